@@ -1,0 +1,175 @@
+"""Flags in, a validated RunConfig out: every knob of one run, with the digest that names its directory."""
+
+import hashlib
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+FORMAT = 1
+"""Version of config.json; a reader refuses a higher one."""
+
+NOT_IN_DIGEST = ("output_dir", "overwrite", "log_with", "save_model")
+"""Fields that change where things go, not what the numbers are."""
+
+DATA_FILES = ("train_file", "validation_file", "test_file")
+"""Fields that name files: the digest takes the files' sha256 in their place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig:
+    """Fine-tune BERT under one regime and keep its embedding parameters of every epoch."""
+
+    model: str = "minilm"
+    """Checkpoint: minilm (embedded, offline), a hub id (with @revision if you like) or a local folder."""
+    task: str = "polarity"
+    """Built-in task (polarity, order, pair) or GLUE task (sst2, cola, mrpc, stsb, qqp, mnli, qnli, rte)."""
+    freeze: str = "none"
+    """Regime: none, embeddings, backbone, or components: position_embeddings,LayerNorm.weight,layers.0-3."""
+    pooling: Literal["mean", "cls", "pooler"] = "mean"
+    """How token vectors become one feature vector; the head is one linear layer on it."""
+    init: Literal["checkpoint", "random"] = "checkpoint"
+    """random: the same architecture with fresh weights, the baseline that says what pretraining was worth."""
+    seed: int = 0
+    """Head initialisation, data order and dropout (and fresh weights), together."""
+    epochs: int = 3
+    """Passes over the training split."""
+    max_steps: int | None = None
+    """Stop after this many optimizer steps, whatever --epochs says."""
+    batch_size: int = 32
+    """Examples per optimizer step, over all processes and accumulation steps."""
+    gradient_accumulation_steps: int = 1
+    """Parts into which each process splits its share of a batch; the numbers stay the same."""
+    learning_rate: float = 5e-5
+    """Peak learning rate of the backbone (AdamW, linear warm-up and decay)."""
+    head_learning_rate: float = 1e-3
+    """Peak learning rate of the head."""
+    weight_decay: float = 0.01
+    """Decoupled weight decay; LayerNorm and biases are not decayed."""
+    warmup_fraction: float = 0.1
+    """Share of all steps in which the learning rate rises."""
+    max_gradient_norm: float = 1.0
+    """Clip the global gradient norm here."""
+    dropout: float | None = None
+    """Dropout probability everywhere in the backbone; default: the checkpoint's own."""
+    max_length: int = 128
+    """Tokens per example; longer texts are truncated and counted."""
+    max_train_examples: int | None = None
+    """Train on this many examples only, drawn with --seed."""
+    precision: Literal["auto", "no", "bf16"] = "auto"
+    """Compute precision; weights stay fp32. auto: bf16 where the hardware has it."""
+    snapshot_steps: int | Literal["log"] | None = None
+    """Also snapshot every N optimizer steps, or at steps 1, 2, 4, 8, ... (log)."""
+    train_file: str | None = None
+    """Training data from a file: .tsv (no quoting), .csv, .jsonl or .parquet."""
+    validation_file: str | None = None
+    """Validation data, required with --train-file."""
+    test_file: tuple[str, ...] = ()
+    """Named test splits: NAME=PATH [NAME=PATH ...]."""
+    dataset: str | None = None
+    """Any dataset of the hub."""
+    dataset_config: str | None = None
+    """Its configuration."""
+    text_columns: tuple[str, ...] = ()
+    """One or two text columns; default: text, or sentence."""
+    label_column: str = "label"
+    """Integers or strings: classification; floats: regression."""
+    output_dir: str = "runs"
+    """Parent of run directories."""
+    overwrite: bool = False
+    """Replace a finished run of the same config."""
+    save_model: bool = False
+    """Also write the tuned model (safetensors; from_pretrained loads it)."""
+    log_with: Literal["tensorboard", "wandb", "mlflow", "trackio"] | None = None
+    """Tracker, through Accelerate."""
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "gradient_accumulation_steps", "max_length"):
+            _require(getattr(self, name) >= 1, self, name, "at least 1")
+        for name in ("max_steps", "max_train_examples"):
+            _require(getattr(self, name) is None or getattr(self, name) >= 1, self, name, "at least 1")
+        for name in ("learning_rate", "head_learning_rate", "max_gradient_norm"):
+            _require(0 < getattr(self, name) < float("inf"), self, name, "above 0 and finite")
+        _require(0 <= self.weight_decay < float("inf"), self, "weight_decay", "at least 0 and finite")
+        _require(0 <= self.warmup_fraction <= 1, self, "warmup_fraction", "between 0 and 1")
+        _require(self.dropout is None or 0 <= self.dropout < 1, self, "dropout", "between 0 and 1")
+        _require(0 <= self.seed < 2**32, self, "seed", "between 0 and 2**32 - 1")
+        steps = self.snapshot_steps
+        _require(steps is None or steps == "log" or int(steps) >= 1, self, "snapshot_steps", "at least 1, or log")
+        _require(len(self.text_columns) <= 2, self, "text_columns", "one or two columns")
+        if self.batch_size % self.gradient_accumulation_steps:
+            raise ValueError(
+                f"--batch-size {self.batch_size} is per optimizer step and must be a multiple of "
+                f"--gradient-accumulation-steps {self.gradient_accumulation_steps}"
+            )
+
+    def to_json(self) -> str:
+        """The text of config.json."""
+        return json.dumps({"format": FORMAT, **asdict(self)}, indent=2) + "\n"
+
+    def to_command(self) -> str:
+        """The shell command that repeats this run: flags that differ from their defaults, in the order of the fields."""
+        words = ["accelerate", "launch", "finetune.py"]
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value == field.default or field.name in ("output_dir", "overwrite"):
+                continue
+            words.append("--" + field.name.replace("_", "-"))
+            if value is not True:
+                words += [shlex.quote(str(v)) for v in (value if isinstance(value, tuple) else (value,))]
+        return " ".join(words)
+
+    @classmethod
+    def from_json(cls, text: str, source: str = "config.json") -> "RunConfig":
+        """Parse config.json; ValueError for an unknown field, a newer format or text that is not JSON."""
+        from toolkit.lookup import unknown
+
+        try:
+            values: dict[str, Any] = json.loads(text)
+        except ValueError as error:
+            raise ValueError(f"{source} is not JSON ({error})") from None
+        if not isinstance(values, dict):
+            raise ValueError(f"{source} must hold one JSON object, not a {type(values).__name__}")
+        if values.pop("format", FORMAT) > FORMAT:
+            raise ValueError(f"{source} has a newer format than {FORMAT}: update the toolkit")
+        names = tuple(field.name for field in fields(cls))
+        for name in values:
+            if name not in names:
+                raise ValueError(f"{source}: {unknown(name, 'field', names)}")
+        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+
+
+def _require(is_met: bool, config: RunConfig, name: str, expected: str) -> None:
+    if not is_met:
+        flag = "--" + name.replace("_", "-")
+        raise ValueError(f"{flag} must be {expected}; got {getattr(config, name)!r}")
+
+
+def digest(config: RunConfig, data_hashes: Mapping[str, str]) -> str:
+    """Eight hex digits over the fields that change the numbers and the sha256 of the data files.
+
+    ``data_hashes`` maps the role of a file (``train``, ``validation``, a test split's name) to its sha256.
+    """
+    values = {k: v for k, v in asdict(config).items() if k not in (*NOT_IN_DIGEST, *DATA_FILES)}
+    text = json.dumps({"fields": values, "data": dict(data_hashes)}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def run_name(config: RunConfig, data_hashes: Mapping[str, str]) -> str:
+    """``<model>_<task>_freeze-<regime>_seed-<n>_<digest>``, safe as a directory name on every system."""
+    model = Path(config.model).name if Path(config.model).is_dir() else config.model
+    return "_".join(
+        (
+            _plain(model),
+            _plain(config.task),
+            f"freeze-{_plain(config.freeze)}",
+            f"seed-{config.seed}",
+            digest(config, data_hashes),
+        )
+    )
+
+
+def _plain(text: str) -> str:
+    return "".join(c if c.isalnum() or c in ".-+" else "-" for c in text)[:48]

@@ -1,0 +1,1 @@
+"""Tasks and files in, encoded batches out."""

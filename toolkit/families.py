@@ -1,0 +1,143 @@
+"""What each architecture calls its embedding parameters and components: pure data, imports nothing of the stack.
+
+Names are exact for transformers 5 and relative to the backbone (``AutoModel``). A pattern's ``*`` matches the rest of a
+name and ``{K}`` a number. The leaves of every family partition the parameters of its backbone.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+EMBEDDING_PARAMETERS = (
+    "word_embeddings",
+    "position_embeddings",
+    "token_type_embeddings",
+    "LayerNorm.weight",
+    "LayerNorm.bias",
+)
+"""The canonical names of the five embedding parameters, in the order of every table."""
+
+TABLES = EMBEDDING_PARAMETERS[:3]
+"""The embedding parameters with one row for each word, position or segment; the other two are one vector each."""
+
+GAMMA_BETA = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+"""Endings that old checkpoints (converted from TensorFlow) use, and what they are called now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFamily:
+    """Parameter names of one architecture."""
+
+    name: str
+    """What people call it."""
+    model_types: tuple[str, ...]
+    """The ``model_type`` values of transformers configs that use these names."""
+    embedding_parameters: Mapping[str, str]
+    """Canonical name to the name in the backbone; a parameter that the architecture never has is left out."""
+    components: Mapping[str, tuple[str, ...]]
+    """Leaf component to name patterns, beside the embedding parameters, which are leaves of their own."""
+    position_start: str = "zero"
+    """``zero``: the first token has position row 0; ``after_padding``: it has row padding_idx + 1 (RoBERTa)."""
+    has_pooler: bool = field(default=False)
+    """Whether ``--pooling pooler`` exists: the family's AutoModel can be built with one."""
+
+
+def _bert_like(prefix: str = "embeddings", **changes: str) -> dict[str, str]:
+    names = {
+        "word_embeddings": f"{prefix}.word_embeddings.weight",
+        "position_embeddings": f"{prefix}.position_embeddings.weight",
+        "token_type_embeddings": f"{prefix}.token_type_embeddings.weight",
+        "LayerNorm.weight": f"{prefix}.LayerNorm.weight",
+        "LayerNorm.bias": f"{prefix}.LayerNorm.bias",
+    }
+    return names | changes
+
+
+_BERT_COMPONENTS = {"layers.{K}": ("encoder.layer.{K}.*",), "pooler": ("pooler.*",)}
+
+FAMILIES: Mapping[str, ModelFamily] = {
+    "bert": ModelFamily(
+        name="BERT",
+        model_types=("bert",),
+        embedding_parameters=_bert_like(),
+        components=_BERT_COMPONENTS,
+        has_pooler=True,
+    ),
+    "roberta": ModelFamily(
+        name="RoBERTa",
+        model_types=("roberta", "xlm-roberta", "camembert"),
+        embedding_parameters=_bert_like(),
+        components=_BERT_COMPONENTS,
+        position_start="after_padding",
+        has_pooler=True,
+    ),
+    "distilbert": ModelFamily(
+        name="DistilBERT",
+        model_types=("distilbert",),
+        embedding_parameters={k: v for k, v in _bert_like().items() if k != "token_type_embeddings"},
+        components={"layers.{K}": ("transformer.layer.{K}.*",)},
+    ),
+    "electra": ModelFamily(
+        name="ELECTRA",
+        model_types=("electra",),
+        embedding_parameters=_bert_like(),
+        components={"projection": ("embeddings_project.*",), "layers.{K}": ("encoder.layer.{K}.*",)},
+    ),
+    "albert": ModelFamily(
+        name="ALBERT",
+        model_types=("albert",),
+        embedding_parameters=_bert_like(),
+        # One group of shared weights is one component, however often the forward pass goes through it.
+        components={
+            "projection": ("encoder.embedding_hidden_mapping_in.*",),
+            "layers.{K}": ("encoder.albert_layer_groups.{K}.*",),
+            "pooler": ("pooler.*",),
+        },
+        has_pooler=True,
+    ),
+    "deberta-v2": ModelFamily(
+        name="DeBERTa-v2",
+        model_types=("deberta-v2",),
+        embedding_parameters=_bert_like(),
+        components={
+            "projection": ("embeddings.embed_proj.*",),
+            "layers.{K}": ("encoder.layer.{K}.*",),
+            "encoder_other": ("encoder.rel_embeddings.*", "encoder.LayerNorm.*", "encoder.conv.*"),
+        },
+    ),
+    "modernbert": ModelFamily(
+        name="ModernBERT",
+        model_types=("modernbert",),
+        embedding_parameters={
+            "word_embeddings": "embeddings.tok_embeddings.weight",
+            "LayerNorm.weight": "embeddings.norm.weight",
+            "LayerNorm.bias": "embeddings.norm.bias",
+        },
+        components={"layers.{K}": ("layers.{K}.*",), "encoder_other": ("final_norm.*",)},
+    ),
+}
+
+
+def family_of(model_type: str) -> ModelFamily:
+    """The family of a transformers ``model_type``; ValueError with the supported ones when there is none."""
+    for family in FAMILIES.values():
+        if model_type in family.model_types:
+            return family
+    supported = ", ".join(t for family in FAMILIES.values() for t in family.model_types)
+    raise ValueError(f"unsupported architecture {model_type!r}; supported model types: {supported}")
+
+
+def component_of(family: ModelFamily, parameter: str) -> str:
+    """The leaf component that holds a backbone parameter; ValueError when the family does not know the name."""
+    for canonical, name in family.embedding_parameters.items():
+        if parameter == name:
+            return canonical
+    for component, patterns in family.components.items():
+        for pattern in patterns:
+            if match := _compile(pattern).fullmatch(parameter):
+                return component.replace("{K}", match["K"]) if "{K}" in component else component
+    raise ValueError(f"{family.name} has a parameter {parameter!r} that toolkit/families.py assigns to no component")
+
+
+def _compile(pattern: str) -> re.Pattern[str]:
+    return re.compile(re.escape(pattern).replace(r"\{K\}", r"(?P<K>\d+)").replace(r"\*", ".+"))

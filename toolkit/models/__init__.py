@@ -1,0 +1,1 @@
+"""A checkpoint and a regime in, a classifier with frozen components out."""

@@ -1,0 +1,1 @@
+"""Runs and drift tables in, figures and a report out."""

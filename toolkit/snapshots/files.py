@@ -1,0 +1,109 @@
+"""Bytes and tensors in, files that are whole or absent out; and memory-mapped tensors back."""
+
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save_file
+
+_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1"}
+
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside ``path``; on success flush it to disk and rename it, on failure remove it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        _sync_folder(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename in ``folder`` durable; without this a power cut may undo it."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write UTF-8 text atomically."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_with(path: Path, write: Callable[[Path], object]) -> None:
+    """Let ``write`` fill a temporary file and put it in place atomically."""
+    with atomic_path(path) as temporary:
+        write(temporary)
+
+
+def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
+    """Write a safetensors file atomically."""
+    contiguous = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+    with atomic_path(path) as temporary:
+        save_file(contiguous, temporary, metadata=dict(metadata))
+
+
+def sha256_of_file(path: Path) -> str:
+    """Hex sha256 of a file's bytes."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sha256_of_array(array: np.ndarray) -> str:
+    """Hex sha256 of an array's dtype, shape and values: equal exactly when the arrays are bit-identical."""
+    array = np.ascontiguousarray(array)
+    head = f"{array.dtype.str}{array.shape}".encode()
+    return hashlib.sha256(head + b"\0").hexdigest() if array.size == 0 else _hash_parts(head, array)
+
+
+def _hash_parts(head: bytes, array: np.ndarray) -> str:
+    hasher = hashlib.sha256(head + b"\0")
+    hasher.update(array.reshape(-1).view(np.uint8).data)
+    return hasher.hexdigest()
+
+
+def read_header(path: Path) -> tuple[dict[str, str], dict[str, tuple[str, tuple[int, ...], int]]]:
+    """A safetensors file's metadata and, per tensor, its dtype, shape and absolute byte offset.
+
+    ValueError when the file is truncated or is no safetensors file.
+    """
+    try:
+        size = path.stat().st_size
+        with open(path, "rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            if length > size - 8:
+                raise ValueError("its header is longer than the file")
+            header = json.loads(file.read(length))
+        metadata: dict[str, str] = header.pop("__metadata__", {})
+        entries = {}
+        for name, entry in header.items():
+            begin, end = entry["data_offsets"]
+            if 8 + length + end > size:
+                raise ValueError(f"tensor {name!r} ends beyond the file")
+            entries[name] = (str(entry["dtype"]), tuple(entry["shape"]), 8 + length + int(begin))
+    except (ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
+        raise ValueError(f"{path} is not a whole safetensors file ({error}): restore it or run again") from None
+    return metadata, entries
+
+
+def map_tensor(path: Path, entry: tuple[str, tuple[int, ...], int]) -> np.ndarray:
+    """One tensor of a safetensors file as a read-only memory map: nothing is read before it is used."""
+    dtype, shape, offset = entry
+    if dtype not in _DTYPES:
+        raise ValueError(f"{path} holds a tensor of type {dtype}; this reader knows {', '.join(_DTYPES)}")
+    if 0 in shape:
+        return np.empty(shape, dtype=_DTYPES[dtype])
+    return np.memmap(path, dtype=_DTYPES[dtype], mode="r", offset=offset, shape=shape)

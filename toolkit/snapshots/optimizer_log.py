@@ -1,0 +1,65 @@
+"""What the optimizer did at each step in, optimizer.json out and back: enough to replay the update of any row."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+FORMAT = 1
+"""Version of optimizer.json; a reader refuses another."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerLog:
+    """AdamW as it ran: hyperparameters, and the schedule and clipping of every optimizer step."""
+
+    algorithm: str
+    """Class of the optimizer, ``torch.optim.AdamW``."""
+    is_fused: bool
+    """Whether torch's fused kernel did the update; its rounding of the decay differs from the plain one."""
+    betas: tuple[float, float]
+    eps: float
+    weight_decay: Mapping[str, float]
+    """Trainable parameter (canonical name for the five embedding parameters, full name for the rest) to its decay.
+    A frozen parameter is absent: nothing is applied to it."""
+    learning_rates: NDArray[np.float64]
+    """(steps,) learning rate of the backbone at each step; NaN where the backbone is frozen."""
+    head_learning_rates: NDArray[np.float64]
+    """(steps,) learning rate of the head at each step."""
+    clipping_factors: NDArray[np.float64]
+    """(steps,) by what the gradients were multiplied; 1 where they were not clipped."""
+    precision: str
+    """Compute precision, ``no`` (fp32) or ``bf16``; the weights and the update are fp32."""
+
+    @property
+    def num_steps(self) -> int:
+        return len(self.learning_rates)
+
+    def to_json(self) -> str:
+        """The text of optimizer.json; NaN is stored as null."""
+        values = {
+            "format": FORMAT,
+            "algorithm": self.algorithm,
+            "is_fused": self.is_fused,
+            "betas": list(self.betas),
+            "eps": self.eps,
+            "precision": self.precision,
+            "weight_decay": dict(self.weight_decay),
+            "learning_rates": [None if np.isnan(x) else x for x in self.learning_rates.tolist()],
+            "head_learning_rates": self.head_learning_rates.tolist(),
+            "clipping_factors": self.clipping_factors.tolist(),
+        }
+        return json.dumps(values) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> "OptimizerLog":
+        """Inverse of :meth:`to_json`; ValueError for another format."""
+        values = json.loads(text)
+        if values.pop("format") != FORMAT:
+            raise ValueError(f"optimizer.json has another format than {FORMAT}: update the toolkit")
+        for name in ("learning_rates", "head_learning_rates", "clipping_factors"):
+            values[name] = np.array(values[name], dtype=np.float64)
+        values["betas"] = tuple(values["betas"])
+        return cls(**values)

@@ -1,0 +1,128 @@
+"""Snapshot files in, Snapshot and Trajectory out: the embedding parameters at each moment of one run, mapped lazily."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from toolkit.families import EMBEDDING_PARAMETERS
+from toolkit.snapshots.exposure import Exposure
+from toolkit.snapshots.files import map_tensor, read_header
+
+FORMAT = "1"
+"""Version of the snapshot files; a reader refuses another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The embedding parameters at a moment."""
+
+    epoch: float
+    """Epochs done: whole at the end of an epoch, a fraction between two."""
+    step: int
+    """Optimizer steps done."""
+    tensors: Mapping[str, np.ndarray]
+    """Canonical name to fp32 array: tables (rows, hidden), LayerNorm (hidden,). A parameter that the model lacks is
+    left out."""
+
+    @property
+    def is_epoch_end(self) -> bool:
+        return float(self.epoch).is_integer()
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """The snapshots of one run in order, with what is known of the run that made them."""
+
+    snapshots: Sequence[Snapshot]
+    vocabulary: "Vocabulary | None" = None
+    read_exposure: Callable[[], Exposure | None] | None = None
+    position_offset: int = 0
+    """The position row of the first token (RoBERTa: padding_idx + 1)."""
+
+    @cached_property
+    def exposure(self) -> Exposure | None:
+        """The run's exposure, read on first use; None when it was not recorded."""
+        return self.read_exposure() if self.read_exposure else None
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The embedding parameters that this model has, in the order of every table."""
+        return tuple(name for name in EMBEDDING_PARAMETERS if name in self.snapshots[0].tensors)
+
+    def at(self, epoch: float) -> Snapshot:
+        """The snapshot of an epoch; ValueError with the epochs at hand when there is none."""
+        for snapshot in self.snapshots:
+            if snapshot.epoch == epoch:
+                return snapshot
+        at_hand = ", ".join(f"{snapshot.epoch:g}" for snapshot in self.snapshots)
+        raise ValueError(f"no snapshot of epoch {epoch:g}; at hand: {at_hand}")
+
+    def __iter__(self) -> Iterator[Snapshot]:
+        return iter(self.snapshots)
+
+    def __len__(self) -> int:
+        return len(self.snapshots)
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """Row to token text, special tokens marked, so that analysis needs no tokenizer."""
+
+    tokens: tuple[str, ...]
+    """One text per row of the word table; rows beyond the tokenizer's vocabulary are empty strings."""
+    special_rows: frozenset[int]
+    """Rows of special tokens, [PAD] among them."""
+    pad_row: int | None
+
+    def to_dict(self) -> dict[str, object]:
+        """As stored in vocabulary.json."""
+        return {
+            "format": int(FORMAT),
+            "tokens": list(self.tokens),
+            "special_rows": sorted(self.special_rows),
+            "pad_row": self.pad_row,
+        }
+
+
+class MappedTensors(Mapping[str, np.ndarray]):
+    """The tensors of one snapshot file, each mapped when it is asked for, wherever it is held.
+
+    A tensor identical to that of an earlier snapshot is not stored again: the file's metadata names the file that
+    holds it (``held_by.<name>``).
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        metadata, self._entries = read_header(path)
+        if metadata.get("format") != FORMAT:
+            raise ValueError(f"{path} has format {metadata.get('format')!r}, this toolkit reads {FORMAT!r}")
+        self.epoch, self.step = float(metadata["epoch"]), int(metadata["step"])
+        self._held_by = {k.removeprefix("held_by."): v for k, v in metadata.items() if k.startswith("held_by.")}
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name in self._entries:
+            return map_tensor(self._path, self._entries[name])
+        holder = self._path.with_name(self._held_by[name])
+        if not holder.exists():
+            raise ValueError(f"{self._path} keeps {name} in {holder.name}, which is missing")
+        return map_tensor(holder, read_header(holder)[1][name])
+
+    def __iter__(self) -> Iterator[str]:
+        names = self._entries.keys() | self._held_by.keys()
+        return (name for name in EMBEDDING_PARAMETERS if name in names)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def holder_of(self, name: str) -> str:
+        """File name of the snapshot that holds a tensor."""
+        return self._held_by.get(name, self._path.name)
+
+
+def read_snapshot(path: Path) -> Snapshot:
+    """Open one snapshot file; its tensors are memory-mapped on use."""
+    tensors = MappedTensors(path)
+    return Snapshot(tensors.epoch, tensors.step, tensors)

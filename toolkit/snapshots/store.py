@@ -1,0 +1,200 @@
+"""The seam: a run's parts in, a run directory out, and back again through :func:`open_run`."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from toolkit.config import RunConfig
+from toolkit.snapshots import files
+from toolkit.snapshots.exposure import Exposure
+from toolkit.snapshots.optimizer_log import OptimizerLog
+from toolkit.snapshots.snapshot import FORMAT, Trajectory, Vocabulary, read_snapshot
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MANIFEST = "manifest.json"
+MANIFEST_FORMAT = 1
+"""Version of manifest.json; a reader refuses a higher one."""
+
+
+@dataclass
+class RunWriter:
+    """Writes one run directory, every file atomically, the manifest last."""
+
+    path: Path
+    _digests: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    """Per parameter: (sha256, file name) of every distinct tensor written so far."""
+
+    def write_config(self, config: RunConfig) -> None:
+        files.write_text(self.path / "config.json", config.to_json())
+
+    def write_vocabulary(self, vocabulary: Vocabulary) -> None:
+        files.write_text(self.path / "vocabulary.json", json.dumps(vocabulary.to_dict(), ensure_ascii=False) + "\n")
+
+    def write_snapshot(
+        self, epoch: float, step: int, tensors: Mapping[str, np.ndarray], *, is_epoch_end: bool = True
+    ) -> Path:
+        """Write ``epoch-NNN.safetensors`` (or ``step-NNNNNNNN``); a tensor seen before is named, not stored again."""
+        name = f"epoch-{round(epoch):03d}" if is_epoch_end else f"step-{step:08d}"
+        path = self.path / "snapshots" / f"{name}.safetensors"
+        path.parent.mkdir(exist_ok=True)
+        metadata = {"format": FORMAT, "epoch": f"{epoch:.12g}", "step": str(step)}
+        stored = {}
+        for parameter, tensor in tensors.items():
+            digest = files.sha256_of_array(tensor)
+            known = dict(self._digests.setdefault(parameter, []))
+            if digest in known:
+                metadata[f"held_by.{parameter}"] = known[digest]
+            else:
+                stored[parameter] = tensor
+                self._digests[parameter].append((digest, path.name))
+        files.write_tensors(path, stored, metadata)
+        return path
+
+    def write_scores(self, scores: "pd.DataFrame") -> None:
+        files.write_with(self.path / "scores.csv", lambda path: scores.to_csv(path, index=False))
+
+    def write_predictions(self, predictions: "pd.DataFrame") -> None:
+        files.write_with(self.path / "predictions.parquet", lambda path: predictions.to_parquet(path, index=False))
+
+    def write_exposure(self, exposure: Exposure) -> None:
+        files.write_tensors(self.path / "exposure.safetensors", exposure.to_tensors(), {"format": FORMAT})
+
+    def write_optimizer_log(self, log: OptimizerLog) -> None:
+        files.write_text(self.path / "optimizer.json", log.to_json())
+
+    def finish(self, facts: Mapping[str, Any]) -> None:
+        """Hash every file and write the manifest: from now on the run counts as finished."""
+        manifest = {"format": MANIFEST_FORMAT, **facts, "files": hash_files(self.path)}
+        files.write_text(self.path / MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
+
+
+def hash_files(path: Path) -> dict[str, str]:
+    """Relative name to sha256 of every file of a run directory but the manifest and temporary files."""
+    names = sorted(p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file())
+    return {name: files.sha256_of_file(path / name) for name in names if name != MANIFEST and ".tmp" not in name}
+
+
+def check_startable(path: Path, *, overwrite: bool) -> None:
+    """ValueError when ``path`` holds a finished run and ``overwrite`` is not set, or is no run directory at all."""
+    if (path / MANIFEST).exists() and not overwrite:
+        raise ValueError(f"{path} holds a finished run of this config: pass --overwrite to replace it")
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"{path} is a file where a run directory should go: pass another --output-dir")
+
+
+def start_run(path: Path, *, overwrite: bool = False) -> RunWriter:
+    """An empty run directory; an unfinished run, or with ``overwrite`` a finished one, is cleared and starts again."""
+    check_startable(path, overwrite=overwrite)
+    if path.exists():
+        shutil.rmtree(path)
+    path.mkdir(parents=True)
+    return RunWriter(path)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run directory, read lazily. A checkpoint, a task, a regime and a seed, and what came of them."""
+
+    path: Path
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the manifest, which is written last, is there."""
+        return (self.path / MANIFEST).exists()
+
+    @cached_property
+    def config(self) -> RunConfig:
+        """The resolved config."""
+        return RunConfig.from_json(self._text("config.json"), str(self.path / "config.json"))
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        """Hashes, versions, devices, the frozen parameters and their proof; ValueError when unfinished."""
+        manifest: dict[str, Any] = json.loads(self._text(MANIFEST))
+        if manifest["format"] > MANIFEST_FORMAT:
+            raise ValueError(f"{self.path / MANIFEST} has a newer format than {MANIFEST_FORMAT}: update the toolkit")
+        return manifest
+
+    @cached_property
+    def scores(self) -> "pd.DataFrame":
+        """One row per epoch and split: step, number of examples, loss and the task's scores."""
+        import pandas as pd
+
+        return pd.read_csv(self._existing("scores.csv"))
+
+    @cached_property
+    def predictions(self) -> "pd.DataFrame":
+        """One row per epoch, split and example: id, label, prediction, scores (the logits, or the value)."""
+        import pandas as pd
+
+        return pd.read_parquet(self._existing("predictions.parquet"))
+
+    @cached_property
+    def optimizer_log(self) -> OptimizerLog:
+        """Learning rates, clipping and hyperparameters of every step."""
+        return OptimizerLog.from_json(self._text("optimizer.json"))
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """Row to token text."""
+        values = json.loads(self._text("vocabulary.json"))
+        return Vocabulary(tuple(values["tokens"]), frozenset(values["special_rows"]), values["pad_row"])
+
+    @cached_property
+    def trajectory(self) -> Trajectory:
+        """The snapshots in order of step, memory-mapped, with exposure and vocabulary."""
+        paths = sorted((self.path / "snapshots").glob("*.safetensors"))
+        if not paths:
+            raise ValueError(f"{self.path} holds no snapshots: is it a run directory?")
+        snapshots = sorted((read_snapshot(path) for path in paths), key=lambda s: (s.step, s.is_epoch_end))
+        offset = self.manifest.get("position_offset", 0) if self.is_finished else 0
+        return Trajectory(snapshots, self.vocabulary, self._read_exposure, offset)
+
+    def _read_exposure(self) -> Exposure | None:
+        path = self.path / "exposure.safetensors"
+        if not path.exists():
+            return None
+        entries = files.read_header(path)[1]
+        return Exposure.from_tensors({name: np.array(files.map_tensor(path, e)) for name, e in entries.items()})
+
+    def _existing(self, name: str) -> Path:
+        path = self.path / name
+        if not path.exists():
+            state = "" if self.is_finished else " (the run is unfinished: run it again)"
+            raise ValueError(f"{path} is missing{state}")
+        return path
+
+    def _text(self, name: str) -> str:
+        return self._existing(name).read_text(encoding="utf-8")
+
+
+def open_run(path: str | Path) -> Run:
+    """Open a run directory, finished or not; ValueError when there is none at ``path``."""
+    path = Path(path)
+    if not path.is_dir():
+        raise ValueError(f"no run directory at {path}")
+    if not (path / "config.json").exists() and not (path / "snapshots").is_dir():
+        raise ValueError(f"{path} is not a run directory: it has neither config.json nor snapshots/")
+    return Run(path)
+
+
+def verify_run(path: str | Path) -> list[str]:
+    """Recompute every hash of a finished run; the differences, one line each, none when all is as it was."""
+    run = open_run(path)
+    if not run.is_finished:
+        raise ValueError(f"{run.path} is unfinished (no {MANIFEST}): run it again with the same command")
+    expected: dict[str, str] = run.manifest["files"]
+    found = hash_files(run.path)
+    lines = [f"missing: {name}" for name in expected if name not in found]
+    lines += [f"changed: {name}" for name in expected if name in found and found[name] != expected[name]]
+    return lines + [f"not in the manifest: {name}" for name in found if name not in expected]
+
+

@@ -1,0 +1,1 @@
+"""A model and batches in, moments of training out."""
