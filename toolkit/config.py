@@ -110,7 +110,7 @@ class RunConfig:
         return json.dumps({"format": FORMAT, **asdict(self)}, indent=2) + "\n"
 
     def to_command(self) -> str:
-        """The shell command that repeats this run: flags that differ from their defaults, in the order of the fields."""
+        """The shell command that repeats this run: the flags that differ from their defaults."""
         words = ["accelerate", "launch", "finetune.py"]
         for field in fields(self):
             value = getattr(self, field.name)

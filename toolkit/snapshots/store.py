@@ -1,6 +1,7 @@
 """The seam: a run's parts in, a run directory out, and back again through :func:`open_run`."""
 
 import json
+import math
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -42,7 +43,8 @@ class RunWriter:
         self, epoch: float, step: int, tensors: Mapping[str, np.ndarray], *, is_epoch_end: bool = True
     ) -> Path:
         """Write ``epoch-NNN.safetensors`` (or ``step-NNNNNNNN``); a tensor seen before is named, not stored again."""
-        name = f"epoch-{round(epoch):03d}" if is_epoch_end else f"step-{step:08d}"
+        # An epoch that --max-steps cuts short is named after the epoch it is in; its metadata holds the fraction.
+        name = f"epoch-{math.ceil(epoch):03d}" if is_epoch_end else f"step-{step:08d}"
         path = self.path / "snapshots" / f"{name}.safetensors"
         path.parent.mkdir(exist_ok=True)
         metadata = {"format": FORMAT, "epoch": f"{epoch:.12g}", "step": str(step)}
@@ -196,5 +198,3 @@ def verify_run(path: str | Path) -> list[str]:
     lines = [f"missing: {name}" for name in expected if name not in found]
     lines += [f"changed: {name}" for name in expected if name in found and found[name] != expected[name]]
     return lines + [f"not in the manifest: {name}" for name in found if name not in expected]
-
-

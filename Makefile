@@ -1,0 +1,39 @@
+# Each target does all its own set-up: a virtual environment in .venv, with the versions of constraints.txt.
+PYTHON ?= python3
+BIN := .venv/bin
+ACCELERATE := $(BIN)/accelerate launch --quiet
+
+.PHONY: demo test test-slow lint clean
+.DELETE_ON_ERROR:
+
+.venv/base: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.11"; exit 2; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
+	@touch $@
+
+.venv/dev: .venv/base
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+# The main job, offline: three regimes of the embedded BERT on a built-in task, and their drift report.
+demo: .venv/base
+	$(ACCELERATE) finetune.py --freeze none --output-dir runs/demo --overwrite
+	$(ACCELERATE) finetune.py --freeze embeddings --output-dir runs/demo --overwrite
+	$(ACCELERATE) finetune.py --freeze backbone --output-dir runs/demo --overwrite
+	$(BIN)/python -m toolkit report runs/demo/minilm_polarity_* --out runs/demo_report
+
+test: .venv/dev
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: .venv/dev
+	$(BIN)/python -m pytest -m slow
+
+lint: .venv/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+clean:
+	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,198 @@
+"""A trajectory in, tables of its drift out: every row of one parameter, or statistics of every parameter and epoch."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from toolkit.analysis.blocks import BLOCK_ROWS, iterate_blocks
+from toolkit.analysis.measures import MEASURES, Array, Measure, path_efficiency, select_measures
+from toolkit.analysis.strata import assign_strata, count_rows, table_exposure
+from toolkit.analysis.whole import reinitialise, squares, whole_values
+from toolkit.snapshots.snapshot import MappedTensors, Snapshot, Trajectory
+
+COLUMNS = (
+    "epoch",
+    "step",
+    "parameter",
+    "stratum",
+    "measure",
+    "unit",
+    "statistic",
+    "value",
+    "num_rows",
+    "num_undefined",
+)
+"""Columns of the tidy table of :func:`measure_drift`."""
+
+ALL_ROWS = "all rows"
+WHOLE = "whole parameter"
+
+STATISTICS: Mapping[str, Any] = {"mean": np.mean, "median": np.median, "max": np.max}
+"""Over the defined rows of a stratum. ``max`` is the plain maximum: of a signed measure the largest value, which need
+not be the farthest from 0."""
+
+Line = tuple[str, str, str, str, str, float, int, int]  # the columns from ``parameter`` on
+Measures = Mapping[str, Measure] | Iterable[str]  # a mapping such as MEASURES, or names of its entries
+Indices = NDArray[np.intp]
+
+
+def measure_rows(
+    trajectory: Trajectory,
+    parameter: str,
+    epoch: float,
+    measures: Measures = MEASURES,
+    *,
+    reference_epoch: float = 0,
+) -> "pd.DataFrame":
+    """One line per row of a parameter (a LayerNorm vector is one row): what it is, how often seen, how far it moved.
+
+    Columns: row, token (word rows only), stratum, num_steps and num_tokens (exposure up to the epoch, NA where it was
+    not recorded), one per measure, and path_efficiency over the ends of the epochs in between.
+    """
+    chosen = select_measures(measures)
+    path = _path(trajectory, reference_epoch, epoch)
+    num_rows = count_rows(trajectory, parameter)
+    values = {name: np.empty(num_rows) for name in (*chosen, "path_efficiency")}
+    for rows, blocks in iterate_blocks(path, parameter):
+        for name, measure in chosen.items():
+            values[name][rows] = measure.function(blocks[0], blocks[-1])
+        values["path_efficiency"][rows] = path_efficiency(blocks)
+    num_steps, num_tokens = _exposure_columns(trajectory, parameter, path[-1].step)
+    vocabulary = trajectory.vocabulary if parameter == "word_embeddings" else None
+    return pd.DataFrame(
+        {
+            "row": np.arange(num_rows),
+            "token": list(vocabulary.tokens) if vocabulary else [""] * num_rows,
+            "stratum": assign_strata(trajectory, parameter),
+            "num_steps": num_steps,
+            "num_tokens": num_tokens,
+            **values,
+        }
+    )
+
+
+def measure_drift(
+    trajectory: Trajectory,
+    measures: Measures = MEASURES,
+    *,
+    reference_epoch: float = 0,
+    seed: int = 0,
+    block_rows: int = BLOCK_ROWS,
+) -> "pd.DataFrame":
+    """The drift of every snapshot from the reference as a tidy table, one value per line, columns COLUMNS.
+
+    For each parameter, each stratum that has rows and ``all rows``: mean, median and max of each measure over the rows
+    where it is defined (NaN where it is nowhere), with the number of rows and of undefined ones. For ``whole
+    parameter``: norm and relative, if chosen, of the parameter as one vector (statistic ``value``), and the same
+    numbers for a re-initialisation drawn with ``seed`` (statistic ``reinitialised``; see whole.py).
+    """
+    chosen = select_measures(measures)
+    reference = trajectory.at(reference_epoch)
+    parameters = [_parameter_lines(trajectory, reference, p, chosen, seed, block_rows) for p in trajectory.parameters]
+    rows = [
+        (snapshot.epoch, snapshot.step, *line)
+        for snapshot, of_parameters in zip(trajectory, zip(*parameters, strict=True), strict=True)
+        for line in chain.from_iterable(of_parameters)
+    ]
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _parameter_lines(
+    trajectory: Trajectory,
+    reference: Snapshot,
+    parameter: str,
+    chosen: Mapping[str, Measure],
+    seed: int,
+    block_rows: int,
+) -> list[list[Line]]:
+    """The lines of one parameter, for each snapshot."""
+    groups = _groups(trajectory, parameter)
+    yardstick = reinitialise(reference, parameter, seed, block_rows)
+    num_rows = len(groups[ALL_ROWS])
+    known: dict[str | int, list[Line]] = {}
+    lines_of_snapshots = []
+    for index, snapshot in enumerate(trajectory):
+        # A frozen parameter is one file for all epochs: what was computed from that file holds for all of them.
+        key = _file(snapshot, parameter) or index
+        if key not in known:
+            values, whole = _measure((reference, snapshot), parameter, chosen, num_rows, block_rows)
+            of_whole = {"value": whole, "reinitialised": yardstick}
+            known[key] = _row_lines(parameter, values, groups, chosen)
+            known[key] += _whole_lines(parameter, of_whole, num_rows, chosen)
+        lines_of_snapshots.append(known[key])
+    return lines_of_snapshots
+
+
+def _measure(
+    pair: Sequence[Snapshot], parameter: str, chosen: Mapping[str, Measure], num_rows: int, block_rows: int
+) -> tuple[dict[str, Array], dict[str, float]]:
+    """The measures of every row, and those of the parameter as one vector, in one pass over both snapshots."""
+    values = {name: np.empty(num_rows) for name in chosen}
+    total = np.zeros(2)
+    for rows, (before, after) in iterate_blocks(pair, parameter, block_rows):
+        for name, measure in chosen.items():
+            values[name][rows] = measure.function(before, after)
+        total += squares(before, after)
+    return values, whole_values(*total)
+
+
+def _row_lines(
+    parameter: str, values: Mapping[str, Array], groups: Mapping[str, Indices], chosen: Mapping[str, Measure]
+) -> list[Line]:
+    lines: list[Line] = []
+    for stratum, rows in groups.items():
+        for name, measure in chosen.items():
+            of_stratum = values[name][rows]
+            defined = of_stratum[~np.isnan(of_stratum)]
+            for statistic, function in STATISTICS.items():
+                value = float(function(defined)) if len(defined) else math.nan
+                counts = (len(rows), len(rows) - len(defined))
+                lines.append((parameter, stratum, name, measure.unit, statistic, value, *counts))
+    return lines
+
+
+def _whole_lines(
+    parameter: str, statistics: Mapping[str, Mapping[str, float]], num_rows: int, chosen: Mapping[str, Measure]
+) -> list[Line]:
+    return [
+        (parameter, WHOLE, name, measure.unit, statistic, values[name], num_rows, int(math.isnan(values[name])))
+        for name, measure in chosen.items()
+        for statistic, values in statistics.items()
+        if name in values
+    ]
+
+
+def _groups(trajectory: Trajectory, parameter: str) -> dict[str, Indices]:
+    """The rows of each stratum that has any, and of all strata together."""
+    strata = assign_strata(trajectory, parameter)
+    groups = {name: np.flatnonzero(strata == name) for name in strata.categories}
+    return {name: rows for name, rows in groups.items() if len(rows)} | {ALL_ROWS: np.arange(len(strata))}
+
+
+def _path(trajectory: Trajectory, reference_epoch: float, epoch: float) -> list[Snapshot]:
+    """The reference, the ends of epochs in between (so that runs with snapshots within epochs compare), the epoch."""
+    low, high = sorted((reference_epoch, epoch))
+    between = [snapshot for snapshot in trajectory if snapshot.is_epoch_end and low < snapshot.epoch < high]
+    ordered = between if reference_epoch <= epoch else between[::-1]
+    return [trajectory.at(reference_epoch), *ordered, trajectory.at(epoch)]
+
+
+def _exposure_columns(trajectory: Trajectory, parameter: str, last_step: int) -> list[Any]:
+    """Steps and tokens of each row up to a step, as nullable integers: NA where exposure was not recorded."""
+    num_rows = count_rows(trajectory, parameter)
+    exposure = table_exposure(trajectory, parameter)
+    if exposure is None:
+        return [pd.array([pd.NA] * num_rows, dtype="Int64")] * 2
+    counts = exposure.step_counts(num_rows, last_step), exposure.token_counts(num_rows, last_step)
+    return [pd.array(column, dtype="Int64") for column in counts]
+
+
+def _file(snapshot: Snapshot, parameter: str) -> str | None:
+    """The file that a tensor is mapped from, None when it is in memory."""
+    tensor = snapshot.tensors.get(parameter) if isinstance(snapshot.tensors, MappedTensors) else None
+    return str(tensor.filename) if isinstance(tensor, np.memmap) else None

@@ -1,0 +1,197 @@
+"""Two versions of the same rows in, one number per row out: how far, and in which way, each row has moved.
+
+Every function takes ``reference`` and ``current``, both (rows, hidden) float64, and returns (rows,) float64; Δ is their
+difference. Undefined is NaN, never 0. SCIENCE.md section 2 says which measure answers which question.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolkit.lookup import lookup
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """A function that gives the drift of each row, and what must be known to read its numbers."""
+
+    name: str
+    function: Callable[[Array, Array], Array]
+    """Reference and current rows, (rows, hidden) float64, to (rows,) float64; rows never influence each other."""
+    unit: str
+    """``weight units``: scales with the weights; ``degrees``, or ``1`` for a pure number: does not."""
+    source: str
+    """Where the formula comes from, with any departure."""
+    description: str
+    """One plain sentence."""
+    is_metric: bool
+    """Whether symmetry and the triangle inequality hold, for directions where only the direction counts."""
+    is_signed: bool
+    """Whether values below 0 occur."""
+
+
+def norm(reference: Array, current: Array) -> Array:
+    """‖Δ‖ of each row."""
+    return _lengths(current - reference)
+
+
+def relative(reference: Array, current: Array) -> Array:
+    """‖Δ‖ / ‖E⁰‖ of each row; NaN where the reference row is 0."""
+    return norm(reference, current) / _or_nan(_lengths(reference))
+
+
+def cosine_distance(reference: Array, current: Array) -> Array:
+    """1 - cos θ of each row as ½‖û - v̂‖², which keeps its digits near 0; NaN where either row is 0."""
+    chord = _lengths(_directions(current) - _directions(reference))
+    return 0.5 * chord**2
+
+
+def angle_degrees(reference: Array, current: Array) -> Array:
+    """2·atan2(‖û - v̂‖, ‖û + v̂‖) of each row in degrees, 0 to 180; NaN where either row is 0."""
+    u, v = _directions(reference), _directions(current)
+    return np.asarray(np.degrees(2 * np.arctan2(_lengths(u - v), _lengths(u + v))))
+
+
+def radial(reference: Array, current: Array) -> Array:
+    """⟨Δ, Ê⁰⟩ of each row, below 0 when it shrinks towards the origin; NaN where the reference row is 0."""
+    return _dots(current - reference, _directions(reference))
+
+
+def tangential(reference: Array, current: Array) -> Array:
+    """Norm of the part of Δ orthogonal to E⁰; NaN where the reference row is 0.
+
+    The part is projected out: √(‖Δ‖² - radial²) would lose half the digits where Δ is almost radial.
+    """
+    delta, direction = current - reference, _directions(reference)
+    return _lengths(delta - _dots(delta, direction)[:, None] * direction)
+
+
+def max_abs(reference: Array, current: Array) -> Array:
+    """max|Δ| over the coordinates of each row."""
+    return np.asarray(np.abs(current - reference).max(axis=1, initial=0.0))
+
+
+def l1(reference: Array, current: Array) -> Array:
+    """Σ|Δ| over the coordinates of each row."""
+    return np.asarray(np.abs(current - reference).sum(axis=1))
+
+
+def path_efficiency(path: Sequence[Array]) -> Array:
+    """‖Eᵗ - E⁰‖ / Σ‖Eˢ - Eˢ⁻¹‖ of each row over (rows, hidden) arrays in order: 1 is a straight way, 0 a round trip.
+
+    NaN where the row never moved: a way of length 0 is neither straight nor crooked. The denser the snapshots, the
+    longer the path and the lower the value, so compare equal spacing only.
+    """
+    steps = [norm(before, after) for before, after in pairwise(path)]
+    length = np.sum([np.zeros(len(path[0])), *steps], axis=0)
+    return norm(path[0], path[-1]) / _or_nan(length)
+
+
+def select_measures(measures: Mapping[str, Measure] | Iterable[str]) -> dict[str, Measure]:
+    """The measures of a mapping, or those of MEASURES with the given names; ValueError for an unknown name."""
+    if isinstance(measures, Mapping):
+        return dict(measures)
+    names = (measures,) if isinstance(measures, str) else measures
+    return {name: lookup(MEASURES, name, "measure") for name in names}
+
+
+def _lengths(rows: Array) -> Array:
+    # Not np.linalg.norm(axis=1), which makes two temporary copies and takes five times as long.
+    return np.sqrt(_dots(rows, rows))
+
+
+def _dots(left: Array, right: Array) -> Array:
+    return np.asarray(np.einsum("ij,ij->i", left, right))
+
+
+def _or_nan(denominator: Array) -> Array:
+    """The denominator, NaN where it is 0, so that a quotient is NaN and numpy does not warn."""
+    return np.where(denominator > 0, denominator, np.nan)
+
+
+def _directions(rows: Array) -> Array:
+    return rows / _or_nan(_lengths(rows))[:, None]
+
+
+_DEFINITION = "definition (SCIENCE.md section 2)"
+
+MEASURES: Mapping[str, Measure] = {
+    "norm": Measure(
+        name="norm",
+        function=norm,
+        unit="weight units",
+        source=_DEFINITION,
+        description="Euclidean length of a row's change.",
+        is_metric=True,
+        is_signed=False,
+    ),
+    "relative": Measure(
+        name="relative",
+        function=relative,
+        unit="1",
+        source=_DEFINITION,
+        description="Length of a row's change as a share of its length before.",
+        is_metric=False,
+        is_signed=False,
+    ),
+    "cosine_distance": Measure(
+        name="cosine_distance",
+        function=cosine_distance,
+        unit="1",
+        source="1 - cos θ by the identity 1 - cos θ = 2 sin²(θ/2) = ½‖û - v̂‖²",
+        description="One minus the cosine between a row before and after.",
+        is_metric=False,  # twice 45 degrees costs 0.59, once 90 degrees costs 1
+        is_signed=False,
+    ),
+    "angle_degrees": Measure(
+        name="angle_degrees",
+        function=angle_degrees,
+        unit="degrees",
+        source="W. Kahan, How Futile are Mindless Assessments of Roundoff (2006), section 12",
+        description="Angle between a row before and after.",
+        is_metric=True,
+        is_signed=False,
+    ),
+    "radial": Measure(
+        name="radial",
+        function=radial,
+        unit="weight units",
+        source=_DEFINITION,
+        description="Change along the row's direction before; weight decay alone makes it negative.",
+        is_metric=False,
+        is_signed=True,
+    ),
+    "tangential": Measure(
+        name="tangential",
+        function=tangential,
+        unit="weight units",
+        source=_DEFINITION,
+        description="Length of the change across the row's direction before.",
+        is_metric=False,
+        is_signed=False,
+    ),
+    "max_abs": Measure(
+        name="max_abs",
+        function=max_abs,
+        unit="weight units",
+        source=_DEFINITION,
+        description="Largest absolute change of one coordinate.",
+        is_metric=True,
+        is_signed=False,
+    ),
+    "l1": Measure(
+        name="l1",
+        function=l1,
+        unit="weight units",
+        source=_DEFINITION,
+        description="Sum of the absolute changes of all coordinates.",
+        is_metric=True,
+        is_signed=False,
+    ),
+}
+"""Every row measure, in the order of every table."""

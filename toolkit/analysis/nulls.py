@@ -1,0 +1,57 @@
+"""Rows and the optimizer's log in, what weight decay alone makes of the rows out, and the share it leaves."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolkit.families import EMBEDDING_PARAMETERS
+from toolkit.lookup import unknown
+from toolkit.snapshots.optimizer_log import OptimizerLog
+
+BLOCK_VALUES = 65_536
+"""Values decayed at a time, 256 KiB: a block stays in the cache through all steps."""
+
+
+def replay_decay(
+    rows: NDArray[np.float32], log: OptimizerLog, parameter: str, last_step: int | None = None
+) -> NDArray[np.float32]:
+    """(n, hidden) float32 rows that never get a gradient to the same rows after ``last_step`` steps (default: all).
+
+    Decoupled weight decay (Loshchilov & Hutter 2019, arXiv 1711.05101) as torch.optim.AdamW rounds it: a zero gradient
+    leaves both moments 0 and the Adam update ±0 (eps > 0), and what is left of a step is one fp32 product with
+    1 - lr·wd rounded to fp32. So the product alone is bit-identical to the optimizer, plain and fused, on the CPU
+    (a test holds it to both), and lr·wd ≤ 2⁻²⁵ rounds to 1: nothing happens. torch's fused CUDA kernel
+    subtracts lr·wd·E instead (read in its source, not run), so such a run leaves a share that decay would explain.
+
+    A frozen parameter (absent from ``log.weight_decay``) and steps without a learning rate (NaN) change nothing.
+    """
+    if not log.algorithm.endswith("AdamW"):
+        raise ValueError(f"decay can be replayed for torch.optim.AdamW only; this run used {log.algorithm}")
+    if parameter not in (known := (*EMBEDDING_PARAMETERS, *log.weight_decay)):
+        raise ValueError(unknown(parameter, "parameter", known))
+    if rows.dtype != np.float32:
+        raise ValueError(f"decay is replayed in the dtype of training, float32; the rows are {rows.dtype}")
+    replayed = np.array(rows, order="C", subok=False)
+    rates = log.learning_rates[:last_step]
+    # The same float64 arithmetic and one rounding that torch does with Python's lr and wd.
+    factors = (1 - rates[~np.isnan(rates)] * log.weight_decay.get(parameter, 0.0)).astype(np.float32)
+    factors = factors[factors != 1]
+    flat = replayed.reshape(-1)
+    for start in range(0, flat.size, BLOCK_VALUES):
+        block = flat[start : start + BLOCK_VALUES]
+        for factor in factors:
+            np.multiply(block, factor, out=block)
+    return replayed
+
+
+def unexplained_share(
+    reference: NDArray[np.float32], replayed: NDArray[np.float32], current: NDArray[np.float32]
+) -> float:
+    """Σ‖current - replayed‖² / Σ‖current - reference‖² over (n, hidden) rows: 0 when decay explains all drift.
+
+    Ours (SCIENCE.md section 1, weight decay); meant for rows of no exposure. NaN when nothing moved.
+    """
+    left = total = 0.0
+    for before, predicted, after in zip(reference, replayed, current, strict=True):
+        left += float(np.sum(np.square(np.subtract(after, predicted, dtype=np.float64))))
+        total += float(np.sum(np.square(np.subtract(after, before, dtype=np.float64))))
+    return left / total if total > 0 else float("nan")

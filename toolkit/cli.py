@@ -1,0 +1,169 @@
+"""Command lines in, exit codes out: ``embedding-drift`` (``python -m toolkit``) and finetune.py.
+
+A mistake of the user's is one line on stderr and exit code 2; EMBEDDING_DRIFT_DEBUG=1 shows the traceback instead.
+Imports are late, so that ``--help`` answers at once.
+"""
+
+import contextlib
+import io
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import tyro
+
+from toolkit.config import RunConfig
+
+USER_ERROR = 2
+INTERRUPTED = 130
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Write the drift report of one or more runs: report.md, figures and tables."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Run directories."""
+    out: Path
+    """Folder for the report."""
+    title: str | None = None
+    """Title of the report."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """Recompute every hash of a run directory; exit code 1 on any difference."""
+
+    run: tyro.conf.Positional[Path]
+    """Run directory."""
+
+
+Command = Annotated[Report, tyro.conf.subcommand("report")] | Annotated[Verify, tyro.conf.subcommand("verify")]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Entry point of ``embedding-drift`` and ``python -m toolkit``."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    sys.exit(guarded(lambda: _run_command(parse(Command, args, prog="embedding-drift"))))  # type: ignore[arg-type]
+
+
+def _run_command(command: Report | Verify) -> int:
+    if isinstance(command, Report):
+        from toolkit.reporting.report import write_report
+
+        print(f"Report: {write_report(command.runs, command.out, title=command.title)}")
+        return 0
+    from toolkit.snapshots.store import verify_run
+
+    differences = verify_run(command.run)
+    print("\n".join(differences) or f"{command.run}: every file is as the manifest says")
+    return 1 if differences else 0
+
+
+def finetune_main(argv: Sequence[str] | None = None) -> None:
+    """Entry point of finetune.py."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    sys.exit(guarded(lambda: _finetune(parse_config(args))))
+
+
+def _finetune(config: RunConfig) -> int:
+    from transformers.utils import logging
+
+    from toolkit.pipeline import finetune
+
+    # Otherwise transformers reports, at length, that the checkpoint's unused heads were not loaded.
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    finetune(config)
+    return 0
+
+
+def parse_config(args: list[str]) -> RunConfig:
+    """Flags to a RunConfig; ``--config FILE`` gives the defaults that other flags change."""
+    args, path = _take_config(args)
+    default = RunConfig.from_json(_read(path), str(path)) if path else RunConfig()
+    return parse(RunConfig, _merge_repeated(args, "--test-file"), prog="finetune.py", default=default)
+
+
+def _read(path: Path) -> str:
+    if not path.is_file():
+        raise ValueError(f"--config: no file at {path}")
+    return path.read_text(encoding="utf-8")
+
+
+def _take_config(args: list[str]) -> tuple[list[str], Path | None]:
+    """Take ``--config FILE`` (or ``--config=FILE``) out of the arguments."""
+    rest, path = [], None
+    words = iter(args)
+    for word in words:
+        flag, separator, value = word.partition("=")
+        if flag != "--config":
+            rest.append(word)
+            continue
+        value = value if separator else next(words, "")
+        if not value:
+            raise ValueError("--config takes the path of a config.json")
+        path = Path(value)
+    return rest, path
+
+
+def _merge_repeated(args: list[str], flag: str) -> list[str]:
+    """Let ``flag A flag B`` mean ``flag A B``: the parser would silently keep the last one only."""
+    values: list[str] = []
+    rest: list[str] = []
+    is_inside = False
+    for word in args:
+        if word.startswith("--"):
+            is_inside = word == flag or word.startswith(flag + "=")
+            if is_inside:
+                values += [word.removeprefix(flag + "=")] if word != flag else []
+                continue
+        (values if is_inside else rest).append(word)
+    return [*rest, flag, *values] if values else rest
+
+
+def parse(kind: type[T], args: list[str], *, prog: str, **options: Any) -> T:
+    """Parse flags; a mistake becomes a ValueError of one line instead of tyro's box."""
+    captured = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(captured):
+            return tyro.cli(kind, args=args, prog=prog, **options)
+    except SystemExit as stop:
+        if stop.code in (0, None):
+            raise
+        raise ValueError(_one_line(captured.getvalue(), prog)) from None
+
+
+def _one_line(box: str, prog: str) -> str:
+    """The message inside tyro's box, on one line."""
+    lines = [re.sub(r"^[│|]\s?|\s*[│|]$", "", line).strip() for line in box.splitlines()]
+    body = [line for line in lines if line and not re.match(r"[╭╰─]", line) and "full helptext" not in line]
+    return f"{' '.join(body)} (see {prog} --help)"
+
+
+def guarded(function: Callable[[], int]) -> int:
+    """Run an entry point; a user's mistake or a full disk becomes one line on stderr and exit code 2."""
+    if os.environ.get("EMBEDDING_DRIFT_DEBUG"):
+        return function()
+    try:
+        return function()
+    except (ValueError, OSError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not is_for_users(error):
+            raise
+        if os.environ.get("RANK", "0") == "0":  # of several processes, which all meet the same mistake, one speaks
+            print(f"error: {' '.join(str(error).split()) or type(error).__name__}", file=sys.stderr)
+        return USER_ERROR
+    except KeyboardInterrupt:
+        print("interrupted: the same command starts the run again", file=sys.stderr)
+        return INTERRUPTED
+
+
+def is_for_users(error: RuntimeError) -> bool:
+    """Whether an error explains itself to a user, judged without importing the training half."""
+    return any(kind.__name__ == "NonFiniteLossError" for kind in type(error).__mro__)

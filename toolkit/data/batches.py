@@ -1,0 +1,145 @@
+"""A Task and a tokenizer in, encoded splits, the order of every epoch and padded batches out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from toolkit.data.tasks import Split, Task
+
+CHUNK_BATCHES = 50
+"""Examples are sorted by length inside chunks of this many batches: little padding, and still a shuffled order."""
+
+EVALUATION_BATCH_SIZE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedSplit:
+    """Token ids of one split, stored end to end."""
+
+    ids: NDArray[np.int64]
+    """(examples,) as in :class:`Split`."""
+    labels: NDArray[Any] | None
+    tokens: NDArray[np.int32]
+    """(tokens,) word rows of all examples, special tokens included, truncated to --max-length."""
+    segments: NDArray[np.int32]
+    """(tokens,) segment rows; zeros where the tokenizer gives none."""
+    offsets: NDArray[np.int64]
+    """(examples + 1,): example i owns tokens offsets[i] to offsets[i + 1]."""
+    num_truncated: int
+    """Examples that were longer than --max-length."""
+    num_empty_texts: int
+    """Pairs of which one text is empty."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """(examples,) tokens of each example."""
+        return np.diff(self.offsets)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedTask:
+    """What training needs to know of a task."""
+
+    task: Task
+    splits: Mapping[str, EncodedSplit]
+    pad_id: int
+    has_segments: bool
+    """Whether the model takes token_type_ids."""
+    position_offset: int
+    """Position row of an example's first token."""
+
+
+def encode_split(split: Split, tokenizer: Any, max_length: int) -> EncodedSplit:
+    """Tokenize one split once; a longer text is truncated (the longer of a pair first) and counted."""
+    columns = [list(column) for column in zip(*split.texts, strict=True)]
+    encoded = tokenizer(*columns, truncation=False, verbose=False)
+    ids: list[list[int]] = encoded["input_ids"]
+    segments: list[list[int]] = encoded.get("token_type_ids") or [[0] * len(x) for x in ids]
+    too_long = [i for i, x in enumerate(ids) if len(x) > max_length]
+    if too_long:
+        short = tokenizer(*([c[i] for i in too_long] for c in columns), truncation=True, max_length=max_length)
+        for k, i in enumerate(too_long):
+            ids[i] = short["input_ids"][k]
+            segments[i] = short["token_type_ids"][k] if "token_type_ids" in short else [0] * len(ids[i])
+    offsets = np.zeros(len(ids) + 1, np.int64)
+    np.cumsum([len(x) for x in ids], out=offsets[1:])
+    return EncodedSplit(
+        ids=split.ids,
+        labels=split.labels,
+        tokens=np.concatenate([np.asarray(x, np.int32) for x in ids]),
+        segments=np.concatenate([np.asarray(x, np.int32) for x in segments]),
+        offsets=offsets,
+        num_truncated=len(too_long),
+        num_empty_texts=sum(any(not text.strip() for text in example) for example in split.texts),
+    )
+
+
+def gather_tokens(split: EncodedSplit, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Flat token addresses of some examples and, for each, its place in its example (0 = first token)."""
+    lengths = split.lengths[indices]
+    place = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return np.repeat(split.offsets[indices], lengths) + place, place
+
+
+def make_batch(split: EncodedSplit, indices: NDArray[np.int64], data: EncodedTask) -> dict[str, torch.Tensor]:
+    """Padded tensors of some examples: input_ids, attention_mask and token_type_ids, each (examples, longest) int64."""
+    address, place = gather_tokens(split, indices)
+    lengths = split.lengths[indices]
+    row = np.repeat(np.arange(len(indices)), lengths)
+    shape = (len(indices), int(lengths.max()))
+    input_ids, mask = np.full(shape, data.pad_id, np.int64), np.zeros(shape, np.int64)
+    input_ids[row, place] = split.tokens[address]
+    mask[row, place] = 1
+    batch = {"input_ids": torch.from_numpy(input_ids), "attention_mask": torch.from_numpy(mask)}
+    if data.has_segments:
+        segments = np.zeros(shape, np.int64)
+        segments[row, place] = split.segments[address]
+        batch["token_type_ids"] = torch.from_numpy(segments)
+    return batch
+
+
+def training_batches(lengths: NDArray[np.int64], batch_size: int, *, seed: int, epoch: int) -> list[NDArray[np.int64]]:
+    """The batches of one epoch, as example indices: a function of seed and epoch alone.
+
+    Examples are shuffled, sorted by length inside chunks of CHUNK_BATCHES batches, cut, and the batches of each chunk
+    shuffled again. The last batch of the epoch's last chunk may be smaller. Resuming or adding processes therefore
+    needs no state of a sampler.
+    """
+    rng = np.random.default_rng([seed, 2, epoch])
+    order = rng.permutation(len(lengths))
+    batches: list[NDArray[np.int64]] = []
+    for start in range(0, len(order), CHUNK_BATCHES * batch_size):
+        chunk = order[start : start + CHUNK_BATCHES * batch_size]
+        chunk = chunk[np.argsort(lengths[chunk], kind="stable")]
+        cut = [chunk[i : i + batch_size] for i in range(0, len(chunk), batch_size)]
+        batches += [cut[i] for i in rng.permutation(len(cut))]
+    return batches
+
+
+def evaluation_batches(lengths: NDArray[np.int64], batch_size: int = EVALUATION_BATCH_SIZE) -> list[NDArray[np.int64]]:
+    """All examples once, in batches of similar length."""
+    order = np.argsort(lengths, kind="stable")
+    return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+
+
+def parts_of_batch(
+    indices: NDArray[np.int64], num_parts: int
+) -> Sequence[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+    """Split a batch into ``num_parts`` of nearly equal size, each with a weight per example.
+
+    Every part has at least one example, because each process must take part in each backward pass: a part that would
+    be empty repeats the first example with weight 0, which changes neither the loss nor any gradient.
+    """
+    parts = []
+    for k in range(num_parts):
+        part = indices[k::num_parts]
+        weight = np.ones(len(part), np.float32)
+        parts.append((part, weight) if len(part) else (indices[:1], np.zeros(1, np.float32)))
+    return parts

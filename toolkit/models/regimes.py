@@ -1,0 +1,127 @@
+"""A model and a regime's name in, frozen components out: which parameters train is data, not code."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import nn
+
+from toolkit.families import EMBEDDING_PARAMETERS, ModelFamily, component_of
+from toolkit.lookup import unknown
+
+BACKBONE = "backbone."
+HEAD = "head."
+"""Prefixes of the two halves of a classifier's parameter names."""
+
+REGIMES: Mapping[str, tuple[str, ...]] = {"none": (), "embeddings": ("embeddings",), "backbone": ("backbone",)}
+"""Named regimes and what they freeze: full fine-tuning, embeddings frozen, feature extraction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Regime:
+    """Which leaf components are frozen."""
+
+    label: str
+    """Canonical name: one of REGIMES where it fits, else the components, comma-separated."""
+    frozen: frozenset[str]
+
+
+def list_components(model: nn.Module, family: ModelFamily) -> dict[str, tuple[str, ...]]:
+    """Leaf component to its parameter names in ``model`` (a Classifier); the leaves partition the parameters.
+
+    Ordered: the embedding parameters, projection, layers by number, encoder_other, pooler, head.
+    """
+    parts: dict[str, list[str]] = {}
+    for name, _ in model.named_parameters():
+        leaf = "head" if name.startswith(HEAD) else component_of(family, name.removeprefix(BACKBONE))
+        parts.setdefault(leaf, []).append(name)
+    return {leaf: tuple(parts[leaf]) for leaf in sorted(parts, key=_rank)}
+
+
+def _rank(leaf: str) -> tuple[int, int]:
+    if leaf.startswith("layers."):
+        return len(EMBEDDING_PARAMETERS) + 1, int(leaf.removeprefix("layers."))
+    order = (*EMBEDDING_PARAMETERS, "projection", "layers", "encoder_other", "pooler", "head")
+    return order.index(leaf), 0
+
+
+def _unions(leaves: tuple[str, ...]) -> dict[str, frozenset[str]]:
+    embeddings = frozenset(leaf for leaf in leaves if leaf in EMBEDDING_PARAMETERS)
+    backbone = frozenset(leaf for leaf in leaves if leaf != "head")
+    return {"embeddings": embeddings, "encoder": backbone - embeddings - {"pooler"}, "backbone": backbone}
+
+
+def parse_regime(text: str, leaves: tuple[str, ...]) -> Regime:
+    """The regime that a ``--freeze`` value names, for a model with these leaf components.
+
+    ``text`` is a named regime or a comma-separated list of leaves, unions and ranges (``layers.0-3``). ValueError for
+    an unknown component, one that the model lacks, or when nothing is left to train.
+    """
+    unions = _unions(leaves)
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if words == ["none"]:
+        words = []
+    elif not words:
+        raise ValueError("--freeze is empty: pass none, embeddings, backbone or components")
+    frozen: set[str] = set()
+    for word in words:
+        frozen |= _leaves_of(word, leaves, unions)
+    if frozen == set(leaves):
+        raise ValueError(f"--freeze {text} leaves nothing to train")
+    return Regime(_label(frozenset(frozen), leaves, unions), frozenset(frozen))
+
+
+def _leaves_of(word: str, leaves: tuple[str, ...], unions: Mapping[str, frozenset[str]]) -> set[str]:
+    if word in unions:
+        return set(unions[word])
+    if word in leaves:
+        return {word}
+    if match := re.fullmatch(r"layers\.(\d+)-(\d+)", word):
+        first, last = int(match[1]), int(match[2])
+        wanted = [f"layers.{k}" for k in range(first, last + 1)]
+        missing = [leaf for leaf in wanted if leaf not in leaves]
+        if wanted and not missing:
+            return set(wanted)
+        layers = [leaf for leaf in leaves if leaf.startswith("layers.")]
+        raise ValueError(f"--freeze {word}: the model has the layers {layers[0]} to {layers[-1]}")
+    choices = (*REGIMES, "encoder", *leaves)
+    if word in (*EMBEDDING_PARAMETERS, "projection", "encoder_other", "pooler"):
+        raise ValueError(f"--freeze {word}: not applicable, this model has none; choose from: {', '.join(choices)}")
+    raise ValueError(unknown(word, "regime or component", choices))
+
+
+def _label(frozen: frozenset[str], leaves: tuple[str, ...], unions: Mapping[str, frozenset[str]]) -> str:
+    """One name per set of frozen leaves, so that two spellings of a regime are one run."""
+    if not frozen:
+        return "none"
+    words: list[str] = []
+    rest = set(frozen)
+    for name in ("backbone", "embeddings", "encoder"):
+        if unions[name] and unions[name] <= rest:
+            words.append(name)
+            rest -= unions[name]
+    numbers = sorted(int(leaf.removeprefix("layers.")) for leaf in rest if leaf.startswith("layers."))
+    words += [leaf for leaf in leaves if leaf in rest and not leaf.startswith("layers.")]
+    return ",".join(words + _ranges(numbers))
+
+
+def _ranges(numbers: list[int]) -> list[str]:
+    """[0, 1, 2, 5] -> layers.0-2, layers.5."""
+    words: list[str] = []
+    for i, number in enumerate(numbers):
+        if i and numbers[i - 1] == number - 1:
+            continue
+        end = next(n for n in numbers[i:] if n + 1 not in numbers)
+        words.append(f"layers.{number}" if end == number else f"layers.{number}-{end}")
+    return words
+
+
+def apply_regime(model: nn.Module, regime: Regime, family: ModelFamily) -> tuple[str, ...]:
+    """Switch gradients off for the frozen components, and on for the rest; the names frozen.
+
+    Call it before ``accelerator.prepare``: freezing later passes on one process and breaks DDP on two.
+    """
+    frozen = {n for leaf, names in list_components(model, family).items() if leaf in regime.frozen for n in names}
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name not in frozen)
+    return tuple(sorted(frozen))

@@ -1,0 +1,153 @@
+"""A config in, a finished run directory out: the training half on one screen."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from toolkit.config import RunConfig, run_name
+from toolkit.data.batches import EncodedTask, encode_split
+from toolkit.data.tasks import Task, load_task
+from toolkit.models.classifier import Loaded, load_classifier
+from toolkit.models.regimes import BACKBONE, Regime, apply_regime, list_components, parse_regime
+from toolkit.reporting.screen import print_components, print_result, print_task
+from toolkit.snapshots.capture import capture
+from toolkit.snapshots.store import Run, check_startable, open_run, start_run
+from toolkit.training.accelerators import build_accelerator
+from toolkit.training.features import Features, convex_ceiling, extract_features, train_head
+from toolkit.training.loop import Moment, Plan, StepLog, train
+from toolkit.training.recorder import Recorder
+from toolkit.training.saver import Saver, fingerprint
+
+
+def finetune(config: RunConfig) -> Run:
+    """Run one config and return its run directory; every process of a launch calls this.
+
+    ValueError for anything about the config, the checkpoint or the data that cannot work, before a file is written.
+    """
+    accelerator = build_accelerator(config)
+    task = load_task(config)
+    loaded = load_classifier(
+        config.model,
+        pooling=config.pooling,
+        num_outputs=task.num_outputs,
+        init=config.init,
+        seed=config.seed,
+        dropout=config.dropout,
+    )
+    components = list_components(loaded.model, loaded.family)
+    regime = parse_regime(config.freeze, tuple(components))
+    config = replace(config, freeze=regime.label, task=task.name, precision=accelerator.mixed_precision)
+    data = encode_task(task, loaded, config.max_length)
+    path = Path(config.output_dir) / run_name(config, task.data_hashes)
+    check_startable(path, overwrite=config.overwrite)
+    accelerator.wait_for_everyone()  # nobody writes before everybody has looked
+    frozen = apply_regime(loaded.model, regime, loaded.family)
+    if accelerator.is_main_process:
+        _print_plan(loaded, data, config, components, regime)
+    _train_and_save(accelerator, loaded, data, config, regime, frozen, path)
+    accelerator.wait_for_everyone()
+    run = open_run(path)
+    if accelerator.is_main_process:
+        print_result(run)
+    return run
+
+
+def _print_plan(
+    loaded: Loaded, data: EncodedTask, config: RunConfig, components: Mapping[str, tuple[str, ...]], regime: Regime
+) -> None:
+    """What is about to run, before it does."""
+    rows = [(name, len(split), split.num_truncated, split.num_empty_texts) for name, split in data.splits.items()]
+    print_task(data.task.name, data.task.carrier, rows, config.max_length)
+    sizes = {name: p.numel() for name, p in loaded.model.named_parameters()}
+    print_components(
+        f"{config.model} ({loaded.family.name}), regime {regime.label}",
+        [(leaf, sum(sizes[n] for n in names), leaf not in regime.frozen) for leaf, names in components.items()],
+    )
+
+
+def encode_task(task: Task, loaded: Loaded, max_length: int) -> EncodedTask:
+    """Tokenize every split; ValueError when --max-length is more than the model has positions for."""
+    if loaded.max_length is not None and max_length > loaded.max_length:
+        raise ValueError(
+            f"--max-length {max_length} is more than the {loaded.max_length} positions of {loaded.source.name}"
+        )
+    names = {name for name, _ in loaded.model.named_parameters()}
+    segments = loaded.family.embedding_parameters.get("token_type_embeddings")
+    return EncodedTask(
+        task=task,
+        splits={name: encode_split(split, loaded.tokenizer, max_length) for name, split in task.splits.items()},
+        pad_id=loaded.tokenizer.pad_token_id,
+        has_segments=segments is not None and BACKBONE + segments in names,
+        position_offset=loaded.position_offset,
+    )
+
+
+def _train_and_save(
+    accelerator: Any,
+    loaded: Loaded,
+    data: EncodedTask,
+    config: RunConfig,
+    regime: Regime,
+    frozen: tuple[str, ...],
+    path: Path,
+) -> None:
+    from accelerate.utils import set_seed
+
+    model, backbone = loaded.model, dict(loaded.model.backbone.named_parameters())
+    names = loaded.family.embedding_parameters
+    recorder = Recorder(data, {key: backbone[name] for key, name in names.items() if name in backbone})
+    before = fingerprint(model, frozen)
+    saver = None
+    if accelerator.is_main_process:
+        writer = start_run(path, overwrite=config.overwrite)
+        saver = Saver(writer, config, data, loaded, recorder)
+    set_seed(config.seed, device_specific=True)
+    with _Progress(accelerator, config, Plan.of(config, len(data.splits["train"])).num_steps) as progress:
+        ceiling: Features = {}
+        if all(name in frozen for name, _ in model.named_parameters() if name.startswith(BACKBONE)):
+            started = time.perf_counter()
+            features = extract_features(accelerator, model, data)
+            progress.seconds["features"] = time.perf_counter() - started
+            moments = train_head(accelerator, model, features, data, config, recorder, progress.on_step)
+            ceiling = convex_ceiling(features, data, config.seed) if accelerator.is_main_process else {}
+        else:
+            moments = train(accelerator, model, data, config, recorder, progress.on_step)
+        for moment in moments:
+            tensors = capture(model.backbone, loaded.family)  # on every process: shards may have to be gathered
+            if saver is not None:
+                progress.on_moment(moment, saver.save(moment, tensors))
+        seconds = progress.seconds
+    if saver is not None:
+        saver.finish(accelerator, regime, before, ceiling, seconds)
+    accelerator.end_training()
+
+
+class _Progress:
+    """The bar and the trackers of one run; silent on every process but the main one."""
+
+    def __init__(self, accelerator: Any, config: RunConfig, num_steps: int) -> None:
+        self.accelerator, self.seconds = accelerator, {"training": 0.0}
+        self.bar = tqdm(total=num_steps, unit="step", disable=not accelerator.is_main_process, mininterval=0.5)
+        if config.log_with:
+            shown = {k: v for k, v in asdict(config).items() if isinstance(v, int | float | str | bool)}
+            accelerator.init_trackers("embedding-drift", config=shown)
+
+    def __enter__(self) -> "_Progress":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.close()
+
+    def on_step(self, log: StepLog, seconds: float) -> None:
+        self.seconds["training"] += seconds
+        self.bar.update()
+        self.bar.set_postfix(loss=f"{log.loss:.3f}", refresh=False)
+        self.accelerator.log({"train/loss": log.loss, "train/learning_rate": log.learning_rate}, step=log.step)
+
+    def on_moment(self, moment: Moment, scores: list[Mapping[str, Any]]) -> None:
+        values = {f"{row['split']}/{k}": v for row in scores for k, v in row.items() if isinstance(v, float) and v == v}
+        self.accelerator.log(values, step=moment.step)

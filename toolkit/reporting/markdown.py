@@ -1,0 +1,96 @@
+"""Values in, Markdown out that shows them and nothing else: every text is escaped, every number says what it is."""
+
+import math
+import shlex
+import unicodedata
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+NOT_APPLICABLE = "not applicable"
+UNDEFINED = "undefined"
+
+_SPECIAL = frozenset("\\`*_[]<>|~$&@")
+
+
+def escape(value: object) -> str:
+    """Text that no Markdown or HTML reader takes for markup; invisible characters become U+XXXX."""
+    return "".join(_shown(character) for character in str(value))
+
+
+def _shown(character: str) -> str:
+    if character in _SPECIAL:
+        return f"&#{ord(character)};"
+    if character != " " and unicodedata.category(character)[0] in "CZ":
+        return f"U+{ord(character):04X}"
+    return character
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table whose cells are escaped texts or numbers; one line that says so when there are no rows."""
+    lines = [[escape(cell) if isinstance(cell, str) else number(cell) for cell in row] for row in rows]
+    if not lines:
+        return f"{NOT_APPLICABLE.capitalize()}: there is nothing to show."
+    rule = ["---:" if all(_is_numeric(line[i]) for line in lines) else "---" for i in range(len(header))]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [[escape(name) for name in header], rule, *lines])
+
+
+def _is_numeric(cell: str) -> bool:
+    return cell[:1].isdigit() or cell[:1] in "+-−." or cell in (NOT_APPLICABLE, UNDEFINED)
+
+
+def number(value: object, digits: int = 3) -> str:
+    """A number with ``digits`` significant digits; whole ones in full, NaN as undefined, None as not applicable."""
+    if value is None:
+        return NOT_APPLICABLE
+    if isinstance(value, bool | np.bool_):
+        return "yes" if value else "no"
+    if isinstance(value, int | np.integer):
+        return f"{value:,}"
+    value = float(value)  # type: ignore[arg-type]
+    if math.isnan(value):
+        return UNDEFINED
+    if value == 0 or math.isinf(value):
+        return f"{value:g}"
+    magnitude = math.floor(math.log10(abs(value)))
+    if -4 <= magnitude < digits:
+        return f"{value:.{max(digits - 1 - magnitude, 0)}f}"
+    return f"{value:,.0f}" if digits <= magnitude < 7 else f"{value:.{digits - 1}e}"
+
+
+def mean_and_sd(values: Iterable[float], digits: int = 3) -> str:
+    """Mean ± sample standard deviation over seeds; the value alone for one seed; undefined ones are counted."""
+    array = np.array(list(values), dtype=np.float64)
+    defined = array[~np.isnan(array)]
+    if not len(array):
+        return NOT_APPLICABLE
+    if not len(defined):
+        return f"{UNDEFINED} ({len(array)} of {len(array)})" if len(array) > 1 else UNDEFINED
+    text = number(defined.mean(), digits)
+    if len(defined) > 1:
+        text += f" ± {number(defined.std(ddof=1), 2)}"
+    return text + (f" ({len(array) - len(defined)} undefined)" if len(defined) < len(array) else "")
+
+
+def p_value(value: float) -> str:
+    """A p value as papers print it."""
+    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}" if value == value else UNDEFINED
+
+
+def listing(names: Sequence[str]) -> str:
+    """Names as one reads them aloud: a, b and c."""
+    return " and ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)
+
+
+def code_block(lines: Iterable[str]) -> str:
+    """A fenced block that no backtick inside can end."""
+    text = "\n".join(lines)
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}bash\n{text}\n{fence}"
+
+
+def shell_words(words: Iterable[str]) -> str:
+    """Words of a command, quoted for a shell."""
+    return " ".join(shlex.quote(word) for word in words)

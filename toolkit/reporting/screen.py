@@ -1,0 +1,86 @@
+"""Facts of a run in, tables on the terminal out."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from toolkit.families import EMBEDDING_PARAMETERS
+from toolkit.snapshots.store import Run
+
+
+def print_task(name: str, carrier: str | None, rows: Iterable[tuple[str, int, int, int]], max_length: int) -> None:
+    """The splits of a task; each row is (split, examples, truncated, pairs with an empty text)."""
+    table = Table("split", "examples", f"truncated to {max_length} tokens", "with an empty text", title=f"Task {name}")
+    for split, *counts in rows:
+        table.add_row(escape(split), *(f"{count:,}" for count in counts))
+    console = Console()
+    console.print(table)
+    if carrier:
+        console.print(f"What carries the label: {escape(carrier)}")
+
+
+def print_components(title: str, rows: Sequence[tuple[str, int, bool]]) -> None:
+    """The components of a model; each row is (component, parameters, is trainable)."""
+    total, trainable = sum(n for _, n, _ in rows), sum(n for _, n, is_trainable in rows if is_trainable)
+    table = Table("component", "parameters", "share", "trainable", title=title)
+    for component, number, is_trainable in rows:
+        table.add_row(component, f"{number:,}", f"{number / total:.2%}", "yes" if is_trainable else "frozen")
+    table.add_section()
+    table.add_row("all", f"{total:,}", "100%", f"{trainable:,} ({trainable / total:.2%})")
+    Console().print(table)
+
+
+def print_result(run: Run) -> None:
+    """Scores per epoch, drift per embedding parameter, what was frozen, and where the run is."""
+    console = Console()
+    console.print(_score_table(run))
+    ceiling = run.manifest["convex_ceiling"]
+    score = run.manifest["task"]["score"]
+    if ceiling:
+        shown = ", ".join(f"{escape(split)} {_number(scores[score])}" for split, scores in ceiling.items())
+        console.print(f"Convex ceiling ({score} of the best linear head on the same features): {shown}")
+    console.print(_drift_table(run))
+    frozen: Mapping[str, Any] = run.manifest["frozen"]["parameters"]
+    if frozen:
+        components = ", ".join(run.manifest["regime"]["frozen_components"])
+        console.print(f"Frozen and bit-identical before and after (sha256): {len(frozen)} parameters of {components}")
+    else:
+        console.print("Nothing was frozen.")
+    console.print(f"Run: {escape(str(run.path))}", soft_wrap=True)
+
+
+def _score_table(run: Run) -> Table:
+    task = run.manifest["task"]
+    score, scores = task["score"], run.scores
+    splits = list(dict.fromkeys(scores["split"]))
+    table = Table("epoch", "train loss", *map(escape, splits), title=f"{score} per epoch")
+    for epoch, rows in scores.groupby("epoch"):
+        values = rows.set_index("split")[score]
+        table.add_row(f"{epoch:.3g}", _number(rows["train_loss"].iloc[0]), *(_number(values[split]) for split in splits))
+    return table
+
+
+def _drift_table(run: Run) -> Table:
+    from toolkit.analysis.drift import measure_drift
+
+    drift = measure_drift(run.trajectory, ("relative",))
+    last = drift[(drift["step"] == drift["step"].max()) & (drift["measure"] == "relative")]
+    frozen = run.manifest["regime"]["frozen_components"]
+    table = Table("parameter", "trainable", "relative drift", "same, if re-initialised", title="Drift from epoch 0")
+    for name in EMBEDDING_PARAMETERS:
+        if name not in run.trajectory.parameters:
+            table.add_row(name, "not applicable", "", "")
+            continue
+        whole = last[(last["parameter"] == name) & (last["stratum"] == "whole parameter")]
+        value, yardstick = (whole.loc[whole["statistic"] == k, "value"].iloc[0] for k in ("value", "reinitialised"))
+        state = "frozen" if name in frozen else "yes"
+        table.add_row(name, state, f"{value:.2e}" if value else "0 exactly", f"{yardstick:.2f}")
+    return table
+
+
+def _number(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.3f}"

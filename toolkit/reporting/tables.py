@@ -1,0 +1,166 @@
+"""A group of arms in, its tables out as DataFrames: drift, scores, baselines, rows by exposure, positions, tokens."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from toolkit.analysis.drift import measure_drift, measure_rows
+from toolkit.analysis.strata import POSITION_STRATA, WORD_STRATA
+from toolkit.reporting.arms import Arm, Group, ReportedRun
+from toolkit.reporting.comparison import compare
+
+LEAD = ("run", "model", "task", "regime", "seed")
+"""Leading columns of every table of several runs."""
+
+STRATA = (*WORD_STRATA, *POSITION_STRATA)
+"""Strata in the order of every table; segments follow in the order of their rows."""
+
+NUM_TOP_TOKENS = 20
+RANKINGS = ("norm", "angle_degrees")
+"""The measures by which the tokens that moved most are ranked."""
+
+
+@dataclass(frozen=True)
+class GroupTables:
+    """Everything a report says of one group, in numbers."""
+
+    group: Group
+    drift: pd.DataFrame
+    """`measure_drift` of every run."""
+    scores: pd.DataFrame
+    baselines: pd.DataFrame
+    """One row per run and labelled split: examples, majority-class rate, right answers at the last epoch, is_failed."""
+    words: pd.DataFrame
+    """`measure_rows` of the word rows at the last epoch; empty when the model has none."""
+    positions: pd.DataFrame
+    """`measure_rows` of the position rows at the last epoch, with `position`; empty when the model has none."""
+    tokens: pd.DataFrame
+    comparison: pd.DataFrame
+
+    def whole(self, arm: Arm, parameter: str, measure: str = "relative", statistic: str = "value") -> pd.DataFrame:
+        """Lines of the whole parameter in every run and snapshot of an arm after epoch 0."""
+        lines = self.drift[
+            self.drift["run"].isin(arm.names)
+            & (self.drift["parameter"] == parameter)
+            & (self.drift["stratum"] == "whole parameter")
+            & (self.drift["measure"] == measure)
+            & (self.drift["statistic"] == statistic)
+        ]
+        return lines[lines["epoch"] > 0]
+
+    def of(self, arm: Arm, parameter: str) -> pd.DataFrame:
+        """Lines of one parameter in every run of an arm at its last epoch, by stratum, measure and statistic."""
+        lines = self.drift[self.drift["run"].isin(arm.names) & (self.drift["parameter"] == parameter)]
+        return at_last_epoch(lines)
+
+
+def collect(group: Group) -> GroupTables:
+    """Compute every table of a group."""
+    words = _every(group, lambda run: _rows(run, "word_embeddings"))
+    return GroupTables(
+        group=group,
+        drift=_every(group, lambda run: measure_drift(run.run.trajectory)),
+        scores=_every(group, lambda run: run.run.scores),
+        baselines=_every(group, baselines_of),
+        words=words,
+        positions=_every(group, _positions),
+        tokens=top_tokens(words),
+        comparison=compare(group),
+    )
+
+
+def at_last_epoch(table: pd.DataFrame) -> pd.DataFrame:
+    """The lines of each run's last epoch."""
+    return table[table["epoch"] == table.groupby("run")["epoch"].transform("max")]
+
+
+def _every(group: Group, make: Callable[[ReportedRun], pd.DataFrame]) -> pd.DataFrame:
+    """One table of all runs of a group, each run's part led by its name, model, task, regime and seed."""
+    parts = [led(run, make(run)) for run in group.runs]
+    filled = [part for part in parts if len(part)]
+    return pd.concat(filled, ignore_index=True) if filled else parts[0]
+
+
+def led(run: ReportedRun, table: pd.DataFrame) -> pd.DataFrame:
+    """A run's table with the leading columns."""
+    table = table.copy()
+    for place, (name, value) in enumerate(run.lead().items()):
+        table.insert(place, name, value)
+    return table
+
+
+def _rows(run: ReportedRun, parameter: str) -> pd.DataFrame:
+    if parameter not in run.run.trajectory.parameters:
+        return pd.DataFrame()
+    rows: pd.DataFrame = measure_rows(run.run.trajectory, parameter, run.last_epoch)
+    return rows.assign(stratum=rows["stratum"].astype(str))
+
+
+def _positions(run: ReportedRun) -> pd.DataFrame:
+    """Position rows with the position of each (RoBERTa's first rows are no positions) and the longest real length."""
+    rows = _rows(run, "position_embeddings")
+    if rows.empty:
+        return rows
+    offset = run.run.trajectory.position_offset
+    rows = rows.assign(position=rows["row"] - offset, longest_length=_longest_length(run, offset))
+    return rows[rows["position"] >= 0]
+
+
+def _longest_length(run: ReportedRun, offset: int) -> float:
+    """Tokens of the longest text that the run trained on; NaN without exposure."""
+    exposure = run.run.trajectory.exposure
+    table = exposure.tables.get("position_embeddings") if exposure else None
+    return float(table.rows.max()) - offset + 1 if table is not None and len(table.rows) else np.nan
+
+
+def baselines_of(run: ReportedRun) -> pd.DataFrame:
+    """Per labelled split: its examples, and in classification majority-class rate and right answers at the last epoch."""
+    predictions = run.run.predictions
+    lines = []
+    for split, part in predictions[predictions["label"].notna()].groupby("split", sort=False):
+        last = part[part["epoch"] == part["epoch"].max()]
+        line = {"split": split, "num_examples": len(last), "majority_rate": np.nan, "num_right": np.nan}
+        if not run.is_regression:
+            majority = int(last["label"].value_counts().max())
+            right = int((last["label"] == last["prediction"]).sum())
+            line |= {"majority_rate": majority / len(last), "num_right": right, "is_failed": right <= majority}
+        lines.append({"is_failed": False} | line)
+    columns = ["split", "num_examples", "majority_rate", "num_right", "is_failed"]
+    return pd.DataFrame(lines, columns=columns)
+
+
+def top_tokens(words: pd.DataFrame) -> pd.DataFrame:
+    """Per run and ranking the rows seen in training that moved most; rows that did not move are in no ranking."""
+    if words.empty:
+        return words
+    parts = []
+    seen = words[pd.to_numeric(words["num_steps"]).fillna(0) > 0]
+    for _, rows in seen.groupby("run", sort=False):
+        for ranking in RANKINGS:
+            moved = rows[rows[ranking] > 0].sort_values([ranking, "row"], ascending=[False, True])
+            top = moved.head(NUM_TOP_TOKENS)
+            top.insert(len(LEAD), "ranking", ranking)
+            top.insert(len(LEAD) + 1, "rank", range(1, len(top) + 1))
+            parts.append(top)
+    filled = [part for part in parts if len(part)]
+    return pd.concat(filled, ignore_index=True) if filled else pd.DataFrame(columns=[*LEAD, "ranking", "rank"])
+
+
+def strata_table(drift: pd.DataFrame) -> pd.DataFrame:
+    """Row strata of the three tables at each run's last epoch, one line per stratum, one column per measure and statistic."""
+    lines = at_last_epoch(drift)
+    lines = lines[(lines["stratum"] != "whole parameter") & ~lines["parameter"].str.startswith("LayerNorm")]
+    lines = lines.assign(column=lines["measure"] + "_" + lines["statistic"])
+    index = [*LEAD, "epoch", "parameter", "stratum"]
+    wide = lines.pivot_table(index=index, columns="column", values="value", sort=False, dropna=False, observed=True)
+    counts = lines.groupby(index, sort=False).agg(num_rows=("num_rows", "first"), num_undefined=("num_undefined", "max"))
+    columns = list(dict.fromkeys(lines["column"]))
+    return counts.join(wide[columns]).reset_index()
+
+
+def ordered_strata(found: Iterable[str]) -> list[str]:
+    """Strata that were found, in the order of every table."""
+    distinct = list(dict.fromkeys(found))
+    return [s for s in STRATA if s in distinct] + [s for s in distinct if s not in STRATA]

@@ -1,0 +1,81 @@
+"""A config in, the Accelerator that runs it out: precision, threads and trackers resolved."""
+
+import importlib.util
+import os
+import resource
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from toolkit.config import RunConfig
+
+
+def resolve_precision(wanted: str) -> str:
+    """``auto`` becomes bf16 where the hardware multiplies bf16 matrices, else no (fp32)."""
+    return ("bf16" if has_bf16() else "no") if wanted == "auto" else wanted
+
+
+def has_bf16() -> bool:
+    """Whether the GPU, or without one the CPU (AVX512-BF16, AMX), has bf16 matrix products."""
+    if torch.cuda.is_available():
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if torch.backends.mps.is_available():
+        return False
+    is_supported = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
+    return bool(is_supported and is_supported())
+
+
+def build_accelerator(config: RunConfig) -> Any:
+    """The Accelerator of a run; ValueError when a batch cannot be shared out or the tracker is not installed."""
+    from accelerate import Accelerator
+    from accelerate.utils import ProjectConfiguration
+
+    if config.log_with and importlib.util.find_spec(config.log_with) is None:
+        raise ValueError(f"--log-with {config.log_with} needs the package: pip install {config.log_with}")
+    logging_dir = str(Path(config.output_dir) / "trackers")
+    accelerator = Accelerator(
+        mixed_precision=resolve_precision(config.precision),
+        gradient_accumulation_steps=config.gradient_accumulation_steps,
+        log_with=config.log_with,
+        project_config=ProjectConfiguration(project_dir=logging_dir, logging_dir=logging_dir),
+    )
+    num_parts = accelerator.num_processes * config.gradient_accumulation_steps
+    if config.batch_size % num_parts:
+        raise ValueError(
+            f"--batch-size {config.batch_size} is global and must be a multiple of {num_parts} "
+            f"({accelerator.num_processes} processes x {config.gradient_accumulation_steps} accumulation steps)"
+        )
+    use_all_cores(accelerator)
+    return accelerator
+
+
+def use_all_cores(accelerator: Any) -> None:
+    """Give a single CPU process all cores: ``accelerate launch`` without a config file sets OMP_NUM_THREADS=1.
+
+    Left alone when the user chose another number, runs several processes or has a GPU; ``taskset`` limits the cores.
+    """
+    is_launched = "ACCELERATE_MIXED_PRECISION" in os.environ and os.environ.get("OMP_NUM_THREADS") == "1"
+    if is_launched and accelerator.num_processes == 1 and accelerator.device.type == "cpu":
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        torch.set_num_threads(cores or 1)
+
+
+def describe_devices(accelerator: Any) -> dict[str, Any]:
+    """What the run ran on, for the manifest."""
+    is_cuda = accelerator.device.type == "cuda"
+    return {
+        "devices": torch.cuda.get_device_name() if is_cuda else accelerator.device.type,
+        "num_processes": accelerator.num_processes,
+        "num_threads": torch.get_num_threads(),
+        "precision": accelerator.mixed_precision,
+    }
+
+
+def peak_memory_bytes(accelerator: Any) -> int:
+    """Peak memory of this process: allocated on the GPU where there is one, else resident."""
+    if accelerator.device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated())
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,141 @@
+"""A frozen backbone in, cached features, the trained head's moments and the convex ceiling out.
+
+The backbone runs once, in eval mode: under ``model.train()`` a frozen backbone would still apply dropout.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from toolkit.config import RunConfig
+from toolkit.data.batches import EncodedTask
+from toolkit.models.classifier import Classifier
+from toolkit.models.regimes import HEAD
+from toolkit.training.loop import (
+    Moment,
+    OnStep,
+    Plan,
+    StepLog,
+    check_finite,
+    clipping_factor,
+    example_losses,
+    run_epochs,
+    run_over,
+)
+from toolkit.training.optimizer import build_optimizer, group_parameters, learning_rate_factors
+from toolkit.training.recorder import Recorder
+
+Features = Mapping[str, NDArray[np.float32]]
+"""Split to (examples, hidden) pooled vectors."""
+
+CEILING_STRENGTHS = tuple(10.0**k for k in range(-4, 3))
+CEILING_FOLDS = 5
+
+
+def extract_features(accelerator: Any, model: Classifier, data: EncodedTask) -> Features:
+    """Pooled vectors of every split: one pass of the backbone, shared out over processes and gathered on all."""
+    model.to(accelerator.device)
+    return {name: run_over(accelerator, model, model.features, split, data) for name, split in data.splits.items()}
+
+
+def train_head(
+    accelerator: Any,
+    model: Classifier,
+    features: Features,
+    data: EncodedTask,
+    config: RunConfig,
+    recorder: Recorder,
+    on_step: OnStep,
+) -> Iterator[Moment]:
+    """Train the head on cached features in place; yields like :func:`toolkit.training.loop.train`.
+
+    Batches, schedule and clipping are those of full fine-tuning. Every process trains the same head on the whole
+    batch: it is too small to share out, and nothing needs to be sent.
+    """
+    tensors = {name: torch.from_numpy(array).to(accelerator.device) for name, array in features.items()}
+    plan = Plan.of(config, len(data.splits["train"]))
+    stepper = HeadStepper(model.head, tensors["train"], data, config, plan, recorder)
+    yield from run_epochs(plan, data, config, stepper.take, lambda: _outputs(model.head, tensors), on_step)
+
+
+class HeadStepper:
+    """One optimizer step at a time of a head on cached features."""
+
+    def __init__(
+        self,
+        head: nn.Module,
+        features: torch.Tensor,
+        data: EncodedTask,
+        config: RunConfig,
+        plan: Plan,
+        recorder: Recorder,
+    ) -> None:
+        labels = data.splits["train"].labels
+        assert labels is not None
+        self.head, self.features, self.config, self.recorder = head, features, config, recorder
+        self.kind, self.labels = data.task.kind, torch.from_numpy(labels).to(features.device)
+        self.factors = learning_rate_factors(plan.num_steps, config.warmup_fraction)
+        model = nn.ModuleDict({HEAD.rstrip("."): head})
+        self.optimizer = build_optimizer(model, group_parameters(model, config.weight_decay), config)
+
+    def take(self, indices: NDArray[np.int64], step: int) -> StepLog:
+        """One update on a batch; ``step`` counts from 0."""
+        limit, rate = self.config.max_gradient_norm, self.config.head_learning_rate * float(self.factors[step])
+        rows = torch.from_numpy(indices).to(self.features.device)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        loss = example_losses(self.kind, self.head(self.features[rows]), self.labels[rows]).mean()
+        loss.backward()  # type: ignore[no-untyped-call]
+        norm = float(torch.nn.utils.clip_grad_norm_(self.head.parameters(), limit))
+        check_finite(norm, step)
+        self.recorder.record_step(indices)
+        self.recorder.record_rates(float("nan"), rate, clipping_factor(norm, limit))
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return StepLog(step + 1, float(loss.detach()), rate, norm)
+
+
+@torch.inference_mode()
+def _outputs(head: nn.Module, tensors: Mapping[str, torch.Tensor]) -> dict[str, NDArray[np.float32]]:
+    return {name: head(tensor).cpu().numpy() for name, tensor in tensors.items() if name != "train"}
+
+
+def convex_ceiling(features: Features, data: EncodedTask, seed: int) -> dict[str, NDArray[np.float32]]:
+    """Outputs (examples, outputs) of the best linear head that scikit-learn finds, on every split but ``train``.
+
+    Multinomial logistic regression, or ridge in regression, on standardised features, its strength chosen by
+    cross-validation within train: what a linear head on these features can reach, however it is optimised.
+    """
+    from sklearn.linear_model import LogisticRegressionCV, RidgeCV
+    from sklearn.model_selection import KFold, StratifiedKFold
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    labels = data.splits["train"].labels
+    assert labels is not None
+    if data.task.kind == "regression":
+        head: Any = RidgeCV(
+            alphas=[1 / c for c in CEILING_STRENGTHS], cv=KFold(CEILING_FOLDS, shuffle=True, random_state=seed)
+        )
+    else:
+        folds = min(CEILING_FOLDS, int(np.bincount(labels)[np.unique(labels)].min()))
+        if folds < 2:
+            return {}
+        cv = StratifiedKFold(folds, shuffle=True, random_state=seed)
+        head = LogisticRegressionCV(Cs=CEILING_STRENGTHS, cv=cv, max_iter=300, scoring="neg_log_loss")
+    fitted = make_pipeline(StandardScaler(), head).fit(features["train"], labels)
+    others = {name: array for name, array in features.items() if name != "train"}
+    if data.task.kind == "regression":
+        return {name: fitted.predict(array)[:, None].astype(np.float32) for name, array in others.items()}
+    return {name: _all_classes(fitted, array, data.task.num_outputs) for name, array in others.items()}
+
+
+def _all_classes(fitted: Any, features: NDArray[np.float32], num_outputs: int) -> NDArray[np.float32]:
+    """Log-probabilities with a column for every class, also one that training does not hold."""
+    outputs = np.full((len(features), num_outputs), -1e9, np.float32)
+    outputs[:, fitted.classes_] = fitted.predict_log_proba(features)
+    return outputs

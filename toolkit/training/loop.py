@@ -1,0 +1,251 @@
+"""A model, data and a config in, the moments of fine-tuning out; the caller saves."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional
+
+from toolkit.config import RunConfig
+from toolkit.data.batches import (
+    EncodedSplit,
+    EncodedTask,
+    evaluation_batches,
+    make_batch,
+    parts_of_batch,
+    training_batches,
+)
+from toolkit.models.classifier import Classifier
+from toolkit.training.optimizer import build_optimizer, group_parameters, learning_rate_factors
+from toolkit.training.recorder import Recorder
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A moment of training at which the caller may save."""
+
+    epoch: float
+    """Epochs done; a fraction between two."""
+    step: int
+    """Optimizer steps done."""
+    is_epoch_end: bool
+    """Whether this is epoch 0 or the end of an epoch (or of training)."""
+    train_loss: float
+    """Mean loss of the steps since the last epoch end; NaN at epoch 0."""
+    outputs: Mapping[str, NDArray[np.float32]] | None
+    """Split to (examples, outputs) logits or values; None between epochs."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepLog:
+    """What one optimizer step did."""
+
+    step: int
+    loss: float
+    learning_rate: float
+    gradient_norm: float
+
+
+OnStep = Callable[[StepLog, float], None]
+"""Called after each step with its log and its seconds."""
+
+
+class NonFiniteLossError(RuntimeError):
+    """Training diverged; what is on disk is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How many optimizer steps a run takes, and which of them are snapshots."""
+
+    steps_per_epoch: int
+    num_steps: int
+    snapshot_steps: int | str | None
+
+    @classmethod
+    def of(cls, config: RunConfig, num_examples: int) -> "Plan":
+        per_epoch = -(-num_examples // config.batch_size)
+        total = config.epochs * per_epoch
+        return cls(per_epoch, min(total, config.max_steps or total), config.snapshot_steps)
+
+    def is_epoch_end(self, step: int) -> bool:
+        """Whether an epoch, or training, ends with this step."""
+        return step % self.steps_per_epoch == 0 or step == self.num_steps
+
+    def is_snapshot(self, step: int) -> bool:
+        """Whether a snapshot between epochs is due after this step."""
+        if self.snapshot_steps is None:
+            return False
+        if self.snapshot_steps == "log":
+            return step & (step - 1) == 0
+        return step % int(self.snapshot_steps) == 0
+
+
+def train(
+    accelerator: Any,
+    model: Classifier,
+    data: EncodedTask,
+    config: RunConfig,
+    recorder: Recorder,
+    on_step: OnStep,
+) -> Iterator[Moment]:
+    """Fine-tune ``model`` in place; yield epoch 0 first, then every epoch end and snapshot step.
+
+    Components are frozen before this is called. NonFiniteLossError names the step at which training diverged.
+    """
+    plan = Plan.of(config, len(data.splits["train"]))
+    stepper = Stepper(accelerator, model, data, config, plan, recorder)
+    yield from run_epochs(plan, data, config, stepper.take, lambda: evaluate(accelerator, model, data), on_step)
+
+
+def run_epochs(
+    plan: Plan,
+    data: EncodedTask,
+    config: RunConfig,
+    take: Callable[[NDArray[np.int64], int], StepLog],
+    outputs: Callable[[], Mapping[str, NDArray[np.float32]]],
+    on_step: OnStep,
+) -> Iterator[Moment]:
+    """Call ``take(example indices, steps done)`` for every batch and yield the moments, whatever it is that trains."""
+    yield Moment(0, 0, True, float("nan"), outputs())
+    lengths, step = data.splits["train"].lengths, 0
+    for epoch in range(config.epochs):
+        losses = []
+        batches = training_batches(lengths, config.batch_size, seed=config.seed, epoch=epoch)
+        for indices in batches[: plan.num_steps - step]:
+            started = time.perf_counter()
+            log = take(indices, step)
+            step += 1
+            losses.append(log.loss)
+            on_step(log, time.perf_counter() - started)
+            if plan.is_snapshot(step) and not plan.is_epoch_end(step):
+                yield Moment(step / plan.steps_per_epoch, step, False, float("nan"), None)
+        yield Moment(step / plan.steps_per_epoch, step, True, float(np.mean(losses)), outputs())
+        if step == plan.num_steps:
+            return
+
+
+class Stepper:
+    """One optimizer step at a time over a global batch, whatever the number of processes and accumulation steps."""
+
+    def __init__(
+        self,
+        accelerator: Any,
+        model: Classifier,
+        data: EncodedTask,
+        config: RunConfig,
+        plan: Plan,
+        recorder: Recorder,
+    ) -> None:
+        self.accelerator, self.data, self.config, self.recorder = accelerator, data, config, recorder
+        self.groups = group_parameters(model, config.weight_decay)
+        self.factors = learning_rate_factors(plan.num_steps, config.warmup_fraction)
+        self.peaks = [config.head_learning_rate if g.is_head else config.learning_rate for g in self.groups]
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.model, self.optimizer = accelerator.prepare(model, build_optimizer(model, self.groups, config))
+        self.model.train()
+
+    def take(self, indices: NDArray[np.int64], step: int) -> StepLog:
+        """Backward passes over this process's parts of a global batch, then one update; ``step`` counts from 0."""
+        accelerator = self.accelerator
+        factor = float(self.factors[step])
+        for group, peak in zip(self.optimizer.param_groups, self.peaks, strict=True):
+            group["lr"] = peak * factor
+        num_parts = accelerator.num_processes * accelerator.gradient_accumulation_steps
+        loss_sum, norm = torch.zeros((), device=accelerator.device), 0.0
+        parts = parts_of_batch(indices, num_parts)[accelerator.process_index :: accelerator.num_processes]
+        for part, weight in parts:
+            with accelerator.accumulate(self.model):
+                losses = self._losses(part) * torch.from_numpy(weight).to(accelerator.device)
+                loss_sum += losses.detach().sum()
+                # Accelerate divides by the accumulation steps and DDP by the processes; the sum over the global batch
+                # divided by its size is what we want.
+                accelerator.backward(losses.sum() * (num_parts / len(indices)))
+                if accelerator.sync_gradients:
+                    norm = self._clip(indices, factor, step)
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+        loss = float(accelerator.reduce(loss_sum, "sum")) / len(indices)
+        return StepLog(step + 1, loss, self.config.learning_rate * factor, norm)
+
+    def _losses(self, indices: NDArray[np.int64]) -> torch.Tensor:
+        """(examples,) loss of each example."""
+        split, device = self.data.splits["train"], self.accelerator.device
+        batch = {k: v.to(device) for k, v in make_batch(split, indices, self.data).items()}
+        assert split.labels is not None
+        labels = torch.from_numpy(split.labels[indices]).to(device)
+        return example_losses(self.data.task.kind, self.model(**batch), labels)
+
+    def _clip(self, indices: NDArray[np.int64], factor: float, step: int) -> float:
+        """Record the step and clip; NonFiniteLossError, on every process alike, when the gradient is not finite."""
+        if self.accelerator.is_main_process:
+            self.recorder.record_step(indices)
+        norm = float(self.accelerator.clip_grad_norm_(self.parameters, self.config.max_gradient_norm))
+        check_finite(norm, step)
+        config, has_backbone = self.config, any(not group.is_head for group in self.groups)
+        rates = (config.learning_rate * factor if has_backbone else float("nan"), config.head_learning_rate * factor)
+        self.recorder.record_rates(*rates, clipping_factor(norm, config.max_gradient_norm))
+        return norm
+
+
+def check_finite(norm: float, step: int) -> None:
+    """NonFiniteLossError when the gradient norm of the step (counted from 0) is not finite.
+
+    The norm, unlike a process's loss, is the same on every process, so that all stop together.
+    """
+    if not np.isfinite(norm):
+        raise NonFiniteLossError(
+            f"the loss or its gradient is not finite at step {step + 1}: training stopped, what is on disk is kept; "
+            "lower the learning rate or pass --precision no"
+        )
+
+
+def clipping_factor(norm: float, limit: float) -> float:
+    """By what ``torch.nn.utils.clip_grad_norm_`` multiplies gradients of this norm."""
+    return min(1.0, limit / (norm + 1e-6))
+
+
+def example_losses(kind: str, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """(examples,) cross-entropy in nats, or squared error in regression."""
+    if kind == "classification":
+        return functional.cross_entropy(outputs, labels, reduction="none")
+    return (outputs[:, 0] - labels.float()) ** 2
+
+
+def evaluate(accelerator: Any, model: Classifier, data: EncodedTask) -> dict[str, NDArray[np.float32]]:
+    """Outputs of every split but ``train``, on all processes; dropout off, and the mode put back afterwards."""
+    return {
+        name: run_over(accelerator, model, lambda batch: model(**batch), split, data)
+        for name, split in data.splits.items()
+        if name != "train"
+    }
+
+
+def run_over(
+    accelerator: Any,
+    model: torch.nn.Module,
+    function: Callable[[dict[str, torch.Tensor]], torch.Tensor],
+    split: EncodedSplit,
+    data: EncodedTask,
+) -> NDArray[np.float32]:
+    """(examples, width) ``function`` of every example in eval mode, shared out over processes and gathered on all."""
+    from accelerate.utils import gather_object
+
+    was_training = model.training
+    model.eval()
+    mine = evaluation_batches(split.lengths)[accelerator.process_index :: accelerator.num_processes]
+    results = []
+    with torch.inference_mode(), accelerator.autocast():
+        for indices in mine:
+            batch = {k: v.to(accelerator.device) for k, v in make_batch(split, indices, data).items()}
+            results.append((indices, function(batch).float().cpu().numpy()))
+    model.train(was_training)
+    results = gather_object(results)
+    gathered = np.empty((len(split), results[0][1].shape[1]), np.float32)
+    for indices, values in results:
+        gathered[indices] = values
+    return gathered

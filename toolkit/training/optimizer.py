@@ -1,0 +1,81 @@
+"""A model and a config in, AdamW's parameter groups and the learning rate of every step out."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from toolkit.config import RunConfig
+from toolkit.families import ModelFamily
+from toolkit.models.regimes import BACKBONE, HEAD
+
+BETAS = (0.9, 0.999)
+EPS = 1e-8
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Parameters that share a learning rate and a weight decay."""
+
+    names: tuple[str, ...]
+    is_head: bool
+    weight_decay: float
+
+
+def group_parameters(model: nn.Module, weight_decay: float) -> list[Group]:
+    """The trainable parameters of a classifier: backbone and head, each with and without decay.
+
+    LayerNorm and biases, which are the vectors, are not decayed (the habit since BERT). Every trainable parameter is
+    in exactly one group; frozen ones are in none.
+    """
+    groups = []
+    for is_head in (False, True):
+        for is_decayed in (True, False):
+            names = tuple(
+                name
+                for name, p in model.named_parameters()
+                if p.requires_grad and name.startswith(HEAD) == is_head and (p.ndim > 1) == is_decayed
+            )
+            if names:
+                groups.append(Group(names, is_head, weight_decay if is_decayed else 0.0))
+    return groups
+
+
+def build_optimizer(model: nn.Module, groups: list[Group], config: RunConfig) -> torch.optim.AdamW:
+    """AdamW over ``groups``, at the peak learning rates, in torch's fused kernel."""
+    parameters = dict(model.named_parameters())
+    return torch.optim.AdamW(
+        [
+            {
+                "params": [parameters[name] for name in group.names],
+                "lr": config.head_learning_rate if group.is_head else config.learning_rate,
+                "weight_decay": group.weight_decay,
+            }
+            for group in groups
+        ],
+        betas=BETAS,
+        eps=EPS,
+        fused=True,
+    )
+
+
+def learning_rate_factors(num_steps: int, warmup_fraction: float) -> NDArray[np.float64]:
+    """(num_steps,) share of the peak learning rate at each step: linear warm-up, then linear decay.
+
+    With w = ceil(warmup_fraction * num_steps) warm-up steps, step s counted from 0 has (s + 1) / w while s < w, and
+    (num_steps - s) / (num_steps - w) after. Unlike transformers' schedule the first step is not wasted at 0.
+    """
+    num_warmup = math.ceil(warmup_fraction * num_steps)
+    step = np.arange(num_steps, dtype=np.float64)
+    rise = (step + 1) / max(num_warmup, 1)
+    fall = (num_steps - step) / max(num_steps - num_warmup, 1)
+    return np.where(step < num_warmup, rise, np.minimum(fall, 1.0))
+
+
+def decay_by_name(groups: list[Group], family: ModelFamily) -> dict[str, float]:
+    """Trainable parameter to its weight decay; embedding parameters under their canonical names."""
+    canonical = {BACKBONE + name: key for key, name in family.embedding_parameters.items()}
+    return {canonical.get(name, name): group.weight_decay for group in groups for name in group.names}

@@ -1,0 +1,62 @@
+"""Optimizer steps in, the run's exposure and optimizer log out."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from toolkit.data.batches import EncodedSplit, EncodedTask, gather_tokens
+from toolkit.families import TABLES
+from toolkit.snapshots.exposure import Exposure, StepRows, TableExposure
+
+
+class Recorder:
+    """Keeps, for every optimizer step, which rows it used, their gradients' norms, learning rates and clipping."""
+
+    def __init__(self, data: EncodedTask, tables: dict[str, torch.Tensor]) -> None:
+        """``tables``: the model's embedding tables by canonical name, live: their ``.grad`` is read at each step."""
+        self._data = data
+        self._tables = tables
+        self._steps: dict[str, list[StepRows]] = {name: [] for name in TABLES if name in tables}
+        self.learning_rates: list[float] = []
+        self.head_learning_rates: list[float] = []
+        self.clipping_factors: list[float] = []
+
+    def record_step(self, indices: NDArray[np.int64]) -> None:
+        """Note the rows of one global batch; call it after the backward pass and before clipping.
+
+        Every process holds the whole epoch's order, so the main process sees the global batch without communication,
+        and gradients are already averaged over processes.
+        """
+        rows = exposed_rows(self._data.splits["train"], indices, self._data.position_offset)
+        for name, steps in self._steps.items():
+            distinct, counts = np.unique(rows[name], return_counts=True)
+            norms = self._row_norms(name, distinct)
+            steps.append(StepRows(distinct.astype(np.int32), counts.astype(np.int32), norms))
+
+    def _row_norms(self, name: str, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        gradient = self._tables[name].grad
+        if gradient is None:
+            return np.full(len(rows), np.nan, np.float32)
+        picked = gradient[torch.from_numpy(rows.astype(np.int64)).to(gradient.device)]
+        norms: NDArray[np.float32] = torch.linalg.vector_norm(picked.float(), dim=1).cpu().numpy()
+        return norms
+
+    def record_rates(self, learning_rate: float, head_learning_rate: float, clipping_factor: float) -> None:
+        """Note the learning rates and clipping factor of one step."""
+        self.learning_rates.append(learning_rate)
+        self.head_learning_rates.append(head_learning_rate)
+        self.clipping_factors.append(clipping_factor)
+
+    def exposure(self) -> Exposure:
+        """The exposure of all steps so far."""
+        return Exposure({name: TableExposure.from_steps(steps) for name, steps in self._steps.items()})
+
+
+def exposed_rows(split: EncodedSplit, indices: NDArray[np.int64], position_offset: int) -> dict[str, NDArray[np.int64]]:
+    """The row of each real token of some examples in each table; three arrays (tokens,)."""
+    address, place = gather_tokens(split, indices)
+    return {
+        "word_embeddings": split.tokens[address].astype(np.int64),
+        "position_embeddings": place + position_offset,
+        "token_type_embeddings": split.segments[address].astype(np.int64),
+    }

@@ -1,0 +1,186 @@
+"""Moments of training in, the files of a run directory out, one call each; the manifest last."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from toolkit.config import RunConfig
+from toolkit.data.batches import EncodedTask
+from toolkit.models.classifier import HEAD_DESCRIPTION, Loaded
+from toolkit.models.regimes import Regime
+from toolkit.snapshots.capture import read_vocabulary, to_array
+from toolkit.snapshots.files import sha256_of_array
+from toolkit.snapshots.optimizer_log import OptimizerLog
+from toolkit.snapshots.provenance import read_git_commit, read_versions
+from toolkit.snapshots.store import RunWriter
+from toolkit.training.accelerators import describe_devices, peak_memory_bytes
+from toolkit.training.loop import Moment
+from toolkit.training.optimizer import BETAS, EPS, decay_by_name, group_parameters
+from toolkit.training.recorder import Recorder
+from toolkit.training.scores import compute_scores, predict
+
+
+def fingerprint(model: torch.nn.Module, names: Iterable[str]) -> dict[str, str]:
+    """Parameter name to the sha256 of its fp32 values: equal exactly when the values are bit-identical."""
+    parameters = dict(model.named_parameters())
+    return {name: sha256_of_array(to_array(parameters[name])) for name in names}
+
+
+class Saver:
+    """Writes one run directory as its moments come; lives on the main process."""
+
+    def __init__(
+        self, writer: RunWriter, config: RunConfig, data: EncodedTask, loaded: Loaded, recorder: Recorder
+    ) -> None:
+        self.writer, self.config, self.data, self.loaded, self.recorder = writer, config, data, loaded, recorder
+        self.groups = group_parameters(loaded.model, config.weight_decay)
+        self.scores: list[dict[str, Any]] = []
+        self.predictions: list[pd.DataFrame] = []
+        writer.write_config(config)
+        words = loaded.model.backbone.get_input_embeddings()  # type: ignore[operator]
+        writer.write_vocabulary(read_vocabulary(loaded.tokenizer, words.num_embeddings))
+
+    def save(self, moment: Moment, tensors: Mapping[str, NDArray[Any]]) -> list[Mapping[str, Any]]:
+        """Write the snapshot and, at an epoch end, scores, predictions, exposure and optimizer log; the new scores."""
+        self.writer.write_snapshot(moment.epoch, moment.step, tensors, is_epoch_end=moment.is_epoch_end)
+        if moment.outputs is None:
+            return []
+        rows = [self._score(moment, split, outputs) for split, outputs in moment.outputs.items()]
+        self.scores += rows
+        self.predictions += [self._predict(moment, split, outputs) for split, outputs in moment.outputs.items()]
+        self.writer.write_scores(pd.DataFrame(self.scores))
+        self.writer.write_predictions(pd.concat(self.predictions, ignore_index=True))
+        self.writer.write_exposure(self.recorder.exposure())
+        self.writer.write_optimizer_log(self._optimizer_log())
+        return list(rows)
+
+    def _score(self, moment: Moment, split: str, outputs: NDArray[np.float32]) -> dict[str, Any]:
+        encoded = self.data.splits[split]
+        scores = compute_scores(self.data.task.kind, encoded.labels, outputs)
+        head = {"epoch": moment.epoch, "step": moment.step, "split": split, "num_examples": len(encoded)}
+        return head | scores | {"train_loss": moment.train_loss}
+
+    def _predict(self, moment: Moment, split: str, outputs: NDArray[np.float32]) -> pd.DataFrame:
+        encoded, kind = self.data.splits[split], self.data.task.kind
+        dtype = "Int64" if kind == "classification" else "Float64"
+        labels: Any = [None] * len(encoded) if encoded.labels is None else encoded.labels
+        return pd.DataFrame(
+            {
+                "epoch": moment.epoch,
+                "split": split,
+                "id": encoded.ids,
+                "label": pd.array(labels, dtype=dtype),
+                "prediction": pd.array(predict(kind, outputs), dtype=dtype),
+                "scores": list(outputs),
+            }
+        )
+
+    def _optimizer_log(self) -> OptimizerLog:
+        return OptimizerLog(
+            algorithm="torch.optim.AdamW",
+            is_fused=True,
+            betas=BETAS,
+            eps=EPS,
+            weight_decay=decay_by_name(self.groups, self.loaded.family),
+            learning_rates=np.array(self.recorder.learning_rates, dtype=np.float64),
+            head_learning_rates=np.array(self.recorder.head_learning_rates, dtype=np.float64),
+            clipping_factors=np.array(self.recorder.clipping_factors, dtype=np.float64),
+            precision=self.config.precision,
+        )
+
+    def finish(
+        self,
+        accelerator: Any,
+        regime: Regime,
+        before: Mapping[str, str],
+        ceiling: Mapping[str, NDArray[np.float32]],
+        seconds: Mapping[str, float],
+    ) -> None:
+        """Prove that what was frozen did not move, save the model if asked, and write the manifest.
+
+        RuntimeError when a frozen parameter has changed: then the run proves nothing, and no manifest is written.
+        """
+        after = fingerprint(self.loaded.model, before)
+        moved = [name for name in before if before[name] != after[name]]
+        if moved:
+            raise RuntimeError(f"frozen parameters have changed: {', '.join(moved)}")
+        if self.config.save_model:
+            self._save_model()
+        kind = self.data.task.kind
+        labels = {split: encoded.labels for split, encoded in self.data.splits.items()}
+        self.writer.finish(
+            {
+                "regime": {"label": regime.label, "frozen_components": sorted(regime.frozen)},
+                "frozen": {
+                    "is_bit_identical": True,
+                    "parameters": {name: {"before": before[name], "after": after[name]} for name in before},
+                },
+                "model": self._describe_model(),
+                "task": self._describe_task(),
+                "convex_ceiling": {k: compute_scores(kind, labels[k], v) for k, v in ceiling.items()} or None,
+                "cost": {
+                    **{f"seconds_{name}": round(value, 3) for name, value in seconds.items()},
+                    "examples_per_second": self._num_examples_trained() / max(sum(seconds.values()), 1e-9),
+                    "peak_memory_bytes": peak_memory_bytes(accelerator),
+                },
+                **describe_devices(accelerator),
+                "position_offset": self.data.position_offset,
+                "versions": read_versions(),
+                "git_commit": read_git_commit(),
+            }
+        )
+
+    def _num_examples_trained(self) -> float:
+        num_steps, size = len(self.recorder.learning_rates), self.config.batch_size
+        return float(min(num_steps * size, self.config.epochs * len(self.data.splits["train"])))
+
+    def _describe_model(self) -> dict[str, Any]:
+        parameters = list(self.loaded.model.parameters())
+        source = self.loaded.source
+        return {
+            "name": source.name,
+            "revision": source.revision,
+            "weights_sha256": source.sha256,
+            "family": self.loaded.family.name,
+            "init": self.config.init,
+            "pooling": self.config.pooling,
+            "head": HEAD_DESCRIPTION,
+            "num_parameters": sum(p.numel() for p in parameters),
+            "num_trainable": sum(p.numel() for p in parameters if p.requires_grad),
+        }
+
+    def _describe_task(self) -> dict[str, Any]:
+        task = self.data.task
+        return {
+            "name": task.name,
+            "kind": task.kind,
+            "label_names": list(task.label_names),
+            "carrier": task.carrier,
+            "reported_split": task.reported_split,
+            "score": task.score,
+            "data_sha256": dict(task.data_hashes),
+            "splits": {
+                name: {
+                    "num_examples": len(split),
+                    "num_truncated": split.num_truncated,
+                    "num_empty_texts": split.num_empty_texts,
+                }
+                for name, split in self.data.splits.items()
+            },
+        }
+
+    def _save_model(self) -> None:
+        """``model/`` for ``AutoModel.from_pretrained``, with the head beside it in head.safetensors."""
+        from safetensors.torch import save_file
+
+        folder = self.writer.path / "model"
+        backbone: Any = self.loaded.model.backbone
+        backbone.save_pretrained(folder)
+        self.loaded.tokenizer.save_pretrained(folder)
+        head = {name: p.detach().cpu().contiguous() for name, p in self.loaded.model.head.named_parameters()}
+        labels = "\n".join(self.data.task.label_names)
+        save_file(head, folder / "head.safetensors", metadata={"pooling": self.config.pooling, "labels": labels})
