@@ -133,7 +133,8 @@ def parse(kind: type[T], args: list[str], *, prog: str, **options: Any) -> T:
     captured = io.StringIO()
     try:
         with contextlib.redirect_stderr(captured):
-            return tyro.cli(kind, args=args, prog=prog, **options)
+            parsed: T = tyro.cli(kind, args=args, prog=prog, **options)
+            return parsed
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
@@ -141,10 +142,12 @@ def parse(kind: type[T], args: list[str], *, prog: str, **options: Any) -> T:
 
 
 def _one_line(box: str, prog: str) -> str:
-    """The message inside tyro's box, on one line."""
+    """The message inside tyro's box, on one line, without the help texts that tyro repeats in it."""
     lines = [re.sub(r"^[│|]\s?|\s*[│|]$", "", line).strip() for line in box.splitlines()]
-    body = [line for line in lines if line and not re.match(r"[╭╰─]", line) and "full helptext" not in line]
-    return f"{' '.join(body)} (see {prog} --help)"
+    text = " ".join(line for line in lines if line and line[0] not in "╭╰─" and "full helptext" not in line)
+    text = re.sub(r"^Error parsing RunConfig: | Argument helptext: .*$", "", text)
+    text = re.sub(r" Perhaps you meant: (--[\w-]+).*", r" (perhaps you meant \1)", text)
+    return f"{text}; see {prog} --help"
 
 
 def guarded(function: Callable[[], int]) -> int:

@@ -6,7 +6,9 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from toolkit.lookup import unknown
 
 FORMAT = 1
 """Version of config.json; a reader refuses a higher one."""
@@ -86,6 +88,7 @@ class RunConfig:
     """Tracker, through Accelerate."""
 
     def __post_init__(self) -> None:
+        _check_types(self)
         for name in ("epochs", "batch_size", "gradient_accumulation_steps", "max_length"):
             _require(getattr(self, name) >= 1, self, name, "at least 1")
         for name in ("max_steps", "max_train_examples"):
@@ -124,8 +127,6 @@ class RunConfig:
     @classmethod
     def from_json(cls, text: str, source: str = "config.json") -> "RunConfig":
         """Parse config.json; ValueError for an unknown field, a newer format or text that is not JSON."""
-        from toolkit.lookup import unknown
-
         try:
             values: dict[str, Any] = json.loads(text)
         except ValueError as error:
@@ -138,7 +139,33 @@ class RunConfig:
         for name in values:
             if name not in names:
                 raise ValueError(f"{source}: {unknown(name, 'field', names)}")
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+        arguments: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+        return cls(**arguments)
+
+
+def _check_types(config: RunConfig) -> None:
+    """ValueError for a field of the wrong type, which only the API and config.json can bring: flags are parsed."""
+    for name, annotation in get_type_hints(RunConfig).items():
+        value = getattr(config, name)
+        if get_origin(annotation) is Literal and isinstance(value, str):
+            choices = tuple(str(choice) for choice in get_args(annotation))
+            if value not in choices:
+                raise ValueError(unknown(value, name, choices))
+        elif not _conforms(value, annotation):
+            raise ValueError(f"{name} must be {str(annotation).replace('typing.', '')}; got {value!r}")
+
+
+def _conforms(value: object, annotation: Any) -> bool:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return value in arguments
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_conforms(item, arguments[0]) for item in value)
+    if arguments:
+        return any(_conforms(value, argument) for argument in arguments)
+    if annotation is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, annotation) and (annotation is bool or not isinstance(value, bool))
 
 
 def _require(is_met: bool, config: RunConfig, name: str, expected: str) -> None:

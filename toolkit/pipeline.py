@@ -75,13 +75,15 @@ def encode_task(task: Task, loaded: Loaded, max_length: int) -> EncodedTask:
         raise ValueError(
             f"--max-length {max_length} is more than the {loaded.max_length} positions of {loaded.source.name}"
         )
-    names = {name for name, _ in loaded.model.named_parameters()}
-    segments = loaded.family.embedding_parameters.get("token_type_embeddings")
+    name = loaded.family.embedding_parameters.get("token_type_embeddings")
+    table = dict(loaded.model.backbone.named_parameters()).get(name) if name else None
+    num_segments = 0 if table is None else len(table)
+    tokenizer = loaded.tokenizer
     return EncodedTask(
         task=task,
-        splits={name: encode_split(split, loaded.tokenizer, max_length) for name, split in task.splits.items()},
-        pad_id=loaded.tokenizer.pad_token_id,
-        has_segments=segments is not None and BACKBONE + segments in names,
+        splits={k: encode_split(split, tokenizer, max_length, num_segments) for k, split in task.splits.items()},
+        pad_id=tokenizer.pad_token_id,
+        num_segments=num_segments,
         position_offset=loaded.position_offset,
     )
 

@@ -95,7 +95,7 @@ def measure_drift(
     reference = trajectory.at(reference_epoch)
     parameters = [_parameter_lines(trajectory, reference, p, chosen, seed, block_rows) for p in trajectory.parameters]
     rows = [
-        (snapshot.epoch, snapshot.step, *line)
+        (float(snapshot.epoch), snapshot.step, *line)
         for snapshot, of_parameters in zip(trajectory, zip(*parameters, strict=True), strict=True)
         for line in chain.from_iterable(of_parameters)
     ]

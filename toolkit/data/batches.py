@@ -50,24 +50,28 @@ class EncodedTask:
     task: Task
     splits: Mapping[str, EncodedSplit]
     pad_id: int
-    has_segments: bool
-    """Whether the model takes token_type_ids."""
+    num_segments: int
+    """Rows of the model's segment table; 0 where it has none. token_type_ids are passed when there are two or more."""
     position_offset: int
     """Position row of an example's first token."""
 
 
-def encode_split(split: Split, tokenizer: Any, max_length: int) -> EncodedSplit:
-    """Tokenize one split once; a longer text is truncated (the longer of a pair first) and counted."""
+def encode_split(split: Split, tokenizer: Any, max_length: int, num_segments: int) -> EncodedSplit:
+    """Tokenize one split once; a longer text is truncated (the longer of a pair first) and counted.
+
+    ``num_segments``: rows of the model's segment table; with fewer than two every token is of segment 0.
+    """
     columns = [list(column) for column in zip(*split.texts, strict=True)]
     encoded = tokenizer(*columns, truncation=False, verbose=False)
     ids: list[list[int]] = encoded["input_ids"]
-    segments: list[list[int]] = encoded.get("token_type_ids") or [[0] * len(x) for x in ids]
+    has_segments = num_segments > 1 and "token_type_ids" in encoded
+    segments: list[list[int]] = encoded["token_type_ids"] if has_segments else [[0] * len(x) for x in ids]
     too_long = [i for i, x in enumerate(ids) if len(x) > max_length]
     if too_long:
         short = tokenizer(*([c[i] for i in too_long] for c in columns), truncation=True, max_length=max_length)
         for k, i in enumerate(too_long):
             ids[i] = short["input_ids"][k]
-            segments[i] = short["token_type_ids"][k] if "token_type_ids" in short else [0] * len(ids[i])
+            segments[i] = short["token_type_ids"][k] if has_segments else [0] * len(ids[i])
     offsets = np.zeros(len(ids) + 1, np.int64)
     np.cumsum([len(x) for x in ids], out=offsets[1:])
     return EncodedSplit(
@@ -98,7 +102,7 @@ def make_batch(split: EncodedSplit, indices: NDArray[np.int64], data: EncodedTas
     input_ids[row, place] = split.tokens[address]
     mask[row, place] = 1
     batch = {"input_ids": torch.from_numpy(input_ids), "attention_mask": torch.from_numpy(mask)}
-    if data.has_segments:
+    if data.num_segments > 1:
         segments = np.zeros(shape, np.int64)
         segments[row, place] = split.segments[address]
         batch["token_type_ids"] = torch.from_numpy(segments)

@@ -63,15 +63,16 @@ def _load(name: str, config: str | None) -> Any:
     import datasets
 
     instead = "pass --train-file and --validation-file, or a built-in task: polarity, order, pair"
-    mode = datasets.DownloadMode.REUSE_DATASET_IF_EXISTS
+    was_offline = datasets.config.HF_HUB_OFFLINE
+    # Without this the library retries for half a minute before it looks into its cache.
+    datasets.config.HF_HUB_OFFLINE = was_offline or not is_hub_reachable()
     try:
-        if not is_hub_reachable() and not datasets.config.HF_HUB_OFFLINE:
-            # Without this the library retries for half a minute before it looks into its cache.
-            datasets.config.HF_HUB_OFFLINE = True
-        dataset = datasets.load_dataset(name, config, download_mode=mode)
+        dataset = datasets.load_dataset(name, config)
     except Exception as error:  # the library raises a dozen unrelated types for "cannot be had"
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ValueError(f"cannot read the dataset {name!r} from the hub ({reason}); {instead}") from None
+    finally:
+        datasets.config.HF_HUB_OFFLINE = was_offline
     if "train" not in dataset:
         raise ValueError(f"the dataset {name!r} has no train split (it has: {', '.join(dataset)})")
     return dataset

@@ -84,15 +84,15 @@ POLARITY_OOD = PolarityWords(
         },
         {
             "noun": "trip, tour, voyage, flight, holiday, visit, ride, journey",
-            "place": "to the island, to the coast, to the mountains, to the city, to Africa, to Paris, to the border, "
+            "place": "to the island, to the coast, to the mountains, to the city, to Rome, to Paris, to the border, "
             "to the volcano",
             "positive": "amazing, enjoyable, fantastic, pleasant, relaxing, great, delightful, fun",
             "negative": "miserable, dreadful, unpleasant, frustrating, disastrous, painful, dangerous, frightening",
         },
         {
             "noun": "phone, camera, watch, computer, bike, radio, lamp, knife, umbrella, printer",
-            "place": "from the factory, from the catalog, in the window, in the box, on the shelf, from China, "
-            "from Japan, in the garage",
+            "place": "from the factory, from the catalog, in the window, in the box, on the shelf, on the counter, "
+            "from the warehouse, in the garage",
             "positive": "reliable, useful, good, handy, sturdy, valuable, efficient, remarkable",
             "negative": "useless, broken, faulty, worthless, bad, defective, inferior, fragile",
         },
@@ -155,7 +155,7 @@ PAIR_IN = (
         root="building",
         kinds="house: cottage, villa, mansion, bungalow; church: cathedral, chapel, abbey, basilica; shop: bakery, "
         "pharmacy, bookstore, boutique; school: academy, college, kindergarten; hotel: inn, motel, hostel",
-        actions="was built, was sold, was bought, was destroyed, opened, closed, collapsed, was photographed",
+        actions="was built, was sold, was bought, was destroyed, burned, was repaired, collapsed, was photographed",
         places="near the lake, on the hill, in the capital, in the suburb, beside the highway, near the museum, "
         "in the valley, beside the canal, near the cemetery",
     ),
@@ -181,7 +181,7 @@ PAIR_OOD = (
         root="container",
         kinds="bag: purse, backpack, suitcase, sack, briefcase, pouch; box: crate, chest, casket",
         actions="lay, was left, was emptied, was forgotten, was searched, was dropped",
-        places="on the table, in the kitchen, on the train, in the office, on the shelf, behind the sofa",
+        places="on the table, in the kitchen, on the train, in the office, in the closet, on the sofa",
     ),
     Taxonomy(
         root="drink",

@@ -1,8 +1,12 @@
-"""Run directories in, groups of comparable arms out: a group is a model and a task, an arm its runs that differ only in seed."""
+"""Run directories in, groups of comparable arms out.
+
+A group is all runs of one model and one task; an arm is those of its runs that differ in nothing but the seed.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,8 @@ from toolkit.snapshots.store import Run, open_run
 SPOKEN = {"none": "none (full fine-tuning)", "backbone": "backbone (feature extraction)"}
 """Regime label to the words for it, where the field has words."""
 
-_SOURCE = ("model", "task", "train_file", "validation_file", "test_file", "dataset", "dataset_config")
+_SOURCE = ("model", "task", "train_file", "validation_file", "dataset", "dataset_config")
+"""Fields that say what is learned from what: runs that differ here are in different groups."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,7 @@ class ReportedRun:
 
     @cached_property
     def frozen(self) -> dict[str, bool]:
-        """Every frozen parameter (canonical name where it is an embedding parameter): has it equal hashes at both ends?"""
+        """Every frozen parameter, by canonical name where it has one: are its hashes before and after equal?"""
         parameters: dict[str, dict[str, str]] = self.part("frozen").get("parameters") or {}
         return {canonical_name(k): v.get("before") == v.get("after") is not None for k, v in parameters.items()}
 
@@ -129,10 +134,16 @@ def arrange(runs: Sequence[Run | str | Path]) -> tuple[Group, ...]:
     reported = [ReportedRun(run, name) for run, name in zip(opened, _names(opened), strict=True)]
     groups: dict[tuple[object, ...], list[ReportedRun]] = {}
     for item in reported:
-        source = (getattr(item.run.config, name) for name in _SOURCE)
-        groups.setdefault((item.model, item.task, *source), []).append(item)
+        groups.setdefault(_source(item), []).append(item)
     titles = _distinct(f"{members[0].model} on {members[0].task}" for members in groups.values())
     return tuple(Group(title, _arms(members)) for title, members in zip(titles, groups.values(), strict=True))
+
+
+def _source(item: ReportedRun) -> tuple[object, ...]:
+    """Model, task and data of a run; files are known by their sha256, wherever they lay."""
+    hashes, config = item.part("task").get("data_sha256") or {}, item.run.config
+    files = (hashes.get("train") or config.train_file, hashes.get("validation") or config.validation_file)
+    return (config.model, item.task, config.dataset, config.dataset_config, *files)
 
 
 def _arms(members: list[ReportedRun]) -> tuple[Arm, ...]:
@@ -147,7 +158,7 @@ def _arms(members: list[ReportedRun]) -> tuple[Arm, ...]:
         others = [dict(values) for name, values in keys if name == regime]
         varied = [f"{k.replace('_', ' ')} {v}" for k, v in own if any(other[k] != v for other in others)]
         runs = sorted(arms[regime, own], key=lambda item: item.config.seed)
-        for first, second in zip(runs, runs[1:], strict=False):
+        for first, second in pairwise(runs):
             if first.config.seed == second.config.seed:
                 raise ValueError(f"{first.name} and {second.name} are the same run (config and seed): pass one of them")
         result.append(Arm(", ".join([SPOKEN.get(regime, regime), *varied]), tuple(runs)))

@@ -1,6 +1,7 @@
 """Values in, Markdown out that shows them and nothing else: every text is escaped, every number says what it is."""
 
 import math
+import re
 import shlex
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -11,11 +12,15 @@ NOT_APPLICABLE = "not applicable"
 UNDEFINED = "undefined"
 
 _SPECIAL = frozenset("\\`*_[]<>|~$&@")
+_NUMERIC = re.compile(rf"([+-]?\d[\d,.]*(e[+-]\d+)?( .*)?|{NOT_APPLICABLE}|{UNDEFINED}( .*)?|)")
 
 
 def escape(value: object) -> str:
     """Text that no Markdown or HTML reader takes for markup; invisible characters become U+XXXX."""
-    return "".join(_shown(character) for character in str(value))
+    text = str(value)
+    # An underscore inside a word is no markup, and parameter names stay readable in the source.
+    inner = {match.start() for match in re.finditer(r"(?<=[A-Za-z0-9])_(?=[A-Za-z0-9])", text)}
+    return "".join(character if i in inner else _shown(character) for i, character in enumerate(text))
 
 
 def _shown(character: str) -> str:
@@ -31,12 +36,8 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     lines = [[escape(cell) if isinstance(cell, str) else number(cell) for cell in row] for row in rows]
     if not lines:
         return f"{NOT_APPLICABLE.capitalize()}: there is nothing to show."
-    rule = ["---:" if all(_is_numeric(line[i]) for line in lines) else "---" for i in range(len(header))]
+    rule = ["---:" if all(_NUMERIC.fullmatch(line[i]) for line in lines) else "---" for i in range(len(header))]
     return "\n".join(f"| {' | '.join(line)} |" for line in [[escape(name) for name in header], rule, *lines])
-
-
-def _is_numeric(cell: str) -> bool:
-    return cell[:1].isdigit() or cell[:1] in "+-−." or cell in (NOT_APPLICABLE, UNDEFINED)
 
 
 def number(value: object, digits: int = 3) -> str:

@@ -1,6 +1,6 @@
 """The tables of a group in, the Markdown table of each section of the report out."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -8,58 +8,12 @@ import pandas as pd
 
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
 from toolkit.reporting import markdown
-from toolkit.reporting.arms import Arm, Group, ReportedRun, differing_settings
+from toolkit.reporting.arms import Arm, differing_settings
 from toolkit.reporting.comparison import last_score
-from toolkit.reporting.markdown import NOT_APPLICABLE, mean_and_sd, number
+from toolkit.reporting.markdown import NOT_APPLICABLE, mean_and_sd
 from toolkit.reporting.tables import RANKINGS, GroupTables, ordered_strata
 
 SCORES = ("accuracy", "macro_f1", "matthews", "pearson", "spearman", "loss")
-
-
-def runs_table(groups: Sequence[Group], failed: Iterable[str]) -> str:
-    """One line per run: what was trained, how, and what it cost."""
-    header = ["run", "model", "task", "regime", "seed", "epochs", "learning rate", "head learning rate", "batch size"]
-    header += ["precision", "pooling", "head", "trainable parameters", "training seconds", "state"]
-    failed = set(failed)
-    rows = [
-        [*_run_cells(run, arm), "failed" if run.name in failed else "finished"]
-        for group in groups
-        for arm in group.arms
-        for run in arm.runs
-    ]
-    return markdown.table(header, rows)
-
-
-def _run_cells(run: ReportedRun, arm: Arm) -> list[object]:
-    config, model = run.config, run.part("model")
-    epochs = f"{config.epochs}" + (f" (at most {config.max_steps} steps)" if config.max_steps else "")
-    rate = None if arm.is_feature_extraction else f"{config.learning_rate:g}"
-    trainable, total = model.get("num_trainable"), model.get("num_parameters")
-    seconds = run.part("cost").get("seconds_training")
-    return [
-        run.name,
-        run.model,
-        run.task,
-        arm.label,
-        str(config.seed),
-        epochs,
-        rate,
-        f"{config.head_learning_rate:g}",
-        config.batch_size,
-        str(run.run.manifest.get("precision") or config.precision),
-        str(model.get("pooling") or config.pooling),
-        str(model.get("head") or "not recorded"),
-        f"{trainable:,} of {total:,}" if trainable is not None and total is not None else "not recorded",
-        "not recorded" if seconds is None else number(float(seconds)),
-    ]
-
-
-def data_table(group: Group) -> str:
-    """One line per split of the task: examples, truncated and empty texts, as the first run recorded them."""
-    splits: dict[str, dict[str, Any]] = group.runs[0].part("task").get("splits") or {}
-    keys = ("num_examples", "num_truncated", "num_empty_texts")
-    rows = [[split, *(facts.get(key, "not recorded") for key in keys)] for split, facts in splits.items()]
-    return markdown.table(["split", "examples", "truncated", "empty texts"], rows) if rows else "Not recorded."
 
 
 def scores_table(tables: GroupTables) -> str:
@@ -96,16 +50,16 @@ def _score_cell(arm: Arm, split: str, score: str, baselines: pd.DataFrame) -> st
 
 def ceiling_table(tables: GroupTables) -> str | None:
     """The best that any linear head could do on the frozen features, beside what was reached; None without one."""
-    rows = []
+    rows, labelled = [], set(tables.baselines["split"])
     for arm in tables.group.arms:
         ceilings: list[dict[str, dict[str, float]]] = [
             run.run.manifest["convex_ceiling"] for run in arm.runs if run.run.manifest.get("convex_ceiling")
         ]
         names = dict.fromkeys((split, score) for each in ceilings for split in each for score in each[split])
-        for split, score in names:
-            values = [each[split][score] for each in ceilings if score in each.get(split, {})]
+        for split, score in ((s, k) for s, k in names if s in labelled and k in SCORES and k != "loss"):
+            values = _floats(each[split][score] for each in ceilings if score in each.get(split, {}))
             reached = mean_and_sd(last_score(run, split, score) for run in arm.runs)
-            rows.append([arm.label, split, score, mean_and_sd(_floats(values)), reached])
+            rows.append([arm.label, split, score, mean_and_sd(values), reached])
     return markdown.table(["regime", "split", "score", "convex ceiling", "reached"], rows) if rows else None
 
 
@@ -159,7 +113,14 @@ def _points(values: Iterable[Any]) -> str:
 
 def drift_table(tables: GroupTables) -> str:
     """One line per parameter and arm: the whole parameter's drift at the last epoch beside its re-initialisation."""
-    header = ["parameter", "regime", "relative drift", "re-initialised (yardstick)", "share of the yardstick (%)", "‖Δ‖"]
+    header = [
+        "parameter",
+        "regime",
+        "relative drift",
+        "re-initialised (yardstick)",
+        "share of the yardstick (%)",
+        "‖Δ‖",
+    ]
     rows: list[list[object]] = []
     for parameter in EMBEDDING_PARAMETERS:
         for arm in tables.group.arms:
@@ -177,7 +138,8 @@ def drift_table(tables: GroupTables) -> str:
 
 def _last(tables: GroupTables, arm: Arm, parameter: str, measure: str, statistic: str) -> np.ndarray:
     lines = tables.whole(arm, parameter, measure, statistic)
-    return lines.groupby("run", sort=False)["value"].last().reindex(arm.names).to_numpy(np.float64)
+    values: np.ndarray = lines.groupby("run", sort=False)["value"].last().reindex(arm.names).to_numpy(np.float64)
+    return values
 
 
 def strata_table(tables: GroupTables, parameter: str) -> str:

@@ -116,7 +116,7 @@ def _longest_length(run: ReportedRun, offset: int) -> float:
 
 
 def baselines_of(run: ReportedRun) -> pd.DataFrame:
-    """Per labelled split: its examples, and in classification majority-class rate and right answers at the last epoch."""
+    """Per labelled split: its examples, and for classes the majority rate and the right answers at the last epoch."""
     predictions = run.run.predictions
     lines = []
     for split, part in predictions[predictions["label"].notna()].groupby("split", sort=False):
@@ -149,13 +149,15 @@ def top_tokens(words: pd.DataFrame) -> pd.DataFrame:
 
 
 def strata_table(drift: pd.DataFrame) -> pd.DataFrame:
-    """Row strata of the three tables at each run's last epoch, one line per stratum, one column per measure and statistic."""
+    """Row strata at each run's last epoch: one line per stratum, one column per measure and statistic."""
     lines = at_last_epoch(drift)
     lines = lines[(lines["stratum"] != "whole parameter") & ~lines["parameter"].str.startswith("LayerNorm")]
     lines = lines.assign(column=lines["measure"] + "_" + lines["statistic"])
     index = [*LEAD, "epoch", "parameter", "stratum"]
     wide = lines.pivot_table(index=index, columns="column", values="value", sort=False, dropna=False, observed=True)
-    counts = lines.groupby(index, sort=False).agg(num_rows=("num_rows", "first"), num_undefined=("num_undefined", "max"))
+    counts = lines.groupby(index, sort=False).agg(
+        num_rows=("num_rows", "first"), num_undefined=("num_undefined", "max")
+    )
     columns = list(dict.fromkeys(lines["column"]))
     return counts.join(wide[columns]).reset_index()
 

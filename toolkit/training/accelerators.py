@@ -20,7 +20,7 @@ def resolve_precision(wanted: str) -> str:
 def has_bf16() -> bool:
     """Whether the GPU, or without one the CPU (AVX512-BF16, AMX), has bf16 matrix products."""
     if torch.cuda.is_available():
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if torch.backends.mps.is_available():
         return False
     is_supported = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
@@ -30,10 +30,13 @@ def has_bf16() -> bool:
 def build_accelerator(config: RunConfig) -> Any:
     """The Accelerator of a run; ValueError when a batch cannot be shared out or the tracker is not installed."""
     from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
     from accelerate.utils import ProjectConfiguration
 
     if config.log_with and importlib.util.find_spec(config.log_with) is None:
         raise ValueError(f"--log-with {config.log_with} needs the package: pip install {config.log_with}")
+    # Accelerate keeps one state per process and refuses another precision: each run of a session starts afresh.
+    AcceleratorState._reset_state()
     logging_dir = str(Path(config.output_dir) / "trackers")
     accelerator = Accelerator(
         mixed_precision=resolve_precision(config.precision),

@@ -110,24 +110,24 @@ def convex_ceiling(features: Features, data: EncodedTask, seed: int) -> dict[str
     Multinomial logistic regression, or ridge in regression, on standardised features, its strength chosen by
     cross-validation within train: what a linear head on these features can reach, however it is optimised.
     """
-    from sklearn.linear_model import LogisticRegressionCV, RidgeCV
-    from sklearn.model_selection import KFold, StratifiedKFold
+    from sklearn.linear_model import LogisticRegression, Ridge
+    from sklearn.model_selection import GridSearchCV, KFold, StratifiedKFold
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
     labels = data.splits["train"].labels
     assert labels is not None
     if data.task.kind == "regression":
-        head: Any = RidgeCV(
-            alphas=[1 / c for c in CEILING_STRENGTHS], cv=KFold(CEILING_FOLDS, shuffle=True, random_state=seed)
-        )
+        folds, kind, grid = CEILING_FOLDS, KFold, {"ridge__alpha": [1 / c for c in CEILING_STRENGTHS]}
+        pipeline, scoring = make_pipeline(StandardScaler(), Ridge()), "neg_mean_squared_error"
     else:
         folds = min(CEILING_FOLDS, int(np.bincount(labels)[np.unique(labels)].min()))
-        if folds < 2:
-            return {}
-        cv = StratifiedKFold(folds, shuffle=True, random_state=seed)
-        head = LogisticRegressionCV(Cs=CEILING_STRENGTHS, cv=cv, max_iter=300, scoring="neg_log_loss")
-    fitted = make_pipeline(StandardScaler(), head).fit(features["train"], labels)
+        kind, grid = StratifiedKFold, {"logisticregression__C": list(CEILING_STRENGTHS)}
+        pipeline, scoring = make_pipeline(StandardScaler(), LogisticRegression(max_iter=300)), "neg_log_loss"
+    if min(folds, len(labels)) < 2:
+        return {}  # too few examples of a class to choose a strength by
+    cv = kind(folds, shuffle=True, random_state=seed)
+    fitted = GridSearchCV(pipeline, grid, cv=cv, scoring=scoring).fit(features["train"], labels)
     others = {name: array for name, array in features.items() if name != "train"}
     if data.task.kind == "regression":
         return {name: fitted.predict(array)[:, None].astype(np.float32) for name, array in others.items()}

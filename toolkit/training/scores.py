@@ -1,6 +1,7 @@
 """Labels and model outputs in, scores out."""
 
 import warnings
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +17,7 @@ def predict(kind: str, outputs: NDArray[np.float32]) -> NDArray[np.int64] | NDAr
     return outputs.argmax(axis=1) if kind == "classification" else outputs[:, 0].astype(np.float64)
 
 
-def compute_scores(
-    kind: str, labels: NDArray[np.int64] | NDArray[np.float64] | None, outputs: NDArray[np.float32]
-) -> dict[str, float]:
+def compute_scores(kind: str, labels: NDArray[Any] | None, outputs: NDArray[np.float32]) -> dict[str, float]:
     """Loss (nats, or squared error) and the scores of the kind; all NaN for a split without labels.
 
     Correlations are NaN where a side is constant; macro-F1 is over the classes that occur in labels or predictions.

@@ -1,0 +1,139 @@
+"""Tiny checkpoints of every family and a tiny config, built once per test session; no network, no weights shipped."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from toolkit.config import RunConfig
+from toolkit.data.builtin import BUILTIN_TASKS
+
+FAMILY_CONFIGS: dict[str, dict[str, Any]] = {
+    "bert": {},
+    "roberta": {"type_vocab_size": 1},
+    "distilbert": {"dim": 16, "n_layers": 3, "n_heads": 2, "hidden_dim": 32},
+    "electra": {"embedding_size": 8},
+    "albert": {"embedding_size": 8},
+    "deberta-v2": {
+        "embedding_size": 8,
+        "relative_attention": True,
+        "pos_att_type": ["c2p", "p2c"],
+        "norm_rel_ebd": "layer_norm",
+        "conv_kernel_size": 3,
+        "type_vocab_size": 0,
+    },
+    "modernbert": {"cls_token_id": 1, "sep_token_id": 2, "bos_token_id": 1, "eos_token_id": 2},
+}
+"""Model type to what its config needs beside the common sizes."""
+
+COMMON = {
+    "hidden_size": 16,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "max_position_embeddings": 48,
+    "pad_token_id": 0,
+}
+
+
+def words_of_builtin_tasks() -> list[str]:
+    """Every word of the built-in tasks' training splits, so that tiny models see no unknown words there."""
+    splits = [task.build()["train"] for task in BUILTIN_TASKS.values()]
+    texts = {text for split in splits for example in split.texts for text in example}
+    return sorted({word for text in texts for word in text.lower().replace(".", " .").split()})
+
+
+def build_tokenizer() -> Any:
+    """A word-level tokenizer with BERT's special tokens and segments."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    special = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]", "[unused0]", "[unused1]"]
+    vocabulary = {word: i for i, word in enumerate([*special, *words_of_builtin_tasks()])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 1), ("[SEP]", 2)],
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="[PAD]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        unk_token="[UNK]",
+        mask_token="[MASK]",
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+    )
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A function: model type to the folder of a tiny checkpoint with random weights and a word-level tokenizer."""
+    from transformers import AutoConfig, AutoModel
+
+    tokenizer = build_tokenizer()
+    folders: dict[str, Path] = {}
+
+    def build(model_type: str) -> Path:
+        if model_type not in folders:
+            torch.manual_seed(0)
+            sizes = COMMON | {"vocab_size": len(tokenizer) + 20} | FAMILY_CONFIGS[model_type]
+            model = AutoModel.from_config(AutoConfig.for_model(model_type, **sizes))
+            folders[model_type] = tmp_path_factory.mktemp(f"tiny-{model_type}")
+            model.save_pretrained(folders[model_type])
+            tokenizer.save_pretrained(folders[model_type])
+        return folders[model_type]
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def tiny_files(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Any]]:
+    """A function: built-in task to RunConfig fields that read a small part of it (64/24/24) from files."""
+    folders: dict[str, dict[str, Any]] = {}
+
+    def write(task: str) -> dict[str, Any]:
+        if task not in folders:
+            folder = tmp_path_factory.mktemp(task) / task
+            folder.mkdir()
+            columns = ("text", "other")[: 2 if task == "pair" else 1]
+            for name, split in BUILTIN_TASKS[task].build().items():
+                size = 64 if name == "train" else 24
+                rows = zip(split.texts[:size], split.labels[:size], strict=True)
+                lines = ["\t".join((*texts, str(label))) for texts, label in rows]
+                (folder / f"{name}.tsv").write_text("\n".join(["\t".join((*columns, "label")), *lines]) + "\n")
+            folders[task] = {
+                "train_file": str(folder / "train.tsv"),
+                "validation_file": str(folder / "validation.tsv"),
+                "test_file": (f"ood={folder / 'ood.tsv'}",),
+                "text_columns": columns,
+            }
+        return folders[task]
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def tiny_config(tiny_model: Callable[[str], Path], tiny_files: Callable[[str], dict[str, Any]]) -> RunConfig:
+    """A run of half a second: tiny BERT, 64 examples, two epochs of four steps."""
+    return RunConfig(
+        model=str(tiny_model("bert")),
+        epochs=2,
+        batch_size=16,
+        precision="no",
+        learning_rate=1e-3,
+        max_length=40,
+        **tiny_files("polarity"),
+    )
+
+
+@pytest.fixture(scope="session")
+def tiny_pairs(tiny_config: RunConfig, tiny_files: Callable[[str], dict[str, Any]]) -> RunConfig:
+    """The same with pairs of sentences, so that both segments are in use."""
+    return replace(tiny_config, **tiny_files("pair"))

@@ -1,0 +1,108 @@
+"""The leaf components of every family partition the parameters of its real model."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from transformers import AutoConfig, AutoModel
+
+from tests.conftest import COMMON, FAMILY_CONFIGS
+from toolkit.families import EMBEDDING_PARAMETERS, FAMILIES, component_of, family_of
+
+
+def backbone_of(model_type: str, **changes: object) -> object:
+    sizes = COMMON | {"vocab_size": 40} | FAMILY_CONFIGS[model_type] | changes
+    return AutoModel.from_config(AutoConfig.for_model(model_type, **sizes))
+
+
+@pytest.mark.parametrize("model_type", FAMILY_CONFIGS)
+def test_every_parameter_belongs_to_exactly_one_leaf(model_type: str) -> None:
+    family = family_of(model_type)
+    leaves = {f"^{re.escape(name)}$" for name in family.embedding_parameters.values()}
+    leaves |= {
+        "^" + re.escape(pattern).replace(r"\{K\}", r"\d+").replace(r"\*", ".+") + "$"
+        for patterns in family.components.values()
+        for pattern in patterns
+    }
+    for name, _ in backbone_of(model_type).named_parameters():  # type: ignore[attr-defined]
+        assert sum(bool(re.match(leaf, name)) for leaf in leaves) == 1, name
+        component_of(family, name)
+
+
+@pytest.mark.parametrize("model_type", FAMILY_CONFIGS)
+def test_embedding_parameters_are_those_of_the_embedding_module(model_type: str) -> None:
+    """An oracle that knows no names: tables are the nn.Embedding inputs, LayerNorm the norm inside ``embeddings``."""
+    from torch import nn
+
+    model = backbone_of(model_type)
+    module = model.embeddings  # type: ignore[attr-defined]
+    expected = {
+        f"embeddings.{path}.{name}"
+        for path, child in module.named_modules()
+        if isinstance(child, nn.Embedding | nn.LayerNorm)
+        for name, _ in child.named_parameters(recurse=False)
+    }
+    names = {name for name, _ in model.named_parameters()}  # type: ignore[attr-defined]
+    found = {name for name in family_of(model_type).embedding_parameters.values() if name in names}
+    assert found == expected
+
+
+EXPECTED_COUNTS = {
+    "bert": 5,
+    "roberta": 5,
+    "distilbert": 4,
+    "electra": 5,
+    "albert": 5,
+    "deberta-v2": 4,
+    "modernbert": 2,
+}
+
+
+@pytest.mark.parametrize("model_type", FAMILY_CONFIGS)
+def test_number_of_embedding_parameters(model_type: str) -> None:
+    names = {name for name, _ in backbone_of(model_type).named_parameters()}  # type: ignore[attr-defined]
+    known = family_of(model_type).embedding_parameters.values()
+    assert len(names & set(known)) == EXPECTED_COUNTS[model_type]
+
+
+def test_albert_with_two_groups_has_two_layers() -> None:
+    model = backbone_of("albert", num_hidden_groups=2, num_hidden_layers=4)
+    family = family_of("albert")
+    leaves = {component_of(family, name) for name, _ in model.named_parameters()}  # type: ignore[attr-defined]
+    assert {leaf for leaf in leaves if leaf.startswith("layers")} == {"layers.0", "layers.1"}
+
+
+def test_an_unknown_parameter_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"assigns to no component"):
+        component_of(FAMILIES["bert"], "encoder.layer.0")
+    with pytest.raises(ValueError, match=r"assigns to no component"):
+        component_of(FAMILIES["bert"], "embeddings.word_embeddings.weight.extra")
+
+
+def test_an_unsupported_architecture_lists_the_supported_ones() -> None:
+    with pytest.raises(ValueError, match=r"unsupported architecture 'gpt2'; supported model types: bert, roberta"):
+        family_of("gpt2")
+
+
+@pytest.mark.parametrize("model_type", FAMILY_CONFIGS)
+def test_position_rows_are_those_the_module_looks_up(model_type: str, tiny_model: Callable[[str], Path]) -> None:
+    """Exposure takes positions from the family's rule; the real module's own look-up is the oracle."""
+    import torch
+
+    from toolkit.models.classifier import load_classifier
+
+    loaded = load_classifier(str(tiny_model(model_type)), pooling="mean", num_outputs=2)
+    table = getattr(loaded.model.backbone.embeddings, "position_embeddings", None)
+    if table is None:
+        assert "position_embeddings" not in loaded.family.embedding_parameters
+        return
+    seen: list[torch.Tensor] = []
+    table.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0].detach().clone()))
+    batch = loaded.tokenizer(["the nurse", "the nurse saw the dog"], padding=True, return_tensors="pt")
+    loaded.model.features({k: batch[k] for k in ("input_ids", "attention_mask")})
+    mask = batch["attention_mask"].bool()
+    rows = seen[0].expand(mask.shape)
+    for example, real in zip(rows, mask, strict=True):
+        length = int(real.sum())
+        assert example[real].tolist() == list(range(loaded.position_offset, loaded.position_offset + length))

@@ -1,0 +1,292 @@
+"""The main job on a tiny model: what a regime freezes does not move, what it does not freeze does, and why."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+from tests.conftest import FAMILY_CONFIGS
+from toolkit import Run, finetune, open_run, replay_decay, verify_run
+from toolkit.config import RunConfig
+from toolkit.families import TABLES
+from toolkit.models.classifier import load_classifier
+from toolkit.models.regimes import list_components
+from toolkit.training.loop import NonFiniteLossError
+
+
+def run(config: RunConfig, tmp_path: Path, **changes: object) -> Run:
+    return finetune(replace(config, output_dir=str(tmp_path), **changes))  # type: ignore[arg-type]
+
+
+def first_and_last(run: Run, parameter: str) -> tuple[np.ndarray, np.ndarray]:
+    snapshots = run.trajectory.snapshots
+    return np.array(snapshots[0].tensors[parameter]), np.array(snapshots[-1].tensors[parameter])
+
+
+REGIMES = ["none", "embeddings", "backbone", "position_embeddings,LayerNorm.weight,layers.0-1"]
+
+
+@pytest.mark.parametrize("regime", REGIMES)
+@pytest.mark.parametrize("model_type", FAMILY_CONFIGS)
+def test_frozen_components_are_bit_identical_and_every_other_moves(
+    model_type: str, regime: str, tiny_model: Callable[[str], Path], tiny_pairs: RunConfig, tmp_path: Path
+) -> None:
+    if model_type == "modernbert":  # it has no position table
+        regime = regime.replace("position_embeddings,", "")
+    if "layers.0-1" in regime and model_type == "albert":
+        regime = regime.replace("layers.0-1", "layers.0")
+    config = replace(tiny_pairs, model=str(tiny_model(model_type)), freeze=regime, epochs=1)
+    finished = run(config, tmp_path, save_model=True)
+    before = dict(load_classifier(config.model, pooling="mean", num_outputs=2).model.named_parameters())
+    after = {f"backbone.{k}": v for k, v in AutoModel.from_pretrained(finished.path / "model").named_parameters()}
+    loaded = load_classifier(config.model, pooling="mean", num_outputs=2)
+    frozen_names = set(finished.manifest["frozen"]["parameters"])
+    for leaf, names in list_components(loaded.model, loaded.family).items():
+        if leaf == "head":
+            continue
+        same = [torch.equal(before[name], after[name]) for name in names]
+        if leaf in finished.manifest["regime"]["frozen_components"]:
+            assert all(same), leaf
+            assert set(names) <= frozen_names
+        else:
+            assert not any(same), leaf
+            assert not set(names) & frozen_names
+    assert finished.manifest["frozen"]["is_bit_identical"]
+
+
+def test_without_decay_rows_without_gradient_do_not_move_at_all(tiny_config: RunConfig, tmp_path: Path) -> None:
+    finished = run(tiny_config, tmp_path, weight_decay=0.0)
+    exposure = finished.trajectory.exposure
+    assert exposure is not None
+    for name in TABLES:
+        before, after = first_and_last(finished, name)
+        moved = (before != after).any(axis=1)
+        seen = exposure.tables[name].step_counts(len(before)) > 0
+        np.testing.assert_array_equal(moved, seen)  # never-seen words, [PAD], positions beyond, the unused segment
+    assert not seen[1]
+    assert not moved[1]
+    assert not (exposure.tables["word_embeddings"].rows == finished.trajectory.vocabulary.pad_row).any()
+
+
+def test_with_decay_they_move_exactly_as_the_replayed_decay(tiny_config: RunConfig, tmp_path: Path) -> None:
+    finished = run(tiny_config, tmp_path, weight_decay=0.1, precision="bf16")
+    exposure = finished.trajectory.exposure
+    assert exposure is not None
+    for name in TABLES:
+        before, after = first_and_last(finished, name)
+        unseen = exposure.tables[name].step_counts(len(before)) == 0
+        replayed = replay_decay(before[unseen], finished.optimizer_log, name)
+        np.testing.assert_array_equal(replayed, after[unseen])
+        assert (replayed != before[unseen]).any()  # the control: decay did something
+
+
+def test_exposure_equals_a_count_by_hand(tiny_pairs: RunConfig, tmp_path: Path) -> None:
+    """Brute force: every example of the task is in every epoch once, whatever the batches were."""
+    from toolkit.data.tasks import load_task
+
+    config = replace(tiny_pairs, max_length=12)  # some pairs are truncated
+    finished = run(config, tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(config.model)
+    counts = {name: {} for name in TABLES}  # type: ignore[var-annotated]
+    for first, second in load_task(config).splits["train"].texts:
+        encoded = tokenizer(first, second, truncation=True, max_length=12)
+        for place, (word, segment) in enumerate(zip(encoded["input_ids"], encoded["token_type_ids"], strict=True)):
+            for name, row in zip(TABLES, (word, place, segment), strict=True):
+                counts[name][row] = counts[name].get(row, 0) + config.epochs
+    exposure = finished.trajectory.exposure
+    assert exposure is not None
+    for name in TABLES:
+        found = exposure.tables[name].token_counts(finished.trajectory.snapshots[0].tensors[name].shape[0])
+        assert {row: int(n) for row, n in enumerate(found) if n} == counts[name]
+    assert finished.manifest["task"]["splits"]["train"]["num_truncated"] > 0
+
+
+def test_recorded_norms_are_those_of_the_gradient(tiny_config: RunConfig, tmp_path: Path) -> None:
+    """The first step by hand: dropout off, one batch of all examples, gradients by autograd."""
+    config = replace(tiny_config, dropout=0.0, batch_size=64, max_steps=1)
+    finished = run(config, tmp_path)
+    from toolkit.data.tasks import load_task
+
+    task = load_task(config)
+    loaded = load_classifier(config.model, pooling="mean", num_outputs=2, seed=config.seed, dropout=0.0)
+    split = task.splits["train"]
+    batch = loaded.tokenizer([t[0] for t in split.texts], padding=True, return_tensors="pt")
+    outputs = loaded.model(**{k: batch[k] for k in ("input_ids", "attention_mask")})
+    torch.nn.functional.cross_entropy(outputs, torch.from_numpy(split.labels)).backward()  # type: ignore[no-untyped-call]
+    exposure = finished.trajectory.exposure
+    assert exposure is not None
+    embeddings = loaded.model.backbone.embeddings
+    for name in TABLES:
+        table, gradient = exposure.tables[name], getattr(embeddings, name).weight.grad  # type: ignore[union-attr]
+        expected = gradient.norm(dim=1).numpy()
+        np.testing.assert_allclose(table.norms, expected[table.rows], rtol=1e-4, atol=1e-8)
+        assert np.count_nonzero(expected) == len(table.rows)
+
+
+def test_feature_extraction_runs_the_backbone_once_and_in_eval_mode(
+    tiny_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from toolkit.models.classifier import Classifier
+
+    calls: list[int] = []
+    original = Classifier.features
+
+    def counted(self: Classifier, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        assert not self.training
+        calls.append(len(batch["input_ids"]))
+        return original(self, batch)
+
+    monkeypatch.setattr(Classifier, "features", counted)
+    finished = run(tiny_config, tmp_path, freeze="backbone", epochs=4)
+    sizes = finished.manifest["task"]["splits"]
+    assert sum(calls) == sum(split["num_examples"] for split in sizes.values())
+    assert set(finished.manifest["convex_ceiling"]) == set(sizes) - {"train"}
+    exposure = finished.trajectory.exposure
+    assert exposure is not None
+    assert np.isnan(exposure.tables["word_embeddings"].norms).all()  # frozen: no gradient, not a gradient of 0
+
+
+@pytest.mark.parametrize("freeze", ["none", "backbone"])
+def test_accumulation_and_repetition_change_nothing(tiny_config: RunConfig, tmp_path: Path, freeze: str) -> None:
+    config = replace(tiny_config, dropout=0.0, freeze=freeze, max_train_examples=60)  # the last batch is incomplete
+    runs = [run(config, tmp_path / str(i), gradient_accumulation_steps=parts) for i, parts in enumerate((1, 1, 4))]
+    tensors = [first_and_last(r, "word_embeddings")[1] for r in runs]
+    np.testing.assert_array_equal(tensors[0], tensors[1])
+    np.testing.assert_allclose(tensors[0], tensors[2], atol=2e-4)
+    outputs = [np.stack(r.predictions["scores"].to_list()) for r in runs]
+    np.testing.assert_array_equal(outputs[0], outputs[1])
+    np.testing.assert_allclose(outputs[0], outputs[2], atol=2e-3)
+
+
+def test_snapshots_between_epochs_and_their_order(tiny_config: RunConfig, tmp_path: Path) -> None:
+    finished = run(tiny_config, tmp_path, snapshot_steps=3)
+    assert [(s.epoch, s.step) for s in finished.trajectory] == [(0, 0), (0.75, 3), (1, 4), (1.5, 6), (2, 8)]
+    logged = run(tiny_config, tmp_path, snapshot_steps="log", epochs=3)
+    assert [s.step for s in logged.trajectory] == [0, 1, 2, 4, 8, 12]
+
+
+def test_a_frozen_embedding_is_stored_once(tiny_config: RunConfig, tmp_path: Path) -> None:
+    finished = run(tiny_config, tmp_path, freeze="embeddings", epochs=4)
+    sizes = [path.stat().st_size for path in sorted((finished.path / "snapshots").iterdir())]
+    assert len(sizes) == 5
+    assert max(sizes[1:]) < 1000 < sizes[0]
+    np.testing.assert_array_equal(*first_and_last(finished, "word_embeddings"))
+
+
+def test_a_run_repeats_from_its_config(tiny_config: RunConfig, tmp_path: Path) -> None:
+    finished = run(tiny_config, tmp_path)
+    again = finetune(replace(RunConfig.from_json((finished.path / "config.json").read_text()), overwrite=True))
+    assert again.path == finished.path
+    assert not verify_run(again.path)
+    with pytest.raises(ValueError, match="pass --overwrite"):
+        run(tiny_config, tmp_path)
+
+
+def test_two_spellings_of_a_regime_are_one_run(tiny_config: RunConfig, tmp_path: Path) -> None:
+    finished = run(tiny_config, tmp_path, freeze="encoder,embeddings")
+    assert finished.config.freeze == "backbone"
+    with pytest.raises(ValueError, match="finished run"):
+        run(tiny_config, tmp_path, freeze="backbone")
+
+
+def test_divergence_names_the_step_and_keeps_what_is_on_disk(tiny_config: RunConfig, tmp_path: Path) -> None:
+    with pytest.raises(NonFiniteLossError, match=r"not finite at step \d+"):
+        run(tiny_config, tmp_path, learning_rate=1e30, head_learning_rate=1e30, warmup_fraction=0.0)
+    (path,) = tmp_path.glob("tiny-*") or tmp_path.iterdir()
+    unfinished = open_run(path)
+    assert not unfinished.is_finished
+    assert len(unfinished.trajectory) >= 1
+    assert np.isfinite(unfinished.trajectory.snapshots[0].tensors["word_embeddings"]).all()
+    with pytest.raises(ValueError, match="unfinished"):
+        verify_run(path)
+
+
+def test_random_initialisation_is_another_model_of_the_same_shape(tiny_config: RunConfig, tmp_path: Path) -> None:
+    pretrained = run(tiny_config, tmp_path, max_steps=1)
+    fresh = run(tiny_config, tmp_path, max_steps=1, init="random")
+    again = run(tiny_config, tmp_path, max_steps=1, init="random", seed=1)
+    tables = [np.array(r.trajectory.snapshots[0].tensors["word_embeddings"]) for r in (pretrained, fresh, again)]
+    assert tables[0].shape == tables[1].shape
+    assert not np.allclose(tables[0], tables[1])
+    assert not np.allclose(tables[1], tables[2])
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "pooler"])
+def test_the_pooler_is_built_only_when_it_is_used(tiny_config: RunConfig, tmp_path: Path, pooling: str) -> None:
+    finished = run(
+        tiny_config, tmp_path, max_steps=1, pooling=pooling, freeze="pooler" if pooling == "pooler" else "none"
+    )
+    assert finished.manifest["model"]["pooling"] == pooling
+    frozen = finished.manifest["frozen"]["parameters"]
+    assert sorted(frozen) == (
+        ["backbone.pooler.dense.bias", "backbone.pooler.dense.weight"] if pooling == "pooler" else []
+    )
+
+
+def test_a_half_precision_checkpoint_trains_in_fp32(
+    tiny_model: Callable[[str], Path], tiny_config: RunConfig, tmp_path: Path
+) -> None:
+    folder = tmp_path / "half"
+    AutoModel.from_pretrained(tiny_model("bert")).to(torch.bfloat16).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(tiny_model("bert")).save_pretrained(folder)
+    finished = run(tiny_config, tmp_path, model=str(folder), learning_rate=1e-7, weight_decay=0.0, max_steps=2)
+    before, after = first_and_last(finished, "word_embeddings")
+    assert before.dtype == np.float32
+    assert (before != after).any()  # a step of 1e-7 is far below what bf16 weights could hold
+
+
+def test_a_checkpoint_that_lacks_an_embedding_tensor_is_refused(
+    tiny_model: Callable[[str], Path], tiny_config: RunConfig, tmp_path: Path
+) -> None:
+    from safetensors.torch import load_file, save_file
+
+    folder = tmp_path / "broken"
+    AutoModel.from_pretrained(tiny_model("bert")).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(tiny_model("bert")).save_pretrained(folder)
+    weights = load_file(folder / "model.safetensors")
+    weights.pop("embeddings.position_embeddings.weight")
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"lacks embedding tensors .*embeddings.position_embeddings.weight"):
+        run(tiny_config, tmp_path / "runs", model=str(folder))
+    assert not (tmp_path / "runs").exists()
+    (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:1000])
+    with pytest.raises(ValueError, match="cannot read the weights"):
+        run(tiny_config, tmp_path / "runs", model=str(folder))
+
+
+def test_old_gamma_and_beta_names_load(
+    tiny_model: Callable[[str], Path], tiny_config: RunConfig, tmp_path: Path
+) -> None:
+    from safetensors.torch import load_file, save_file
+
+    folder = tmp_path / "old"
+    AutoModel.from_pretrained(tiny_model("bert")).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(tiny_model("bert")).save_pretrained(folder)
+    weights = load_file(folder / "model.safetensors")
+    renamed = {
+        k.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): v
+        for k, v in weights.items()
+    }
+    assert renamed.keys() != weights.keys()
+    save_file(renamed, folder / "model.safetensors", metadata={"format": "pt"})
+    finished = run(tiny_config, tmp_path, model=str(folder), max_steps=1)
+    assert "LayerNorm.weight" in finished.trajectory.parameters
+
+
+def test_manifest_names_what_is_needed_to_repeat(tiny_config: RunConfig, tmp_path: Path) -> None:
+    finished = run(tiny_config, tmp_path, freeze="embeddings")
+    manifest = json.loads((finished.path / "manifest.json").read_text())
+    assert manifest["model"]["head"] == "linear"
+    assert manifest["precision"] == "no"
+    assert {"torch", "transformers", "accelerate"} <= manifest["versions"].keys()
+    assert str(tmp_path) not in json.dumps({k: v for k, v in manifest.items() if k != "model"})
+    log = finished.optimizer_log
+    assert "word_embeddings" not in log.weight_decay  # frozen: nothing is applied to it
+    assert log.num_steps == 8
+    assert log.weight_decay["head.bias"] == 0.0
+    assert log.weight_decay["head.weight"] == 0.01

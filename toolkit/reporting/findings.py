@@ -1,0 +1,185 @@
+"""The tables of a group in, its main findings out: three to six plain sentences that hold whatever the runs were."""
+
+from collections.abc import Iterable
+
+import numpy as np
+import pandas as pd
+
+from toolkit.families import EMBEDDING_PARAMETERS
+from toolkit.reporting.arms import Arm, ReportedRun
+from toolkit.reporting.comparison import last_score
+from toolkit.reporting.markdown import escape, listing, mean_and_sd, number, p_value
+from toolkit.reporting.tables import GroupTables
+
+MOST = 6
+
+
+def findings(tables: GroupTables) -> list[str]:
+    """At most six sentences, Markdown-escaped, in the order in which a reader asks."""
+    moved = [arm for arm in tables.group.arms if any(_has_moved(tables, arm, name) for name in EMBEDDING_PARAMETERS)]
+    sentences = [_what_moved(tables, moved), _others(tables, moved[1:]), _frozen(tables), _seen(tables, moved)]
+    sentences += [_scores(tables), _failed(tables), _lacking(tables)]
+    return [sentence for sentence in sentences if sentence][:MOST]
+
+
+def failed_runs(tables: GroupTables) -> list[str]:
+    """Runs that are at or below the majority class on the reported split."""
+    reported = {run.name: run.reported_split for run in tables.group.runs}
+    lines = tables.baselines[tables.baselines["is_failed"].astype(bool)]
+    return [str(line.run) for line in lines.itertuples() if line.split == reported[str(line.run)]]
+
+
+def _relative(tables: GroupTables, arm: Arm, parameter: str) -> pd.Series:
+    """Whole-parameter relative drift at the last epoch of each run."""
+    return tables.whole(arm, parameter).groupby("run", sort=False)["value"].last()
+
+
+def _has_moved(tables: GroupTables, arm: Arm, parameter: str) -> bool:
+    return bool((tables.whole(arm, parameter, "norm").groupby("run")["value"].last() > 0).any())
+
+
+def _spoken(arm: Arm) -> str:
+    seeds = f"mean of {len(arm.runs)} seeds" if len(arm.runs) > 1 else f"seed {arm.runs[0].config.seed}"
+    return f"{escape(arm.label)}, {seeds}"
+
+
+def _epoch(runs: Iterable[ReportedRun]) -> str:
+    return listing([f"{epoch:.3g}" for epoch in sorted({run.last_epoch for run in runs})])
+
+
+def _percent(values: Iterable[float]) -> str:
+    mean = float(np.nanmean(array)) if not np.isnan(array := np.array(list(values), dtype=float)).all() else np.nan
+    return "undefined" if np.isnan(mean) else f"{number(100 * mean)} %"
+
+
+def _what_moved(tables: GroupTables, moved: list[Arm]) -> str:
+    if not moved:
+        return (
+            f"No embedding parameter moved in any run: at epoch {_epoch(tables.group.runs)} every value is exactly "
+            "what it was before training."
+        )
+    arm = moved[0]
+    parts = [f"{name} {_amount(tables, arm, name)}" for name in EMBEDDING_PARAMETERS if arm.has(name)]
+    yardstick = tables.whole(arm, "word_embeddings", statistic="reinitialised")["value"]
+    compared = f"; re-initialised word_embeddings would read {_percent(yardstick)}" if len(yardstick) else ""
+    return (
+        f"Under {_spoken(arm)}, the embedding parameters had moved by epoch {_epoch(arm.runs)}, relative to their norm "
+        f"before training, by: {', '.join(parts)}{compared}."
+    )
+
+
+def _amount(tables: GroupTables, arm: Arm, parameter: str) -> str:
+    return _percent(_relative(tables, arm, parameter)) if _has_moved(tables, arm, parameter) else "exactly 0"
+
+
+def _others(tables: GroupTables, moved: list[Arm]) -> str:
+    """The parameter that moved most in each of the other arms in which any did."""
+    parts = []
+    for arm in moved:
+        amounts = {name: _relative(tables, arm, name).mean() for name in EMBEDDING_PARAMETERS if arm.has(name)}
+        defined = {name: value for name, value in amounts.items() if value == value}
+        if defined:
+            most = max(defined, key=lambda name: defined[name])
+            words = "" if most == "word_embeddings" else f", word_embeddings {_amount(tables, arm, 'word_embeddings')}"
+            parts.append(f"{_spoken(arm)}: {most} {_amount(tables, arm, most)}{words}")
+    return f"Greatest relative change under the other regimes: {'; '.join(parts)}." if parts else ""
+
+
+def _frozen(tables: GroupTables) -> str:
+    """What the manifests prove of frozen parameters; a contradiction comes first."""
+    broken = [
+        f"{escape(run.name)}: {listing([escape(name) for name in names])}"
+        for arm in tables.group.arms
+        for run in arm.runs
+        if (names := [name for name, is_equal in run.frozen.items() if not is_equal or _moved_in(tables, run, name)])
+    ]
+    if broken:
+        return f"WARNING: these parameters were frozen and have changed all the same: {'; '.join(broken)}."
+    parts = []
+    for arm in tables.group.arms:
+        names = [name for name in arm.runs[0].frozen if arm.is_proven_frozen(name)]
+        if names:
+            own = [name for name in EMBEDDING_PARAMETERS if name in names]
+            every = own == [name for name in EMBEDDING_PARAMETERS if arm.has(name)]
+            shown = f"all {len(own)} embedding parameters" if every else listing(own) or "no embedding parameter"
+            others = len(names) - len(own)
+            parts.append(f"{escape(arm.label)}: {shown}" + (f" and {others} others" if others else ""))
+    if not parts:
+        return ""
+    return f"Frozen, and bit-identical before and after training (equal sha256): {'; '.join(parts)}."
+
+
+def _moved_in(tables: GroupTables, run: ReportedRun, parameter: str) -> bool:
+    lines = tables.whole(Arm("", (run,)), parameter, "norm")
+    return bool((lines["value"] > 0).any())
+
+
+def _seen(tables: GroupTables, moved: list[Arm]) -> str:
+    """Word rows with and without gradient, in the first arm whose word rows moved."""
+    arm = next((each for each in moved if _has_moved(tables, each, "word_embeddings")), None)
+    if arm is None:
+        return ""
+    words = tables.words[tables.words["run"].isin(arm.names)]
+    steps = pd.to_numeric(words["num_steps"])
+    if steps.isna().all():
+        return "How often each word row was seen was not recorded, so drift cannot be split by exposure."
+    seen, unseen = words.loc[steps > 0, "norm"], words.loc[steps == 0, "norm"]
+    average = len(arm.runs)
+    text = f"Under {escape(arm.label)} the {len(seen) / average:,.0f} word rows seen in training"
+    text += f" moved by a median of {number(float(seen.median()))} weight units" if len(seen) else " are none"
+    if not len(unseen):
+        return f"{text}; there is no row that training never showed."
+    share = float((unseen == 0).mean())
+    far = "not at all" if share == 1 else f"by {number(float(unseen.median()))}"
+    still = f"; {number(100 * share)} % of these are exactly as before" if 0 < share < 1 else ""
+    return f"{text}, the {len(unseen) / average:,.0f} never seen, which no gradient reached, {far}{still}."
+
+
+def _scores(tables: GroupTables) -> str:
+    """Full fine-tuning against feature extraction (else another regime); a single arm's score before and after."""
+    arms, score = tables.group.arms, tables.group.runs[0].score
+    split = tables.group.runs[0].reported_split
+    usable = tables.comparison[(tables.comparison["split"] == split) & (tables.comparison["note"] == "")]
+    chosen = next((arm for arm in reversed(arms) if arm.label in set(usable["second"])), None)
+    if chosen is None:
+        parts = [f"{_spoken(arm)}: {_before_and_after(arm, split, score)}" for arm in arms]
+        return f"{score.capitalize()} on {escape(split)}, before training and after: {'; '.join(parts)}."
+    lines = usable[usable["second"] == chosen.label]
+    lines = lines[lines["first"] == lines["first"].iloc[0]]
+    seeds = f"mean of {len(lines)} paired seeds" if len(lines) > 1 else f"seed {lines['seed'].iloc[0]}"
+    one, other, points = (lines[k].mean() for k in ("first_score", "second_score", "difference_points"))
+    text = (
+        f"On {escape(split)} ({int(lines['num_items'].iloc[0]):,} items, {seeds}) {escape(lines['first'].iloc[0])} "
+        f"reached {score} {number(one)} and {escape(chosen.label)} {number(other)}: "
+        f"a difference of {_signed(points)} points"
+    )
+    tested = lines["mcnemar_p"].dropna()
+    if not len(tested):
+        return f"{text}."
+    if len(tested) == 1:
+        return f"{text} (exact McNemar {p_value(tested.iloc[0])}, which covers these items and not other seeds)."
+    low = int((tested < 0.05).sum())
+    return f"{text} (exact McNemar p below .05 in {low} of {len(tested)} seeds, each over items only)."
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.2f}" if value == value else "undefined"
+
+
+def _before_and_after(arm: Arm, split: str, score: str) -> str:
+    first, last = (mean_and_sd(last_score(run, split, score, at=at) for run in arm.runs) for at in ("first", "last"))
+    return f"{first} → {last}"
+
+
+def _failed(tables: GroupTables) -> str:
+    failed = failed_runs(tables)
+    if not failed:
+        return ""
+    count = len(tables.group.runs)
+    names = listing([escape(name) for name in failed])
+    return f"{len(failed)} of {count} runs failed, being no better than always answering the majority class: {names}."
+
+
+def _lacking(tables: GroupTables) -> str:
+    lacking = [name for name in EMBEDDING_PARAMETERS if not any(arm.has(name) for arm in tables.group.arms)]
+    return f"Not applicable, because the model has none: {listing(lacking)}." if lacking else ""
