@@ -5,6 +5,7 @@ Imports are late, so that ``--help`` answers at once.
 """
 
 import contextlib
+import errno
 import io
 import os
 import re
@@ -142,12 +143,19 @@ def parse(kind: type[T], args: list[str], *, prog: str, **options: Any) -> T:
 
 
 def _one_line(box: str, prog: str) -> str:
-    """The message inside tyro's box, on one line, without the help texts that tyro repeats in it."""
-    lines = [re.sub(r"^[│|]\s?|\s*[│|]$", "", line).strip() for line in box.splitlines()]
-    text = " ".join(line for line in lines if line and line[0] not in "╭╰─" and "full helptext" not in line)
+    """The message inside tyro's box, on one line, without its title and the help texts that tyro repeats in it."""
+    stripped = [re.sub(r"^[│|]\s?|\s*[│|]$", "", line).strip() for line in box.splitlines()]
+    lines = [line for line in stripped if line and line[0] not in "╭╰" and "full helptext" not in line]
+    if "╭" not in box and len(lines) > 1 and _is_rule(lines[1]):
+        lines = lines[1:]  # where box characters cannot be printed, the title stands above a rule
+    text = " ".join(line for line in lines if not _is_rule(line))
     text = re.sub(r"^Error parsing RunConfig: | Argument helptext: .*$", "", text)
     text = re.sub(r" Perhaps you meant: (--[\w-]+).*", r" (perhaps you meant \1)", text)
     return f"{text}; see {prog} --help"
+
+
+def _is_rule(line: str) -> bool:
+    return not line.strip("-─")
 
 
 def guarded(function: Callable[[], int]) -> int:
@@ -160,11 +168,16 @@ def guarded(function: Callable[[], int]) -> int:
         if isinstance(error, RuntimeError) and not is_for_users(error):
             raise
         if os.environ.get("RANK", "0") == "0":  # of several processes, which all meet the same mistake, one speaks
-            print(f"error: {' '.join(str(error).split()) or type(error).__name__}", file=sys.stderr)
+            hint = "; free some space or pass another --output-dir" if _is_disk_full(error) else ""
+            print(f"error: {' '.join(str(error).split()) or type(error).__name__}{hint}", file=sys.stderr)
         return USER_ERROR
     except KeyboardInterrupt:
         print("interrupted: the same command starts the run again", file=sys.stderr)
         return INTERRUPTED
+
+
+def _is_disk_full(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def is_for_users(error: RuntimeError) -> bool:

@@ -52,14 +52,13 @@ def word_bag(texts: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(sorted(word_list(" ".join(texts))))
 
 
+def adjectives(key: str) -> set[str]:
+    topics = (*words.POLARITY_IN.topics, *words.POLARITY_OOD.topics)
+    return {adjective for topic in topics for adjective in topic[key].split(", ")}
+
+
 def polarity_context(texts: tuple[str, ...]) -> str:
-    adjectives = {
-        adjective
-        for domain in (words.POLARITY_IN, words.POLARITY_OOD)
-        for topic in domain.topics
-        for adjective in f"{topic['negative']}, {topic['positive']}".split(", ")
-    }
-    masked = ["*" if word in adjectives else word for word in word_list(texts[0])]
+    masked = ["*" if word in adjectives("negative") | adjectives("positive") else word for word in word_list(texts[0])]
     assert masked.count("*") == 1
     return " ".join(masked)
 
@@ -136,9 +135,7 @@ def test_no_unit_is_parted_between_splits(name: str, key: Callable[[tuple[str, .
 
 
 def test_polarity_no_adjective_has_two_labels() -> None:
-    topics = [topic for domain in (words.POLARITY_IN, words.POLARITY_OOD) for topic in domain.topics]
-    negative, positive = ({w for topic in topics for w in topic[key].split(", ")} for key in ("negative", "positive"))
-    assert negative.isdisjoint(positive)
+    assert adjectives("negative").isdisjoint(adjectives("positive"))
 
 
 @pytest.mark.parametrize("split", SIZES)

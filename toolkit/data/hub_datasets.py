@@ -53,7 +53,7 @@ def read_dataset(name: str, config: str | None, text_columns: tuple[str, ...], l
         feature = split.features.get(label_column)
         label_names = label_names or (tuple(feature.names) if hasattr(feature, "names") else None)
         raw = split_of_frame(split.to_pandas(), text_columns, label_column, f"{name} ({split_name})")
-        splits[split_name] = RawSplit(raw.texts, _without_minus_one(raw.labels) if label_names else raw.labels)
+        splits[split_name] = RawSplit(raw.texts, _without_withheld(raw.labels, is_class=label_names is not None))
     if not any(split_name.startswith("validation") for split_name in splits):
         splits = _hold_out(splits)
     return RawTask(splits, label_names)
@@ -85,9 +85,11 @@ def _ordered(names: tuple[str, ...]) -> list[str]:
     return sorted(kept, key=lambda name: rank.get(name.split("_")[0], 2))
 
 
-def _without_minus_one(labels: list[object] | None) -> list[object] | None:
-    """The hub writes -1 where a class label is withheld."""
-    return None if labels is None else [None if label == -1 else label for label in labels]
+def _without_withheld(labels: list[object] | None, *, is_class: bool) -> list[object] | None:
+    """The hub writes -1 where a label is withheld: for a class always, for a target where the whole split has it."""
+    if labels is None or all(label == -1 for label in labels):
+        return None
+    return [None if label == -1 else label for label in labels] if is_class else labels
 
 
 def _hold_out(splits: dict[str, RawSplit]) -> dict[str, RawSplit]:

@@ -3,7 +3,7 @@
 A group is all runs of one model and one task; an arm is those of its runs that differ in nothing but the seed.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from itertools import pairwise
@@ -12,6 +12,7 @@ from typing import Any
 
 from toolkit.config import NOT_IN_DIGEST, RunConfig
 from toolkit.families import EMBEDDING_PARAMETERS, FAMILIES
+from toolkit.reporting.naming import distinct, names_of, shorten
 from toolkit.snapshots.store import Run, open_run
 
 SPOKEN = {"none": "none (full fine-tuning)", "backbone": "backbone (feature extraction)"}
@@ -32,13 +33,13 @@ class ReportedRun:
     def config(self) -> RunConfig:
         """The config with absolute paths shortened: a report must not tell where somebody keeps their files."""
         config = self.run.config
-        shown: dict[str, Any] = {k: _shorten(getattr(config, k)) for k in ("model", "train_file", "validation_file")}
+        shown: dict[str, Any] = {k: shorten(getattr(config, k)) for k in ("model", "train_file", "validation_file")}
         pairs = (entry.partition("=") for entry in config.test_file)
-        return replace(config, **shown, test_file=tuple(f"{name}={_shorten(path)}" for name, _, path in pairs))
+        return replace(config, **shown, test_file=tuple(f"{name}={shorten(path)}" for name, _, path in pairs))
 
     @property
     def model(self) -> str:
-        return str(_shorten(self.part("model").get("name") or self.config.model))
+        return str(shorten(self.part("model").get("name") or self.config.model))
 
     @property
     def task(self) -> str:
@@ -130,12 +131,14 @@ def arrange(runs: Sequence[Run | str | Path]) -> tuple[Group, ...]:
     opened = [run if isinstance(run, Run) else open_run(run) for run in runs]
     for run in opened:
         if not run.is_finished:
-            raise ValueError(f"{shown_path(run.path)} is unfinished (no manifest.json): run it again, or leave it out")
-    reported = [ReportedRun(run, name) for run, name in zip(opened, _names(opened), strict=True)]
+            raise ValueError(
+                f"{run.path.resolve().name} is unfinished (no manifest.json): run it again, or leave it out"
+            )
+    reported = [ReportedRun(run, name) for run, name in zip(opened, names_of(run.path for run in opened), strict=True)]
     groups: dict[tuple[object, ...], list[ReportedRun]] = {}
     for item in reported:
         groups.setdefault(_source(item), []).append(item)
-    titles = _distinct(f"{members[0].model} on {members[0].task}" for members in groups.values())
+    titles = distinct(f"{members[0].model} on {members[0].task}" for members in groups.values())
     return tuple(Group(title, _arms(members)) for title, members in zip(titles, groups.values(), strict=True))
 
 
@@ -161,7 +164,7 @@ def _arms(members: list[ReportedRun]) -> tuple[Arm, ...]:
         for first, second in pairwise(runs):
             if first.config.seed == second.config.seed:
                 raise ValueError(f"{first.name} and {second.name} are the same run (config and seed): pass one of them")
-        result.append(Arm(", ".join([SPOKEN.get(regime, regime), *varied]), tuple(runs)))
+        result.append(Arm(", ".join([SPOKEN.get(regime, f"{regime} (frozen)"), *varied]), tuple(runs)))
     return tuple(result)
 
 
@@ -186,31 +189,3 @@ def canonical_name(name: str) -> str:
             if name == native or name.endswith("." + native):
                 return canonical
     return name
-
-
-def shown_path(path: str | Path) -> str:
-    """A path relative to the current directory, or, when it lies elsewhere, its last part: never an absolute one."""
-    path, here = Path(path).resolve(), Path.cwd().resolve()
-    return path.relative_to(here).as_posix() if path.is_relative_to(here) and path != here else path.name
-
-
-def _shorten(value: Any) -> Any:
-    return shown_path(value) if isinstance(value, str) and Path(value).expanduser().is_absolute() else value
-
-
-def _names(runs: Sequence[Run]) -> list[str]:
-    """One name per run directory: its last part, or as much of its path as tells it from the others."""
-    paths = [run.path.resolve() for run in runs]
-    for path in paths:
-        if paths.count(path) > 1:
-            raise ValueError(f"{path.name} is given twice: pass each run directory once")
-    return _distinct(path.name for path in paths)
-
-
-def _distinct(names: Iterable[str]) -> list[str]:
-    """The names, with " (2)", " (3)" after a name that came before."""
-    result: list[str] = []
-    for name in names:
-        count = sum(1 for earlier in result if earlier == name or earlier.startswith(f"{name} ("))
-        result.append(f"{name} ({count + 1})" if count else name)
-    return result

@@ -54,12 +54,15 @@ def _bytes(figure: Any, kind: str) -> bytes:
     return buffer.getvalue()
 
 
-def _legend(figure: Any, arms: Sequence[Arm], extra: Iterable[Any] = (), columns: int = 3) -> None:
-    """One legend below all panels, where no data can lie."""
+def _legend(figure: Any, arms: Sequence[Arm], extra: Iterable[Any] = ()) -> None:
+    """One legend below all panels, where no data can lie, in as many columns as the longest name allows."""
     from matplotlib.lines import Line2D
 
-    lines = [Line2D([], [], label=label_of(arm), **line_style(i)) for i, arm in enumerate(arms)]
-    figure.legend(handles=[*lines, *extra], loc="outside lower center", ncols=columns, frameon=False, handlelength=3.5)
+    lines = [Line2D([], [], label=label_of(arm, 46), **line_style(i)) for i, arm in enumerate(arms)]
+    handles = [*lines, *extra]
+    longest = max(len(line) for handle in handles for line in handle.get_label().split("\n"))
+    columns = 3 if longest <= 28 else 2
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, handlelength=3.5)
 
 
 def scores_over_epochs(tables: GroupTables) -> Any:
@@ -132,12 +135,14 @@ def _has_zero(lines: pd.DataFrame) -> bool:
 
 
 def word_drift_by_exposure(tables: GroupTables) -> Any:
-    """The distribution of the word rows' drift in each exposure stratum, one panel per arm, at the last epoch."""
+    """Distribution of the word rows' drift by exposure stratum at the last epoch, a panel per arm where any moved."""
     from matplotlib.figure import Figure
 
-    words, arms = tables.words, tables.group.arms
-    if words.empty:
+    words = tables.words
+    arms = [arm for arm in tables.group.arms if tables.has_moved_rows(words, arm)]
+    if not arms:
         return None
+    words = words[words["run"].isin([name for arm in arms for name in arm.names])]
     strata = ordered_strata(words["stratum"])[::-1]
     rows = math.ceil(len(arms) / 3)
     figure = Figure(figsize=(WIDTH, (0.7 + 0.22 * len(strata)) * rows + 0.4), layout="constrained")
@@ -148,12 +153,11 @@ def word_drift_by_exposure(tables: GroupTables) -> Any:
         for y, stratum in enumerate(strata):
             draw_box(panel, y, own.loc[own["stratum"] == stratum, "norm"].to_numpy())
         set_log(panel.axes.xaxis, words["norm"])
-        panel.axes.set(title=label_of(arm), xlabel=f"‖Δ‖ ({MEASURES['norm'].unit})", ylim=(-0.6, len(strata) - 0.4))
-        outer = panel.strip or panel.axes
-        outer.set_yticks(range(len(strata)), strata if place % 3 == 0 else [""] * len(strata))
+        panel.axes.set(title=label_of(arm, 30), xlabel=f"‖Δ‖ ({MEASURES['norm'].unit})", ylim=(-0.6, len(strata) - 0.4))
+        (panel.strip or panel.axes).set_yticks(range(len(strata)), strata if place % 3 == 0 else [""] * len(strata))
         if panel.strip:
             panel.axes.tick_params(left=False, labelleft=False)
-            panel.strip.set(xticks=[0.5], xticklabels=["exactly\n0"], xlim=(0, 1), facecolor="0.95")
+            panel.strip.set(xticks=[0.5], xticklabels=["exactly\n0 (%)"], xlim=(0, 1), facecolor="0.95")
     return figure
 
 
@@ -163,7 +167,7 @@ def position_drift(tables: GroupTables) -> Any:
     from matplotlib.lines import Line2D
 
     positions, arms = tables.positions, tables.group.arms
-    if positions.empty:
+    if not any(tables.has_moved_rows(positions, arm) for arm in arms):
         return None
     name = "position_embeddings"
     drawn = [positions[positions["run"].isin(arm.names)].groupby("position")["norm"].mean() for arm in arms]
@@ -182,5 +186,5 @@ def position_drift(tables: GroupTables) -> Any:
         panel.axes.axvline(longest - 0.5, **REFERENCE)
         (panel.strip or panel.axes).set(xlabel="position", xlim=(-0.02 * end, 1.02 * end))
     label = f"end of the longest training text ({longest:.0f} tokens)"
-    _legend(figure, arms, [Line2D([], [], label=label, **REFERENCE)] if longest == longest else [], columns=2)
+    _legend(figure, arms, [Line2D([], [], label=label, **REFERENCE)] if longest == longest else [])
     return figure

@@ -103,7 +103,8 @@ def _frozen(tables: GroupTables) -> str:
             every = own == [name for name in EMBEDDING_PARAMETERS if arm.has(name)]
             shown = f"all {len(own)} embedding parameters" if every else listing(own) or "no embedding parameter"
             others = len(names) - len(own)
-            parts.append(f"{escape(arm.label)}: {shown}" + (f" and {others} others" if others else ""))
+            more = f" and {others} other{'s' if others > 1 else ''}" if others else ""
+            parts.append(f"under {escape(arm.label)}, {shown}{more}")
     if not parts:
         return ""
     return f"Frozen, and bit-identical before and after training (equal sha256): {'; '.join(parts)}."

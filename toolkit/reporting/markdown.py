@@ -12,7 +12,7 @@ NOT_APPLICABLE = "not applicable"
 UNDEFINED = "undefined"
 
 _SPECIAL = frozenset("\\`*_[]<>|~$&@")
-_NUMERIC = re.compile(rf"([+-]?\d[\d,.]*(e[+-]\d+)?( .*)?|{NOT_APPLICABLE}|{UNDEFINED}( .*)?|)")
+_NUMERIC = re.compile(rf"([+-]?\d[\d,.]*(e[+-]\d+)?( .*)?|{NOT_APPLICABLE}|{UNDEFINED}( .*)?)")
 
 
 def escape(value: object) -> str:
@@ -36,7 +36,8 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     lines = [[escape(cell) if isinstance(cell, str) else number(cell) for cell in row] for row in rows]
     if not lines:
         return f"{NOT_APPLICABLE.capitalize()}: there is nothing to show."
-    rule = ["---:" if all(_NUMERIC.fullmatch(line[i]) for line in lines) else "---" for i in range(len(header))]
+    filled = [[line[i] for line in lines if line[i]] for i in range(len(header))]
+    rule = ["---:" if cells and all(map(_NUMERIC.fullmatch, cells)) else "---" for cells in filled]
     return "\n".join(f"| {' | '.join(line)} |" for line in [[escape(name) for name in header], rule, *lines])
 
 
@@ -68,9 +69,16 @@ def mean_and_sd(values: Iterable[float], digits: int = 3) -> str:
     if not len(defined):
         return f"{UNDEFINED} ({len(array)} of {len(array)})" if len(array) > 1 else UNDEFINED
     text = number(defined.mean(), digits)
-    if len(defined) > 1:
+    if len(defined) > 1 and defined.any():  # 0 in every seed is plain 0
         text += f" ± {number(defined.std(ddof=1), 2)}"
     return text + (f" ({len(array) - len(defined)} undefined)" if len(defined) < len(array) else "")
+
+
+def span(values: Iterable[float]) -> str:
+    """One count, or the least and the greatest of several."""
+    counts = list(values)
+    low, high = int(min(counts)), int(max(counts))
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def p_value(value: float) -> str:

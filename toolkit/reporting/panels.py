@@ -31,20 +31,24 @@ class Panel:
 def panels_of(figure: Any, count: int, columns: int, num_zeros: int, *, is_sideways: bool = False) -> list[Panel]:
     """``count`` panels; each has room for ``num_zeros`` lines of exact zeros below it, or left of it if sideways."""
     columns = min(columns, count)
-    grid = figure.add_gridspec(math.ceil(count / columns), columns)
+    rows = math.ceil(count / columns)
+    if not num_zeros:
+        grid = figure.add_gridspec(rows, columns)
+        return [Panel(figure.add_subplot(grid[i // columns, i % columns]), None) for i in range(count)]
+    # One flat grid: with nested ones the constrained layout gives panels of unequal size.
+    ratios = (1, 18 / columns - 2) if is_sideways else (6, 0.55 * (num_zeros + 1))
+    if is_sideways:
+        grid = figure.add_gridspec(rows, 2 * columns, width_ratios=ratios * columns)
+    else:
+        grid = figure.add_gridspec(2 * rows, columns, height_ratios=ratios * rows)
     panels = []
-    for i in range(count):
-        cell = grid[i // columns, i % columns]
-        if not num_zeros:
-            panels.append(Panel(figure.add_subplot(cell), None))
-        elif is_sideways:
-            inner = cell.subgridspec(1, 2, width_ratios=(1, 6), wspace=0)
-            axes = figure.add_subplot(inner[1])
-            panels.append(Panel(axes, figure.add_subplot(inner[0], sharey=axes)))
+    for row, column in (divmod(i, columns) for i in range(count)):
+        if is_sideways:
+            axes = figure.add_subplot(grid[row, 2 * column + 1])
+            panels.append(Panel(axes, figure.add_subplot(grid[row, 2 * column], sharey=axes)))
         else:
-            inner = cell.subgridspec(2, 1, height_ratios=(6, 0.45 * (num_zeros + 1)), hspace=0.02)
-            axes = figure.add_subplot(inner[0])
-            panels.append(Panel(axes, figure.add_subplot(inner[1], sharex=axes)))
+            axes = figure.add_subplot(grid[2 * row, column])
+            panels.append(Panel(axes, figure.add_subplot(grid[2 * row + 1, column], sharex=axes)))
             axes.tick_params(labelbottom=False)
     return panels
 
@@ -54,9 +58,10 @@ def line_style(index: int) -> dict[str, Any]:
     return {**style, "linewidth": 1.2, "markersize": 4, "markerfacecolor": "white", "markeredgewidth": 1}
 
 
-def label_of(arm: Arm) -> str:
-    seeds = f" [{len(arm.runs)} seeds]" if len(arm.runs) > 1 else ""
-    return textwrap.fill(plain(arm.label) + seeds, 38)
+def label_of(arm: Arm, width: int) -> str:
+    """The name of an arm in lines of at most ``width`` letters."""
+    seeds = f" [{len(arm.runs)}\u00a0seeds]" if len(arm.runs) > 1 else ""
+    return textwrap.fill(plain(arm.label) + seeds, width)
 
 
 def plain(text: str) -> str:
@@ -66,9 +71,9 @@ def plain(text: str) -> str:
 
 def note(panel: Panel, text: str) -> None:
     panel.axes.text(0.5, 0.5, text, transform=panel.axes.transAxes, ha="center", va="center", color="0.35")
-    for axes in (panel.axes, panel.strip):
-        if axes:
-            axes.set(xticks=[], yticks=[])
+    panel.axes.set(xticks=[], yticks=[])
+    if panel.strip:
+        panel.strip.set_visible(False)
 
 
 def draw_over_seeds(axes: Any, table: pd.DataFrame, column: str, **style: Any) -> None:
@@ -85,7 +90,7 @@ def set_epochs(axes: Any, epochs: Iterable[float]) -> None:
         axes.set_xticks(found, [f"{epoch:.3g}" for epoch in found])
     else:
         axes.locator_params(axis="x", integer=True, nbins=6)
-    margin = 0.05 * (found[-1] or 1)
+    margin = 0.07 * (found[-1] or 1)
     axes.set(xlabel="epoch", xlim=(-margin, found[-1] + margin))
 
 
@@ -99,8 +104,8 @@ def draw_zeros(panel: Panel, places: Sequence[Any], is_proven: bool) -> None:
         panel.strip.plot(places[i], np.full(len(places[i]), slot), **style)
     text = "exactly 0" + (": frozen, bit-identical" if is_proven else "") if with_zeros else "none is exactly 0"
     top = max(len(with_zeros), 1)
-    panel.strip.text(0.5, top - 0.1, text, transform=panel.strip.get_yaxis_transform(), ha="center", va="center")
-    panel.strip.set(ylim=(-0.6, top + 0.5), yticks=[], facecolor="0.95")
+    panel.strip.text(0.5, top - 0.05, text, transform=panel.strip.get_yaxis_transform(), ha="center", va="center")
+    panel.strip.set(ylim=(-0.6, top + 0.6), yticks=[], facecolor="0.95")
 
 
 def set_log(axis: Any, values: pd.Series) -> None:
@@ -121,7 +126,14 @@ def draw_box(panel: Panel, y: int, values: Any) -> None:
         style = {"boxprops": line, "whiskerprops": line, "capprops": line, "medianprops": {"color": "#D55E00"}}
         panel.axes.bxp([box], positions=[y], widths=0.6, orientation="horizontal", showfliers=False, **style)
     if panel.strip and len(values):
-        share = f"{100 * (1 - len(moved) / len(values)):.3g} %"
-        panel.strip.text(0.5, y, share, ha="center", va="center", fontsize=6.5)
+        panel.strip.text(0.5, y, _share(len(values) - len(moved), len(values)), ha="center", va="center", fontsize=6)
     at_right = {"xycoords": panel.axes.get_yaxis_transform(), "xytext": (3, 0), "textcoords": "offset points"}
-    panel.axes.annotate(f"n={len(values):,}", (1, y), va="center", fontsize=6.5, **at_right)
+    panel.axes.annotate(f"n={len(values):,}", (1, y), va="center", fontsize=6, **at_right)
+
+
+def _share(part: int, whole: int) -> str:
+    """A percentage that reads 0 or 100 only when it is exactly that."""
+    percent = 100 * part / whole
+    if 0 < percent < 0.1 or 99.9 < percent < 100:
+        return "<0.1" if percent < 50 else ">99.9"
+    return f"{percent:.0f}" if percent in (0, 100) else f"{percent:.1f}"

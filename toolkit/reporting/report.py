@@ -8,10 +8,11 @@ from typing import Any
 import pandas as pd
 
 from toolkit.families import TABLES
-from toolkit.reporting import markdown, provenance, sections
-from toolkit.reporting.arms import Group, arrange, shown_path
+from toolkit.reporting import drift_sections, markdown, provenance, score_sections
+from toolkit.reporting.arms import Group, arrange
 from toolkit.reporting.figures import draw
 from toolkit.reporting.findings import failed_runs, findings
+from toolkit.reporting.naming import shown_path
 from toolkit.reporting.tables import GroupTables, collect, strata_table
 from toolkit.snapshots import files
 from toolkit.snapshots.store import Run
@@ -124,21 +125,23 @@ def _group(tables: GroupTables, prefix: str, figures: Mapping[str, object]) -> d
     usable = tables.comparison[tables.comparison["note"] == ""]
     names = ("scores_over_epochs", "drift_over_epochs", "word_drift_by_exposure", "position_drift")
     has_seeds = any(len(arm.runs) > 1 for arm in tables.group.arms)
-    words, positions, segments = (sections.strata_table(tables, name) for name in TABLES)
+    words, positions, segments = (drift_sections.strata_table(tables, name) for name in TABLES)
     return {
         "title": markdown.escape(tables.group.title),
         "findings": findings(tables),
         "figures": {name: f"figures/{prefix}{name}" if name in figures else "" for name in names},
         "seeds": ", mean ± standard deviation over seeds" if has_seeds else "",
-        "scores": sections.scores_table(tables),
+        "scores": score_sections.scores_table(tables),
         "data": provenance.data_table(tables.group),
-        "ceiling": sections.ceiling_table(tables),
-        "comparison": sections.comparison_table(tables) if len(tables.comparison) else "",
+        "ceiling": score_sections.ceiling_table(tables),
+        "comparison": score_sections.comparison_table(tables) if len(tables.comparison) else "",
         "num_paired_seeds": usable["seed"].nunique(),
-        "differing": sections.other_differences(tables),
-        "drift": sections.drift_table(tables),
+        "caveats": score_sections.caveats(tables),
+        "drift": drift_sections.drift_table(tables),
         "words": words,
+        "still_words": drift_sections.still_arms(tables, tables.words),
         "positions": positions,
+        "still_positions": drift_sections.still_arms(tables, tables.positions),
         "segments": segments,
-        "tokens": sections.token_tables(tables),
+        "tokens": drift_sections.token_tables(tables),
     }

@@ -60,7 +60,9 @@ def _score_table(run: Run) -> Table:
     table = Table("epoch", "train loss", *map(escape, splits), title=f"{score} per epoch")
     for epoch, rows in scores.groupby("epoch"):
         values = rows.set_index("split")[score]
-        table.add_row(f"{epoch:.3g}", _number(rows["train_loss"].iloc[0]), *(_number(values[split]) for split in splits))
+        table.add_row(
+            f"{epoch:.3g}", _number(rows["train_loss"].iloc[0]), *(_number(values[split]) for split in splits)
+        )
     return table
 
 

@@ -14,7 +14,7 @@ from toolkit.reporting.comparison import compare
 LEAD = ("run", "model", "task", "regime", "seed")
 """Leading columns of every table of several runs."""
 
-STRATA = (*WORD_STRATA, *POSITION_STRATA)
+STRATA = tuple(dict.fromkeys((*WORD_STRATA, *POSITION_STRATA)))
 """Strata in the order of every table; segments follow in the order of their rows."""
 
 NUM_TOP_TOKENS = 20
@@ -54,6 +54,11 @@ class GroupTables:
         """Lines of one parameter in every run of an arm at its last epoch, by stratum, measure and statistic."""
         lines = self.drift[self.drift["run"].isin(arm.names) & (self.drift["parameter"] == parameter)]
         return at_last_epoch(lines)
+
+    @staticmethod
+    def has_moved_rows(rows: pd.DataFrame, arm: Arm) -> bool:
+        """Whether any row of an arm (of ``words`` or ``positions``) is not exactly as before."""
+        return not rows.empty and bool((rows.loc[rows["run"].isin(arm.names), "norm"] > 0).any())
 
 
 def collect(group: Group) -> GroupTables:

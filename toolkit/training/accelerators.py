@@ -39,11 +39,16 @@ def build_accelerator(config: RunConfig) -> Any:
     AcceleratorState._reset_state()
     logging_dir = str(Path(config.output_dir) / "trackers")
     accelerator = Accelerator(
+        # Without this, processes that torchrun starts on a machine without a GPU do not find each other.
+        cpu=not torch.accelerator.is_available(),
         mixed_precision=resolve_precision(config.precision),
         gradient_accumulation_steps=config.gradient_accumulation_steps,
         log_with=config.log_with,
         project_config=ProjectConfiguration(project_dir=logging_dir, logging_dir=logging_dir),
     )
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    if world_size != accelerator.num_processes:
+        raise ValueError(f"{world_size} processes were launched, but Accelerate sees {accelerator.num_processes}")
     num_parts = accelerator.num_processes * config.gradient_accumulation_steps
     if config.batch_size % num_parts:
         raise ValueError(

@@ -1,0 +1,56 @@
+"""Question: on SST-2, how far do the embeddings move, and is feature extraction as good as fine-tuning?
+
+Three regimes of the embedded BERT on 20,000 training rows of SST-2, three epochs, scored on dev, test and two
+out-of-distribution test sets. Hypothesis: full fine-tuning beats feature extraction by several points, and freezing the
+embeddings costs nothing that can be seen.
+
+    python experiments/sst2_three_regimes.py --data ../shared/data --out reports/sst2_three_regimes
+
+The data are not part of this repository: DATA holds sst2/{train,dev,test}.tsv, uci_yelp/all.tsv and uci_amazon/all.tsv
+with the columns text and label. Finished runs are kept, so that the command can be repeated after an interruption.
+"""
+
+import argparse
+from pathlib import Path
+
+from toolkit.config import RunConfig
+
+REGIMES = ("none", "embeddings", "backbone")
+
+
+def list_configs(data: Path, seeds: int) -> list[RunConfig]:
+    """Regimes x seeds; the seed also draws the 20,000 rows."""
+    return [
+        RunConfig(
+            freeze=regime,
+            seed=seed,
+            train_file=f"{data}/sst2/train.tsv",
+            validation_file=f"{data}/sst2/dev.tsv",
+            test_file=(
+                f"test={data}/sst2/test.tsv",
+                f"yelp={data}/uci_yelp/all.tsv",
+                f"amazon={data}/uci_amazon/all.tsv",
+            ),
+            max_train_examples=20_000,
+        )
+        for seed in range(seeds)
+        for regime in REGIMES
+    ]
+
+
+def main() -> None:
+    """Run what is missing and write the report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the report")
+    parser.add_argument("--seeds", type=int, default=1, help="seeds per regime (default: 1)")
+    arguments = parser.parse_args()
+    from toolkit.pipeline import finetune, find_finished
+    from toolkit.reporting.report import write_report
+
+    runs = [find_finished(config) or finetune(config) for config in list_configs(arguments.data, arguments.seeds)]
+    print(f"Report: {write_report(runs, arguments.out, title='Three regimes on SST-2')}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,212 @@
+"""Every source of data gives the same kind of Task; every reason to refuse data is found."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from toolkit.config import RunConfig
+from toolkit.data.builtin import BUILTIN_TASKS
+from toolkit.data.files import READERS, read_file
+from toolkit.data.hub_datasets import GLUE
+from toolkit.data.labels import encode_labels
+from toolkit.data.tasks import TASKS, load_task, task_name
+
+TEXTS = ['a "quoted" word', "tab-free, comma", "naïve café", "null", "NaN", "None"]
+LABELS = ["yes", "no", "yes", "no", "yes", "no"]
+
+
+def write(frame: pd.DataFrame, path: Path) -> Path:
+    if path.suffix == ".tsv":
+        rows = [frame.columns.tolist(), *frame.to_numpy().tolist()]
+        path.write_text("\n".join("\t".join(map(str, row)) for row in rows) + "\n", encoding="utf-8")
+    elif path.suffix == ".csv":
+        frame.to_csv(path, index=False)
+    elif path.suffix == ".jsonl":
+        path.write_text("\n".join(json.dumps(row) for row in frame.to_dict("records")), encoding="utf-8")
+    else:
+        frame.to_parquet(path)
+    return path
+
+
+@pytest.mark.parametrize("suffix", READERS)
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [(LABELS, LABELS), ([0, 1, 0, 1, 2, 0], [0, 1, 0, 1, 2, 0]), ([0.5, 1.0, 2.5, 0.0, 1.5, 3.0], None)],
+    ids=["strings", "integers", "floats"],
+)
+def test_every_kind_of_file_reads_alike(suffix: str, labels: list[Any], expected: Any, tmp_path: Path) -> None:
+    path = write(pd.DataFrame({"text": TEXTS, "label": labels}), tmp_path / f"data{suffix}")
+    split = read_file(path, (), "label")
+    assert [text for (text,) in split.texts] == TEXTS  # no quoting, and the word "NaN" is a word
+    assert split.labels == (expected or labels)
+    assert all(type(a) is type(b) for a, b in zip(split.labels or [], expected or labels, strict=True))
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_a_missing_text_is_refused(suffix: str, tmp_path: Path) -> None:
+    path = write(pd.DataFrame({"text": ["fine", None], "label": [0, 1]}), tmp_path / f"data{suffix}")
+    config = RunConfig(train_file=str(path), validation_file=str(path))
+    with pytest.raises(ValueError, match=r"split 'train', row 2: a text is missing \(NaN\)"):
+        load_task(config)
+
+
+def test_a_short_row_of_a_table_is_a_missing_text(tmp_path: Path) -> None:
+    path = tmp_path / "data.tsv"
+    path.write_text("label\ttext\n0\tfine\n1\n")
+    with pytest.raises(ValueError, match=r"row 2: a text is missing|row 2: the text is empty"):
+        load_task(RunConfig(train_file=str(path), validation_file=str(path)))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("data.tsv", b"", r"cannot read .*data\.tsv"),
+        ("data.csv", b'text,label\n"open,1\n', r"cannot read .*data\.csv"),
+        ("data.jsonl", b'{"text": "a", "label": 1}\n{"text": \n', r"line 2 is not JSON"),
+        ("data.jsonl", b'["a", 1]\n', r"line 1 must be an object"),
+        ("data.parquet", b"not parquet", r"cannot read .*data\.parquet"),
+        ("data.tsv", b"text\tlabel\n\xff\xfe\t1\n", r"cannot read .*data\.tsv: .*utf-8"),
+        ("data.txt", b"text\n", r"unknown kind of data file '\.txt'"),
+        (
+            "data.tsv",
+            b"words\tlabel\na\t1\n",
+            r"has no column text or sentence: pass --text-columns \(it has: words, label\)",
+        ),
+    ],
+)
+def test_unreadable_files(name: str, content: bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=message) as error:
+        read_file(path, (), "label")
+    assert "\n" not in str(error.value)
+
+
+def test_labels_are_ordered_as_numbers_or_letters() -> None:
+    assert encode_labels({"train": [10, 9, 2, 10]}).names == ("2", "9", "10")
+    assert encode_labels({"train": ["b", "a"]}).names == ("a", "b")
+    encoded = encode_labels({"train": [10, 9, 2], "validation": [2, 10], "test": [None, None]})
+    assert encoded.labels["validation"].tolist() == [0, 2]  # type: ignore[union-attr]
+    assert encoded.labels["test"] is None
+
+
+def test_regression_keeps_its_targets() -> None:
+    encoded = encode_labels({"train": [0.0, 2.5], "validation": [1.0, 3]})
+    assert encoded.kind == "regression"
+    assert encoded.labels["validation"].tolist() == [1.0, 3.0]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ({"train": [1, 1]}, "every training label is 1"),
+        ({"train": ["a", "a"]}, "every training label is 'a'"),
+        ({"train": [0.5, 0.5]}, "every training label is 0.5"),
+        ({"train": None}, "'train' has no labels"),
+        ({"train": [0, 1], "validation": None}, "'validation' has no labels"),
+        ({"train": [0, 1], "validation": [2]}, "'validation' has the label 2, which training lacks"),
+        ({"train": [0, 1], "test": [0, None]}, "'test', row 2: the label is missing"),
+        ({"train": [0.1, 0.2], "validation": ["x"]}, "labels that are no numbers"),
+        ({"train": [0.1, 0.2], "validation": [float("inf")]}, "infinite"),
+        ({"train": list(range(2000))}, "2000 distinct labels"),
+    ],
+)
+def test_labels_that_cannot_be_learned(raw: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        encode_labels(raw)
+
+
+def test_names_of_file_tasks(tmp_path: Path) -> None:
+    (tmp_path / "reviews").mkdir()
+    for name, expected in (("reviews/train.tsv", "reviews"), ("reviews/spring.csv", "spring")):
+        assert task_name(RunConfig(train_file=str(tmp_path / name))) == expected
+
+
+def test_max_train_examples_draws_with_the_seed() -> None:
+    full, small, again, other = (
+        load_task(RunConfig(max_train_examples=n, seed=seed)).splits["train"]
+        for n, seed in ((None, 0), (100, 0), (100, 0), (100, 1))
+    )
+    assert len(full) == 2000
+    assert small.ids.tolist() == again.ids.tolist() != other.ids.tolist()
+    assert small.texts == tuple(full.texts[i] for i in small.ids)
+    assert small.labels.tolist() == full.labels[small.ids].tolist()  # type: ignore[union-attr, index]
+
+
+@pytest.mark.parametrize("name", BUILTIN_TASKS)
+def test_builtin_tasks_load(name: str) -> None:
+    task = load_task(RunConfig(task=name))
+    assert list(task.splits) == ["train", "validation", "test", "ood"]
+    assert task.reported_split == "validation"
+    assert task.carrier
+
+
+def hub_dataset(name: str) -> Any:
+    """What the hub's parquet repository of a GLUE task holds, in small."""
+    import datasets
+
+    columns = GLUE[name].text_columns
+    names = {"mnli": ["entailment", "neutral", "contradiction"]}.get(name, ["no", "yes"])
+    label = datasets.Value("float32") if name == "stsb" else datasets.ClassLabel(names=names)
+    features = datasets.Features(
+        {**{c: datasets.Value("string") for c in columns}, "label": label, "idx": datasets.Value("int32")}
+    )
+
+    def split(has_labels: bool) -> Any:
+        labels = [float(i % 3) if name == "stsb" else i % len(names) for i in range(6)] if has_labels else [-1] * 6
+        rows = {c: [f"{c} {i}" for i in range(6)] for c in columns}
+        return datasets.Dataset.from_dict({**rows, "label": labels, "idx": list(range(6))}, features=features)
+
+    kinds = ["test_matched", "test_mismatched", "train", "validation_matched", "validation_mismatched"]
+    splits = kinds if name == "mnli" else ["test", "train", "validation"]
+    return datasets.DatasetDict({k: split(not k.startswith("test")) for k in splits})
+
+
+@pytest.mark.parametrize("name", GLUE)
+def test_glue_tasks_through_the_real_library(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hub is replaced by tables of its form; everything after the download is the real code."""
+    import datasets
+
+    asked: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(datasets, "load_dataset", lambda *a, **_: asked.append(a) or hub_dataset(name))
+    task = load_task(RunConfig(task=name))
+    assert asked == [("nyu-mll/glue", name)]
+    assert next(iter(task.splits)) == "train"
+    assert task.kind == ("regression" if name == "stsb" else "classification")
+    assert task.score == {"cola": "matthews", "stsb": "pearson"}.get(name, "accuracy")
+    assert all(split.labels is None for k, split in task.splits.items() if k.startswith("test"))
+    validations = [k for k in task.splits if k.startswith("validation")]
+    assert len(validations) == (2 if name == "mnli" else 1)
+    assert task.reported_split == validations[0]
+    assert len(task.splits["train"].texts[0]) == len(GLUE[name].text_columns)
+
+
+def test_a_dataset_without_validation_holds_out_a_tenth(monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    rows = {"text": [f"text {i}" for i in range(40)], "label": [i % 2 for i in range(40)]}
+    made = datasets.DatasetDict(train=datasets.Dataset.from_dict(rows), unsupervised=datasets.Dataset.from_dict(rows))
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: made)
+    task = load_task(RunConfig(dataset="owner/name"))
+    assert {k: len(s) for k, s in task.splits.items()} == {"train": 36, "validation": 4}
+    texts = {t for s in task.splits.values() for t in s.texts}
+    assert len(texts) == 40
+    assert task.name == "name"
+
+
+def test_every_task_has_a_reader() -> None:
+    assert list(TASKS) == [*BUILTIN_TASKS, *GLUE]
+
+
+def test_columns_by_name(tmp_path: Path, tiny_files: Callable[[str], dict[str, Any]]) -> None:
+    config = RunConfig(**tiny_files("pair"))
+    first = load_task(config).splits["train"].texts[0]
+    swapped = load_task(replace(config, text_columns=("other", "text"))).splits["train"].texts[0]
+    assert first == swapped[::-1]
+    assert np.array_equal(load_task(config).splits["train"].ids, np.arange(64))

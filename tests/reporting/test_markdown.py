@@ -1,0 +1,85 @@
+"""Whatever text goes in, no markup comes out; numbers say what they are."""
+
+import html
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit.reporting import markdown
+
+
+@given(st.text())
+def test_escaped_text_is_inert_and_one_line(text):
+    escaped = markdown.escape(text)
+    assert not re.search(r"[\\`*\[\]<>|~$@\n\r\x00-\x1f\x7f]", escaped)
+    assert re.sub(r"&#\d+;", "", escaped).count("&") == 0
+    assert not re.search(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", escaped)
+
+
+@given(st.text(st.characters(categories=("L", "N", "P", "S"))))
+def test_visible_text_survives(text):
+    assert html.unescape(markdown.escape(text)) == text
+
+
+@given(st.lists(st.text(max_size=8), min_size=1, max_size=4))
+def test_a_table_keeps_its_shape(cells):
+    for line in markdown.table(["a"] * len(cells), [cells]).split("\n"):
+        assert line.count("|") == len(cells) + 1
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "not applicable"),
+        (float("nan"), "undefined"),
+        (0.0, "0"),
+        (0, "0"),
+        (1234567, "1,234,567"),
+        (np.int64(7), "7"),
+        (0.12345, "0.123"),
+        (12.345, "12.3"),
+        (123.45, "123"),
+        (1234.5, "1,234"),
+        (-0.5, "-0.500"),
+        (1.234e-7, "1.23e-07"),
+        (float("inf"), "inf"),
+        (True, "yes"),
+    ],
+)
+def test_numbers(value, text):
+    assert markdown.number(value) == text
+
+
+def test_mean_and_sd():
+    nan = float("nan")
+    assert markdown.mean_and_sd([]) == "not applicable"
+    assert markdown.mean_and_sd([0.5]) == "0.500"
+    assert markdown.mean_and_sd([nan]) == "undefined"
+    assert markdown.mean_and_sd([nan, nan]) == "undefined (2 of 2)"
+    assert markdown.mean_and_sd([1.0, 3.0, nan]) == "2.00 ± 1.4 (1 undefined)"
+    assert markdown.mean_and_sd([0.0, 0.0]) == "0"
+
+
+def test_no_backtick_ends_a_code_block():
+    block = markdown.code_block(["echo '```'", "````"])
+    fence = block.split("bash")[0]
+    assert set(fence) == {"`"}
+    assert block.count(fence) == 2
+
+
+def test_p_values_and_listings():
+    assert [markdown.p_value(p) for p in (0.0001, 0.0314, 1.0, float("nan"))] == [
+        "p < 0.001",
+        "p = 0.031",
+        "p = 1.000",
+        "undefined",
+    ]
+    assert [markdown.listing(names) for names in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == [
+        "",
+        "a",
+        "a and b",
+        "a, b and c",
+    ]

@@ -1,0 +1,248 @@
+"""A report is complete, agrees with the analysis, is inert whatever the vocabulary holds, and is the same twice."""
+
+import html
+import re
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from toolkit.analysis.drift import measure_drift, measure_rows
+from toolkit.analysis.measures import MEASURES
+from toolkit.reporting.report import write_report
+
+FIGURES = ("scores_over_epochs", "drift_over_epochs", "word_drift_by_exposure", "position_drift")
+TABLES = ("drift", "scores", "baselines", "comparison", "strata", "positions", "tokens")
+LEAD = ["run", "model", "task", "regime", "seed"]
+
+
+@pytest.fixture
+def runs(make_run):
+    return [make_run(regime, right=right) for regime, right in (("none", 0.9), ("embeddings", 0.8), ("backbone", 0.7))]
+
+
+def section(text: str, title: str) -> str:
+    return text.split(f"\n## {title}")[1].split("\n## ")[0]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_every_file_is_there_and_valid(runs):
+    report = write_report(runs, "out")
+    assert report == Path("out/report.md")
+    names = {f"figures/{name}.{kind}" for name in FIGURES for kind in ("png", "svg")}
+    assert set(contents(Path("out"))) == {"report.md", *names, *(f"tables/{name}.csv" for name in TABLES)}
+    for name in FIGURES:
+        with Image.open(f"out/figures/{name}.png") as image:
+            image.load()
+            assert image.width > 1000
+            assert len(image.convert("L").getcolors(256) or range(257)) > 8
+        root = ElementTree.parse(f"out/figures/{name}.svg").getroot()
+        assert root.tag.endswith("svg")
+        assert any(element.tag.endswith("text") for element in root.iter())
+    for link in re.findall(r"\]\((figures/[^)]*)\)", report.read_text()):
+        assert (Path("out") / link).is_file()
+
+
+def test_sections_are_in_order(runs):
+    headings = re.findall(r"^## (.*)$", write_report(runs, "out").read_text(), re.M)
+    assert headings == [
+        "Main findings",
+        "How to make this again",
+        "Runs",
+        "Scores",
+        "Comparison",
+        "Drift of each parameter",
+        "Word rows, seen and never seen",
+        "Positions",
+        "Segments",
+        "Tokens that moved most",
+        "Definitions",
+        "Versions and hashes",
+    ]
+
+
+def test_tables_agree_with_measure_drift(runs):
+    write_report(runs, "out")
+    table = pd.read_csv("out/tables/drift.csv")
+    assert list(table.columns[:5]) == LEAD
+    for run in runs:
+        own = table[table["run"] == run.path.name].drop(columns=LEAD).reset_index(drop=True)
+        expected = measure_drift(run.trajectory)
+        assert list(own.columns) == list(expected.columns)
+        np.testing.assert_array_equal(own["value"], expected["value"])
+    tokens = pd.read_csv("out/tables/tokens.csv", keep_default_na=False)
+    rows = measure_rows(runs[0].trajectory, "word_embeddings", 3)
+    seen = rows[rows["num_steps"] > 0].sort_values("norm", ascending=False).head(20)
+    assert list(tokens.loc[tokens["ranking"] == "norm", "token"]) == list(seen["token"])
+    strata = pd.read_csv("out/tables/strata.csv")
+    line = strata[(strata["regime"] == "none") & (strata["stratum"] == "seen in 1 step")].iloc[0]
+    assert line["norm_median"] == pytest.approx(rows.loc[rows["stratum"] == "seen in 1 step", "norm"].median())
+
+
+def test_numbers_in_the_text_agree(runs):
+    text = write_report(runs, "out").read_text()
+    drift = measure_drift(runs[0].trajectory)
+    last = drift[(drift["epoch"] == 3) & (drift["stratum"] == "whole parameter") & (drift["measure"] == "relative")]
+    wide = last.pivot(index="parameter", columns="statistic", values="value")
+    rows = [line.split(" | ") for line in section(text, "Drift of each").split("\n") if "full fine-tuning" in line]
+    assert len(rows) == 5
+    for row in rows:
+        values = wide.loc[row[0].removeprefix("| ")]
+        assert float(row[2]) == pytest.approx(values["value"], rel=0.01)
+        assert float(row[3]) == pytest.approx(values["reinitialised"], rel=0.01)
+    assert section(text, "Drift of each").count("0 (bit-identical)") == 10
+
+
+def test_hostile_tokens_are_inert(runs):
+    text = write_report(runs, "out").read_text()
+    tokens = section(text, "Tokens that moved most")
+    assert "<script>" not in text
+    assert "&#60;script&#62;" in tokens
+    assert "a&#124;b" in tokens
+    assert "&#96;tick&#96;" in tokens
+    assert "\u202e" not in text
+    for line in tokens.split("\n"):
+        if line.startswith("|"):
+            assert line.count("|") == 10
+    assert {"<script>", "a|b", "`tick`"} <= {html.unescape(c.strip()) for c in tokens.split("|")}
+
+
+def test_no_absolute_path_and_no_sentence(make_run, tmp_path):
+    config = {"train_file": str(tmp_path / "deep" / "train.csv"), "validation_file": "/secret/place/dev.csv"}
+    run = make_run(model="/secret/models/mine", config=config)
+    text = write_report([run.path], tmp_path / "out", title="A <b>title</b>").read_text()
+    assert "/secret" not in text
+    assert str(tmp_path) not in text
+    assert not re.search(r"(?<![\w.)/<])/(?:[\w.-]+/)+", text)
+    commands = section(text, "How to make")
+    assert "--train-file deep/train.csv --validation-file dev.csv" in commands
+    assert f"python -m toolkit report runs/{run.path.name} --out out --title 'A <b>title</b>'" in commands
+    assert text.startswith("# A &#60;b&#62;title&#60;/b&#62;\n")
+    for table in Path("out/tables").iterdir():
+        assert "/secret" not in table.read_text()
+
+
+def test_same_runs_same_bytes(runs):
+    write_report(runs, "out")
+    first = contents(Path("out"))
+    Path("out/notes.txt").write_text("mine")
+    write_report(runs, "out")
+    assert contents(Path("out")) == {**first, "notes.txt": b"mine"}
+
+
+def test_a_user_style_changes_nothing(runs):
+    import matplotlib
+
+    write_report(runs, "out")
+    first = contents(Path("out"))
+    with matplotlib.rc_context({"font.size": 30, "axes.grid": True, "savefig.dpi": 50}):
+        before = dict(matplotlib.rcParams)
+        write_report(runs, "out")
+        assert dict(matplotlib.rcParams) == before
+    assert contents(Path("out")) == first
+
+
+def test_a_model_without_segments(make_run):
+    runs = [make_run(regime, lacking=("token_type_embeddings",)) for regime in ("none", "backbone")]
+    text = write_report(runs, "out").read_text()
+    assert "Not applicable: this model has no token_type_embeddings." in section(text, "Segments")
+    lines = [line for line in section(text, "Drift of each").split("\n") if line.startswith("| token_type_embeddings")]
+    assert len(lines) == 2
+    assert all(line.count("not applicable") == 4 for line in lines)
+
+
+def test_a_manifest_that_says_almost_nothing(make_run):
+    absent = dict.fromkeys(("regime", "frozen", "model", "task", "convex_ceiling", "cost", "versions", "devices"))
+    runs = [
+        make_run(regime, facts=absent | {"num_processes": None, "precision": None}) for regime in ("none", "backbone")
+    ]
+    text = write_report(runs, "out").read_text()
+    assert "not recorded" in text
+    assert "bit-identical" not in section(text, "Drift of each")
+    assert "McNemar" in section(text, "Comparison")
+    assert "None" not in text
+
+
+def test_without_exposure(make_run):
+    text = write_report([make_run(has_exposure=False)], "out").read_text()
+    assert "Not applicable: exposure was not recorded." in section(text, "Tokens")
+    assert "exposure unknown" in section(text, "Word rows")
+
+
+def test_undefined_values_are_counted(runs):
+    words = section(write_report(runs, "out").read_text(), "Word rows")
+    (line,) = [line for line in words.split("\n") if line.startswith("| &#91;PAD&#93; | none")]
+    assert line.count("undefined (1 of 1 rows)") == 3
+
+
+def test_two_tasks_have_their_own_sections(make_run):
+    runs = [make_run(task=task, is_regression=task == "grades") for task in ("toy", "grades")]
+    text = write_report(runs, "out").read_text()
+    assert "## Scores: tiny on toy" in text
+    assert "## Scores: tiny on grades" in text
+    assert Path("out/figures/2-tiny-on-grades_drift_over_epochs.png").exists()
+    assert "pearson" in section(text, "Scores: tiny on grades")
+    assert set(pd.read_csv("out/tables/scores.csv")["task"]) == {"toy", "grades"}
+
+
+def test_seeds_are_averaged_and_failures_flagged(make_run):
+    runs = [make_run("none", seed, right=right) for seed, right in enumerate((0.9, 0.8, 0.2))]
+    text = write_report(runs, "out").read_text()
+    last = [run.scores.query("epoch == 3 and split == 'validation'")["accuracy"].iloc[0] for run in runs]
+    (line,) = [line for line in section(text, "Scores").split("\n") if line.startswith("| validation | accuracy")]
+    assert f"→ {np.mean(last):.3f} ± {np.std(last, ddof=1):.2g}" in line
+    assert "(failed: 1 of 3)" in line
+    assert section(text, "Runs").count("| failed |") == 1
+
+
+def test_comparison_says_what_p_covers(make_run, runs):
+    text = section(write_report(runs, "out").read_text(), "Comparison")
+    assert "With one seed the p value covers the items only, not the seeds" in text
+    more = [make_run(regime, 1) for regime in ("none", "embeddings", "backbone")]
+    text = section(write_report([*runs, *more], "out").read_text(), "Comparison")
+    assert "Each p value belongs to one seed" in text
+    assert "mean of 2" in text
+
+
+def test_every_measure_is_defined(runs):
+    text = section(write_report(runs, "out").read_text(), "Definitions")
+    for name, measure in MEASURES.items():
+        assert f"| {name} | {measure.unit} |" in text
+
+
+def test_refusals(runs, make_run):
+    with pytest.raises(ValueError, match="no runs"):
+        write_report([], "out")
+    with pytest.raises(ValueError, match="unfinished"):
+        write_report([*runs, make_run(seed=9, is_finished=False)], "out")
+    with pytest.raises(ValueError, match="given twice"):
+        write_report([runs[0], runs[0].path], "out")
+    with pytest.raises(ValueError, match="would lie inside the run"):
+        write_report(runs, runs[0].path / "report")
+    Path("file").write_text("")
+    with pytest.raises(ValueError, match="is a file"):
+        write_report(runs, "file")
+    assert not Path("out").exists()
+
+
+def test_reporting_needs_no_model():
+    code = "import sys, toolkit.reporting.report as r; print(*sorted(m for m in sys.modules if '.' not in m))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"torch", "transformers", "accelerate", "datasets", "matplotlib"} & set(run.stdout.split())
+
+
+def test_pyplot_is_never_imported(runs):
+    code = (
+        "import sys; from toolkit.reporting.report import write_report; "
+        f"write_report({[str(run.path) for run in runs]!r}, 'out'); print('matplotlib.pyplot' in sys.modules)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "False"

@@ -1,0 +1,190 @@
+"""The seam: what is written is read back bit for bit, lazily, or refused with one clear line."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from safetensors.numpy import load_file
+
+from toolkit.config import RunConfig
+from toolkit.snapshots.exposure import Exposure, StepRows, TableExposure
+from toolkit.snapshots.files import atomic_path, map_tensor, read_header, sha256_of_array, write_tensors
+from toolkit.snapshots.optimizer_log import OptimizerLog
+from toolkit.snapshots.snapshot import Vocabulary
+from toolkit.snapshots.store import RunWriter, open_run, start_run, verify_run
+
+RNG = np.random.default_rng(0)
+WORDS, POSITIONS = RNG.normal(size=(7, 4)).astype(np.float32), RNG.normal(size=(3, 4)).astype(np.float32)
+
+
+def write_run(path: Path) -> RunWriter:
+    """Four snapshots: words move once and then return to where they were; positions never move."""
+    writer = start_run(path)
+    writer.write_config(RunConfig())
+    writer.write_vocabulary(Vocabulary(("[PAD]", "a", "<b>", "ü", "", "", ""), frozenset({0}), 0))
+    for epoch, words in enumerate((WORDS, WORDS + 1, WORDS + 1, WORDS)):
+        writer.write_snapshot(epoch, epoch * 10, {"word_embeddings": words, "position_embeddings": POSITIONS})
+    return writer
+
+
+def test_snapshots_come_back_and_equal_tensors_are_stored_once(tmp_path: Path) -> None:
+    write_run(tmp_path / "run").finish({})
+    run = open_run(tmp_path / "run")
+    assert run.is_finished
+    for snapshot, words in zip(run.trajectory, (WORDS, WORDS + 1, WORDS + 1, WORDS), strict=True):
+        np.testing.assert_array_equal(snapshot.tensors["word_embeddings"], words)
+        np.testing.assert_array_equal(snapshot.tensors["position_embeddings"], POSITIONS)
+    stored = [set(load_file(path)) for path in sorted((run.path / "snapshots").iterdir())]
+    assert stored == [{"word_embeddings", "position_embeddings"}, {"word_embeddings"}, set(), set()]
+    assert run.trajectory.parameters == ("word_embeddings", "position_embeddings")
+    assert run.trajectory.at(2).step == 20
+    with pytest.raises(ValueError, match=r"no snapshot of epoch 9; at hand: 0, 1, 2, 3"):
+        run.trajectory.at(9)
+    assert run.vocabulary.tokens[2:4] == ("<b>", "ü")
+
+
+def test_tensors_are_memory_mapped_and_read_only(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    tensor = open_run(tmp_path / "run").trajectory.at(0).tensors["word_embeddings"]
+    assert isinstance(tensor, np.memmap)
+    with pytest.raises(ValueError, match="read-only"):
+        tensor[0] = 0
+
+
+@given(
+    hnp.arrays(
+        st.sampled_from([np.float32, np.float64, np.int32, np.int64, np.float16]),
+        hnp.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=5),
+    )
+)
+def test_mapping_agrees_with_the_library(tmp_path_factory: pytest.TempPathFactory, array: np.ndarray) -> None:
+    """safetensors' own reader is the oracle."""
+    path = tmp_path_factory.mktemp("t") / "x.safetensors"
+    write_tensors(path, {"a": array, "b": array[::-1]}, {"k": "v"})
+    metadata, entries = read_header(path)
+    assert metadata == {"k": "v"}
+    for name, expected in load_file(path).items():
+        found = map_tensor(path, entries[name])
+        assert found.dtype == expected.dtype
+        assert found.tobytes() == expected.tobytes()
+
+
+def test_a_torn_file_is_refused(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run").path / "snapshots" / "epoch-000.safetensors"
+    whole = path.read_bytes()
+    for cut in (0, 4, 20, 100, len(whole) - 1):
+        path.write_bytes(whole[:cut])
+        with pytest.raises(ValueError, match="is not a whole safetensors file"):
+            open_run(tmp_path / "run").trajectory  # noqa: B018
+    path.unlink()
+    run = open_run(tmp_path / "run")
+    with pytest.raises(ValueError, match=r"keeps position_embeddings in epoch-000.safetensors, which is missing"):
+        run.trajectory.snapshots[0].tensors["position_embeddings"]
+
+
+def test_a_write_is_whole_or_absent(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_text("old")
+    with pytest.raises(RuntimeError), atomic_path(path) as temporary:
+        temporary.write_text("half")
+        raise RuntimeError
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["x"]
+
+
+def test_a_finished_run_is_refused_an_unfinished_one_starts_again(tmp_path: Path) -> None:
+    writer = write_run(tmp_path / "run")
+    assert not open_run(tmp_path / "run").is_finished
+    start_run(tmp_path / "run")
+    assert not list((tmp_path / "run").iterdir())
+    writer = write_run(tmp_path / "run")
+    writer.finish({})
+    with pytest.raises(ValueError, match="--overwrite"):
+        start_run(tmp_path / "run")
+    start_run(tmp_path / "run", overwrite=True)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="is a file where a run directory should go"):
+        start_run(tmp_path / "file")
+
+
+def test_verify_finds_a_single_flipped_bit(tmp_path: Path) -> None:
+    write_run(tmp_path / "run").finish({})
+    assert verify_run(tmp_path / "run") == []
+    path = tmp_path / "run" / "snapshots" / "epoch-001.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(bytes(content))
+    assert verify_run(tmp_path / "run") == ["changed: snapshots/epoch-001.safetensors"]
+
+
+def test_formats_that_are_not_ours_are_refused(tmp_path: Path) -> None:
+    write_run(tmp_path / "run").finish({})
+    manifest = tmp_path / "run" / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format": 99}))
+    with pytest.raises(ValueError, match="newer format"):
+        open_run(tmp_path / "run").manifest  # noqa: B018
+    write_tensors(tmp_path / "run" / "snapshots" / "epoch-000.safetensors", {"word_embeddings": WORDS}, {"format": "9"})
+    with pytest.raises(ValueError, match="has format '9', this toolkit reads '1'"):
+        open_run(tmp_path / "run").trajectory  # noqa: B018
+
+
+def test_folders_that_are_no_runs(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no run directory at"):
+        open_run(tmp_path / "gone")
+    with pytest.raises(ValueError, match="is not a run directory"):
+        open_run(tmp_path)
+
+
+def test_hashes_tell_zero_signs_shapes_and_types_apart() -> None:
+    """Bit-identical means bits: -0.0 is not 0.0, and a NaN equals itself."""
+    arrays = [np.zeros(4, np.float32), -np.zeros(4, np.float32), np.zeros((2, 2), np.float32), np.zeros(4, np.int32)]
+    assert len({sha256_of_array(array) for array in arrays}) == 4
+    nan = np.array([np.nan], np.float32)
+    assert sha256_of_array(nan) == sha256_of_array(nan.copy())
+    wide = np.arange(12, dtype=np.float32).reshape(3, 4)
+    assert sha256_of_array(wide.T) == sha256_of_array(np.ascontiguousarray(wide.T))
+
+
+steps_of = st.lists(st.lists(st.integers(0, 9), max_size=12), max_size=8)
+
+
+@given(steps_of, st.integers(0, 8))
+def test_exposure_against_a_count_by_hand(steps: list[list[int]], last: int) -> None:
+    made = []
+    for tokens in steps:
+        rows, counts = np.unique(np.array(tokens, np.int32), return_counts=True)
+        made.append(StepRows(rows.astype(np.int32), counts.astype(np.int32), np.ones(len(rows), np.float32)))
+    table = TableExposure.from_steps(made)
+    table = Exposure.from_tensors(Exposure({"word_embeddings": table}).to_tensors()).tables["word_embeddings"]
+    taken = steps[:last]
+    for row in range(10):
+        assert table.step_counts(10, last)[row] == sum(row in tokens for tokens in taken)
+        assert table.token_counts(10, last)[row] == sum(tokens.count(row) for tokens in taken)
+        assert table.last_steps(10, last)[row] == max((i for i, t in enumerate(taken, 1) if row in t), default=0)
+    assert table.num_steps == len(steps)
+
+
+def test_optimizer_log_round_trip() -> None:
+    log = OptimizerLog(
+        algorithm="torch.optim.AdamW",
+        is_fused=True,
+        betas=(0.9, 0.999),
+        eps=1e-8,
+        weight_decay={"word_embeddings": 0.01, "head.bias": 0.0},
+        learning_rates=np.array([1e-5, np.nan]),
+        head_learning_rates=np.array([1 / 3, 2e-3]),
+        clipping_factors=np.array([1.0, 0.1]),
+        precision="bf16",
+    )
+    again = OptimizerLog.from_json(log.to_json())
+    for name in ("learning_rates", "head_learning_rates", "clipping_factors"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(log, name))
+    assert again.weight_decay == log.weight_decay
+    assert "NaN" not in log.to_json()
+    with pytest.raises(ValueError, match="another format"):
+        OptimizerLog.from_json(log.to_json().replace('"format": 1', '"format": 2'))

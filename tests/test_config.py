@@ -1,0 +1,129 @@
+"""RunConfig: round trips, what the digest covers, and one clear line for every mistake."""
+
+import json
+import shlex
+from dataclasses import fields, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit.cli import parse_config
+from toolkit.config import DATA_FILES, NOT_IN_DIGEST, RunConfig, digest, run_name
+from toolkit.lookup import lookup
+
+CHANGES = {
+    "model": "other",
+    "task": "order",
+    "freeze": "embeddings",
+    "pooling": "cls",
+    "init": "random",
+    "seed": 1,
+    "epochs": 2,
+    "max_steps": 5,
+    "batch_size": 16,
+    "gradient_accumulation_steps": 2,
+    "learning_rate": 1e-5,
+    "head_learning_rate": 1e-2,
+    "weight_decay": 0.0,
+    "warmup_fraction": 0.2,
+    "max_gradient_norm": 2.0,
+    "dropout": 0.0,
+    "max_length": 64,
+    "max_train_examples": 100,
+    "precision": "bf16",
+    "snapshot_steps": "log",
+    "train_file": "a.tsv",
+    "validation_file": "b.tsv",
+    "test_file": ("ood=c d.tsv", "x=y.tsv"),
+    "dataset": "owner/name",
+    "dataset_config": "plain",
+    "text_columns": ("a", "b"),
+    "label_column": "y",
+    "output_dir": "elsewhere",
+    "overwrite": True,
+    "save_model": True,
+    "log_with": "tensorboard",
+}
+"""One other value for every field; a field without one fails the first test."""
+
+
+def test_every_field_has_another_value_here() -> None:
+    assert CHANGES.keys() == {field.name for field in fields(RunConfig)}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_config_json_and_command_line_give_the_config_back(name: str) -> None:
+    config = replace(RunConfig(), **{name: CHANGES[name]})
+    assert RunConfig.from_json(config.to_json()) == config
+    parsed = parse_config(shlex.split(config.to_command())[3:])
+    assert parsed == (RunConfig() if name in ("output_dir", "overwrite") else config)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_digest_covers_what_changes_the_numbers_and_nothing_else(name: str) -> None:
+    config = replace(RunConfig(), **{name: CHANGES[name]})
+    is_covered = name not in (*NOT_IN_DIGEST, *DATA_FILES)
+    assert (digest(config, {}) != digest(RunConfig(), {})) == is_covered
+
+
+def test_digest_covers_the_data() -> None:
+    digests = {digest(RunConfig(), data) for data in ({}, {"train": "0"}, {"train": "1"}, {"validation": "0"})}
+    assert len(digests) == 4
+
+
+@given(st.text(min_size=1), st.text(min_size=1))
+def test_run_names_are_safe_as_directory_names(model: str, freeze: str) -> None:
+    name = run_name(replace(RunConfig(), model=model, freeze=freeze), {})
+    assert not set(name) & set('/\\:*?"<>|\0\n ,')
+    assert len(name) < 200
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epochs": 0}, "--epochs must be at least 1; got 0"),
+        ({"learning_rate": 0.0}, "--learning-rate must be above 0"),
+        ({"learning_rate": float("nan")}, "--learning-rate must be above 0"),
+        ({"weight_decay": -1.0}, "--weight-decay must be at least 0"),
+        ({"warmup_fraction": 1.5}, "--warmup-fraction must be between 0 and 1"),
+        ({"dropout": 1.0}, "--dropout must be between 0 and 1"),
+        ({"seed": -1}, "--seed must be between"),
+        ({"snapshot_steps": 0}, "--snapshot-steps must be at least 1, or log"),
+        ({"text_columns": ("a", "b", "c")}, "--text-columns must be one or two columns"),
+        ({"batch_size": 10, "gradient_accumulation_steps": 4}, "must be a multiple of"),
+        ({"pooling": "men"}, r"unknown pooling 'men' \(did you mean 'mean'\?\); choose from: mean, cls, pooler"),
+        ({"epochs": "3"}, "epochs must be .*int.*; got '3'"),
+        ({"epochs": True}, "epochs must be"),
+        ({"snapshot_steps": "every"}, "snapshot_steps must be"),
+    ],
+)
+def test_mistakes(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(RunConfig(), **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "must hold one JSON object"),
+        ('{"modle": "x"}', r"unknown field 'modle' \(did you mean 'model'\?\)"),
+        ('{"format": 99}', "newer format"),
+    ],
+)
+def test_bad_config_files(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        RunConfig.from_json(text)
+
+
+def test_config_json_names_its_format() -> None:
+    assert json.loads(RunConfig().to_json())["format"] == 1
+
+
+def test_lookup_names_the_nearest_and_all() -> None:
+    with pytest.raises(
+        ValueError, match=r"^unknown thing 'aple' \(did you mean 'apple'\?\); choose from: apple, pear$"
+    ):
+        lookup({"apple": 1, "pear": 2}, "aple", "thing")
+    assert lookup({"apple": 1}, "apple", "thing") == 1

@@ -1,0 +1,34 @@
+"""Paths and names in, what a report may show of them out: distinct, and never an absolute path."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+
+def shown_path(path: str | Path) -> str:
+    """A path relative to the current directory, or, when it lies elsewhere, its last part: never an absolute one."""
+    path, here = Path(path).resolve(), Path.cwd().resolve()
+    return path.relative_to(here).as_posix() if path.is_relative_to(here) else path.name
+
+
+def shorten(value: Any) -> Any:
+    """A value of a config, an absolute path as :func:`shown_path` shows it and anything else as it is."""
+    return shown_path(value) if isinstance(value, str) and Path(value).expanduser().is_absolute() else value
+
+
+def names_of(directories: Iterable[Path]) -> list[str]:
+    """One name per run directory, its last part; ValueError for one that is given twice."""
+    paths = [path.resolve() for path in directories]
+    for path in paths:
+        if paths.count(path) > 1:
+            raise ValueError(f"{path.name} is given twice: pass each run directory once")
+    return distinct(path.name for path in paths)
+
+
+def distinct(names: Iterable[str]) -> list[str]:
+    """The names, with " (2)", " (3)" after a name that came before."""
+    result: list[str] = []
+    for name in names:
+        count = sum(1 for earlier in result if earlier == name or earlier.startswith(f"{name} ("))
+        result.append(f"{name} ({count + 1})" if count else name)
+    return result
