@@ -45,10 +45,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of the report")
     parser.add_argument("--seeds", type=int, default=1, help="seeds per regime (default: 1)")
     arguments = parser.parse_args()
-    from toolkit.pipeline import finetune, find_finished
+    from toolkit.pipeline import finetune
     from toolkit.reporting.report import write_report
 
-    runs = [find_finished(config) or finetune(config) for config in list_configs(arguments.data, arguments.seeds)]
+    configs = list_configs(arguments.data, arguments.seeds)
+    runs = [finetune(config, reuse_finished=True) for config in configs]
     print(f"Report: {write_report(runs, arguments.out, title='Three regimes on SST-2')}")
 
 

@@ -15,7 +15,7 @@ from toolkit.models.classifier import Loaded, load_classifier
 from toolkit.models.regimes import BACKBONE, Regime, apply_regime, list_components, parse_regime
 from toolkit.reporting.screen import print_components, print_result, print_task
 from toolkit.snapshots.capture import capture
-from toolkit.snapshots.store import Run, check_startable, open_run, start_run
+from toolkit.snapshots.store import MANIFEST, Run, check_startable, open_run, start_run
 from toolkit.training.accelerators import build_accelerator
 from toolkit.training.features import Features, convex_ceiling, extract_features, train_head
 from toolkit.training.loop import Moment, Plan, StepLog, train
@@ -23,9 +23,11 @@ from toolkit.training.recorder import Recorder
 from toolkit.training.saver import Saver, fingerprint
 
 
-def finetune(config: RunConfig) -> Run:
+def finetune(config: RunConfig, *, reuse_finished: bool = False) -> Run:
     """Run one config and return its run directory; every process of a launch calls this.
 
+    A finished run of the same config is refused unless ``config.overwrite`` is set, or returned with
+    ``reuse_finished``, so that a script can be repeated after an interruption.
     ValueError for anything about the config, the checkpoint or the data that cannot work, before a file is written.
     """
     accelerator = build_accelerator(config)
@@ -43,6 +45,8 @@ def finetune(config: RunConfig) -> Run:
     config = replace(config, freeze=regime.label, task=task.name, precision=accelerator.mixed_precision)
     data = encode_task(task, loaded, config.max_length)
     path = Path(config.output_dir) / run_name(config, task.data_hashes)
+    if reuse_finished and (path / MANIFEST).exists():
+        return open_run(path)
     check_startable(path, overwrite=config.overwrite)
     accelerator.wait_for_everyone()  # nobody writes before everybody has looked
     frozen = apply_regime(loaded.model, regime, loaded.family)
