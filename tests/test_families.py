@@ -8,7 +8,7 @@ import pytest
 from transformers import AutoConfig, AutoModel
 
 from tests.conftest import COMMON, FAMILY_CONFIGS
-from toolkit.families import EMBEDDING_PARAMETERS, FAMILIES, component_of, family_of
+from toolkit.families import FAMILIES, component_of, family_of
 
 
 def backbone_of(model_type: str, **changes: object) -> object:

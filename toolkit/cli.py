@@ -74,6 +74,7 @@ def finetune_main(argv: Sequence[str] | None = None) -> None:
 
 
 def _finetune(config: RunConfig) -> int:
+    from accelerate import PartialState
     from transformers.utils import logging
 
     from toolkit.pipeline import finetune
@@ -82,6 +83,7 @@ def _finetune(config: RunConfig) -> int:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     finetune(config)
+    PartialState().destroy_process_group()
     return 0
 
 

@@ -129,7 +129,8 @@ def _train_and_save(
         seconds = progress.seconds
     if saver is not None:
         saver.finish(accelerator, regime, before, ceiling, seconds)
-    accelerator.end_training()
+    for tracker in accelerator.trackers:  # not end_training: that would also end the process group of later runs
+        tracker.finish()
 
 
 class _Progress:

@@ -70,6 +70,14 @@ def test_small_drift_against_exact_arithmetic(drift):
         assert abs(textbook / MEASURES["angle_degrees"].function(a, b) - 1).min() > 0.1
 
 
+def test_a_small_tangential_part_of_a_large_radial_drift_against_exact_arithmetic():
+    rng = np.random.default_rng(4)
+    a, delta = rng.normal(size=(2, 20, 64))
+    b = 0.99 * a + 1e-9 * delta  # weight decay of 1 % and next to nothing besides
+    for i, value in enumerate(MEASURES["tangential"].function(a, b)):
+        assert value == pytest.approx(_exact(a[i], b[i])["tangential"], rel=1e-5)
+
+
 def test_known_values():
     a, b = np.array([[3.0, 0, 0], [1, 0, 0], [0, 2, 0]]), np.array([[0.0, 4, 0], [-1, 0, 0], [0, 1, 0]])
     expected = {

@@ -54,14 +54,14 @@ def test_files_are_known_by_their_hash(make_run):
     assert [group.title for group in groups] == ["tiny on toy", "tiny on toy (2)"]
 
 
-def test_refusals_are_one_line(make_run, tmp_path):
+def test_refusals_are_one_line(make_run):
     run = make_run()
     with pytest.raises(ValueError, match="no runs to report on"):
         arrange([])
     with pytest.raises(ValueError, match=r"^tiny_toy_freeze-none_seed-5_0123abcd is unfinished .*run it again"):
         arrange([run, make_run(seed=5, is_finished=False)])
     with pytest.raises(ValueError, match="is given twice"):
-        arrange([run, str(run.path), tmp_path])
+        arrange([run, str(run.path)])
     with pytest.raises(ValueError, match="is given twice"):
         arrange([run.path, run.path / ".." / run.path.name])
     with pytest.raises(ValueError, match="no run directory at"):

@@ -1,7 +1,6 @@
 """The seam: what is written is read back bit for bit, lazily, or refused with one clear line."""
 
 import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from safetensors.numpy import load_file
 
 from toolkit.config import RunConfig
 from toolkit.snapshots.exposure import Exposure, StepRows, TableExposure
-from toolkit.snapshots.files import atomic_path, map_tensor, read_header, sha256_of_array, write_tensors
+from toolkit.snapshots.files import map_tensor, read_header, sha256_of_array, write_tensors, write_with
 from toolkit.snapshots.optimizer_log import OptimizerLog
 from toolkit.snapshots.snapshot import Vocabulary
 from toolkit.snapshots.store import RunWriter, open_run, start_run, verify_run
@@ -90,11 +89,15 @@ def test_a_torn_file_is_refused(tmp_path: Path) -> None:
 def test_a_write_is_whole_or_absent(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_text("old")
-    with pytest.raises(RuntimeError), atomic_path(path) as temporary:
+
+    def fail(temporary: Path) -> None:
         temporary.write_text("half")
-        raise RuntimeError
+        raise RuntimeError("disk")
+
+    with pytest.raises(RuntimeError, match="disk"):
+        write_with(path, fail)
     assert path.read_text() == "old"
-    assert os.listdir(tmp_path) == ["x"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["x"]
 
 
 def test_a_finished_run_is_refused_an_unfinished_one_starts_again(tmp_path: Path) -> None:

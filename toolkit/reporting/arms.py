@@ -175,9 +175,11 @@ def settings(config: RunConfig) -> dict[str, object]:
 
 
 def differing_settings(first: Arm, second: Arm) -> list[str]:
-    """The names of the settings, the regime apart, in which two arms differ."""
+    """The settings, the regime apart, in which two arms differ, as far as they do anything in both."""
     one, other = settings(first.runs[0].config), settings(second.runs[0].config)
-    return [field.name for field in fields(RunConfig) if field.name in one and one[field.name] != other[field.name]]
+    idle = {"learning_rate"} if first.is_feature_extraction or second.is_feature_extraction else set()
+    names = [field.name for field in fields(RunConfig) if field.name in one and field.name not in idle]
+    return [name for name in names if one[name] != other[name]]
 
 
 def canonical_name(name: str) -> str:

@@ -51,6 +51,7 @@ def _bytes(figure: Any, kind: str) -> bytes:
     buffer = io.BytesIO()
     metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
     figure.savefig(buffer, format=kind, dpi=200, metadata=metadata)
+    figure.set_layout_engine("none")  # what the first kind was laid out to holds for the second
     return buffer.getvalue()
 
 
@@ -107,7 +108,10 @@ def drift_over_epochs(tables: GroupTables) -> Any:
 
     arms = tables.group.arms
     drawn = {name: [tables.whole(arm, name) for arm in arms] for name in EMBEDDING_PARAMETERS}
-    yardsticks = {name: tables.whole(arms[0], name, statistic="reinitialised")["value"] for name in drawn}
+    reinitialised = [
+        {name: tables.whole(arm, name, statistic="reinitialised")["value"] for name in drawn} for arm in arms
+    ]
+    yardsticks = {name: pd.concat([values[name] for values in reinitialised]) for name in drawn}
     values = pd.concat([*(lines["value"] for parts in drawn.values() for lines in parts), *yardsticks.values()])
     if not len(values):
         return None
@@ -181,7 +185,7 @@ def position_drift(tables: GroupTables) -> Any:
             panel.axes.plot(values.index, values.where(values > 0), **style)
         set_log(panel.axes.yaxis, positions["norm"])
         is_proven = all(arm.is_proven_frozen(name) for arm in with_zeros)
-        draw_zeros(panel, [values.index[values == 0] for values in drawn], is_proven)
+        draw_zeros(panel, [values.index[(values == 0) & (values.index <= end)] for values in drawn], is_proven)
         panel.axes.set(ylabel=f"‖Δ‖ ({MEASURES['norm'].unit})" if panel.axes.get_subplotspec().is_first_col() else "")
         panel.axes.axvline(longest - 0.5, **REFERENCE)
         (panel.strip or panel.axes).set(xlabel="position", xlim=(-0.02 * end, 1.02 * end))

@@ -84,12 +84,12 @@ def draw_over_seeds(axes: Any, table: pd.DataFrame, column: str, **style: Any) -
 
 
 def set_epochs(axes: Any, epochs: Iterable[float]) -> None:
-    """The epochs on the horizontal axis, from 0: each of a few, else a handful of whole ones."""
+    """The epochs on the horizontal axis, from 0: each of them where their names have room, else a handful."""
     found = sorted({0.0, *epochs})
-    if len(found) <= 7:
+    if min(np.diff(found), default=1) >= 0.12 * found[-1]:
         axes.set_xticks(found, [f"{epoch:.3g}" for epoch in found])
     else:
-        axes.locator_params(axis="x", integer=True, nbins=6)
+        axes.locator_params(axis="x", integer=found[-1] >= 3, nbins=5)
     margin = 0.07 * (found[-1] or 1)
     axes.set(xlabel="epoch", xlim=(-margin, found[-1] + margin))
 
@@ -121,10 +121,11 @@ def draw_box(panel: Panel, y: int, values: Any) -> None:
     moved = values[values > 0]
     if len(moved):
         low, q1, median, q3, high = np.percentile(moved, (5, 25, 50, 75, 95))
-        box = {"whislo": low, "q1": q1, "med": median, "q3": q3, "whishi": high}
-        line = {"linewidth": 0.8}
-        style = {"boxprops": line, "whiskerprops": line, "capprops": line, "medianprops": {"color": "#D55E00"}}
-        panel.axes.bxp([box], positions=[y], widths=0.6, orientation="horizontal", showfliers=False, **style)
+        # Not axes.bxp: it reads every rcParam and so loads pyplot and a window system.
+        panel.axes.hlines([y, y], [low, q3], [q1, high], color="black", linewidth=0.8)
+        panel.axes.vlines([low, high], y - 0.15, y + 0.15, color="black", linewidth=0.8)
+        panel.axes.barh(y, q3 - q1, height=0.6, left=q1, color="white", edgecolor="black", linewidth=0.8)
+        panel.axes.vlines(median, y - 0.3, y + 0.3, color="#D55E00", linewidth=1.2)
     if panel.strip and len(values):
         panel.strip.text(0.5, y, _share(len(values) - len(moved), len(values)), ha="center", va="center", fontsize=6)
     at_right = {"xycoords": panel.axes.get_yaxis_transform(), "xytext": (3, 0), "textcoords": "offset points"}

@@ -159,7 +159,7 @@ def strata_table(drift: pd.DataFrame) -> pd.DataFrame:
     lines = lines[(lines["stratum"] != "whole parameter") & ~lines["parameter"].str.startswith("LayerNorm")]
     lines = lines.assign(column=lines["measure"] + "_" + lines["statistic"])
     index = [*LEAD, "epoch", "parameter", "stratum"]
-    wide = lines.pivot_table(index=index, columns="column", values="value", sort=False, dropna=False, observed=True)
+    wide = lines.set_index([*index, "column"])["value"].unstack("column")
     counts = lines.groupby(index, sort=False).agg(
         num_rows=("num_rows", "first"), num_undefined=("num_undefined", "max")
     )

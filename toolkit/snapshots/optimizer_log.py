@@ -18,7 +18,8 @@ class OptimizerLog:
     algorithm: str
     """Class of the optimizer, ``torch.optim.AdamW``."""
     is_fused: bool
-    """Whether torch's fused kernel did the update; its rounding of the decay differs from the plain one."""
+    """Whether torch's fused kernel did the update, as it does on a CPU. On CUDA, by its source, that kernel rounds the
+    decay otherwise: runs there use the plain update, so that their decay can be replayed exactly."""
     betas: tuple[float, float]
     eps: float
     weight_decay: Mapping[str, float]

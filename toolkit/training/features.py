@@ -80,7 +80,7 @@ class HeadStepper:
         self.kind, self.labels = data.task.kind, torch.from_numpy(labels).to(features.device)
         self.factors = learning_rate_factors(plan.num_steps, config.warmup_fraction)
         model = nn.ModuleDict({HEAD.rstrip("."): head})
-        self.optimizer = build_optimizer(model, group_parameters(model, config.weight_decay), config)
+        self.optimizer = build_optimizer(model, group_parameters(model, config.weight_decay), config, features.device)
 
     def take(self, indices: NDArray[np.int64], step: int) -> StepLog:
         """One update on a batch; ``step`` counts from 0."""

@@ -146,7 +146,8 @@ class Stepper:
         self.factors = learning_rate_factors(plan.num_steps, config.warmup_fraction)
         self.peaks = [config.head_learning_rate if g.is_head else config.learning_rate for g in self.groups]
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.model, self.optimizer = accelerator.prepare(model, build_optimizer(model, self.groups, config))
+        optimizer = build_optimizer(model, self.groups, config, accelerator.device)
+        self.model, self.optimizer = accelerator.prepare(model, optimizer)
         self.model.train()
 
     def take(self, indices: NDArray[np.int64], step: int) -> StepLog:

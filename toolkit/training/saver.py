@@ -19,7 +19,7 @@ from toolkit.snapshots.provenance import read_git_commit, read_versions
 from toolkit.snapshots.store import RunWriter
 from toolkit.training.accelerators import describe_devices, peak_memory_bytes
 from toolkit.training.loop import Moment
-from toolkit.training.optimizer import BETAS, EPS, decay_by_name, group_parameters
+from toolkit.training.optimizer import BETAS, EPS, decay_by_name, group_parameters, is_fused
 from toolkit.training.recorder import Recorder
 from toolkit.training.scores import compute_scores, predict
 
@@ -37,6 +37,7 @@ class Saver:
         self, writer: RunWriter, config: RunConfig, data: EncodedTask, loaded: Loaded, recorder: Recorder
     ) -> None:
         self.writer, self.config, self.data, self.loaded, self.recorder = writer, config, data, loaded, recorder
+        self.device = next(loaded.model.parameters()).device
         self.groups = group_parameters(loaded.model, config.weight_decay)
         self.scores: list[dict[str, Any]] = []
         self.predictions: list[pd.DataFrame] = []
@@ -82,7 +83,7 @@ class Saver:
     def _optimizer_log(self) -> OptimizerLog:
         return OptimizerLog(
             algorithm="torch.optim.AdamW",
-            is_fused=True,
+            is_fused=is_fused(self.device),
             betas=BETAS,
             eps=EPS,
             weight_decay=decay_by_name(self.groups, self.loaded.family),

@@ -1,0 +1,95 @@
+"""Which figures a group has, and that what is exactly 0 is never drawn on a logarithmic axis."""
+
+import pytest
+
+from toolkit.reporting import figures
+from toolkit.reporting.arms import arrange
+from toolkit.reporting.tables import collect
+
+
+def tables_of(*runs):
+    (group,) = arrange(runs)
+    return collect(group)
+
+
+def axes_of(figure):
+    """Every logarithmic axis and its values, then every strip and its texts."""
+    logarithmic = [axes for axes in figure.axes if "log" in (axes.get_xscale(), axes.get_yscale())]
+    strips = [axes for axes in figure.axes if axes not in logarithmic and axes.get_visible()]
+    return logarithmic, strips
+
+
+def texts_of(axes):
+    return [text.get_text() for text in axes.texts]
+
+
+def test_frozen_parameters_are_in_the_strip_and_named_bit_identical(make_run):
+    figure = figures.drift_over_epochs(tables_of(make_run("none"), make_run("backbone")))
+    logarithmic, strips = axes_of(figure)
+    assert len(logarithmic) == len(strips) == 5
+    for axes in logarithmic:
+        assert all((line.get_ydata() > 0).all() for line in axes.lines if len(line.get_xdata()) == 3)
+        assert axes.get_ylim() == logarithmic[0].get_ylim()
+    assert {text for axes in strips for text in texts_of(axes)} == {"exactly 0: frozen, bit-identical"}
+
+
+def test_zero_without_proof_is_only_zero(make_run):
+    figure = figures.drift_over_epochs(tables_of(make_run("backbone", facts={"frozen": None})))
+    assert {text for axes in axes_of(figure)[1] for text in texts_of(axes)} == {"exactly 0"}
+
+
+def test_nothing_frozen_means_no_strip(make_run):
+    logarithmic, strips = axes_of(figures.drift_over_epochs(tables_of(make_run("none"))))
+    assert (len(logarithmic), len(strips)) == (5, 0)
+
+
+def test_an_absent_parameter_says_so(make_run):
+    figure = figures.drift_over_epochs(tables_of(make_run("none", lacking=("token_type_embeddings",))))
+    notes = {axes.get_title(): texts_of(axes) for axes in figure.axes}
+    assert notes["token_type_embeddings"] == ["not applicable:\nthis model has none"]
+    assert notes["word_embeddings"] == []
+
+
+def test_what_did_not_move_has_no_figure_of_rows(make_run):
+    tables = tables_of(make_run("backbone"))
+    assert figures.word_drift_by_exposure(tables) is None
+    assert figures.position_drift(tables) is None
+    assert set(figures.draw(tables)) == {"scores_over_epochs", "drift_over_epochs"}
+
+
+def test_a_model_without_positions(make_run):
+    lacking = ("position_embeddings", "token_type_embeddings")
+    tables = tables_of(make_run("none", lacking=lacking), make_run("backbone", lacking=lacking))
+    assert figures.position_drift(tables) is None
+    assert figures.word_drift_by_exposure(tables) is not None
+
+
+def test_positions_end_at_the_longest_text_and_start_after_the_offset(make_run):
+    tables = tables_of(make_run("none", facts={"position_offset": 2}))
+    assert tables.positions["position"].min() == 0
+    assert set(tables.positions["longest_length"]) == {10}
+    (ends,) = {line.get_xdata()[0] for axes in figures.position_drift(tables).axes for line in axes.lines[-1:]}
+    assert ends == 9.5
+
+
+def test_shares_of_exact_zeros_are_printed(make_run):
+    figure = figures.word_drift_by_exposure(tables_of(make_run("none")))
+    (strip,) = axes_of(figure)[1]
+    assert texts_of(strip) == ["0", "0", "0", "6.7", "0", "0", "100"]  # from the lowest stratum up
+
+
+@pytest.mark.parametrize("num_seeds", [1, 3])
+def test_seeds_have_bars(make_run, num_seeds):
+    figure = figures.scores_over_epochs(tables_of(*(make_run("none", seed) for seed in range(num_seeds))))
+    assert bool(figure.axes[0].collections) == (num_seeds > 1)
+    assert [axes.get_title() for axes in figure.axes] == ["validation", "ood"]
+
+
+def test_names_are_no_formulas(make_run):
+    from matplotlib.figure import Figure
+
+    label = figures.label_of(arrange([make_run("none")])[0].arms[0], 46)
+    assert label == "none (full fine-tuning)"
+    figure = Figure()
+    figure.suptitle(figures.plain("cost $5 to $6 \\frac"))
+    figure.savefig("title.svg")

@@ -1,0 +1,78 @@
+"""Parameter groups, the schedule, and the optimizer as the log describes it."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from toolkit.config import RunConfig
+from toolkit.training.loop import Plan, clipping_factor
+from toolkit.training.optimizer import build_optimizer, group_parameters, learning_rate_factors
+
+
+class Small(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone = nn.ModuleDict(
+            {"embedding": nn.Embedding(5, 4), "LayerNorm": nn.LayerNorm(4), "dense": nn.Linear(4, 4)}
+        )
+        self.head = nn.Linear(4, 2)
+
+
+def test_every_trainable_parameter_is_in_exactly_one_group() -> None:
+    model = Small()
+    model.backbone["dense"].weight.requires_grad_(False)
+    groups = group_parameters(model, 0.1)
+    names = [name for group in groups for name in group.names]
+    assert sorted(names) == sorted(n for n, p in model.named_parameters() if p.requires_grad)
+    decay = {name: group.weight_decay for group in groups for name in group.names}
+    assert decay["backbone.embedding.weight"] == decay["head.weight"] == 0.1
+    assert decay["backbone.LayerNorm.weight"] == decay["backbone.dense.bias"] == decay["head.bias"] == 0.0
+
+
+def test_head_and_backbone_have_learning_rates_of_their_own() -> None:
+    model = Small()
+    groups = group_parameters(model, 0.1)
+    optimizer = build_optimizer(
+        model, groups, RunConfig(learning_rate=1e-5, head_learning_rate=1e-3), torch.device("cpu")
+    )
+    rates = {name: g["lr"] for g, group in zip(optimizer.param_groups, groups, strict=True) for name in group.names}
+    assert {rate for name, rate in rates.items() if name.startswith("head")} == {1e-3}
+    assert {rate for name, rate in rates.items() if name.startswith("backbone")} == {1e-5}
+
+
+@given(st.integers(1, 500), st.floats(0, 1))
+def test_schedule_rises_then_falls_and_is_never_zero(num_steps: int, warmup: float) -> None:
+    factors = learning_rate_factors(num_steps, warmup)
+    assert len(factors) == num_steps
+    assert (factors > 0).all()
+    assert factors.max() == pytest.approx(1.0)
+    peak = int(factors.argmax())
+    assert (np.diff(factors[: peak + 1]) > 0).all()
+    assert (np.diff(factors[peak:]) <= 1e-12).all()
+
+
+def test_schedule_by_hand() -> None:
+    np.testing.assert_allclose(
+        learning_rate_factors(10, 0.2), [0.5, 1, 1, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8]
+    )
+    np.testing.assert_allclose(learning_rate_factors(4, 0.0), [1, 3 / 4, 2 / 4, 1 / 4])
+
+
+@given(st.floats(1e-6, 1e6), st.floats(1e-3, 1e3))
+def test_clipping_factor_is_what_torch_multiplies_by(norm: float, limit: float) -> None:
+    parameter = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    parameter.grad = torch.tensor([norm], dtype=torch.float64)
+    torch.nn.utils.clip_grad_norm_([parameter], limit)
+    assert float(parameter.grad) == pytest.approx(norm * clipping_factor(norm, limit), rel=1e-9)
+
+
+@given(st.integers(1, 300), st.integers(1, 40), st.integers(1, 4), st.none() | st.integers(1, 60))
+def test_plan_counts_steps(num_examples: int, batch_size: int, epochs: int, max_steps: int | None) -> None:
+    plan = Plan.of(RunConfig(epochs=epochs, batch_size=batch_size, max_steps=max_steps, snapshot_steps=3), num_examples)
+    assert plan.steps_per_epoch == -(-num_examples // batch_size)
+    assert plan.num_steps == min(epochs * plan.steps_per_epoch, max_steps or 10**9)
+    assert plan.is_epoch_end(plan.num_steps)
+    assert [s for s in range(1, 10) if plan.is_snapshot(s)] == [3, 6, 9]

@@ -1,0 +1,56 @@
+"""One process and two see the same rows at every step and reach the same scores."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from toolkit import Run, finetune, open_run
+from toolkit.config import RunConfig
+
+ROOT = Path(__file__).parents[2]
+
+
+def launch(config: RunConfig, num_processes: int) -> Run:
+    """Run a config under torchrun in processes of their own."""
+    words = [*config.to_command().split()[3:], "--output-dir", config.output_dir]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={num_processes}"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, "finetune.py", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    (path,) = Path(config.output_dir).iterdir()
+    return open_run(path)
+
+
+@pytest.mark.parametrize("freeze", ["embeddings", "none", "backbone"])
+def test_two_processes_do_what_one_does(tiny_pairs: RunConfig, tmp_path: Path, freeze: str) -> None:
+    # 60 examples: the last batch of an epoch is incomplete and its parts are of unequal size.
+    config = replace(tiny_pairs, dropout=0.0, freeze=freeze, max_train_examples=60, max_steps=7)
+    one = finetune(replace(config, output_dir=str(tmp_path / "one")))
+    two = launch(replace(config, output_dir=str(tmp_path / "two")), 2)
+    assert (one.manifest["num_processes"], two.manifest["num_processes"]) == (1, 2)
+    assert one.path.name == two.path.name
+    first, second = one.trajectory.exposure, two.trajectory.exposure
+    assert first is not None
+    assert second is not None
+    for name, table in first.tables.items():
+        other = second.tables[name]
+        for part in ("offsets", "rows", "counts"):
+            np.testing.assert_array_equal(getattr(table, part), getattr(other, part))
+        np.testing.assert_allclose(table.norms, other.norms, rtol=2e-2, atol=1e-6, equal_nan=True)
+    columns = ["loss", "accuracy"]
+    np.testing.assert_allclose(one.scores[columns], two.scores[columns], atol=1e-3)
+    outputs = [np.stack(run.predictions["scores"].to_list()) for run in (one, two)]
+    np.testing.assert_allclose(*outputs, atol=1e-3)

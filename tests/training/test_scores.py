@@ -1,0 +1,43 @@
+"""Scores against scikit-learn's and scipy's, and NaN where nothing is defined."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import accuracy_score, f1_score, log_loss, matthews_corrcoef
+
+from toolkit.training.scores import compute_scores, predict
+
+RNG = np.random.default_rng(0)
+
+
+@given(st.integers(2, 5), st.integers(5, 60), st.integers(0, 1000))
+def test_classification_against_scikit_learn(classes: int, size: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    outputs, labels = rng.normal(size=(size, classes)).astype(np.float32), rng.integers(classes, size=size)
+    scores, predictions = compute_scores("classification", labels, outputs), outputs.argmax(axis=1)
+    probabilities = np.exp(outputs) / np.exp(outputs).sum(axis=1, keepdims=True)
+    assert scores["accuracy"] == accuracy_score(labels, predictions)
+    assert scores["macro_f1"] == f1_score(labels, predictions, average="macro", zero_division=0)
+    assert scores["matthews"] == matthews_corrcoef(labels, predictions)
+    assert scores["loss"] == pytest.approx(log_loss(labels, probabilities, labels=range(classes)), rel=1e-4)
+    np.testing.assert_array_equal(predict("classification", outputs), predictions)
+
+
+def test_regression_of_a_line_is_perfect() -> None:
+    labels = RNG.normal(size=40)
+    scores = compute_scores("regression", labels, (2 * labels[:, None] + 1).astype(np.float32))
+    assert scores["pearson"] == pytest.approx(1.0)
+    assert scores["spearman"] == pytest.approx(1.0)
+    assert scores["loss"] == pytest.approx(float(((labels + 1) ** 2).mean()), rel=1e-5)
+
+
+def test_undefined_is_nan() -> None:
+    constant = np.ones((5, 1), np.float32)
+    scores = compute_scores("regression", np.arange(5.0), constant)
+    assert math.isnan(scores["pearson"])
+    assert math.isnan(scores["spearman"])
+    for kind, width in (("classification", 3), ("regression", 1)):
+        assert all(math.isnan(v) for v in compute_scores(kind, None, np.ones((5, width), np.float32)).values())
