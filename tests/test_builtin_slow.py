@@ -1,0 +1,37 @@
+"""The controlled tasks do what they were built for, with the real embedded model: minutes, so ``make test-slow``."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from toolkit import finetune
+from toolkit.config import RunConfig
+from toolkit.models.classifier import load_classifier
+
+pytestmark = pytest.mark.slow
+
+
+def accuracies(config: RunConfig) -> dict[str, float]:
+    """Split to accuracy at the last epoch."""
+    scores = finetune(config).scores
+    last = scores[scores["epoch"] == scores["epoch"].max()]
+    return dict(zip(last["split"], last["accuracy"], strict=True))
+
+
+@pytest.mark.parametrize("task", ["polarity", "order", "pair"])
+def test_full_fine_tuning_learns_every_builtin_task(task: str, tmp_path: Path) -> None:
+    assert accuracies(RunConfig(task=task, output_dir=str(tmp_path)))["test"] >= 0.95
+
+
+def test_without_positions_order_stays_at_chance(tmp_path: Path) -> None:
+    """The position table is zeroed and frozen: then the model sees a bag of words, and every bag has both labels."""
+    loaded = load_classifier("minilm", pooling="mean", num_outputs=2)
+    with torch.no_grad():
+        loaded.model.backbone.embeddings.position_embeddings.weight.zero_()  # type: ignore[union-attr, operator]
+    folder = tmp_path / "no-positions"
+    loaded.model.backbone.save_pretrained(folder)  # type: ignore[operator]
+    loaded.tokenizer.save_pretrained(folder)
+    config = RunConfig(model=str(folder), task="order", freeze="position_embeddings", output_dir=str(tmp_path))
+    for split, accuracy in accuracies(config).items():
+        assert 0.45 <= accuracy <= 0.55, (split, accuracy)
