@@ -11,7 +11,8 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from tests.conftest import FAMILY_CONFIGS
-from toolkit import Run, finetune, open_run, replay_decay, verify_run
+from toolkit import Run, Snapshot, Trajectory, finetune, open_run, replay_decay, verify_run, write_report
+from toolkit.analysis.nulls import unexplained_by_decay
 from toolkit.config import RunConfig
 from toolkit.families import TABLES
 from toolkit.models.classifier import load_classifier
@@ -83,6 +84,27 @@ def test_with_decay_they_move_exactly_as_the_replayed_decay(tiny_config: RunConf
         replayed = replay_decay(before[unseen], finished.optimizer_log, name)
         np.testing.assert_array_equal(replayed, after[unseen])
         assert (replayed != before[unseen]).any()  # the control: decay did something
+
+
+def test_a_report_says_what_decay_explains_and_finds_what_it_does_not(tiny_config: RunConfig, tmp_path: Path) -> None:
+    finished = run(tiny_config, tmp_path, weight_decay=0.1)
+    assert unexplained_by_decay(finished.trajectory, finished.optimizer_log) == 0
+    text = write_report([finished], tmp_path / "report").read_text()
+    assert "the replayed weight decay explains all of it, bit for bit" in text
+    # The positive control: one never-seen row is moved as far again by another cause.
+    last = finished.trajectory.snapshots[-1]
+    words, before = (
+        np.array(last.tensors["word_embeddings"]),
+        finished.trajectory.snapshots[0].tensors["word_embeddings"],
+    )
+    unseen = np.flatnonzero(finished.trajectory.exposure.tables["word_embeddings"].step_counts(len(words)) == 0)
+    words[unseen[0]] += np.linalg.norm(words[unseen] - before[unseen]) / 4
+    moved = Trajectory(
+        [finished.trajectory.snapshots[0], Snapshot(last.epoch, last.step, {"word_embeddings": words})],
+        finished.vocabulary,
+        lambda: finished.trajectory.exposure,
+    )
+    assert 0.4 < unexplained_by_decay(moved, finished.optimizer_log) < 1
 
 
 def test_exposure_equals_a_count_by_hand(tiny_pairs: RunConfig, tmp_path: Path) -> None:

@@ -75,13 +75,9 @@ def finetune_main(argv: Sequence[str] | None = None) -> None:
 
 def _finetune(config: RunConfig) -> int:
     from accelerate import PartialState
-    from transformers.utils import logging
 
     from toolkit.pipeline import finetune
 
-    # Otherwise transformers reports, at length, that the checkpoint's unused heads were not loaded.
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
     finetune(config)
     PartialState().destroy_process_group()
     return 0

@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.lookup import unknown
 from toolkit.snapshots.optimizer_log import OptimizerLog
+from toolkit.snapshots.snapshot import Trajectory
 
 BLOCK_VALUES = 65_536
 """Values decayed at a time, 256 KiB: a block stays in the cache through all steps."""
@@ -55,3 +56,15 @@ def unexplained_share(
         left += float(np.sum(np.square(np.subtract(after, predicted, dtype=np.float64))))
         total += float(np.sum(np.square(np.subtract(after, before, dtype=np.float64))))
     return left / total if total > 0 else float("nan")
+
+
+def unexplained_by_decay(trajectory: Trajectory, log: OptimizerLog, parameter: str = "word_embeddings") -> float:
+    """The share that replayed decay leaves of the drift, over the whole run, of a table's never-seen rows.
+
+    NaN when exposure was not recorded, every row was seen, or none of them moved.
+    """
+    if trajectory.exposure is None or parameter not in trajectory.exposure.tables:
+        return float("nan")
+    first, last = (trajectory.snapshots[i].tensors[parameter] for i in (0, -1))
+    unseen = trajectory.exposure.tables[parameter].step_counts(len(first)) == 0
+    return unexplained_share(first[unseen], replay_decay(first[unseen], log, parameter), last[unseen])

@@ -1,6 +1,8 @@
 """A name in, the checkpoint's config, weights and tokenizer out: embedded, local folder or hub."""
 
+import contextlib
 import importlib.util
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,15 +65,16 @@ class Source:
         from transformers import AutoModel
 
         try:
-            backbone, info = AutoModel.from_pretrained(
-                self.location,
-                config=config,
-                dtype=torch.float32,
-                output_loading_info=True,
-                use_safetensors=None if self.is_hub else True,
-                **options,
-                **self._options(),
-            )
+            with _quiet():
+                backbone, info = AutoModel.from_pretrained(
+                    self.location,
+                    config=config,
+                    dtype=torch.float32,
+                    output_loading_info=True,
+                    use_safetensors=None if self.is_hub else True,
+                    **options,
+                    **self._options(),
+                )
         except Exception as error:  # safetensors and torch raise their own types for broken or misshapen files
             raise ValueError(self._cannot("weights", error)) from None
         missing = sorted(info["missing_keys"])
@@ -91,6 +94,22 @@ class Source:
             return f"{unknown(self.name, 'model', (EMBEDDED,))}, a local folder or a hub id; {reason}"
         instead = f"; pass {EMBEDDED} (embedded, offline) or a local folder" if self.is_hub else ""
         return f"cannot read the {part} of {self.name!r}: {reason}{instead}"
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep transformers from reporting, at length, that a checkpoint's pooler or other heads were not loaded."""
+    from transformers.utils import logging
+
+    level, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if has_bars:
+            logging.enable_progress_bar()
 
 
 def find_checkpoint(name: str) -> Source:

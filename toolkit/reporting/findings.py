@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
+from toolkit.analysis.nulls import unexplained_by_decay
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.reporting.arms import Arm, ReportedRun
 from toolkit.reporting.comparison import last_score
@@ -133,7 +134,22 @@ def _seen(tables: GroupTables, moved: list[Arm]) -> str:
     share = float((unseen == 0).mean())
     far = "not at all" if share == 1 else f"by {number(float(unseen.median()))}"
     still = f"; {number(100 * share)} % of these are exactly as before" if 0 < share < 1 else ""
-    return f"{text}, the {len(unseen) / average:,.0f} never seen, which no gradient reached, {far}{still}."
+    decay = _decay(arm) if share < 1 else ""
+    return f"{text}, the {len(unseen) / average:,.0f} never seen, which no gradient reached, {far}{still}{decay}."
+
+
+def _decay(arm: Arm) -> str:
+    """How much of the never-seen rows' drift the replayed weight decay leaves unexplained, at most over the runs."""
+    logged = [(run.run.trajectory, log) for run in arm.runs if (log := run.run.optimizer_log) is not None]
+    shares = [unexplained_by_decay(trajectory, log) for trajectory, log in logged]
+    most = max((share for share in shares if share == share), default=float("nan"))
+    if most != most:
+        return ""
+    return (
+        "; the replayed weight decay explains all of it, bit for bit"
+        if most == 0
+        else (f"; the replayed weight decay leaves {number(100 * most)} % of their squared drift unexplained")
+    )
 
 
 def _scores(tables: GroupTables) -> str:

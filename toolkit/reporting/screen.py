@@ -1,8 +1,7 @@
 """Facts of a run in, tables on the terminal out."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -44,12 +43,10 @@ def print_result(run: Run) -> None:
         shown = ", ".join(f"{escape(split)} {_number(scores[score])}" for split, scores in ceiling.items())
         console.print(f"Convex ceiling ({score} of the best linear head on the same features): {shown}")
     console.print(_drift_table(run))
-    frozen: Mapping[str, Any] = run.manifest["frozen"]["parameters"]
-    if frozen:
-        components = ", ".join(run.manifest["regime"]["frozen_components"])
-        console.print(f"Frozen and bit-identical before and after (sha256): {len(frozen)} parameters of {components}")
-    else:
-        console.print("Nothing was frozen.")
+    num_frozen = len(run.manifest["frozen"]["parameters"])
+    label = run.manifest["regime"]["label"]
+    proof = f"{label} ({num_frozen} parameters), bit-identical before and after (sha256)." if num_frozen else "nothing."
+    console.print(f"Frozen: {proof}")
     console.print(f"Run: {escape(str(run.path))}", soft_wrap=True)
 
 

@@ -140,8 +140,10 @@ class Run:
         return pd.read_parquet(self._existing("predictions.parquet"))
 
     @cached_property
-    def optimizer_log(self) -> OptimizerLog:
-        """Learning rates, clipping and hyperparameters of every step."""
+    def optimizer_log(self) -> OptimizerLog | None:
+        """Learning rates, clipping and hyperparameters of every step; None when they were not recorded."""
+        if not (self.path / "optimizer.json").exists():
+            return None
         return OptimizerLog.from_json(self._text("optimizer.json"))
 
     @cached_property

@@ -135,7 +135,9 @@ def convex_ceiling(features: Features, data: EncodedTask, seed: int) -> dict[str
 
 
 def _all_classes(fitted: Any, features: NDArray[np.float32], num_outputs: int) -> NDArray[np.float32]:
-    """Log-probabilities with a column for every class, also one that training does not hold."""
+    """Logits with a column for every class, also one that training does not hold."""
     outputs = np.full((len(features), num_outputs), -1e9, np.float32)
-    outputs[:, fitted.classes_] = fitted.predict_log_proba(features)
+    logits = fitted.decision_function(features)
+    # Of two classes scikit-learn gives the log-odds of the second.
+    outputs[:, fitted.classes_] = np.stack([-logits / 2, logits / 2], axis=1) if logits.ndim == 1 else logits
     return outputs
