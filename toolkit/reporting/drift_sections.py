@@ -32,7 +32,8 @@ def drift_table(tables: GroupTables) -> str:
             relative, yardstick = (_last(tables, arm, parameter, "relative", s) for s in ("value", "reinitialised"))
             norm = _last(tables, arm, parameter, "norm", "value")
             proven = " (bit-identical)" if arm.is_proven_frozen(parameter) and (norm == 0).all() else ""
-            share = mean_and_sd(100 * relative / yardstick)
+            # LayerNorm that training starts from ones and zeros has no yardstick: the share is undefined then.
+            share = mean_and_sd(100 * relative / np.where(yardstick > 0, yardstick, np.nan))
             cells = [mean_and_sd(relative) + proven, mean_and_sd(yardstick), share, mean_and_sd(norm)]
             rows.append([parameter, arm.label, *cells])
     return markdown.table(header, rows)
