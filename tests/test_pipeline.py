@@ -312,3 +312,47 @@ def test_manifest_names_what_is_needed_to_repeat(tiny_config: RunConfig, tmp_pat
     assert log.num_steps == 8
     assert log.weight_decay["head.bias"] == 0.0
     assert log.weight_decay["head.weight"] == 0.01
+
+
+def write_task(folder: Path, label: Callable[[int], object]) -> dict[str, object]:
+    """RunConfig fields of a small task with a label of any kind and a test split that has none."""
+    folder.mkdir()
+    for name, size in (("train", 48), ("validation", 16), ("blind", 16)):
+        head = "text" if name == "blind" else "text\tlabel"
+        rows = [
+            f"the nurse saw the {'dog' if i % 3 else 'cat'}" + ("" if name == "blind" else f"\t{label(i)}")
+            for i in range(size)
+        ]
+        (folder / f"{name}.tsv").write_text("\n".join([head, *rows]) + "\n")
+    return {
+        "train_file": str(folder / "train.tsv"),
+        "validation_file": str(folder / "validation.tsv"),
+        "test_file": (f"blind={folder / 'blind.tsv'}",),
+        "text_columns": (),
+    }
+
+
+@pytest.mark.parametrize("freeze", ["none", "backbone"])
+@pytest.mark.parametrize(
+    ("label", "columns"),
+    [
+        (lambda i: f"{(i % 3) / 2:.2f}", ["pearson", "spearman"]),
+        (lambda i: "abc"[i % 3], ["accuracy", "macro_f1", "matthews"]),
+    ],
+    ids=["regression", "three classes"],
+)
+def test_kinds_of_label_and_a_split_without_labels(
+    label: Callable[[int], object], columns: list[str], freeze: str, tiny_config: RunConfig, tmp_path: Path
+) -> None:
+    finished = run(tiny_config, tmp_path, **write_task(tmp_path / "task", label), freeze=freeze)
+    scores = finished.scores.set_index("split")
+    assert scores.loc["blind", ["loss", *columns]].isna().all(axis=None)
+    assert np.isfinite(scores.loc["validation", "loss"]).all()
+    blind = finished.predictions[finished.predictions["split"] == "blind"]
+    assert blind["label"].isna().all()
+    assert blind["prediction"].notna().all()
+    assert len(blind) == 16 * 3
+    assert finished.manifest["task"]["score"] == columns[0]
+    width = 1 if columns[0] == "pearson" else 3
+    assert {len(values) for values in blind["scores"]} == {width}
+    assert write_report([finished], tmp_path / "report").exists()
