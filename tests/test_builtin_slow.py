@@ -28,9 +28,9 @@ def test_without_positions_order_stays_at_chance(tmp_path: Path) -> None:
     """The position table is zeroed and frozen: then the model sees a bag of words, and every bag has both labels."""
     loaded = load_classifier("minilm", pooling="mean", num_outputs=2)
     with torch.no_grad():
-        loaded.model.backbone.embeddings.position_embeddings.weight.zero_()  # type: ignore[union-attr, operator]
+        loaded.model.backbone.embeddings.position_embeddings.weight.zero_()
     folder = tmp_path / "no-positions"
-    loaded.model.backbone.save_pretrained(folder)  # type: ignore[operator]
+    loaded.model.backbone.save_pretrained(folder)
     loaded.tokenizer.save_pretrained(folder)
     config = RunConfig(model=str(folder), task="order", freeze="position_embeddings", output_dir=str(tmp_path))
     for split, accuracy in accuracies(config).items():

@@ -100,7 +100,7 @@ def test_run_names_are_safe_as_directory_names(model: str, freeze: str) -> None:
 )
 def test_mistakes(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        replace(RunConfig(), **changes)  # type: ignore[arg-type]
+        replace(RunConfig(), **changes)
 
 
 @pytest.mark.parametrize(

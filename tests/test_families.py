@@ -25,7 +25,7 @@ def test_every_parameter_belongs_to_exactly_one_leaf(model_type: str) -> None:
         for patterns in family.components.values()
         for pattern in patterns
     }
-    for name, _ in backbone_of(model_type).named_parameters():  # type: ignore[attr-defined]
+    for name, _ in backbone_of(model_type).named_parameters():
         assert sum(bool(re.match(leaf, name)) for leaf in leaves) == 1, name
         component_of(family, name)
 
@@ -36,14 +36,14 @@ def test_embedding_parameters_are_those_of_the_embedding_module(model_type: str)
     from torch import nn
 
     model = backbone_of(model_type)
-    module = model.embeddings  # type: ignore[attr-defined]
+    module = model.embeddings
     expected = {
         f"embeddings.{path}.{name}"
         for path, child in module.named_modules()
         if isinstance(child, nn.Embedding | nn.LayerNorm)
         for name, _ in child.named_parameters(recurse=False)
     }
-    names = {name for name, _ in model.named_parameters()}  # type: ignore[attr-defined]
+    names = {name for name, _ in model.named_parameters()}
     found = {name for name in family_of(model_type).embedding_parameters.values() if name in names}
     assert found == expected
 
@@ -61,7 +61,7 @@ EXPECTED_COUNTS = {
 
 @pytest.mark.parametrize("model_type", FAMILY_CONFIGS)
 def test_number_of_embedding_parameters(model_type: str) -> None:
-    names = {name for name, _ in backbone_of(model_type).named_parameters()}  # type: ignore[attr-defined]
+    names = {name for name, _ in backbone_of(model_type).named_parameters()}
     known = family_of(model_type).embedding_parameters.values()
     assert len(names & set(known)) == EXPECTED_COUNTS[model_type]
 
@@ -69,7 +69,7 @@ def test_number_of_embedding_parameters(model_type: str) -> None:
 def test_albert_with_two_groups_has_two_layers() -> None:
     model = backbone_of("albert", num_hidden_groups=2, num_hidden_layers=4)
     family = family_of("albert")
-    leaves = {component_of(family, name) for name, _ in model.named_parameters()}  # type: ignore[attr-defined]
+    leaves = {component_of(family, name) for name, _ in model.named_parameters()}
     assert {leaf for leaf in leaves if leaf.startswith("layers")} == {"layers.0", "layers.1"}
 
 

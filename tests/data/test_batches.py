@@ -69,7 +69,7 @@ def encode(
 ) -> EncodedTask:
     split = encode_split(Split(np.arange(len(texts)), texts, None), tokenizer, max_length, num_segments)
     return EncodedTask(
-        task=None,  # type: ignore[arg-type]
+        task=None,
         splits={"train": split},
         pad_id=0,
         num_segments=num_segments,
@@ -82,7 +82,7 @@ def test_tensors_are_those_of_the_tokenizer(tokenizer: object, texts: tuple[tupl
     data = encode(tokenizer, texts)
     batch = make_batch(data.splits["train"], np.arange(len(texts)), data)
     columns = [list(column) for column in zip(*texts, strict=True)]
-    expected = tokenizer(*columns, truncation=True, max_length=16, padding=True, return_tensors="pt")  # type: ignore[operator]
+    expected = tokenizer(*columns, truncation=True, max_length=16, padding=True, return_tensors="pt")
     for name, tensor in batch.items():
         assert tensor.tolist() == expected[name].tolist(), name
 

@@ -92,14 +92,14 @@ def test_labels_are_ordered_as_numbers_or_letters() -> None:
     assert encode_labels({"train": [10, 9, 2, 10]}).names == ("2", "9", "10")
     assert encode_labels({"train": ["b", "a"]}).names == ("a", "b")
     encoded = encode_labels({"train": [10, 9, 2], "validation": [2, 10], "test": [None, None]})
-    assert encoded.labels["validation"].tolist() == [0, 2]  # type: ignore[union-attr]
+    assert encoded.labels["validation"].tolist() == [0, 2]
     assert encoded.labels["test"] is None
 
 
 def test_regression_keeps_its_targets() -> None:
     encoded = encode_labels({"train": [0.0, 2.5], "validation": [1.0, 3]})
     assert encoded.kind == "regression"
-    assert encoded.labels["validation"].tolist() == [1.0, 3.0]  # type: ignore[union-attr]
+    assert encoded.labels["validation"].tolist() == [1.0, 3.0]
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_max_train_examples_draws_with_the_seed() -> None:
     assert len(full) == 2000
     assert small.ids.tolist() == again.ids.tolist() != other.ids.tolist()
     assert small.texts == tuple(full.texts[i] for i in small.ids)
-    assert small.labels.tolist() == full.labels[small.ids].tolist()  # type: ignore[union-attr, index]
+    assert small.labels.tolist() == full.labels[small.ids].tolist()
 
 
 @pytest.mark.parametrize("name", BUILTIN_TASKS)

@@ -15,6 +15,7 @@ from toolkit.config import RunConfig
 from toolkit.data.batches import EncodedTask
 from toolkit.models.classifier import Classifier
 from toolkit.models.regimes import HEAD
+from toolkit.training.evaluation import run_over
 from toolkit.training.loop import (
     Moment,
     OnStep,
@@ -24,7 +25,6 @@ from toolkit.training.loop import (
     clipping_factor,
     example_losses,
     run_epochs,
-    run_over,
 )
 from toolkit.training.optimizer import build_optimizer, group_parameters, learning_rate_factors
 from toolkit.training.recorder import Recorder

@@ -11,15 +11,9 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from toolkit.config import RunConfig
-from toolkit.data.batches import (
-    EncodedSplit,
-    EncodedTask,
-    evaluation_batches,
-    make_batch,
-    parts_of_batch,
-    training_batches,
-)
+from toolkit.data.batches import EncodedTask, make_batch, parts_of_batch, training_batches
 from toolkit.models.classifier import Classifier
+from toolkit.training.evaluation import evaluate
 from toolkit.training.optimizer import build_optimizer, group_parameters, learning_rate_factors
 from toolkit.training.recorder import Recorder
 
@@ -215,38 +209,3 @@ def example_losses(kind: str, outputs: torch.Tensor, labels: torch.Tensor) -> to
     if kind == "classification":
         return functional.cross_entropy(outputs, labels, reduction="none")
     return (outputs[:, 0] - labels.float()) ** 2
-
-
-def evaluate(accelerator: Any, model: Classifier, data: EncodedTask) -> dict[str, NDArray[np.float32]]:
-    """Outputs of every split but ``train``, on all processes; dropout off, and the mode put back afterwards."""
-    return {
-        name: run_over(accelerator, model, lambda batch: model(**batch), split, data)
-        for name, split in data.splits.items()
-        if name != "train"
-    }
-
-
-def run_over(
-    accelerator: Any,
-    model: torch.nn.Module,
-    function: Callable[[dict[str, torch.Tensor]], torch.Tensor],
-    split: EncodedSplit,
-    data: EncodedTask,
-) -> NDArray[np.float32]:
-    """(examples, width) ``function`` of every example in eval mode, shared out over processes and gathered on all."""
-    from accelerate.utils import gather_object
-
-    was_training = model.training
-    model.eval()
-    mine = evaluation_batches(split.lengths)[accelerator.process_index :: accelerator.num_processes]
-    results = []
-    with torch.inference_mode(), accelerator.autocast():
-        for indices in mine:
-            batch = {k: v.to(accelerator.device) for k, v in make_batch(split, indices, data).items()}
-            results.append((indices, function(batch).float().cpu().numpy()))
-    model.train(was_training)
-    results = gather_object(results)
-    gathered = np.empty((len(split), results[0][1].shape[1]), np.float32)
-    for indices, values in results:
-        gathered[indices] = values
-    return gathered
