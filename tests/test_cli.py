@@ -179,6 +179,15 @@ def test_a_config_file_gives_defaults_that_flags_change(tmp_path: Path) -> None:
     assert parse_config([f"--config={path}"]) == RunConfig(epochs=7, freeze="embeddings")
 
 
+def test_the_config_of_a_file_run_takes_other_data(tmp_path: Path) -> None:
+    """The task's name follows from the data: it is neither repeated on the command line nor kept for other data."""
+    path = tmp_path / "config.json"
+    path.write_text(RunConfig(task="reviews", train_file="reviews/train.tsv", validation_file="v.tsv").to_json())
+    other = parse_config(["--config", str(path), "--train-file", "spring.tsv"])
+    assert (other.task, other.train_file) == (RunConfig().task, "spring.tsv")
+    assert "--task" not in RunConfig.from_json(path.read_text()).to_command()
+
+
 def test_repeated_test_files_add_up() -> None:
     together = parse_config(["--test-file", "a=1", "b=2"])
     assert together.test_file == ("a=1", "b=2")

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -87,6 +87,8 @@ def parse_config(args: list[str]) -> RunConfig:
     """Flags to a RunConfig; ``--config FILE`` gives the defaults that other flags change."""
     args, path = _take_config(args)
     default = RunConfig.from_json(_read(path), str(path)) if path else RunConfig()
+    if default.train_file or default.dataset:
+        default = replace(default, task=RunConfig().task)  # the name follows from the data, which a flag may change
     return parse(RunConfig, _merge_repeated(args, "--test-file"), prog="finetune.py", default=default)
 
 

@@ -117,7 +117,8 @@ class RunConfig:
         words = ["accelerate", "launch", "finetune.py"]
         for field in fields(self):
             value = getattr(self, field.name)
-            if value == field.default or field.name in ("output_dir", "overwrite"):
+            is_named_by_data = field.name == "task" and (self.train_file or self.dataset)
+            if value == field.default or field.name in ("output_dir", "overwrite") or is_named_by_data:
                 continue
             words.append("--" + field.name.replace("_", "-"))
             if value is not True:
