@@ -164,6 +164,9 @@ def guarded(function: Callable[[], int]) -> int:
         return function()
     try:
         return function()
+    except BrokenPipeError:  # the reader of the output, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (ValueError, OSError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not is_for_users(error):
             raise

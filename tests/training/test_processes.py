@@ -34,10 +34,11 @@ def launch(config: RunConfig, num_processes: int) -> Run:
     return open_run(path)
 
 
-@pytest.mark.parametrize("freeze", ["embeddings", "none", "backbone"])
-def test_two_processes_do_what_one_does(tiny_pairs: RunConfig, tmp_path: Path, freeze: str) -> None:
+@pytest.mark.parametrize(("freeze", "parts"), [("embeddings", 1), ("none", 2), ("backbone", 1)])
+def test_two_processes_do_what_one_does(tiny_pairs: RunConfig, tmp_path: Path, freeze: str, parts: int) -> None:
     # 60 examples: the last batch of an epoch is incomplete and its parts are of unequal size.
     config = replace(tiny_pairs, dropout=0.0, freeze=freeze, max_train_examples=60, max_steps=7)
+    config = replace(config, gradient_accumulation_steps=parts)
     one = finetune(replace(config, output_dir=str(tmp_path / "one")))
     two = launch(replace(config, output_dir=str(tmp_path / "two")), 2)
     assert (one.manifest["num_processes"], two.manifest["num_processes"]) == (1, 2)
