@@ -110,7 +110,7 @@ def _train_and_save(
     saver = None
     if accelerator.is_main_process:
         writer = start_run(path, overwrite=config.overwrite)
-        saver = Saver(writer, config, data, loaded, recorder)
+        saver = Saver(writer, config, data, loaded, recorder, accelerator.device)
     set_seed(config.seed, device_specific=True)
     with _Progress(accelerator, config, Plan.of(config, len(data.splits["train"])).num_steps) as progress:
         ceiling: Features = {}

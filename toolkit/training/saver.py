@@ -34,10 +34,17 @@ class Saver:
     """Writes one run directory as its moments come; lives on the main process."""
 
     def __init__(
-        self, writer: RunWriter, config: RunConfig, data: EncodedTask, loaded: Loaded, recorder: Recorder
+        self,
+        writer: RunWriter,
+        config: RunConfig,
+        data: EncodedTask,
+        loaded: Loaded,
+        recorder: Recorder,
+        device: torch.device,
     ) -> None:
+        """``device``: where training will run; the model may still be elsewhere."""
         self.writer, self.config, self.data, self.loaded, self.recorder = writer, config, data, loaded, recorder
-        self.device = next(loaded.model.parameters()).device
+        self.device = device
         self.groups = group_parameters(loaded.model, config.weight_decay)
         self.scores: list[dict[str, Any]] = []
         self.predictions: list[pd.DataFrame] = []
