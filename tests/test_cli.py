@@ -49,6 +49,7 @@ MISTAKES = {
     "label column": (["--label-column", "y"], r"split 'train' has no labels: check --label-column"),
     "file": (["--validation-file", "gone.tsv"], r"no file at gone\.tsv"),
     "length": (["--max-length", "4000"], r"--max-length 4000 is more than the 48 positions"),
+    "no room": (["--max-length", "2"], r"--max-length 2 leaves no room for text beside 2 special tokens"),
     "test file": (["--test-file", "x.tsv"], r"--test-file takes NAME=PATH, got 'x\.tsv'"),
     "taken name": (["--test-file", "train=x.tsv"], r"the split name 'train' is taken"),
     "batch": (["--batch-size", "6", "--gradient-accumulation-steps", "4"], r"must be a multiple of"),

@@ -193,6 +193,26 @@ def test_snapshots_between_epochs_and_their_order(tiny_config: RunConfig, tmp_pa
     assert [s.step for s in logged.trajectory] == [0, 1, 2, 4, 8, 12]
 
 
+def test_epochs_agree_between_snapshots_and_scores(tiny_config: RunConfig, tmp_path: Path) -> None:
+    finished = run(tiny_config, tmp_path, batch_size=20, max_steps=1, gradient_accumulation_steps=1, epochs=3)
+    last = finished.scores["epoch"].max()
+    assert 0 < last < 1
+    assert finished.trajectory.at(last).step == 1
+
+
+def test_other_weights_in_the_same_folder_are_another_run(
+    tiny_model: Callable[[str], Path], tiny_config: RunConfig, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_model("bert"), folder)
+    first = run(tiny_config, tmp_path, model=str(folder), max_steps=1)
+    model = AutoModel.from_pretrained(folder)
+    with torch.no_grad():
+        model.embeddings.word_embeddings.weight[5] += 1
+    model.save_pretrained(folder)
+    assert run(tiny_config, tmp_path, model=str(folder), max_steps=1).path != first.path
+
+
 def test_a_frozen_embedding_is_stored_once(tiny_config: RunConfig, tmp_path: Path) -> None:
     finished = run(tiny_config, tmp_path, freeze="embeddings", epochs=4)
     sizes = [path.stat().st_size for path in sorted((finished.path / "snapshots").iterdir())]

@@ -21,6 +21,8 @@ from toolkit.config import RunConfig
 
 USER_ERROR = 2
 INTERRUPTED = 130
+BROKEN_PIPE = 141
+"""As a shell reports a process that SIGPIPE ended: what was asked for may not have been done."""
 
 T = TypeVar("T")
 
@@ -166,7 +168,7 @@ def guarded(function: Callable[[], int]) -> int:
         return function()
     except BrokenPipeError:  # the reader of the output, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return BROKEN_PIPE
     except (ValueError, OSError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not is_for_users(error):
             raise

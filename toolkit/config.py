@@ -43,7 +43,7 @@ class RunConfig:
     batch_size: int = 32
     """Examples per optimizer step, over all processes and accumulation steps."""
     gradient_accumulation_steps: int = 1
-    """Parts into which each process splits its share of a batch; the numbers stay the same."""
+    """Parts of each process's share of a batch; the numbers stay the same up to rounding and dropout's draws."""
     learning_rate: float = 5e-5
     """Peak learning rate of the backbone (AdamW, linear warm-up and decay)."""
     head_learning_rate: float = 1e-3
@@ -178,7 +178,8 @@ def _require(is_met: bool, config: RunConfig, name: str, expected: str) -> None:
 def digest(config: RunConfig, data_hashes: Mapping[str, str]) -> str:
     """Eight hex digits over the fields that change the numbers and the sha256 of the data files.
 
-    ``data_hashes`` maps the role of a file (``train``, ``validation``, a test split's name) to its sha256.
+    ``data_hashes`` maps the role of a file (``train``, ``validation``, a test split's name; ``model`` for the weights
+    of a local folder) to its sha256. The number of processes, which changes dropout's draws, is in the manifest only.
     """
     values = {k: v for k, v in asdict(config).items() if k not in (*NOT_IN_DIGEST, *DATA_FILES)}
     text = json.dumps({"fields": values, "data": dict(data_hashes)}, sort_keys=True)

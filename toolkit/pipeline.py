@@ -44,7 +44,7 @@ def finetune(config: RunConfig, *, reuse_finished: bool = False) -> Run:
     regime = parse_regime(config.freeze, tuple(components))
     config = replace(config, freeze=regime.label, task=task.name, precision=accelerator.mixed_precision)
     data = encode_task(task, loaded, config.max_length)
-    path = Path(config.output_dir) / run_name(config, task.data_hashes)
+    path = Path(config.output_dir) / run_name(config, {**task.data_hashes, **loaded.source.digest_entry()})
     if reuse_finished and (path / MANIFEST).exists():
         return open_run(path)
     check_startable(path, overwrite=config.overwrite)
@@ -79,13 +79,20 @@ def encode_task(task: Task, loaded: Loaded, max_length: int) -> EncodedTask:
         raise ValueError(
             f"--max-length {max_length} is more than the {loaded.max_length} positions of {loaded.source.name}"
         )
+    num_special = loaded.tokenizer.num_special_tokens_to_add(pair=len(task.splits["train"].texts[0]) > 1)
+    if max_length <= num_special:
+        raise ValueError(f"--max-length {max_length} leaves no room for text beside {num_special} special tokens")
     name = loaded.family.embedding_parameters.get("token_type_embeddings")
     table = dict(loaded.model.backbone.named_parameters()).get(name) if name else None
     num_segments = 0 if table is None else len(table)
     tokenizer = loaded.tokenizer
+    splits = {k: encode_split(split, tokenizer, max_length, num_segments) for k, split in task.splits.items()}
+    num_words = loaded.model.backbone.get_input_embeddings().num_embeddings  # type: ignore[operator]
+    if max(int(split.tokens.max()) for split in splits.values()) >= num_words:
+        raise ValueError(f"the tokenizer of {loaded.source.name} has tokens beyond its {num_words} word rows")
     return EncodedTask(
         task=task,
-        splits={k: encode_split(split, tokenizer, max_length, num_segments) for k, split in task.splits.items()},
+        splits=splits,
         pad_id=tokenizer.pad_token_id,
         num_segments=num_segments,
         position_offset=loaded.position_offset,
@@ -112,7 +119,7 @@ def _train_and_save(
         writer = start_run(path, overwrite=config.overwrite)
         saver = Saver(writer, config, data, loaded, recorder, accelerator.device)
     set_seed(config.seed, device_specific=True)
-    with _Progress(accelerator, config, Plan.of(config, len(data.splits["train"])).num_steps) as progress:
+    with _Progress(accelerator, config, path.name, Plan.of(config, len(data.splits["train"])).num_steps) as progress:
         ceiling: Features = {}
         if all(name in frozen for name, _ in model.named_parameters() if name.startswith(BACKBONE)):
             started = time.perf_counter()
@@ -136,12 +143,14 @@ def _train_and_save(
 class _Progress:
     """The bar and the trackers of one run; silent on every process but the main one."""
 
-    def __init__(self, accelerator: Any, config: RunConfig, num_steps: int) -> None:
+    def __init__(self, accelerator: Any, config: RunConfig, name: str, num_steps: int) -> None:
         self.accelerator, self.seconds = accelerator, {"training": 0.0}
         self.bar = tqdm(total=num_steps, unit="step", disable=not accelerator.is_main_process, mininterval=0.5)
         if config.log_with:
             shown = {k: v for k, v in asdict(config).items() if isinstance(v, int | float | str | bool)}
-            accelerator.init_trackers("embedding-drift", config=shown)
+            names = {"wandb": {"name": name}, "trackio": {"name": name}, "mlflow": {"run_name": name}}
+            project = name if config.log_with == "tensorboard" else "embedding-drift"  # there it is the run's folder
+            accelerator.init_trackers(project, config=shown, init_kwargs=names)
 
     def __enter__(self) -> "_Progress":
         return self

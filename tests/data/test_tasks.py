@@ -44,8 +44,10 @@ def test_every_kind_of_file_reads_alike(suffix: str, labels: list[Any], expected
     path = write(pd.DataFrame({"text": TEXTS, "label": labels}), tmp_path / f"data{suffix}")
     split = read_file(path, (), "label")
     assert [text for (text,) in split.texts] == TEXTS  # no quoting, and the word "NaN" is a word
-    assert split.labels == (expected or labels)
-    assert all(type(a) is type(b) for a, b in zip(split.labels or [], expected or labels, strict=True))
+    encoded = encode_labels({"train": split.labels})
+    assert encoded.kind == ("classification" if expected else "regression")
+    found = encoded.labels["train"].tolist()
+    assert found == labels if not expected else [encoded.names[i] for i in found] == [str(x) for x in expected]
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
@@ -94,6 +96,54 @@ def test_labels_are_ordered_as_numbers_or_letters() -> None:
     encoded = encode_labels({"train": [10, 9, 2], "validation": [2, 10], "test": [None, None]})
     assert encoded.labels["validation"].tolist() == [0, 2]
     assert encoded.labels["test"] is None
+
+
+def test_training_decides_how_labels_are_read() -> None:
+    """A split that happens to hold only the label 1 is not read as integers when training has words."""
+    encoded = encode_labels({"train": ["1", "none"], "validation": ["1", "1"]})
+    assert encoded.labels["validation"].tolist() == [0, 0]
+    assert encode_labels({"train": [5, 2.5, 3]}).kind == "regression"
+    assert encode_labels({"train": ["5", "2.5"], "validation": ["3"]}).labels["validation"].tolist() == [3.0]
+
+
+@pytest.mark.parametrize("suffix", [".tsv", ".csv"])
+def test_more_fields_than_columns_are_refused(suffix: str, tmp_path: Path) -> None:
+    comma = "\t" if suffix == ".tsv" else ","
+    path = tmp_path / f"data{suffix}"
+    path.write_text(f"text{comma}label\nhello{comma} world{comma}1\nfine{comma} day{comma}0\n")
+    with pytest.raises(ValueError, match=r"rows have more fields than the header|Expected 2 fields"):
+        read_file(path, (), "label")
+
+
+def test_cells_that_are_no_texts_or_labels(tmp_path: Path) -> None:
+    nullable = pd.DataFrame(
+        {"text": pd.array(["a", None], dtype="string"), "label": pd.array([1, None], dtype="Int64")}
+    )
+    split = read_file(write(nullable, tmp_path / "data.parquet"), (), "label")
+    assert (split.texts, split.labels) == ([("a",), (None,)], [1, None])
+    for name, row in (("text", {"text": ["a", "b"], "label": 1}), ("label", {"text": "a", "label": [1, 2]})):
+        (tmp_path / "data.jsonl").write_text(json.dumps(row))
+        with pytest.raises(ValueError, match=f"a {name} is a list"):
+            read_file(tmp_path / "data.jsonl", (), "label")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"validation_file": "v.tsv"}, "--validation-file goes with --train-file"),
+        ({"dataset": "a/b", "test_file": ("t=t.tsv",)}, "--test-file goes with --train-file"),
+        ({"dataset_config": "x"}, "--dataset-config goes with --dataset"),
+        ({"label_column": "y"}, "--label-column goes with --train-file or --dataset"),
+    ],
+)
+def test_flags_that_would_be_ignored_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_task(RunConfig(**changes))
+
+
+def test_a_draw_of_one_label_is_refused() -> None:
+    with pytest.raises(ValueError, match="1 training examples drawn have one label only"):
+        load_task(RunConfig(max_train_examples=1))
 
 
 def test_regression_keeps_its_targets() -> None:

@@ -2,9 +2,10 @@
 
 import csv
 import json
-import re
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -17,11 +18,21 @@ DEFAULT_TEXT_COLUMNS = ("text", "sentence")
 
 def _read_tsv(path: Path) -> pd.DataFrame:
     # No quoting: a quotation mark is a character like any other, as in GLUE's files.
-    return pd.read_csv(path, sep="\t", quoting=csv.QUOTE_NONE, dtype=str, keep_default_na=False, encoding="utf-8")
+    return _read_table(path, sep="\t", quoting=csv.QUOTE_NONE)
 
 
 def _read_csv(path: Path) -> pd.DataFrame:
-    return pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8")
+    return _read_table(path)
+
+
+def _read_table(path: Path, **options: Any) -> pd.DataFrame:
+    """Cells as text; ValueError for a row with more fields than the header, which pandas would shift or cut."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)
+        try:
+            return pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8", index_col=False, **options)
+        except pd.errors.ParserWarning:
+            raise ValueError("rows have more fields than the header has columns") from None
 
 
 def _read_jsonl(path: Path) -> pd.DataFrame:
@@ -74,25 +85,26 @@ def split_of_frame(frame: pd.DataFrame, text_columns: tuple[str, ...], label_col
     for name in names:
         if name not in columns:
             raise ValueError(f"{source}: {unknown(name, 'column', columns)}")
-    texts = [tuple(_text(cell) for cell in row) for row in zip(*(frame[name].tolist() for name in names), strict=True)]
-    labels = parse_labels(frame[label_column]) if label_column in columns else None
+    texts = [
+        tuple(_text(cell, source) for cell in row)
+        for row in zip(*(frame[name].tolist() for name in names), strict=True)
+    ]
+    labels = _labels(frame[label_column].tolist(), source) if label_column in columns else None
     return RawSplit(texts, labels)  # type: ignore[arg-type]
 
 
-def _text(cell: object) -> str | None:
+def _text(cell: object, source: str) -> str | None:
     """A cell as text; None when it is missing (None, NaN). A number is taken as its text."""
     if isinstance(cell, str):
         return cell
-    return None if cell is None or cell != cell else str(cell)
+    if not pd.api.types.is_scalar(cell):
+        raise ValueError(f"{source}: a text is a {type(cell).__name__}; pass a column of plain texts")
+    return None if pd.isna(cell) else str(cell)
 
 
-def parse_labels(column: "pd.Series[object]") -> list[object]:
-    """Python labels of a column: text that is all integers becomes integers, all numbers floats, else it stays text."""
-    values = [None if _text(value) is None else value for value in column.tolist()]
-    present = [value for value in values if value is not None and value != ""]
-    if not all(isinstance(value, str) for value in present):
-        return values
-    for pattern, convert in ((r"[+-]?\d+", int), (r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", float)):
-        if present and all(re.fullmatch(pattern, str(value).strip()) for value in present):
-            return [convert(str(value)) if value not in (None, "") else None for value in values]
-    return values
+def _labels(cells: list[object], source: str) -> list[object]:
+    """Labels as they came, None where one is missing."""
+    for cell in cells:
+        if not pd.api.types.is_scalar(cell):
+            raise ValueError(f"{source}: a label is a {type(cell).__name__}; labels are integers, strings or floats")
+    return [None if pd.isna(cell) else cell for cell in cells]

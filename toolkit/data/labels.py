@@ -1,12 +1,16 @@
 """Labels as they came in, integer classes or float targets out, with every reason to refuse them."""
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+INTEGER = r"[+-]?\d+"
+FLOAT = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
 
 MAX_CLASSES = 1000
 """More distinct labels than this in training are taken for a mistake in --label-column."""
@@ -35,9 +39,30 @@ def encode_labels(raw: Mapping[str, list[object] | None], names: tuple[str, ...]
         raise ValueError("split 'train' has no labels: check --label-column")
     if present.get("validation", train) is None:
         raise ValueError("split 'validation' has no labels: check --label-column")
-    if all(_is_float(label) for label in train):
+    convert = _converter(train)
+    present = {split: None if labels is None else [convert(x) for x in labels] for split, labels in present.items()}
+    train = present["train"] or []
+    if all(_is_number(label) for label in train) and any(_is_float(label) for label in train):
         return _encode_targets(present)
     return _encode_classes(present, train, names)
+
+
+def _converter(train: list[object]) -> Callable[[object], object]:
+    """How to read labels that are text: as integers or floats where every training label is one, else as text.
+
+    Training decides for every split: a split in which only some labels occur must not be read otherwise.
+    """
+    if not all(isinstance(label, str) for label in train):
+        return lambda label: label
+    patterns: tuple[tuple[str, Callable[[str], object]], ...] = ((INTEGER, int), (FLOAT, float))
+    for pattern, convert in patterns:
+        if all(re.fullmatch(pattern, str(label).strip()) for label in train):
+            return lambda label: convert(label) if re.fullmatch(pattern, str(label).strip()) else label  # type: ignore[arg-type]
+    return str
+
+
+def _is_number(label: object) -> bool:
+    return isinstance(label, int | float | np.number) and not isinstance(label, bool)
 
 
 def _drop_absent(split: str, labels: list[object] | None) -> list[object] | None:

@@ -85,6 +85,7 @@ def load_task(config: RunConfig) -> Task:
     """Read, check and encode the task of a config; ValueError, in one line, for anything that cannot be trained on."""
     if config.train_file and config.dataset:
         raise ValueError("--train-file and --dataset are two sources of data: pass one of them")
+    _refuse_stray_flags(config)
     hashes: dict[str, str] = {}
     if config.train_file:
         paths = _file_roles(config)
@@ -93,7 +94,6 @@ def load_task(config: RunConfig) -> Task:
     elif config.dataset:
         raw = read_dataset(config.dataset, config.dataset_config, config.text_columns, config.label_column)
     else:
-        _refuse_file_flags(config)
         raw = lookup(TASKS, config.task, "task")()
     return _build(task_name(config), raw, hashes, config)
 
@@ -128,11 +128,19 @@ def _file_roles(config: RunConfig) -> dict[str, Path]:
     return roles
 
 
-def _refuse_file_flags(config: RunConfig) -> None:
-    for name in ("validation_file", "test_file", "text_columns"):
-        if getattr(config, name):
-            flag = "--" + name.replace("_", "-")
-            raise ValueError(f"{flag} goes with --train-file{' or --dataset' if name == 'text_columns' else ''}")
+def _refuse_stray_flags(config: RunConfig) -> None:
+    """A flag whose data are not asked for would be ignored without a word."""
+    own = "--train-file or --dataset"
+    needs = {
+        "validation_file": (config.train_file, "--train-file"),
+        "test_file": (config.train_file, "--train-file"),
+        "dataset_config": (config.dataset, "--dataset"),
+        "text_columns": (config.train_file or config.dataset, own),
+        "label_column": (config.train_file or config.dataset, own),
+    }
+    for name, (is_there, flags) in needs.items():
+        if not is_there and getattr(config, name) != getattr(RunConfig(), name):
+            raise ValueError(f"--{name.replace('_', '-')} goes with {flags}")
 
 
 def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig) -> Task:
@@ -144,6 +152,9 @@ def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig
     splits = {k: Split(np.arange(len(s.texts)), tuple(s.texts), encoded.labels[k]) for k, s in raw.splits.items()}
     if config.max_train_examples is not None:
         splits["train"] = _draw(splits["train"], config.max_train_examples, config.seed)
+        drawn = splits["train"].labels
+        if drawn is not None and len(np.unique(drawn)) == 1:
+            raise ValueError(f"the {len(splits['train'])} training examples drawn have one label only: draw more")
     return Task(
         name=name,
         kind=encoded.kind,

@@ -1,6 +1,7 @@
 """A name in, the checkpoint's config, weights and tokenizer out: embedded, local folder or hub."""
 
 import contextlib
+import hashlib
 import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,7 +33,12 @@ class Source:
     revision: str | None = None
     is_hub: bool = False
     sha256: str | None = None
-    """Of the weights, where they are one known file."""
+    """Of the weights: the embedded model's file, or all safetensors files of a folder; None for the hub."""
+
+    def digest_entry(self) -> dict[str, str]:
+        """What a run's digest must cover beside the name: the weights of a folder, which may change under one name."""
+        is_folder = not self.is_hub and self.name != EMBEDDED
+        return {"model": self.sha256} if is_folder and self.sha256 else {}
 
     def _options(self) -> dict[str, Any]:
         if not self.is_hub:
@@ -121,11 +127,18 @@ def find_checkpoint(name: str) -> Source:
             raise ValueError(f"the embedded model's weights are damaged (sha256 {digest[:12]}...): reinstall it")
         return Source(name, str(folder), sha256=digest)
     if Path(name).expanduser().is_dir():
-        return Source(name, str(Path(name).expanduser()))
+        folder = Path(name).expanduser()
+        return Source(name, str(folder), sha256=_hash_weights(folder))
     location, _, revision = name.partition("@")
     if not location or location.count("/") > 1 or name.startswith((".", "/", "~")):
         raise ValueError(f"no folder at {name!r}; pass {EMBEDDED}, a hub id such as owner/name, or a local folder")
     return Source(name, location, revision or None, is_hub=True)
+
+
+def _hash_weights(folder: Path) -> str | None:
+    """One sha256 over the safetensors files of a folder; None when it has none."""
+    digests = [sha256_of_file(path) for path in sorted(folder.glob("*.safetensors"))]
+    return hashlib.sha256("".join(digests).encode()).hexdigest() if digests else None
 
 
 def _embedded_folder() -> Path:

@@ -47,7 +47,7 @@ class RunWriter:
         name = f"epoch-{math.ceil(epoch):03d}" if is_epoch_end else f"step-{step:08d}"
         path = self.path / "snapshots" / f"{name}.safetensors"
         path.parent.mkdir(exist_ok=True)
-        metadata = {"format": FORMAT, "epoch": f"{epoch:.12g}", "step": str(step)}
+        metadata = {"format": FORMAT, "epoch": repr(float(epoch)), "step": str(step)}
         stored = {}
         for parameter, tensor in tensors.items():
             digest = files.sha256_of_array(tensor)

@@ -118,13 +118,13 @@ def convex_ceiling(features: Features, data: EncodedTask, seed: int) -> dict[str
     labels = data.splits["train"].labels
     assert labels is not None
     if data.task.kind == "regression":
-        folds, kind, grid = CEILING_FOLDS, KFold, {"ridge__alpha": [1 / c for c in CEILING_STRENGTHS]}
+        folds, kind, grid = min(CEILING_FOLDS, len(labels)), KFold, {"ridge__alpha": [1 / c for c in CEILING_STRENGTHS]}
         pipeline, scoring = make_pipeline(StandardScaler(), Ridge()), "neg_mean_squared_error"
     else:
         folds = min(CEILING_FOLDS, int(np.bincount(labels)[np.unique(labels)].min()))
         kind, grid = StratifiedKFold, {"logisticregression__C": list(CEILING_STRENGTHS)}
         pipeline, scoring = make_pipeline(StandardScaler(), LogisticRegression(max_iter=300)), "neg_log_loss"
-    if min(folds, len(labels)) < 2:
+    if folds < 2:
         return {}  # too few examples of a class to choose a strength by
     cv = kind(folds, shuffle=True, random_state=seed)
     fitted = GridSearchCV(pipeline, grid, cv=cv, scoring=scoring).fit(features["train"], labels)
