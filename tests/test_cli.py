@@ -175,7 +175,7 @@ def test_mistakes_of_the_toolkit_command(
 
 def test_a_config_file_gives_defaults_that_flags_change(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
-    path.write_text(RunConfig(epochs=7, freeze="embeddings").to_json())
+    path.write_text(RunConfig(epochs=7, freeze="embeddings", overwrite=True).to_json())
     assert parse_config(["--config", str(path), "--epochs", "2"]) == RunConfig(epochs=2, freeze="embeddings")
     assert parse_config([f"--config={path}"]) == RunConfig(epochs=7, freeze="embeddings")
 

@@ -21,6 +21,10 @@ from toolkit.config import RunConfig
 
 USER_ERROR = 2
 INTERRUPTED = 130
+DESCRIPTION = (
+    "Fine-tune BERT under one regime and keep its embedding parameters of every epoch. "
+    "--config FILE starts from the config.json of another run; other flags change it."
+)
 BROKEN_PIPE = 141
 """As a shell reports a process that SIGPIPE ended: what was asked for may not have been done."""
 
@@ -89,9 +93,12 @@ def parse_config(args: list[str]) -> RunConfig:
     """Flags to a RunConfig; ``--config FILE`` gives the defaults that other flags change."""
     args, path = _take_config(args)
     default = RunConfig.from_json(_read(path), str(path)) if path else RunConfig()
+    default = replace(default, overwrite=False)  # repeating a run must not destroy it unasked
     if default.train_file or default.dataset:
         default = replace(default, task=RunConfig().task)  # the name follows from the data, which a flag may change
-    return parse(RunConfig, _merge_repeated(args, "--test-file"), prog="finetune.py", default=default)
+    return parse(
+        RunConfig, _merge_repeated(args, "--test-file"), prog="finetune.py", default=default, description=DESCRIPTION
+    )
 
 
 def _read(path: Path) -> str:

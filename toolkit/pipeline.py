@@ -68,7 +68,7 @@ def _print_plan(
     print_task(data.task.name, data.task.carrier, rows, config.max_length)
     sizes = {name: p.numel() for name, p in loaded.model.named_parameters()}
     print_components(
-        f"{config.model} ({loaded.family.name}), regime {regime.label}",
+        f"{config.model} ({loaded.family.name}), regime {regime.label}, precision {config.precision}",
         [(leaf, sum(sizes[n] for n in names), leaf not in regime.frozen) for leaf, names in components.items()],
     )
 

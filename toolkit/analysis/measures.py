@@ -1,7 +1,7 @@
 """Two versions of the same rows in, one number per row out: how far, and in which way, each row has moved.
 
 Every function takes ``reference`` and ``current``, both (rows, hidden) float64, and returns (rows,) float64; Δ is their
-difference. Undefined is NaN, never 0. SCIENCE.md section 2 says which measure answers which question.
+difference. Undefined is NaN, never 0.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -118,7 +118,7 @@ def _directions(rows: Array) -> Array:
     return rows / _or_nan(_lengths(rows))[:, None]
 
 
-_DEFINITION = "definition (SCIENCE.md section 2)"
+_DEFINITION = "by definition"
 
 MEASURES: Mapping[str, Measure] = {
     "norm": Measure(

@@ -49,7 +49,7 @@ def unexplained_share(
 ) -> float:
     """Σ‖current - replayed‖² / Σ‖current - reference‖² over (n, hidden) rows: 0 when decay explains all drift.
 
-    Ours (SCIENCE.md section 1, weight decay); meant for rows of no exposure. NaN when nothing moved.
+    Defined by this project; meant for rows of no exposure. NaN when nothing moved.
     """
     left = total = 0.0
     for before, predicted, after in zip(reference, replayed, current, strict=True):

@@ -1,7 +1,7 @@
 """A trajectory and a parameter in, one stratum for each of its rows out: rows that moved for the same reason.
 
-A mean over a whole vocabulary mixes rows that training moved with rows that only weight decay moved (SCIENCE.md section
-1). Strata rest on the exposure of the whole run, so a row is in the same stratum at every epoch.
+A mean over a whole vocabulary mixes rows that training moved with rows that only weight decay moved.
+Strata rest on the exposure of the whole run, so a row is in the same stratum at every epoch.
 """
 
 import re
