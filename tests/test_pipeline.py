@@ -116,9 +116,11 @@ def test_exposure_equals_a_count_by_hand(tiny_pairs: RunConfig, tmp_path: Path) 
     finished = run(config, tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(config.model)
     counts = {name: {} for name in TABLES}
+    together = {}
     for first, second in load_task(config).splits["train"].texts:
         encoded = tokenizer(first, second, truncation=True, max_length=12)
         for place, (word, segment) in enumerate(zip(encoded["input_ids"], encoded["token_type_ids"], strict=True)):
+            together[word, place, segment] = together.get((word, place, segment), 0) + config.epochs
             for name, row in zip(TABLES, (word, place, segment), strict=True):
                 counts[name][row] = counts[name].get(row, 0) + config.epochs
     exposure = finished.trajectory.exposure
@@ -126,6 +128,11 @@ def test_exposure_equals_a_count_by_hand(tiny_pairs: RunConfig, tmp_path: Path) 
     for name in TABLES:
         found = exposure.tables[name].token_counts(finished.trajectory.snapshots[0].tensors[name].shape[0])
         assert {row: int(n) for row, n in enumerate(found) if n} == counts[name]
+    design = exposure.design
+    assert design is not None
+    assert design.tables == TABLES
+    found = zip(design.combinations.tolist(), design.counts.tolist(), strict=True)
+    assert {tuple(rows): n for rows, n in found} == together
     assert finished.manifest["task"]["splits"]["train"]["num_truncated"] > 0
 
 

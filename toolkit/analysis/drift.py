@@ -14,6 +14,7 @@ from toolkit.analysis.measures import MEASURES, Array, Measure, path_efficiency,
 from toolkit.analysis.strata import assign_strata, count_rows, table_exposure
 from toolkit.analysis.whole import reinitialise, squares, whole_values
 from toolkit.snapshots.snapshot import MappedTensors, Snapshot, Trajectory
+from toolkit.snapshots.store import Source, trajectory_of
 
 COLUMNS = (
     "epoch",
@@ -42,7 +43,7 @@ Indices = NDArray[np.intp]
 
 
 def measure_rows(
-    trajectory: Trajectory,
+    source: Source,
     parameter: str,
     epoch: float,
     measures: Measures = MEASURES,
@@ -54,7 +55,7 @@ def measure_rows(
     Columns: row, token (word rows only), stratum, num_steps and num_tokens (exposure up to the epoch, NA where it was
     not recorded), one per measure, and path_efficiency over the ends of the epochs in between.
     """
-    chosen = select_measures(measures)
+    trajectory, chosen = trajectory_of(source), select_measures(measures)
     path = _path(trajectory, reference_epoch, epoch)
     num_rows = count_rows(trajectory, parameter)
     values = {name: np.empty(num_rows) for name in (*chosen, "path_efficiency")}
@@ -77,7 +78,7 @@ def measure_rows(
 
 
 def measure_drift(
-    trajectory: Trajectory,
+    source: Source,
     measures: Measures = MEASURES,
     *,
     reference_epoch: float = 0,
@@ -91,7 +92,7 @@ def measure_drift(
     parameter``: norm and relative, if chosen, of the parameter as one vector (statistic ``value``), and the same
     numbers for a re-initialisation drawn with ``seed`` (statistic ``reinitialised``; see whole.py).
     """
-    chosen = select_measures(measures)
+    trajectory, chosen = trajectory_of(source), select_measures(measures)
     reference = trajectory.at(reference_epoch)
     parameters = [_parameter_lines(trajectory, reference, p, chosen, seed, block_rows) for p in trajectory.parameters]
     rows = [

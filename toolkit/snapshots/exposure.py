@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from toolkit.families import TABLES
+
 
 @dataclass(frozen=True, slots=True)
 class StepRows:
@@ -68,23 +70,73 @@ class TableExposure:
 
 
 @dataclass(frozen=True, slots=True)
+class Design:
+    """Which rows of the tables were added up in one place: the distinct combinations, and how often each occurred."""
+
+    tables: tuple[str, ...]
+    """Canonical names of the embedding tables, one per column of ``combinations``."""
+    combinations: NDArray[np.int32]
+    """(combinations, tables): the row of each table, distinct and in ascending order."""
+    counts: NDArray[np.int64]
+    """(combinations,) real tokens of the whole run that had them."""
+
+
+class DesignCounter:
+    """Counts combinations of rows, one batch of tokens after the other."""
+
+    def __init__(self, tables: tuple[str, ...]) -> None:
+        self._tables = tables
+        self._counted = np.empty((0, len(tables)), np.int32), np.empty(0, np.int64)
+        self._waiting: list[NDArray[np.int32]] = []
+        self._num_waiting = 0
+
+    def add(self, rows: Mapping[str, NDArray[np.int64]]) -> None:
+        """The rows of some real tokens: per table (tokens,)."""
+        self._waiting.append(np.stack([rows[name].astype(np.int32) for name in self._tables], axis=1))
+        self._num_waiting += len(self._waiting[-1])
+        if self._num_waiting > 1_000_000:  # so that a long run does not keep every token of every epoch
+            self._merge()
+
+    def _merge(self) -> None:
+        combinations, counts = self._counted
+        distinct, place = np.unique(np.concatenate([combinations, *self._waiting]), axis=0, return_inverse=True)
+        weights = np.concatenate([counts, np.ones(self._num_waiting, np.int64)])
+        self._counted = distinct, np.bincount(place.reshape(-1), weights, len(distinct)).astype(np.int64)
+        self._waiting, self._num_waiting = [], 0
+
+    def design(self) -> Design:
+        """Everything counted so far."""
+        self._merge()
+        return Design(self._tables, *self._counted)
+
+
+@dataclass(frozen=True, slots=True)
 class Exposure:
     """What each optimizer step of a run showed to each embedding table."""
 
     tables: Mapping[str, TableExposure]
     """Canonical parameter name to its exposure; a table that the model lacks is left out."""
+    design: Design | None = None
+    """What stood together; None when it was not recorded."""
 
     def to_tensors(self) -> dict[str, np.ndarray]:
         """Flat named arrays, as stored in exposure.safetensors."""
-        return {
-            f"{name}.{part}": getattr(table, part)
-            for name, table in self.tables.items()
-            for part in ("offsets", "rows", "counts", "norms")
-        }
+        tensors = {f"{name}.{part}": getattr(table, part) for name, table in self.tables.items() for part in _PARTS}
+        if self.design is not None:
+            rows = zip(self.design.tables, self.design.combinations.T, strict=True)
+            tensors |= {f"design.{name}": column for name, column in rows} | {"design.counts": self.design.counts}
+        return tensors
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, np.ndarray]) -> "Exposure":
         """Inverse of :meth:`to_tensors`."""
-        names = dict.fromkeys(name.rsplit(".", 1)[0] for name in tensors)
-        parts = ("offsets", "rows", "counts", "norms")
-        return cls({name: TableExposure(*(tensors[f"{name}.{part}"] for part in parts)) for name in names})
+        # A file keeps its tensors in the order of their names; ours is that of every table.
+        names = [name for name in TABLES if f"{name}.offsets" in tensors]
+        tables = {name: TableExposure(*(tensors[f"{name}.{part}"] for part in _PARTS)) for name in names}
+        if "design.counts" not in tensors:
+            return cls(tables)
+        columns = {name: tensors[f"design.{name}"] for name in names}
+        return cls(tables, Design(tuple(columns), np.stack(list(columns.values()), axis=1), tensors["design.counts"]))
+
+
+_PARTS = ("offsets", "rows", "counts", "norms")

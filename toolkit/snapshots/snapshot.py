@@ -26,6 +26,8 @@ class Snapshot:
     tensors: Mapping[str, np.ndarray]
     """Canonical name to fp32 array: tables (rows, hidden), LayerNorm (hidden,). A parameter that the model lacks is
     left out."""
+    name: str = ""
+    """What to call it where its epoch says little: the checkpoint it was imported from."""
 
     @property
     def is_epoch_end(self) -> bool:

@@ -190,6 +190,17 @@ def open_run(path: str | Path) -> Run:
     return Run(path)
 
 
+Source = Trajectory | Run | str | Path
+"""What every analysis takes."""
+
+
+def trajectory_of(source: Source) -> Trajectory:
+    """The trajectory of whatever an analysis is given: a trajectory, a run, or the path of a run directory."""
+    if isinstance(source, Trajectory):
+        return source
+    return (source if isinstance(source, Run) else open_run(source)).trajectory
+
+
 def verify_run(path: str | Path) -> list[str]:
     """Recompute every hash of a finished run; the differences, one line each, none when all is as it was."""
     run = open_run(path)

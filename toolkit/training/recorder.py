@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 
 from toolkit.data.batches import EncodedSplit, EncodedTask, gather_tokens
 from toolkit.families import TABLES
-from toolkit.snapshots.exposure import Exposure, StepRows, TableExposure
+from toolkit.snapshots.exposure import DesignCounter, Exposure, StepRows, TableExposure
 
 
 class Recorder:
@@ -17,6 +17,7 @@ class Recorder:
         self._data = data
         self._tables = tables
         self._steps: dict[str, list[StepRows]] = {name: [] for name in TABLES if name in tables}
+        self._design = DesignCounter(tuple(self._steps))
         self.learning_rates: list[float] = []
         self.head_learning_rates: list[float] = []
         self.clipping_factors: list[float] = []
@@ -28,6 +29,7 @@ class Recorder:
         and gradients are already averaged over processes.
         """
         rows = exposed_rows(self._data.splits["train"], indices, self._data.position_offset)
+        self._design.add(rows)
         for name, steps in self._steps.items():
             distinct, counts = np.unique(rows[name], return_counts=True)
             norms = self._row_norms(name, distinct)
@@ -49,7 +51,8 @@ class Recorder:
 
     def exposure(self) -> Exposure:
         """The exposure of all steps so far."""
-        return Exposure({name: TableExposure.from_steps(steps) for name, steps in self._steps.items()})
+        tables = {name: TableExposure.from_steps(steps) for name, steps in self._steps.items()}
+        return Exposure(tables, self._design.design())
 
 
 def exposed_rows(split: EncodedSplit, indices: NDArray[np.int64], position_offset: int) -> dict[str, NDArray[np.int64]]:
