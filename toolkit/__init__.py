@@ -21,10 +21,15 @@ if TYPE_CHECKING:
     from toolkit.snapshots.store import Run as Run
     from toolkit.snapshots.store import open_run as open_run
     from toolkit.snapshots.store import verify_run as verify_run
+    from toolkit.training.callback import EmbeddingSnapshotCallback as EmbeddingSnapshotCallback
+    from toolkit.training.recording import Recording as Recording
+    from toolkit.training.recording import record as record
 
 _HOMES = {
+    "EmbeddingSnapshotCallback": "toolkit.training.callback",
     "MEASURES": "toolkit.analysis.measures",
     "REGIMES": "toolkit.models.regimes",
+    "Recording": "toolkit.training.recording",
     "Run": "toolkit.snapshots.store",
     "RunConfig": "toolkit.config",
     "Snapshot": "toolkit.snapshots.snapshot",
@@ -34,6 +39,7 @@ _HOMES = {
     "measure_drift": "toolkit.analysis.drift",
     "measure_rows": "toolkit.analysis.drift",
     "open_run": "toolkit.snapshots.store",
+    "record": "toolkit.training.recording",
     "replay_decay": "toolkit.analysis.nulls",
     "verify_run": "toolkit.snapshots.store",
     "write_report": "toolkit.reporting.report",

@@ -18,7 +18,8 @@ class StepRows:
     counts: NDArray[np.int32]
     """Tokens that used each row."""
     norms: NDArray[np.float32]
-    """Euclidean norm of each row's gradient before clipping; NaN where the parameter had none (frozen)."""
+    """Euclidean norm of each row's gradient before clipping (in a run of ``toolkit.record``: as the optimizer got it);
+    NaN where the parameter had none (frozen)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,7 @@ class Exposure:
         tables = {name: TableExposure(*(tensors[f"{name}.{part}"] for part in _PARTS)) for name in names}
         if "design.counts" not in tensors:
             return cls(tables)
-        columns = {name: tensors[f"design.{name}"] for name in names}
+        columns = {name: tensors[f"design.{name}"] for name in TABLES if f"design.{name}" in tensors}
         return cls(tables, Design(tuple(columns), np.stack(list(columns.values()), axis=1), tensors["design.counts"]))
 
 

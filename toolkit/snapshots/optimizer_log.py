@@ -28,9 +28,10 @@ class OptimizerLog:
     learning_rates: NDArray[np.float64]
     """(steps,) learning rate of the backbone at each step; NaN where the backbone is frozen."""
     head_learning_rates: NDArray[np.float64]
-    """(steps,) learning rate of the head at each step."""
+    """(steps,) learning rate of the head at each step; NaN where it was not recorded."""
     clipping_factors: NDArray[np.float64]
-    """(steps,) by what the gradients were multiplied; 1 where they were not clipped."""
+    """(steps,) by what the gradients were multiplied after their norms were recorded; 1 where they were not clipped,
+    or were clipped before (as in the runs of ``toolkit.record``)."""
     precision: str
     """Compute precision, ``no`` (fp32) or ``bf16``; the weights and the update are fp32."""
 
@@ -49,7 +50,7 @@ class OptimizerLog:
             "precision": self.precision,
             "weight_decay": dict(self.weight_decay),
             "learning_rates": [None if np.isnan(x) else x for x in self.learning_rates.tolist()],
-            "head_learning_rates": self.head_learning_rates.tolist(),
+            "head_learning_rates": [None if np.isnan(x) else x for x in self.head_learning_rates.tolist()],
             "clipping_factors": self.clipping_factors.tolist(),
         }
         return json.dumps(values) + "\n"

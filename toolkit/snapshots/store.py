@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from toolkit.config import FORMAT as FORMAT_OF_CONFIG
 from toolkit.config import RunConfig
 from toolkit.snapshots import files
 from toolkit.snapshots.exposure import Exposure
@@ -24,6 +25,9 @@ MANIFEST = "manifest.json"
 MANIFEST_FORMAT = 1
 """Version of manifest.json; a reader refuses a higher one."""
 
+RECORDED = "is_recorded"
+"""The field of config.json that marks a run which another training loop made."""
+
 
 @dataclass
 class RunWriter:
@@ -35,6 +39,11 @@ class RunWriter:
 
     def write_config(self, config: RunConfig) -> None:
         files.write_text(self.path / "config.json", config.to_json())
+
+    def write_recorded_config(self, facts: Mapping[str, Any]) -> None:
+        """The config.json of a run that another training loop made: whatever is known of it, and no RunConfig."""
+        values = {"format": FORMAT_OF_CONFIG, RECORDED: True, **facts}
+        files.write_text(self.path / "config.json", json.dumps(values, indent=2, default=str) + "\n")
 
     def write_vocabulary(self, vocabulary: Vocabulary) -> None:
         files.write_text(self.path / "vocabulary.json", json.dumps(vocabulary.to_dict(), ensure_ascii=False) + "\n")
@@ -66,11 +75,21 @@ class RunWriter:
     def write_predictions(self, predictions: "pd.DataFrame") -> None:
         files.write_with(self.path / "predictions.parquet", lambda path: predictions.to_parquet(path, index=False))
 
-    def write_exposure(self, exposure: Exposure) -> None:
-        files.write_tensors(self.path / "exposure.safetensors", exposure.to_tensors(), {"format": FORMAT})
+    def write_exposure(self, exposure: Exposure | None) -> None:
+        """Write the exposure so far; None, when it is not known after all, takes it away again."""
+        path = self.path / "exposure.safetensors"
+        if exposure is None:
+            path.unlink(missing_ok=True)
+        else:
+            files.write_tensors(path, exposure.to_tensors(), {"format": FORMAT})
 
-    def write_optimizer_log(self, log: OptimizerLog) -> None:
-        files.write_text(self.path / "optimizer.json", log.to_json())
+    def write_optimizer_log(self, log: OptimizerLog | None) -> None:
+        """Write the log so far; None, when there is none that describes the updates, takes it away again."""
+        path = self.path / "optimizer.json"
+        if log is None:
+            path.unlink(missing_ok=True)
+        else:
+            files.write_text(path, log.to_json())
 
     def finish(self, facts: Mapping[str, Any]) -> None:
         """Hash every file and write the manifest: from now on the run counts as finished."""
@@ -90,6 +109,14 @@ def check_startable(path: Path, *, overwrite: bool) -> None:
         raise ValueError(f"{path} holds a finished run of this config: pass --overwrite to replace it")
     if path.exists() and not path.is_dir():
         raise ValueError(f"{path} is a file where a run directory should go: pass another --output-dir")
+    if path.exists() and any(path.iterdir()) and not _is_run(path):
+        raise ValueError(f"{path} is not empty and holds no run: pass another directory, nothing there was touched")
+
+
+def _is_run(path: Path) -> bool:
+    """Whether a directory is ours to clear: it holds snapshots, or no more than the first files of a run."""
+    started = {"config.json", "vocabulary.json"}
+    return (path / "snapshots").is_dir() or {p.name for p in path.iterdir()} <= started
 
 
 def start_run(path: Path, *, overwrite: bool = False) -> RunWriter:
@@ -113,8 +140,16 @@ class Run:
         return (self.path / MANIFEST).exists()
 
     @cached_property
+    def is_recorded(self) -> bool:
+        """Whether another training loop made it (``toolkit.record``, the Trainer's callback): it has no RunConfig."""
+        path = self.path / "config.json"
+        return path.exists() and bool(json.loads(path.read_text(encoding="utf-8")).get(RECORDED))
+
+    @cached_property
     def config(self) -> RunConfig:
-        """The resolved config."""
+        """The resolved config; ValueError for a recorded run, which has none."""
+        if self.is_recorded:
+            raise ValueError(f"{self.path} was recorded in another training loop and has no RunConfig")
         return RunConfig.from_json(self._text("config.json"), str(self.path / "config.json"))
 
     @cached_property
@@ -147,8 +182,10 @@ class Run:
         return OptimizerLog.from_json(self._text("optimizer.json"))
 
     @cached_property
-    def vocabulary(self) -> Vocabulary:
-        """Row to token text."""
+    def vocabulary(self) -> Vocabulary | None:
+        """Row to token text; None when no tokenizer was at hand."""
+        if not (self.path / "vocabulary.json").exists():
+            return None
         values = json.loads(self._text("vocabulary.json"))
         return Vocabulary(tuple(values["tokens"]), frozenset(values["special_rows"]), values["pad_row"])
 

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from toolkit.data.batches import EncodedSplit, EncodedTask, gather_tokens
 from toolkit.families import TABLES
 from toolkit.snapshots.exposure import DesignCounter, Exposure, StepRows, TableExposure
+from toolkit.training.watch import row_norms
 
 
 class Recorder:
@@ -32,16 +33,8 @@ class Recorder:
         self._design.add(rows)
         for name, steps in self._steps.items():
             distinct, counts = np.unique(rows[name], return_counts=True)
-            norms = self._row_norms(name, distinct)
+            norms = row_norms(self._tables[name], distinct)
             steps.append(StepRows(distinct.astype(np.int32), counts.astype(np.int32), norms))
-
-    def _row_norms(self, name: str, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        gradient = self._tables[name].grad
-        if gradient is None:
-            return np.full(len(rows), np.nan, np.float32)
-        picked = gradient[torch.from_numpy(rows.astype(np.int64)).to(gradient.device)]
-        norms: NDArray[np.float32] = torch.linalg.vector_norm(picked.float(), dim=1).cpu().numpy()
-        return norms
 
     def record_rates(self, learning_rate: float, head_learning_rate: float, clipping_factor: float) -> None:
         """Note the learning rates and clipping factor of one step."""

@@ -1,0 +1,396 @@
+"""Recording anybody's training loop: exposure against a count by hand, whatever the loop does around it."""
+
+import os
+import subprocess
+import sys
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trainer, TrainingArguments
+
+import toolkit
+from toolkit.analysis.nulls import unexplained_by_decay
+from toolkit.families import TABLES
+from toolkit.models.locate import locate_embeddings
+
+FAMILIES = ("bert", "roberta", "distilbert", "electra", "albert", "deberta-v2", "modernbert")
+TEXTS = ["the film was good", "good", "the bad film was not good and the film", "bad was the end"]
+
+
+def load(folder: Path) -> tuple[Any, Any]:
+    torch.manual_seed(0)
+    return AutoModelForSequenceClassification.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+
+
+def encode(tokenizer: Any, texts: list[str]) -> dict[str, torch.Tensor]:
+    return dict(tokenizer(texts, padding=True, return_tensors="pt"))
+
+
+def count(model: Any, batches: list[dict[str, torch.Tensor]]) -> dict[str, Counter[int]]:
+    """Rows of every real token by the plain rules: [PAD] is none, positions count real tokens from the offset."""
+    offset, counts = locate_embeddings(model).position_offset, {name: Counter() for name in TABLES}
+    for batch in batches:
+        for ids, segments in zip(batch["input_ids"], batch["token_type_ids"], strict=True):
+            real = [(int(i), int(s)) for i, s in zip(ids, segments, strict=True) if i != 0]
+            counts["word_embeddings"].update(word for word, _ in real)
+            counts["position_embeddings"].update(offset + place for place in range(len(real)))
+            counts["token_type_embeddings"].update(segment for _, segment in real)
+    return counts
+
+
+def totals(run: toolkit.Run, name: str) -> dict[int, int]:
+    exposure = run.trajectory.exposure
+    assert exposure is not None
+    found = exposure.tables[name].token_counts(len(run.trajectory.snapshots[0].tensors[name]))
+    return {row: int(n) for row, n in enumerate(found) if n}
+
+
+def inputs(model: Any, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Segments only where the model has more than one: RoBERTa's table has one row, some have none."""
+    segments = locate_embeddings(model).parameters.get("token_type_embeddings")
+    return {k: v for k, v in batch.items() if k != "token_type_ids" or (segments is not None and len(segments) > 1)}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_plain_loop_of_every_family(family: str, tiny_model: Any, tmp_path: Path) -> None:
+    model, tokenizer = load(tiny_model(family))
+    batches = [encode(tokenizer, TEXTS[:2]), encode(tokenizer, TEXTS[2:])]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
+    with toolkit.record(model, tmp_path / "run", tokenizer=tokenizer) as recording:
+        recording.snapshot(epoch=0, step=0)
+        for epoch in (1, 2):
+            model.train()
+            for batch in batches:
+                loss = model(**inputs(model, batch), labels=torch.tensor([0, 1])).loss
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            model.eval()
+            model(**inputs(model, encode(tokenizer, ["film film film"])))  # evaluation exposes nothing
+            model.train()
+            with torch.no_grad():
+                model(**inputs(model, encode(tokenizer, ["film film film"])))  # nor does a pass without gradients
+            recording.snapshot(epoch=epoch, step=2 * epoch)
+    run = toolkit.open_run(tmp_path / "run")
+    assert run.is_finished
+    assert not toolkit.verify_run(run.path)
+    expected = count(model, 2 * batches)
+    for name in (n for n in TABLES if n in run.trajectory.parameters):
+        assert totals(run, name) == dict(expected[name])
+    assert run.trajectory.vocabulary is not None
+    assert unexplained_by_decay(run.trajectory, run.optimizer_log) == 0
+    drift = toolkit.measure_drift(run.trajectory, ("norm",))
+    whole = drift[(drift["stratum"] == "whole parameter") & (drift["statistic"] == "value") & (drift["epoch"] == 2)]
+    assert (whole["value"] > 0).all()
+    assert set(whole["parameter"]) == set(run.trajectory.parameters)
+
+
+def test_recorded_norms_and_rates_are_those_of_the_update(tiny_model: Any, tmp_path: Path) -> None:
+    model, tokenizer = load(tiny_model("bert"))
+    batch = encode(tokenizer, TEXTS)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    model.eval()  # without dropout the gradient can be computed again
+    model.bert.embeddings.train()
+    model.bert.embeddings.dropout.eval()
+    gradients = []
+    with toolkit.record(model, tmp_path / "run") as recording:
+        recording.snapshot(epoch=0, step=0)
+        for step, rate in enumerate((1e-3, 5e-4), start=1):
+            optimizer.param_groups[0]["lr"] = rate
+            for half in (slice(0, 2), slice(2, 4)):  # two passes, one update: accumulation
+                part = {k: v[half] for k, v in batch.items()}
+                model(**part, labels=torch.tensor([0, 1])).loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+            gradients.append(model.bert.embeddings.word_embeddings.weight.grad.clone())
+            optimizer.step()
+            optimizer.zero_grad()
+            recording.snapshot(epoch=step, step=step)
+    run = toolkit.open_run(tmp_path / "run")
+    exposure, log = run.trajectory.exposure, run.optimizer_log
+    assert exposure is not None
+    assert log is not None
+    assert log.learning_rates.tolist() == [1e-3, 5e-4]
+    table = exposure.tables["word_embeddings"]
+    assert table.num_steps == 2
+    for step, gradient in enumerate(gradients):
+        own = slice(table.offsets[step], table.offsets[step + 1])
+        expected = gradient.norm(dim=1).numpy()
+        assert np.array_equal(np.flatnonzero(expected), table.rows[own])
+        np.testing.assert_allclose(table.norms[own], expected[table.rows[own]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("way", ["layers", "re-entrant", "not re-entrant"])
+def test_a_recomputed_pass_counts_once(way: str, tiny_model: Any, tmp_path: Path) -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    model, tokenizer = load(tiny_model("bert"))
+    batch = encode(tokenizer, TEXTS)
+    model.train()
+    if way == "layers":
+        model.gradient_checkpointing_enable()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    anchor = torch.ones(1, requires_grad=True)  # re-entrant checkpointing wants an input that needs a gradient
+    calls = []
+    model.bert.embeddings.register_forward_hook(lambda *_: calls.append(1))
+
+    def forward(x: torch.Tensor, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return model(input_ids=ids, attention_mask=mask).logits * x
+
+    with toolkit.record(model, tmp_path / "run") as recording:
+        recording.snapshot(epoch=0, step=0)
+        for _ in range(2):
+            if way == "layers":
+                logits = model(**batch).logits
+            else:
+                arguments = (forward, anchor, batch["input_ids"], batch["attention_mask"])
+                logits = checkpoint(*arguments, use_reentrant=way == "re-entrant")
+            logits.sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        recording.snapshot(epoch=1, step=2)
+    assert len(calls) == (2 if way == "layers" else 4)
+    run = toolkit.open_run(tmp_path / "run")
+    assert totals(run, "word_embeddings") == dict(count(model, 2 * [batch])["word_embeddings"])
+
+
+def test_half_precision_is_refused_unless_asked_for(tiny_model: Any, tmp_path: Path) -> None:
+    model = load(tiny_model("bert"))[0].to(torch.bfloat16)
+    with pytest.raises(ValueError, match="bfloat16, where most small updates are rounded away"):
+        toolkit.record(model, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    with toolkit.record(model, tmp_path / "run", allow_half=True) as recording:
+        recording.snapshot(epoch=0, step=0)
+    log = toolkit.open_run(tmp_path / "run").optimizer_log
+    assert log is None  # no step was taken
+    for parameter in locate_embeddings(model).parameters.values():
+        parameter.requires_grad_(False)
+    with toolkit.record(model, tmp_path / "frozen"):
+        pass  # frozen embeddings may have any precision
+
+
+def test_what_cannot_be_recorded_is_refused(tiny_model: Any, tmp_path: Path) -> None:
+    model, _ = load(tiny_model("bert"))
+    with pytest.raises(ValueError, match="holds no backbone of a supported family"):
+        toolkit.record(torch.nn.Linear(2, 2), tmp_path / "run")
+    two = torch.nn.ModuleDict({"a": model, "b": load(tiny_model("bert"))[0]})
+    with pytest.raises(ValueError, match=r"holds 2 backbones \('a\.bert', 'b\.bert'\)"):
+        toolkit.record(two, tmp_path / "run")
+    mine = tmp_path / "thesis"
+    mine.mkdir()
+    (mine / "chapter.tex").write_text("words")
+    with pytest.raises(ValueError, match="not empty and holds no run"):
+        toolkit.record(model, mine)
+    assert (mine / "chapter.tex").read_text() == "words"
+    recording = toolkit.record(model, tmp_path / "run")
+    recording.snapshot(epoch=0, step=0)
+    with pytest.raises(ValueError, match="step 5 was given, but 0 optimizer steps"):
+        recording.snapshot(epoch=1, step=5)
+    with pytest.raises(ValueError, match="snapshots come in order"):
+        recording.snapshot(epoch=0, step=0)
+    recording.finish()
+    with pytest.raises(ValueError, match="holds a finished run"):
+        toolkit.record(model, tmp_path / "run")
+    with pytest.raises(ValueError, match="has no RunConfig"):
+        _ = toolkit.open_run(tmp_path / "run").config
+
+
+def test_frozen_parameters_are_proven(tiny_model: Any, tmp_path: Path) -> None:
+    model, tokenizer = load(tiny_model("bert"))
+    model.bert.embeddings.requires_grad_(False)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3)
+    recording = toolkit.record(model, tmp_path / "run")
+    recording.snapshot(epoch=0, step=0)
+    model.train()
+    model(**encode(tokenizer, TEXTS[:2]), labels=torch.tensor([0, 1])).loss.backward()
+    optimizer.step()
+    recording.snapshot(epoch=1, step=1)
+    run = recording.finish()
+    assert run.manifest["regime"]["frozen_components"] == sorted(run.trajectory.parameters)
+    assert run.trajectory.exposure is not None
+    assert np.isnan(run.trajectory.exposure.tables["word_embeddings"].norms).all()
+    recording = toolkit.record(model, tmp_path / "run", overwrite=True)
+    with torch.no_grad():
+        model.bert.embeddings.LayerNorm.bias += 1  # "frozen", but moved behind the optimizer's back
+    with pytest.raises(RuntimeError, match=r"frozen parameters have changed: bert\.embeddings\.LayerNorm\.bias"):
+        recording.finish()
+    assert not toolkit.open_run(tmp_path / "run").is_finished
+
+
+def test_embeddings_given_as_vectors_leave_exposure_unknown(tiny_model: Any, tmp_path: Path) -> None:
+    model, _ = load(tiny_model("bert"))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    model.train()
+    recording = toolkit.record(model, tmp_path / "run")
+    recording.snapshot(epoch=0, step=0)
+    model(inputs_embeds=torch.randn(2, 3, 16)).logits.sum().backward()
+    optimizer.step()
+    recording.snapshot(epoch=1, step=1)
+    with pytest.warns(UserWarning, match="inputs_embeds"):
+        run = recording.finish()
+    assert run.trajectory.exposure is None
+    rows = toolkit.measure_rows(run, "word_embeddings", 1)
+    assert set(rows["stratum"]) == {"exposure unknown"}
+    assert rows["num_steps"].isna().all()
+
+
+def test_a_table_that_is_also_the_output_layer(tiny_model: Any, tmp_path: Path) -> None:
+    """In a language model every word row gets a gradient from the output: "never seen" would be wrong."""
+    from transformers import AutoModelForMaskedLM
+
+    model, tokenizer = AutoModelForMaskedLM.from_pretrained(tiny_model("bert")), load(tiny_model("bert"))[1]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    recording = toolkit.record(model, tmp_path / "run")
+    recording.snapshot(epoch=0, step=0)
+    batch = encode(tokenizer, TEXTS)
+    model.train()
+    model(**batch, labels=batch["input_ids"]).loss.backward()
+    assert (model.bert.embeddings.word_embeddings.weight.grad.norm(dim=1) > 0).all()
+    optimizer.step()
+    recording.snapshot(epoch=1, step=1)
+    with pytest.warns(UserWarning, match="word_embeddings also serves elsewhere"):
+        run = recording.finish()
+    exposure = run.trajectory.exposure
+    assert exposure is not None
+    assert set(exposure.tables) == set(TABLES[1:])
+    assert exposure.design is not None
+    assert exposure.design.tables == TABLES
+    assert set(toolkit.measure_rows(run, "word_embeddings", 1)["stratum"]) == {"exposure unknown"}
+
+
+def arguments(folder: Path, **changes: Any) -> dict[str, Any]:
+    common = {
+        "output_dir": str(folder),
+        "num_train_epochs": 2,
+        "per_device_train_batch_size": 2,
+        "learning_rate": 1e-3,
+        "weight_decay": 0.1,
+        "report_to": "none",
+        "use_cpu": True,
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "logging_strategy": "no",
+    }
+    return common | changes
+
+
+class Examples(torch.utils.data.Dataset):
+    def __init__(self, tokenizer: Any) -> None:
+        self.items = [{**tokenizer(text), "labels": i % 2} for i, text in enumerate(TEXTS)]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return self.items[index]
+
+
+def test_the_callback_in_the_real_trainer(tiny_model: Any, tmp_path: Path) -> None:
+    model, tokenizer = load(tiny_model("bert"))
+    callback = toolkit.EmbeddingSnapshotCallback(tmp_path / "run", snapshot_steps=1)
+    settings = TrainingArguments(**arguments(tmp_path / "out", gradient_accumulation_steps=1, seed=3))
+    Trainer(
+        model=model,
+        args=settings,
+        train_dataset=Examples(tokenizer),
+        processing_class=tokenizer,
+        callbacks=[callback],
+    ).train()
+    run = toolkit.open_run(tmp_path / "run")
+    assert run.is_finished
+    assert [(s.epoch, s.step) for s in run.trajectory] == [(0, 0), (0.5, 1), (1, 2), (1.5, 3), (2, 4)]
+    expected = count(model, 2 * [encode(tokenizer, [text]) for text in TEXTS])
+    for name in TABLES:
+        assert totals(run, name) == dict(expected[name])
+    log = run.optimizer_log
+    assert log is not None
+    assert log.algorithm == "torch.optim.AdamW"
+    assert log.learning_rates.tolist() == pytest.approx([1e-3, 7.5e-4, 5e-4, 2.5e-4])
+    assert log.weight_decay["word_embeddings"] == 0.1
+    assert log.weight_decay["LayerNorm.bias"] == 0
+    assert unexplained_by_decay(run.trajectory, log) == 0
+
+
+def test_training_that_ends_within_an_epoch_and_goes_on(tiny_model: Any, tmp_path: Path) -> None:
+    model, tokenizer = load(tiny_model("bert"))
+    examples, options = Examples(tokenizer), {"model": model, "processing_class": tokenizer}
+    first = TrainingArguments(**arguments(tmp_path / "out", max_steps=3, save_strategy="steps", save_steps=3))
+    callback = toolkit.EmbeddingSnapshotCallback(tmp_path / "first")
+    Trainer(args=first, train_dataset=examples, callbacks=[callback], **options).train()
+    assert [(s.epoch, s.step) for s in toolkit.open_run(tmp_path / "first").trajectory] == [(0, 0), (1, 2), (1.5, 3)]
+    second = TrainingArguments(**arguments(tmp_path / "out", max_steps=6))
+    callback = toolkit.EmbeddingSnapshotCallback(tmp_path / "second")
+    trainer = Trainer(args=second, train_dataset=examples, callbacks=[callback], **options)
+    trainer.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-3"))
+    run = toolkit.open_run(tmp_path / "second")
+    assert [s.step for s in run.trajectory] == [0, 1, 3]
+
+
+def test_the_callback_in_the_real_sentence_transformer_trainer(tiny_model: Any, tmp_path: Path) -> None:
+    from datasets import Dataset
+    from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
+    from sentence_transformers import SentenceTransformerTrainingArguments as SentenceArguments
+    from sentence_transformers.losses import MultipleNegativesRankingLoss
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = SentenceTransformer(str(tiny_model("bert")), device="cpu")
+        pairs = Dataset.from_dict({"anchor": TEXTS, "positive": TEXTS[::-1]})
+        callback = toolkit.EmbeddingSnapshotCallback(tmp_path / "run")
+        settings = SentenceArguments(**arguments(tmp_path / "out"))
+        SentenceTransformerTrainer(
+            model=model,
+            args=settings,
+            train_dataset=pairs,
+            loss=MultipleNegativesRankingLoss(model),
+            callbacks=[callback],
+        ).train()
+    run = toolkit.open_run(tmp_path / "run")
+    assert run.is_finished
+    assert [(s.epoch, s.step) for s in run.trajectory] == [(0, 0), (1, 2), (2, 4)]
+    batches = [encode(model.tokenizer, [text]) for text in TEXTS]
+    # Each text is an anchor once and a positive once in each of two epochs.
+    assert totals(run, "word_embeddings") == dict(count(model, 4 * batches)["word_embeddings"])
+    assert run.trajectory.vocabulary is not None
+    assert unexplained_by_decay(run.trajectory, run.optimizer_log) == 0
+
+
+SCRIPT = """
+import sys, torch, toolkit
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+folder, out, texts = sys.argv[1], sys.argv[2], sys.argv[3].split("|")
+torch.distributed.init_process_group("gloo")
+rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+torch.manual_seed(0)
+tokenizer = AutoTokenizer.from_pretrained(folder)
+model = AutoModelForSequenceClassification.from_pretrained(folder)
+wrapped = torch.nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
+optimizer = torch.optim.AdamW(wrapped.parameters(), lr=1e-3)
+with toolkit.record(wrapped, out) as recording:
+    recording.snapshot(epoch=0, step=0)
+    wrapped.train()
+    batch = tokenizer(texts[rank::size], padding=True, return_tensors="pt")
+    wrapped(**batch).logits.sum().backward()
+    optimizer.step()
+    recording.snapshot(epoch=1, step=1)
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_two_processes_record_what_both_of_them_saw(tiny_model: Any, tmp_path: Path) -> None:
+    script = tmp_path / "loop.py"
+    script.write_text(SCRIPT)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(script)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+    words = [str(tiny_model("bert")), str(tmp_path / "run"), "|".join(TEXTS)]
+    done = subprocess.run([*command, *words], capture_output=True, text=True, check=False, env=environment, timeout=180)
+    assert done.returncode == 0, done.stderr[-3000:]
+    run = toolkit.open_run(tmp_path / "run")
+    model, tokenizer = load(tiny_model("bert"))
+    assert totals(run, "word_embeddings") == dict(count(model, [encode(tokenizer, TEXTS)])["word_embeddings"])
+    assert run.manifest["num_processes"] == 2

@@ -1,0 +1,108 @@
+"""transformers.Trainer in, a run directory out: one callback, which sentence-transformers' trainer takes too."""
+
+from pathlib import Path
+from typing import Any
+
+from transformers.trainer_callback import TrainerCallback, TrainerControl, TrainerState
+from transformers.training_args import TrainingArguments
+
+from toolkit.training.recording import Recording, record
+
+ARGUMENTS = (
+    "learning_rate",
+    "lr_scheduler_type",
+    "warmup_steps",
+    "weight_decay",
+    "max_grad_norm",
+    "num_train_epochs",
+    "max_steps",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "optim",
+    "seed",
+    "bf16",
+    "fp16",
+)
+"""The TrainingArguments that are kept in config.json: those that say how rows come to move."""
+
+
+class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
+    """Snapshot the embedding parameters before training and after each epoch of a Trainer, with exposure.
+
+    ``Trainer(..., callbacks=[toolkit.EmbeddingSnapshotCallback("runs/mine")])`` writes the run directory ``runs/mine``:
+    ``toolkit.open_run`` opens it, and every analysis takes it. Errors and options are those of ``toolkit.record``;
+    ``snapshot_steps`` adds a snapshot every so many optimizer steps. A Trainer that resumes from a checkpoint records
+    the rest of the run, from there on.
+    """
+
+    def __init__(
+        self,
+        run_dir: str | Path,
+        *,
+        snapshot_steps: int | None = None,
+        allow_half: bool = False,
+        overwrite: bool = False,
+    ) -> None:
+        if snapshot_steps is not None and snapshot_steps < 1:
+            raise ValueError(f"snapshot_steps must be at least 1 or None; got {snapshot_steps}")
+        self._path, self._snapshot_steps = Path(run_dir), snapshot_steps
+        self._options = {"allow_half": allow_half, "overwrite": overwrite}
+        self._recording: Recording | None = None
+        self._last = (-1.0, -1)
+        self._start = 0.0
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Start recording and take the snapshot of epoch 0."""
+        if self._recording is not None:
+            self._recording.close()
+        facts = {"recorded_by": type(self).__name__, "arguments": {k: getattr(args, k, None) for k in ARGUMENTS}}
+        if state.global_step:
+            facts["resumed_after_steps"] = state.global_step
+        tokenizer = kwargs.get("processing_class")
+        self._recording = record(
+            kwargs["model"], self._path, tokenizer=tokenizer_of(tokenizer), facts=facts, **self._options
+        )
+        self._start, self._last = float(state.epoch or 0.0), (-1.0, -1)
+        self._snapshot(0.0)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """A snapshot between epochs, when one is due."""
+        recording = self._recording
+        if recording is not None and self._snapshot_steps and recording.num_steps % self._snapshot_steps == 0:
+            epoch = self._epoch(state)
+            if not epoch.is_integer():
+                self._snapshot(epoch)
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """The snapshot of the epoch."""
+        self._snapshot(self._epoch(state))
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """The last snapshot, where training ended within an epoch, and the manifest."""
+        if self._recording is not None:
+            self._snapshot(self._epoch(state))
+            self._recording.finish()
+            self._recording = None
+
+    def _epoch(self, state: TrainerState) -> float:
+        """Epochs since recording began; the Trainer's own count carries the rounding of a quotient."""
+        epoch = float(state.epoch or 0.0) - self._start
+        return float(round(epoch)) if abs(epoch - round(epoch)) < 1e-6 else epoch
+
+    def _snapshot(self, epoch: float) -> None:
+        recording = self._recording
+        if recording is not None and (epoch > self._last[0] and recording.num_steps > self._last[1]):
+            recording.snapshot(epoch=epoch, step=recording.num_steps)
+            self._last = (epoch, recording.num_steps)
+
+
+def tokenizer_of(processor: Any) -> Any:
+    """The tokenizer in what a Trainer calls its processing class; None when there is none."""
+    processor = getattr(processor, "tokenizer", processor)
+    return processor if hasattr(processor, "convert_ids_to_tokens") else None

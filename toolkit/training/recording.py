@@ -1,0 +1,290 @@
+"""A model in anybody's training loop in, a run directory out: ``toolkit.record``."""
+
+import warnings
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from toolkit.models.locate import locate_embeddings
+from toolkit.snapshots.capture import capture, read_vocabulary
+from toolkit.snapshots.optimizer_log import OptimizerLog
+from toolkit.snapshots.provenance import read_git_commit, read_versions
+from toolkit.snapshots.store import MANIFEST, Run, RunWriter, open_run, start_run
+from toolkit.training.saver import fingerprint
+from toolkit.training.watch import ExposureWatch, Rows
+
+NUM_NAMES_SHOWN = 3
+
+
+def record(
+    model: nn.Module,
+    run_dir: str | Path,
+    *,
+    tokenizer: Any = None,
+    allow_half: bool = False,
+    overwrite: bool = False,
+    facts: Mapping[str, Any] | None = None,
+) -> "Recording":
+    """Start recording the embedding parameters of ``model``, in any training loop; call it before training.
+
+    ``with toolkit.record(model, run_dir) as recording:`` around the loop, ``recording.snapshot(epoch=0, step=0)``
+    before the first step and ``recording.snapshot(epoch=, step=)`` after every epoch. Exposure is taken from the
+    forward passes in training mode, gradient norms (as the optimizer gets them) and learning rates from the optimizer
+    that updates the embedding parameters, whichever it is. With several processes each of them calls everything.
+
+    ``tokenizer`` gives the rows their texts; ``facts`` go into config.json as they are. ValueError for a model of no
+    supported family, for a directory that holds something else, or for a finished run (unless ``overwrite``), and
+    for trainable embeddings in half precision, which hardly move (unless ``allow_half``).
+    """
+    return Recording(model, Path(run_dir), tokenizer, allow_half, overwrite, dict(facts or {}))
+
+
+class Recording:
+    """A run directory that is being written; made by :func:`record`."""
+
+    def __init__(
+        self, model: nn.Module, path: Path, tokenizer: Any, allow_half: bool, overwrite: bool, facts: dict[str, Any]
+    ) -> None:
+        self.path = path
+        self._model, self._embeddings = model, locate_embeddings(model)
+        _check_precision(self._embeddings.parameters, allow_half)
+        self._frozen = [name for name, p in model.named_parameters() if not p.requires_grad]
+        self._before = fingerprint(model, self._frozen)
+        self._writer: RunWriter | None = None
+        if _rank() == 0:
+            self._writer = start_run(path, overwrite=overwrite)
+            self._writer.write_recorded_config({"model": _name_of(model, self._embeddings.backbone), **facts})
+            if tokenizer is not None:
+                num_rows = len(self._embeddings.parameters["word_embeddings"])
+                self._writer.write_vocabulary(read_vocabulary(tokenizer, num_rows))
+        shared = _shared(model, self._embeddings.parameters)
+        self._notes = [f"{name} also serves elsewhere in the model: its exposure is not known" for name in shared]
+        self._watch = ExposureWatch(self._embeddings, shared)
+        self._log = _UpdateLog(dict(self._embeddings.parameters))
+        self._handle = register_optimizer_step_pre_hook(self._on_step)
+        self._last: tuple[float, int] | None = None
+
+    @property
+    def num_steps(self) -> int:
+        """Optimizer steps seen so far."""
+        return self._log.num_steps
+
+    def snapshot(self, *, epoch: float, step: int) -> None:
+        """Write the embedding parameters as they are now, and what is known of the steps so far.
+
+        ``epoch`` is whole at the end of an epoch (0 before training) and a fraction between two. ValueError when it
+        does not come after the last one, or when ``step`` is not the number of optimizer steps that were seen.
+        """
+        if self._last is not None and (epoch <= self._last[0] or step < self._last[1]):
+            raise ValueError(f"snapshots come in order: epoch {epoch:g}, step {step} after {self._last}")
+        if step != self.num_steps:
+            raise ValueError(
+                f"step {step} was given, but {self.num_steps} optimizer steps of the embedding parameters were seen: "
+                "call record() before training and pass the number of optimizer steps since"
+            )
+        self._last = (epoch, step)
+        tensors = capture(self._embeddings.backbone, self._embeddings.family)  # on every process: may be a collective
+        if self._writer is not None:
+            self._writer.write_snapshot(epoch, step, tensors, is_epoch_end=float(epoch).is_integer())
+            self._write_logs(self._writer)
+
+    def _write_logs(self, writer: RunWriter) -> None:
+        """Exposure and optimizer log so far; what turned out not to be known is taken away again."""
+        writer.write_exposure(self._watch.exposure())
+        writer.write_optimizer_log(self._log.optimizer_log(next(iter(self._embeddings.parameters.values())).dtype))
+
+    def finish(self) -> Run:
+        """Write the manifest, take the hooks off the model, and return the run.
+
+        RuntimeError when a parameter that was frozen at the start has changed.
+        """
+        self.close()
+        after = fingerprint(self._model, self._before)
+        moved = [name for name in self._before if after[name] != self._before[name]]
+        if moved:
+            raise RuntimeError(f"frozen parameters have changed: {_some(moved)}")
+        if self._writer is not None:
+            self._write_logs(self._writer)
+            for problem in self._problems():
+                warnings.warn(f"{self.path.name}: {problem}", stacklevel=2)
+            self._writer.finish(self._manifest())
+        _barrier()
+        return open_run(self.path)
+
+    def close(self) -> None:
+        """Take the hooks off the model; without :meth:`finish` the run stays unfinished."""
+        self._watch.close()
+        self._handle.remove()
+
+    def __enter__(self) -> "Recording":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self.close()  # what is on disk is kept, and the run stays unfinished
+        elif self._writer is None or not (self.path / MANIFEST).exists():
+            self.finish()
+
+    def _on_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """Before any optimizer's update: one more step, when it is the one that trains this model."""
+        if self._log.concerns(optimizer, self._model):
+            self._watch.end_step(_gather)
+            self._log.add(optimizer)
+
+    def _problems(self) -> list[str]:
+        """What could not be recorded, and why."""
+        return [*self._notes, *(p for p in (self._watch.problem, self._log.problem) if p)]
+
+    def _manifest(self) -> dict[str, Any]:
+        backbone, family = self._embeddings.backbone, self._embeddings.family
+        canonical = {name: key for key, name in family.embedding_parameters.items()}
+        own = {id(p): canonical[name] for name, p in backbone.named_parameters() if name in canonical}
+        embeddings = [own[id(p)] for _, p in self._model.named_parameters() if id(p) in own and not p.requires_grad]
+        parameters = list(self._model.parameters())
+        return {
+            "recorded": True,
+            "regime": {"label": None, "frozen_components": sorted(embeddings)},
+            "frozen": {
+                "is_bit_identical": True,
+                "parameters": {name: {"before": digest, "after": digest} for name, digest in self._before.items()},
+            },
+            "model": {
+                "name": _name_of(self._model, backbone),
+                "family": family.name,
+                "num_parameters": sum(p.numel() for p in parameters),
+                "num_trainable": sum(p.numel() for p in parameters if p.requires_grad),
+            },
+            "problems": self._problems(),
+            "devices": parameters[0].device.type,
+            "num_processes": _world_size(),
+            "position_offset": self._embeddings.position_offset,
+            "versions": read_versions(),
+            "git_commit": read_git_commit(),
+        }
+
+
+class _UpdateLog:
+    """The hyperparameters and learning rates of the optimizer that updates the embedding parameters."""
+
+    def __init__(self, parameters: dict[str, nn.Parameter]) -> None:
+        self._parameters = parameters
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._first: dict[str, Any] | None = None
+        self._rates: list[float] = []
+        self.problem: str | None = None
+
+    @property
+    def num_steps(self) -> int:
+        return len(self._rates)
+
+    def concerns(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> bool:
+        """Whether a step of this optimizer is a step of the run: the first one that updates what is of interest."""
+        if self._optimizer is None:
+            trainable = [p for p in self._parameters.values() if p.requires_grad]
+            wanted = {id(p) for p in trainable or model.parameters()}
+            own = {id(p) for group in optimizer.param_groups for p in group["params"]}
+            self._optimizer = None if own.isdisjoint(wanted) else optimizer
+        return optimizer is self._optimizer
+
+    def add(self, optimizer: torch.optim.Optimizer) -> None:
+        """Note one step of an optimizer, before it."""
+        groups = {
+            name: group
+            for name, parameter in self._parameters.items()
+            for group in optimizer.param_groups
+            if any(parameter is p for p in group["params"]) and parameter.requires_grad
+        }
+        rates = {float(group["lr"]) for group in groups.values()}
+        self._rates.append(rates.pop() if rates else float("nan"))
+        if rates:
+            self.problem = "the embedding parameters have different learning rates: updates cannot be replayed"
+        first = {
+            "algorithm": _algorithm(optimizer),
+            "is_fused": any(bool(group.get("fused")) for group in groups.values()),
+            "betas": tuple(optimizer.defaults.get("betas", (float("nan"),) * 2)),
+            "eps": float(optimizer.defaults.get("eps", float("nan"))),
+            "weight_decay": {name: float(group.get("weight_decay", 0.0)) for name, group in groups.items()},
+        }
+        if self._first is not None and first != self._first:
+            self.problem = "the optimizer or its weight decay changed during training: updates cannot be replayed"
+        self._first = self._first or first
+
+    def optimizer_log(self, dtype: torch.dtype) -> OptimizerLog | None:
+        """The log of the steps so far; None without steps, or when one log cannot describe them."""
+        if self._first is None or self.problem:
+            return None
+        rates = np.array(self._rates, dtype=np.float64)
+        none = np.full(len(rates), np.nan)
+        precision = "no" if dtype == torch.float32 else str(dtype).removeprefix("torch.")
+        ones = np.ones(len(rates))  # the recorded norms are those after clipping
+        return OptimizerLog(
+            **self._first, learning_rates=rates, head_learning_rates=none, clipping_factors=ones, precision=precision
+        )
+
+
+def _algorithm(optimizer: torch.optim.Optimizer) -> str:
+    """``torch.optim.AdamW`` for exactly that with its usual update, another text for anything else."""
+    kind = type(optimizer)
+    name = f"{'torch.optim' if kind.__module__.startswith('torch.optim.') else kind.__module__}.{kind.__name__}"
+    variants = [key for key in ("amsgrad", "maximize") if optimizer.defaults.get(key)]
+    return f"{name} ({', '.join(variants)})" if variants else name
+
+
+def _check_precision(parameters: Mapping[str, nn.Parameter], allow_half: bool) -> None:
+    half = [name for name, p in parameters.items() if p.requires_grad and p.dtype in (torch.float16, torch.bfloat16)]
+    if half and not allow_half:
+        dtype = str(parameters[half[0]].dtype).removeprefix("torch.")
+        raise ValueError(
+            f"{_some(half)} would be trained in {dtype}, where most small updates are rounded away: load the model "
+            "with dtype=torch.float32 (and compute in half precision by autocast), or pass allow_half=True"
+        )
+
+
+def _shared(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> list[str]:
+    """The embedding parameters that the model uses under a second name as well (tied weights)."""
+    uses = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
+    return [name for name, p in parameters.items() if uses[id(p)] > 1]
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - NUM_NAMES_SHOWN
+    return ", ".join(names[:NUM_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _name_of(model: nn.Module, backbone: nn.Module) -> str:
+    """The checkpoint's name as transformers knows it, of a folder the last part only; else the class."""
+    name = str(getattr(getattr(backbone, "config", None), "_name_or_path", "") or "")
+    is_folder = Path(name).is_absolute() or Path(name).is_dir()
+    return (Path(name).name if is_folder else name) or type(model).__name__
+
+
+def _rank() -> int:
+    return torch.distributed.get_rank() if _world_size() > 1 else 0
+
+
+def _world_size() -> int:
+    is_on = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return torch.distributed.get_world_size() if is_on else 1
+
+
+def _barrier() -> None:
+    if _world_size() > 1:
+        torch.distributed.barrier()
+
+
+def _gather(rows: Rows) -> list[Rows]:
+    """The rows of every process; one collective per optimizer step."""
+    if _world_size() == 1:
+        return [rows]
+    parts: list[Any] = [None] * _world_size()
+    torch.distributed.all_gather_object(parts, rows)
+    return parts

@@ -1,0 +1,113 @@
+"""Forward passes of an embedding module in, the rows that each optimizer step used out: exposure in anybody's loop."""
+
+import inspect
+from collections.abc import Callable, Collection
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from toolkit.families import TABLES
+from toolkit.models.locate import Embeddings
+from toolkit.snapshots.exposure import DesignCounter, Exposure, StepRows, TableExposure
+
+Rows = dict[str, NDArray[np.int64]]
+
+
+class ExposureWatch:
+    """Counts the rows that training forward passes use, and closes the count at each optimizer step.
+
+    A pass counts when the module is in training mode and records gradients. One inside a backward pass is a
+    recomputation (gradient checkpointing): it counts only when the pass that it repeats did not, because that ran
+    without gradients, as re-entrant checkpointing does it.
+
+    Padding is what the word table's padding_idx says; a table without one has none. ``shared`` names tables that also
+    serve elsewhere in the model (the word table as the output layer of a language model): which of their rows got a
+    gradient is more than a forward pass shows, and their exposure is left out.
+    """
+
+    def __init__(self, embeddings: Embeddings, shared: Collection[str] = ()) -> None:
+        self._embeddings = embeddings
+        self._signature = inspect.signature(embeddings.module.forward)
+        self._names = tuple(name for name in TABLES if name in embeddings.parameters)
+        self._steps: dict[str, list[StepRows]] = {name: [] for name in self._names if name not in shared}
+        self._design = DesignCounter(self._names)
+        self._pending: list[Rows] = []
+        # The tensors themselves are kept until the step ends, so that their addresses are not given out again.
+        self._counted: dict[tuple[int, tuple[int, ...]], torch.Tensor] = {}
+        self.problem: str | None = None
+        """Why exposure cannot be recorded; None while it can."""
+        self._handle = embeddings.module.register_forward_pre_hook(self._on_forward, with_kwargs=True)
+
+    def close(self) -> None:
+        """Take the hook off the model."""
+        self._handle.remove()
+
+    def _on_forward(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not module.training or not torch.is_grad_enabled() or self.problem:
+            return
+        given = self._signature.bind_partial(*args, **kwargs).arguments
+        ids = given.get("input_ids")
+        if ids is None:
+            self.problem = "a forward pass was given inputs_embeds, not input_ids: its rows are not known"
+            return
+        key = (ids.data_ptr(), tuple(ids.shape))
+        if _is_in_backward() and key in self._counted:
+            return
+        self._counted[key] = ids
+        self._pending.append(self._rows(ids, given))
+
+    def _rows(self, ids: torch.Tensor, given: dict[str, Any]) -> Rows:
+        """The rows of each real token, as the module itself derives them; every array (tokens,)."""
+        padding = self._embeddings.padding_row
+        is_real = torch.ones_like(ids, dtype=torch.bool) if padding is None else ids != padding
+        positions, segments = given.get("position_ids"), given.get("token_type_ids")
+        if positions is None and self._embeddings.family.position_start == "after_padding":
+            positions = torch.cumsum(is_real, dim=1) * is_real + (padding or 0)
+        elif positions is None:
+            positions = torch.arange(ids.shape[1], device=ids.device)[None]
+        if segments is None:
+            segments = torch.zeros_like(ids)
+        tables = dict(zip(TABLES, (ids, positions, segments), strict=True))
+        return {name: tables[name].expand_as(ids)[is_real].cpu().numpy().astype(np.int64) for name in self._names}
+
+    def end_step(self, gather: Callable[[Rows], list[Rows]]) -> None:
+        """Close one optimizer step, before its update: gradients are as the optimizer gets them.
+
+        ``gather`` collects the rows of all processes, which all call it.
+        """
+        own = {name: np.concatenate([np.empty(0, np.int64), *(r[name] for r in self._pending)]) for name in self._names}
+        self._pending, self._counted = [], {}
+        parts = gather(own)
+        rows = {name: np.concatenate([part[name] for part in parts]) for name in self._names}
+        self._design.add(rows)
+        for name, steps in self._steps.items():
+            distinct, counts = np.unique(rows[name], return_counts=True)
+            norms = row_norms(self._embeddings.parameters[name], distinct)
+            steps.append(StepRows(distinct.astype(np.int32), counts.astype(np.int32), norms))
+
+    def exposure(self) -> Exposure | None:
+        """What the steps so far used; None when that is not known."""
+        if self.problem:
+            return None
+        tables = {name: TableExposure.from_steps(steps) for name, steps in self._steps.items()}
+        return Exposure(tables, self._design.design())
+
+
+def row_norms(parameter: torch.Tensor, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    """(rows,) Euclidean norm of some rows of a table's gradient; NaN where it has none."""
+    gradient: Any = parameter.grad
+    if gradient is None:
+        return np.full(len(rows), np.nan, np.float32)
+    if hasattr(gradient, "full_tensor"):
+        gradient = gradient.full_tensor()
+    picked = gradient.index_select(0, torch.from_numpy(rows.astype(np.int64)).to(gradient.device))
+    picked = picked.to_dense() if picked.is_sparse else picked
+    norms: NDArray[np.float32] = torch.linalg.vector_norm(picked.float(), dim=1).cpu().numpy()
+    return norms
+
+
+def _is_in_backward() -> bool:
+    """Whether autograd is running: a forward pass now repeats an earlier one."""
+    return bool(torch._C._current_graph_task_id() != -1)
