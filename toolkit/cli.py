@@ -11,12 +11,13 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import tyro
 
+from toolkit.commands import Command
 from toolkit.config import RunConfig
 
 USER_ERROR = 2
@@ -31,46 +32,12 @@ BROKEN_PIPE = 141
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """Write the drift report of one or more runs: report.md, figures and tables."""
-
-    runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Run directories."""
-    out: Path
-    """Folder for the report."""
-    title: str | None = None
-    """Title of the report."""
-
-
-@dataclass(frozen=True, slots=True)
-class Verify:
-    """Recompute every hash of a run directory; exit code 1 on any difference."""
-
-    run: tyro.conf.Positional[Path]
-    """Run directory."""
-
-
-Command = Annotated[Report, tyro.conf.subcommand("report")] | Annotated[Verify, tyro.conf.subcommand("verify")]
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point of ``embedding-drift`` and ``python -m toolkit``."""
     args = list(sys.argv[1:] if argv is None else argv)
-    sys.exit(guarded(lambda: _run_command(parse(Command, args, prog="embedding-drift"))))  # type: ignore[arg-type]
-
-
-def _run_command(command: Report | Verify) -> int:
-    if isinstance(command, Report):
-        from toolkit.reporting.report import write_report
-
-        print(f"Report: {write_report(command.runs, command.out, title=command.title)}")
-        return 0
-    from toolkit.snapshots.store import verify_run
-
-    differences = verify_run(command.run)
-    print("\n".join(differences) or f"{command.run}: every file is as the manifest says")
-    return 1 if differences else 0
+    name = Path(sys.argv[0]).name
+    prog = "python -m toolkit" if name == "__main__.py" else name
+    sys.exit(guarded(lambda: parse(Command, args, prog=prog).run()))  # type: ignore[arg-type]
 
 
 def finetune_main(argv: Sequence[str] | None = None) -> None:
@@ -92,6 +59,7 @@ def _finetune(config: RunConfig) -> int:
 def parse_config(args: list[str]) -> RunConfig:
     """Flags to a RunConfig; ``--config FILE`` gives the defaults that other flags change."""
     args, path = _take_config(args)
+    path = path / "config.json" if path is not None and path.is_dir() else path
     default = RunConfig.from_json(_read(path), str(path)) if path else RunConfig()
     default = replace(default, overwrite=False)  # repeating a run must not destroy it unasked
     if default.train_file or default.dataset:

