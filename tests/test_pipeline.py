@@ -59,6 +59,9 @@ def test_frozen_components_are_bit_identical_and_every_other_moves(
             assert not any(same), leaf
             assert not set(names) & frozen_names
     assert finished.manifest["frozen"]["is_bit_identical"]
+    settings = loaded.model.backbone.config
+    eps = getattr(settings, "layer_norm_eps", getattr(settings, "norm_eps", 1e-12))  # DistilBERT's is in its code
+    assert finished.trajectory.layer_norm_eps == eps
 
 
 def test_without_decay_rows_without_gradient_do_not_move_at_all(tiny_config: RunConfig, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def functional_drift(
     epoch: float | None = None,
     *,
     reference_epoch: float = 0,
-    eps: float = 1e-12,
+    eps: float | None = None,
     max_combinations: int = 10_000,
     seed: int = 0,
 ) -> "pd.DataFrame":
@@ -62,12 +62,13 @@ def functional_drift(
     up to the drift of the output and can be negative. A component that the model lacks has no line. One
     NaN and a note where a projection stands before LayerNorm. SCIENCE.md, section 2.
 
-    ``eps``: the model's layer_norm_eps, which a run does not record (1e-12 is BERT's). ``epoch``: None for every
-    snapshot. More than ``max_combinations`` combinations are sampled with ``seed``; ``sample`` says how. A common scale
-    of all tables changes no output but does move each component: ``common_scale`` is a column, and ``note`` warns where
-    it could matter to the split.
+    ``eps``: the embedding LayerNorm's; None takes the run's own (1e-12, BERT's, where it is not known). ``epoch``: None
+    for every snapshot. More than ``max_combinations`` combinations are sampled with ``seed``; ``sample`` says how. A
+    common scale of all tables changes no output but does move each component: ``common_scale`` is a column, and
+    ``note`` warns where it could matter to the split.
     """
     trajectory = trajectory_of(source)
+    eps = trajectory.layer_norm_eps if eps is None else eps
     if max_combinations < 1 or eps < 0:
         raise ValueError(f"max_combinations must be at least 1 and eps not below 0; got {max_combinations} and {eps:g}")
     corpus = reference_corpus(trajectory)

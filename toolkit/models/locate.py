@@ -63,3 +63,10 @@ def _backbones(model: nn.Module) -> Iterator[tuple[str, nn.Module, ModelFamily]]
                 names = {key for key, _ in module.named_parameters(remove_duplicate=False)}
                 if family.embedding_parameters["word_embeddings"] in names:
                     yield name, module, family
+
+
+def layer_norm_eps(backbone: nn.Module, family: ModelFamily) -> float | None:
+    """The eps of the embedding LayerNorm; None when the module does not say."""
+    module = backbone.get_submodule(family.embedding_parameters["LayerNorm.weight"].removesuffix(".weight"))
+    eps = getattr(module, "eps", None)
+    return None if eps is None else float(eps)

@@ -43,6 +43,12 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write bytes atomically."""
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(content)
+
+
 def write_with(path: Path, write: Callable[[Path], object]) -> None:
     """Let ``write`` fill a temporary file and put it in place atomically."""
     with atomic_path(path) as temporary:

@@ -43,6 +43,8 @@ class Trajectory:
     read_exposure: Callable[[], Exposure | None] | None = None
     position_offset: int = 0
     """The position row of the first token (RoBERTa: padding_idx + 1)."""
+    layer_norm_eps: float = 1e-12
+    """What the embedding LayerNorm adds to the variance; BERT's, where the run does not say."""
 
     @cached_property
     def exposure(self) -> Exposure | None:

@@ -196,8 +196,9 @@ class Run:
         if not paths:
             raise ValueError(f"{self.path} holds no snapshots: is it a run directory?")
         snapshots = sorted((read_snapshot(path) for path in paths), key=lambda s: (s.step, s.is_epoch_end))
-        offset = self.manifest.get("position_offset", 0) if self.is_finished else 0
-        return Trajectory(snapshots, self.vocabulary, self._read_exposure, offset)
+        facts = self.manifest if self.is_finished else {}
+        offset, eps = facts.get("position_offset") or 0, facts.get("layer_norm_eps") or 1e-12
+        return Trajectory(snapshots, self.vocabulary, self._read_exposure, offset, eps)
 
     def _read_exposure(self) -> Exposure | None:
         path = self.path / "exposure.safetensors"

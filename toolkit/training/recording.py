@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from toolkit.models.locate import locate_embeddings
+from toolkit.models.locate import layer_norm_eps, locate_embeddings
 from toolkit.snapshots.capture import capture, read_vocabulary
 from toolkit.snapshots.optimizer_log import OptimizerLog
 from toolkit.snapshots.provenance import read_git_commit, read_versions
@@ -167,6 +167,7 @@ class Recording:
             "devices": parameters[0].device.type,
             "num_processes": _world_size(),
             "position_offset": self._embeddings.position_offset,
+            "layer_norm_eps": layer_norm_eps(backbone, family),
             "versions": read_versions(),
             "git_commit": read_git_commit(),
         }

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from toolkit.config import RunConfig
 from toolkit.data.batches import EncodedTask
 from toolkit.models.classifier import HEAD_DESCRIPTION, Loaded
+from toolkit.models.locate import layer_norm_eps
 from toolkit.models.regimes import Regime
 from toolkit.snapshots.capture import read_vocabulary, to_array
 from toolkit.snapshots.files import sha256_of_array
@@ -137,6 +138,7 @@ class Saver:
                 },
                 **describe_devices(accelerator),
                 "position_offset": self.data.position_offset,
+                "layer_norm_eps": layer_norm_eps(self.loaded.model.backbone, self.loaded.family),
                 "versions": read_versions(),
                 "git_commit": read_git_commit(),
             }
