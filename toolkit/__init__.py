@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from toolkit.analysis.drift import measure_drift as measure_drift
-    from toolkit.analysis.drift import measure_rows as measure_rows
     from toolkit.analysis.measures import MEASURES as MEASURES
     from toolkit.analysis.nulls import replay_decay as replay_decay
+    from toolkit.analysis.rows import measure_rows as measure_rows
+    from toolkit.analysis.rows import write_rows as write_rows
     from toolkit.config import RunConfig as RunConfig
     from toolkit.data.tasks import TASKS as TASKS
     from toolkit.models.regimes import REGIMES as REGIMES
     from toolkit.pipeline import finetune as finetune
+    from toolkit.reporting.drift_figures import draw as draw
     from toolkit.reporting.report import write_report as write_report
     from toolkit.snapshots.snapshot import Snapshot as Snapshot
     from toolkit.snapshots.snapshot import Trajectory as Trajectory
@@ -35,14 +37,16 @@ _HOMES = {
     "Snapshot": "toolkit.snapshots.snapshot",
     "TASKS": "toolkit.data.tasks",
     "Trajectory": "toolkit.snapshots.snapshot",
+    "draw": "toolkit.reporting.drift_figures",
     "finetune": "toolkit.pipeline",
     "measure_drift": "toolkit.analysis.drift",
-    "measure_rows": "toolkit.analysis.drift",
+    "measure_rows": "toolkit.analysis.rows",
     "open_run": "toolkit.snapshots.store",
     "record": "toolkit.training.recording",
     "replay_decay": "toolkit.analysis.nulls",
     "verify_run": "toolkit.snapshots.store",
     "write_report": "toolkit.reporting.report",
+    "write_rows": "toolkit.analysis.rows",
 }
 
 __all__ = sorted(_HOMES)

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.analysis.drift import COLUMNS, measure_drift, measure_rows
+from toolkit.analysis.drift import COLUMNS, measure_drift
 from toolkit.analysis.measures import MEASURES
+from toolkit.analysis.rows import measure_rows
 from toolkit.analysis.strata import assign_strata
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 

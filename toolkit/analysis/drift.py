@@ -1,7 +1,7 @@
-"""A trajectory in, tables of its drift out: every row of one parameter, or statistics of every parameter and epoch."""
+"""A trajectory in, the tidy table of its drift out: statistics of every measure, stratum, parameter and epoch."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -10,9 +10,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from toolkit.analysis.blocks import BLOCK_ROWS, iterate_blocks
-from toolkit.analysis.measures import MEASURES, Array, Measure, path_efficiency, select_measures
-from toolkit.analysis.strata import assign_strata, count_rows, table_exposure
-from toolkit.analysis.whole import reinitialise, squares, whole_values
+from toolkit.analysis.measures import MEASURES, Array, Measure, Measures, select_measures
+from toolkit.analysis.row_pass import RowPass
+from toolkit.analysis.strata import assign_strata
+from toolkit.analysis.whole import reinitialise, whole_values
 from toolkit.snapshots.snapshot import MappedTensors, Snapshot, Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
 
@@ -38,43 +39,7 @@ STATISTICS: Mapping[str, Any] = {"mean": np.mean, "median": np.median, "max": np
 not be the farthest from 0."""
 
 Line = tuple[str, str, str, str, str, float, int, int]  # the columns from ``parameter`` on
-Measures = Mapping[str, Measure] | Iterable[str]  # a mapping such as MEASURES, or names of its entries
 Indices = NDArray[np.intp]
-
-
-def measure_rows(
-    source: Source,
-    parameter: str,
-    epoch: float,
-    measures: Measures = MEASURES,
-    *,
-    reference_epoch: float = 0,
-) -> "pd.DataFrame":
-    """One line per row of a parameter (a LayerNorm vector is one row): what it is, how often seen, how far it moved.
-
-    Columns: row, token (word rows only), stratum, num_steps and num_tokens (exposure up to the epoch, NA where it was
-    not recorded), one per measure, and path_efficiency over the ends of the epochs in between.
-    """
-    trajectory, chosen = trajectory_of(source), select_measures(measures)
-    path = _path(trajectory, reference_epoch, epoch)
-    num_rows = count_rows(trajectory, parameter)
-    values = {name: np.empty(num_rows) for name in (*chosen, "path_efficiency")}
-    for rows, blocks in iterate_blocks(path, parameter):
-        for name, measure in chosen.items():
-            values[name][rows] = measure.function(blocks[0], blocks[-1])
-        values["path_efficiency"][rows] = path_efficiency(blocks)
-    num_steps, num_tokens = _exposure_columns(trajectory, parameter, path[-1].step)
-    vocabulary = trajectory.vocabulary if parameter == "word_embeddings" else None
-    return pd.DataFrame(
-        {
-            "row": np.arange(num_rows),
-            "token": list(vocabulary.tokens) if vocabulary else [""] * num_rows,
-            "stratum": assign_strata(trajectory, parameter),
-            "num_steps": num_steps,
-            "num_tokens": num_tokens,
-            **values,
-        }
-    )
 
 
 def measure_drift(
@@ -133,13 +98,10 @@ def _measure(
     pair: Sequence[Snapshot], parameter: str, chosen: Mapping[str, Measure], num_rows: int, block_rows: int
 ) -> tuple[dict[str, Array], dict[str, float]]:
     """The measures of every row, and those of the parameter as one vector, in one pass over both snapshots."""
-    values = {name: np.empty(num_rows) for name in chosen}
-    total = np.zeros(2)
-    for rows, (before, after) in iterate_blocks(pair, parameter, block_rows):
-        for name, measure in chosen.items():
-            values[name][rows] = measure.function(before, after)
-        total += squares(before, after)
-    return values, whole_values(*total)
+    row_pass = RowPass(chosen, num_rows)
+    for rows, (before, after) in iterate_blocks(pair, parameter, block_rows, scratch=row_pass.scratch):
+        row_pass.add(rows, before, after)
+    return row_pass.values(), whole_values(*row_pass.squares())
 
 
 def _row_lines(
@@ -173,24 +135,6 @@ def _groups(trajectory: Trajectory, parameter: str) -> dict[str, Indices]:
     strata = assign_strata(trajectory, parameter)
     groups = {name: np.flatnonzero(strata == name) for name in strata.categories}
     return {name: rows for name, rows in groups.items() if len(rows)} | {ALL_ROWS: np.arange(len(strata))}
-
-
-def _path(trajectory: Trajectory, reference_epoch: float, epoch: float) -> list[Snapshot]:
-    """The reference, the ends of epochs in between (so that runs with snapshots within epochs compare), the epoch."""
-    low, high = sorted((reference_epoch, epoch))
-    between = [snapshot for snapshot in trajectory if snapshot.is_epoch_end and low < snapshot.epoch < high]
-    ordered = between if reference_epoch <= epoch else between[::-1]
-    return [trajectory.at(reference_epoch), *ordered, trajectory.at(epoch)]
-
-
-def _exposure_columns(trajectory: Trajectory, parameter: str, last_step: int) -> list[Any]:
-    """Steps and tokens of each row up to a step, as nullable integers: NA where exposure was not recorded."""
-    num_rows = count_rows(trajectory, parameter)
-    exposure = table_exposure(trajectory, parameter)
-    if exposure is None:
-        return [pd.array([pd.NA] * num_rows, dtype="Int64")] * 2
-    counts = exposure.step_counts(num_rows, last_step), exposure.token_counts(num_rows, last_step)
-    return [pd.array(column, dtype="Int64") for column in counts]
 
 
 def _file(snapshot: Snapshot, parameter: str) -> str | None:

@@ -37,38 +37,42 @@ class Measure:
 
 def norm(reference: Array, current: Array) -> Array:
     """‖Δ‖ of each row."""
-    return _lengths(current - reference)
+    return lengths(current - reference)
 
 
 def relative(reference: Array, current: Array) -> Array:
     """‖Δ‖ / ‖E⁰‖ of each row; NaN where the reference row is 0."""
-    return norm(reference, current) / _or_nan(_lengths(reference))
+    return norm(reference, current) / or_nan(lengths(reference))
 
 
 def cosine_distance(reference: Array, current: Array) -> Array:
     """1 - cos θ of each row as ½‖û - v̂‖², which keeps its digits near 0; NaN where either row is 0."""
-    chord = _lengths(_directions(current) - _directions(reference))
+    chord = lengths(_directions(current) - _directions(reference))
     return 0.5 * chord**2
 
 
 def angle_degrees(reference: Array, current: Array) -> Array:
     """2·atan2(‖û - v̂‖, ‖û + v̂‖) of each row in degrees, 0 to 180; NaN where either row is 0."""
     u, v = _directions(reference), _directions(current)
-    return np.asarray(np.degrees(2 * np.arctan2(_lengths(u - v), _lengths(u + v))))
+    return np.asarray(np.degrees(2 * np.arctan2(lengths(u - v), lengths(u + v))))
 
 
 def radial(reference: Array, current: Array) -> Array:
-    """⟨Δ, Ê⁰⟩ of each row, below 0 when it shrinks towards the origin; NaN where the reference row is 0."""
-    return _dots(current - reference, _directions(reference))
+    """⟨Δ, E⁰⟩ / ‖E⁰‖ of each row, below 0 when it shrinks towards the origin; NaN where the reference row is 0."""
+    return dots(current - reference, reference) / or_nan(lengths(reference))
 
 
 def tangential(reference: Array, current: Array) -> Array:
     """Norm of the part of Δ orthogonal to E⁰; NaN where the reference row is 0.
 
-    The part is projected out: √(‖Δ‖² - radial²) would lose half the digits where Δ is almost radial.
+    The part is projected out: √(‖Δ‖² - radial²) would lose half the digits where Δ is almost radial. Δ and Eᵗ have the
+    same part; it is taken from the shorter of the two, whose rounding errors are the smaller ones.
     """
-    delta, direction = current - reference, _directions(reference)
-    return _lengths(delta - _dots(delta, direction)[:, None] * direction)
+    delta = current - reference
+    is_nearer = dots(delta, delta) <= dots(current, current)
+    shorter = np.where(is_nearer[:, None], delta, current)
+    share = dots(shorter, reference) / or_nan(dots(reference, reference))
+    return lengths(shorter - share[:, None] * reference)
 
 
 def max_abs(reference: Array, current: Array) -> Array:
@@ -89,10 +93,14 @@ def path_efficiency(path: Sequence[Array]) -> Array:
     """
     steps = [norm(before, after) for before, after in pairwise(path)]
     length = np.sum([np.zeros(len(path[0])), *steps], axis=0)
-    return norm(path[0], path[-1]) / _or_nan(length)
+    return norm(path[0], path[-1]) / or_nan(length)
 
 
-def select_measures(measures: Mapping[str, Measure] | Iterable[str]) -> dict[str, Measure]:
+Measures = Mapping[str, Measure] | Iterable[str]
+"""A mapping such as MEASURES, or names of its entries."""
+
+
+def select_measures(measures: Measures) -> dict[str, Measure]:
     """The measures of a mapping, or those of MEASURES with the given names; ValueError for an unknown name."""
     if isinstance(measures, Mapping):
         return dict(measures)
@@ -100,22 +108,24 @@ def select_measures(measures: Mapping[str, Measure] | Iterable[str]) -> dict[str
     return {name: lookup(MEASURES, name, "measure") for name in names}
 
 
-def _lengths(rows: Array) -> Array:
-    # Not np.linalg.norm(axis=1), which makes two temporary copies and takes five times as long.
-    return np.sqrt(_dots(rows, rows))
+def lengths(rows: Array) -> Array:
+    """Euclidean length of each row."""
+    # Not np.linalg.norm(axis=1), which makes two temporary copies.
+    return np.sqrt(dots(rows, rows))
 
 
-def _dots(left: Array, right: Array) -> Array:
-    return np.asarray(np.einsum("ij,ij->i", left, right))
+def dots(left: Array, right: Array) -> Array:
+    """Inner product of each row of one array with the same row of the other."""
+    return np.asarray(np.vecdot(left, right))
 
 
-def _or_nan(denominator: Array) -> Array:
+def or_nan(denominator: Array) -> Array:
     """The denominator, NaN where it is 0, so that a quotient is NaN and numpy does not warn."""
     return np.where(denominator > 0, denominator, np.nan)
 
 
 def _directions(rows: Array) -> Array:
-    return rows / _or_nan(_lengths(rows))[:, None]
+    return rows / or_nan(lengths(rows))[:, None]
 
 
 _DEFINITION = "by definition"

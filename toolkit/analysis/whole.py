@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from toolkit.analysis.blocks import BLOCK_ROWS, iterate_blocks
+from toolkit.analysis.blocks import BLOCK_ROWS, Scratch, iterate_blocks
 from toolkit.analysis.measures import Array
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
 from toolkit.snapshots.snapshot import Snapshot
@@ -21,7 +21,8 @@ def whole_values(squared_change: float, squared_reference: float) -> dict[str, f
 
 def squares(reference: Array, current: Array) -> Array:
     """(2,) Σ Δ² and Σ E⁰² of a block of rows, to be added up over the blocks."""
-    return np.array([np.sum(np.square(current - reference)), np.sum(np.square(reference))])
+    change = current - reference
+    return np.array([np.vdot(change, change), np.vdot(reference, reference)])
 
 
 def reinitialise(reference: Snapshot, parameter: str, seed: int, block_rows: int = BLOCK_ROWS) -> dict[str, float]:
@@ -38,16 +39,17 @@ def reinitialise(reference: Snapshot, parameter: str, seed: int, block_rows: int
         mean, deviation = INITIAL_VALUES[parameter], 0.0
     # The text in the seed keeps this stream apart from one that made the model: default_rng(0) draws what [0, 0] draws.
     generator = np.random.default_rng([*b"reinitialise", seed, EMBEDDING_PARAMETERS.index(parameter)])
-    total = np.zeros(2)
-    for _, (block,) in iterate_blocks([reference], parameter, block_rows):
+    scratch, total = Scratch(), np.zeros(2)
+    for _, (block,) in iterate_blocks([reference], parameter, block_rows, scratch=scratch):
         total += squares(block, generator.normal(mean, deviation, block.shape))
     return whole_values(*total)
 
 
 def _moments(reference: Snapshot, parameter: str, block_rows: int) -> tuple[float, float]:
     """Mean and standard deviation of all values; two passes, because one loses digits where the mean is large."""
-    size = reference.tensors[parameter].size
-    blocks = (block for _, (block,) in iterate_blocks([reference], parameter, block_rows))
+    size, scratch = reference.tensors[parameter].size, Scratch()
+    blocks = (block for _, (block,) in iterate_blocks([reference], parameter, block_rows, scratch=scratch))
     mean = sum(float(block.sum()) for block in blocks) / size
-    blocks = (block for _, (block,) in iterate_blocks([reference], parameter, block_rows))
-    return mean, math.sqrt(sum(float(np.square(block - mean).sum()) for block in blocks) / size)
+    blocks = (block for _, (block,) in iterate_blocks([reference], parameter, block_rows, scratch=scratch))
+    centred = (np.subtract(block, mean, out=block) for block in blocks)
+    return mean, math.sqrt(sum(float(np.vdot(block, block)) for block in centred) / size)

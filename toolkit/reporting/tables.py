@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from toolkit.analysis.drift import measure_drift, measure_rows
+from toolkit.analysis.drift import measure_drift
+from toolkit.analysis.rows import measure_rows
 from toolkit.analysis.strata import POSITION_STRATA, WORD_STRATA
 from toolkit.reporting.arms import Arm, Group, ReportedRun
 from toolkit.reporting.comparison import compare

@@ -1,0 +1,171 @@
+"""Question: how much memory of its own does the analysis of a long run of a large vocabulary need?
+
+Ten snapshots of a 250,002 x 1,024 fp32 word table (XLM-RoBERTa-large's shape, 1 GB each, every row moving between any
+two) are written by blocks into a temporary folder below --folder, which is removed at the end, with a vocabulary and an
+exposure. Then each analysis runs on the run directory. Measured is RssAnon of /proc/self/status, sampled every 5 ms:
+memory that only this process can give back. The pages of mapped snapshot files are the system's cache and do not count;
+VmHWM, the highest total with those pages, stands beside it. Linux only.
+
+    OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 taskset -c 0 python experiments/benchmarks/memory.py --folder /tmp
+"""
+
+import argparse
+import json
+import platform
+import shutil
+import struct
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from pyarrow import parquet
+
+from toolkit.analysis.blocks import Scratch, iterate_blocks
+from toolkit.analysis.drift import measure_drift
+from toolkit.analysis.rows import measure_rows, write_rows
+from toolkit.snapshots.exposure import Exposure, StepRows, TableExposure
+from toolkit.snapshots.files import atomic_path
+from toolkit.snapshots.snapshot import FORMAT, Trajectory, Vocabulary, read_snapshot
+from toolkit.snapshots.store import open_run, start_run
+
+PARAMETER = "word_embeddings"
+STEPS_PER_EPOCH = 100
+GIB = 2**30
+
+
+class Peak:
+    """The highest RssAnon and VmHWM, in bytes, while the ``with`` block runs."""
+
+    def __enter__(self) -> "Peak":
+        Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts anew from what is resident now
+        self.anonymous, self._is_over = _read_status("RssAnon"), threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+        self.total = _read_status("VmHWM")
+
+    def _sample(self) -> None:
+        while not self._is_over.wait(0.005):
+            self.anonymous = max(self.anonymous, _read_status("RssAnon"))
+
+
+def _read_status(name: str) -> int:
+    with open("/proc/self/status", encoding="ascii") as file:
+        return next(1024 * int(line.split()[1]) for line in file if line.startswith(f"{name}:"))
+
+
+def make_run(path: Path, num_rows: int, hidden: int, num_snapshots: int) -> None:
+    """A run directory of one table, as far as analysis reads it; no table is ever whole in memory."""
+    writer, rng = start_run(path), np.random.default_rng(0)
+    (path / "snapshots").mkdir()
+    for epoch in range(num_snapshots):
+        before = path / "snapshots" / f"epoch-{epoch - 1:03d}.safetensors"
+        table = read_snapshot(before).tensors[PARAMETER] if epoch else None
+        _write_snapshot(path / "snapshots" / f"epoch-{epoch:03d}.safetensors", epoch, (num_rows, hidden), table, rng)
+    writer.write_vocabulary(Vocabulary(tuple(f"token{row}" for row in range(num_rows)), frozenset({0, 1}), 0))
+    per_step = min(1000, num_rows)
+    seen = [
+        np.unique((num_rows * rng.random(per_step) ** 3).astype(np.int32))
+        for _ in range(STEPS_PER_EPOCH * (num_snapshots - 1))
+    ]
+    steps = [StepRows(rows, np.ones(len(rows), np.int32), np.ones(len(rows), np.float32)) for rows in seen]
+    writer.write_exposure(Exposure({PARAMETER: TableExposure.from_steps(steps)}))
+
+
+def _write_snapshot(
+    path: Path, epoch: int, shape: tuple[int, int], before: np.ndarray | None, rng: np.random.Generator
+) -> None:
+    size = 4 * shape[0] * shape[1]
+    header = {
+        "__metadata__": {"format": FORMAT, "epoch": repr(float(epoch)), "step": str(STEPS_PER_EPOCH * epoch)},
+        PARAMETER: {"dtype": "F32", "shape": shape, "data_offsets": [0, size]},
+    }
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with atomic_path(path) as temporary, open(temporary, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for start in range(0, shape[0], 4096):
+            noise = rng.standard_normal((min(4096, shape[0] - start), shape[1]), dtype=np.float32)
+            block = 0.04 * noise if before is None else before[start : start + 4096] + 0.001 * noise
+            file.write(block.tobytes())
+
+
+def accumulate_moments(trajectory: Trajectory) -> np.ndarray:
+    """(hidden, hidden) ΣΔΔᵀ of the last snapshot, by blocks: what spectra and geometry add up."""
+    scratch, hidden = Scratch(), trajectory.at(0).tensors[PARAMETER].shape[1]
+    total = np.zeros((hidden, hidden))
+    pair = [trajectory.snapshots[0], trajectory.snapshots[-1]]
+    for _, (before, after) in iterate_blocks(pair, PARAMETER, 1024, scratch=scratch):
+        delta = np.subtract(after, before, out=before)
+        total += delta.T @ delta
+    return total
+
+
+def run_stages(folder: Path, num_rows: int, hidden: int, num_snapshots: int) -> int:
+    """Make the run, run every analysis on it, print a line for each; the highest RssAnon of the analyses in bytes."""
+    path, last = folder / "run", num_snapshots - 1
+    stages: dict[str, Callable[[], object]] = {
+        "make the snapshots (not analysis)": lambda: make_run(path, num_rows, hidden, num_snapshots),
+        "measure_drift": lambda: measure_drift(path),
+        "measure_rows, last epoch": lambda: measure_rows(path, PARAMETER, last),
+        "write_rows, all epochs": lambda: write_rows(path, PARAMETER, folder / "rows.parquet"),
+        "ΣΔΔᵀ of the last epoch": lambda: accumulate_moments(open_run(path).trajectory),
+    }
+    print(f"{'':36}{'seconds':>9}{'RssAnon GiB':>13}{'VmHWM GiB':>11}")
+    highest = 0
+    for name, stage in stages.items():
+        start = time.perf_counter()
+        with Peak() as peak:
+            stage()
+        seconds = time.perf_counter() - start
+        print(f"{name:36}{seconds:9.1f}{peak.anonymous / GIB:13.2f}{peak.total / GIB:11.2f}", flush=True)
+        highest = max(highest, 0 if name.startswith("make") else peak.anonymous)
+    num_lines, size = parquet.read_metadata(folder / "rows.parquet").num_rows, (folder / "rows.parquet").stat().st_size
+    print(f"\nrows.parquet: {num_lines:,} lines, {size / GIB:.2f} GiB")
+    return highest
+
+
+def main() -> int:
+    """Parse the flags, check the disk, measure, print one table; 1 when the limit was passed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="where there is room")
+    parser.add_argument("--rows", type=int, default=250_002)
+    parser.add_argument("--hidden", type=int, default=1024)
+    parser.add_argument("--snapshots", type=int, default=10)
+    parser.add_argument("--limit-gib", type=float, default=3.0, help="of RssAnon")
+    flags = parser.parse_args()
+    needed = flags.snapshots * flags.rows * (4 * flags.hidden + 120) + GIB // 16
+    if (free := shutil.disk_usage(flags.folder).free) < needed:
+        parser.error(
+            f"{flags.folder} has {free / GIB:.1f} GiB free, {needed / GIB:.1f} are needed: pass another --folder"
+        )
+    versions = f"numpy {np.__version__}, pandas {pd.__version__}, pyarrow {pa.__version__}"
+    print(f"{_cpu_name()}; Python {platform.python_version()}, {versions}")
+    print(f"{flags.snapshots} snapshots of {flags.rows:,} x {flags.hidden} fp32\n")
+    with tempfile.TemporaryDirectory(dir=flags.folder) as folder:
+        highest = run_stages(Path(folder), flags.rows, flags.hidden, flags.snapshots)
+    is_held = highest < flags.limit_gib * GIB
+    print(
+        f"highest RssAnon of an analysis {highest / GIB:.2f} GiB, {'below' if is_held else 'ABOVE'} {flags.limit_gib:g}"
+    )
+    return 0 if is_held else 1
+
+
+def _cpu_name() -> str:
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
