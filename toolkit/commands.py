@@ -41,10 +41,9 @@ class Drift:
         from toolkit.reporting.drift_report import print_drift, write_drift_report
         from toolkit.reporting.sources import open_sources
 
-        opened = open_sources(self.places)
-        print_drift(opened)
+        print_drift(open_sources(self.places, at_least=2))
         if self.out is not None:
-            print(f"Report: {write_drift_report(opened, self.out, title=self.title)}")
+            print(f"Report: {write_drift_report(self.places, self.out, title=self.title)}")
         return 0
 
 
@@ -63,10 +62,10 @@ class Positions:
         from toolkit.reporting.position_report import print_positions, write_position_report
         from toolkit.reporting.sources import open_sources
 
-        (opened,) = open_sources((self.model,)).trajectories
-        print_positions(opened)
+        trajectory = open_sources((self.model,)).trajectory
+        print_positions(trajectory)
         if self.out is not None:
-            print(f"Report: {write_position_report(opened, self.out, title=self.title)}")
+            print(f"Report: {write_position_report(trajectory, self.out, title=self.title)}")
         return 0
 
 

@@ -1,0 +1,25 @@
+"""One table and one figure of a paper, from one finished run: ``python experiments/paper_example.py RUN OUT``."""
+
+import sys
+from pathlib import Path
+
+import toolkit
+
+
+def main(run_dir: str, out: str) -> None:
+    """Write table.tex (drift by cause and stratum) and figure.pdf (drift against exposure, with its null)."""
+    run = toolkit.open_run(run_dir)
+    last = run.trajectory.snapshots[-1].epoch
+    folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+
+    causes = toolkit.explain(run, "word_embeddings", last)
+    (folder / "table.tex").write_text(causes.to_latex(index=False, float_format="%.3g", escape=True), encoding="utf-8")
+
+    null = toolkit.sign_noise(run, "word_embeddings", last)
+    toolkit.draw("exposure", run, folder / "figure.pdf", null=null)
+    print(f"{folder / 'table.tex'} and {folder / 'figure.pdf'}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,147 @@
+"""The drift report: every number in it is one of its CSV tables, and what cannot be computed says why."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import toolkit
+from toolkit.cli import main
+from toolkit.config import RunConfig
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def runs(tiny_pairs: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> list[toolkit.Run]:
+    """Two seeds of full fine-tuning, and one run with frozen embeddings."""
+    folder = str(tmp_path_factory.mktemp("runs"))
+    full = [toolkit.finetune(replace(tiny_pairs, seed=seed, output_dir=folder)) for seed in (0, 1)]
+    return [*full, toolkit.finetune(replace(tiny_pairs, freeze="embeddings", output_dir=folder))]
+
+
+@pytest.fixture(scope="module")
+def report(runs: list[toolkit.Run], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("report")
+    return toolkit.write_drift_report([run.path for run in runs[:2]], out).parent
+
+
+def test_the_report_is_whole(report: Path) -> None:
+    text = (report / "report.md").read_text()
+    names = {path.stem for path in (report / "tables").iterdir()}
+    assert {"changes", "drift", "causes", "sign_noise", "gauge", "functional", "agreement", "neighbours"} <= names
+    for link in re.findall(r"\((figures/[^)]+)\)", text):
+        assert (report / link).exists(), link
+    assert "nan" not in text.lower()
+    assert str(Path.home()) not in text
+    assert "/tmp" not in text
+    heads = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert heads[:3] == ["Main findings", "How to make this again", "What changed"]
+
+
+def test_numbers_of_the_text_are_those_of_the_analysis(report: Path, runs: list[toolkit.Run]) -> None:
+    text = (report / "report.md").read_text()
+    changes = toolkit.measure_changes(runs[0])
+    for line in changes.to_dict("records"):
+        assert f"{line['parameter']} by " in text
+    stored = pd.read_csv(report / "tables" / "changes.csv")
+    np.testing.assert_allclose(stored["relative_drift"], changes["relative_drift"])
+    causes = pd.read_csv(report / "tables" / "causes.csv")
+    words = causes[(causes["parameter"] == "word_embeddings") & (causes["stratum"] == "all rows")].iloc[0]
+    assert f"{words['num_weight_decay_alone']:,} word rows moved by weight decay alone" in text
+    assert words["num_unexplained"] == 0
+
+
+def test_reports_are_reproducible(report: Path, runs: list[toolkit.Run], tmp_path: Path) -> None:
+    again = toolkit.write_drift_report([run.path for run in runs[:2]], tmp_path / "again").parent
+    for path in sorted(p for p in report.rglob("*") if p.is_file() and p.suffix != ".md"):
+        assert path.read_bytes() == (again / path.relative_to(report)).read_bytes(), path.name
+
+
+def test_frozen_embeddings_say_that_they_are_still(runs: list[toolkit.Run], tmp_path: Path) -> None:
+    text = toolkit.write_drift_report([runs[2].path], tmp_path / "out").read_text()
+    assert "No embedding parameter moved" in text
+    assert "Not applicable: the parameter word&#95;embeddings" in text or "frozen" in text
+    assert "weight decay alone, although" not in text
+
+
+def test_two_checkpoints_without_a_run(
+    tiny_model: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = tiny_model("bert")
+    after = tmp_path / "after"
+    after.mkdir()
+    tensors = load_file(before / "model.safetensors")
+    (name,) = (n for n in tensors if n.endswith("position_embeddings.weight"))
+    tensors[name] = tensors[name][::-1].copy()
+    save_file(tensors, after / "model.safetensors")
+    for file in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        (after / file).write_bytes((before / file).read_bytes())
+    with pytest.raises(SystemExit) as stop:
+        main(["drift", str(before), str(after), "--out", str(tmp_path / "out")])
+    assert stop.value.code == 0
+    shown = capsys.readouterr().out
+    assert "permuted rows" in shown
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert "position_embeddings by" in text
+    assert "(permuted rows)" in text
+    assert "Not applicable: it needs a run directory." in text
+    assert (tmp_path / "out" / "figures" / "parameters.pdf").exists()
+
+
+@pytest.mark.parametrize(
+    ("places", "said"),
+    [([], "no checkpoints"), (["minilm"], "drift needs at least 2"), (["/nowhere/at/all", "minilm"], "no file or")],
+)
+def test_mistakes_are_one_line(places: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["drift", *places])
+    assert stop.value.code == 2
+    errors = capsys.readouterr().err
+    assert said in errors
+    assert errors.count("\n") == 1
+
+
+def test_the_example_of_a_paper(runs: list[toolkit.Run], tmp_path: Path) -> None:
+    """One table and one figure, through ``import toolkit`` alone, in under 40 lines."""
+    script = ROOT / "experiments" / "paper_example.py"
+    source = script.read_text()
+    assert len(source.splitlines()) < 40
+    imports = set(re.findall(r"^(?:import|from) (\S+)", source, re.MULTILINE))
+    assert imports - set(sys.stdlib_module_names) == {"toolkit"}
+    command = [sys.executable, str(script), str(runs[0].path), str(tmp_path / "paper")]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={"PYTHONPATH": str(ROOT), "PATH": ""}, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    table = (tmp_path / "paper" / "table.tex").read_text()
+    assert table.startswith(r"\begin{tabular}")
+    assert (tmp_path / "paper" / "figure.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_drawings(runs: list[toolkit.Run], tmp_path: Path) -> None:
+    from PIL import Image
+
+    for name in ("parameters", "exposure"):
+        path = toolkit.draw(name, runs[0], tmp_path / f"{name}.png")
+        pixels = np.asarray(Image.open(path).convert("L"))
+        assert pixels.min() < 60
+        assert pixels.mean() > 200
+    with pytest.raises(ValueError, match="unknown figure 'exposre'"):
+        toolkit.draw("exposre", runs[0], tmp_path / "x.png")
+    with pytest.raises(ValueError, match="unknown suffix"):
+        toolkit.draw("exposure", runs[0], tmp_path / "x.docx")
+
+
+def test_every_public_name_is_there() -> None:
+    for name in toolkit.__all__:
+        value: Any = getattr(toolkit, name)
+        assert value is not None

@@ -1,0 +1,171 @@
+"""The positions page: complete, in agreement with the analysis, the same twice, and with sentences that follow data."""
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from toolkit.analysis.position_controls import few_waves, noisy_sinusoid
+from toolkit.analysis.positions import measure_positions
+from toolkit.reporting.position_answers import answers, caveats, standing_out
+from toolkit.reporting.position_figures import draw_positions
+from toolkit.reporting.position_report import print_positions, wave_rows, write_position_report
+from toolkit.reporting.position_tables import collect_positions
+from toolkit.snapshots.snapshot import Snapshot, Trajectory
+
+DRAWS = 10
+FIGURES = {"waves", "resemblance", "cosine_gram", "cosine_by_lag", "norms_and_steps", "dct_spectrum"}
+TABLES = {"position_statistics", "waves", "cosine_by_lag", "norms_and_steps", "standing_out", "dct_spectrum"}
+TABLES |= {"control_values", "change", "segments"}
+
+
+def trajectory(*tables, segments=None, name=""):
+    parameters = [{"position_embeddings": np.asarray(t, np.float32)} for t in tables]
+    parameters = [p | ({} if segments is None else {"token_type_embeddings": segments}) for p in parameters]
+    return Trajectory([Snapshot(i, i, p, name) for i, p in enumerate(parameters)])
+
+
+@pytest.fixture(scope="module")
+def wavy():
+    """A trained run of few waves with one row that stands out, 256 x 96."""
+    rng = np.random.default_rng(0)
+    table = few_waves(256, 96, rng)
+    table[100] *= 4
+    return trajectory(table, table + 0.01 * rng.normal(size=table.shape), segments=np.eye(2, 96, dtype=np.float32))
+
+
+@pytest.fixture(scope="module")
+def collected(wavy):
+    return collect_positions(wavy, default_length=128, num_draws=DRAWS)
+
+
+@pytest.fixture(scope="module")
+def report(wavy, tmp_path_factory):
+    out = tmp_path_factory.mktemp("page") / "out"
+    assert write_position_report(wavy, out, title="A | page", default_length=128, num_draws=DRAWS) == out / "report.md"
+    return out
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_every_file_is_there_and_valid(report):
+    names = {f"figures/{name}.{kind}" for name in FIGURES for kind in ("png", "svg")}
+    assert set(contents(report)) == {"report.md", *names, *(f"tables/{name}.csv" for name in TABLES)}
+    for name in FIGURES:
+        with Image.open(report / f"figures/{name}.png") as image:
+            image.load()
+            assert image.width > 1000
+        assert ElementTree.parse(report / f"figures/{name}.svg").getroot().tag.endswith("svg")
+    text = (report / "report.md").read_text()
+    assert text.startswith("# A &#124; page\n")
+    for link in re.findall(r"\]\((figures/[^)]*)\)", text):
+        assert (report / link).is_file()
+
+
+def test_sections_are_in_order(report):
+    assert re.findall(r"^## (.*)$", (report / "report.md").read_text(), re.M) == [
+        "The answer",
+        "Waves",
+        "What the rows are like",
+        "Rows that stand out",
+        "What training changed",
+        "Segments",
+        "What this does not say",
+        "Definitions",
+    ]
+
+
+def test_the_same_input_gives_the_same_bytes(wavy, report, tmp_path):
+    write_position_report(wavy, tmp_path, title="A | page", default_length=128, num_draws=DRAWS)
+    assert contents(tmp_path) == contents(report)
+
+
+def test_no_path_of_this_machine_is_in_the_report(report):
+    for name, data in contents(report).items():
+        assert str(Path.home()).encode() not in data, name
+        assert str(report).encode() not in data, name
+
+
+def test_tables_agree_with_the_analysis(wavy, report):
+    table = pd.read_csv(report / "tables/position_statistics.csv", keep_default_na=False, na_values=[""])
+    expected = measure_positions(wavy, num_draws=DRAWS)
+    whole = table[table["window"] == "0-255"]
+    assert whole["value"].to_numpy() == pytest.approx(expected["value"].to_numpy(), rel=1e-9, nan_ok=True)
+    assert set(table["window"]) == {"0-255", "0-127", "128-255"}
+    controls = pd.read_csv(report / "tables/control_values.csv")
+    assert controls.groupby(["statistic", "control"]).size().eq(DRAWS).all()
+
+
+def test_sentences_follow_the_data(collected):
+    text = "\n".join(answers(collected))
+    assert "Verdict: does not resemble." in text
+    assert "Verdict: made of waves." in text
+    num_waves = int(collected.waves["is_wave"].sum())
+    assert f"{num_waves} waves hold" in text
+    assert "The sinusoid of this width has 48 waves." in text
+    assert "Rows 128 to 255 are not exercised by the model's default length of 128 tokens" in text
+    assert "structured all the same, so inherited" in text
+    assert any("row 100 (" in line for line in standing_out(collected))
+    assert any("slower ones blend" in line for line in caveats(collected))
+    header, rows = wave_rows(collected)
+    assert len(rows) == num_waves
+    assert len(header) == len(rows[0])
+    periods = [row[0] for row in rows]
+    assert periods == sorted(periods)
+
+
+def test_what_training_changed_is_small_and_its_spectrum_is_drawn(collected):
+    change = collected.change.set_index("statistic")
+    assert change.loc["orbit_share", "after"] == pytest.approx(change.loc["orbit_share", "before"], abs=0.01)
+    assert "drift" in set(collected.spectra["table"])
+
+
+def test_a_noisy_sinusoid_resembles_and_a_checkpoint_has_no_change():
+    source = trajectory(noisy_sinusoid(256, 96, np.random.default_rng(1), snr=4.0), name="a <checkpoint>")
+    tables = collect_positions(source, num_draws=DRAWS)
+    assert "Verdict: resembles." in answers(tables)[0]
+    assert tables.change.empty
+    assert tables.segments.empty
+    assert "default length" not in "\n".join(answers(tables))
+
+
+def test_small_and_odd_tables_have_a_page(tmp_path):
+    source = trajectory(np.random.default_rng(2).normal(size=(20, 7)), name="a <checkpoint>")
+    text = write_position_report(source, tmp_path, num_draws=DRAWS).read_text()
+    assert "Learned positions: a &#60;checkpoint&#62;" in text
+    assert "Verdict: not identifiable" in text
+    assert "Not applicable: this model has no token_type_embeddings." in text
+    assert not (tmp_path / "figures/resemblance.png").exists()
+
+
+def test_a_zero_row_has_no_cosines_and_no_figures_of_them():
+    rows = np.random.default_rng(3).normal(size=(40, 6))
+    rows[3] = 0
+    tables = collect_positions(trajectory(rows), num_draws=DRAWS, is_brief=True)
+    assert tables.by_lag.empty
+    assert "cosine_gram" not in draw_positions(tables)
+
+
+def test_equal_rows_and_a_model_without_positions(tmp_path):
+    with pytest.raises(ValueError, match="no position_embeddings"):
+        write_position_report(Trajectory([Snapshot(0, 0, {"word_embeddings": np.ones((3, 2))})]), tmp_path)
+    text = write_position_report(trajectory(np.ones((40, 6))), tmp_path / "equal", num_draws=DRAWS).read_text()
+    assert "all rows are equal" in text
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="file is a file where the report's folder should go"):
+        write_position_report(trajectory(np.ones((40, 6))), tmp_path / "file")
+
+
+def test_printed(wavy, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    print_positions(wavy, num_draws=DRAWS)
+    printed = capsys.readouterr().out
+    assert "Verdict: made of waves." in printed
+    assert "translation_inv" in printed
+    assert "Waves of the learned table" in printed

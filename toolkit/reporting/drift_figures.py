@@ -1,0 +1,175 @@
+"""Tables of one trajectory in, the figures of its drift report out; also ``toolkit.draw`` for a figure of a paper."""
+
+import io
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from toolkit.analysis.drift import measure_drift
+from toolkit.analysis.measures import MEASURES
+from toolkit.analysis.rows import measure_rows
+from toolkit.families import EMBEDDING_PARAMETERS
+from toolkit.lookup import lookup
+from toolkit.reporting.drift_tables import DriftTables
+from toolkit.reporting.panels import REFERENCE, line_style, set_log
+from toolkit.snapshots import files
+from toolkit.snapshots.store import Source, trajectory_of
+
+STYLE = {
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "toolkit",
+    "axes.linewidth": 0.6,
+    "pdf.fonttype": 42,  # text stays text: publishers refuse Type 3 fonts
+}
+WIDTH = 3.5
+"""Inches: one column of a paper in two columns."""
+
+KINDS = ("png", "svg", "pdf")
+METADATA: Mapping[str, dict[str, Any]] = {
+    "png": {"Software": None},
+    "svg": {"Date": None},
+    "pdf": {"CreationDate": None, "Producer": None, "Creator": None},
+}
+"""What would make equal figures differ in their bytes."""
+
+
+def draw_parameters(source: Source) -> Any:
+    """Relative drift of each whole embedding parameter at every snapshot, as a matplotlib Figure."""
+    from matplotlib.ticker import LogLocator
+
+    drift = measure_drift(source, ("relative",))
+    whole = drift[(drift["stratum"] == "whole parameter") & (drift["statistic"] == "value") & (drift["epoch"] > 0)]
+    figure, axes = _figure(2.6)
+    for i, name in enumerate(EMBEDDING_PARAMETERS):
+        lines = whole[(whole["parameter"] == name) & (whole["value"] > 0)]
+        if len(lines):
+            axes.plot(lines["epoch"], 100 * lines["value"], label=name, **line_style(i))
+    still = [name for name in whole["parameter"].unique() if not whole.loc[whole["parameter"] == name, "value"].any()]
+    if still:
+        axes.plot([], [], " ", label=f"exactly 0: {', '.join(still)}")
+    axes.set(xlabel="epoch", ylabel="relative drift ‖Δ‖ / ‖E⁰‖ (%)", yscale="log")
+    _x_ticks(axes, source, whole["epoch"])
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_minor_formatter(lambda value, _: "")
+    figure.legend(fontsize=6, frameon=False, loc="outside upper center", ncols=2)
+    return figure
+
+
+def draw_exposure(source: Source, parameter: str = "word_embeddings", null: pd.DataFrame | None = None) -> Any:
+    """‖Δ‖ of every row of a table at the last snapshot against the optimizer steps that showed it.
+
+    ``null``: a table of :func:`toolkit.sign_noise`; the band from its 2.5 to its 97.5 % quantile (median over rows of
+    like exposure) is what the same steps with random signs would have done. ValueError without exposure.
+    """
+    trajectory = trajectory_of(source)
+    rows = measure_rows(trajectory, parameter, trajectory.snapshots[-1].epoch, ("norm",))
+    if rows["num_steps"].isna().all():
+        raise ValueError(f"the exposure of {parameter} was not recorded: there is nothing to draw its drift against")
+    figure, axes = _figure(2.8)
+    seen = rows[(rows["num_steps"] > 0) & (rows["norm"] > 0)]
+    unseen = rows[(rows["num_steps"] == 0) & (rows["norm"] > 0)]
+    steps = seen["num_steps"].to_numpy(float)
+    axes.plot(steps, seen["norm"], ".", color="0.6", markersize=1.5, rasterized=True, label=f"a row (n={len(seen):,})")
+    null = None if null is None else null[null["num_steps"] > 0]
+    if null is not None and len(null):
+        centres, band = _by_exposure(null["num_steps"], null[["null_q025", "null_median", "null_q975"]])
+        axes.fill_between(centres, band["null_q025"], band["null_q975"], color="#56B4E9", alpha=0.5, linewidth=0)
+        axes.plot(centres, band["null_median"], color="#0072B2", linestyle="--", label="same steps, random signs")
+    centres, medians = _by_exposure(seen["num_steps"], seen[["norm"]])
+    axes.plot(centres, medians["norm"], color="#D55E00", marker="o", markersize=3, linewidth=1.2, label="median")
+    if len(unseen):
+        label = f"median of {len(unseen):,} rows never seen"
+        axes.axhline(unseen["norm"].median(), **(REFERENCE | {"label": label}))
+    axes.set(xlabel="optimizer steps that showed the row", ylabel=f"‖Δ‖ ({MEASURES['norm'].unit})", xscale="log")
+    set_log(axes.yaxis, pd.concat([seen["norm"], unseen["norm"]]))
+    axes.legend(fontsize=6, frameon=False, loc="lower right")
+    return figure
+
+
+def draw_functional(frame: pd.DataFrame) -> Any:
+    """The Shapley split of the functional drift at the last snapshot of a table of :func:`functional_drift`."""
+    frame = frame[frame["epoch"] == frame["epoch"].max()]
+    parts = frame[(frame["quantity"] == "shapley")].iloc[::-1]
+    figure, axes = _figure(0.6 + 0.28 * len(parts))
+    axes.barh(parts["component"], 100 * parts["value"], color="0.75", edgecolor="black", linewidth=0.8, height=0.6)
+    for place, value in enumerate(parts["value"]):
+        text = "exactly 0" if value == 0 else f"{100 * value:.2g}"
+        axes.annotate(text, (max(100 * value, 0), place), xytext=(3, 0), textcoords="offset points", va="center")
+    axes.axvline(0, color="black", linewidth=0.6)
+    axes.margins(x=0.25)
+    axes.set(xlabel="share of E‖LN(e⁰)‖² (%)")
+    return figure
+
+
+DRAWINGS: Mapping[str, Callable[..., Any]] = {"parameters": draw_parameters, "exposure": draw_exposure}
+"""Figures of one run or trajectory, by name."""
+
+
+def draw_report(tables: DriftTables) -> dict[str, dict[str, bytes]]:
+    """Every figure of a drift report that applies: name to format to the bytes of the image."""
+    import matplotlib
+
+    source = tables.opened.trajectory
+    figures: dict[str, Callable[[], Any]] = {"parameters": lambda: draw_parameters(source)}
+    if tables.opened.is_run and "word_embeddings" in source.parameters and "sign_noise" in tables.frames:
+        figures["exposure"] = lambda: draw_exposure(source, null=tables.frames["sign_noise"])
+    functional = tables.get("functional")
+    if functional is not None and (functional["value"] != 0).any():
+        figures["functional"] = lambda: draw_functional(functional)
+    with matplotlib.rc_context(STYLE):
+        drawn = {name: make() for name, make in figures.items()}
+        return {name: {kind: image_of(figure, kind) for kind in KINDS} for name, figure in drawn.items()}
+
+
+def draw(name: str, source: Source, path: str | Path, **options: Any) -> Path:
+    """Draw one of DRAWINGS and save it; the suffix of ``path`` (.pdf, .svg or .png) says in which format."""
+    import matplotlib
+
+    path = Path(path)
+    drawing = lookup(DRAWINGS, name, "figure")
+    kind = path.suffix.removeprefix(".").lower()
+    lookup({known: known for known in KINDS}, kind, "suffix of a figure")
+    with matplotlib.rc_context(STYLE):
+        files.write_bytes(path, image_of(drawing(source, **options), kind))
+    return path
+
+
+def image_of(figure: Any, kind: str) -> bytes:
+    """The bytes of a figure in one of KINDS; equal figures give equal bytes."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=kind, dpi=200, metadata=METADATA[kind])
+    return buffer.getvalue()
+
+
+def _figure(height: float) -> tuple[Any, Any]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    axes = figure.add_subplot()
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _by_exposure(steps: pd.Series, values: pd.DataFrame) -> tuple[Any, pd.DataFrame]:
+    """Medians of columns in bins of equal width in log₂ of the steps, with the bins' geometric centres."""
+    counts = steps.to_numpy(float)
+    bins = np.floor(2 * np.log2(np.maximum(counts, 1)))
+    medians = values.groupby(bins).median()
+    return pd.Series(counts).groupby(bins).agg(lambda x: np.exp(np.log(x).mean())).to_numpy(), medians
+
+
+def _x_ticks(axes: Any, source: Source, epochs: pd.Series) -> None:
+    """Checkpoints by their names where they have any, epochs by their numbers else."""
+    names = {snapshot.epoch: snapshot.name for snapshot in trajectory_of(source)}
+    found = sorted(epochs.unique())
+    if any(names[epoch] for epoch in found) and len(found) <= 6:
+        axes.set_xticks(found, [names[epoch] for epoch in found])
+        axes.set_xlabel("checkpoint")
+    else:
+        axes.locator_params(axis="x", integer=len(found) > 2, nbins=6)

@@ -1,0 +1,94 @@
+"""What a user opened in, its drift on the terminal and a drift report as a folder out."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress
+from rich.table import Table
+
+from toolkit.analysis.changes import NOT_APPLICABLE
+from toolkit.reporting import markdown
+from toolkit.reporting.drift_figures import KINDS, draw_report
+from toolkit.reporting.drift_findings import drift_findings
+from toolkit.reporting.drift_tables import DriftTables, collect
+from toolkit.reporting.drift_text import sections
+from toolkit.reporting.naming import shown_path
+from toolkit.reporting.sources import Opened, open_sources
+from toolkit.snapshots import files
+
+
+def print_drift(opened: Opened) -> None:
+    """The table of what kind of change each embedding parameter underwent, and the notes that belong to it."""
+    from toolkit.analysis.changes import measure_changes
+
+    console = Console()
+    table = Table(title=escape(opened.title))
+    table.add_column("parameter", no_wrap=True)
+    for name in ("change", "size", "relative drift"):
+        table.add_column(name)
+    for line in measure_changes(opened.runs[0] if opened.is_run else opened.trajectory).to_dict("records"):
+        if line["kind"] == NOT_APPLICABLE:
+            table.add_row(line["parameter"], NOT_APPLICABLE, "", "")
+            continue
+        size = f"{line['size']:.3g} {line['unit']}".removesuffix(" 1") if line["size"] == line["size"] else ""
+        drift = f"{line['relative_drift']:.3g}" if line["relative_drift"] else "0 exactly"
+        kind = escape(f"{line['kind']}: {line['detail']}" if line["detail"] else str(line["kind"]))
+        table.add_row(line["parameter"], kind, escape(size), drift)
+    console.print(table)
+    for note in opened.notes:
+        console.print(f"Note: {escape(note)}")
+
+
+def write_drift_report(places: Sequence[str | Path], out: str | Path, *, title: str | None = None) -> Path:
+    """Write report.md, figures/ (PNG, SVG, PDF) and tables/ (CSV) into ``out``; the path of report.md.
+
+    ``places`` are checkpoints in order (what :func:`toolkit.import_checkpoints` takes, and ``minilm``), or one run
+    directory followed by runs of other seeds. Other files in ``out`` stay. ValueError as :func:`open_sources`.
+    """
+    out, opened = Path(out), open_sources(places, at_least=2)
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{shown_path(out)} is a file where the report's folder should go: pass another --out")
+    if any(out.resolve().is_relative_to(run.path.resolve()) for run in opened.runs):
+        raise ValueError("the report would lie inside a run: pass another --out")
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=None)
+        tables = collect(opened, lambda name: progress.update(task, description=f"computing {name.replace('_', ' ')}"))
+    drawn = draw_report(tables)
+    text = _render(tables, drawn, _command(places, out, title), title)
+    for folder in (out / "tables", out / "figures"):
+        folder.mkdir(parents=True, exist_ok=True)
+    for name, frame in tables.frames.items():
+        files.write_text(out / "tables" / f"{name}.csv", frame.to_csv(index=False, lineterminator="\n"))
+    for name, images in drawn.items():
+        for kind in KINDS:
+            files.write_bytes(out / "figures" / f"{name}.{kind}", images[kind])
+    files.write_text(out / "report.md", text)
+    return out / "report.md"
+
+
+def _command(places: Sequence[str | Path], out: Path, title: str | None) -> str:
+    shown = [shown_path(place) if Path(place).exists() else str(place) for place in places]
+    words = ["python", "-m", "toolkit", "drift", *shown, "--out", shown_path(out)]
+    return markdown.code_block([markdown.shell_words(words + (["--title", title] if title is not None else []))])
+
+
+def _render(tables: DriftTables, drawn: Mapping[str, object], command: str, title: str | None) -> str:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).with_name("templates")),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template("drift.md.j2").render(
+        title=markdown.escape(title if title is not None else f"Embedding drift: {tables.opened.title}"),
+        findings=drift_findings(tables),
+        notes=[markdown.escape(note) for note in tables.opened.notes],
+        commands=command,
+        figures=set(drawn),
+        sections=sections(tables),
+    )

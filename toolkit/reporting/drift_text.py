@@ -1,0 +1,282 @@
+"""The tables of a drift report in, the Markdown of its sections out; nothing is computed but medians over rows."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from toolkit.analysis.drift import WHOLE
+from toolkit.families import EMBEDDING_PARAMETERS, TABLES
+from toolkit.reporting import markdown
+from toolkit.reporting.drift_tables import DriftTables, lines_of
+from toolkit.reporting.markdown import number
+from toolkit.reporting.tables import ordered_strata
+
+NUM_WORDS = 20
+REGRESSION_TERMS = {"constant": "constant", "log_num_steps": "log steps", "log_norm": "log ‖E⁰‖"}
+
+
+def sections(tables: DriftTables) -> dict[str, str]:
+    """Section name to its tables; one that is missing says why."""
+    makers: Mapping[str, Callable[[DriftTables], str]] = {
+        "changes": changes,
+        "drift": whole,
+        "causes": causes,
+        "sign_noise": noise,
+        "regression": regression,
+        "gauge": gauge,
+        "functional": functional,
+        "similarity": similarity,
+        "geometry": geometry,
+        "updates": updates,
+        "agreement": agreement,
+        "neighbours": neighbours,
+        "segments": segments,
+    }
+    texts = {}
+    for name, make in makers.items():
+        if name in tables.frames:
+            texts[name] = make(tables)
+        else:
+            reason = tables.missing.get(name, "it needs a run directory" if name != "agreement" else "one run only")
+            texts[name] = f"Not applicable: {markdown.escape(reason)}."
+    return texts | {f"strata_{name}": strata(tables, name) for name in TABLES}
+
+
+def changes(tables: DriftTables) -> str:
+    """One line per parameter: what kind of change, how large."""
+    header = ["parameter", "kind of change", "size", "unit", "relative drift", "rows that moved", "detail"]
+    rows: list[list[object]] = []
+    for line in tables.frames["changes"].to_dict("records"):
+        if line["kind"] == markdown.NOT_APPLICABLE:
+            rows.append([line["parameter"], line["kind"], None, "", None, None, ""])
+            continue
+        moved = f"{number(int(line['num_moved']))} of {number(int(line['num_rows']))}"
+        detail = "; ".join(str(line[key]) for key in ("detail", "note") if line[key])
+        drift = line["relative_drift"]
+        rows.append([line["parameter"], line["kind"], line["size"], str(line["unit"]), drift, moved, detail])
+    return markdown.table(header, rows)
+
+
+def whole(tables: DriftTables) -> str:
+    """Relative drift of each parameter at each snapshot, and of a re-initialisation."""
+    frame = lines_of(tables.frames["drift"], stratum=WHOLE, measure="relative")
+    frame = frame[frame["epoch"] > 0]
+    names = {s.epoch: s.name or f"epoch {s.epoch:g}" for s in tables.opened.trajectory}
+    values = lines_of(frame, statistic="value")
+    yardsticks = lines_of(frame, statistic="reinitialised").groupby("parameter")["value"].first()
+    present = [name for name in EMBEDDING_PARAMETERS if name in set(values["parameter"])]
+    epochs = _thinned(list(dict.fromkeys(values["epoch"])))
+    rows: list[list[object]] = []
+    for name in present:
+        own = values[values["parameter"] == name].set_index("epoch")["value"]
+        rows.append([name, *(own[epoch] for epoch in epochs), yardsticks[name]])
+    return markdown.table(["parameter", *(names[epoch] for epoch in epochs), "re-initialised (yardstick)"], rows)
+
+
+def _thinned(epochs: Sequence[float]) -> list[float]:
+    """At most eight of them, the first and the last included."""
+    places = np.unique(np.linspace(0, len(epochs) - 1, min(len(epochs), 8)).round().astype(int))
+    return [epochs[place] for place in places]
+
+
+def strata(tables: DriftTables, parameter: str) -> str:
+    """One line per stratum of a table's rows at the last snapshot."""
+    frame = lines_of(tables.get("drift"), parameter=parameter, epoch=tables.epoch)
+    frame = frame[frame["stratum"] != WHOLE] if len(frame) else frame
+    if frame.empty:
+        return f"Not applicable: there is no {parameter} to compare."
+    header = ["stratum", "rows", "median ‖Δ‖", "greatest ‖Δ‖", "median relative", "median angle (degrees)"]
+    header += ["median radial change"]
+    wanted = [("norm", "median"), ("norm", "max"), *((m, "median") for m in ("relative", "angle_degrees", "radial"))]
+    rows: list[list[object]] = []
+    for name in ordered_strata(frame["stratum"]):
+        own = lines_of(frame, stratum=name)
+        cells = [lines_of(own, measure=m, statistic=s)["value"].iloc[0] for m, s in wanted]
+        rows.append([name, int(own["num_rows"].iloc[0]), *cells])
+    return markdown.table(header, rows)
+
+
+def causes(tables: DriftTables) -> str:
+    """One line per table and stratum: how many rows moved why."""
+    header = ["parameter", "stratum", "rows", "decay alone", "momentum only", "gradient", "unexplained", "Σ‖Δ‖²"]
+    header += ["share of Adam's update", "never-seen drift unexplained"]
+    rows: list[list[object]] = []
+    for line in tables.frames["causes"].to_dict("records"):
+        counts = ("weight_decay_alone", "momentum_after_its_last_exposure", "gradient", "unexplained")
+        cells = [int(line[f"num_{name}"]) for name in counts]
+        shares = [line["squared_drift"], line["update_share"], line["unexplained_share"]]
+        rows.append([line["parameter"], line["stratum"], int(line["num_rows"]), *cells, *shares])
+    return markdown.table(header, rows)
+
+
+def noise(tables: DriftTables) -> str:
+    """Per stratum: the observed drift as a ratio to that of random gradient signs."""
+    header = ["stratum", "rows sampled", "median ‖Δ‖", "median of the null", "median ratio", "5 to 95 % of the ratios"]
+    header += ["rows beyond the null's 97.5 %", "below its 2.5 %"]
+    rows: list[list[object]] = []
+    frame = tables.frames["sign_noise"]
+    for stratum in ordered_strata(frame["stratum"].astype(str)):
+        own = frame[frame["stratum"].astype(str) == stratum]
+        own = own[own["num_steps"] > 0]
+        if own.empty:
+            continue
+        low, high = own["ratio"].quantile([0.05, 0.95])
+        above = f"{number(int((own['drift'] > own['null_q975']).sum()))}"
+        below = f"{number(int((own['drift'] < own['null_q025']).sum()))}"
+        middle = [own[column].median() for column in ("drift", "null_median", "ratio")]
+        rows.append([stratum, len(own), *middle, f"{number(low)} to {number(high)}", above, below])
+    return markdown.table(header, rows)
+
+
+def regression(tables: DriftTables) -> str:
+    """The slopes of the observed drift beside those of the null."""
+    header = ["outcome", "term", "coefficient", "95 % interval", "rows"]
+    rows: list[list[object]] = [
+        [
+            f"log ‖Δ‖, {line['outcome']}",
+            REGRESSION_TERMS.get(line["term"], line["term"]),
+            line["coefficient"],
+            f"{number(line['ci_low'])} to {number(line['ci_high'])}",
+            int(line["num_rows"]),
+        ]
+        for line in tables.frames["regression"].to_dict("records")
+    ]
+    return markdown.table(header, rows)
+
+
+def gauge(tables: DriftTables) -> str:
+    """Drift per table at the last snapshot, raw and in the fixed gauge; then the shares."""
+    frame = lines_of(tables.frames["gauge"], epoch=tables.epoch)
+    quantities = ("raw_drift", "pi_drift", "gauge_fixed_drift", "scaled_drift")
+    parts = [name for name in dict.fromkeys(frame["parameter"]) if name != "all tables"]
+    rows = [[name, *(_value(frame, name, quantity) for quantity in quantities)] for name in parts]
+    header = ["root mean square over tokens", "raw", "after Π", "gauge fixed", "and common scale divided out"]
+    shares = frame[frame["parameter"] == "all tables"]
+    notes = sorted({note for note in frame["note"] if note})
+    listed = [[line["quantity"].replace("_", " "), _count(line)] for line in shares.to_dict("records")]
+    text = markdown.table(header, rows) + "\n\n" + markdown.table(["over all tables", "value"], listed)
+    return "\n\n".join([text, *(markdown.escape(_sentence(note)) for note in notes)])
+
+
+def _value(frame: pd.DataFrame, parameter: str, quantity: str) -> float | None:
+    values = lines_of(frame, parameter=parameter, quantity=quantity)["value"]
+    if values.empty:
+        return None
+    value = float(values.iloc[0])
+    return 0.0 if abs(value) < 1e-14 else value  # what rounding leaves of an exact 0
+
+
+def _count(line: Mapping[Any, Any]) -> object:
+    """A value, whole where it is a count."""
+    value = line["value"]
+    return int(value) if line["quantity"].startswith("num_") and value == value else value
+
+
+def functional(tables: DriftTables) -> str:
+    """Functional drift and its Shapley split at the last snapshot."""
+    frame = lines_of(tables.frames["functional"], epoch=tables.epoch)
+    total = float(frame.loc[frame["quantity"] == "functional_drift", "value"].iloc[0])
+    rows: list[list[object]] = []
+    for line in frame.to_dict("records"):
+        share = 100 * line["value"] / total if total > 0 else float("nan")
+        rows.append([line["component"], line["value"], share])
+    facts = frame.iloc[0]
+    said = f"Over {facts['sample']}; eps {facts['eps']:g}."
+    notes = sorted({note for note in frame["note"] if note})
+    text = markdown.table(["component", "functional drift", "share (%)"], rows)
+    return "\n\n".join([text, markdown.escape(" ".join([said, *map(_sentence, notes)]))])
+
+
+def similarity(tables: DriftTables) -> str:
+    """Every measure beside its null, and why a measure was refused."""
+    header = ["parameter", "measure", "value", "null, mean", "null, 2.5 to 97.5 %", "null", "refused because"]
+    rows: list[list[object]] = []
+    for line in tables.frames["similarity"].to_dict("records"):
+        if line["refusal"]:
+            rows.append([line["parameter"], _name(line), "refused", "", "", "", line["refusal"]])
+            continue
+        interval = f"{number(line['null_q025'])} to {number(line['null_q975'])}"
+        value = number(line["value"], 5)
+        rows.append([line["parameter"], _name(line), value, line["null_mean"], interval, line["null"], ""])
+    return markdown.table(header, rows)
+
+
+def _name(line: Mapping[Any, Any]) -> str:
+    direction = f", {line['direction']}" if line["direction"] else ""
+    return str(line["measure"]).replace("_", " ") + direction
+
+
+def geometry(tables: DriftTables) -> str:
+    """Each statistic of the word table before and after, beside that of a Gaussian of the same shape."""
+    frame = tables.frames["geometry"]
+    header = ["statistic", "variant", "before", "after", "Gaussian of the same shape", "refused because"]
+    rows: list[list[object]] = []
+    for (statistic, variant), own in frame.groupby(["statistic", "variant"], sort=False):
+        before, after = own.iloc[0], own.iloc[-1]
+        if after["refusal"]:
+            rows.append([statistic.replace("_", " "), variant, "refused", "refused", "", after["refusal"]])
+        else:
+            cells = [number(value, 4) for value in (before["value"], after["value"], after["null_mean"])]
+            rows.append([statistic.replace("_", " "), variant, *cells, ""])
+    return markdown.table(header, rows)
+
+
+def updates(tables: DriftTables) -> str:
+    """Spectrum and alignment of Δ beside what rows of the same norms would give."""
+    header = ["parameter", "statistic", "value", "null, mean", "null, 2.5 to 97.5 %", "chance", "rows"]
+    rows: list[list[object]] = []
+    for line in tables.frames["updates"].to_dict("records"):
+        k = "" if pd.isna(line["k"]) else f" {int(line['k'])}"
+        name = f"{line['statistic'].replace('_', ' ')}{k}"
+        if line["refusal"]:
+            rows.append([line["parameter"], name, f"refused: {line['refusal']}", "", "", "", int(line["num_rows"])])
+            continue
+        interval = f"{number(line['null_q025'])} to {number(line['null_q975'])}"
+        chance = "" if pd.isna(line["chance"]) else number(line["chance"])
+        cells = [line["value"], line["null_mean"], interval, chance, int(line["num_rows"])]
+        rows.append([line["parameter"], name, *cells])
+    return markdown.table(header, rows)
+
+
+def agreement(tables: DriftTables) -> str:
+    """Cosine of Δ between seeds, mean over pairs of runs, with the greatest upper limit of the nulls."""
+    frame = tables.frames["agreement"]
+    frame = frame[frame["refusal"] == ""] if (frame["refusal"] == "").any() else frame
+    header = ["parameter", "stratum", "statistic", "mean over pairs of runs", "least", "greatest", "null, 97.5 %"]
+    rows: list[list[object]] = []
+    for (parameter, stratum, statistic), own in frame.groupby(["parameter", "stratum", "statistic"], sort=False):
+        cells = [own["value"].mean(), own["value"].min(), own["value"].max(), own["null_q975"].max()]
+        rows.append([parameter, stratum, statistic.replace("_", " "), *cells])
+    return markdown.table(header, rows)
+
+
+def neighbours(tables: DriftTables) -> str:
+    """The words whose neighbours changed most."""
+    frame = tables.frames["neighbours"].head(NUM_WORDS)
+    if frame.empty:
+        return "No word's nearest neighbours changed."
+    header = [str(column).replace("_", " ") for column in frame.columns]
+    cells = [[_cell(value) for value in line] for line in frame.itertuples(index=False)]
+    return markdown.table(header, cells)
+
+
+def _cell(value: Any) -> object:
+    if value is pd.NA:
+        return None
+    return value if isinstance(value, str | int | float | bool | np.generic) or value is None else str(value)
+
+
+def segments(tables: DriftTables) -> str:
+    """Norm, cosine and drift of the segment rows at the last snapshot."""
+    frame = lines_of(tables.frames["segments"], epoch=tables.epoch)
+    rows: list[list[object]] = [
+        [line["of"], line["statistic"].replace("_", " "), line["value"], line["unit"], line["note"]]
+        for line in frame.to_dict("records")
+    ]
+    return markdown.table(["of", "statistic", "value", "unit", "note"], rows)
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith(".") else text + "."

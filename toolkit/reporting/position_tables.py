@@ -1,0 +1,139 @@
+"""A trajectory in, everything that the page on its positions says and draws out, as tables and arrays."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from toolkit.analysis import positions, resemblance
+from toolkit.analysis.invariance import cosine_by_lag, norms_and_steps, standing_out
+from toolkit.analysis.line_match import line_match
+from toolkit.analysis.measures import Array
+from toolkit.analysis.orbits import MIN_ROWS, WAVE_COLUMNS, find_waves
+from toolkit.analysis.position_controls import smooth_curves
+from toolkit.analysis.position_statistics import VERDICTS
+from toolkit.analysis.refusal import Refused
+from toolkit.analysis.resemblance import Verdict
+from toolkit.analysis.segments import measure_segments
+from toolkit.analysis.sinusoid import sinusoidal_table
+from toolkit.snapshots.snapshot import Snapshot
+from toolkit.snapshots.store import Source, trajectory_of
+
+LEARNED = "learned"
+ROUND = 0.5
+"""Roundness from which a course in a plane is called a wave: an ellipse of axes 1 and .7."""
+LEAST_TURNS = 2
+"""Turns within the rows from which it is: a trend bends, but does not come back."""
+
+
+@dataclass(frozen=True)
+class PositionTables:
+    """The positions of one snapshot, in numbers."""
+
+    snapshot: Snapshot
+    rows: Mapping[str, Array]
+    """(positions, hidden) rows of the learned table, the sinusoid (not for an odd size), smooth and shuffled."""
+    statistics: pd.DataFrame
+    """`measure_position_windows`."""
+    verdicts: Mapping[str, Verdict]
+    """By the statistic that each rests on: line_match, orbit_share."""
+    waves: pd.DataFrame
+    """`find_waves`, with ``is_wave``: round enough, and often enough round."""
+    courses: list[Array]
+    by_lag: pd.DataFrame
+    """`cosine_by_lag` of every table, with ``table``; empty where a row is 0."""
+    lengths: pd.DataFrame
+    """One line per position: position, norm, step to the next (NaN at the last)."""
+    outliers: pd.DataFrame
+    spectra: pd.DataFrame
+    """One line per table and DCT-II order: table, order, share; ``drift`` is the change from the first snapshot."""
+    change: pd.DataFrame
+    """Statistics of all positions at the first and last epoch; empty where no position moved."""
+    segments: pd.DataFrame
+    default_length: int | None
+    """Tokens that the model reads by default, when known."""
+    longest_wave: float
+    """Rows per period of the slowest wave that the line match can tell; NaN where it is refused."""
+
+    @property
+    def num_positions(self) -> int:
+        return len(self.rows[LEARNED])
+
+
+def collect_positions(
+    source: Source,
+    *,
+    default_length: int | None = None,
+    seed: int = 0,
+    num_draws: int = resemblance.NUM_DRAWS,
+    is_brief: bool = False,
+) -> PositionTables:
+    """Everything about the positions at the last epoch; ``is_brief`` leaves the windows and the first epoch out."""
+    trajectory = trajectory_of(source)
+    table = positions.position_table(source)
+    first = positions.position_table(source, trajectory.snapshots[0].epoch)
+    rows = _tables(table, seed)
+    if is_brief:
+        statistics = positions.measure_positions(source, seed=seed, num_draws=num_draws)
+    else:
+        statistics = positions.measure_position_windows(source, seed=seed, num_draws=num_draws)
+    waves, courses = find_waves(table) if len(table) >= MIN_ROWS else (pd.DataFrame(columns=list(WAVE_COLUMNS)), [])
+    norms, steps = norms_and_steps(table)
+    has_moved = len(trajectory) > 1 and not np.array_equal(first, table)
+    return PositionTables(
+        snapshot=positions.snapshot_at(source),
+        rows=rows,
+        statistics=statistics,
+        verdicts={name: judge(table, num_draws=num_draws, seed=seed) for name, judge in VERDICTS.items()},
+        waves=waves.assign(is_wave=(waves["roundness"] >= ROUND) & (waves["period"] * LEAST_TURNS <= len(table))),
+        courses=courses,
+        by_lag=_by_lag(rows),
+        lengths=pd.DataFrame({"position": np.arange(len(table)), "norm": norms, "step": [*steps, np.nan]}),
+        outliers=standing_out(table),
+        spectra=_spectra(rows | ({"drift": table - first} if has_moved else {})),
+        change=_change(source, statistics, seed, num_draws) if has_moved and not is_brief else pd.DataFrame(),
+        segments=measure_segments(source, trajectory.snapshots[-1].epoch),
+        default_length=default_length,
+        longest_wave=_longest_wave(table),
+    )
+
+
+def _tables(table: Array, seed: int) -> dict[str, Array]:
+    rng = np.random.default_rng([*b"page", seed])
+    sinusoid = {} if table.shape[1] % 2 else {"sinusoid": sinusoidal_table(*table.shape)}
+    smooth = smooth_curves(len(table), table.shape[1], rng, "squared_exponential", 20.0)
+    return {LEARNED: table, **sinusoid, "smooth": smooth, "shuffled": table[rng.permutation(len(table))]}
+
+
+def _by_lag(rows: Mapping[str, Array]) -> pd.DataFrame:
+    try:
+        return pd.concat([cosine_by_lag(table).assign(table=name) for name, table in rows.items()], ignore_index=True)
+    except Refused:
+        return pd.DataFrame()
+
+
+def _spectra(rows: Mapping[str, Array]) -> pd.DataFrame:
+    parts = []
+    for name, table in rows.items():
+        share = resemblance.dct_spectrum(table)
+        parts.append(pd.DataFrame({"table": name, "order": np.arange(1, len(table)), "share": share}))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _change(source: Source, statistics: pd.DataFrame, seed: int, num_draws: int) -> pd.DataFrame:
+    """The statistics of all positions at the first snapshot beside those of the last."""
+    first = trajectory_of(source).snapshots[0].epoch
+    before = positions.measure_positions(source, first, seed=seed, num_draws=num_draws)
+    after = statistics[statistics["window"] == statistics["window"].iloc[0]]
+    lines = before[["statistic", "unit", "value"]].rename(columns={"value": "before"})
+    return lines.assign(
+        after=after["value"].to_numpy(), note_before=before["note"], note_after=after["note"].to_numpy()
+    )
+
+
+def _longest_wave(table: Array) -> float:
+    try:
+        return line_match(table).longest_wave
+    except Refused:
+        return float("nan")

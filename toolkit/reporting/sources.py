@@ -1,0 +1,62 @@
+"""What a user named on the command line in, trajectories to analyse out: run directories, or any checkpoints."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolkit.reporting.naming import names_of
+from toolkit.snapshots.embedded import find_embedded
+from toolkit.snapshots.importers import import_checkpoints
+from toolkit.snapshots.snapshot import Trajectory
+from toolkit.snapshots.store import Run, open_run
+
+
+@dataclass(frozen=True)
+class Opened:
+    """One trajectory to analyse, the runs of other seeds beside it, and what must be said with any number of them."""
+
+    trajectory: Trajectory
+    title: str
+    """What is analysed, in a few words."""
+    runs: tuple[Run, ...] = ()
+    """The run of ``trajectory`` and those of other seeds; empty for checkpoints."""
+    names: tuple[str, ...] = ()
+    """A name per run, distinct and without a path."""
+    notes: tuple[str, ...] = ()
+    """One sentence each, from the import of checkpoints."""
+    is_half: bool = False
+    """Whether any embedding parameter is stored in half precision, where no drift is no verdict."""
+
+    @property
+    def is_run(self) -> bool:
+        """Whether exposure and an optimizer log may be at hand."""
+        return bool(self.runs)
+
+
+def open_sources(places: Sequence[str | Path], *, at_least: int = 1) -> Opened:
+    """Open run directories (the first is analysed, the others are seeds beside it) or checkpoints, in their order.
+
+    ValueError when there is nothing to open, when run directories and checkpoints are mixed in a way that says nothing,
+    or when there are fewer than ``at_least`` snapshots in all.
+    """
+    if places and all(is_run_directory(place) for place in places):
+        runs = tuple(open_run(place) for place in places)
+        names = tuple(names_of(run.path for run in runs))
+        opened = Opened(runs[0].trajectory, names[0], runs, names)
+    else:
+        imported = import_checkpoints(places, resolve=find_embedded)
+        shown = [snapshot.name for snapshot in imported.trajectory]
+        is_half = any(kind in ("bfloat16", "float16") for kinds in imported.dtypes.values() for kind in kinds)
+        title = " → ".join(shown if len(shown) <= 3 else (shown[0], f"{len(shown) - 2} more", shown[-1]))
+        opened = Opened(imported.trajectory, title, notes=imported.notes, is_half=is_half)
+    if len(opened.trajectory) < at_least:
+        raise ValueError(
+            f"{len(opened.trajectory)} snapshot of {opened.title}: drift needs at least {at_least}, so pass two or "
+            "more checkpoints, or a run directory"
+        )
+    return opened
+
+
+def is_run_directory(place: str | Path) -> bool:
+    """Whether a place is a run directory of ours, finished or not."""
+    return (Path(place) / "snapshots").is_dir()
