@@ -55,17 +55,23 @@ class Positions:
     """A checkpoint (hub id, folder, .safetensors file, minilm) or a run directory."""
     out: Path | None = None
     """Folder for the report with its figures; default: print the tables only."""
+    default_length: int | None = None
+    """Tokens that the model reads by default; rows beyond are called inherited. Default: what its files say."""
     title: str | None = None
     """Title of the report."""
 
     def run(self) -> int:
+        from toolkit.reporting.naming import shown_command
         from toolkit.reporting.position_report import print_positions, write_position_report
         from toolkit.reporting.sources import open_sources
 
-        trajectory = open_sources((self.model,)).trajectory
-        print_positions(trajectory)
+        opened = open_sources((self.model,))
+        length = self.default_length or opened.default_length
+        print_positions(opened.trajectory, default_length=length)
         if self.out is not None:
-            print(f"Report: {write_position_report(trajectory, self.out, title=self.title)}")
+            command = shown_command("positions", (self.model,), self.out, self.title)
+            options = {"title": self.title, "default_length": length, "command": command}
+            print(f"Report: {write_position_report(opened.trajectory, self.out, **options)}")  # type: ignore[arg-type]
         return 0
 
 

@@ -14,7 +14,7 @@ from toolkit.reporting.drift_figures import KINDS, draw_report
 from toolkit.reporting.drift_findings import drift_findings
 from toolkit.reporting.drift_tables import DriftTables, collect
 from toolkit.reporting.drift_text import sections
-from toolkit.reporting.naming import shown_path
+from toolkit.reporting.naming import shown_command, shown_path
 from toolkit.reporting.sources import Opened, open_sources
 from toolkit.snapshots import files
 
@@ -56,7 +56,7 @@ def write_drift_report(places: Sequence[str | Path], out: str | Path, *, title: 
         task = progress.add_task("", total=None)
         tables = collect(opened, lambda name: progress.update(task, description=f"computing {name.replace('_', ' ')}"))
     drawn = draw_report(tables)
-    text = _render(tables, drawn, _command(places, out, title), title)
+    text = _render(tables, drawn, markdown.code_block([shown_command("drift", places, out, title)]), title)
     for folder in (out / "tables", out / "figures"):
         folder.mkdir(parents=True, exist_ok=True)
     for name, frame in tables.frames.items():
@@ -66,12 +66,6 @@ def write_drift_report(places: Sequence[str | Path], out: str | Path, *, title: 
             files.write_bytes(out / "figures" / f"{name}.{kind}", images[kind])
     files.write_text(out / "report.md", text)
     return out / "report.md"
-
-
-def _command(places: Sequence[str | Path], out: Path, title: str | None) -> str:
-    shown = [shown_path(place) if Path(place).exists() else str(place) for place in places]
-    words = ["python", "-m", "toolkit", "drift", *shown, "--out", shown_path(out)]
-    return markdown.code_block([markdown.shell_words(words + (["--title", title] if title is not None else []))])
 
 
 def _render(tables: DriftTables, drawn: Mapping[str, object], command: str, title: str | None) -> str:

@@ -1,5 +1,6 @@
 """Paths and names in, what a report may show of them out: distinct, and never an absolute path."""
 
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -32,3 +33,10 @@ def distinct(names: Iterable[str]) -> list[str]:
         count = sum(1 for earlier in result if earlier == name or earlier.startswith(f"{name} ("))
         result.append(f"{name} ({count + 1})" if count else name)
     return result
+
+
+def shown_command(command: str, places: Iterable[str | Path], out: str | Path, title: str | None) -> str:
+    """The shell command that makes a report again, with no absolute path in it."""
+    shown = [shown_path(place) if Path(place).exists() else str(place) for place in places]
+    words = ["python", "-m", "toolkit", command, *shown, "--out", shown_path(out)]
+    return shlex.join([*words, *(("--title", title) if title is not None else ())])

@@ -34,11 +34,13 @@ def write_position_report(
     default_length: int | None = None,
     seed: int = 0,
     num_draws: int = NUM_DRAWS,
+    command: str | None = None,
 ) -> Path:
     """Write report.md, figures/ and tables/ on the positions of the last epoch into ``out``; the path of report.md.
 
     ``default_length``: the tokens that the model reads by default, when known; rows beyond it are named inherited.
-    Other files in ``out`` stay. ValueError when the model has no position table or ``out`` is a file.
+    ``command`` is shown as what makes the report again. Other files in ``out`` stay. ValueError when the model has no
+    position table or ``out`` is a file.
     """
     out = Path(out)
     if out.exists() and not out.is_dir():
@@ -52,7 +54,7 @@ def write_position_report(
     for name, images in drawn.items():
         for kind, image in zip(("png", "svg"), images, strict=True):
             files.write_with(out / "figures" / f"{name}.{kind}", _writer(image))
-    files.write_text(out / "report.md", _render(tables, list(drawn), title))
+    files.write_text(out / "report.md", _render(tables, list(drawn), title, command))
     return out / "report.md"
 
 
@@ -92,7 +94,9 @@ def print_positions(
         "Waves of the learned table": wave_rows(tables),
         f"Positions 0 to {tables.num_positions - 1}": statistic_rows(tables.statistics),
     }.items():
-        shown = Table(*map(escape, header), title=title)
+        shown = Table(title=title)
+        for name in header:
+            shown.add_column(escape(name), no_wrap=name == "statistic")
         for row in rows:
             shown.add_row(*(escape(cell if isinstance(cell, str) else markdown.number(cell)) for cell in row))
         if rows:
@@ -133,11 +137,12 @@ def _writer(image: bytes) -> Callable[[Path], object]:
     return lambda path: path.write_bytes(image)
 
 
-def _render(tables: PositionTables, drawn: list[str], title: str | None) -> str:
+def _render(tables: PositionTables, drawn: list[str], title: str | None, command: str | None) -> str:
     name = tables.snapshot.name or f"epoch {tables.snapshot.epoch:g}"
     parts = [f"# {markdown.escape(title if title is not None else f'Learned positions: {name}')}", "## The answer"]
     parts.append("\n".join(f"- {markdown.escape(line)}" for line in answers(tables)))
     parts += _figures(drawn, "waves", "resemblance")
+    parts += ["## How to make this again", markdown.code_block([command])] if command else []
     parts += ["## Waves", markdown.table(*wave_rows(tables))]
     parts += ["## What the rows are like", *_figures(drawn, "cosine_gram", "cosine_by_lag", "dct_spectrum")]
     for window, lines in tables.statistics.groupby("window", sort=False):

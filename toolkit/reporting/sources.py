@@ -1,5 +1,6 @@
 """What a user named on the command line in, trajectories to analyse out: run directories, or any checkpoints."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,9 @@ class Opened:
     is_half: bool = False
     """Whether any embedding parameter is stored in half precision, where no drift is no verdict."""
 
+    default_length: int | None = None
+    """Tokens that the first checkpoint reads by default, where a file of sentence-transformers says so."""
+
     @property
     def is_run(self) -> bool:
         """Whether exposure and an optimizer log may be at hand."""
@@ -48,7 +52,8 @@ def open_sources(places: Sequence[str | Path], *, at_least: int = 1) -> Opened:
         shown = [snapshot.name for snapshot in imported.trajectory]
         is_half = any(kind in ("bfloat16", "float16") for kinds in imported.dtypes.values() for kind in kinds)
         title = " → ".join(shown if len(shown) <= 3 else (shown[0], f"{len(shown) - 2} more", shown[-1]))
-        opened = Opened(imported.trajectory, title, notes=imported.notes, is_half=is_half)
+        length = _default_length(places[0])
+        opened = Opened(imported.trajectory, title, notes=imported.notes, is_half=is_half, default_length=length)
     if len(opened.trajectory) < at_least:
         raise ValueError(
             f"{len(opened.trajectory)} snapshot of {opened.title}: drift needs at least {at_least}, so pass two or "
@@ -60,3 +65,11 @@ def open_sources(places: Sequence[str | Path], *, at_least: int = 1) -> Opened:
 def is_run_directory(place: str | Path) -> bool:
     """Whether a place is a run directory of ours, finished or not."""
     return (Path(place) / "snapshots").is_dir()
+
+
+def _default_length(place: str | Path) -> int | None:
+    path = (find_embedded(str(place)) or Path(place)) / "sentence_bert_config.json"
+    if not path.is_file():
+        return None
+    length = json.loads(path.read_text(encoding="utf-8")).get("max_seq_length")
+    return length if isinstance(length, int) else None
