@@ -7,17 +7,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from toolkit.models.locate import layer_norm_eps, locate_embeddings
 from toolkit.snapshots.capture import capture, read_vocabulary
-from toolkit.snapshots.optimizer_log import OptimizerLog
 from toolkit.snapshots.provenance import read_git_commit, read_versions
 from toolkit.snapshots.store import MANIFEST, Run, RunWriter, open_run, start_run
 from toolkit.training.saver import fingerprint
+from toolkit.training.update_log import UpdateLog
 from toolkit.training.watch import ExposureWatch, Rows
 
 NUM_NAMES_SHOWN = 3
@@ -67,7 +66,7 @@ class Recording:
         shared = _shared(model, self._embeddings.parameters)
         self._notes = [f"{name} also serves elsewhere in the model: its exposure is not known" for name in shared]
         self._watch = ExposureWatch(self._embeddings, shared)
-        self._log = _UpdateLog(dict(self._embeddings.parameters))
+        self._log = UpdateLog(dict(self._embeddings.parameters))
         self._handle = register_optimizer_step_pre_hook(self._on_step)
         self._last: tuple[float, int] | None = None
 
@@ -171,73 +170,6 @@ class Recording:
             "versions": read_versions(),
             "git_commit": read_git_commit(),
         }
-
-
-class _UpdateLog:
-    """The hyperparameters and learning rates of the optimizer that updates the embedding parameters."""
-
-    def __init__(self, parameters: dict[str, nn.Parameter]) -> None:
-        self._parameters = parameters
-        self._optimizer: torch.optim.Optimizer | None = None
-        self._first: dict[str, Any] | None = None
-        self._rates: list[float] = []
-        self.problem: str | None = None
-
-    @property
-    def num_steps(self) -> int:
-        return len(self._rates)
-
-    def concerns(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> bool:
-        """Whether a step of this optimizer is a step of the run: the first one that updates what is of interest."""
-        if self._optimizer is None:
-            trainable = [p for p in self._parameters.values() if p.requires_grad]
-            wanted = {id(p) for p in trainable or model.parameters()}
-            own = {id(p) for group in optimizer.param_groups for p in group["params"]}
-            self._optimizer = None if own.isdisjoint(wanted) else optimizer
-        return optimizer is self._optimizer
-
-    def add(self, optimizer: torch.optim.Optimizer) -> None:
-        """Note one step of an optimizer, before it."""
-        groups = {
-            name: group
-            for name, parameter in self._parameters.items()
-            for group in optimizer.param_groups
-            if any(parameter is p for p in group["params"]) and parameter.requires_grad
-        }
-        rates = {float(group["lr"]) for group in groups.values()}
-        self._rates.append(rates.pop() if rates else float("nan"))
-        if rates:
-            self.problem = "the embedding parameters have different learning rates: updates cannot be replayed"
-        first = {
-            "algorithm": _algorithm(optimizer),
-            "is_fused": any(bool(group.get("fused")) for group in groups.values()),
-            "betas": tuple(optimizer.defaults.get("betas", (float("nan"),) * 2)),
-            "eps": float(optimizer.defaults.get("eps", float("nan"))),
-            "weight_decay": {name: float(group.get("weight_decay", 0.0)) for name, group in groups.items()},
-        }
-        if self._first is not None and first != self._first:
-            self.problem = "the optimizer or its weight decay changed during training: updates cannot be replayed"
-        self._first = self._first or first
-
-    def optimizer_log(self, dtype: torch.dtype) -> OptimizerLog | None:
-        """The log of the steps so far; None without steps, or when one log cannot describe them."""
-        if self._first is None or self.problem:
-            return None
-        rates = np.array(self._rates, dtype=np.float64)
-        none = np.full(len(rates), np.nan)
-        precision = "no" if dtype == torch.float32 else str(dtype).removeprefix("torch.")
-        ones = np.ones(len(rates))  # the recorded norms are those after clipping
-        return OptimizerLog(
-            **self._first, learning_rates=rates, head_learning_rates=none, clipping_factors=ones, precision=precision
-        )
-
-
-def _algorithm(optimizer: torch.optim.Optimizer) -> str:
-    """``torch.optim.AdamW`` for exactly that with its usual update, another text for anything else."""
-    kind = type(optimizer)
-    name = f"{'torch.optim' if kind.__module__.startswith('torch.optim.') else kind.__module__}.{kind.__name__}"
-    variants = [key for key in ("amsgrad", "maximize") if optimizer.defaults.get(key)]
-    return f"{name} ({', '.join(variants)})" if variants else name
 
 
 def _check_precision(parameters: Mapping[str, nn.Parameter], allow_half: bool) -> None:

@@ -1,0 +1,76 @@
+"""The steps of anybody's optimizer in, the log of those that update the embedding parameters out."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from toolkit.snapshots.optimizer_log import OptimizerLog
+
+
+class UpdateLog:
+    """The hyperparameters and learning rates of the optimizer that updates the embedding parameters."""
+
+    def __init__(self, parameters: dict[str, nn.Parameter]) -> None:
+        self._parameters = parameters
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._first: dict[str, Any] | None = None
+        self._rates: list[float] = []
+        self.problem: str | None = None
+
+    @property
+    def num_steps(self) -> int:
+        return len(self._rates)
+
+    def concerns(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> bool:
+        """Whether a step of this optimizer is a step of the run: the first one that updates what is of interest."""
+        if self._optimizer is None:
+            trainable = [p for p in self._parameters.values() if p.requires_grad]
+            wanted = {id(p) for p in trainable or model.parameters()}
+            own = {id(p) for group in optimizer.param_groups for p in group["params"]}
+            self._optimizer = None if own.isdisjoint(wanted) else optimizer
+        return optimizer is self._optimizer
+
+    def add(self, optimizer: torch.optim.Optimizer) -> None:
+        """Note one step of an optimizer, before it."""
+        groups = {
+            name: group
+            for name, parameter in self._parameters.items()
+            for group in optimizer.param_groups
+            if any(parameter is p for p in group["params"]) and parameter.requires_grad
+        }
+        rates = {float(group["lr"]) for group in groups.values()}
+        self._rates.append(rates.pop() if rates else float("nan"))
+        if rates:
+            self.problem = "the embedding parameters have different learning rates: updates cannot be replayed"
+        first = {
+            "algorithm": _algorithm(optimizer),
+            "is_fused": any(bool(group.get("fused")) for group in groups.values()),
+            "betas": tuple(optimizer.defaults.get("betas", (float("nan"),) * 2)),
+            "eps": float(optimizer.defaults.get("eps", float("nan"))),
+            "weight_decay": {name: float(group.get("weight_decay", 0.0)) for name, group in groups.items()},
+        }
+        if self._first is not None and first != self._first:
+            self.problem = "the optimizer or its weight decay changed during training: updates cannot be replayed"
+        self._first = self._first or first
+
+    def optimizer_log(self, dtype: torch.dtype) -> OptimizerLog | None:
+        """The log of the steps so far; None without steps, or when one log cannot describe them."""
+        if self._first is None or self.problem:
+            return None
+        rates = np.array(self._rates, dtype=np.float64)
+        none = np.full(len(rates), np.nan)
+        precision = "no" if dtype == torch.float32 else str(dtype).removeprefix("torch.")
+        ones = np.ones(len(rates))  # the recorded norms are those after clipping
+        return OptimizerLog(
+            **self._first, learning_rates=rates, head_learning_rates=none, clipping_factors=ones, precision=precision
+        )
+
+
+def _algorithm(optimizer: torch.optim.Optimizer) -> str:
+    """``torch.optim.AdamW`` for exactly that with its usual update, another text for anything else."""
+    kind = type(optimizer)
+    name = f"{'torch.optim' if kind.__module__.startswith('torch.optim.') else kind.__module__}.{kind.__name__}"
+    variants = [key for key in ("amsgrad", "maximize") if optimizer.defaults.get(key)]
+    return f"{name} ({', '.join(variants)})" if variants else name
