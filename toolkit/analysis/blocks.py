@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from toolkit.analysis.measures import Array
-from toolkit.snapshots.snapshot import Snapshot
+from toolkit.snapshots.snapshot import MappedTensors, Snapshot
 
 BLOCK_ROWS = 64
 """Rows converted to float64 at a time: 0.4 MB at hidden 768, so that a block and all that is computed from it stay in
@@ -83,3 +83,9 @@ def _table(snapshot: Snapshot, parameter: str) -> np.ndarray:
     tensor = snapshot.tensors[parameter]
     # A view as a plain array: slicing a memmap subclass costs more than it is worth here.
     return np.atleast_2d(np.asarray(tensor))
+
+
+def file_of(snapshot: Snapshot, parameter: str) -> str | None:
+    """The file that a tensor is mapped from, None when it is in memory: what was computed from it need not be again."""
+    tensor = snapshot.tensors.get(parameter) if isinstance(snapshot.tensors, MappedTensors) else None
+    return str(tensor.filename) if isinstance(tensor, np.memmap) else None

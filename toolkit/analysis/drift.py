@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from toolkit.analysis.blocks import BLOCK_ROWS, iterate_blocks
+from toolkit.analysis.blocks import BLOCK_ROWS, file_of, iterate_blocks
 from toolkit.analysis.measures import MEASURES, Array, Measure, Measures, select_measures
 from toolkit.analysis.row_pass import RowPass
 from toolkit.analysis.strata import assign_strata
 from toolkit.analysis.whole import reinitialise, whole_values
-from toolkit.snapshots.snapshot import MappedTensors, Snapshot, Trajectory
+from toolkit.snapshots.snapshot import Snapshot, Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
 
 COLUMNS = (
@@ -84,7 +84,7 @@ def _parameter_lines(
     lines_of_snapshots = []
     for index, snapshot in enumerate(trajectory):
         # A frozen parameter is one file for all epochs: what was computed from that file holds for all of them.
-        key = _file(snapshot, parameter) or index
+        key = file_of(snapshot, parameter) or index
         if key not in known:
             values, whole = _measure((reference, snapshot), parameter, chosen, num_rows, block_rows)
             of_whole = {"value": whole, "reinitialised": yardstick}
@@ -135,9 +135,3 @@ def _groups(trajectory: Trajectory, parameter: str) -> dict[str, Indices]:
     strata = assign_strata(trajectory, parameter)
     groups = {name: np.flatnonzero(strata == name) for name in strata.categories}
     return {name: rows for name, rows in groups.items() if len(rows)} | {ALL_ROWS: np.arange(len(strata))}
-
-
-def _file(snapshot: Snapshot, parameter: str) -> str | None:
-    """The file that a tensor is mapped from, None when it is in memory."""
-    tensor = snapshot.tensors.get(parameter) if isinstance(snapshot.tensors, MappedTensors) else None
-    return str(tensor.filename) if isinstance(tensor, np.memmap) else None

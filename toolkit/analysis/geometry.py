@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from toolkit.analysis.blocks import Scratch, iterate_blocks
+from toolkit.analysis.blocks import Scratch, file_of, iterate_blocks
 from toolkit.analysis.cloud import Cloud
 from toolkit.analysis.drift import ALL_ROWS
 from toolkit.analysis.geometry_table import GeometryStatistic, select_statistics
@@ -18,7 +18,7 @@ from toolkit.analysis.refusal import Refused
 from toolkit.analysis.strata import assign_strata, count_rows
 from toolkit.families import TABLES
 from toolkit.lookup import unknown
-from toolkit.snapshots.snapshot import MappedTensors, Snapshot, Trajectory
+from toolkit.snapshots.snapshot import Snapshot, Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
 
 COLUMNS = (
@@ -72,7 +72,7 @@ def measure_geometry(
     lines: list[tuple[object, ...]] = []
     for index, snapshot in enumerate(snapshots):
         # A frozen parameter is one file for all epochs: what was computed from that file holds for all of them.
-        key = _file(snapshot, parameter) or index
+        key = file_of(snapshot, parameter) or index
         if key not in known:
             known[key] = [
                 (parameter, stratum, *line)
@@ -187,9 +187,3 @@ def _gaussian(num_rows: int, hidden: int, has_mean: bool, seed: tuple[int, int])
             yield mean + generator.normal(size=(min(BLOCK_ROWS, num_rows - start), hidden))
 
     return read
-
-
-def _file(snapshot: Snapshot, parameter: str) -> str | None:
-    """The file that a tensor is mapped from, None when it is in memory."""
-    tensor = snapshot.tensors.get(parameter) if isinstance(snapshot.tensors, MappedTensors) else None
-    return str(tensor.filename) if isinstance(tensor, np.memmap) else None
