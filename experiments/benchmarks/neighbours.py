@@ -1,0 +1,133 @@
+"""Question: are the toolkit's exact nearest neighbours those of flat FAISS, and how much sooner are they there?
+
+Both get the same fp32 rows, the same threads and a warm-up, and take turns; the times include each one's preparation
+(unit rows, index). A row counts as differing where the two lists hold another row whose float64 cosine is not within
+1e-6 of what the other list has at that rank. faiss-cpu is needed here and nowhere else.
+
+    python experiments/benchmarks/neighbours.py [--rows 30522 --hidden 768 --k 10 --rounds 5 --threads 2]
+"""
+
+import argparse
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolkit.analysis.nearest import Nearest, search_nearest
+
+Rows = NDArray[np.float32]
+Ids = NDArray[np.int64]
+
+
+def make_table(num_rows: int, hidden: int, seed: int = 0) -> Rows:
+    """Rows like those of a word table: a spectrum that falls, a common mean, lengths that differ, words in clusters."""
+    rng = np.random.default_rng(seed)
+    scales = (1 + np.arange(hidden)) ** -0.25
+    centres = rng.standard_normal((max(1, num_rows // 15), hidden))
+    rows = centres[rng.integers(len(centres), size=num_rows)] + 1.5 * rng.standard_normal((num_rows, hidden))
+    rows = (rows + 0.3 * rng.standard_normal(hidden)) * scales * rng.lognormal(0, 0.2, (num_rows, 1))
+    return (0.03 * rows).astype(np.float32)
+
+
+def read_word_table() -> Rows:
+    """The word table of the embedded model, 30,522 x 384."""
+    from safetensors.numpy import load_file
+
+    from toolkit.models.checkpoints import find_checkpoint
+
+    tensors = load_file(Path(find_checkpoint("minilm").location) / "model.safetensors")
+    (name,) = (name for name in tensors if name.endswith("embeddings.word_embeddings.weight"))
+    return tensors[name]
+
+
+def search_faiss(rows: Rows, k: int) -> Ids:
+    """(n, k) neighbours by flat FAISS: k + 1 are asked for, and the row itself, or else the last, is dropped."""
+    import faiss
+
+    units = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    index = faiss.IndexFlatIP(rows.shape[1])
+    index.add(units)
+    found: Ids = index.search(units, k + 1)[1]
+    is_self = found == np.arange(len(rows))[:, None]
+    is_self[~is_self.any(axis=1), k] = True
+    return found[~is_self].reshape(len(rows), k)
+
+
+def count_differing(rows: Rows, ours: Ids, theirs: Ids) -> tuple[int, float]:
+    """Rows whose lists differ by more than ties, and the largest difference of float64 cosine at one rank."""
+    units = rows.astype(np.float64)
+    units /= np.linalg.norm(units, axis=1, keepdims=True)
+    differing, largest = 0, 0.0
+    for row in np.flatnonzero((ours != theirs).any(axis=1)):
+        gap = np.abs(units[ours[row]] @ units[row] - units[theirs[row]] @ units[row]).max()
+        differing, largest = differing + int(gap > 1e-6), max(largest, float(gap))
+    return differing, largest
+
+
+def take_turns(functions: dict[str, Callable[[], Any]], rounds: int) -> tuple[dict[str, list[float]], dict[str, Any]]:
+    """The seconds of each round, and what the last one returned."""
+    results = {name: function() for name, function in functions.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in functions}
+    for _ in range(rounds):
+        for name, function in functions.items():
+            start = time.perf_counter()
+            results[name] = function()
+            seconds[name].append(time.perf_counter() - start)
+    return seconds, results
+
+
+def compare(name: str, rows: Rows, k: int, rounds: int) -> str:
+    """One line of the table."""
+    functions = {"toolkit": lambda: search_nearest(rows, k), "faiss": lambda: search_faiss(rows, k)}
+    seconds, results = take_turns(functions, rounds)
+    ours: Nearest = results["toolkit"]
+    differing, largest = count_differing(rows, ours.indices, results["faiss"])
+    times = {name: statistics.median(values) for name, values in seconds.items()}
+    ratios = [theirs / mine for mine, theirs in zip(seconds["toolkit"], seconds["faiss"], strict=True)]
+    return (
+        f"{name:<24} {times['toolkit']:9.2f} {times['faiss']:9.2f} {statistics.median(ratios):6.2f} "
+        f"{min(ratios):5.2f}-{max(ratios):<5.2f} {differing:9d} {largest:9.1e} {ours.screen:>6} {ours.num_fallbacks:9d}"
+    )
+
+
+def name_cpu() -> str:
+    """The processor as the system names it."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def main() -> None:
+    """Print one line per table of rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=30_522)
+    parser.add_argument("--hidden", type=int, default=768)
+    parser.add_argument("--k", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=5, help="timed rounds after one warm-up (default: 5)")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="for both (default: all cores)")
+    arguments = parser.parse_args()
+    import faiss
+    import torch
+
+    torch.set_num_threads(arguments.threads)
+    faiss.omp_set_num_threads(arguments.threads)
+    print(f"{name_cpu()}, {arguments.threads} threads, torch {torch.__version__}, faiss {faiss.__version__}")
+    print(
+        f"k = {arguments.k}; medians of {arguments.rounds} rounds in seconds; ratio = FAISS / toolkit, round by round"
+    )
+    columns = f"{'table':<24} {'toolkit':>9} {'faiss':>9} {'ratio':>6} {'range':<11} {'differing':>9} {'at most':>9}"
+    print(f"{columns} screen fallbacks")
+    made = make_table(arguments.rows, arguments.hidden)
+    print(compare(f"made {arguments.rows}x{arguments.hidden}", made, arguments.k, arguments.rounds), flush=True)
+    words = read_word_table()
+    print(compare(f"minilm {words.shape[0]}x{words.shape[1]}", words, arguments.k, arguments.rounds))
+
+
+if __name__ == "__main__":
+    main()
