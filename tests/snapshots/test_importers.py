@@ -1,0 +1,527 @@
+"""Checkpoints as others save them: read exactly, matched by name and token, or refused with one clear line."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file, save_file
+
+from tests.conftest import FAMILY_CONFIGS
+from tests.snapshots.test_store import write_run
+from toolkit.families import EMBEDDING_PARAMETERS, GAMMA_BETA, family_of
+from toolkit.snapshots import places as places_module
+from toolkit.snapshots.align import align_words
+from toolkit.snapshots.files import read_header
+from toolkit.snapshots.importers import import_checkpoints
+from toolkit.snapshots.snapshot import Vocabulary
+
+BERT = family_of("bert").embedding_parameters
+TOKENS = ("[PAD]", "[CLS]", "the", "film", "was", "good", "<b>", "ü")
+SHAPES = {"word_embeddings": (8, 4), "position_embeddings": (6, 4), "token_type_embeddings": (2, 4)}
+
+
+def tensors_of(seed: int = 0, prefix: str = "", **shapes: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """A BERT's five embedding parameters by their names in a file, and a layer."""
+    rng = np.random.default_rng(seed)
+    sizes = SHAPES | {"LayerNorm.weight": (4,), "LayerNorm.bias": (4,)} | shapes
+    made = {prefix + BERT[name]: rng.normal(size=size).astype(np.float32) for name, size in sizes.items()}
+    return made | {f"{prefix}encoder.layer.0.attention.self.query.weight": np.ones((4, 4), np.float32)}
+
+
+def write(
+    folder: Path, tensors: dict[str, np.ndarray], tokens: tuple[str, ...] | None = TOKENS, **config: object
+) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps({"model_type": "bert", **config}))
+    if tokens is not None:
+        (folder / "vocab.txt").write_text("\n".join(tokens) + "\n")
+    return folder
+
+
+def snapshot_of(*places: object) -> dict[str, np.ndarray]:
+    return dict(import_checkpoints(places).trajectory.snapshots[0].tensors)
+
+
+def refused(*places: object) -> str:
+    """The line with which checkpoints are refused."""
+    with pytest.raises(ValueError, match=r".") as caught:
+        import_checkpoints(places)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# What transformers saves.
+
+
+@pytest.mark.parametrize("model_type", FAMILY_CONFIGS)
+def test_every_family_against_the_live_model(model_type: str, tiny_model: Callable[[str], Path]) -> None:
+    """The oracle knows the model: capture() of the loaded backbone, and read_vocabulary() of the loaded tokenizer."""
+    from transformers import AutoModel, AutoTokenizer
+
+    from toolkit.models.classifier import load_classifier
+    from toolkit.snapshots.capture import capture, read_vocabulary
+
+    folder = tiny_model(model_type)
+    imported = import_checkpoints([folder])
+    expected = capture(AutoModel.from_pretrained(folder), family_of(model_type))
+    (snapshot,) = imported.trajectory.snapshots
+    assert list(snapshot.tensors) == [name for name in EMBEDDING_PARAMETERS if name in expected]
+    for name, tensor in snapshot.tensors.items():
+        assert isinstance(tensor, np.memmap)
+        np.testing.assert_array_equal(tensor, expected[name])
+    rows = len(expected["word_embeddings"])
+    assert imported.trajectory.vocabulary == read_vocabulary(AutoTokenizer.from_pretrained(folder), rows)
+    loaded = load_classifier(str(folder), pooling="mean", num_outputs=2)
+    assert imported.trajectory.position_offset == loaded.position_offset
+    assert imported.families == (family_of(model_type).name,)
+    assert snapshot.name == folder.name
+
+
+@pytest.mark.parametrize("model_type", FAMILY_CONFIGS)
+def test_heads_prefixes_shards_and_missing_configs(
+    model_type: str, tiny_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    from transformers import AutoModelForSequenceClassification
+
+    folder = tiny_model(model_type)
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    model.save_pretrained(tmp_path / "sharded", max_shard_size="10KB")
+    assert len(list((tmp_path / "sharded").glob("*.safetensors"))) > 2
+    prefixed = {f"module.0.auto_model.{name}": t for name, t in load_file(folder / "model.safetensors").items()}
+    save_file(prefixed, tmp_path / "prefixed.safetensors")
+    model.save_pretrained(tmp_path / "bare")
+    (tmp_path / "bare" / "config.json").unlink()
+    expected = snapshot_of(folder)
+    # Only the shards that hold embeddings are needed.
+    index = json.loads((tmp_path / "sharded" / "model.safetensors.index.json").read_text())["weight_map"]
+    needed = {shard for name, shard in index.items() if ".embeddings." in name}
+    for path in (tmp_path / "sharded").glob("*.safetensors"):
+        if path.name not in needed:
+            path.unlink()
+    for place in (tmp_path / "sharded", tmp_path / "prefixed.safetensors", tmp_path / "bare"):
+        imported = import_checkpoints([folder, place])
+        assert family_of(model_type).name in imported.families
+        for snapshot in imported.trajectory:
+            assert list(snapshot.tensors) == list(expected)
+            for name, tensor in snapshot.tensors.items():
+                np.testing.assert_array_equal(tensor, expected[name])
+
+
+def test_names_tell_families_apart_without_a_config(tiny_model: Callable[[str], Path], tmp_path: Path) -> None:
+    found = {}
+    for model_type in FAMILY_CONFIGS:
+        path = shutil.copy(tiny_model(model_type) / "model.safetensors", tmp_path / f"{model_type}.safetensors")
+        found[model_type] = import_checkpoints([path]).families
+    assert found["distilbert"] == ("DistilBERT",)
+    assert found["albert"] == ("ALBERT",)
+    assert found["deberta-v2"] == ("DeBERTa-v2",)
+    assert found["modernbert"] == ("ModernBERT",)
+    assert found["bert"] == found["roberta"] == ("BERT", "RoBERTa")
+    line = refused(tmp_path / "bert.safetensors", tmp_path / "albert.safetensors")
+    assert line == "bert is BERT or RoBERTa, albert is ALBERT: compare checkpoints of one architecture"
+    assert "position rows are counted from 0" in import_checkpoints([tmp_path / "bert.safetensors"]).notes[0]
+
+
+def test_trainer_folders(tmp_path: Path) -> None:
+    base = write(tmp_path / "base", tensors_of())
+    for step in (1000, 500, 90):
+        write(tmp_path / "out" / f"checkpoint-{step}", tensors_of(step, "bert."), tokens=None)
+    imported = import_checkpoints([base, tmp_path / "out"])
+    expected = [("base", 0, 0), ("checkpoint-90", 1, 90), ("checkpoint-500", 2, 500), ("checkpoint-1000", 3, 1000)]
+    assert [(s.name, s.epoch, s.step) for s in imported.trajectory] == expected
+    assert imported.notes[0] == (
+        "checkpoint-90 has no vocabulary file: taken to be that of base, which has as many word rows"
+    )
+    by_pattern = import_checkpoints([str(base), str(tmp_path / "out" / "checkpoint-*")])
+    assert [s.name for s in by_pattern.trajectory] == [name for name, _, _ in expected]
+    one = import_checkpoints([tmp_path / "out" / "checkpoint-500"]).trajectory.snapshots[0]
+    assert (one.step, one.epoch) == (500, 0)
+    write(tmp_path / "out", tensors_of(3))
+    assert any("not the weights beside them" in note for note in import_checkpoints([tmp_path / "out"]).notes)
+    (tmp_path / "renamed").mkdir()
+    shutil.copytree(base, tmp_path / "renamed", dirs_exist_ok=True)
+    (tmp_path / "renamed" / "trainer_state.json").write_text('{"global_step": 77}')
+    assert import_checkpoints([tmp_path / "renamed"]).trajectory.snapshots[0].step == 77
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_a_sentence_transformers_folder(is_listed: bool, tmp_path: Path) -> None:
+    write(tmp_path / "st" / "0_Transformer", tensors_of())
+    if is_listed:
+        modules = [{"path": "0_Transformer", "type": "Transformer"}, {"path": "1_Pooling", "type": "Pooling"}]
+        (tmp_path / "st" / "modules.json").write_text(json.dumps(modules))
+    imported = import_checkpoints([tmp_path / "st"])
+    assert imported.trajectory.snapshots[0].name == "st"
+    assert imported.trajectory.vocabulary.tokens == TOKENS
+
+
+def test_our_own_runs_and_their_files(tmp_path: Path) -> None:
+    write_run(tmp_path / "run").finish({"position_offset": 2})
+    imported = import_checkpoints([tmp_path / "run"])
+    assert [(s.name, s.step) for s in imported.trajectory] == [(f"run/epoch-00{i}", 10 * i) for i in range(4)]
+    assert imported.trajectory.position_offset == 2
+    assert imported.trajectory.vocabulary.tokens[1] == "a"
+    again = import_checkpoints([tmp_path / "run" / "snapshots" / f"epoch-00{i}.safetensors" for i in (3, 1)])
+    assert [s.name for s in again.trajectory] == ["run/epoch-003", "run/epoch-001"]
+    np.testing.assert_array_equal(
+        again.trajectory.at(0).tensors["word_embeddings"] + 1, again.trajectory.at(1).tensors["word_embeddings"]
+    )
+    # The tensor that its file does not hold is read from the one that does.
+    assert "position_embeddings" in again.trajectory.at(0).tensors
+
+
+def test_a_name_that_the_caller_knows(tmp_path: Path) -> None:
+    folder = write(tmp_path / "somewhere", tensors_of())
+    imported = import_checkpoints(["minilm"], resolve=lambda name: folder if name == "minilm" else None)
+    assert imported.trajectory.snapshots[0].name == "minilm"
+
+
+# Names, prefixes, types.
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    prefix=st.lists(st.sampled_from(["bert", "model", "0", "auto_model", "module", "embeddings"]), max_size=3),
+    is_old=st.booleans(),
+    lacks=st.sets(st.sampled_from(EMBEDDING_PARAMETERS[1:])),
+)
+def test_any_prefix_and_the_old_names(
+    prefix: list[str], is_old: bool, lacks: set[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    lead = "".join(f"{part}." for part in prefix)
+    tensors = {name: t for name, t in tensors_of(1, lead).items() if name not in {lead + BERT[gone] for gone in lacks}}
+    if is_old:
+        for old, new in GAMMA_BETA.items():
+            tensors = {name.replace(new, old): tensor for name, tensor in tensors.items()}
+    # Endings that are no whole dotted part are other tensors.
+    tensors[f"{lead}head.x{BERT['word_embeddings']}"] = np.ones((3, 4), np.float32)
+    path = tmp_path_factory.mktemp("p") / "x.safetensors"
+    save_file(tensors, path)
+    found, plain = snapshot_of(path), tensors_of(1)
+    assert list(found) == [name for name in EMBEDDING_PARAMETERS if name not in lacks]
+    for name, tensor in found.items():
+        np.testing.assert_array_equal(tensor, plain[BERT[name]])
+
+
+def test_two_towers_are_refused_by_their_prefixes(tmp_path: Path) -> None:
+    path = tmp_path / "towers.safetensors"
+    save_file(tensors_of(0, "query.bert.") | tensors_of(1, "passage.bert."), path)
+    assert "several prefixes: 'passage.bert.', 'query.bert.'" in refused(path)
+    twice = tensors_of() | {"embeddings.LayerNorm.gamma": np.ones(4, np.float32)}
+    save_file(twice, path)
+    assert "LayerNorm.weight twice" in refused(path)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_other_types_are_converted_and_named(dtype: str, tmp_path: Path) -> None:
+    """torch's own conversion is the oracle, subnormals and the largest values included."""
+    import torch
+    from safetensors.torch import save_file as save_torch
+
+    wanted = getattr(torch, dtype)
+    tensors = {name: torch.from_numpy(tensor).to(wanted) for name, tensor in tensors_of().items()}
+    extreme = torch.tensor([[1e-40, -3e-6, 6e4, 0.0]] * 8, dtype=torch.float64).to(wanted)
+    tensors[BERT["word_embeddings"]] = extreme
+    save_torch(tensors, tmp_path / "x.safetensors")
+    imported = import_checkpoints([tmp_path / "x.safetensors"])
+    assert imported.dtypes["LayerNorm.bias"] == (dtype,)
+    for name, tensor in imported.trajectory.at(0).tensors.items():
+        assert tensor.dtype == np.float32
+        np.testing.assert_array_equal(tensor, tensors[BERT[name]].to(torch.float32).numpy())
+    said = "no drift is no verdict" if dtype != "float64" else "after rounding to float32"
+    assert any(said in note for note in imported.notes)
+
+
+# Vocabularies.
+
+
+def trained_tokenizers() -> dict[str, object]:
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    texts = ["the film was good", "the nurse saw the dog", "good dogs see films"]
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    made = {}
+    for name, model, trainer in (
+        ("bpe", models.BPE(unk_token="<unk>"), trainers.BpeTrainer(vocab_size=60, special_tokens=special)),
+        (
+            "wordpiece",
+            models.WordPiece(unk_token="<unk>"),
+            trainers.WordPieceTrainer(vocab_size=60, special_tokens=special),
+        ),
+        (
+            "unigram",
+            models.Unigram(),
+            trainers.UnigramTrainer(vocab_size=40, special_tokens=special, unk_token="<unk>", show_progress=False),
+        ),
+    ):
+        made[name] = Tokenizer(model)
+        made[name].pre_tokenizer = pre_tokenizers.Whitespace()
+        made[name].train_from_iterator(texts, trainer)
+    return made
+
+
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece", "unigram"])
+@pytest.mark.parametrize("extra_rows", [7, 0, -3])
+def test_vocabularies_against_transformers(kind: str, extra_rows: int, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    from toolkit.snapshots.capture import read_vocabulary
+
+    names = {
+        "bos_token": "<s>",
+        "pad_token": "<pad>",
+        "eos_token": "</s>",
+        "unk_token": "<unk>",
+        "mask_token": "<mask>",
+    }
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=trained_tokenizers()[kind], **names)
+    tokenizer.add_tokens(["newword"])
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<extra>"]})
+    rows = len(tokenizer) + extra_rows
+    tokenizer.save_pretrained(tmp_path / "x")
+    write(tmp_path / "x", tensors_of(word_embeddings=(rows, 4)), tokens=None)
+    expected = read_vocabulary(AutoTokenizer.from_pretrained(tmp_path / "x"), rows)
+    found = import_checkpoints([tmp_path / "x"]).trajectory.vocabulary
+    assert found == expected
+    assert "newword" in found.tokens or extra_rows < 0
+
+
+def test_older_vocabulary_files(tmp_path: Path) -> None:
+    folder = write(tmp_path / "a", tensors_of(word_embeddings=(10, 4)))
+    assert import_checkpoints([folder]).trajectory.vocabulary == Vocabulary((*TOKENS, "", ""), frozenset({0, 1}), 0)
+    (folder / "vocab.txt").unlink()
+    (folder / "vocab.json").write_text(json.dumps({"<s>": 0, "<pad>": 1, "Ġthe": 2}))
+    (folder / "added_tokens.json").write_text(json.dumps({"<new>": 4}))
+    (folder / "special_tokens_map.json").write_text(json.dumps({"pad_token": {"content": "<pad>"}, "bos_token": "<s>"}))
+    found = import_checkpoints([folder]).trajectory.vocabulary
+    assert found == Vocabulary(("<s>", "<pad>", "Ġthe", "", "<new>", *[""] * 5), frozenset({0, 1}), 1)
+    for name in ("vocab.json", "added_tokens.json"):
+        (folder / name).unlink()
+    (folder / "spiece.model").write_bytes(b"\x0a\x0e")
+    imported = import_checkpoints([folder, folder])
+    assert imported.trajectory.vocabulary is None
+    assert imported.notes == ("no vocabulary files: word rows are compared by their number",)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_words_of_different_vocabularies_are_compared_by_token(data: st.DataObject) -> None:
+    """Tables whose rows are functions of their token agree row for row after alignment, whatever the vocabularies."""
+    tokens = st.lists(st.sampled_from("abcdefgh") | st.just(""), min_size=1, max_size=9)
+    vocabularies = [
+        Vocabulary(tuple(v), frozenset(data.draw(st.sets(st.integers(0, len(v) - 1)))), 0)
+        for v in data.draw(st.lists(tokens, min_size=2, max_size=3))
+    ]
+    names = [f"m{i}" for i in range(len(vocabularies))]
+    sizes = [len(v.tokens) for v in vocabularies]
+    once = [{t for t in v.tokens if t and v.tokens.count(t) == 1} for v in vocabularies]
+    if all(v.tokens == vocabularies[0].tokens for v in vocabularies):
+        assert set(align_words(names, sizes, vocabularies).rows) == {None}
+        return
+    if not set.intersection(*once):
+        with pytest.raises(ValueError, match="share no token"):
+            align_words(names, sizes, vocabularies)
+        return
+    aligned = align_words(names, sizes, vocabularies)
+    tables = [np.array(v.tokens)[rows] for v, rows in zip(vocabularies, aligned.rows, strict=True)]
+    for table in tables:
+        assert tuple(table) == aligned.vocabulary.tokens
+    assert set(tables[0]) == set.intersection(*once)
+    first = vocabularies[0]
+    special = {first.tokens[row] for row in first.special_rows}
+    assert {aligned.vocabulary.tokens[row] for row in aligned.vocabulary.special_rows} == special & set(tables[0])
+    assert f"{len(tables[0])} in common" in aligned.notes[-1]
+
+
+def test_added_tokens_and_padded_tables(tmp_path: Path) -> None:
+    before = tensors_of()
+    words = before[BERT["word_embeddings"]]
+    more = {**before, BERT["word_embeddings"]: np.vstack([words, np.ones((4, 4), np.float32)])}
+    a, b = write(tmp_path / "a", before), write(tmp_path / "b", more, (*TOKENS, "new"))
+    imported = import_checkpoints([a, b])
+    assert imported.notes == ("word rows are compared by token: 8 in common; rows left out: 0 of a, 4 of b",)
+    for snapshot in imported.trajectory:
+        assert snapshot.tensors["word_embeddings"].shape == (8, 4)
+        np.testing.assert_array_equal(snapshot.tensors["word_embeddings"], words)
+        assert isinstance(snapshot.tensors["word_embeddings"], np.memmap)  # the first rows: no copy
+    swapped = write(tmp_path / "c", {**before, BERT["word_embeddings"]: words[::-1].copy()}, TOKENS[::-1])
+    first, second = import_checkpoints([a, swapped]).trajectory
+    np.testing.assert_array_equal(second.tensors["word_embeddings"], first.tensors["word_embeddings"])
+    (b / "vocab.txt").unlink()
+    assert "the word tables differ in size (a 8, b 12 rows) and b has no vocabulary file" in refused(a, b)
+
+
+# Refusals.
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("word_embeddings", (8, 6)), ("position_embeddings", (7, 4)), ("token_type_embeddings", (1, 4))],
+)
+def test_other_shapes_are_named(name: str, shape: tuple[int, int], tmp_path: Path) -> None:
+    changed = {name: shape}
+    if shape[1] != 4:
+        changed = {n: (s[0], 6) for n, s in SHAPES.items()} | {"LayerNorm.weight": (6,), "LayerNorm.bias": (6,)}
+    a, b = write(tmp_path / "a", tensors_of()), write(tmp_path / "b", tensors_of(**changed))
+    line = refused(a, b)
+    assert f"{name} has the shape {SHAPES[name]} in a but {shape} in b" in line
+    torn = write(tmp_path / "c", tensors_of(position_embeddings=(6, 3)))
+    assert "differ in hidden size" in refused(torn)
+
+
+def test_a_parameter_that_one_checkpoint_lacks_is_left_out_with_a_note(tmp_path: Path) -> None:
+    less = {name: t for name, t in tensors_of().items() if "token_type" not in name}
+    a, b = write(tmp_path / "a", tensors_of()), write(tmp_path / "b", less)
+    imported = import_checkpoints([a, b])
+    assert "token_type_embeddings is missing from b and left out" in imported.notes
+    assert "token_type_embeddings" not in imported.trajectory.parameters
+    assert "token_type_embeddings" not in imported.trajectory.at(0).tensors
+    with pytest.raises(KeyError):
+        imported.trajectory.at(0).tensors["token_type_embeddings"]
+    # What no checkpoint has is no gap.
+    assert import_checkpoints([b]).notes == ()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("name", ["word_embeddings", "LayerNorm.bias"])
+def test_nan_is_refused(value: float, name: str, tmp_path: Path) -> None:
+    tensors = tensors_of()
+    tensors[BERT[name]].reshape(-1)[2] = value
+    size = tensors[BERT[name]].size
+    assert f"bad: {name} holds NaN or infinity (1 of {size} values)" in refused(write(tmp_path / "bad", tensors))
+
+
+def test_torn_files_and_wrong_headers(tmp_path: Path) -> None:
+    folder = write(tmp_path / "x", tensors_of())
+    path = folder / "model.safetensors"
+    whole = path.read_bytes()
+    for cut in (0, 5, 50, 300, len(whole) - 1):
+        path.write_bytes(whole[:cut])
+        assert "is not a whole safetensors file" in refused(folder)
+    # A header that claims more rows than there are values, though no offset lies beyond the file.
+    name = BERT["word_embeddings"]
+    header = json.dumps({name: {"dtype": "F32", "shape": [8000, 4], "data_offsets": [0, 128]}}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(128))
+    assert read_header(path)
+    assert "(word_embeddings ends beyond the file)" in refused(folder)
+    for name, text in (("config.json", "{"), ("vocab.txt", "\udcff"), ("tokenizer.json", '{"model": 3}')):
+        folder = write(tmp_path / name, tensors_of())
+        (folder / name).write_bytes(text.encode("utf-8", "surrogateescape"))
+        assert name in refused(folder)
+
+
+def test_indexes_that_lie(tmp_path: Path) -> None:
+    folder = write(tmp_path / "x", tensors_of())
+    tensors = tensors_of()
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": dict.fromkeys(tensors, "model-00001-of-00002.safetensors")}))
+    assert len(snapshot_of(folder)) == 5
+    shards = dict.fromkeys(tensors, "model-00001-of-00002.safetensors")
+    shards[BERT["LayerNorm.bias"]] = "model-00002-of-00002.safetensors"
+    index.write_text(json.dumps({"weight_map": shards}))
+    assert "x lacks the shard model-00002-of-00002.safetensors" in refused(folder)
+    save_file({"other": np.ones(1)}, folder / "model-00002-of-00002.safetensors")
+    assert "which it does not" in refused(folder)
+    for text in ('{"weight_map": 3}', "[]", "{}"):
+        index.write_text(text)
+        assert "names no shards" in refused(folder)
+
+
+def test_places_that_hold_nothing_to_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places_module, "is_hub_reachable", lambda: False)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "pickled").mkdir()
+    (tmp_path / "pickled" / "pytorch_model.bin").write_bytes(b"x")
+    (tmp_path / "text.txt").write_text("x")
+    (tmp_path / "several").mkdir()
+    for name in ("a", "b"):
+        save_file(tensors_of(), tmp_path / "several" / f"{name}.safetensors")
+    adapter = tmp_path / "adapter_model.safetensors"
+    save_file({"base_model.lora_A.weight": np.ones((2, 2), np.float32)}, adapter)
+    cases = {
+        tmp_path / "empty": "is empty",
+        tmp_path / "pickled": "save_pretrained",
+        tmp_path / "pickled" / "pytorch_model.bin": "is a pickle",
+        tmp_path / "text.txt": "is no safetensors file",
+        tmp_path / "several": "pass one of a.safetensors, b.safetensors",
+        adapter: "adapter_model holds no embedding tables by the names of any supported family",
+        tmp_path / "gone": "no file or folder",
+        f"{tmp_path}/gone-*": "no folder matches",
+        "no-owner/no-model": "not in the local cache of the hub, and the hub cannot be reached",
+        "no-model@v1": "the hub cannot be reached",
+    }
+    for place, line in cases.items():
+        assert line in refused(place)
+    assert "no checkpoints" in refused()
+    with pytest.raises(ValueError, match="unsupported architecture 'gpt2'"):
+        import_checkpoints([write(tmp_path / "gpt", tensors_of(), model_type="gpt2")])
+    quantised = tensors_of() | {BERT["word_embeddings"]: np.ones((8, 4), np.int8)}
+    assert "as I8, which is no floating-point weight" in refused(write(tmp_path / "q", quantised))
+
+
+def test_names_are_short_distinct_and_never_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "a" / "checkpoint-5", tensors_of())
+    write(tmp_path / "b" / "checkpoint-5", tensors_of())
+    monkeypatch.chdir(tmp_path / "a")
+    places = ["checkpoint-5", tmp_path / "b", tmp_path / "b" / "checkpoint-5" / "model.safetensors"]
+    names = [s.name for s in import_checkpoints(places).trajectory]
+    assert names == ["a/checkpoint-5", "b/checkpoint-5", "b/checkpoint-5 (2)"]
+    monkeypatch.chdir(tmp_path / "a" / "checkpoint-5")
+    assert [s.name for s in import_checkpoints(["."]).trajectory] == ["checkpoint-5"]
+
+
+# The hub.
+
+
+@pytest.mark.parametrize("is_online", [True, False])
+def test_the_hub_is_asked_for_no_more_than_is_needed(
+    is_online: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """huggingface_hub's download stands in for the network: a folder with shards of which one holds the embeddings."""
+    import huggingface_hub
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    folder = write(tmp_path / "repo", tensors_of())
+    (folder / "model.safetensors").rename(folder / "one.safetensors")
+    (folder / "two.safetensors").write_bytes(b"never opened")
+    shards = dict.fromkeys(tensors_of(), "one.safetensors") | {"classifier.weight": "two.safetensors"}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+    asked = []
+
+    def download(repo: str, name: str, revision: str | None, local_files_only: bool) -> str:
+        assert (repo, revision, local_files_only) == ("owner/name", "v1", not is_online)
+        asked.append(name)
+        if not (folder / name).exists():
+            raise EntryNotFoundError("404") if is_online else LocalEntryNotFoundError("not cached")
+        return str(folder / name)
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    monkeypatch.setattr(places_module, "is_hub_reachable", lambda: is_online)
+    (snapshot,) = import_checkpoints(["owner/name@v1"]).trajectory
+    assert snapshot.name == "owner/name@v1"
+    np.testing.assert_array_equal(snapshot.tensors["word_embeddings"], tensors_of()[BERT["word_embeddings"]])
+    assert "two.safetensors" not in asked
+    assert len(asked) == len(set(asked))
+    (folder / "one.safetensors").unlink()
+    assert "lacks the shard one.safetensors" in refused("owner/name@v1")
+    (folder / "model.safetensors.index.json").unlink()
+    assert re.search("has no model.safetensors on the hub|local cache of the hub holds no", refused("owner/name@v1"))
+
+
+def test_a_hub_that_answers_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    def download(*_: object, **__: object) -> str:
+        raise OSError("403 forbidden\nlong explanation")
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    monkeypatch.setattr(places_module, "is_hub_reachable", lambda: True)
+    assert "403 forbidden" in refused("owner/name")

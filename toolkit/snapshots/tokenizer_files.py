@@ -1,0 +1,123 @@
+"""The tokenizer files beside a checkpoint in, its vocabulary out: row -> token text, without a tokenizer."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from toolkit.snapshots.snapshot import Vocabulary
+
+Fetch = Callable[[str], Path | None]
+"""A file name to where that file of a checkpoint lies; None when the checkpoint has no such file."""
+
+ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+EXTRA = ("additional_special_tokens", "extra_special_tokens")
+"""Fields of tokenizer_config.json and special_tokens_map.json that name special tokens."""
+
+CONVENTIONAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "<s>", "</s>", "<pad>", "<unk>", "<mask>")
+"""Special tokens where no file names any: those of the tokenizers of the supported families."""
+PADS = ("[PAD]", "<pad>")
+
+
+def read_tokenizer_files(fetch: Fetch, num_rows: int) -> Vocabulary | None:
+    """The text of each of ``num_rows`` word rows; None where no readable file holds it (a sentencepiece model alone).
+
+    tokenizer.json counts first, then vocab.txt, then vocab.json. ValueError when a file is damaged.
+    """
+    rows = _rows(fetch)
+    if not rows:
+        return None
+    tokens = [""] * num_rows
+    for text, row in rows.items():
+        if 0 <= row < num_rows:
+            tokens[row] = text
+    named, pad = _special_tokens(fetch)
+    if not named:
+        named = _specials_of_tokenizer_json(fetch) or set(CONVENTIONAL)
+    special = frozenset(rows[text] for text in named if text in rows and rows[text] < num_rows)
+    pad = pad or next((text for text in PADS if text in rows), None)
+    pad_row = rows.get(pad) if pad else None
+    return Vocabulary(tuple(tokens), special, pad_row if pad_row is not None and pad_row < num_rows else None)
+
+
+def read_json(path: Path | None) -> Any:
+    """The content of a JSON file, ``{}`` where there is none; ValueError when it is damaged."""
+    if path is None:
+        return {}
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"cannot read {path}: {error}; restore it") from None
+
+
+def _rows(fetch: Fetch) -> dict[str, int]:
+    """Token text to row, added tokens among them."""
+    whole, text, plain = fetch("tokenizer.json"), fetch("vocab.txt"), fetch("vocab.json")
+    rows: dict[str, int] = {}
+    if whole is not None:
+        rows = _of_tokenizer_json(whole, read_json(whole))
+    elif text is not None:
+        try:
+            lines = text.read_text(encoding="utf-8").split("\n")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"cannot read {text}: {error}; restore it") from None
+        lines = lines[:-1] if lines[-1] == "" else lines
+        # The last of two equal lines wins, as in transformers.
+        rows = {line.removesuffix("\r"): row for row, line in enumerate(lines)}
+    elif plain is not None:
+        rows = _checked(plain, read_json(plain))
+    else:
+        return {}
+    added = fetch("added_tokens.json")
+    decoder = _mapping(read_json(fetch("tokenizer_config.json"))).get("added_tokens_decoder", {})
+    rows |= _checked(added, read_json(added)) if added else {}
+    return rows | {str(entry["content"]): int(row) for row, entry in _mapping(decoder).items() if "content" in entry}
+
+
+def _of_tokenizer_json(path: Path, content: Any) -> dict[str, int]:
+    """The vocabulary of a WordPiece, WordLevel, BPE (text -> row) or Unigram (list of text and score) model."""
+    try:
+        vocabulary = content["model"]["vocab"]
+        added = {str(entry["content"]): int(entry["id"]) for entry in content.get("added_tokens") or ()}
+        if isinstance(vocabulary, list):
+            return {str(text): row for row, (text, _) in enumerate(vocabulary)} | added
+        return _checked(path, vocabulary) | added
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} holds no vocabulary that this toolkit can read ({error!r})") from None
+
+
+def _checked(path: Path, content: Any) -> dict[str, int]:
+    is_vocabulary = isinstance(content, dict) and all(type(row) is int for row in content.values())
+    if not is_vocabulary:
+        raise ValueError(f"{path} is no vocabulary: expected an object of token: row")
+    return dict(content)
+
+
+def _special_tokens(fetch: Fetch) -> tuple[set[str], str | None]:
+    """The special tokens that the tokenizer's settings name, and which of them pads."""
+    names: set[str] = set()
+    pad = None
+    for file in ("special_tokens_map.json", "tokenizer_config.json"):
+        settings = _mapping(read_json(fetch(file)))
+        entries = [settings.get(role) for role in ROLES]
+        for field in EXTRA:
+            extra = settings.get(field) or ()
+            entries += extra.values() if isinstance(extra, dict) else extra
+        names |= {text for text in map(_text, entries) if text}
+        pad = _text(settings.get("pad_token")) or pad
+    return names, pad
+
+
+def _specials_of_tokenizer_json(fetch: Fetch) -> set[str]:
+    entries = _mapping(read_json(fetch("tokenizer.json"))).get("added_tokens") or ()
+    return {str(entry["content"]) for entry in entries if entry.get("special")}
+
+
+def _text(entry: Any) -> str | None:
+    """A token is written as its text, or as an object with its ``content``."""
+    text = entry.get("content") if isinstance(entry, dict) else entry
+    return text if isinstance(text, str) else None
+
+
+def _mapping(content: Any) -> Mapping[str, Any]:
+    return content if isinstance(content, dict) else {}

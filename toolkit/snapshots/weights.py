@@ -1,0 +1,196 @@
+"""The weight files of a checkpoint in, its embedding parameters out: found by name, mapped, converted on use."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from toolkit.families import EMBEDDING_PARAMETERS, FAMILIES, GAMMA_BETA, TABLES, ModelFamily, component_of
+from toolkit.snapshots.files import map_tensor, read_header
+from toolkit.snapshots.tokenizer_files import Fetch, read_json
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64"}
+"""Stored types that are read, and what they are called."""
+SIZES = {"F32": 4, "F16": 2, "BF16": 2, "F64": 8}
+
+Entry = tuple[str, tuple[int, ...], int]
+
+CHECKED_VALUES = 1 << 20
+"""Values searched for NaN at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where the embedding parameters stand in a checkpoint's weight files."""
+
+    names: Mapping[str, str]
+    """Canonical name to the name in the file."""
+    families: tuple[ModelFamily, ...]
+    """The families that use these names: one where the config says so, several that names cannot tell apart."""
+
+
+class FileTensors(Mapping[str, np.ndarray]):
+    """Embedding parameters of a checkpoint by canonical name: fp32 is mapped, other types are converted on each use."""
+
+    def __init__(self, entries: Mapping[str, tuple[Path, Entry]]) -> None:
+        self._entries = {name: entries[name] for name in EMBEDDING_PARAMETERS if name in entries}
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        path, (dtype, shape, offset) = self._entries[name]
+        if dtype == "BF16":
+            # A bf16 is the upper half of the fp32 with the same value.
+            halves = map_tensor(path, ("I16", shape, offset)).view(np.uint16)
+            return (halves.astype(np.uint32) << 16).view(np.float32)
+        tensor = map_tensor(path, (dtype, shape, offset))
+        with np.errstate(over="ignore"):  # an fp64 beyond fp32 becomes infinite, and that is refused
+            return tensor if dtype == "F32" else tensor.astype(np.float32)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a parameter, without reading it."""
+        return self._entries[name][1][1]
+
+    def dtype(self, name: str) -> str:
+        """The type that a parameter is stored in."""
+        return DTYPES[self._entries[name][1][0]]
+
+
+def locate(names: Iterable[str], family: ModelFamily | None, shown: str) -> Location:
+    """Find the embedding parameters among the names of a checkpoint's tensors, whatever stands before them.
+
+    The family's exact name must be a whole dotted ending, and all parameters must share what stands before it.
+    ValueError when there are none, or several sets of them (two towers).
+    """
+    names = tuple(names)
+    found = {key: _by_prefix(names, candidate) for key, candidate in _candidates(family).items()}
+    found = {key: prefixes for key, prefixes in found.items() if prefixes}
+    if not found:
+        wanted = "any supported family" if family is None else f"{family.name} models"
+        raise ValueError(f"{shown} holds no embedding tables by the names of {wanted}: is it a whole checkpoint?")
+    prefixes = sorted({prefix for by_prefix in found.values() for prefix in by_prefix})
+    if len(prefixes) > 1:
+        listed = ", ".join(repr(prefix) for prefix in prefixes)
+        raise ValueError(f"{shown} holds embedding tables under several prefixes: {listed}; save the one to compare")
+    most = max(len(by_prefix[prefixes[0]]) for by_prefix in found.values())
+    found = {key: by_prefix for key, by_prefix in found.items() if len(by_prefix[prefixes[0]]) == most}
+    tensors = next(iter(found.values()))[prefixes[0]]
+    if doubled := [name for name, called in tensors.items() if len(called) > 1]:
+        raise ValueError(f"{shown} holds {doubled[0]} twice: as {' and as '.join(tensors[doubled[0]])}")
+    families = _most_fitting([FAMILIES[key] for key in found], names, prefixes[0])
+    return Location({name: called[0] for name, called in tensors.items()}, families)
+
+
+def _candidates(family: ModelFamily | None) -> dict[str, ModelFamily]:
+    return {key: known for key, known in FAMILIES.items() if family is None or known is family}
+
+
+def _by_prefix(names: Iterable[str], family: ModelFamily) -> dict[str, dict[str, list[str]]]:
+    """Prefix -> canonical name -> the tensors of that name; only prefixes under which there is a table."""
+    endings = {name: canonical for canonical, name in family.embedding_parameters.items()}
+    for old, new in GAMMA_BETA.items():
+        endings |= {n.replace(new, old): c for n, c in list(endings.items()) if n.endswith(new)}
+    found: dict[str, dict[str, list[str]]] = {}
+    for name in names:
+        for ending, canonical in endings.items():
+            if name == ending or name.endswith("." + ending):
+                found.setdefault(name.removesuffix(ending), {}).setdefault(canonical, []).append(name)
+    return {prefix: tensors for prefix, tensors in found.items() if tensors.keys() & set(TABLES)}
+
+
+def _most_fitting(families: Sequence[ModelFamily], names: Sequence[str], prefix: str) -> tuple[ModelFamily, ...]:
+    """The families that have a place for the most tensors under the prefix; those that a prefix names come first."""
+    called = prefix.rstrip(".").rpartition(".")[2]
+    named = [family for family in families if called in family.model_types]
+    unplaced = {family.name: _count_unplaced(family, names, prefix) for family in named or families}
+    return tuple(family for family in named or families if unplaced[family.name] == min(unplaced.values()))
+
+
+def _count_unplaced(family: ModelFamily, names: Sequence[str], prefix: str) -> int:
+    """Tensors of which the family does not know what they are: another family's layers, or a head."""
+    count = 0
+    for name in names:
+        if name.startswith(prefix):
+            try:
+                component_of(family, name.removeprefix(prefix))
+            except ValueError:
+                count += 1
+    return count
+
+
+def open_weights(fetch: Fetch, family: ModelFamily | None, shown: str) -> tuple[FileTensors, Location] | None:
+    """The embedding parameters of a checkpoint in one file or in shards; None when it has neither.
+
+    Only the shards that hold embedding parameters are fetched. ValueError, one line, when a file is damaged, a shard is
+    missing, or a tensor is of a type that is no weight.
+    """
+    if (index := fetch(INDEX)) is not None:
+        content = read_json(index)
+        places = content.get("weight_map") if isinstance(content, dict) else None
+        if not isinstance(places, dict) or not all(isinstance(shard, str) for shard in places.values()):
+            raise ValueError(f"{shown}: {INDEX} names no shards (weight_map): save the checkpoint again")
+        location = locate(places, family, shown)
+        entries = {name: _in_shard(fetch, places[called], called, shown) for name, called in location.names.items()}
+        return _checked(FileTensors(entries), shown), location
+    path = fetch(SINGLE)
+    return None if path is None else open_file(path, family, shown)
+
+
+def open_file(path: Path, family: ModelFamily | None, shown: str) -> tuple[FileTensors, Location]:
+    """The embedding parameters of one safetensors file."""
+    header = read_header(path)[1]
+    location = locate(header, family, shown)
+    entries = {name: (path, header[called]) for name, called in location.names.items()}
+    return _checked(FileTensors(entries), shown), location
+
+
+def _in_shard(fetch: Fetch, shard: str, called: str, shown: str) -> tuple[Path, Entry]:
+    path = fetch(shard)
+    if path is None:
+        raise ValueError(f"{shown} lacks the shard {shard}, which its index names: copy it there or save again")
+    header = read_header(path)[1]
+    if called not in header:
+        raise ValueError(f"{shown}: the index says that {shard} holds {called}, which it does not: save it again")
+    return path, header[called]
+
+
+def _checked(tensors: FileTensors, shown: str) -> FileTensors:
+    """Types, sizes, shapes and values, before anything is computed from them."""
+    for name in tensors:
+        path, (dtype, shape, offset) = tensors._entries[name]
+        if dtype not in DTYPES:
+            raise ValueError(f"{shown} stores {name} as {dtype}, which is no floating-point weight: dequantise it")
+        if len(shape) != (2 if name in TABLES else 1) or 0 in shape:
+            raise ValueError(f"{shown}: {name} has the shape {shape}; expected {_expected(name)}")
+        if offset + prod(shape) * SIZES[dtype] > path.stat().st_size:
+            raise ValueError(f"{path} is not a whole safetensors file ({name} ends beyond the file): restore it")
+    # Where tables are narrower than the layers (DeBERTa-v2), the LayerNorm may stand after the projection.
+    for group in (TABLES, EMBEDDING_PARAMETERS[len(TABLES) :]):
+        hidden = {name: tensors.shape(name)[-1] for name in tensors if name in group}
+        if len(set(hidden.values())) > 1:
+            listed = ", ".join(f"{name} {size}" for name, size in hidden.items())
+            raise ValueError(f"{shown}: the embedding parameters differ in hidden size ({listed}): is it one model?")
+    for name in tensors:
+        check_finite(tensors[name], name, shown)
+    return tensors
+
+
+def _expected(name: str) -> str:
+    return "(rows, hidden)" if name in TABLES else "(hidden,)"
+
+
+def check_finite(tensor: np.ndarray, name: str, shown: str) -> None:
+    """ValueError when a tensor holds NaN or infinity: nothing can be said of such a checkpoint."""
+    flat = np.asarray(tensor).reshape(-1)
+    parts = range(0, flat.size, CHECKED_VALUES)
+    bad = sum(int(np.count_nonzero(~np.isfinite(flat[start : start + CHECKED_VALUES]))) for start in parts)
+    if bad:
+        raise ValueError(f"{shown}: {name} holds NaN or infinity ({bad} of {flat.size} values): leave it out")
