@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from toolkit.analysis.functional import functional_drift as functional_drift
     from toolkit.analysis.gauge import measure_gauge as measure_gauge
     from toolkit.analysis.gauge import measure_gauge_rows as measure_gauge_rows
-    from toolkit.analysis.geometry_table import GEOMETRY as GEOMETRY
     from toolkit.analysis.geometry import measure_geometry as measure_geometry
+    from toolkit.analysis.geometry_table import GEOMETRY as GEOMETRY
     from toolkit.analysis.measures import MEASURES as MEASURES
     from toolkit.analysis.neighbours import measure_neighbours as measure_neighbours
     from toolkit.analysis.neighbours import most_changed as most_changed

@@ -188,7 +188,7 @@ def digest(config: RunConfig, data_hashes: Mapping[str, str]) -> str:
 
 def run_name(config: RunConfig, data_hashes: Mapping[str, str]) -> str:
     """``<model>_<task>_freeze-<regime>_seed-<n>_<digest>``, safe as a directory name on every system."""
-    model = Path(config.model).name if Path(config.model).is_dir() else config.model
+    model = Path(config.model).name if _is_folder(config.model) else config.model
     return "_".join(
         (
             _plain(model),
@@ -198,6 +198,13 @@ def run_name(config: RunConfig, data_hashes: Mapping[str, str]) -> str:
             digest(config, data_hashes),
         )
     )
+
+
+def _is_folder(text: str) -> bool:
+    try:
+        return Path(text).is_dir()
+    except OSError:  # longer than a file name can be
+        return False
 
 
 def _plain(text: str) -> str:

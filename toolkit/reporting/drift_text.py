@@ -253,19 +253,26 @@ def agreement(tables: DriftTables) -> str:
 
 
 def neighbours(tables: DriftTables) -> str:
-    """The words whose neighbours changed most."""
-    frame = tables.frames["neighbours"].head(NUM_WORDS)
+    """The words whose neighbours changed most beyond chance, and how far the runs agree on them."""
+    frame = tables.frames["neighbours"]
     if frame.empty:
         return "No word's nearest neighbours changed."
-    header = [str(column).replace("_", " ") for column in frame.columns]
-    cells = [[_cell(value) for value in line] for line in frame.itertuples(index=False)]
-    return markdown.table(header, cells)
-
-
-def _cell(value: Any) -> object:
-    if value is pd.NA:
-        return None
-    return value if isinstance(value, str | int | float | bool | np.generic) or value is None else str(value)
+    header = ["rank", "token", "stratum", "steps", "neighbours kept (%)", "kept in a random direction (%)"]
+    header += ["percentile among words of like exposure", "runs that list it"]
+    rows: list[list[object]] = []
+    for line in frame.head(NUM_WORDS).to_dict("records"):
+        steps = None if pd.isna(line["num_steps"]) else float(line["num_steps"])
+        kept = [100 * line["overlap"], 100 * line["random_overlap"], 100 * line["percentile"]]
+        rows.append([line["rank"], str(line["token"]), str(line["stratum"]), steps, *kept, int(line["num_runs"])])
+    text = markdown.table(header, rows)
+    first = frame.iloc[0]
+    if pd.isna(first["jaccard"]):
+        return text
+    return (
+        f"{text}\n\nBetween runs the lists of the {len(frame)} words agree with a mean Jaccard index of "
+        f"{number(first['jaccard'])}, against {number(first['jaccard_random'])} when every row moves as far in a "
+        f"random direction and {number(first['jaccard_permuted'])} when words of like exposure are permuted."
+    )
 
 
 def segments(tables: DriftTables) -> str:

@@ -48,7 +48,7 @@ def open_sources(places: Sequence[str | Path], *, at_least: int = 1) -> Opened:
         names = tuple(names_of(run.path for run in runs))
         opened = Opened(runs[0].trajectory, names[0], runs, names)
     else:
-        imported = import_checkpoints(places, resolve=find_embedded)
+        imported = import_checkpoints(places)
         shown = [snapshot.name for snapshot in imported.trajectory]
         is_half = any(kind in ("bfloat16", "float16") for kinds in imported.dtypes.values() for kind in kinds)
         title = " → ".join(shown if len(shown) <= 3 else (shown[0], f"{len(shown) - 2} more", shown[-1]))
