@@ -16,8 +16,7 @@ def main(run_dir: str, out: str) -> None:
     causes = toolkit.explain(run, "word_embeddings", last)
     (folder / "table.tex").write_text(causes.to_latex(index=False, float_format="%.3g", escape=True), encoding="utf-8")
 
-    null = toolkit.sign_noise(run, "word_embeddings", last)
-    toolkit.draw("exposure", run, folder / "figure.pdf", null=null)
+    toolkit.draw("exposure", run, folder / "figure.pdf", with_null=True)
     print(f"{folder / 'table.tex'} and {folder / 'figure.pdf'}")
 
 

@@ -11,6 +11,7 @@ import pandas as pd
 from toolkit.analysis.drift import measure_drift
 from toolkit.analysis.measures import MEASURES
 from toolkit.analysis.rows import measure_rows
+from toolkit.analysis.sign_noise import sign_noise
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.lookup import lookup
 from toolkit.reporting.drift_tables import DriftTables
@@ -28,6 +29,10 @@ STYLE = {
 }
 WIDTH = 3.5
 """Inches: one column of a paper in two columns."""
+
+FEWEST_IN_BIN = 5
+ROWS_IN_BIN = 30
+"""Rows per bin of exposure for which a figure draws the null."""
 
 KINDS = ("png", "svg", "pdf")
 METADATA: Mapping[str, dict[str, Any]] = {
@@ -61,14 +66,15 @@ def draw_parameters(source: Source) -> Any:
     return figure
 
 
-def draw_exposure(source: Source, parameter: str = "word_embeddings", null: pd.DataFrame | None = None) -> Any:
+def draw_exposure(source: Source, parameter: str = "word_embeddings", *, with_null: bool = False) -> Any:
     """‖Δ‖ of every row of a table at the last snapshot against the optimizer steps that showed it.
 
-    ``null``: a table of :func:`toolkit.sign_noise`; the band from its 2.5 to its 97.5 % quantile (median over rows of
-    like exposure) is what the same steps with random signs would have done. ValueError without exposure.
+    ``with_null``: also the median of :func:`toolkit.sign_noise`, what the same steps with random signs would have done,
+    over rows drawn evenly on the axis of steps; it needs a run. ValueError without exposure.
     """
     trajectory = trajectory_of(source)
-    rows = measure_rows(trajectory, parameter, trajectory.snapshots[-1].epoch, ("norm",))
+    epoch = trajectory.snapshots[-1].epoch
+    rows = measure_rows(trajectory, parameter, epoch, ("norm",))
     if rows["num_steps"].isna().all():
         raise ValueError(f"the exposure of {parameter} was not recorded: there is nothing to draw its drift against")
     figure, axes = _figure(2.8)
@@ -76,13 +82,14 @@ def draw_exposure(source: Source, parameter: str = "word_embeddings", null: pd.D
     unseen = rows[(rows["num_steps"] == 0) & (rows["norm"] > 0)]
     steps = seen["num_steps"].to_numpy(float)
     axes.plot(steps, seen["norm"], ".", color="0.6", markersize=1.5, rasterized=True, label=f"a row (n={len(seen):,})")
-    null = None if null is None else null[null["num_steps"] > 0]
-    if null is not None and len(null):
-        centres, band = _by_exposure(null["num_steps"], null[["null_q025", "null_median", "null_q975"]])
-        axes.fill_between(centres, band["null_q025"], band["null_q975"], color="#56B4E9", alpha=0.5, linewidth=0)
-        axes.plot(centres, band["null_median"], color="#0072B2", linestyle="--", label="same steps, random signs")
-    centres, medians = _by_exposure(seen["num_steps"], seen[["norm"]])
-    axes.plot(centres, medians["norm"], color="#D55E00", marker="o", markersize=3, linewidth=1.2, label="median")
+    centres, medians = _by_exposure(seen["num_steps"], seen["norm"])
+    axes.plot(centres, medians, color="#D55E00", marker="o", markersize=3, linewidth=1.2, label="median")
+    if with_null and len(seen):
+        drawn = seen.groupby(_bins(seen["num_steps"])).sample(frac=1, random_state=0)
+        drawn = drawn.groupby(_bins(drawn["num_steps"])).head(ROWS_IN_BIN)
+        null = sign_noise(source, parameter, epoch, drawn["row"].to_numpy(), num_coordinates=0)
+        centres, medians = _by_exposure(null["num_steps"], null["null_median"])
+        axes.plot(centres, medians, color="#0072B2", linestyle="--", label="same steps, random signs: median")
     if len(unseen):
         label = f"median of {len(unseen):,} rows never seen"
         axes.axhline(unseen["norm"].median(), **(REFERENCE | {"label": label}))
@@ -115,10 +122,10 @@ def draw_report(tables: DriftTables) -> dict[str, dict[str, bytes]]:
     """Every figure of a drift report that applies: name to format to the bytes of the image."""
     import matplotlib
 
-    source = tables.opened.trajectory
-    figures: dict[str, Callable[[], Any]] = {"parameters": lambda: draw_parameters(source)}
-    if tables.opened.is_run and "word_embeddings" in source.parameters and "sign_noise" in tables.frames:
-        figures["exposure"] = lambda: draw_exposure(source, null=tables.frames["sign_noise"])
+    opened = tables.opened
+    figures: dict[str, Callable[[], Any]] = {"parameters": lambda: draw_parameters(opened.trajectory)}
+    if "sign_noise" in tables.frames:
+        figures["exposure"] = lambda: draw_exposure(opened.runs[0], with_null=True)
     functional = tables.get("functional")
     if functional is not None and (functional["value"] != 0).any():
         figures["functional"] = lambda: draw_functional(functional)
@@ -156,12 +163,18 @@ def _figure(height: float) -> tuple[Any, Any]:
     return figure, axes
 
 
-def _by_exposure(steps: pd.Series, values: pd.DataFrame) -> tuple[Any, pd.DataFrame]:
-    """Medians of columns in bins of equal width in log₂ of the steps, with the bins' geometric centres."""
-    counts = steps.to_numpy(float)
-    bins = np.floor(2 * np.log2(np.maximum(counts, 1)))
-    medians = values.groupby(bins).median()
-    return pd.Series(counts).groupby(bins).agg(lambda x: np.exp(np.log(x).mean())).to_numpy(), medians
+def _bins(steps: pd.Series) -> Any:
+    """Bins of half an octave of optimizer steps."""
+    return np.floor(2 * np.log2(np.maximum(steps.to_numpy(float), 1)))
+
+
+def _by_exposure(steps: pd.Series, values: pd.Series) -> tuple[Any, Any]:
+    """The median of the values in each bin, and the bins' geometric centres; bins of too few rows show no trend."""
+    bins = pd.Series(_bins(steps))
+    sizes = bins.map(bins.value_counts()).to_numpy()
+    kept = sizes >= min(FEWEST_IN_BIN, sizes.max(initial=0))
+    logarithms = pd.Series(np.log(steps.to_numpy(float)))[kept].groupby(bins[kept]).mean()
+    return np.exp(logarithms.to_numpy()), pd.Series(values.to_numpy())[kept].groupby(bins[kept]).median().to_numpy()
 
 
 def _x_ticks(axes: Any, source: Source, epochs: pd.Series) -> None:
