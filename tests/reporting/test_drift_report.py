@@ -16,6 +16,9 @@ from safetensors.numpy import load_file, save_file
 import toolkit
 from toolkit.cli import main
 from toolkit.config import RunConfig
+from toolkit.reporting.drift_tables import DriftTables
+from toolkit.reporting.drift_text import neighbours
+from toolkit.reporting.sources import open_sources
 
 ROOT = Path(__file__).parents[2]
 
@@ -139,6 +142,49 @@ def test_drawings(runs: list[toolkit.Run], tmp_path: Path) -> None:
         toolkit.draw("exposre", runs[0], tmp_path / "x.png")
     with pytest.raises(ValueError, match="unknown suffix"):
         toolkit.draw("exposure", runs[0], tmp_path / "x.docx")
+
+
+def test_runs_that_are_no_seeds_of_one_regime_are_refused(runs: list[toolkit.Run], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"is no other seed of .*: it differs in freeze"):
+        toolkit.write_drift_report([runs[0].path, runs[2].path], tmp_path / "out")
+    with pytest.raises(ValueError, match="no row of word_embeddings that training showed has moved"):
+        toolkit.draw("exposure", runs[2], tmp_path / "x.png")
+
+
+def test_findings_follow_the_change(tiny_model: Callable[[str], Path], tmp_path: Path) -> None:
+    """One number added to every coordinate of a row is what LayerNorm takes away; what was 0 before has no share."""
+    folder = tiny_model("bert")
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        tensors = load_file(folder / "model.safetensors")
+        for key in tensors:
+            if key.endswith("word_embeddings.weight") and name == "b":
+                tensors[key][9] += 0.1
+            if key.endswith("embeddings.LayerNorm.bias"):
+                tensors[key][:] = 0.25 * (name == "b")
+        save_file(tensors, tmp_path / name / "model.safetensors")
+        for file in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+            (tmp_path / name / file).write_bytes((folder / file).read_bytes())
+    text = toolkit.write_drift_report([tmp_path / "a", tmp_path / "b"], tmp_path / "out").read_text()
+    assert re.search(r"LayerNorm takes away 100(\.0)? % of the squared drift", text)
+    assert "LayerNorm.bias by 1.00 weight units (it was 0 before)" in text  # 0.25 in each of 16 entries
+
+
+def test_an_empty_list_of_words_is_said_as_what_it_is(runs: list[toolkit.Run]) -> None:
+    opened = open_sources([runs[2].path])
+    tables = DriftTables(opened, {"neighbours": toolkit.most_changed(runs[2], 2)})
+    assert neighbours(tables).startswith("No word lost more of its neighbours than if every row had moved as far")
+
+
+def test_imported_checkpoints_are_a_source(tiny_model: Callable[[str], Path]) -> None:
+    imported = toolkit.import_checkpoints([tiny_model("bert"), tiny_model("bert")])
+    drift = toolkit.measure_drift(imported, ("norm",))
+    assert (drift["value"].dropna() >= 0).all()
+    assert len(repr(imported)) < 2000
+    with pytest.raises(ValueError, match="expected a run, its path, a trajectory or imported checkpoints; got list"):
+        toolkit.measure_drift([1, 2])
+    with pytest.raises(ValueError, match="an epoch is a number"):
+        toolkit.measure_rows(imported, "word_embeddings", "1")
 
 
 def test_every_public_name_is_there() -> None:

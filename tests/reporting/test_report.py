@@ -40,7 +40,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_every_file_is_there_and_valid(runs):
     report = write_report(runs, "out")
     assert report == Path("out/report.md")
-    names = {f"figures/{name}.{kind}" for name in FIGURES for kind in ("png", "svg")}
+    names = {f"figures/{name}.{kind}" for name in FIGURES for kind in ("png", "svg", "pdf")}
     assert set(contents(Path("out"))) == {"report.md", *names, *(f"tables/{name}.csv" for name in TABLES)}
     for name in FIGURES:
         with Image.open(f"out/figures/{name}.png") as image:

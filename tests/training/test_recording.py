@@ -158,6 +158,45 @@ def test_a_recomputed_pass_counts_once(way: str, tiny_model: Any, tmp_path: Path
     assert totals(run, "word_embeddings") == dict(count(model, 2 * [batch])["word_embeddings"])
 
 
+@pytest.mark.parametrize("name", ["SGD", "RMSprop", "Adafactor", "Adam"])
+def test_no_optimizer_stops_the_training(name: str, tiny_model: Any, tmp_path: Path) -> None:
+    """Another optimizer's settings are of other kinds; its run is recorded, and only the replay is refused."""
+    model, tokenizer = load(tiny_model("bert"))
+    optimizer = getattr(torch.optim, name)(model.parameters(), lr=1e-2)
+    model.train()
+    recording = toolkit.record(model, tmp_path / "run")
+    recording.snapshot(epoch=0, step=0)
+    for _ in range(2):
+        model(**encode(tokenizer, TEXTS)).logits.sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    recording.snapshot(epoch=1, step=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run = recording.finish()
+    assert run.optimizer_log is not None
+    assert run.optimizer_log.algorithm == f"torch.optim.{name}"
+    assert run.optimizer_log.learning_rates.tolist() == [1e-2, 1e-2]
+    with pytest.raises(
+        ValueError, match=rf"only torch\.optim\.AdamW can be replayed; this run used torch\.optim\.{name}"
+    ):
+        toolkit.explain(run, "word_embeddings", 1)
+
+
+def test_training_in_eval_mode_is_noticed(tiny_model: Any, tmp_path: Path) -> None:
+    model, tokenizer = load(tiny_model("bert"))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    model.eval()
+    recording = toolkit.record(model, tmp_path / "run")
+    recording.snapshot(epoch=0, step=0)
+    model(**encode(tokenizer, TEXTS)).logits.sum().backward()
+    optimizer.step()
+    recording.snapshot(epoch=1, step=1)
+    with pytest.warns(UserWarning, match=r"no forward pass in training mode was seen: call model\.train\(\)"):
+        run = recording.finish()
+    assert run.trajectory.exposure is None
+
+
 def test_half_precision_is_refused_unless_asked_for(tiny_model: Any, tmp_path: Path) -> None:
     model = load(tiny_model("bert"))[0].to(torch.bfloat16)
     with pytest.raises(ValueError, match="bfloat16, where most small updates are rounded away"):

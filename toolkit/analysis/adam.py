@@ -16,18 +16,16 @@ from toolkit.analysis.measures import Array
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.lookup import unknown
 from toolkit.snapshots.optimizer_log import OptimizerLog
-from toolkit.snapshots.snapshot import Trajectory
-from toolkit.snapshots.store import Run, Source, open_run
+from toolkit.snapshots.store import Source, run_of
 
 Float32 = NDArray[np.float32]
 
 
 def resolve_log(source: Source, log: OptimizerLog | None) -> OptimizerLog:
     """The optimizer log given, or else that of the run; ValueError when there is none, or it is not of AdamW."""
-    if log is None and isinstance(source, Trajectory):
-        raise ValueError("a trajectory has no optimizer log: pass the run, or log=run.optimizer_log beside it")
     if log is None:
-        run = source if isinstance(source, Run) else open_run(source)  # type: ignore[arg-type]
+        if (run := run_of(source)) is None:
+            raise ValueError("a trajectory has no optimizer log: pass the run, or log=run.optimizer_log beside it")
         log = run.optimizer_log
         if log is None:
             raise ValueError(f"{run.path} has no optimizer.json: why rows moved cannot be told without it")

@@ -19,7 +19,7 @@ from toolkit.analysis.measures import Array
 from toolkit.analysis.strata import assign_strata, count_rows
 from toolkit.analysis.updates import changes
 from toolkit.snapshots.snapshot import Trajectory
-from toolkit.snapshots.store import Run, Source, trajectory_of
+from toolkit.snapshots.store import Source, run_of, trajectory_of
 
 COLUMNS = (
     "epoch",
@@ -87,6 +87,8 @@ def measure_agreement(
 
     ValueError for fewer than two runs, and for runs that did not start from the same parameter and vocabulary.
     """
+    if not isinstance(sources, list | tuple):
+        raise ValueError(f"agreement is between runs: pass a list of at least 2, not a {type(sources).__name__}")
     if len(sources) < 2:
         raise ValueError(f"agreement is between runs: at least 2 are needed, got {len(sources)}")
     trajectories = [trajectory_of(source) for source in sources]
@@ -193,8 +195,5 @@ def _check_comparable(
 
 def _name(source: Source, index: int) -> str:
     """What to call a run: its folder, or its place among the sources."""
-    if isinstance(source, Trajectory):
-        return f"run {index}"
-    from pathlib import Path
-
-    return source.path.name if isinstance(source, Run) else Path(source).name
+    run = run_of(source)
+    return f"run {index}" if run is None else run.path.name

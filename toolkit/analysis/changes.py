@@ -166,7 +166,7 @@ def _note(found: Survey, kind: Kind) -> str:
 
 
 def _gauges(offsets: Mapping[str, tuple[Array, Array]]) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Tables whose common offsets add up to 0, so that no behaviour shows them (SCIENCE.md, gauge), and what to say.
+    """Tables whose common offsets add up to 0, so that no behaviour shows them, and what to say.
 
     ``offsets``: per table that moved as a whole, the vector and how far rounding may have moved it, (columns,) each.
     """

@@ -60,7 +60,7 @@ def functional_drift(
     rows`` ([CLS] and position 0), of which nothing can say whether the word or the position moved. v(S) is the
     functional drift when the components in S are from the epoch and the rest from the reference; the Shapley values add
     up to the drift of the output and can be negative. A component that the model lacks has no line. One
-    NaN and a note where a projection stands before LayerNorm. SCIENCE.md, section 2.
+    NaN and a note where a projection stands before LayerNorm. The split is ours; Shapley 1953.
 
     ``eps``: the embedding LayerNorm's; None takes the run's own (1e-12, BERT's, where it is not known). ``epoch``: None
     for every snapshot. More than ``max_combinations`` combinations are sampled with ``seed``; ``sample`` says how. A

@@ -1,7 +1,7 @@
 """A trajectory in, the part of its tables' drift that no behaviour can show out, and the drift that is left.
 
 The embedding output LayerNorm(w_i + p_j + s_k) sees neither an offset moved from one table to another nor what
-LayerNorm takes away. SCIENCE.md, section 2, states what is invisible; the formulas are this project's.
+LayerNorm takes away. The formulas are this project's.
 """
 
 import math
@@ -43,7 +43,7 @@ def fix_gauge(tables: Mapping[str, Array], corpus: ReferenceCorpus) -> FixedGaug
     """Π on each row of (rows, hidden) tables, then their means over the corpus taken out.
 
     Where rows are inseparable ([CLS] and position 0) the word row first takes over what the position row has beyond a
-    mean position, so that the pair is one row. Without inseparable rows this is SCIENCE.md's W', P', S', m.
+    mean position, so that the pair is one row. Without inseparable rows this is plain centring of each table.
     """
     centre = measure_centres([Snapshot(0, 0, tables)], corpus)[0]
     fixed = {}
@@ -56,7 +56,7 @@ def fix_gauge(tables: Mapping[str, Array], corpus: ReferenceCorpus) -> FixedGaug
 
 
 def gauge_share(reference: Mapping[str, Array], current: Mapping[str, Array], corpus: ReferenceCorpus) -> float:
-    """Share, 0 to 1, of the squared drift after Π that offsets between the tables explain (SCIENCE.md, section 2).
+    """Share, 0 to 1, of the squared drift after Π that offsets between the tables explain (ours).
 
     1 - [Σf‖Δw'‖² + Σq‖Δp'‖² + Σg‖Δs'‖² + ‖Δm‖²/3] / [Σf‖Δw‖² + Σq‖Δp‖² + Σg‖Δs‖²], /2 with two tables. The first
     bracket is the least drift to any state that only offsets tell from the current one. NaN with one table, or when Π

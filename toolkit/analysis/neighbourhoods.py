@@ -2,7 +2,7 @@
 
 Neighbours are the k rows of highest cosine, the row itself left out by its id, so that duplicates stay. Rows that are 0
 in either version have no direction and are left out. ``is_centred`` first takes each version's mean row (over all rows)
-away: a common mean brings all rows near one another, and a shift of all rows is no change of the model (SCIENCE.md).
+away: a common mean brings all rows near one another, and a shift of all rows is no change of the model.
 """
 
 from dataclasses import dataclass

@@ -7,7 +7,7 @@ changes nothing. A statement that holds only for one of the two is about the off
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -140,7 +140,7 @@ def most_changed(
     the size of similarity_change. ValueError for another order or fewer than two draws.
     """
     lookup(ORDERS, order, "order")
-    sources = [source] if isinstance(source, Source) else list(source)
+    sources = cast(list[Source], list(source) if isinstance(source, list | tuple) else [source])
     found = _find_all(sources, epoch, k, seed, num_draws, reference_epoch, is_centred)
     table = choose(found, num, order)
     described = _describe(trajectory_of(sources[0]), table["row"].to_numpy(), 0)

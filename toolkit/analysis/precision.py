@@ -14,8 +14,7 @@ from toolkit.analysis.blocks import iterate_blocks
 from toolkit.analysis.measures import Array
 from toolkit.lookup import lookup
 from toolkit.snapshots.optimizer_log import OptimizerLog
-from toolkit.snapshots.snapshot import Trajectory
-from toolkit.snapshots.store import Run, Source, open_run, trajectory_of
+from toolkit.snapshots.store import Source, run_of, trajectory_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +118,8 @@ def guard_precision(
     weights have half precision, of which "no drift" is never a finding.
     """
     trajectory = trajectory_of(source)
-    if log is None and not isinstance(source, Trajectory):
-        log = (source if isinstance(source, Run) else open_run(source)).optimizer_log
+    if log is None and (run := run_of(source)) is not None:
+        log = run.optimizer_log
     first, last = trajectory.at(0), trajectory.at(epoch)
     lines = []
     for parameter in trajectory.parameters:

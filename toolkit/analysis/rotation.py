@@ -32,7 +32,7 @@ def rotation_null(num_rows: int, num_columns: int) -> float:
     """Share of a small isotropic Gaussian change that the best orthogonal map explains, though nothing was rotated.
 
     The maps near the identity are E⁰A with A skew; with r = min(n, p) independent rows they span r·p - r(r + 1)/2 of
-    the n·p directions of Δ. Ours; (p - 1)/(2n) for n ≥ p. A test holds it to SCIENCE.md's measured values.
+    the n·p directions of Δ. Ours; (p - 1)/(2n) for n ≥ p. A test holds it to simulated values.
     """
     rank = min(num_rows, num_columns)
     return rank * (num_columns - (rank + 1) / 2) / (num_rows * num_columns)

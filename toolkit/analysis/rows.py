@@ -163,10 +163,11 @@ def _part(snapshot: Snapshot, parameter: str, rows: slice) -> Snapshot:
 
 def _path(trajectory: Trajectory, reference_epoch: float, epoch: float) -> list[Snapshot]:
     """The reference, the ends of epochs in between (so that runs with snapshots within epochs compare), the epoch."""
+    first, last = trajectory.at(reference_epoch), trajectory.at(epoch)
     low, high = sorted((reference_epoch, epoch))
     between = [snapshot for snapshot in trajectory if snapshot.is_epoch_end and low < snapshot.epoch < high]
     ordered = between if reference_epoch <= epoch else between[::-1]
-    return [trajectory.at(reference_epoch), *ordered, trajectory.at(epoch)]
+    return [first, *ordered, last]
 
 
 def _wanted(trajectory: Trajectory, epochs: Iterable[float] | None) -> list[Snapshot]:

@@ -135,6 +135,8 @@ def _choose(trajectory: Trajectory, parameter: str, rows: Sequence[int] | Rows |
     """The rows asked for, checked; by default at most SAMPLED_ROWS of each stratum, ascending."""
     num_rows = count_rows(trajectory, parameter)
     if rows is not None:
+        if not np.issubdtype(np.asarray(rows).dtype, np.integer):
+            raise ValueError("rows are row numbers: take them from the column row of toolkit.measure_rows")
         chosen = np.asarray(rows, dtype=np.int64).reshape(-1)
         if chosen.size and (chosen.min() < 0 or chosen.max() >= num_rows):
             raise ValueError(f"{parameter} has rows 0 to {num_rows - 1}; asked for {chosen.min()} to {chosen.max()}")

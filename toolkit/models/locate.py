@@ -36,6 +36,8 @@ def locate_embeddings(model: nn.Module) -> Embeddings:
     It is found by ``config.model_type`` and by its parameter names, so that heads, wrappers of several processes and
     sentence-transformers around it do not matter.
     """
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"expected a torch.nn.Module, the model itself; got {type(model).__name__}")
     found = list(_backbones(model))
     if not found:
         supported = ", ".join(t for family in FAMILIES.values() for t in family.model_types)

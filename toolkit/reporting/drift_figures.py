@@ -1,6 +1,5 @@
 """Tables of one trajectory in, the figures of its drift report out; also ``toolkit.draw`` for a figure of a paper."""
 
-import io
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,36 +14,20 @@ from toolkit.analysis.sign_noise import sign_noise
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.lookup import lookup
 from toolkit.reporting.drift_tables import DriftTables
+from toolkit.reporting.images import COLUMN, KINDS, Images, image_of, render, styled
 from toolkit.reporting.panels import REFERENCE, line_style, set_log
 from toolkit.snapshots import files
 from toolkit.snapshots.store import Source, trajectory_of
 
-STYLE = {
-    "font.size": 8,
-    "axes.titlesize": 8,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "toolkit",
-    "axes.linewidth": 0.6,
-    "pdf.fonttype": 42,  # text stays text: publishers refuse Type 3 fonts
-}
-WIDTH = 3.5
-"""Inches: one column of a paper in two columns."""
-
+NOTHING = 1e-20
+"""A functional drift below this is what rounding leaves of 0."""
 FEWEST_IN_BIN = 5
 ROWS_IN_BIN = 30
 """Rows per bin of exposure for which a figure draws the null."""
 
-KINDS = ("png", "svg", "pdf")
-METADATA: Mapping[str, dict[str, Any]] = {
-    "png": {"Software": None},
-    "svg": {"Date": None},
-    "pdf": {"CreationDate": None, "Producer": None, "Creator": None},
-}
-"""What would make equal figures differ in their bytes."""
-
 
 def draw_parameters(source: Source) -> Any:
-    """Relative drift of each whole embedding parameter at every snapshot, as a matplotlib Figure."""
+    """Relative drift of each whole embedding parameter at every snapshot, as a Figure; None when nothing moved."""
     from matplotlib.ticker import LogLocator
 
     drift = measure_drift(source, ("relative",))
@@ -54,11 +37,15 @@ def draw_parameters(source: Source) -> Any:
         lines = whole[(whole["parameter"] == name) & (whole["value"] > 0)]
         if len(lines):
             axes.plot(lines["epoch"], 100 * lines["value"], label=name, **line_style(i))
-    still = [name for name in whole["parameter"].unique() if not whole.loc[whole["parameter"] == name, "value"].any()]
-    if still:
-        axes.plot([], [], " ", label=f"exactly 0: {', '.join(still)}")
+    for name, values in whole.groupby("parameter", sort=False)["value"]:
+        if (values == 0).all():
+            axes.plot([], [], " ", label=f"{name}: exactly 0")
+        elif values.isna().all():
+            axes.plot([], [], " ", label=f"{name}: was 0 before")
     axes.set(xlabel="epoch", ylabel="relative drift ‖Δ‖ / ‖E⁰‖ (%)", yscale="log")
     _x_ticks(axes, source, whole["epoch"])
+    if not (whole["value"] > 0).any():
+        return None
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.yaxis.set_minor_formatter(lambda value, _: "")
@@ -80,6 +67,8 @@ def draw_exposure(source: Source, parameter: str = "word_embeddings", *, with_nu
     figure, axes = _figure(2.8)
     seen = rows[(rows["num_steps"] > 0) & (rows["norm"] > 0)]
     unseen = rows[(rows["num_steps"] == 0) & (rows["norm"] > 0)]
+    if seen.empty:
+        raise ValueError(f"no row of {parameter} that training showed has moved: there is nothing to draw")
     steps = seen["num_steps"].to_numpy(float)
     axes.plot(steps, seen["norm"], ".", color="0.6", markersize=1.5, rasterized=True, label=f"a row (n={len(seen):,})")
     centres, medians = _by_exposure(seen["num_steps"], seen["norm"])
@@ -95,6 +84,7 @@ def draw_exposure(source: Source, parameter: str = "word_embeddings", *, with_nu
         axes.axhline(unseen["norm"].median(), **(REFERENCE | {"label": label}))
     axes.set(xlabel="optimizer steps that showed the row", ylabel=f"‖Δ‖ ({MEASURES['norm'].unit})", xscale="log")
     set_log(axes.yaxis, pd.concat([seen["norm"], unseen["norm"]]))
+    axes.xaxis.set_minor_formatter(lambda value, _: "")
     axes.legend(fontsize=6, frameon=False, loc="lower right")
     return figure
 
@@ -118,46 +108,37 @@ DRAWINGS: Mapping[str, Callable[..., Any]] = {"parameters": draw_parameters, "ex
 """Figures of one run or trajectory, by name."""
 
 
-def draw_report(tables: DriftTables) -> dict[str, dict[str, bytes]]:
+def draw_report(tables: DriftTables) -> Images:
     """Every figure of a drift report that applies: name to format to the bytes of the image."""
-    import matplotlib
-
     opened = tables.opened
     figures: dict[str, Callable[[], Any]] = {"parameters": lambda: draw_parameters(opened.trajectory)}
-    if "sign_noise" in tables.frames:
+    noise = tables.get("sign_noise")
+    if noise is not None and ((noise["num_steps"] > 0) & (noise["drift"] > 0)).any():
         figures["exposure"] = lambda: draw_exposure(opened.runs[0], with_null=True)
     functional = tables.get("functional")
-    if functional is not None and (functional["value"] != 0).any():
+    if functional is not None and functional["value"].max() > NOTHING:
         figures["functional"] = lambda: draw_functional(functional)
-    with matplotlib.rc_context(STYLE):
-        drawn = {name: make() for name, make in figures.items()}
-        return {name: {kind: image_of(figure, kind) for kind in KINDS} for name, figure in drawn.items()}
+    return render(figures)
 
 
 def draw(name: str, source: Source, path: str | Path, **options: Any) -> Path:
     """Draw one of DRAWINGS and save it; the suffix of ``path`` (.pdf, .svg or .png) says in which format."""
-    import matplotlib
-
     path = Path(path)
     drawing = lookup(DRAWINGS, name, "figure")
     kind = path.suffix.removeprefix(".").lower()
     lookup({known: known for known in KINDS}, kind, "suffix of a figure")
-    with matplotlib.rc_context(STYLE):
-        files.write_bytes(path, image_of(drawing(source, **options), kind))
+    with styled():
+        figure = drawing(source, **options)
+        if figure is None:
+            raise ValueError(f"the figure {name!r} does not apply: nothing moved")
+        files.write_bytes(path, image_of(figure, kind))
     return path
-
-
-def image_of(figure: Any, kind: str) -> bytes:
-    """The bytes of a figure in one of KINDS; equal figures give equal bytes."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format=kind, dpi=200, metadata=METADATA[kind])
-    return buffer.getvalue()
 
 
 def _figure(height: float) -> tuple[Any, Any]:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    figure = Figure(figsize=(COLUMN, height), layout="constrained")
     axes = figure.add_subplot()
     axes.spines[["top", "right"]].set_visible(False)
     return figure, axes

@@ -1,15 +1,20 @@
 """The tables of a drift report in, its main findings out: plain sentences, each number taken from a table below."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from toolkit.analysis.changes import NOT_APPLICABLE
+from toolkit.analysis.drift import WHOLE
 from toolkit.analysis.strata import BY_STEPS
+from toolkit.families import TABLES
 from toolkit.reporting import markdown
 from toolkit.reporting.drift_tables import DriftTables, lines_of
 from toolkit.reporting.markdown import number
 
-NEAR_NOISE = 2.0
-"""Below this median ratio of drift to its null a report warns that length says little (ours)."""
+FEWEST_ROWS = 10
+"""A finding speaks of strata of which at least so many rows were sampled."""
 
 
 def drift_findings(tables: DriftTables) -> list[str]:
@@ -25,7 +30,7 @@ def _what(tables: DriftTables) -> str:
     lines = [line for line in frame.to_dict("records") if line["kind"] != NOT_APPLICABLE]
     still = [line["parameter"] for line in lines if line["kind"] == "identical"]
     moved = [
-        f"{markdown.escape(line['parameter'])} by {number(100 * line['relative_drift'])} %"
+        f"{markdown.escape(line['parameter'])} by {_size(tables, line)}"
         + ("" if line["kind"] == "general" else f" ({markdown.escape(line['kind'])})")
         for line in lines
         if line["kind"] != "identical"
@@ -36,6 +41,15 @@ def _what(tables: DriftTables) -> str:
     if still:
         text += f" Not one bit of {markdown.listing([markdown.escape(name) for name in still])} changed."
     return text
+
+
+def _size(tables: DriftTables, line: Mapping[Any, Any]) -> str:
+    """The relative drift, or where the parameter was 0 before the absolute one."""
+    if not np.isnan(line["relative_drift"]):
+        return f"{number(100 * line['relative_drift'])} %"
+    where = {"parameter": line["parameter"], "stratum": WHOLE, "measure": "norm", "statistic": "value"}
+    norms = lines_of(tables.get("drift"), epoch=tables.epoch, **where)["value"]
+    return f"{number(float(norms.iloc[0]))} weight units (it was 0 before)"
 
 
 def _unseen(tables: DriftTables) -> str:
@@ -55,32 +69,39 @@ def _against_noise(tables: DriftTables) -> str:
     frame = tables.get("sign_noise")
     if frame is None:
         return ""
-    seen = frame[frame["num_steps"] > 0]
-    seen = seen[seen["stratum"].astype(str).isin(BY_STEPS)]
-    medians = seen.groupby(seen["stratum"].astype(str))["ratio"].median()
-    if medians.empty:
+    seen = frame[(frame["num_steps"] > 0) & frame["stratum"].astype(str).isin(BY_STEPS)]
+    groups = {name: rows for name, rows in seen.groupby(seen["stratum"].astype(str)) if len(rows) >= FEWEST_ROWS}
+    names = [name for name in BY_STEPS if name in groups]
+    if not names:
         return ""
-    names = [name for name in BY_STEPS if name in medians.index]
-    shown = markdown.listing([f"{number(medians[name])} ({markdown.escape(name)})" for name in names])
-    if medians.max() >= NEAR_NOISE:
-        return (
-            f"Median ratio of a word's drift to that of the same steps and gradient sizes with random signs: {shown}."
-        )
+    medians = markdown.listing([f"{number(groups[n]['ratio'].median())} ({markdown.escape(n)})" for n in names])
+    shares = [100 * (groups[n]["drift"] > groups[n]["null_q975"]).mean() for n in names]
+    beyond = markdown.listing([f"{number(share, 2)} %" for share in shares])
     return (
-        "The same steps and gradient sizes with random signs would have moved words about as far as this: median ratio "
-        f"of the drift to that null {shown}. The length of a drift alone is then weak evidence of learning; its "
-        "direction (update spectrum, agreement of seeds) says more."
+        "Beside gradients of the same sizes at the same steps with random signs, words drifted in the median this many "
+        f"times as far: {medians}. Beyond that null's 97.5 % quantile lie {beyond} of the sampled words (2.5 % by "
+        "chance). Read both, how far and how surely, and the direction too (update spectrum, agreement of seeds)."
     )
 
 
 def _gauge(tables: DriftTables) -> str:
-    frame = lines_of(tables.get("gauge"), epoch=tables.epoch, quantity="gauge_share")
-    if frame.empty or np.isnan(frame["value"].iloc[0]):
+    frame = lines_of(tables.get("gauge"), epoch=tables.epoch)
+    frame = frame[frame["parameter"].isin([*TABLES, "all tables"])] if len(frame) else frame
+    if frame.empty:
         return ""
-    share = number(100 * frame["value"].iloc[0])
+    raw, after = (float((frame.loc[frame["quantity"] == q, "value"] ** 2).sum()) for q in ("raw_drift", "pi_drift"))
+    if not raw > 0:
+        return ""
+    text = (
+        f"LayerNorm takes away {number(100 * (1 - after / raw))} % of the squared drift of the tables (mean over "
+        "tokens) before anything can see it"
+    )
+    share = frame.loc[frame["quantity"] == "gauge_share", "value"]
+    if share.empty or np.isnan(share.iloc[0]):
+        return text + "."
     return (
-        f"{share} % of the squared drift of the tables is an offset moved between them (gauge share): no output of "
-        "the model could show it."
+        f"{text}; of what is left, {number(100 * share.iloc[0])} % is an offset moved between tables (gauge share), "
+        "which no output of the model can show either."
     )
 
 

@@ -10,10 +10,11 @@ from rich.table import Table
 
 from toolkit.analysis.changes import NOT_APPLICABLE
 from toolkit.reporting import markdown
-from toolkit.reporting.drift_figures import KINDS, draw_report
+from toolkit.reporting.drift_figures import draw_report
 from toolkit.reporting.drift_findings import drift_findings
 from toolkit.reporting.drift_tables import DriftTables, collect
 from toolkit.reporting.drift_text import sections
+from toolkit.reporting.images import write_images
 from toolkit.reporting.naming import shown_command, shown_path
 from toolkit.reporting.sources import Opened, open_sources
 from toolkit.snapshots import files
@@ -57,13 +58,10 @@ def write_drift_report(places: Sequence[str | Path], out: str | Path, *, title: 
         tables = collect(opened, lambda name: progress.update(task, description=f"computing {name.replace('_', ' ')}"))
     drawn = draw_report(tables)
     text = _render(tables, drawn, markdown.code_block([shown_command("drift", places, out, title)]), title)
-    for folder in (out / "tables", out / "figures"):
-        folder.mkdir(parents=True, exist_ok=True)
+    (out / "tables").mkdir(parents=True, exist_ok=True)
     for name, frame in tables.frames.items():
         files.write_text(out / "tables" / f"{name}.csv", frame.to_csv(index=False, lineterminator="\n"))
-    for name, images in drawn.items():
-        for kind in KINDS:
-            files.write_bytes(out / "figures" / f"{name}.{kind}", images[kind])
+    write_images(out / "figures", drawn)
     files.write_text(out / "report.md", text)
     return out / "report.md"
 

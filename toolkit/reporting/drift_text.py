@@ -256,14 +256,15 @@ def neighbours(tables: DriftTables) -> str:
     """The words whose neighbours changed most beyond chance, and how far the runs agree on them."""
     frame = tables.frames["neighbours"]
     if frame.empty:
-        return "No word's nearest neighbours changed."
+        return "No word lost more of its neighbours than if every row had moved as far in a random direction."
     header = ["rank", "token", "stratum", "steps", "neighbours kept (%)", "kept in a random direction (%)"]
     header += ["percentile among words of like exposure", "runs that list it"]
     rows: list[list[object]] = []
     for line in frame.head(NUM_WORDS).to_dict("records"):
         steps = None if pd.isna(line["num_steps"]) else float(line["num_steps"])
         kept = [100 * line["overlap"], 100 * line["random_overlap"], 100 * line["percentile"]]
-        rows.append([line["rank"], str(line["token"]), str(line["stratum"]), steps, *kept, int(line["num_runs"])])
+        token = str(line["token"]) or f"(row {line['row']})"
+        rows.append([line["rank"], token, str(line["stratum"]), steps, *kept, int(line["num_runs"])])
     text = markdown.table(header, rows)
     first = frame.iloc[0]
     if pd.isna(first["jaccard"]):

@@ -1,8 +1,8 @@
-"""Tables of a group of arms in, figures out, and their PNG and SVG bytes: the only file that draws."""
+"""Tables of a group of arms in, the figures of their report out."""
 
-import io
 import math
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -10,6 +10,7 @@ import pandas as pd
 from toolkit.analysis.measures import MEASURES
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.reporting.arms import Arm
+from toolkit.reporting.images import WIDTH, Images, render
 from toolkit.reporting.panels import (
     REFERENCE,
     draw_box,
@@ -25,34 +26,16 @@ from toolkit.reporting.panels import (
 )
 from toolkit.reporting.tables import GroupTables, ordered_strata
 
-STYLE = {"font.size": 8, "axes.titlesize": 8, "svg.fonttype": "none", "svg.hashsalt": "toolkit", "axes.linewidth": 0.6}
-WIDTH = 7.2
-"""Inches: the text width of a paper in one column."""
 
-
-def draw(tables: GroupTables) -> dict[str, tuple[bytes, bytes]]:
-    """Every figure that applies to a group, by name, as the bytes of a PNG and an SVG; equal input, equal bytes."""
-    import matplotlib
-
+def draw(tables: GroupTables) -> Images:
+    """Every figure that applies to a group, by name, as images; equal input, equal bytes."""
     figures = {
         "scores_over_epochs": scores_over_epochs,
         "drift_over_epochs": drift_over_epochs,
         "word_drift_by_exposure": word_drift_by_exposure,
         "position_drift": position_drift,
     }
-    # The defaults, so that nobody's matplotlibrc changes a figure; the backend stays untouched, since none is used.
-    defaults = {key: value for key, value in matplotlib.rcParamsDefault.items() if key != "backend"}
-    with matplotlib.rc_context(defaults | STYLE):
-        drawn = {name: make(tables) for name, make in figures.items()}
-        return {name: (_bytes(figure, "png"), _bytes(figure, "svg")) for name, figure in drawn.items() if figure}
-
-
-def _bytes(figure: Any, kind: str) -> bytes:
-    buffer = io.BytesIO()
-    metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
-    figure.savefig(buffer, format=kind, dpi=200, metadata=metadata)
-    figure.set_layout_engine("none")  # what the first kind was laid out to holds for the second
-    return buffer.getvalue()
+    return render({name: partial(make, tables) for name, make in figures.items()})
 
 
 def _legend(figure: Any, arms: Sequence[Arm], extra: Iterable[Any] = ()) -> None:

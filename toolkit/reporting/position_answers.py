@@ -16,7 +16,7 @@ def answers(tables: PositionTables) -> list[str]:
     lines = [
         f"Does the table carry the waves of the sinusoid of its shape? Verdict: {sinusoid.answer}. Line match: "
         f"{_end(sinusoid.reason)}",
-        "Is it made of waves in quadrature, as sine and cosine are, at frequencies of its own? Verdict: "
+        "Is it made of a few waves in quadrature at frequencies of its own (the sinusoid has too many)? Verdict: "
         f"{own.answer}. Share of power on circles: {_end(own.reason)}",
     ]
     waves = tables.waves[tables.waves["is_wave"]].sort_values("period")

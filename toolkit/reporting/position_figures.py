@@ -1,12 +1,12 @@
-"""The tables of the positions page in, its figures out, as the bytes of PNGs and SVGs. Draws, as figures.py does."""
+"""The tables of the positions page in, its figures out."""
 
-import io
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from toolkit.reporting.figures import STYLE, WIDTH
+from toolkit.reporting.images import WIDTH, Images, render
 from toolkit.reporting.panels import COLOURS, REFERENCE, plain
 from toolkit.reporting.position_tables import LEARNED, PositionTables
 
@@ -29,10 +29,8 @@ NAMES = {
 SHOWN_WAVES = 6
 
 
-def draw_positions(tables: PositionTables) -> dict[str, tuple[bytes, bytes]]:
-    """Every figure that applies, by name, as the bytes of a PNG and an SVG; equal input, equal bytes."""
-    import matplotlib
-
+def draw_positions(tables: PositionTables) -> Images:
+    """Every figure that applies, by name, as images; equal input, equal bytes."""
     figures = {
         "waves": waves,
         "resemblance": resemblance,
@@ -41,19 +39,7 @@ def draw_positions(tables: PositionTables) -> dict[str, tuple[bytes, bytes]]:
         "norms_and_steps": norms_and_steps,
         "dct_spectrum": dct_spectrum,
     }
-    # The defaults, so that nobody's matplotlibrc changes a figure; the backend stays untouched, since none is used.
-    defaults = {key: value for key, value in matplotlib.rcParamsDefault.items() if key != "backend"}
-    with matplotlib.rc_context(defaults | STYLE):
-        drawn = {name: make(tables) for name, make in figures.items()}
-        return {name: (_bytes(figure, "png"), _bytes(figure, "svg")) for name, figure in drawn.items() if figure}
-
-
-def _bytes(figure: Any, kind: str) -> bytes:
-    buffer = io.BytesIO()
-    metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
-    figure.savefig(buffer, format=kind, dpi=200, metadata=metadata)
-    figure.set_layout_engine("none")  # what the first kind was laid out to holds for the second
-    return buffer.getvalue()
+    return render({name: partial(make, tables) for name, make in figures.items()})
 
 
 def _new(height: float) -> Any:

@@ -1,6 +1,5 @@
 """A trajectory in, the page on its positions out: report.md, figures as PNG and SVG, tables as CSV; or the terminal."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -8,6 +7,7 @@ import pandas as pd
 from toolkit.analysis.position_statistics import STATISTICS
 from toolkit.analysis.resemblance import NUM_DRAWS
 from toolkit.reporting import markdown
+from toolkit.reporting.images import write_images
 from toolkit.reporting.position_answers import answers, caveats, standing_out
 from toolkit.reporting.position_figures import draw_positions
 from toolkit.reporting.position_tables import PositionTables, collect_positions
@@ -43,17 +43,16 @@ def write_position_report(
     position table or ``out`` is a file.
     """
     out = Path(out)
+    if default_length is not None and default_length < 1:
+        raise ValueError(f"the default length is a number of tokens, at least 1; got {default_length}")
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out.name} is a file where the report's folder should go: pass another --out")
     tables = collect_positions(source, default_length=default_length, seed=seed, num_draws=num_draws)
     drawn = draw_positions(tables)
-    for folder in (out / "tables", out / "figures"):
-        folder.mkdir(parents=True, exist_ok=True)
+    (out / "tables").mkdir(parents=True, exist_ok=True)
     for name, table in csv_tables(tables).items():
         files.write_text(out / "tables" / f"{name}.csv", table.to_csv(index=False, lineterminator="\n"))
-    for name, images in drawn.items():
-        for kind, image in zip(("png", "svg"), images, strict=True):
-            files.write_with(out / "figures" / f"{name}.{kind}", _writer(image))
+    write_images(out / "figures", drawn)
     files.write_text(out / "report.md", _render(tables, list(drawn), title, command))
     return out / "report.md"
 
@@ -92,18 +91,24 @@ def print_positions(
         console.print(f"- {escape(line)}", soft_wrap=True, highlight=False)
     for title, (header, rows) in {
         "Waves of the learned table": wave_rows(tables),
-        f"Positions 0 to {tables.num_positions - 1}": statistic_rows(tables.statistics),
+        f"Positions 0 to {tables.num_positions - 1}": _without_units(statistic_rows(tables.statistics)),
     }.items():
         shown = Table(title=title)
         for name in header:
             shown.add_column(escape(name), no_wrap=name == "statistic")
         for row in rows:
-            shown.add_row(*(escape(cell if isinstance(cell, str) else markdown.number(cell)) for cell in row))
+            shown.add_row(*(escape(cell if isinstance(cell, str) else markdown.number(cell, 2)) for cell in row))
         if rows:
             console.print(shown)
 
 
 Rows = tuple[list[str], list[list[object]]]
+
+
+def _without_units(rows: Rows) -> Rows:
+    """For a terminal of 80 columns; the report has them."""
+    header = ["statistic", "learned", "sinusoid", "Gaussian", "smooth", "shuffled"]
+    return header, [row[:-1] for row in rows[1]]
 
 
 def wave_rows(tables: PositionTables) -> Rows:
@@ -133,16 +138,13 @@ def statistic_rows(statistics: pd.DataFrame) -> Rows:
     ]
 
 
-def _writer(image: bytes) -> Callable[[Path], object]:
-    return lambda path: path.write_bytes(image)
-
-
 def _render(tables: PositionTables, drawn: list[str], title: str | None, command: str | None) -> str:
     name = tables.snapshot.name or f"epoch {tables.snapshot.epoch:g}"
     parts = [f"# {markdown.escape(title if title is not None else f'Learned positions: {name}')}", "## The answer"]
     parts.append("\n".join(f"- {markdown.escape(line)}" for line in answers(tables)))
     parts += _figures(drawn, "waves", "resemblance")
-    parts += ["## How to make this again", markdown.code_block([command])] if command else []
+    said = "Paths are relative to the directory in which the report was made; files from elsewhere go by name only."
+    parts += ["## How to make this again", markdown.code_block([command]), said] if command else []
     parts += ["## Waves", markdown.table(*wave_rows(tables))]
     parts += ["## What the rows are like", *_figures(drawn, "cosine_gram", "cosine_by_lag", "dct_spectrum")]
     for window, lines in tables.statistics.groupby("window", sort=False):

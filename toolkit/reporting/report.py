@@ -12,6 +12,7 @@ from toolkit.reporting import drift_sections, markdown, provenance, score_sectio
 from toolkit.reporting.arms import Group, arrange
 from toolkit.reporting.figures import draw
 from toolkit.reporting.findings import failed_runs, findings
+from toolkit.reporting.images import write_images
 from toolkit.reporting.naming import shown_path
 from toolkit.reporting.tables import GroupTables, collect, strata_table
 from toolkit.snapshots import files
@@ -31,20 +32,13 @@ def write_report(runs: Sequence[Run | str | Path], out: str | Path, *, title: st
     names = _file_names(groups)
     drawn = [draw(each) for each in tables]
     text = _render(tables, names, drawn, _commands(runs, groups, out, title), title)
-    for folder in (out / "tables", out / "figures"):
-        folder.mkdir(parents=True, exist_ok=True)
+    (out / "tables").mkdir(parents=True, exist_ok=True)
     for name, table in csv_tables(tables).items():
         files.write_text(out / "tables" / f"{name}.csv", table.to_csv(index=False, lineterminator="\n"))
     for prefix, figures in zip(names, drawn, strict=True):
-        for name, images in figures.items():
-            for kind, image in zip(("png", "svg"), images, strict=True):
-                files.write_with(out / "figures" / f"{prefix}{name}.{kind}", _writer(image))
+        write_images(out / "figures", figures, prefix)
     files.write_text(out / "report.md", text)
     return out / "report.md"
-
-
-def _writer(image: bytes) -> Any:
-    return lambda path: path.write_bytes(image)
 
 
 def _check_out(out: Path, groups: Sequence[Group]) -> None:

@@ -46,7 +46,9 @@ def open_sources(places: Sequence[str | Path], *, at_least: int = 1) -> Opened:
     if places and all(is_run_directory(place) for place in places):
         runs = tuple(open_run(place) for place in places)
         names = tuple(names_of(run.path for run in runs))
-        opened = Opened(runs[0].trajectory, names[0], runs, names)
+        _check_seeds(runs, names)
+        beside = f"beside it, for what needs several seeds: {', '.join(names[1:])}" if len(runs) > 1 else ""
+        opened = Opened(runs[0].trajectory, names[0], runs, names, (beside,) if beside else ())
     else:
         imported = import_checkpoints(places)
         shown = [snapshot.name for snapshot in imported.trajectory]
@@ -60,6 +62,26 @@ def open_sources(places: Sequence[str | Path], *, at_least: int = 1) -> Opened:
             "more checkpoints, or a run directory"
         )
     return opened
+
+
+def _check_seeds(runs: Sequence[Run], names: Sequence[str]) -> None:
+    """ValueError when a run differs from the first in more than its seed: their rows would not compare."""
+    first = runs[0]
+    for run, name in zip(runs[1:], names[1:], strict=True):
+        if run.is_recorded or first.is_recorded:
+            fields = [] if run.trajectory.parameters == first.trajectory.parameters else ["parameters"]
+        else:
+            fields = [
+                f for f in ("model", "task", "freeze", "init") if getattr(run.config, f) != getattr(first.config, f)
+            ]
+        shapes = [{k: v.shape for k, v in r.trajectory.snapshots[0].tensors.items()} for r in (first, run)]
+        if shapes[0] != shapes[1]:
+            fields.append("shapes")
+        if fields:
+            raise ValueError(
+                f"{name} is no other seed of {names[0]}: it differs in {' and '.join(fields)}; give runs of one model, "
+                "task and regime, or compare regimes with python -m toolkit report"
+            )
 
 
 def is_run_directory(place: str | Path) -> bool:

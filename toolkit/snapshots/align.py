@@ -104,6 +104,9 @@ class SelectedTensors(Mapping[str, np.ndarray]):
         tensor = self._tensors[name]
         return tensor if name != "word_embeddings" or self._rows is None else tensor[self._rows]
 
+    def __repr__(self) -> str:
+        return f"SelectedTensors({', '.join(self)})"
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._parameters)
 

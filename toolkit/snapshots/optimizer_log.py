@@ -1,7 +1,7 @@
 """What the optimizer did at each step in, optimizer.json out and back: enough to replay the update of any row."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,12 +45,12 @@ class OptimizerLog:
             "format": FORMAT,
             "algorithm": self.algorithm,
             "is_fused": self.is_fused,
-            "betas": list(self.betas),
-            "eps": self.eps,
+            "betas": _without_nan(self.betas),
+            "eps": _without_nan([self.eps])[0],
             "precision": self.precision,
             "weight_decay": dict(self.weight_decay),
-            "learning_rates": [None if np.isnan(x) else x for x in self.learning_rates.tolist()],
-            "head_learning_rates": [None if np.isnan(x) else x for x in self.head_learning_rates.tolist()],
+            "learning_rates": _without_nan(self.learning_rates.tolist()),
+            "head_learning_rates": _without_nan(self.head_learning_rates.tolist()),
             "clipping_factors": self.clipping_factors.tolist(),
         }
         return json.dumps(values) + "\n"
@@ -63,5 +63,11 @@ class OptimizerLog:
             raise ValueError(f"optimizer.json has another format than {FORMAT}: update the toolkit")
         for name in ("learning_rates", "head_learning_rates", "clipping_factors"):
             values[name] = np.array(values[name], dtype=np.float64)
-        values["betas"] = tuple(values["betas"])
+        values["betas"] = tuple(float("nan") if beta is None else beta for beta in values["betas"])
+        values["eps"] = float("nan") if values["eps"] is None else values["eps"]
         return cls(**values)
+
+
+def _without_nan(numbers: Iterable[float]) -> list[float | None]:
+    """JSON knows no NaN: null stands for it."""
+    return [None if np.isnan(x) else x for x in numbers]

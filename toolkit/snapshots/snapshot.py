@@ -58,6 +58,8 @@ class Trajectory:
 
     def at(self, epoch: float) -> Snapshot:
         """The snapshot of an epoch; ValueError with the epochs at hand when there is none."""
+        if isinstance(epoch, str):
+            raise ValueError(f"an epoch is a number; got {epoch!r}")
         for snapshot in self.snapshots:
             if snapshot.epoch == epoch:
                 return snapshot
@@ -80,6 +82,9 @@ class Vocabulary:
     special_rows: frozenset[int]
     """Rows of special tokens, [PAD] among them."""
     pad_row: int | None
+
+    def __repr__(self) -> str:
+        return f"Vocabulary({len(self.tokens):,} tokens, {len(self.special_rows)} special)"
 
     def to_dict(self) -> dict[str, object]:
         """As stored in vocabulary.json."""
@@ -120,6 +125,9 @@ class MappedTensors(Mapping[str, np.ndarray]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+    def __repr__(self) -> str:
+        return f"MappedTensors({self._path.name}: {', '.join(self)})"
 
     def holder_of(self, name: str) -> str:
         """File name of the snapshot that holds a tensor."""

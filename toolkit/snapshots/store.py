@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -106,7 +106,9 @@ def hash_files(path: Path) -> dict[str, str]:
 def check_startable(path: Path, *, overwrite: bool) -> None:
     """ValueError when ``path`` holds a finished run and ``overwrite`` is not set, or is no run directory at all."""
     if (path / MANIFEST).exists() and not overwrite:
-        raise ValueError(f"{path} holds a finished run of this config: pass --overwrite to replace it")
+        raise ValueError(
+            f"{path} holds a finished run of this config: pass --overwrite (in Python: overwrite=True) to replace it"
+        )
     if path.exists() and not path.is_dir():
         raise ValueError(f"{path} is a file where a run directory should go: pass another --output-dir")
     if path.exists() and any(path.iterdir()) and not _is_run(path):
@@ -149,7 +151,10 @@ class Run:
     def config(self) -> RunConfig:
         """The resolved config; ValueError for a recorded run, which has none."""
         if self.is_recorded:
-            raise ValueError(f"{self.path} was recorded in another training loop and has no RunConfig")
+            raise ValueError(
+                f"{self.path} was recorded in another training loop and has no RunConfig: its drift is analysed by "
+                f"python -m toolkit drift {self.path}"
+            )
         return RunConfig.from_json(self._text("config.json"), str(self.path / "config.json"))
 
     @cached_property
@@ -211,6 +216,7 @@ class Run:
         path = self.path / name
         if not path.exists():
             state = "" if self.is_finished else " (the run is unfinished: run it again)"
+            state = " (a recorded run has none)" if self.is_recorded else state
             raise ValueError(f"{path} is missing{state}")
         return path
 
@@ -228,7 +234,16 @@ def open_run(path: str | Path) -> Run:
     return Run(path)
 
 
-Source = Trajectory | Run | str | Path
+@runtime_checkable
+class HasTrajectory(Protocol):
+    """A run, or imported checkpoints."""
+
+    @property
+    def trajectory(self) -> Trajectory:
+        """What is analysed."""
+
+
+Source = Trajectory | HasTrajectory | str | Path
 """What every analysis takes."""
 
 
@@ -236,12 +251,25 @@ def trajectory_of(source: Source) -> Trajectory:
     """The trajectory of whatever an analysis is given: a trajectory, a run, or the path of a run directory."""
     if isinstance(source, Trajectory):
         return source
-    return (source if isinstance(source, Run) else open_run(source)).trajectory
+    if isinstance(source, str | Path):
+        return open_run(source).trajectory
+    if isinstance(trajectory := getattr(source, "trajectory", None), Trajectory):
+        return trajectory
+    raise ValueError(f"expected a run, its path, a trajectory or imported checkpoints; got {type(source).__name__}")
+
+
+def run_of(source: Source) -> Run | None:
+    """The run behind what an analysis is given; None for a trajectory and for imported checkpoints."""
+    if isinstance(source, str | Path):
+        return open_run(source)
+    return source if isinstance(source, Run) else None
 
 
 def verify_run(path: str | Path) -> list[str]:
     """Recompute every hash of a finished run; the differences, one line each, none when all is as it was."""
     run = open_run(path)
+    if not (run.path / "snapshots").is_dir():
+        raise ValueError(f"{run.path} is not a run directory: it has no snapshots/")
     if not run.is_finished:
         raise ValueError(f"{run.path} is unfinished (no {MANIFEST}): run it again with the same command")
     expected: dict[str, str] = run.manifest["files"]

@@ -40,18 +40,21 @@ class UpdateLog:
             for group in optimizer.param_groups
             if any(parameter is p for p in group["params"]) and parameter.requires_grad
         }
-        rates = {float(group["lr"]) for group in groups.values()}
+        rates = {_number(group["lr"]) for group in groups.values()}
         self._rates.append(rates.pop() if rates else float("nan"))
         if rates:
             self.problem = "the embedding parameters have different learning rates: updates cannot be replayed"
+        settings = next(iter(groups.values()), optimizer.defaults)
+        betas = settings.get("betas")
         first = {
             "algorithm": _algorithm(optimizer),
             "is_fused": any(bool(group.get("fused")) for group in groups.values()),
-            "betas": tuple(optimizer.defaults.get("betas", (float("nan"),) * 2)),
-            "eps": float(optimizer.defaults.get("eps", float("nan"))),
-            "weight_decay": {name: float(group.get("weight_decay", 0.0)) for name, group in groups.items()},
+            "betas": tuple(map(_number, betas if isinstance(betas, tuple | list) else (None, None))),
+            "eps": _number(settings.get("eps")),
+            "weight_decay": {name: _number(group.get("weight_decay", 0.0)) for name, group in groups.items()},
         }
-        if self._first is not None and first != self._first:
+        # As text, in which an undefined number equals itself.
+        if self._first is not None and repr(first) != repr(self._first):
             self.problem = "the optimizer or its weight decay changed during training: updates cannot be replayed"
         self._first = self._first or first
 
@@ -66,6 +69,14 @@ class UpdateLog:
         return OptimizerLog(
             **self._first, learning_rates=rates, head_learning_rates=none, clipping_factors=ones, precision=precision
         )
+
+
+def _number(value: Any) -> float:
+    """A number, or a tensor of one, as a float; NaN for anything else that an optimizer may keep there."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return float("nan")
 
 
 def _algorithm(optimizer: torch.optim.Optimizer) -> str:

@@ -80,12 +80,21 @@ class ExposureWatch:
         own = {name: np.concatenate([np.empty(0, np.int64), *(r[name] for r in self._pending)]) for name in self._names}
         self._pending, self._counted = [], {}
         parts = gather(own)
+        if not any(len(rows) for part in parts for rows in part.values()) and self._has_gradient():
+            self.problem = self.problem or (
+                "gradients reached the embedding parameters, but no forward pass in training mode was seen: call "
+                "model.train() before the loop"
+            )
         rows = {name: np.concatenate([part[name] for part in parts]) for name in self._names}
         self._design.add(rows)
         for name, steps in self._steps.items():
             distinct, counts = np.unique(rows[name], return_counts=True)
             norms = row_norms(self._embeddings.parameters[name], distinct)
             steps.append(StepRows(distinct.astype(np.int32), counts.astype(np.int32), norms))
+
+    def _has_gradient(self) -> bool:
+        gradients = [self._embeddings.parameters[name].grad for name in self._steps]
+        return any(bool((gradient != 0).any()) for gradient in gradients if gradient is not None)
 
     def exposure(self) -> Exposure | None:
         """What the steps so far used; None when that is not known."""
