@@ -7,6 +7,13 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
+class Table(dict[str, T]):
+    """Named entries that show as their names: a table that is an argument's default would fill the screen of help()."""
+
+    def __repr__(self) -> str:
+        return f"<{', '.join(self)}>"
+
+
 def lookup(table: Mapping[str, T], name: str, kind: str) -> T:
     """Return ``table[name]``; raise ValueError with the nearest match and all choices when there is none."""
     if name in table:

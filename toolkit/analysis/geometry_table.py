@@ -9,7 +9,7 @@ import numpy as np
 from toolkit.analysis import spectra
 from toolkit.analysis.cloud import Cloud
 from toolkit.analysis.refusal import Refused
-from toolkit.lookup import lookup
+from toolkit.lookup import Table, lookup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,73 +62,75 @@ def _variance_share(k: int) -> Callable[[Cloud], float]:
 _TIMKEY = "W. Timkey & M. van Schijndel, All Bark and No Bite: Rogue Dimensions (EMNLP 2021)"
 _ROY = "O. Roy & M. Vetterli, The effective rank (EUSIPCO 2007), of the squared singular values"
 
-GEOMETRY: Mapping[str, GeometryStatistic] = {
-    statistic.name: statistic
-    for statistic in (
-        GeometryStatistic(
-            name="average_cosine",
-            function=lambda cloud: float(cloud.cosine_contributions.sum()),
-            source="K. Ethayarajh, How Contextual are Contextualized Word Representations? (EMNLP 2019), over all "
-            "pairs at once, (‖Σû‖² - n)/(n(n - 1)), instead of a sample of them",
-            description="Mean cosine between two different rows.",
-            uses_directions=True,
-        ),
-        GeometryStatistic(
-            name="partition_ratio",
-            function=_partition_ratio,
-            source="J. Mu & P. Viswanath, All-but-the-Top (ICLR 2018), with the partition function of S. Arora et al. "
-            "(TACL 2016); of both signs of each eigenvector, and at mean length 1, because it depends on the scale",
-            description="Smallest over largest partition function along the principal directions, 1 where isotropic.",
-        ),
-        GeometryStatistic(
-            name="isoscore",
-            function=_isoscore,
-            source="W. Rudman et al., IsoScore (Findings of ACL 2022), in closed form",
-            description="Share of the dimensions that the variance uses evenly, 0 to 1.",
-            variants=("centred",),
-        ),
-        GeometryStatistic(
-            name="effective_rank",
-            function=lambda cloud: spectra.entropy_rank(cloud.squared_singular_values),
-            source=_ROY,
-            description="Number of directions among which the squared lengths are divided, by entropy.",
-        ),
-        GeometryStatistic(
-            name="stable_rank",
-            function=lambda cloud: spectra.stable_rank_of(cloud.squared_singular_values),
-            source="M. Rudelson & R. Vershynin, Sampling from large matrices (JACM 2007)",
-            description="Sum of the squared lengths over the part along the first principal direction.",
-        ),
-        GeometryStatistic(
-            name="participation_ratio",
-            function=lambda cloud: spectra.participation_ratio_of(cloud.squared_singular_values),
-            source="(Σσ²)²/Σσ⁴, the inverse Simpson index of σ²/Σσ²",
-            description="Number of directions among which the squared lengths are divided, by their squares.",
-        ),
-        *(
+GEOMETRY: Mapping[str, GeometryStatistic] = Table(
+    {
+        statistic.name: statistic
+        for statistic in (
             GeometryStatistic(
-                name=f"cosine_share_top{k}",
-                function=_cosine_share(k),
-                source=f"{_TIMKEY}, over all pairs at once",
-                description=f"Share of the mean cosine that the {k} largest contributing dimension(s) make.",
-                variants=("raw",),  # about the mean there is no mean cosine to share
-                has_common_mean_null=True,
+                name="average_cosine",
+                function=lambda cloud: float(cloud.cosine_contributions.sum()),
+                source="K. Ethayarajh, How Contextual are Contextualized Word Representations? (EMNLP 2019), over all "
+                "pairs at once, (‖Σû‖² - n)/(n(n - 1)), instead of a sample of them",
+                description="Mean cosine between two different rows.",
                 uses_directions=True,
-            )
-            for k in (1, 3)
-        ),
-        *(
+            ),
             GeometryStatistic(
-                name=f"variance_share_top{k}",
-                function=_variance_share(k),
-                source=f"ours, after {_TIMKEY}",
-                description=f"Share of the variance in the {k} dimension(s) that vary most.",
+                name="partition_ratio",
+                function=_partition_ratio,
+                source="J. Mu & P. Viswanath, All-but-the-Top (ICLR 2018), with the partition function of S. Arora et al. (TACL "
+                "2016); of both signs of each eigenvector, at mean length 1, because it depends on the scale",
+                description="Smallest over largest partition function along the principal directions, 1 where isotropic.",
+            ),
+            GeometryStatistic(
+                name="isoscore",
+                function=_isoscore,
+                source="W. Rudman et al., IsoScore (Findings of ACL 2022), in closed form",
+                description="Share of the dimensions that the variance uses evenly, 0 to 1.",
                 variants=("centred",),
-            )
-            for k in (1, 3)
-        ),
-    )
-}
+            ),
+            GeometryStatistic(
+                name="effective_rank",
+                function=lambda cloud: spectra.entropy_rank(cloud.squared_singular_values),
+                source=_ROY,
+                description="Number of directions among which the squared lengths are divided, by entropy.",
+            ),
+            GeometryStatistic(
+                name="stable_rank",
+                function=lambda cloud: spectra.stable_rank_of(cloud.squared_singular_values),
+                source="M. Rudelson & R. Vershynin, Sampling from large matrices (JACM 2007)",
+                description="Sum of the squared lengths over the part along the first principal direction.",
+            ),
+            GeometryStatistic(
+                name="participation_ratio",
+                function=lambda cloud: spectra.participation_ratio_of(cloud.squared_singular_values),
+                source="(Σσ²)²/Σσ⁴, the inverse Simpson index of σ²/Σσ²",
+                description="Number of directions among which the squared lengths are divided, by their squares.",
+            ),
+            *(
+                GeometryStatistic(
+                    name=f"cosine_share_top{k}",
+                    function=_cosine_share(k),
+                    source=f"{_TIMKEY}, over all pairs at once",
+                    description=f"Share of the mean cosine that the {k} largest contributing dimension(s) make.",
+                    variants=("raw",),  # about the mean there is no mean cosine to share
+                    has_common_mean_null=True,
+                    uses_directions=True,
+                )
+                for k in (1, 3)
+            ),
+            *(
+                GeometryStatistic(
+                    name=f"variance_share_top{k}",
+                    function=_variance_share(k),
+                    source=f"ours, after {_TIMKEY}",
+                    description=f"Share of the variance in the {k} dimension(s) that vary most.",
+                    variants=("centred",),
+                )
+                for k in (1, 3)
+            ),
+        )
+    }
+)
 """Every geometry statistic, in the order of every table."""
 
 

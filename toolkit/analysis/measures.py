@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit.lookup import lookup
+from toolkit.lookup import Table, lookup
 
 Array = NDArray[np.float64]
 
@@ -130,78 +130,80 @@ def _directions(rows: Array) -> Array:
 
 _DEFINITION = "by definition"
 
-MEASURES: Mapping[str, Measure] = {
-    "norm": Measure(
-        name="norm",
-        function=norm,
-        unit="weight units",
-        source=_DEFINITION,
-        description="Euclidean length of a row's change.",
-        is_metric=True,
-        is_signed=False,
-    ),
-    "relative": Measure(
-        name="relative",
-        function=relative,
-        unit="1",
-        source=_DEFINITION,
-        description="Length of a row's change as a share of its length before.",
-        is_metric=False,
-        is_signed=False,
-    ),
-    "cosine_distance": Measure(
-        name="cosine_distance",
-        function=cosine_distance,
-        unit="1",
-        source="1 - cos θ by the identity 1 - cos θ = 2 sin²(θ/2) = ½‖û - v̂‖²",
-        description="One minus the cosine between a row before and after.",
-        is_metric=False,  # twice 45 degrees costs 0.59, once 90 degrees costs 1
-        is_signed=False,
-    ),
-    "angle_degrees": Measure(
-        name="angle_degrees",
-        function=angle_degrees,
-        unit="degrees",
-        source="W. Kahan, How Futile are Mindless Assessments of Roundoff (2006), section 12",
-        description="Angle between a row before and after.",
-        is_metric=True,
-        is_signed=False,
-    ),
-    "radial": Measure(
-        name="radial",
-        function=radial,
-        unit="weight units",
-        source=_DEFINITION,
-        description="Change along the row's direction before; weight decay alone makes it negative.",
-        is_metric=False,
-        is_signed=True,
-    ),
-    "tangential": Measure(
-        name="tangential",
-        function=tangential,
-        unit="weight units",
-        source=_DEFINITION,
-        description="Length of the change across the row's direction before.",
-        is_metric=False,
-        is_signed=False,
-    ),
-    "max_abs": Measure(
-        name="max_abs",
-        function=max_abs,
-        unit="weight units",
-        source=_DEFINITION,
-        description="Largest absolute change of one coordinate.",
-        is_metric=True,
-        is_signed=False,
-    ),
-    "l1": Measure(
-        name="l1",
-        function=l1,
-        unit="weight units",
-        source=_DEFINITION,
-        description="Sum of the absolute changes of all coordinates.",
-        is_metric=True,
-        is_signed=False,
-    ),
-}
+MEASURES: Mapping[str, Measure] = Table(
+    {
+        "norm": Measure(
+            name="norm",
+            function=norm,
+            unit="weight units",
+            source=_DEFINITION,
+            description="Euclidean length of a row's change.",
+            is_metric=True,
+            is_signed=False,
+        ),
+        "relative": Measure(
+            name="relative",
+            function=relative,
+            unit="1",
+            source=_DEFINITION,
+            description="Length of a row's change as a share of its length before.",
+            is_metric=False,
+            is_signed=False,
+        ),
+        "cosine_distance": Measure(
+            name="cosine_distance",
+            function=cosine_distance,
+            unit="1",
+            source="1 - cos θ by the identity 1 - cos θ = 2 sin²(θ/2) = ½‖û - v̂‖²",
+            description="One minus the cosine between a row before and after.",
+            is_metric=False,  # twice 45 degrees costs 0.59, once 90 degrees costs 1
+            is_signed=False,
+        ),
+        "angle_degrees": Measure(
+            name="angle_degrees",
+            function=angle_degrees,
+            unit="degrees",
+            source="W. Kahan, How Futile are Mindless Assessments of Roundoff (2006), section 12",
+            description="Angle between a row before and after.",
+            is_metric=True,
+            is_signed=False,
+        ),
+        "radial": Measure(
+            name="radial",
+            function=radial,
+            unit="weight units",
+            source=_DEFINITION,
+            description="Change along the row's direction before; weight decay alone makes it negative.",
+            is_metric=False,
+            is_signed=True,
+        ),
+        "tangential": Measure(
+            name="tangential",
+            function=tangential,
+            unit="weight units",
+            source=_DEFINITION,
+            description="Length of the change across the row's direction before.",
+            is_metric=False,
+            is_signed=False,
+        ),
+        "max_abs": Measure(
+            name="max_abs",
+            function=max_abs,
+            unit="weight units",
+            source=_DEFINITION,
+            description="Largest absolute change of one coordinate.",
+            is_metric=True,
+            is_signed=False,
+        ),
+        "l1": Measure(
+            name="l1",
+            function=l1,
+            unit="weight units",
+            source=_DEFINITION,
+            description="Sum of the absolute changes of all coordinates.",
+            is_metric=True,
+            is_signed=False,
+        ),
+    }
+)
 """Every row measure, in the order of every table."""
