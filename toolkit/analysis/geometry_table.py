@@ -77,9 +77,9 @@ GEOMETRY: Mapping[str, GeometryStatistic] = Table(
             GeometryStatistic(
                 name="partition_ratio",
                 function=_partition_ratio,
-                source="J. Mu & P. Viswanath, All-but-the-Top (ICLR 2018), with the partition function of S. Arora et al. (TACL "
-                "2016); of both signs of each eigenvector, at mean length 1, because it depends on the scale",
-                description="Smallest over largest partition function along the principal directions, 1 where isotropic.",
+                source="J. Mu & P. Viswanath, All-but-the-Top (ICLR 2018), with the partition function of S. Arora et "
+                "al. (TACL 2016); of both signs of each eigenvector, at mean length 1, because it depends on the scale",
+                description="Smallest over largest partition function along the principal directions; isotropic: 1.",
             ),
             GeometryStatistic(
                 name="isoscore",
