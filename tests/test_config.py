@@ -127,4 +127,6 @@ def test_lookup_names_the_nearest_and_all() -> None:
         ValueError, match=r"^unknown thing 'aple' \(did you mean 'apple'\?\); choose from: apple, pear$"
     ):
         lookup({"apple": 1, "pear": 2}, "aple", "thing")
+    with pytest.raises(ValueError, match=r"did you mean 'green_pear'\?"):
+        lookup({"peer": 1, "green_pear": 2}, "pear", "thing")  # part of a name is nearer than a likeness
     assert lookup({"apple": 1}, "apple", "thing") == 1

@@ -23,6 +23,7 @@ def lookup(table: Mapping[str, T], name: str, kind: str) -> T:
 
 def unknown(name: str, kind: str, choices: tuple[str, ...]) -> str:
     """One line that says which ``kind`` is unknown, what was probably meant, and everything that is known."""
-    nearest = get_close_matches(name, choices, n=1, cutoff=0.5)
+    holding = [choice for choice in choices if len(name) > 2 and name in choice]  # cka: debiased_cka rather than svcca
+    nearest = sorted(holding, key=len)[:1] or get_close_matches(name, choices, n=1, cutoff=0.5)
     hint = f" (did you mean {nearest[0]!r}?)" if nearest else ""
     return f"unknown {kind} {name!r}{hint}; choose from: {', '.join(choices)}"

@@ -228,3 +228,9 @@ def test_the_benchmarks_run(tmp_path, script, flags, said):
     assert said in answer.stdout
     assert "numpy" in answer.stdout
     assert not list(tmp_path.iterdir()), "something was left behind"
+
+
+def test_only_parquet_is_written(make_trajectory, tmp_path) -> None:
+    with pytest.raises(ValueError, match=r"written as Parquet: name it rows\.parquet, not rows\.csv"):
+        write_rows(make_trajectory(), "word_embeddings", tmp_path / "rows.csv")
+    assert not list(tmp_path.iterdir())

@@ -63,6 +63,10 @@ def write_rows(
     trajectory, chosen = trajectory_of(source), select_measures(measures)
     wanted = _wanted(trajectory, epochs)
     path = Path(path)
+    if path.suffix != ".parquet":
+        raise ValueError(
+            f"the table is written as Parquet: name it {path.with_suffix('.parquet').name}, not {path.name}"
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     frames = _frames(trajectory, wanted, parameter, chosen, block_rows)
     first = pa.Table.from_pandas(next(frames), preserve_index=False)
