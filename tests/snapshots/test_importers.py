@@ -17,7 +17,6 @@ from tests.snapshots.test_store import write_run
 from toolkit.families import EMBEDDING_PARAMETERS, GAMMA_BETA, family_of
 from toolkit.snapshots import places as places_module
 from toolkit.snapshots.align import align_words
-from toolkit.snapshots.files import read_header
 from toolkit.snapshots.importers import import_checkpoints
 from toolkit.snapshots.snapshot import Vocabulary
 
@@ -409,12 +408,22 @@ def test_torn_files_and_wrong_headers(tmp_path: Path) -> None:
     name = BERT["word_embeddings"]
     header = json.dumps({name: {"dtype": "F32", "shape": [8000, 4], "data_offsets": [0, 128]}}).encode()
     path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(128))
-    assert read_header(path)
-    assert "(word_embeddings ends beyond the file)" in refused(folder)
+    assert "does not have the size of its shape" in refused(folder)
     for name, text in (("config.json", "{"), ("vocab.txt", "\udcff"), ("tokenizer.json", '{"model": 3}')):
         folder = write(tmp_path / name, tensors_of())
         (folder / name).write_bytes(text.encode("utf-8", "surrogateescape"))
         assert name in refused(folder)
+
+
+@pytest.mark.parametrize("place", ["../{}/model.safetensors", "{}/model.safetensors"])
+def test_an_index_does_not_reach_outside_its_folder(place: str, tmp_path: Path) -> None:
+    other = write(tmp_path / "other", tensors_of())
+    folder = write(tmp_path / "x", tensors_of())
+    (folder / "model.safetensors").unlink()
+    name = place.format(other.name if place.startswith("..") else other)
+    index = {"weight_map": dict.fromkeys(tensors_of(), name)}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert name.rpartition("/")[2] in refused(folder)
 
 
 def test_indexes_that_lie(tmp_path: Path) -> None:

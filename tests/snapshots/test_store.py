@@ -191,3 +191,22 @@ def test_optimizer_log_round_trip() -> None:
     assert "NaN" not in log.to_json()
     with pytest.raises(ValueError, match="another format"):
         OptimizerLog.from_json(log.to_json().replace('"format": 1', '"format": 2'))
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ({"dtype": "F32", "shape": [2, 2], "data_offsets": [-16, 0]}, "no count"),
+        ({"dtype": "F32", "shape": [-2, 2], "data_offsets": [0, 16]}, "no count"),
+        ({"dtype": "F32", "shape": ["2", 2], "data_offsets": [0, 16]}, "no count"),
+        ({"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 4]}, "does not have the size of its shape"),
+        ({"dtype": "F32", "shape": [2, 2], "data_offsets": [8, 24]}, "ends beyond the file"),
+        ({"dtype": "F32", "shape": [2, 2]}, "data_offsets"),
+    ],
+)
+def test_headers_that_lie_are_refused(entry: dict[str, object], said: str, tmp_path: Path) -> None:
+    header = json.dumps({"x": entry}).encode()
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(16))
+    with pytest.raises(ValueError, match=f"is not a whole safetensors file .*{said}"):
+        read_header(path)

@@ -183,6 +183,69 @@ def test_no_optimizer_stops_the_training(name: str, tiny_model: Any, tmp_path: P
         toolkit.explain(run, "word_embeddings", 1)
 
 
+def test_an_optimizer_that_was_used_before_is_not_replayed(tiny_model: Any, tmp_path: Path) -> None:
+    """Its moments move rows that the recording never saw: to replay it from nothing would call them unexplained."""
+    model, tokenizer = load(tiny_model("bert"))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    model.train()
+
+    def step(texts: list[str]) -> None:
+        model(**encode(tokenizer, texts)).logits.sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step(TEXTS[:2])
+    recording = toolkit.record(model, tmp_path / "run")
+    recording.snapshot(epoch=0, step=0)
+    step(TEXTS[2:])
+    recording.snapshot(epoch=1, step=1)
+    with pytest.warns(UserWarning, match="had taken 1 steps before recording began"):
+        run = recording.finish()
+    assert run.optimizer_log is None
+    assert run.trajectory.exposure is not None
+
+
+@pytest.mark.parametrize("is_overflowing", [False, True])
+def test_a_gradient_scaler_with_a_fused_optimizer(is_overflowing: bool, tiny_model: Any, tmp_path: Path) -> None:
+    """The scaler leaves the division to the optimizer, or tells it to skip the step."""
+    model, tokenizer = load(tiny_model("bert"))
+    model.eval()  # the same gradient again, without dropout
+    model.bert.embeddings.train()
+    model.bert.embeddings.dropout.eval()
+    batch = encode(tokenizer, TEXTS)
+    model(**batch).logits.sum().backward()
+    expected = model.bert.embeddings.word_embeddings.weight.grad.norm(dim=1)
+    model.zero_grad()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    recording = toolkit.record(model, tmp_path / "run")
+    recording.snapshot(epoch=0, step=0)
+    loss = model(**batch).logits.sum()
+    scaler.scale(loss * float("inf") if is_overflowing else loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    recording.snapshot(epoch=1, step=0 if is_overflowing else 1)
+    run = recording.finish()
+    exposure = run.trajectory.exposure
+    assert exposure is not None
+    table = exposure.tables["word_embeddings"]
+    assert table.num_steps == (0 if is_overflowing else 1)
+    if not is_overflowing:
+        np.testing.assert_allclose(table.norms, expected[table.rows].numpy(), rtol=1e-5)
+
+
+def test_what_analysis_needs_of_the_model_is_in_an_unfinished_run(tiny_model: Any, tmp_path: Path) -> None:
+    model, _ = load(tiny_model("roberta"))
+    recording = toolkit.record(model, tmp_path / "run")
+    recording.snapshot(epoch=0, step=0)
+    recording.close()
+    run = toolkit.open_run(tmp_path / "run")
+    assert not run.is_finished
+    embeddings = locate_embeddings(model)
+    assert run.trajectory.position_offset == embeddings.position_offset > 0
+    assert run.trajectory.layer_norm_eps == model.config.layer_norm_eps
+
+
 def test_training_in_eval_mode_is_noticed(tiny_model: Any, tmp_path: Path) -> None:
     model, tokenizer = load(tiny_model("bert"))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -204,6 +267,7 @@ def test_half_precision_is_refused_unless_asked_for(tiny_model: Any, tmp_path: P
     assert not (tmp_path / "run").exists()
     with toolkit.record(model, tmp_path / "run", allow_half=True) as recording:
         recording.snapshot(epoch=0, step=0)
+        assert recording.finish().is_finished  # the end of the block finds it done
     log = toolkit.open_run(tmp_path / "run").optimizer_log
     assert log is None  # no step was taken
     for parameter in locate_embeddings(model).parameters.values():

@@ -10,7 +10,7 @@ from toolkit.analysis.drift import WHOLE
 from toolkit.analysis.strata import BY_STEPS
 from toolkit.families import TABLES
 from toolkit.reporting import markdown
-from toolkit.reporting.drift_tables import DriftTables, lines_of
+from toolkit.reporting.drift_tables import DriftTables, is_beyond_both, lines_of
 from toolkit.reporting.markdown import number
 
 FEWEST_ROWS = 10
@@ -75,12 +75,12 @@ def _against_noise(tables: DriftTables) -> str:
     if not names:
         return ""
     medians = markdown.listing([f"{number(groups[n]['ratio'].median())} ({markdown.escape(n)})" for n in names])
-    shares = [100 * (groups[n]["drift"] > groups[n]["null_q975"]).mean() for n in names]
+    shares = [100 * is_beyond_both(groups[n]).mean() for n in names]
     beyond = markdown.listing([f"{number(share, 2)} %" for share in shares])
     return (
         "Beside gradients of the same sizes at the same steps with random signs, words drifted in the median this many "
-        f"times as far: {medians}. Beyond that null's 97.5 % quantile lie {beyond} of the sampled words (2.5 % by "
-        "chance). Read both, how far and how surely, and the direction too (update spectrum, agreement of seeds)."
+        f"times as far: {medians}. Beyond that null and that of random directions alike lie {beyond} of the sampled "
+        "words. Read both, how far and how surely, and the direction too (update spectrum, agreement of seeds)."
     )
 
 
@@ -100,8 +100,8 @@ def _gauge(tables: DriftTables) -> str:
     if share.empty or np.isnan(share.iloc[0]):
         return text + "."
     return (
-        f"{text}; of what is left, {number(100 * share.iloc[0])} % is an offset moved between tables (gauge share), "
-        "which no output of the model can show either."
+        f"{text}; of what is left, {number(100 * share.iloc[0])} % could be undone by moving offsets between tables "
+        "(gauge share; tables that drift independently have some too), which no output of the model can show either."
     )
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 from toolkit.analysis.drift import WHOLE
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
 from toolkit.reporting import markdown
-from toolkit.reporting.drift_tables import DriftTables, lines_of
+from toolkit.reporting.drift_tables import DriftTables, is_beyond_both, lines_of
 from toolkit.reporting.markdown import number
 from toolkit.reporting.tables import ordered_strata
 
@@ -114,7 +114,7 @@ def causes(tables: DriftTables) -> str:
 def noise(tables: DriftTables) -> str:
     """Per stratum: the observed drift as a ratio to that of random gradient signs."""
     header = ["stratum", "rows sampled", "median ‖Δ‖", "median of the null", "median ratio", "5 to 95 % of the ratios"]
-    header += ["rows beyond the null's 97.5 %", "below its 2.5 %"]
+    header += ["rows beyond both nulls", "median ratio, random directions"]
     rows: list[list[object]] = []
     frame = tables.frames["sign_noise"]
     for stratum in ordered_strata(frame["stratum"].astype(str)):
@@ -123,10 +123,10 @@ def noise(tables: DriftTables) -> str:
         if own.empty:
             continue
         low, high = own["ratio"].quantile([0.05, 0.95])
-        above = f"{number(int((own['drift'] > own['null_q975']).sum()))}"
-        below = f"{number(int((own['drift'] < own['null_q025']).sum()))}"
+        beyond = int(is_beyond_both(own).sum())
         middle = [own[column].median() for column in ("drift", "null_median", "ratio")]
-        rows.append([stratum, len(own), *middle, f"{number(low)} to {number(high)}", above, below])
+        spread = f"{number(low)} to {number(high)}"
+        rows.append([stratum, len(own), *middle, spread, beyond, own["direction_ratio"].median()])
     return markdown.table(header, rows)
 
 

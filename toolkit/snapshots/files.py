@@ -2,11 +2,13 @@
 
 import hashlib
 import json
+import math
 import os
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import save_file
@@ -96,13 +98,23 @@ def read_header(path: Path) -> tuple[dict[str, str], dict[str, tuple[str, tuple[
         metadata: dict[str, str] = header.pop("__metadata__", {})
         entries = {}
         for name, entry in header.items():
-            begin, end = entry["data_offsets"]
-            if 8 + length + end > size:
-                raise ValueError(f"tensor {name!r} ends beyond the file")
-            entries[name] = (str(entry["dtype"]), tuple(entry["shape"]), 8 + length + int(begin))
-    except (ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
+            entries[name] = (str(entry["dtype"]), tuple(entry["shape"]), 8 + length + entry["data_offsets"][0])
+            _check_entry(name, entry, size - 8 - length)
+    except (ValueError, KeyError, TypeError, AttributeError, struct.error, RecursionError) as error:
         raise ValueError(f"{path} is not a whole safetensors file ({error}): restore it or run again") from None
     return metadata, entries
+
+
+def _check_entry(name: str, entry: Mapping[str, Any], num_bytes: int) -> None:
+    """ValueError unless a tensor's shape, type and place agree and lie within the file's ``num_bytes`` of data."""
+    shape, (begin, end) = entry["shape"], entry["data_offsets"]
+    if not all(type(value) is int and value >= 0 for value in (*shape, begin, end)):
+        raise ValueError(f"tensor {name!r} has a shape or place that is no count")
+    if end > num_bytes:
+        raise ValueError(f"tensor {name!r} ends beyond the file")
+    width = np.dtype(_DTYPES[entry["dtype"]]).itemsize if entry["dtype"] in _DTYPES else None
+    if width is not None and end - begin != width * math.prod(shape):
+        raise ValueError(f"tensor {name!r} does not have the size of its shape")
 
 
 def map_tensor(path: Path, entry: tuple[str, tuple[int, ...], int]) -> np.ndarray:

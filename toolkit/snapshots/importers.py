@@ -46,6 +46,7 @@ class _Opened:
     families: tuple[ModelFamily, ...]
     """Empty for a snapshot of ours, which has canonical names."""
     position_offset: int | None
+    layer_norm_eps: float
     """None where nothing tells."""
 
 
@@ -79,7 +80,7 @@ def import_checkpoints(places: Sequence[str | Path], *, resolve: Resolve | None 
         for i, (one, rows) in enumerate(zip(opened, words.rows, strict=True))
     ]
     return Imported(
-        Trajectory(snapshots, words.vocabulary, position_offset=offset),
+        Trajectory(snapshots, words.vocabulary, position_offset=offset, layer_norm_eps=opened[0].layer_norm_eps),
         tuple(dict.fromkeys([*notes, *words.notes, *said, *_precision_notes(opened, parameters)])),
         {name: tuple(one.dtypes[name] for one in opened) for name in parameters},
         tuple(family.name for family in families),
@@ -112,7 +113,14 @@ def _open(place: Place, name: str) -> _Opened:
         read_tokenizer_files(place.fetch, size) if size else None,
         (family,) if family else location.families,
         offset,
+        _eps(config),
     )
+
+
+def _eps(config: Mapping[str, object]) -> float:
+    """The eps of the embedding LayerNorm: BERT's name for it, ModernBERT's, or BERT's value."""
+    eps = config.get("layer_norm_eps", config.get("norm_eps"))
+    return float(eps) if isinstance(eps, int | float) and eps >= 0 else 1e-12
 
 
 def _open_ours(path: Path, name: str) -> _Opened:
@@ -122,9 +130,9 @@ def _open_ours(path: Path, name: str) -> _Opened:
     for parameter in tensors:
         check_finite(tensors[parameter], parameter, name)
     vocabulary = run.vocabulary if (run.path / "vocabulary.json").exists() else None
-    offset = run.manifest.get("position_offset", 0) if run.is_finished else None
+    offset, eps = run.trajectory.position_offset, run.trajectory.layer_norm_eps
     shapes = {parameter: tensors[parameter].shape for parameter in tensors}
-    return _Opened(name, snapshot.step, tensors, dict.fromkeys(shapes, "float32"), shapes, vocabulary, (), offset)
+    return _Opened(name, snapshot.step, tensors, dict.fromkeys(shapes, "float32"), shapes, vocabulary, (), offset, eps)
 
 
 def _common_families(opened: Sequence[_Opened]) -> tuple[ModelFamily, ...]:

@@ -111,7 +111,7 @@ def _sentence_transformer(folder: Path) -> Path | None:
     modules = folder / "modules.json"
     listed = read_json(modules) if modules.exists() else []
     names = [str(m.get("path", "")) for m in listed if isinstance(m, dict)] if isinstance(listed, list) else []
-    inside = [folder / name for name in [*names, "0_Transformer"] if name]
+    inside = [folder / name for name in [*names, "0_Transformer"] if name and _stays_inside(name)]
     return next((p for p in inside if (p / SINGLE).exists() or (p / INDEX).exists()), None)
 
 
@@ -139,10 +139,15 @@ def _of_file(path: Path, text: str) -> Place:
     return Place(parts, _local(path.parent), path, _step(path.parent))
 
 
+def _stays_inside(name: str) -> bool:
+    """Whether a name that a checkpoint's files give stays below their folder: an index may come from anybody."""
+    return not Path(name).is_absolute() and ".." not in Path(name).parts
+
+
 def _local(folder: Path) -> Fetch:
     def fetch(name: str) -> Path | None:
         path = folder / name
-        return path if path.is_file() else None
+        return path if _stays_inside(name) and path.is_file() else None
 
     return fetch
 

@@ -36,6 +36,8 @@ class RunWriter:
     path: Path
     _digests: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     """Per parameter: (sha256, file name) of every distinct tensor written so far."""
+    facts: dict[str, str] = field(default_factory=dict)
+    """What analysis needs of the model, kept in every snapshot: an unfinished run has no manifest."""
 
     def write_config(self, config: RunConfig) -> None:
         files.write_text(self.path / "config.json", config.to_json())
@@ -56,7 +58,7 @@ class RunWriter:
         name = f"epoch-{math.ceil(epoch):03d}" if is_epoch_end else f"step-{step:08d}"
         path = self.path / "snapshots" / f"{name}.safetensors"
         path.parent.mkdir(exist_ok=True)
-        metadata = {"format": FORMAT, "epoch": repr(float(epoch)), "step": str(step)}
+        metadata = {**self.facts, "format": FORMAT, "epoch": repr(float(epoch)), "step": str(step)}
         stored = {}
         for parameter, tensor in tensors.items():
             digest = files.sha256_of_array(tensor)
@@ -95,6 +97,12 @@ class RunWriter:
         """Hash every file and write the manifest: from now on the run counts as finished."""
         manifest = {"format": MANIFEST_FORMAT, **facts, "files": hash_files(self.path)}
         files.write_text(self.path / MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
+
+
+def facts_of(position_offset: int, layer_norm_eps: float | None) -> dict[str, str]:
+    """What every snapshot keeps of its model, as safetensors metadata."""
+    facts = {"position_offset": str(position_offset)}
+    return facts if layer_norm_eps is None else facts | {"layer_norm_eps": repr(layer_norm_eps)}
 
 
 def hash_files(path: Path) -> dict[str, str]:
@@ -201,8 +209,9 @@ class Run:
         if not paths:
             raise ValueError(f"{self.path} holds no snapshots: is it a run directory?")
         snapshots = sorted((read_snapshot(path) for path in paths), key=lambda s: (s.step, s.is_epoch_end))
-        facts = self.manifest if self.is_finished else {}
-        offset, eps = facts.get("position_offset") or 0, facts.get("layer_norm_eps") or 1e-12
+        kept = files.read_header(paths[0])[0]
+        facts = {**(self.manifest if self.is_finished else {}), **kept}
+        offset, eps = int(facts.get("position_offset") or 0), float(facts.get("layer_norm_eps") or 1e-12)
         return Trajectory(snapshots, self.vocabulary, self._read_exposure, offset, eps)
 
     def _read_exposure(self) -> Exposure | None:

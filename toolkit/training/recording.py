@@ -14,7 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from toolkit.models.locate import layer_norm_eps, locate_embeddings
 from toolkit.snapshots.capture import capture, read_vocabulary
 from toolkit.snapshots.provenance import read_git_commit, read_versions
-from toolkit.snapshots.store import MANIFEST, Run, RunWriter, open_run, start_run
+from toolkit.snapshots.store import Run, RunWriter, facts_of, open_run, start_run
 from toolkit.training.saver import fingerprint
 from toolkit.training.update_log import UpdateLog
 from toolkit.training.watch import ExposureWatch, Rows
@@ -59,6 +59,8 @@ class Recording:
         self._writer: RunWriter | None = None
         if _rank() == 0:
             self._writer = start_run(path, overwrite=overwrite)
+            eps = layer_norm_eps(self._embeddings.backbone, self._embeddings.family)
+            self._writer.facts = facts_of(self._embeddings.position_offset, eps)
             self._writer.write_recorded_config({"model": _name_of(model, self._embeddings.backbone), **facts})
             if tokenizer is not None:
                 num_rows = len(self._embeddings.parameters["word_embeddings"])
@@ -69,6 +71,7 @@ class Recording:
         self._log = UpdateLog(dict(self._embeddings.parameters))
         self._handle = register_optimizer_step_pre_hook(self._on_step)
         self._last: tuple[float, int] | None = None
+        self._is_finished = False
 
     @property
     def num_steps(self) -> int:
@@ -104,6 +107,9 @@ class Recording:
 
         RuntimeError when a parameter that was frozen at the start has changed.
         """
+        if self._is_finished:
+            return open_run(self.path)
+        self._is_finished = True
         self.close()
         after = fingerprint(self._model, self._before)
         moved = [name for name in self._before if after[name] != self._before[name]]
@@ -130,13 +136,18 @@ class Recording:
     ) -> None:
         if kind is not None:
             self.close()  # what is on disk is kept, and the run stays unfinished
-        elif self._writer is None or not (self.path / MANIFEST).exists():
+        else:
             self.finish()
 
     def _on_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """Before any optimizer's update: one more step, when it is the one that trains this model."""
         if self._log.concerns(optimizer, self._model):
-            self._watch.end_step(_gather)
+            # A GradScaler tells a fused optimizer to skip a step, or to divide the gradients itself.
+            skipped, scale = getattr(optimizer, "found_inf", None), getattr(optimizer, "grad_scale", None)
+            if skipped is not None and bool(skipped):
+                self._watch.drop_step()
+                return
+            self._watch.end_step(_gather, 1.0 if scale is None else float(scale))
             self._log.add(optimizer)
 
     def _problems(self) -> list[str]:

@@ -17,7 +17,7 @@ from toolkit.snapshots.capture import read_vocabulary, to_array
 from toolkit.snapshots.files import sha256_of_array
 from toolkit.snapshots.optimizer_log import OptimizerLog
 from toolkit.snapshots.provenance import read_git_commit, read_versions
-from toolkit.snapshots.store import RunWriter
+from toolkit.snapshots.store import RunWriter, facts_of
 from toolkit.training.accelerators import describe_devices, peak_memory_bytes
 from toolkit.training.loop import Moment
 from toolkit.training.optimizer import BETAS, EPS, decay_by_name, group_parameters, is_fused
@@ -49,6 +49,7 @@ class Saver:
         self.groups = group_parameters(loaded.model, config.weight_decay)
         self.scores: list[dict[str, Any]] = []
         self.predictions: list[pd.DataFrame] = []
+        writer.facts = facts_of(data.position_offset, layer_norm_eps(loaded.model.backbone, loaded.family))
         writer.write_config(config)
         words = loaded.model.backbone.get_input_embeddings()  # type: ignore[operator]
         writer.write_vocabulary(read_vocabulary(loaded.tokenizer, words.num_embeddings))

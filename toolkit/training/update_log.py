@@ -46,8 +46,13 @@ class UpdateLog:
             self.problem = "the embedding parameters have different learning rates: updates cannot be replayed"
         settings = next(iter(groups.values()), optimizer.defaults)
         betas = settings.get("betas")
+        if self._first is None and (taken := _steps_taken(optimizer, self._parameters)):
+            self.problem = (
+                f"the optimizer had taken {taken} steps before recording began, whose moments are not known: updates "
+                "cannot be replayed"
+            )
         first = {
-            "algorithm": _algorithm(optimizer),
+            "algorithm": _algorithm(optimizer, settings),
             "is_fused": any(bool(group.get("fused")) for group in groups.values()),
             "betas": tuple(map(_number, betas if isinstance(betas, tuple | list) else (None, None))),
             "eps": _number(settings.get("eps")),
@@ -79,9 +84,15 @@ def _number(value: Any) -> float:
         return float("nan")
 
 
-def _algorithm(optimizer: torch.optim.Optimizer) -> str:
+def _steps_taken(optimizer: torch.optim.Optimizer, parameters: dict[str, nn.Parameter]) -> int:
+    """Steps that the optimizer's state counts for any of the parameters: it may have been loaded, or used before."""
+    steps = [optimizer.state[p].get("step", 0) for p in parameters.values() if p in optimizer.state]
+    return max((int(_number(step)) for step in steps), default=0)
+
+
+def _algorithm(optimizer: torch.optim.Optimizer, settings: dict[str, Any]) -> str:
     """``torch.optim.AdamW`` for exactly that with its usual update, another text for anything else."""
     kind = type(optimizer)
     name = f"{'torch.optim' if kind.__module__.startswith('torch.optim.') else kind.__module__}.{kind.__name__}"
-    variants = [key for key in ("amsgrad", "maximize") if optimizer.defaults.get(key)]
+    variants = [key for key in ("amsgrad", "maximize") if settings.get(key, optimizer.defaults.get(key))]
     return f"{name} ({', '.join(variants)})" if variants else name

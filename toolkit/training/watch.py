@@ -72,10 +72,16 @@ class ExposureWatch:
         tables = dict(zip(TABLES, (ids, positions, segments), strict=True))
         return {name: tables[name].expand_as(ids)[is_real].cpu().numpy().astype(np.int64) for name in self._names}
 
-    def end_step(self, gather: Callable[[Rows], list[Rows]]) -> None:
+    def drop_step(self) -> None:
+        """Forget the passes since the last step: their gradients were thrown away."""
+        self._pending, self._counted = [], {}
+
+    def end_step(self, gather: Callable[[Rows], list[Rows]], gradient_scale: float = 1.0) -> None:
         """Close one optimizer step, before its update: gradients are as the optimizer gets them.
 
-        ``gather`` collects the rows of all processes, which all call it.
+        ``gather`` collects the rows of all processes, which all call it; ``gradient_scale`` is what the optimizer will
+        divide the gradients by. (A step that a GradScaler skips without telling the optimizer cannot be seen here: its
+        rows are counted with the next step's.)
         """
         own = {name: np.concatenate([np.empty(0, np.int64), *(r[name] for r in self._pending)]) for name in self._names}
         self._pending, self._counted = [], {}
@@ -89,7 +95,7 @@ class ExposureWatch:
         self._design.add(rows)
         for name, steps in self._steps.items():
             distinct, counts = np.unique(rows[name], return_counts=True)
-            norms = row_norms(self._embeddings.parameters[name], distinct)
+            norms = row_norms(self._embeddings.parameters[name], distinct) / np.float32(gradient_scale)
             steps.append(StepRows(distinct.astype(np.int32), counts.astype(np.int32), norms))
 
     def _has_gradient(self) -> bool:
