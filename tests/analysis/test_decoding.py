@@ -22,6 +22,18 @@ def test_noise_is_the_mean_predictor():
     assert decoding.decoding_error(shuffled) == pytest.approx(128, abs=8)
 
 
+def test_plain_least_squares_is_degenerate_near_as_many_rows_as_features():
+    """Why the regression is penalised: four of five folds are 410 rows, against 384 features."""
+    order, errors = np.random.default_rng(0).permutation(512), []
+    for fold in range(5):
+        held_out, seen = order[fold::5], np.setdiff1d(order, order[fold::5])
+        design = np.column_stack([np.ones(512), GAUSSIAN])
+        weights = np.linalg.lstsq(design[seen], seen, rcond=None)[0]
+        errors.append(np.abs(design[held_out] @ weights - held_out).mean())
+    assert np.mean(errors) > 2 * decoding.mean_predictor_error(512)
+    assert decoding.decoding_error(GAUSSIAN) < 1.1 * decoding.mean_predictor_error(512)
+
+
 def test_contiguous_folds_fail_even_for_the_sinusoid():
     # They ask for extrapolation beyond the rows seen. That is why the folds are shuffled.
     assert decoding.decoding_error(SINUSOID, is_shuffled=False) > 5

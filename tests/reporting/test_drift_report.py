@@ -176,6 +176,16 @@ def test_an_empty_list_of_words_is_said_as_what_it_is(runs: list[toolkit.Run]) -
     assert neighbours(tables).startswith("No word lost more of its neighbours than if every row had moved as far")
 
 
+def test_segments_that_a_model_lacks_are_not_applicable(tiny_model: Callable[[str], Path], tmp_path: Path) -> None:
+    for family, said in (
+        ("roberta", "not applicable: the model has one segment row"),
+        ("distilbert", "Not applicable"),
+    ):
+        places = [tiny_model(family), tiny_model(family)]
+        text = toolkit.write_drift_report(places, tmp_path / family).read_text()
+        assert said in text[text.index("## Segments") :]
+
+
 def test_imported_checkpoints_are_a_source(tiny_model: Callable[[str], Path]) -> None:
     imported = toolkit.import_checkpoints([tiny_model("bert"), tiny_model("bert")])
     drift = toolkit.measure_drift(imported, ("norm",))

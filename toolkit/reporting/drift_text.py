@@ -283,7 +283,10 @@ def segments(tables: DriftTables) -> str:
         [line["of"], line["statistic"].replace("_", " "), line["value"], line["unit"], line["note"]]
         for line in frame.to_dict("records")
     ]
-    return markdown.table(["of", "statistic", "value", "unit", "note"], rows)
+    text = markdown.table(["of", "statistic", "value", "unit", "note"], rows)
+    if len(rows) and not (frame["statistic"] == "cosine").any():
+        text += "\n\nCosine, difference and mean are not applicable: the model has one segment row."
+    return text
 
 
 def _sentence(text: str) -> str:
