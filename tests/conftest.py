@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from tests.run_directories import MakeRun, write_run
 from toolkit.config import RunConfig
 from toolkit.data.builtin import BUILTIN_TASKS
+from toolkit.snapshots.store import Run
 
 FAMILY_CONFIGS: dict[str, dict[str, Any]] = {
     "bert": {},
@@ -137,3 +139,14 @@ def tiny_config(tiny_model: Callable[[str], Path], tiny_files: Callable[[str], d
 def tiny_pairs(tiny_config: RunConfig, tiny_files: Callable[[str], dict[str, Any]]) -> RunConfig:
     """The same with pairs of sentences, so that both segments are in use."""
     return replace(tiny_config, **tiny_files("pair"))
+
+
+@pytest.fixture
+def make_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeRun:
+    """``make_run(regime, seed, **oddities)`` writes a run below the current directory, which is a temporary one."""
+    monkeypatch.chdir(tmp_path)
+
+    def make(regime: str = "none", seed: int = 0, **oddities: Any) -> Run:
+        return write_run(tmp_path / "runs", regime, seed, **oddities)
+
+    return make

@@ -13,7 +13,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from tests.conftest import FAMILY_CONFIGS
 from toolkit import Run, Snapshot, Trajectory, finetune, open_run, replay_decay, verify_run, write_report
-from toolkit.analysis.nulls import unexplained_by_decay
+from toolkit.analysis.causes.nulls import unexplained_by_decay
 from toolkit.config import RunConfig
 from toolkit.families import TABLES
 from toolkit.models.classifier import load_classifier

@@ -61,7 +61,7 @@ class Positions:
     """Title of the report."""
 
     def run(self) -> int:
-        from toolkit.reporting.naming import shown_command
+        from toolkit.naming import shown_command
         from toolkit.reporting.position_report import print_positions, write_position_report
         from toolkit.reporting.sources import open_sources
 

@@ -26,9 +26,9 @@ import pandas as pd
 import pyarrow as pa
 from pyarrow import parquet
 
-from toolkit.analysis.blocks import Scratch, iterate_blocks
-from toolkit.analysis.drift import measure_drift
-from toolkit.analysis.rows import measure_rows, write_rows
+from toolkit.analysis.rows.blocks import Scratch, iterate_blocks
+from toolkit.analysis.rows.drift import measure_drift
+from toolkit.analysis.rows.rows import measure_rows, write_rows
 from toolkit.snapshots.exposure import Exposure, StepRows, TableExposure
 from toolkit.snapshots.files import atomic_path
 from toolkit.snapshots.snapshot import FORMAT, Trajectory, Vocabulary, read_snapshot

@@ -2,8 +2,8 @@
 
 import pytest
 
+from toolkit.analysis.comparison.arms import arrange
 from toolkit.reporting import figures
-from toolkit.reporting.arms import arrange
 from toolkit.reporting.tables import collect
 
 

@@ -5,9 +5,9 @@ import re
 import numpy as np
 import pytest
 
-from toolkit.analysis.drift import measure_drift
+from toolkit.analysis.comparison.arms import arrange
+from toolkit.analysis.rows.drift import measure_drift
 from toolkit.families import EMBEDDING_PARAMETERS
-from toolkit.reporting.arms import arrange
 from toolkit.reporting.findings import failed_runs, findings
 from toolkit.reporting.tables import collect
 

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from toolkit.analysis.position_controls import few_waves, noisy_sinusoid
-from toolkit.analysis.positions import measure_positions
+from toolkit.analysis.positions.position_controls import few_waves, noisy_sinusoid
+from toolkit.analysis.positions.positions import measure_positions
 from toolkit.reporting.position_answers import answers, caveats, standing_out
 from toolkit.reporting.position_figures import draw_positions
 from toolkit.reporting.position_report import print_positions, wave_rows, write_position_report

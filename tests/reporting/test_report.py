@@ -14,9 +14,9 @@ import pytest
 from PIL import Image
 
 import toolkit
-from toolkit.analysis.drift import measure_drift
-from toolkit.analysis.measures import MEASURES
-from toolkit.analysis.rows import measure_rows
+from toolkit.analysis.rows.drift import measure_drift
+from toolkit.analysis.rows.measures import MEASURES
+from toolkit.analysis.rows.rows import measure_rows
 from toolkit.reporting.report import write_report
 
 FIGURES = ("scores_over_epochs", "drift_over_epochs", "word_drift_by_exposure", "position_drift")

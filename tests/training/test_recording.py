@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trainer, TrainingArguments
 
 import toolkit
-from toolkit.analysis.nulls import unexplained_by_decay
+from toolkit.analysis.causes.nulls import unexplained_by_decay
 from toolkit.families import TABLES
 from toolkit.models.locate import locate_embeddings
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from toolkit.analysis.drift import measure_drift
-from toolkit.analysis.measures import MEASURES
-from toolkit.analysis.rows import measure_rows
-from toolkit.analysis.sign_noise import sign_noise
+from toolkit.analysis.causes.sign_noise import sign_noise
+from toolkit.analysis.rows.drift import measure_drift
+from toolkit.analysis.rows.measures import MEASURES
+from toolkit.analysis.rows.rows import measure_rows
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.lookup import lookup
 from toolkit.reporting.drift_tables import DriftTables

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from toolkit.analysis.changes import NOT_APPLICABLE
-from toolkit.analysis.drift import WHOLE
-from toolkit.analysis.strata import BY_STEPS
+from toolkit.analysis.changes.changes import NOT_APPLICABLE
+from toolkit.analysis.rows.drift import WHOLE
+from toolkit.analysis.rows.strata import BY_STEPS
 from toolkit.families import TABLES
 from toolkit.reporting import markdown
 from toolkit.reporting.drift_tables import DriftTables, is_beyond_both, lines_of

@@ -8,21 +8,21 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
-from toolkit.analysis.changes import NOT_APPLICABLE
+from toolkit.analysis.changes.changes import NOT_APPLICABLE
+from toolkit.naming import shown_command, shown_path
 from toolkit.reporting import markdown
 from toolkit.reporting.drift_figures import draw_report
 from toolkit.reporting.drift_findings import drift_findings
 from toolkit.reporting.drift_tables import DriftTables, collect
 from toolkit.reporting.drift_text import sections
 from toolkit.reporting.images import write_images
-from toolkit.reporting.naming import shown_command, shown_path
 from toolkit.reporting.sources import Opened, open_sources
 from toolkit.snapshots import files
 
 
 def print_drift(opened: Opened) -> None:
     """The table of what kind of change each embedding parameter underwent, and the notes that belong to it."""
-    from toolkit.analysis.changes import measure_changes
+    from toolkit.analysis.changes.changes import measure_changes
 
     console = Console()
     table = Table(title=escape(opened.title))

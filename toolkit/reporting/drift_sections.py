@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from toolkit.analysis.drift import ALL_ROWS
+from toolkit.analysis.comparison.arms import Arm
+from toolkit.analysis.rows.drift import ALL_ROWS
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
 from toolkit.reporting import markdown
-from toolkit.reporting.arms import Arm
 from toolkit.reporting.markdown import mean_and_sd, span
 from toolkit.reporting.tables import RANKINGS, GroupTables, ordered_strata
 

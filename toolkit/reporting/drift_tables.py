@@ -6,20 +6,20 @@ from typing import Any
 
 import pandas as pd
 
-from toolkit.analysis.agreement import measure_agreement
-from toolkit.analysis.causes import explain
-from toolkit.analysis.changes import measure_changes
-from toolkit.analysis.design import measure_design
-from toolkit.analysis.drift import measure_drift
-from toolkit.analysis.functional import functional_drift
-from toolkit.analysis.gauge import measure_gauge
-from toolkit.analysis.geometry import measure_geometry
-from toolkit.analysis.neighbours import most_changed
-from toolkit.analysis.regression import regress_drift
-from toolkit.analysis.segments import measure_segments
-from toolkit.analysis.sign_noise import sign_noise
-from toolkit.analysis.similarity import measure_similarity
-from toolkit.analysis.updates import measure_updates
+from toolkit.analysis.causes.causes import explain
+from toolkit.analysis.causes.regression import regress_drift
+from toolkit.analysis.causes.sign_noise import sign_noise
+from toolkit.analysis.changes.changes import measure_changes
+from toolkit.analysis.gauge.design import measure_design
+from toolkit.analysis.gauge.functional import functional_drift
+from toolkit.analysis.gauge.gauge import measure_gauge
+from toolkit.analysis.geometry.agreement import measure_agreement
+from toolkit.analysis.geometry.geometry import measure_geometry
+from toolkit.analysis.geometry.updates import measure_updates
+from toolkit.analysis.neighbours.neighbours import most_changed
+from toolkit.analysis.positions.segments import measure_segments
+from toolkit.analysis.rows.drift import measure_drift
+from toolkit.analysis.similarity.similarity import measure_similarity
 from toolkit.families import TABLES
 from toolkit.reporting.sources import Opened
 from toolkit.snapshots.store import Source

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from toolkit.analysis.drift import WHOLE
+from toolkit.analysis.rows.drift import WHOLE
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
 from toolkit.reporting import markdown
 from toolkit.reporting.drift_tables import DriftTables, is_beyond_both, lines_of

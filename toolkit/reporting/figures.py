@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from toolkit.analysis.measures import MEASURES
+from toolkit.analysis.comparison.arms import Arm
+from toolkit.analysis.rows.measures import MEASURES
 from toolkit.families import EMBEDDING_PARAMETERS
-from toolkit.reporting.arms import Arm
 from toolkit.reporting.images import WIDTH, Images, render
 from toolkit.reporting.panels import (
     REFERENCE,

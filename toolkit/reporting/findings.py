@@ -5,10 +5,10 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
-from toolkit.analysis.nulls import unexplained_by_decay
+from toolkit.analysis.causes.nulls import unexplained_by_decay
+from toolkit.analysis.comparison.arms import Arm, ReportedRun
+from toolkit.analysis.comparison.seeds import last_score
 from toolkit.families import EMBEDDING_PARAMETERS
-from toolkit.reporting.arms import Arm, ReportedRun
-from toolkit.reporting.comparison import last_score
 from toolkit.reporting.markdown import escape, listing, mean_and_sd, number, p_value
 from toolkit.reporting.tables import GroupTables
 

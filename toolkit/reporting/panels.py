@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from toolkit.reporting.arms import Arm
+from toolkit.analysis.comparison.arms import Arm
 
 # Okabe & Ito 2008, the colours that stay apart for colour-blind readers; their yellow is too pale for lines on white.
 COLOURS = ("#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from toolkit.analysis.position_statistics import STATISTICS
-from toolkit.analysis.resemblance import NUM_DRAWS
+from toolkit.analysis.positions.position_statistics import STATISTICS
+from toolkit.analysis.positions.resemblance import NUM_DRAWS
 from toolkit.reporting import markdown
 from toolkit.reporting.images import write_images
 from toolkit.reporting.position_answers import answers, caveats, standing_out

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from toolkit.analysis import positions, resemblance
-from toolkit.analysis.invariance import cosine_by_lag, norms_and_steps, standing_out
-from toolkit.analysis.line_match import line_match
-from toolkit.analysis.measures import Array
-from toolkit.analysis.orbits import MIN_ROWS, WAVE_COLUMNS, find_waves
-from toolkit.analysis.position_controls import smooth_curves
-from toolkit.analysis.position_statistics import VERDICTS
-from toolkit.analysis.refusal import Refused
-from toolkit.analysis.resemblance import Verdict
-from toolkit.analysis.segments import measure_segments
-from toolkit.analysis.sinusoid import sinusoidal_table
+from toolkit.analysis.positions import positions, resemblance
+from toolkit.analysis.positions.invariance import cosine_by_lag, norms_and_steps, standing_out
+from toolkit.analysis.positions.line_match import line_match
+from toolkit.analysis.positions.orbits import MIN_ROWS, WAVE_COLUMNS, find_waves
+from toolkit.analysis.positions.position_controls import smooth_curves
+from toolkit.analysis.positions.position_statistics import VERDICTS
+from toolkit.analysis.positions.resemblance import Verdict
+from toolkit.analysis.positions.segments import measure_segments
+from toolkit.analysis.positions.sinusoid import sinusoidal_table
+from toolkit.analysis.rows.measures import Array
+from toolkit.analysis.similarity.refusal import Refused
 from toolkit.snapshots.snapshot import Snapshot
 from toolkit.snapshots.store import Source, trajectory_of
 

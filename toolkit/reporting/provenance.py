@@ -6,9 +6,9 @@ from typing import Any
 
 import pandas as pd
 
-from toolkit.analysis.measures import MEASURES
+from toolkit.analysis.comparison.arms import Arm, Group, ReportedRun
+from toolkit.analysis.rows.measures import MEASURES
 from toolkit.reporting import markdown
-from toolkit.reporting.arms import Arm, Group, ReportedRun
 from toolkit.reporting.markdown import number
 from toolkit.snapshots import files
 from toolkit.snapshots.store import MANIFEST

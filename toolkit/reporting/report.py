@@ -7,13 +7,13 @@ from typing import Any
 
 import pandas as pd
 
+from toolkit.analysis.comparison.arms import Group, arrange
 from toolkit.families import TABLES
+from toolkit.naming import shown_path
 from toolkit.reporting import drift_sections, markdown, provenance, score_sections
-from toolkit.reporting.arms import Group, arrange
 from toolkit.reporting.figures import draw
 from toolkit.reporting.findings import failed_runs, findings
 from toolkit.reporting.images import write_images
-from toolkit.reporting.naming import shown_path
 from toolkit.reporting.tables import GroupTables, collect, strata_table
 from toolkit.snapshots import files
 from toolkit.snapshots.store import Run

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from toolkit.analysis.comparison.arms import Arm, differing_settings
+from toolkit.analysis.comparison.seeds import last_score
 from toolkit.reporting import markdown
-from toolkit.reporting.arms import Arm, differing_settings
-from toolkit.reporting.comparison import last_score
 from toolkit.reporting.markdown import NOT_APPLICABLE, mean_and_sd, span
 from toolkit.reporting.tables import GroupTables
 

@@ -64,7 +64,7 @@ def _score_table(run: Run) -> Table:
 
 
 def _drift_table(run: Run) -> Table:
-    from toolkit.analysis.drift import measure_drift
+    from toolkit.analysis.rows.drift import measure_drift
 
     drift = measure_drift(run.trajectory, ("relative",))
     last = drift[(drift["step"] == drift["step"].max()) & (drift["measure"] == "relative")]

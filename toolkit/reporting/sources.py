@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolkit.reporting.naming import names_of
+from toolkit.naming import names_of
 from toolkit.snapshots.embedded import find_embedded
 from toolkit.snapshots.importers import import_checkpoints
 from toolkit.snapshots.snapshot import Trajectory

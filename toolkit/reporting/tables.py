@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from toolkit.analysis.drift import measure_drift
-from toolkit.analysis.rows import measure_rows
-from toolkit.analysis.strata import POSITION_STRATA, WORD_STRATA
-from toolkit.reporting.arms import Arm, Group, ReportedRun
-from toolkit.reporting.comparison import compare
+from toolkit.analysis.comparison.arms import Arm, Group, ReportedRun
+from toolkit.analysis.comparison.seeds import compare
+from toolkit.analysis.rows.drift import measure_drift
+from toolkit.analysis.rows.rows import measure_rows
+from toolkit.analysis.rows.strata import POSITION_STRATA, WORD_STRATA
 
 LEAD = ("run", "model", "task", "regime", "seed")
 """Leading columns of every table of several runs."""

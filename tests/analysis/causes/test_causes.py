@@ -1,0 +1,252 @@
+"""Causes of drift against runs in which the position of every row at every step is known."""
+
+import numpy as np
+import pytest
+import torch
+
+from tests.analysis.adam_runs import WORDS, make_log, plant, random_exposure, signs, warm_up_and_decay
+from toolkit.analysis.causes.causes import ALL_ROWS, CAUSES, decompose, explain
+from toolkit.analysis.causes.momentum import BASES
+from toolkit.analysis.causes.nulls import replay_decay
+from toolkit.snapshots.snapshot import Snapshot, Trajectory
+
+NUM_STEPS, HIDDEN = 160, 32
+SNAPSHOTS = (40, 80, 120)
+
+
+def _lognormal(rng, step, rows):
+    """Directions whose coordinates differ in size by orders of magnitude: none of the nulls' assumptions holds."""
+    return rng.normal(size=(len(rows), HIDDEN)) * rng.lognormal(0, 1.5, (len(rows), HIDDEN))
+
+
+def _exposed():
+    """Row 0 never, rows 1-4 once, 5-8 last at a snapshot, 9-12 last just before one, the others at random."""
+    exposed = random_exposure(NUM_STEPS, 200, 0.03)
+    exposed[:, :13] = False
+    for row, step in zip(range(1, 5), (1, 20, 95, 130), strict=True):
+        exposed[step - 1, row] = True
+    for row in range(5, 9):
+        exposed[[9, 30, 79], row] = True  # step 80, counted from 1, has a snapshot
+    for row in range(9, 13):
+        exposed[[9, 30, 75], row] = True
+    return exposed
+
+
+@pytest.fixture(scope="module")
+def planted():
+    return plant(_lognormal, _exposed(), snapshot_steps=SNAPSHOTS)
+
+
+@pytest.fixture(scope="module")
+def table(planted):
+    return decompose(planted.trajectory, WORDS, 1, log=planted.log)
+
+
+def _replay(rows, log, start, end):
+    changed = make_log(log.learning_rates[start:end], decay=log.weight_decay[WORDS])
+    return replay_decay(rows, changed, WORDS).astype(np.float64)
+
+
+def _true_momentum(planted, row, start=0, end=NUM_STEPS):
+    """Where the row is at the end beside where decay alone would have brought it from its last exposure."""
+    steps = np.flatnonzero(planted.exposed[:end, row]) + 1
+    last = max(int(steps[-1]), start)
+    return planted.path[end, row] - _replay(planted.path[last, row], planted.log, last, end)
+
+
+def test_columns_and_vocabulary(table):
+    assert list(table.columns) == [
+        *("row", "token", "stratum", "num_steps", "last_step", "drift", "decay", "update", "gradient", "momentum"),
+        *("momentum_low", "momentum_high", "momentum_noise", "momentum_basis", "cause"),
+    ]
+    assert set(table["cause"]) <= set(CAUSES)
+    assert set(table["momentum_basis"]) <= set(BASES)
+    assert {"exact", "one exposure", "extrapolated", "bounds", "none"} == set(table["momentum_basis"])
+
+
+def test_decay_and_update_are_an_exact_split(planted, table):
+    before, after = planted.path[0].astype(np.float64), planted.path[-1].astype(np.float64)
+    decayed = replay_decay(planted.path[0], planted.log, WORDS).astype(np.float64)
+    assert np.array_equal((decayed - before) + (after - decayed), after - before)  # Sterbenz: no digit is lost
+    assert np.allclose(table["drift"], np.linalg.norm(after - before, axis=1), rtol=1e-14)
+    assert np.allclose(table["decay"], np.linalg.norm(decayed - before, axis=1), rtol=1e-14)
+    assert np.allclose(table["update"], np.linalg.norm(after - decayed, axis=1), rtol=1e-14)
+
+
+def test_exact_momentum_is_the_true_one(planted, table):
+    exact = table[table["momentum_basis"] == "exact"]
+    assert {5, 6, 7, 8} <= set(exact["row"])
+    for row in exact["row"]:
+        truth = _true_momentum(planted, row)
+        line = table.loc[row]
+        assert line["momentum"] == line["momentum_low"] == line["momentum_high"]
+        assert line["momentum"] == pytest.approx(np.linalg.norm(truth), rel=1e-12)
+        update = planted.path[-1, row] - _replay(planted.path[0, row], planted.log, 0, NUM_STEPS)
+        assert line["gradient"] == pytest.approx(np.linalg.norm(update - truth), rel=1e-12)
+    assert (exact.loc[[5, 6, 7, 8], "momentum"] > 1e-3).all()
+
+
+def test_one_exposure_is_known_without_a_snapshot(planted, table):
+    for row in (1, 2, 3, 4):
+        truth = np.linalg.norm(_true_momentum(planted, row))
+        line = table.loc[row]
+        assert line["momentum_basis"] == "one exposure"
+        assert line["momentum"] == pytest.approx(truth, rel=0.01)
+        assert line["momentum_low"] * (1 - 1e-4) <= truth <= line["momentum_high"] * (1 + 1e-4)
+    assert (table.loc[[3, 4], "momentum"] > 5 * table.loc[[3, 4], "gradient"]).all()
+
+
+def test_extrapolation_finds_what_happened_before_the_snapshot(planted, table):
+    found = table[table["momentum_basis"] == "extrapolated"]
+    assert {9, 10, 11, 12} <= set(found["row"])
+    for row in found["row"]:
+        truth = np.linalg.norm(_true_momentum(planted, row))
+        assert found.loc[row, "momentum"] == pytest.approx(truth, rel=0.05)
+
+
+def test_bounds_hold_for_every_row_whatever_its_gradients(planted, table):
+    exposed = table[table["num_steps"] > 0]
+    truth = np.array([np.linalg.norm(_true_momentum(planted, row)) for row in exposed["row"]])
+    slack = 1e-6  # fp32 rounding of the last movements
+    assert (exposed["momentum_low"] <= truth * (1 + 1e-3) + slack).all()
+    assert (truth <= exposed["momentum_high"] * (1 + 1e-3) + slack).all()
+    bounded = exposed["momentum_basis"] == "bounds"
+    assert exposed.loc[bounded, ["momentum", "gradient"]].isna().all().all()
+    assert (
+        exposed.loc[bounded, "momentum_high"] < exposed.loc[bounded, "update"]
+    ).mean() > 0.3  # and they say something
+
+
+def test_the_ceiling_is_reached_by_the_gradients_that_cauchy_schwarz_names():
+    """Gradients in the ratio (β1/β2)ᴸ⁻ˢ make the bound an equality, so no smaller one would hold."""
+    exposed = np.zeros((60, 1), bool)
+    exposed[[20, 25, 30]] = True
+
+    def aligned(rng, step, rows):
+        return np.full((1, HIDDEN), (0.9 / 0.999) ** (30.0 - step))
+
+    sizes = plant(aligned, exposed, log=make_log(warm_up_and_decay(60)), size=1.0, sigma=0.0)
+    line = decompose(sizes.trajectory, WORDS, 1, log=sizes.log).iloc[0]
+    truth = np.linalg.norm(_true_momentum(sizes, 0, end=60))
+    assert line["momentum_basis"] == "bounds"
+    assert line["momentum_high"] == pytest.approx(truth, rel=1e-3)
+
+
+def test_sign_noise_expects_the_momentum_of_random_signs():
+    planted = plant(signs(), random_exposure(NUM_STEPS, 300, 0.03))
+    table = decompose(planted.trajectory, WORDS, 1, log=planted.log)
+    exposed = table[table["num_steps"] > 0]
+    truth = np.array([np.linalg.norm(_true_momentum(planted, row)) for row in exposed["row"]])
+    is_large = exposed["momentum_noise"] > 1e-4
+    assert is_large.sum() > 100
+    assert np.mean(truth[is_large] / exposed.loc[is_large, "momentum_noise"]) == pytest.approx(1, abs=0.03)
+
+
+def test_causes_since_a_later_epoch(planted):
+    table = decompose(planted.trajectory, WORDS, 1, reference_epoch=0.5, log=planted.log)
+    assert table.loc[0, "cause"] == "weight decay alone"
+    assert set(table.loc[5:12, "cause"]) == {"momentum after its last exposure"}
+    assert set(table.loc[5:12, "momentum_basis"]) == {"exact"}
+    assert (table.loc[5:12, "momentum"] == table.loc[5:12, "update"]).all()
+    assert (table.loc[5:12, "gradient"] == 0).all()
+    assert (table.loc[[3, 4], "cause"] == "gradient").all()
+    assert table.loc[5:12, "num_steps"].eq(0).all()
+    assert table.loc[5:8, "last_step"].eq(80).all()
+    later = table.index[table["last_step"] > 80]
+    assert len(later) > 100
+    for row in later:
+        truth = np.linalg.norm(_true_momentum(planted, row, start=80))
+        assert table.loc[row, "momentum_low"] - 1e-6 <= truth <= table.loc[row, "momentum_high"] + 1e-6
+
+
+def _with_last(planted, change):
+    """The run with another table at the end."""
+    after = planted.path[-1].copy()
+    change(after)
+    snapshots = [*planted.trajectory.snapshots[:-1], Snapshot(1, NUM_STEPS, {WORDS: after})]
+    return Trajectory(snapshots, read_exposure=lambda: planted.trajectory.exposure)
+
+
+def test_a_planted_movement_of_a_row_never_seen_is_unexplained(planted):
+    assert decompose(planted.trajectory, WORDS, 1, log=planted.log).loc[0, "cause"] == "weight decay alone"
+    summary = explain(planted.trajectory, WORDS, 1, log=planted.log).set_index("stratum")
+    assert summary.loc["seen in 0 steps", "unexplained_share"] == 0
+
+    def shift(after):
+        after[0, 3] = np.nextafter(after[0, 3], np.float32(9))
+
+    changed = _with_last(planted, shift)
+    assert decompose(changed, WORDS, 1, log=planted.log).loc[0, "cause"] == "unexplained"
+    assert explain(changed, WORDS, 1, log=planted.log).set_index("stratum").loc[ALL_ROWS, "unexplained_share"] > 0
+
+
+def test_a_row_that_stayed_and_exposure_that_was_not_recorded(planted):
+    def stay(after):
+        after[20] = planted.path[0, 20]
+
+    stayed = decompose(_with_last(planted, stay), WORDS, 1, log=planted.log)
+    assert stayed.loc[20, "cause"] == "did not move"
+    without = decompose(Trajectory(planted.trajectory.snapshots), WORDS, 1, log=planted.log)
+    assert without.loc[0, "cause"] == "weight decay alone"
+    assert set(without["cause"]) == {"weight decay alone", "exposure unknown"}
+    assert set(without["momentum_basis"]) == {"exposure unknown"}
+    assert without[["num_steps", "last_step", "momentum_high", "momentum_noise"]].isna().all().all()
+    summary = explain(Trajectory(planted.trajectory.snapshots), WORDS, 1, log=planted.log)
+    assert summary[["momentum_share_low", "momentum_share_high", "unexplained_share"]].isna().all().all()
+
+
+def test_a_frozen_parameter_did_not_move(planted):
+    frozen = make_log(planted.log.learning_rates, weight_decay={})
+    snapshots = [Snapshot(0, 0, {WORDS: planted.path[0]}), Snapshot(1, NUM_STEPS, {WORDS: planted.path[0]})]
+    trajectory = Trajectory(snapshots, read_exposure=lambda: planted.trajectory.exposure)
+    assert set(decompose(trajectory, WORDS, 1, log=frozen)["cause"]) == {"did not move"}
+    summary = explain(trajectory, WORDS, 1, log=frozen)
+    assert (summary["num_did_not_move"] == summary["num_rows"]).all()
+    assert summary[["decay_share", "update_share", "cross_share"]].isna().all().all()
+
+
+def test_shares_add_up_and_counts_are_complete(planted, table):
+    summary = explain(planted.trajectory, WORDS, 1, log=planted.log)
+    assert np.allclose(summary[["decay_share", "update_share", "cross_share"]].sum(axis=1), 1, rtol=1e-12)
+    counts = [f"num_{cause.replace(' ', '_')}" for cause in CAUSES]
+    assert (summary[counts].sum(axis=1) == summary["num_rows"]).all()
+    whole = summary.set_index("stratum").loc[ALL_ROWS]
+    assert whole["num_rows"] == len(table) == summary["num_rows"].iloc[:-1].sum()
+    assert whole["squared_drift"] == pytest.approx((table["drift"] ** 2).sum())
+    assert whole["momentum_share_low"] <= whole["momentum_share_high"]
+    assert np.isnan(summary.set_index("stratum").loc["seen in 0 steps", "momentum_share_high"])
+
+
+def test_refusals(planted):
+    with pytest.raises(ValueError, match=r"epoch 0.5 \(step 80\) is not after the reference, epoch 1 \(step 160\)"):
+        decompose(planted.trajectory, WORDS, 0.5, reference_epoch=1, log=planted.log)
+    with pytest.raises(ValueError, match="the optimizer log has 100 steps, the snapshot is of step 160"):
+        decompose(planted.trajectory, WORDS, 1, log=make_log(planted.log.learning_rates[:100]))
+    with pytest.raises(ValueError, match="a trajectory has no optimizer log"):
+        explain(planted.trajectory, WORDS, 1)
+
+
+@pytest.mark.parametrize("num_segments", [1, 2])
+def test_segment_gradients_are_the_sum_of_all_position_and_of_all_word_gradients(num_segments):
+    """SCIENCE.md, section 1: a shared mean shift. About gradients, not about Adam's drift."""
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(0)
+    size = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    model = BertModel(BertConfig(vocab_size=40, max_position_embeddings=20, **size)).double().eval()
+    tokens = torch.randint(1, 40, (5, 12))  # row 0 is [PAD], whose gradient torch drops
+    segments = torch.arange(12).expand(5, 12) * num_segments // 12
+    model(tokens, token_type_ids=segments).last_hidden_state.pow(3).sum().backward()
+    embeddings = model.embeddings
+    words, positions, kinds = (
+        embeddings.get_parameter(f"{name}.weight").grad
+        for name in ("word_embeddings", "position_embeddings", "token_type_embeddings")
+    )
+    scale = kinds.abs().max()
+    assert scale > 1e-3
+    assert (kinds[:num_segments].sum(0) - positions.sum(0)).abs().max() < 1e-12 * scale
+    assert (kinds[:num_segments].sum(0) - words.sum(0)).abs().max() < 1e-12 * scale
+    if num_segments == 1:
+        assert not kinds[1].any()
+    else:
+        assert (kinds[0] - positions.sum(0)).abs().max() > 1e-3 * scale

@@ -1,0 +1,143 @@
+"""The precision guard against torch's own rounding, and how much decay a fp32 step really applies."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.analysis.adam_runs import WORDS, make_log
+from toolkit.analysis.causes.precision import (
+    FORMATS,
+    decay_applied_ratio,
+    guard_precision,
+    movable_share,
+    stored_precision,
+)
+from toolkit.snapshots.snapshot import Snapshot, Trajectory
+
+TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(values=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=30))
+def test_rounding_is_that_of_torch(name, values):
+    """float32 inputs: their rounding to a coarser format is exact, ties and subnormals included."""
+    expected = torch.tensor(values, dtype=torch.float32).to(TORCH[name]).double().numpy()
+    assert np.array_equal(FORMATS[name].round(np.array(values, np.float64)), expected)
+
+
+def test_in_bf16_only_weights_below_two_to_the_minus_seven_can_move():
+    """SCIENCE.md, section 1: learning rate 2e-5."""
+    below, above = np.nextafter(2.0**-7, [0, 1])
+    assert movable_share(np.array([below, -below, 1e-4]), 2e-5, "bf16") == pytest.approx(1 / 3)  # they round to 2⁻⁷
+    assert movable_share(np.array([2.0**-7 - 2.0**-15, 1e-9, 0.0]), 2e-5, "bf16") == 1
+    assert movable_share(np.array([2.0**-7 + 2.0**-14, above, 0.1, -3.0]), 2e-5, "bf16") == 0
+    table = np.random.default_rng(0).normal(0, 0.04, (3000, 100))
+    expected = math.erf(2.0**-7 / 0.04 / math.sqrt(2))
+    assert movable_share(table, 2e-5, "bf16") == pytest.approx(expected, abs=0.003)
+    assert movable_share(table, 2e-5, "bf16") == pytest.approx(0.15, abs=0.01)
+    assert movable_share(table, 2e-5, "fp32") == 1
+
+
+@pytest.mark.parametrize("name", ["bf16", "fp16"])
+def test_movable_share_is_what_torch_moves(name):
+    weights = torch.randn(20_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 0.04
+    stored = weights.to(TORCH[name])
+    for rate in (1e-6, 2e-5, 3e-4, 2.0**-12):
+        exact = stored.float()  # float32 holds the sum of these to far more digits than either format
+        moved = [((exact + sign * rate).to(TORCH[name]) != stored) for sign in (1, -1)]
+        assert movable_share(weights.numpy(), rate, name) == pytest.approx((moved[0] & moved[1]).double().mean().item())
+
+
+def test_movable_share_grows_with_the_rate_and_with_precision():
+    table = np.random.default_rng(0).normal(0, 0.04, 5000).astype(np.float32)
+    for name in FORMATS:
+        shares = [movable_share(table, rate, name) for rate in (1e-12, 1e-9, 1e-7, 1e-5, 1e-3, 1)]
+        assert shares == sorted(shares)
+    assert movable_share(table, 2e-5, "bf16") < movable_share(table, 2e-5, "fp16") < movable_share(table, 2e-5)
+    assert math.isnan(movable_share(table[:0], 1e-3))
+
+
+def test_movable_share_refuses():
+    with pytest.raises(ValueError, match=r"unknown dtype 'bf15' \(did you mean 'bf16'\?\)"):
+        movable_share(np.ones(3), 1e-3, "bf15")
+    with pytest.raises(ValueError, match="must be above 0, not 0"):
+        movable_share(np.ones(3), 0, "bf16")
+    with pytest.raises(ValueError, match="values that fp16 cannot hold"):
+        movable_share(np.array([70_000.0]), 1e-3, "fp16")
+
+
+def test_just_above_the_threshold_fp32_decays_too_much():
+    """SCIENCE.md, section 1: nothing below lr·wd = 2⁻²⁵, 2.9 times too much just above it."""
+    assert decay_applied_ratio(3e-6, 0.01) == pytest.approx(2.9, abs=0.05)
+    assert decay_applied_ratio(2.0**-25, 1.0) == 0
+    assert decay_applied_ratio(2.0**-25 * (1 + 1e-6), 1.0) > 2.5
+    assert decay_applied_ratio(1e-3, 0.01) == pytest.approx(1, abs=0.01)
+
+
+@pytest.mark.parametrize("rate", [1e-6, 3e-6, 5e-6, 2e-5, 1e-3])
+def test_decay_applied_is_what_the_optimizer_applies(rate):
+    table = np.random.default_rng(0).normal(0, 0.04, (400, 50)).astype(np.float32)
+    parameter = torch.nn.Parameter(torch.from_numpy(table.copy()))
+    optimizer = torch.optim.AdamW([parameter], lr=rate, weight_decay=0.01)
+    parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    before, after = table.astype(np.float64), parameter.detach().double().numpy()
+    applied = np.sum((before - after) * before) / np.sum(before**2) / (rate * 0.01)
+    assert decay_applied_ratio(rate, 0.01, table) == pytest.approx(applied, rel=1e-9, abs=1e-12)
+
+
+def test_decay_applied_refuses_no_decay():
+    for rate, decay in ((0, 0.01), (1e-3, 0)):
+        with pytest.raises(ValueError, match="is no decay"):
+            decay_applied_ratio(rate, decay)
+    assert math.isnan(decay_applied_ratio(1e-3, 0.1, np.zeros(3)))
+
+
+def test_stored_precision_sees_through_the_dtype():
+    weights = torch.randn(3000, generator=torch.Generator().manual_seed(1)) * 0.04
+    for name in ("bf16", "fp16"):
+        assert stored_precision(weights.to(TORCH[name]).float().numpy()) == name
+    assert stored_precision(weights.numpy()) == "fp32"
+    many = np.zeros(200_000, np.float32)
+    many[-1] = 0.1
+    assert stored_precision(many) == "fp32"  # one value decides, wherever it stands
+
+
+def _trajectory(before, after):
+    return Trajectory([Snapshot(0, 0, {WORDS: before}), Snapshot(1, 10, {WORDS: after})])
+
+
+def _verdict(before, after, **options):
+    return guard_precision(_trajectory(before, after), 1, **options).iloc[0]
+
+
+def test_no_drift_is_never_a_verdict_on_half_precision_weights():
+    weights = torch.randn(50, 40, generator=torch.Generator().manual_seed(2)) * 0.04
+    full, half = weights.numpy(), weights.bfloat16().float().numpy()
+    log = make_log([2e-5] * 10)
+    line = _verdict(half, half, log=log)
+    share = line["movable_bf16"]
+    assert line["verdict"] == f"not identifiable: bf16 weights, of which one update can change {100 * share:.3g} %"
+    assert 0.1 < share < 0.2
+    assert line["weights"] == "bf16"
+    assert _verdict(full, full, log=log)["verdict"] == "did not move"
+    assert _verdict(half, half)["verdict"].endswith("can change an unknown share")
+    assert math.isnan(_verdict(half, half)["movable_bf16"])
+    assert _verdict(half, half, learning_rate=2e-5)["movable_bf16"] == share
+
+
+def test_moved_and_frozen():
+    weights = np.random.default_rng(0).normal(0, 0.04, (50, 40)).astype(np.float32)
+    changed = weights.copy()
+    changed[:10] += 0.01
+    line = _verdict(weights, changed, log=make_log([2e-5] * 10))
+    assert (line["verdict"], line["moved_share"], line["learning_rate"]) == ("moved", 0.2, 2e-5)
+    frozen = _verdict(weights, weights, log=make_log([2e-5] * 10, weight_decay={}))
+    assert frozen["verdict"] == "frozen"
+    assert np.isnan([frozen["learning_rate"], frozen["movable_fp32"]]).all()
+    assert _verdict(weights, weights, log=make_log([np.nan] * 10))["verdict"] == "frozen"

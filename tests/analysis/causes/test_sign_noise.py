@@ -1,0 +1,193 @@
+"""The noise nulls: silent on rows that noise moved through torch.optim.AdamW, loud on a planted direction."""
+
+import numpy as np
+import pytest
+
+from tests.analysis.adam_runs import (
+    WORDS,
+    constant,
+    gaussian,
+    make_log,
+    plant,
+    random_exposure,
+    signs,
+    warm_up_and_decay,
+)
+from toolkit.analysis.causes.adam import AdamSteps
+from toolkit.analysis.causes.nulls import replay_decay
+from toolkit.analysis.causes.row_steps import row_steps
+from toolkit.analysis.causes.sign_noise import SAMPLED_ROWS, expected_squares, sign_noise
+from toolkit.snapshots.snapshot import Snapshot, Trajectory
+
+COLUMNS = [
+    *("row", "token", "stratum", "num_steps", "drift", "null_mean", "null_sd", "null_q025", "null_median"),
+    *("null_q975", "ratio", "z", "has_norms", "direction_mean", "direction_sd", "direction_ratio"),
+]
+EXPOSED = random_exposure(120, 600, 0.06)
+
+
+def _null(planted, rows=None, **options):
+    rows = range(planted.exposed.shape[1]) if rows is None else rows
+    options = {"num_replicates": 400, "num_coordinates": 0} | options
+    return sign_noise(planted.trajectory, WORDS, 1, rows, log=planted.log, **options)
+
+
+def _inside(table):
+    return (table["null_q025"] <= table["drift"]) & (table["drift"] <= table["null_q975"])
+
+
+@pytest.fixture(scope="module")
+def by_signs():
+    return plant(signs(), EXPOSED)
+
+
+@pytest.fixture(scope="module")
+def null_by_signs(by_signs):
+    return _null(by_signs)
+
+
+def test_rows_moved_by_random_signs_lie_inside_the_null(null_by_signs):
+    several = null_by_signs[null_by_signs["num_steps"] >= 2]
+    assert len(several) > 400
+    assert _inside(several).mean() == pytest.approx(0.95, abs=0.035)
+    z = several["z"].dropna()
+    assert z.mean() == pytest.approx(0, abs=0.15)
+    assert z.std() == pytest.approx(1, abs=0.12)
+    assert several["ratio"].mean() == pytest.approx(1, abs=0.01)
+
+
+def test_rows_moved_in_one_direction_lie_far_outside_both_nulls():
+    planted = plant(constant(), EXPOSED)
+    table = _null(planted, num_coordinates=256)
+    several = table[table["num_steps"] >= 5]
+    assert len(several) > 200
+    assert (several["drift"] > several["null_q975"]).mean() > 0.99
+    assert several["z"].median() > 5
+    assert ((several["drift"] - several["direction_mean"]) > 1.96 * several["direction_sd"]).mean() > 0.9
+
+
+def test_random_directions_lie_inside_their_own_null_and_not_inside_that_of_signs():
+    table = _null(plant(gaussian(), EXPOSED), num_coordinates=512)
+    several = table[table["num_steps"] >= 2]
+    z = (several["drift"] - several["direction_mean"]) / several["direction_sd"]
+    assert (z.abs() < 1.96).mean() == pytest.approx(0.95, abs=0.035)
+    assert z.mean() == pytest.approx(0, abs=0.3)
+    # Why the second null stands beside the first: on such noise the first covers less than it says, by more than four
+    # standard errors of the count.
+    few = several[several["num_steps"] < 10]
+    assert _inside(few).mean() < 0.95 - 4 * np.sqrt(0.95 * 0.05 / len(few))
+
+
+def test_both_nulls_know_the_size_of_gradients_near_eps():
+    """Far above eps Adam sees no scale; here (|g| about 3e-8) a factor of 2 in the recorded norms would show."""
+    for direction, name in ((signs(), "null_mean"), (gaussian(), "direction_mean")):
+        table = _null(plant(direction, EXPOSED, size=3e-8), num_coordinates=512)
+        several = table[table["num_steps"] >= 2]
+        assert (several["drift"] / several[name]).mean() == pytest.approx(1, abs=0.02), name
+
+
+def test_one_exposure_drifts_alike_whatever_the_signs(null_by_signs):
+    # Exposures at the very end are left out: their drift is mostly decay, along which the signs do count.
+    once = null_by_signs[(null_by_signs["num_steps"] == 1) & (EXPOSED[:100].sum(axis=0) == 1)]
+    assert len(once) > 10
+    assert (once["null_sd"] < 0.01 * once["null_mean"]).all()
+    assert once["z"].isna().all()
+    assert np.allclose(once["ratio"], 1, atol=0.01)
+
+
+def test_without_decay_one_exposure_has_no_spread_at_all():
+    exposed = np.zeros((50, 2), bool)
+    exposed[10] = True
+    table = _null(plant(signs(), exposed, log=make_log(warm_up_and_decay(50), decay=0.0)))
+    assert (table["null_sd"] / table["null_mean"]).max() < 1e-7
+    assert np.allclose(table["ratio"], 1, atol=1e-4)
+
+
+def test_rows_never_seen_are_the_replayed_decay_without_spread(by_signs, null_by_signs):
+    unseen = null_by_signs[null_by_signs["num_steps"] == 0]
+    before = by_signs.path[0][unseen["row"]]
+    decayed = np.linalg.norm(replay_decay(before, by_signs.log, WORDS).astype(np.float64) - before, axis=1)
+    assert len(unseen) > 5
+    assert np.allclose(unseen["null_mean"], decayed, rtol=1e-12)
+    assert (unseen["null_q025"] == unseen["drift"]).all()
+    assert (unseen["ratio"] == 1).all()
+    assert unseen["z"].isna().all()
+
+
+def test_replicates_have_the_exact_second_moment(by_signs, null_by_signs):
+    history = row_steps(by_signs.trajectory, WORDS, 120)
+    exact = expected_squares(AdamSteps.of(by_signs.log, WORDS, 120), history, 32)
+    before = by_signs.path[0]
+    exact += np.sum((replay_decay(before, by_signs.log, WORDS).astype(np.float64) - before) ** 2, axis=1)
+    simulated = null_by_signs["null_mean"] ** 2 + null_by_signs["null_sd"] ** 2
+    assert np.allclose(simulated, exact, rtol=0.06)
+    assert (simulated / exact).mean() == pytest.approx(1, abs=0.003)
+
+
+def test_a_row_has_the_same_null_whichever_others_are_asked_for(by_signs, null_by_signs):
+    few = _null(by_signs, [5, 300, 7])
+    together = null_by_signs.iloc[[5, 300, 7]].reset_index(drop=True)
+    assert few["row"].tolist() == [5, 300, 7]
+    for column in ("drift", "null_mean", "null_sd", "null_q025", "null_q975"):
+        assert np.allclose(few[column], together[column], rtol=1e-6), column
+    directions = _null(by_signs, [7], num_coordinates=64), _null(by_signs, [5, 7], num_coordinates=64)
+    assert directions[0]["direction_mean"].iloc[0] == directions[1]["direction_mean"].iloc[1]
+    assert not np.allclose(_null(by_signs, [5], seed=1)["null_mean"], few["null_mean"].iloc[0], rtol=1e-9)
+
+
+def test_by_default_a_seeded_sample_of_each_stratum(by_signs):
+    tables = [
+        sign_noise(by_signs.trajectory, WORDS, 1, log=by_signs.log, num_replicates=2, num_coordinates=2, seed=seed)
+        for seed in (0, 0, 1)
+    ]
+    assert list(tables[0].columns) == COLUMNS
+    assert tables[0].equals(tables[1])
+    assert tables[0]["row"].tolist() != tables[2]["row"].tolist()
+    assert tables[0]["row"].is_monotonic_increasing
+    assert tables[0].groupby("stratum", observed=True).size().max() == SAMPLED_ROWS
+
+
+def test_without_norms_every_gradient_has_one_size():
+    exposed = random_exposure(60, 300, 0.1)
+    with_equal_sizes = plant(lambda rng, step, rows: signs()(rng, step, rows), exposed, has_norms=False)
+    table = _null(with_equal_sizes, num_coordinates=16)
+    assert not table.loc[table["num_steps"] > 0, "has_norms"].any()
+    steps = AdamSteps.of(with_equal_sizes.log, WORDS, 60)
+    spread = row_steps(with_equal_sizes.trajectory, WORDS, 60).gradients(steps.clipping_factors, 32)
+    assert np.array_equal(spread, exposed.T.astype(float))
+
+
+def test_layer_norm_is_exposed_at_every_step():
+    rng = np.random.default_rng(0)
+    log = make_log(warm_up_and_decay(40), weight_decay={"LayerNorm.weight": 0.0})
+    vectors = [np.ones(64, np.float32), (1 + rng.normal(0, 1e-3, 64)).astype(np.float32)]
+    trajectory = Trajectory([Snapshot(i, 40 * i, {"LayerNorm.weight": v}) for i, v in enumerate(vectors)])
+    table = sign_noise(trajectory, "LayerNorm.weight", 1, log=log)
+    assert table["num_steps"].tolist() == [40]
+    assert table["has_norms"].tolist() == [False]
+    assert table["null_mean"].iloc[0] > 0
+
+
+def test_a_growing_history_is_cut_at_the_epoch(by_signs):
+    planted = plant(signs(), EXPOSED, snapshot_steps=(60,))
+    table = sign_noise(planted.trajectory, WORDS, 0.5, range(600), log=planted.log, num_coordinates=0)
+    assert table["num_steps"].tolist() == EXPOSED[:60].sum(axis=0).tolist()
+    assert table["ratio"].mean() == pytest.approx(1, abs=0.01)
+
+
+def test_refusals(by_signs):
+    trajectory, log = by_signs.trajectory, by_signs.log
+    with pytest.raises(ValueError, match="pass the run, or log="):
+        sign_noise(trajectory, WORDS, 1)
+    with pytest.raises(ValueError, match="word_embeddings was frozen"):
+        sign_noise(trajectory, WORDS, 1, log=make_log(log.learning_rates, weight_decay={}))
+    with pytest.raises(ValueError, match="learning rate of step 1 is NaN"):
+        sign_noise(trajectory, WORDS, 1, log=make_log(log.learning_rates * np.nan))
+    with pytest.raises(ValueError, match="rows 0 to 599; asked for 3 to 600"):
+        _null(by_signs, [3, 600])
+    with pytest.raises(ValueError, match="needs at least 2"):
+        _null(by_signs, [3], num_replicates=1)
+    with pytest.raises(ValueError, match=r"unknown embedding parameter of this run 'position_embeddings'"):
+        sign_noise(trajectory, "position_embeddings", 1, log=log)
+    with pytest.raises(ValueError, match="exposure of word_embeddings was not recorded"):
+        sign_noise(Trajectory(trajectory.snapshots), WORDS, 1, log=log)

@@ -1,0 +1,207 @@
+"""The rank deficiency against numpy's rank, its directions against the definition, and the tables made of it."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolkit.analysis.gauge.corpus import corpus_of, draw_combinations, reference_corpus
+from toolkit.analysis.gauge.design import inseparable_rows, measure_design, rank_deficiency
+from toolkit.analysis.gauge.incidence import null_space, offset_directions
+from toolkit.families import TABLES
+from toolkit.snapshots.exposure import Design, DesignCounter, Exposure
+
+
+def design_of(combinations, counts=None) -> Design:
+    distinct = np.unique(np.array(combinations, np.int32), axis=0)
+    counts = np.ones(len(distinct), np.int64) if counts is None else np.array(counts)
+    return Design(TABLES[: distinct.shape[1]], distinct, counts)
+
+
+def incidence(design: Design, sizes: dict[str, int]) -> np.ndarray:
+    """The dense incidence matrix: one row per combination, one column per row of any table."""
+    blocks = [np.eye(sizes[name])[column] for name, column in zip(design.tables, design.combinations.T, strict=True)]
+    return np.hstack(blocks)
+
+
+def sizes_of(design: Design, unused: int = 2) -> dict[str, int]:
+    """Rows per table, a few of them never used."""
+    sizes = design.combinations.max(axis=0) + 1 + unused
+    return dict(zip(design.tables, sizes.tolist(), strict=True))
+
+
+def texts(pairs: bool, seed: int = 0, num_texts: int = 60) -> Design:
+    """[CLS] word... [SEP] (word... [SEP] in segment 1), as a recorder counts them; words 3 to 14, [CLS] 1, [SEP] 2."""
+    rng, counter = np.random.default_rng(seed), DesignCounter(TABLES)
+    for _ in range(num_texts):
+        first, second = (rng.integers(3, 15, rng.integers(1, 7)).tolist() for _ in range(2))
+        words = [1, *first, 2] + ([*second, 2] if pairs else [])
+        segments = [0] * (len(first) + 2) + ([1] * (len(second) + 1) if pairs else [])
+        rows = zip(TABLES, (words, list(range(len(words))), segments), strict=True)
+        counter.add({name: np.array(values, np.int64) for name, values in rows})
+    return counter.design()
+
+
+designs = st.integers(1, 3).flatmap(
+    lambda k: st.lists(st.tuples(*[st.integers(0, 6), st.integers(0, 5), st.integers(0, 3)][:k]), min_size=1).map(
+        design_of
+    )
+)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(designs)
+def test_rank_deficiency_is_used_rows_minus_rank(design):
+    sizes = sizes_of(design)
+    matrix = incidence(design, sizes)
+    used = matrix.any(axis=0)
+    assert rank_deficiency(design) == used.sum() - np.linalg.matrix_rank(matrix)
+    nulls = null_space(design, sizes)
+    basis = np.vstack([nulls.directions[name] for name in design.tables])
+    assert np.abs(matrix @ basis).max(initial=0) < 1e-12, "a direction that a sum shows"
+    assert not basis[~used].any(), "a direction that moves rows which were never used"
+    assert np.linalg.matrix_rank(basis) == nulls.num_directions, "directions that depend on each other"
+
+
+def test_what_groups_alone_prove_is_never_more_than_there_is_and_all_of_it_for_texts():
+    for pairs in (False, True):
+        design = texts(pairs)
+        sizes = sizes_of(design)
+        groups = corpus_of({name: _counts(design, name, sizes[name]) for name in TABLES}, design).groups
+        spans = [
+            np.vstack([of.directions[name] for name in TABLES])
+            for of in (null_space(design, sizes), offset_directions(groups))
+        ]
+        assert spans[0].shape == spans[1].shape
+        assert np.linalg.matrix_rank(np.hstack(spans)) == spans[0].shape[1] == 3
+
+
+def _counts(design: Design, name: str, num_rows: int) -> np.ndarray:
+    return np.bincount(design.combinations[:, design.tables.index(name)], design.counts, num_rows)
+
+
+@pytest.mark.parametrize("num_tables", [1, 2, 3])
+def test_a_crossed_design_has_one_free_offset_less_than_tables(num_tables):
+    crossed = np.array(np.meshgrid(range(5), range(4), range(2))).reshape(3, -1).T[:, :num_tables]
+    assert rank_deficiency(design_of(crossed)) == num_tables - 1
+
+
+def test_texts_have_one_direction_more_than_crossed_because_of_the_first_token():
+    for pairs in (False, True):
+        design = texts(pairs)
+        assert rank_deficiency(design) == 3
+        without = design.combinations[:, 1] > 0
+        assert rank_deficiency(Design(TABLES, design.combinations[without], design.counts[without])) == 2
+    mixed = [*design.combinations.tolist(), [1, 3, 0]]  # [CLS] seen at position 3 too: no longer inseparable
+    assert rank_deficiency(design_of(mixed)) == 2
+
+
+def test_segments_in_separate_words_and_positions_are_free_too():
+    # Segment 1 has its own words and positions: it can be shifted against them.
+    assert rank_deficiency(design_of([[0, 0, 0], [0, 1, 0], [1, 0, 0], [2, 2, 1], [2, 3, 1], [3, 2, 1]])) == 4
+    # The words joined by one occurrence in the other segment.
+    assert rank_deficiency(design_of([[0, 0, 0], [0, 1, 0], [1, 0, 0], [2, 2, 1], [2, 3, 1], [0, 2, 0]])) == 3
+
+
+def test_directions_that_the_groups_do_not_explain_are_said(make_trajectory, make_exposure):
+    separate = design_of([[2, 0, 0], [2, 1, 0], [4, 0, 0], [5, 2, 1], [5, 3, 1], [6, 2, 1]])
+    note = reference_corpus(_with(separate, make_trajectory, make_exposure)[0]).note
+    assert note == "1 more null directions than groups explain: the fixed gauge leaves them free"
+    joined = design_of([[2, 0, 0], [2, 1, 0], [4, 0, 0], [5, 2, 1], [5, 2, 0], [6, 2, 1]])
+    assert reference_corpus(_with(joined, make_trajectory, make_exposure)[0]).note == ""
+
+
+def test_a_large_design_is_quick():
+    rng = np.random.default_rng(0)
+    design = design_of(
+        np.stack([rng.integers(0, 20_000, 60_000), rng.integers(0, 512, 60_000), rng.integers(0, 2, 60_000)], axis=1)
+    )
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    left, right = design.combinations[:, 0], 20_000 + design.combinations[:, 1]
+    graph = coo_array((np.ones(len(left)), (left, right)), shape=(20_512, 20_512))
+    labels = connected_components(graph, directed=False)[1]
+    assert rank_deficiency(design) == len(np.unique(labels[np.r_[left, right]])) + 1
+
+
+def _with(design, make_trajectory, make_exposure, seed=0):
+    """A trajectory of three epochs whose exposure is the tokens of a design, kept or not."""
+    steps = {name: [np.repeat(design.combinations[:, i], design.counts).tolist()] for i, name in enumerate(TABLES)}
+    return [make_trajectory(seed, Exposure(make_exposure(steps).tables, kept)) for kept in (design, None)]
+
+
+TINY = ((2, 0, 0), (4, 1, 0), (5, 1, 0), (4, 2, 0), (3, 2, 0), (3, 3, 0), (6, 3, 1), (7, 2, 1), (4, 3, 1))
+
+
+def test_measure_design(make_trajectory, make_exposure):
+    recorded, not_recorded = _with(design_of(TINY, [4, 2, 1, 1, 2, 1, 1, 1, 1]), make_trajectory, make_exposure)
+    table = measure_design(recorded).set_index("quantity")
+    used = 6 + 4 + 2
+    expected = [14, 9, used, used - 3, 3, 2, 1]
+    assert table.value.tolist() == expected
+    assert (table.note == "").all()
+    table = measure_design(not_recorded).set_index("quantity")
+    assert table.value[["num_tokens", "num_combinations", "rank", "rank_deficiency"]].isna().all()
+    assert table.note["rank_deficiency"] == "no design was recorded: not known"
+    assert table.value["rank_deficiency_crossed"] == 2
+    assert table.value["num_used_rows"] == used
+
+
+def test_inseparable_rows_are_named(make_trajectory, make_exposure):
+    recorded, not_recorded = _with(design_of(TINY, [4, 2, 1, 1, 2, 1, 1, 1, 1]), make_trajectory, make_exposure)
+    for trajectory, note in ((recorded, ""), (not_recorded, "as the vocabulary tells")):
+        table = inseparable_rows(trajectory)
+        assert table.parameter.tolist() == list(TABLES[:2])
+        assert table.token.tolist() == ["[CLS]", ""]
+        assert table.row.tolist() == [2, 0]
+        assert np.allclose(table.frequency, 4 / 14)
+        assert table.note.str.endswith(note).all()
+        assert reference_corpus(trajectory).pairs == [(2, 0)]
+    seen_elsewhere, without = _with(design_of([*TINY, (2, 3, 0)]), make_trajectory, make_exposure)
+    for trajectory in (seen_elsewhere, without):  # [CLS] is seen twice, position 0 once
+        assert inseparable_rows(trajectory).empty
+
+
+def test_a_design_that_lacks_a_table_is_refused(make_trajectory, make_exposure):
+    exposure = make_exposure({name: [[2, 3]] if name != TABLES[2] else [[0, 0]] for name in TABLES})
+    design = Design(TABLES[:2], np.array([[2, 2], [3, 3]], np.int32), np.array([1, 1]))
+    with pytest.raises(ValueError, match="lacks token_type_embeddings"):
+        measure_design(make_trajectory(0, Exposure(exposure.tables, design)))
+
+
+def test_drawn_combinations_have_the_shares_of_the_corpus(make_trajectory, make_exposure):
+    counts = np.array([4, 2, 1, 1, 2, 1, 1, 1, 1])
+    recorded, not_recorded = (
+        reference_corpus(t) for t in _with(design_of(TINY, counts), make_trajectory, make_exposure)
+    )
+    rows, shares, sample = draw_combinations(recorded, 9, 0)
+    assert sample == "all combinations of the run"
+    assert np.array_equal(rows, recorded.design.combinations)
+    assert np.array_equal(shares, counts / 14)
+    few, of_few, sample = draw_combinations(recorded, 8, 3)
+    assert sample == "8 tokens drawn from 9 combinations with seed 3"
+    assert {tuple(row) for row in few.tolist()} <= set(TINY)
+    assert of_few.sum() == pytest.approx(1)
+    again = draw_combinations(recorded, 8, 3)
+    assert np.array_equal(few, again[0])
+    rows, shares, sample = draw_combinations(not_recorded, 20_000, 0)
+    assert sample.startswith("tables drawn independently")
+    assert ((rows[:, 0] == 2) == (rows[:, 1] == 0)).all()  # inseparable rows stay together
+    for index, name in enumerate(TABLES):
+        drawn = np.bincount(rows[:, index], shares, len(not_recorded.frequencies[name]))
+        assert np.allclose(drawn, not_recorded.frequencies[name], atol=0.015), name
+
+
+def test_without_exposure_frequencies_are_uniform_and_say_so(make_trajectory):
+    corpus = reference_corpus(make_trajectory(read_exposure=None, position_offset=2))
+    assert corpus.frequency_source == "uniform"
+    assert corpus.note.startswith("uniform frequencies: no exposure was recorded")
+    positions = corpus.frequencies["position_embeddings"]
+    assert not positions[:2].any()  # RoBERTa's padding rows
+    assert np.allclose(positions[2:], 1 / 7)
+    words = corpus.frequencies["word_embeddings"]
+    assert words[0] == 0  # [PAD]
+    assert words[2] == pytest.approx(1 / 7)  # [CLS] as often as the first position
+    assert np.allclose(words[[1, *range(3, 12)]], (6 / 7) / 10)
+    assert corpus.pairs == [(2, 2)]

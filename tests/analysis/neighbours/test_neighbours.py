@@ -1,0 +1,309 @@
+"""Words beside words: what was planted is found, what did not happen is not, and chance is what it says."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from toolkit.analysis.neighbours.changed_words import matched_percentiles
+from toolkit.analysis.neighbours.neighbours import compare_changed, measure_neighbours, most_changed, neighbours
+from toolkit.analysis.neighbours.word_search import correct, overlaps
+from toolkit.snapshots.snapshot import Snapshot, Trajectory, Vocabulary
+
+N, P = 300, 24
+SPECIAL = 4
+
+
+def _tokens(num_rows=N):
+    return ("[PAD]", "[CLS]", "[SEP]", "[unused7]", *(f"word{row}" for row in range(SPECIAL, num_rows)))
+
+
+def _words(seed=0, num_rows=N, hidden=P):
+    rng = np.random.default_rng([7, seed])
+    centres = rng.normal(size=(num_rows // 10, hidden))
+    rows = rng.normal(size=(num_rows, hidden)) + centres[np.arange(num_rows) % len(centres)]
+    rows[0] = 0
+    return rows
+
+
+def _trajectory(*tables, exposure=None, **changes):
+    snapshots = [Snapshot(epoch, 10 * epoch, {"word_embeddings": table}) for epoch, table in enumerate(tables)]
+    arguments = {"vocabulary": Vocabulary(_tokens(len(tables[0])), frozenset({0, 1, 2}), 0)}
+    if exposure is not None:
+        arguments["read_exposure"] = lambda: exposure
+    return Trajectory(snapshots, **(arguments | changes))
+
+
+@pytest.fixture(scope="module")
+def expose(make_exposure):
+    """Exposure in which word row r is seen in ``steps[r]`` of 10 steps per epoch."""
+
+    def make(steps, num_steps=10):
+        return make_exposure({"word_embeddings": [np.flatnonzero(steps > step).tolist() for step in range(num_steps)]})
+
+    return make
+
+
+def _rotation(seed=1):
+    return np.linalg.qr(np.random.default_rng(seed).normal(size=(P, P)))[0]
+
+
+def test_a_word_moved_next_to_another_is_found():
+    before = _words()
+    after = before.copy()
+    after[50] = 1.7 * before[81] + 0.01 * before[50]
+    trajectory = _trajectory(before, after)
+    table = neighbours(trajectory, "word50", k=5)
+    first = table.iloc[0]
+    assert (first["row_after"], first["neighbour_after"], first["is_new"]) == (81, "word81", True)
+    assert first["similarity_after"] > 0.99
+    assert table["is_lost"].sum() >= 4
+    assert 50 in neighbours(trajectory, 81, k=5)["row_after"].tolist()
+    assert most_changed(trajectory, k=5, order="overlap")["row"].iloc[0] == 50
+    before = _words(hidden=200)  # in many dimensions a random direction leads to nobody: the excess shows it too
+    after = before.copy()
+    after[50] += 0.5 * before[81]
+    assert most_changed(_trajectory(before, after), k=5)["row"].iloc[0] == 50
+    measured = measure_neighbours(trajectory, k=5).set_index("row")
+    assert measured["overlap"].idxmin() == 50
+    assert measured.loc[50, "similarity_change"] < -0.2
+    assert measured.drop(index=50)["overlap"].mean() > 0.95
+
+
+def test_one_word_against_the_plain_formula():
+    before, after = _words(0), _words(0) + 0.3 * _words(1)
+    for is_centred in (False, True):
+        table = neighbours(_trajectory(before, after), "word9", k=6, is_centred=is_centred)
+        for name, rows in (("before", before), ("after", after)):
+            words = rows[SPECIAL:] - rows[SPECIAL:].mean(axis=0) * is_centred
+            units = words / np.linalg.norm(words, axis=1, keepdims=True)
+            cosines = units @ units[9 - SPECIAL]
+            order = [i for i in np.argsort(-cosines) if i != 9 - SPECIAL][:6]
+            assert table[f"row_{name}"].tolist() == [i + SPECIAL for i in order]
+            assert table[f"neighbour_{name}"].tolist() == [f"word{i + SPECIAL}" for i in order]
+            assert np.allclose(table[f"similarity_{name}"], cosines[order])
+    assert table["rank"].tolist() == [1, 2, 3, 4, 5, 6]
+    kept = set(table["row_before"]) & set(table["row_after"])
+    assert set(table.loc[~table["is_lost"], "row_before"]) == kept
+    assert set(table.loc[~table["is_new"], "row_after"]) == kept
+
+
+def test_the_measures_against_the_plain_formula():
+    before, after, k = _words(0), _words(0) + 0.5 * _words(1), 7
+    measured = measure_neighbours(_trajectory(before, after), k=k)
+    assert measured["row"].tolist() == list(range(SPECIAL, N))
+    assert measured["token"].tolist() == list(_tokens()[SPECIAL:])
+    cosines = []
+    for rows in (before, after):
+        units = rows[SPECIAL:] / np.linalg.norm(rows[SPECIAL:], axis=1, keepdims=True)
+        cosines.append(units @ units.T - 9 * np.eye(len(units)))
+    nearest = [np.argsort(-gram, axis=1)[:, :k] for gram in cosines]
+    for i in range(len(measured)):
+        old = nearest[0][i]
+        line = measured.iloc[i]
+        assert line["overlap"] == pytest.approx(len(np.intersect1d(old, nearest[1][i])) / k)
+        assert line["similarity_before"] == pytest.approx(cosines[0][i, old].mean())
+        assert line["similarity_change"] == pytest.approx((cosines[1] - cosines[0])[i, old].mean())
+    chance = k / (N - SPECIAL - 1)
+    assert np.allclose(measured["chance"], chance)
+    assert np.allclose(measured["corrected_overlap"], (measured["overlap"] - chance) / (1 - chance))
+
+
+@pytest.mark.parametrize("is_centred", [False, True])
+@pytest.mark.parametrize("kind", ["identical", "scaling", "rotation", "both"])
+def test_what_keeps_all_cosines_keeps_all_neighbours(kind, is_centred):
+    before = _words()
+    after = before @ (_rotation() if kind in ("rotation", "both") else np.eye(P))
+    after = after * {"scaling": 3.7, "both": 0.2}.get(kind, 1)
+    trajectory = _trajectory(before, after)
+    measured = measure_neighbours(trajectory, is_centred=is_centred)
+    assert (measured["overlap"] == 1).all()
+    assert (measured["corrected_overlap"] == 1).all()
+    assert np.allclose(measured["similarity_change"], 0, atol=1e-12)
+    table = neighbours(trajectory, "word30", is_centred=is_centred)
+    assert not table[["is_new", "is_lost"]].to_numpy().any()
+    if kind == "identical":
+        assert (measured["similarity_change"].abs() < 1e-15).all()
+    assert most_changed(trajectory, is_centred=is_centred).empty
+
+
+def test_a_common_offset_is_a_change_only_of_raw_neighbours():
+    before = _words()
+    trajectory = _trajectory(before, before + 3 * np.random.default_rng(2).normal(size=P))
+    assert measure_neighbours(trajectory)["overlap"].mean() < 0.9
+    assert (measure_neighbours(trajectory, is_centred=True)["overlap"] == 1).all()
+
+
+def test_unrelated_tables_share_neighbours_by_chance_only():
+    rng = np.random.default_rng(0)
+    corrected, chances = [], []
+    for _ in range(4):
+        before, after = rng.normal(size=(2, 600, P))
+        measured = measure_neighbours(_trajectory(before, after, vocabulary=None), k=30)
+        corrected.append(measured["corrected_overlap"].mean())
+        chances.append(measured["overlap"].mean())
+    assert np.mean(chances) == pytest.approx(30 / 599, rel=0.05)
+    assert abs(np.mean(corrected)) < 0.004  # without the correction .05
+
+
+def test_overlaps_against_sets():
+    rng = np.random.default_rng(0)
+    before, after = (np.array([rng.permutation(20)[:6] for _ in range(50)]) for _ in range(2))
+    expected = [len(set(a) & set(b)) / 6 for a, b in zip(before.tolist(), after.tolist(), strict=True)]
+    assert overlaps(before, after).tolist() == expected
+    assert correct(np.array([0.3, 1.0]), 0.3).tolist() == [0, 1]
+    assert np.isnan(correct(np.array([1.0]), 1.0)).all()
+
+
+def test_who_is_a_candidate(expose):
+    before = _words()
+    before[[1, 3]] = before[40] + 1e-3  # [CLS] and an unused row lie beside word40
+    trajectory = _trajectory(before, before + 0, exposure=expose(np.arange(N) % 2 * 5))
+    assert not set(neighbours(trajectory, "word40")["row_before"]) & {0, 1, 2, 3}
+    assert neighbours(trajectory, "word40", include_unused=True)["row_before"].tolist()[:2] == [1, 3]
+    assert neighbours(trajectory, "[CLS]", k=1)["neighbour_before"].tolist() == ["word40"]  # asking is allowed
+    seen = neighbours(trajectory, "word40", only_seen=True)
+    assert (seen[["row_before", "row_after"]] % 2 == 1).all(axis=None)
+    assert measure_neighbours(trajectory, only_seen=True)["row"].tolist() == list(range(5, N, 2))
+    assert set(measure_neighbours(trajectory)["num_steps"]) == {0, 5}
+    with pytest.raises(ValueError, match="only_seen needs the run's exposure"):
+        neighbours(_trajectory(before, before), "word40", only_seen=True)
+
+
+def test_a_row_that_is_zero_at_either_epoch_is_no_candidate_at_the_other():
+    before = _words()
+    after = before.copy()
+    before[60], after[61] = 0, 0
+    measured = measure_neighbours(_trajectory(before, after)).set_index("row")
+    assert measured.loc[[60, 61], "overlap":"similarity_change"].isna().all(axis=None)
+    rest = measured.drop(index=[60, 61])
+    assert (rest["overlap"] == 1).all()
+    assert np.allclose(rest["chance"], 10 / (N - SPECIAL - 3))
+    with pytest.raises(ValueError, match="row 60 is zero at epoch 0: it has no direction"):
+        neighbours(_trajectory(before, after), "word60")
+
+
+def test_words_are_looked_up():
+    trajectory = _trajectory(_words(), _words())
+    with pytest.raises(ValueError, match=r"no token 'wrd150' .*; the nearest are '\w+', '\w+', '\w+'$"):
+        neighbours(trajectory, "wrd150")
+    with pytest.raises(ValueError, match=r"no token '§' \(words may be lower case or in pieces\)$"):
+        neighbours(trajectory, "§")
+    with pytest.raises(ValueError, match=f"word row {N} is outside the table: rows are 0 to {N - 1}"):
+        neighbours(trajectory, N)
+    nameless = _trajectory(_words(), _words(), vocabulary=None)
+    with pytest.raises(ValueError, match="no vocabulary to look 'word50' up in: give the number of its row"):
+        neighbours(nameless, "word50")
+    assert neighbours(nameless, 50)["neighbour_before"].tolist() == [""] * 10
+    assert measure_neighbours(nameless)["num_steps"].isna().all()
+    for k in (0, N - SPECIAL):
+        with pytest.raises(ValueError, match=f"k must be 1 to {N - SPECIAL - 1}"):
+            measure_neighbours(trajectory, k=k)
+    with pytest.raises(ValueError, match="no snapshot of epoch 7; at hand: 0, 1"):
+        neighbours(trajectory, "word50", epoch=7)
+    with pytest.raises(ValueError, match="lacks word_embeddings"):
+        neighbours(Trajectory([Snapshot(0, 0, {})]), 3)
+
+
+def test_epochs_and_their_order():
+    first, second, third = _words(0), _words(0) + 0.2 * _words(1), _words(0) + 0.6 * _words(1)
+    trajectory = _trajectory(first, second, third)
+    pd.testing.assert_frame_equal(measure_neighbours(trajectory), measure_neighbours(trajectory, epoch=2))
+    there = neighbours(trajectory, "word33", epoch=1, reference_epoch=2)
+    back = neighbours(trajectory, "word33", epoch=2, reference_epoch=1)
+    assert there["row_before"].tolist() == back["row_after"].tolist()
+    assert measure_neighbours(trajectory, epoch=1)["overlap"].mean() > measure_neighbours(trajectory)["overlap"].mean()
+
+
+def _runs(expose, num_runs=2, planted=(), noise=0.05, num_rows=900):
+    """Runs from one table: noise that grows with exposure, its own in each run, and planted words moved alike."""
+    before = _words(0, num_rows, 100)
+    steps = np.random.default_rng(5).integers(0, 9, num_rows)
+    runs = []
+    for run in range(num_runs):
+        after = before + noise * steps[:, None] * np.random.default_rng([9, run]).normal(size=before.shape)
+        for word in planted:
+            after[word] += noise * steps[word] * 1.5 * (before[word + 1] - before[word])
+        runs.append(_trajectory(before, after, exposure=expose(steps)))
+    return runs, steps
+
+
+def test_runs_agree_on_what_was_planted_and_not_on_noise(expose):
+    planted = range(20, 420, 20)
+    runs, steps = _runs(expose, planted=planted, noise=0.08)
+    seen = [word for word in planted if steps[word] > 2]
+    agreement = compare_changed(runs, num=20).iloc[0]
+    assert agreement["jaccard"] > agreement["jaccard_random"] + 0.1
+    assert agreement["jaccard"] > agreement["jaccard_permuted"] + 0.1
+    assert agreement["jaccard_p_permuted"] < 0.01
+    listed = most_changed(runs, num=20)
+    assert len(set(listed["row"]) & set(seen)) > len(seen) / 2
+    assert (listed.iloc[0]["num_runs"], listed["rank"].tolist()) == (2, list(range(1, 21)))
+    assert np.allclose(listed["jaccard"], agreement["jaccard"])
+    assert listed["percentile"].mean() > 0.95
+
+
+def test_without_anything_in_common_runs_agree_no_more_than_random_directions(expose):
+    """Words with close rivals lose neighbours in every run: agreement of the raw overlap is no evidence."""
+    values, raw = [], []
+    for draw in range(4):
+        runs, steps = _runs(expose, noise=0.03 + 0.01 * draw)
+        values.append(compare_changed(runs, num=60, k=5, seed=draw).iloc[0])
+        overlap = [measure_neighbours(run, k=5)["overlap"][steps[SPECIAL:] > 0] for run in runs]
+        raw.append(overlap[0].corr(overlap[1], method="spearman"))
+    table = pd.DataFrame(values)
+    assert np.mean(raw) > 0.2  # what a table without this null would report as agreement between seeds
+    assert abs(table["spearman"].mean()) < 0.08
+    assert (table["jaccard"] - table["jaccard_random"]).abs().mean() < 0.04
+
+
+def test_exchanging_words_keeps_what_exposure_alone_explains(expose):
+    runs, _ = _runs(expose, planted=range(20, 820, 20), noise=0.08)
+    agreement = compare_changed(runs, num=40).iloc[0]
+    assert 0 <= agreement["jaccard_permuted"] < agreement["jaccard"]
+    frequent = compare_changed(_runs(expose, noise=0.12)[0], num=40, order="overlap").iloc[0]
+    assert frequent["spearman_permuted"] > 0.05  # in both runs frequent words move farther and lose more
+    assert abs(agreement["spearman_permuted"]) < 0.01  # and by the excess they do not
+    assert agreement["num_a"] == agreement["num_b"] == 40
+    assert compare_changed(runs, num=40).equals(compare_changed(runs, num=40))
+    with pytest.raises(ValueError, match="agreement needs two runs or more; got 1"):
+        compare_changed(runs[:1])
+    with pytest.raises(ValueError, match=r"unknown order 'exces' \(did you mean 'excess'\?\)"):
+        most_changed(runs, order="exces")
+    with pytest.raises(ValueError, match="num_draws must be 2 or more"):
+        most_changed(runs[0], num_draws=1)
+
+
+def test_the_list_of_one_run(expose):
+    (run,), steps = _runs(expose, 1)
+    listed = most_changed(run, num=15, seed=3)
+    assert (steps[listed["row"]] > 0).all(), "a word that was never seen is listed"
+    assert listed["num_steps"].tolist() == steps[listed["row"]].tolist()
+    assert np.allclose(listed["excess"], listed["random_overlap"] - listed["overlap"])
+    assert (np.diff(listed["excess"]) < 1e-9).all()
+    assert listed["jaccard"].isna().all()
+    assert listed["token"].tolist() == [f"word{row}" for row in listed["row"]]
+    measured = measure_neighbours(run).set_index("row").loc[listed["row"]]
+    assert np.array_equal(measured["overlap"], listed["overlap"])
+    assert listed.equals(most_changed([run], num=15, seed=3))
+    nameless = Trajectory(run.snapshots)
+    assert len(most_changed(nameless, num=15)) == 15
+    assert most_changed(nameless, num=15)["num_steps"].isna().all()
+
+
+def test_percentiles_among_words_of_like_exposure():
+    rng = np.random.default_rng(0)
+    exposure = np.sort(rng.choice([1, 2, 3, 50, 60, 1000], 1200)).astype(float)
+    values = exposure + rng.normal(size=1200)  # frequent words change more: no word is remarkable for its exposure
+    percentiles = matched_percentiles(exposure, values, 100)
+    for level in np.unique(exposure):
+        of_level = percentiles[exposure == level]
+        assert of_level.mean() == pytest.approx(0.5, abs=0.01)
+        rank = values[exposure == level].argsort().argsort()
+        assert np.allclose(of_level, rank / (len(rank) - 1))
+    assert (matched_percentiles(np.full(9, np.nan), np.zeros(9)) == 0.5).all()  # ties count half
+    assert np.isnan(matched_percentiles(np.ones(1), np.ones(1))).all()
+    # Few words of exposure 4: the next on a log scale are those of 3, not of 10.
+    few = matched_percentiles(
+        np.array([3.0] * 50 + [4.0] + [10.0] * 50), np.r_[np.zeros(50), 1.0, np.full(50, 9.0)], 40
+    )
+    assert few[50] == 1

@@ -1,0 +1,130 @@
+"""The table of positions: every statistic beside its references, offsets, windows, refusals, and the two verdicts."""
+
+import numpy as np
+import pytest
+
+from toolkit.analysis.positions import positions
+from toolkit.analysis.positions.position_controls import few_waves, noisy_sinusoid
+from toolkit.analysis.positions.position_statistics import STATISTICS, VERDICTS
+from toolkit.analysis.positions.sinusoid import sinusoidal_table
+from toolkit.snapshots.snapshot import Snapshot, Trajectory
+
+DRAWS = 10
+
+
+def trajectory_of(*tables, offset=0, name="position_embeddings"):
+    snapshots = [Snapshot(i, 10 * i, {name: table.astype(np.float32)}) for i, table in enumerate(tables)]
+    return Trajectory(snapshots, position_offset=offset)
+
+
+@pytest.fixture(scope="module")
+def measured():
+    """A noisy sinusoid, then a few waves, both 256 x 96; and their tables."""
+    rng = np.random.default_rng(0)
+    source = trajectory_of(noisy_sinusoid(256, 96, rng, snr=4.0), few_waves(256, 96, rng))
+    return {epoch: positions.measure_positions(source, epoch, num_draws=DRAWS) for epoch in (0, 1)}
+
+
+def lines_of(table):
+    return table.set_index("statistic")
+
+
+def test_columns_and_statistics(measured):
+    table = measured[1]
+    assert tuple(table.columns) == positions.COLUMNS
+    assert list(table["statistic"]) == list(STATISTICS)
+    assert (table["epoch"] == 1).all()
+    assert set(table["window"]) == {"0-255"}
+    assert table.drop(columns="note").notna().all(axis=None)
+    for name, statistic in STATISTICS.items():
+        assert statistic.description.endswith("."), name
+
+
+def test_the_references_are_what_they_are_known_to_be(measured):
+    lines = lines_of(measured[0])
+    assert lines.loc["translation_invariance", "sinusoid"] == pytest.approx(1)
+    assert lines.loc["translation_invariance", "shuffled"] < 0.05
+    assert lines.loc["local_monotonicity_8", "gaussian"] == pytest.approx(0.5, abs=0.02)
+    assert lines.loc["decoding_error", "sinusoid"] < 0.01
+    assert lines.loc["decoding_error", "gaussian"] == pytest.approx(64, abs=10)
+    assert lines.loc["explained_by_sinusoid_20", "smooth"] > lines.loc["explained_by_sinusoid_20", "sinusoid"]
+    assert lines.loc["effective_rank", "shuffled"] == pytest.approx(lines.loc["effective_rank", "value"])
+
+
+def test_the_two_verdicts(measured):
+    notes = {epoch: lines_of(table)["note"] for epoch, table in measured.items()}
+    assert notes[0]["line_match"].startswith("resembles: ")
+    assert notes[1]["line_match"].startswith("does not resemble: ")
+    assert notes[1]["orbit_share"].startswith("made of waves: ")
+    assert set(VERDICTS) == {"line_match", "orbit_share"}
+    assert (measured[1].loc[~measured[1]["statistic"].isin(VERDICTS), "note"] == "").all()
+
+
+def test_shuffling_the_rows_takes_everything_but_the_spread(measured):
+    lines = lines_of(measured[1])
+    assert lines.loc["orbit_share", "shuffled"] < 0.6
+    assert abs(lines.loc["line_match", "shuffled"]) < 5
+    assert lines.loc["decoding_error", "shuffled"] > 40
+
+
+def test_rows_before_the_first_position_are_left_out():
+    table = sinusoidal_table(40, 8)
+    padded = np.concatenate([np.full((2, 8), 100.0), table])
+    assert positions.position_table(trajectory_of(padded, offset=2)) == pytest.approx(table, abs=1e-6)
+    window = positions.position_table(trajectory_of(padded, offset=2), 0, (3, 10))
+    assert window == pytest.approx(table[3:10], abs=1e-6)
+
+
+def test_the_last_epoch_is_the_default():
+    first, last = np.random.default_rng(1).normal(size=(2, 12, 4)).astype(np.float32)
+    source = trajectory_of(first, last)
+    assert np.array_equal(positions.position_table(source), last)
+    assert np.array_equal(positions.position_table(source, 0), first)
+
+
+@pytest.mark.parametrize(
+    ("num_positions", "expected"),
+    [
+        (512, [(0, 512), (0, 128), (128, 256), (256, 512)]),
+        (514, [(0, 514), (0, 128), (128, 256), (256, 512)]),  # two rows are no window
+        (128, [(0, 128)]),
+        (300, [(0, 300), (0, 128), (128, 256), (256, 300)]),
+    ],
+)
+def test_windows(num_positions, expected):
+    assert positions.position_windows(num_positions) == expected
+
+
+def test_refusals_are_in_the_table_and_errors_are_one_line():
+    source = trajectory_of(np.random.default_rng(2).normal(size=(12, 6)))
+    table = lines_of(positions.measure_positions(source, num_draws=DRAWS))
+    assert np.isnan(table.loc["cosine_lag_50", "value"])
+    assert table.loc["cosine_lag_50", "note"] == "lag 50 needs more than 12 rows"
+    assert table.loc["line_match", "note"].startswith("not identifiable: in 12 rows only 0 waves")
+    with pytest.raises(ValueError, match="window 4 to 20 does not lie within the 12 positions"):
+        positions.measure_positions(source, window=(4, 20))
+    with pytest.raises(ValueError, match="no position_embeddings"):
+        positions.measure_positions(trajectory_of(np.ones((3, 3)), name="word_embeddings"))
+
+
+def test_an_odd_hidden_size_has_no_sinusoid():
+    source = trajectory_of(np.random.default_rng(3).normal(size=(40, 7)))
+    table = lines_of(positions.measure_positions(source, num_draws=DRAWS))
+    assert table["sinusoid"].isna().all()
+    assert "odd hidden size" in table.loc["explained_by_sinusoid_10", "note"]
+    assert table.loc["line_match", "note"].startswith("not identifiable")
+    assert np.isfinite(table.loc["decoding_error", "value"])
+
+
+def test_one_zero_row_is_named():
+    rows = np.random.default_rng(4).normal(size=(40, 6))
+    rows[7] = 0
+    table = lines_of(positions.measure_positions(trajectory_of(rows), num_draws=DRAWS))
+    assert table.loc["translation_invariance", "note"].startswith("row 7 is 0")
+
+
+def test_windows_in_one_table():
+    source = trajectory_of(np.random.default_rng(5).normal(size=(140, 6)))
+    table = positions.measure_position_windows(source, num_draws=DRAWS)
+    assert list(dict.fromkeys(table["window"])) == ["0-139", "0-127", "128-139"]
+    assert len(table) == 3 * len(STATISTICS)

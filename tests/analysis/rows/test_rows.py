@@ -1,0 +1,236 @@
+"""The pass over the rows of a table against each measure's definition, row tables in files, and the benchmarks."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from pyarrow import parquet
+
+from toolkit.analysis.rows import rows
+from toolkit.analysis.rows.blocks import Scratch, iterate_blocks
+from toolkit.analysis.rows.measures import MEASURES, path_efficiency
+from toolkit.analysis.rows.row_pass import FORMULAS, RowPass
+from toolkit.analysis.rows.rows import measure_rows, write_rows
+from toolkit.snapshots.snapshot import Snapshot
+
+BY_TRIANGLE = ("cosine_distance", "angle_degrees")
+"""The measures that the pass computes another way than their definition, a chord of unit vectors."""
+
+ROUNDING = 8 * 2.0**-52
+"""Of an angle in radians, and of a chord: the definition rounds each coordinate of two unit vectors."""
+
+BENCHMARKS = Path(__file__).parents[3] / "experiments" / "benchmarks"
+
+
+def _in_one_pass(before, after, measures=MEASURES, block_rows=3):
+    row_pass = RowPass(measures, len(before))
+    for start in range(0, len(before), block_rows):
+        part = slice(start, min(start + block_rows, len(before)))
+        row_pass.add(part, before[part], after[part])
+    return row_pass.values()
+
+
+def _check_equal(before, after):
+    values = _in_one_pass(before, after)
+    assert list(values) == list(MEASURES)
+    has_moved = (before != after).any(axis=1)
+    for name, measure in MEASURES.items():
+        expected = measure.function(before, after)
+        assert values[name].dtype == np.float64
+        assert np.array_equal(np.isnan(values[name]), np.isnan(expected)), name
+        if name not in BY_TRIANGLE:
+            assert np.array_equal(values[name], expected, equal_nan=True), name
+            continue
+        assert not np.nan_to_num(values[name][~has_moved]).any(), "a row that stayed has drifted"
+        # 1 - cos is half the chord squared, so that an error of the chord weighs as much as the chord.
+        chord = np.sqrt(2 * MEASURES["cosine_distance"].function(before, after))
+        scale = chord + ROUNDING if name == "cosine_distance" else np.degrees(1)
+        assert not (np.abs(values[name] - expected) > ROUNDING * scale).any(), name
+
+
+FLOATS = st.floats(-8, 8, width=32).map(float)
+
+
+@settings(max_examples=120, deadline=None, derandomize=True)
+@given(st.integers(1, 9), st.integers(1, 5), st.data())
+def test_one_pass_gives_what_each_measure_gives(num_rows, hidden, data):
+    before, after = (data.draw(arrays(np.float64, (num_rows, hidden), elements=FLOATS)) for _ in range(2))
+    kind = data.draw(st.sampled_from(["as drawn", "zero before", "zero after", "stayed", "nearly stayed"]))
+    row = data.draw(st.integers(0, num_rows - 1))
+    if kind == "zero before":
+        before[row] = 0
+    elif kind == "zero after":
+        after[row] = 0
+    elif kind == "stayed":
+        after[row] = before[row]
+    elif kind == "nearly stayed":
+        after[row] = before[row] * (1 + 1e-9)
+    _check_equal(before, after)
+
+
+@pytest.mark.parametrize("drift", [1e-12, 1e-8, 1e-4, 1.0, 1e4])
+@pytest.mark.parametrize("hidden", [3, 64, 768])
+def test_one_pass_at_every_size_of_drift(drift, hidden):
+    rng = np.random.default_rng(hidden)
+    before, delta = rng.normal(size=(2, 40, hidden))
+    _check_equal(before, before + drift * delta)
+    _check_equal(before, 0.99 * before + drift * delta)
+    _check_equal(before, -before + drift * delta)
+    _check_equal(before, drift * delta)  # far shorter than before: its direction must not drown in E⁰
+
+
+@pytest.mark.parametrize("factor", [0.5, 2.0, -1.0, 0.0])
+def test_a_row_that_is_scaled_exactly_has_no_tangential_part(factor):
+    before = np.random.default_rng(6).normal(size=(20, 48))
+    values, turned = _in_one_pass(before, factor * before), 180 if factor < 0 else 0
+    assert not values["tangential"].any()
+    if factor:
+        assert (values["angle_degrees"] == turned).all()
+        assert (values["cosine_distance"] == turned / 90).all()
+    _check_equal(before, factor * before)
+
+
+def test_small_angles_keep_more_digits_than_by_the_chord():
+    """A plane rotation of a known angle, in a plane where the coordinates round little."""
+    before = np.tile([1.0, 0.0, 0.0], (4, 1))
+    angles = np.array([1e-5, 1e-8, 1e-11, 1e-14])
+    after = np.stack([np.ones(4), np.tan(angles), np.zeros(4)], axis=1)
+    values = _in_one_pass(before, after)
+    assert np.allclose(values["angle_degrees"], np.degrees(angles), rtol=1e-15, atol=0)
+    assert np.allclose(values["cosine_distance"], 2 * np.sin(angles / 2) ** 2, rtol=1e-15, atol=0)
+
+
+@pytest.mark.parametrize("name", MEASURES)
+def test_a_choice_of_measures_does_not_change_any(name):
+    before, after = np.random.default_rng(7).normal(size=(2, 10, 6))
+    alone = _in_one_pass(before, after, {name: MEASURES[name]}, block_rows=4)
+    assert list(alone) == [name]
+    assert np.array_equal(alone[name], _in_one_pass(before, after)[name])
+    assert name in FORMULAS, "an entry without a formula would be slow; delete this line if that is meant"
+
+
+def test_a_measure_of_the_users_own_is_called():
+    before, after = np.random.default_rng(8).normal(size=(2, 10, 6))
+    first = replace(MEASURES["l1"], name="first", function=lambda a, b: b[:, 0] - a[:, 0])
+    other_norm = replace(MEASURES["norm"], function=lambda a, b: np.full(len(a), 7.0))
+    values = _in_one_pass(before, after, {"first": first, "norm": other_norm, "length": MEASURES["norm"]})
+    assert list(values) == ["first", "norm", "length"]
+    assert np.array_equal(values["first"], after[:, 0] - before[:, 0])
+    assert (values["norm"] == 7).all()
+    assert np.array_equal(values["length"], MEASURES["norm"].function(before, after))
+
+
+def test_blocks_are_new_memory_unless_scratch_is_given(make_trajectory):
+    pair = make_trajectory().snapshots[:2]
+    kept = [blocks for _, blocks in iterate_blocks(pair, "word_embeddings", 5)]
+    for place, snapshot in enumerate(pair):
+        assert np.array_equal(np.concatenate([blocks[place] for blocks in kept]), snapshot.tensors["word_embeddings"])
+    scratch = Scratch()
+    for (_, reused), fresh in zip(iterate_blocks(pair, "word_embeddings", 5, scratch=scratch), kept, strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(reused, fresh, strict=True))
+        assert all(block.ctypes.data % 64 == 0 for block in (*reused, *fresh))
+
+
+def test_values_beyond_the_range_of_squares_are_still_finite():
+    table = np.array([[1e200, -1e200], [0.0, 1.0]])
+    snapshot = Snapshot(0, 0, {"word_embeddings": table})
+    assert np.array_equal(next(iterate_blocks([snapshot], "word_embeddings"))[1][0], table)
+    table[1, 0] = np.inf
+    with pytest.raises(ValueError, match="word_embeddings holds NaN or infinity at epoch 0"):
+        next(iterate_blocks([snapshot], "word_embeddings"))
+
+
+@pytest.mark.parametrize("parameter", ["word_embeddings", "position_embeddings", "LayerNorm.bias"])
+@pytest.mark.parametrize("block_rows", [5, 100])
+def test_a_written_table_holds_what_measure_rows_gives(make_trajectory, tmp_path, parameter, block_rows):
+    trajectory = make_trajectory()
+    path = write_rows(trajectory, parameter, tmp_path / "new" / "rows.parquet", block_rows=block_rows)
+    written = pd.read_parquet(path)
+    assert list(written["epoch"].unique()) == [1, 1.5, 2, 3]
+    for epoch, of_epoch in written.groupby("epoch"):
+        expected = measure_rows(trajectory, parameter, epoch)
+        found = of_epoch.drop(columns="epoch").reset_index(drop=True)
+        pd.testing.assert_frame_equal(found, expected, check_exact=True, check_dtype=True, check_categorical=False)
+        assert list(found["stratum"].astype(str)) == list(expected["stratum"].astype(str))
+    assert parquet.ParquetFile(path).metadata.num_row_groups == 4 * -(-len(expected) // block_rows)
+    assert [p.name for p in path.parent.iterdir()] == ["rows.parquet"]
+
+
+def test_a_choice_of_epochs_walks_through_the_others(make_trajectory, tmp_path):
+    trajectory = make_trajectory()
+    path = write_rows(trajectory, "word_embeddings", tmp_path / "rows.parquet", epochs=[3, 1.5], measures=["l1"])
+    written = pd.read_parquet(path)
+    assert list(written["epoch"].unique()) == [1.5, 3]
+    expected = [measure_rows(trajectory, "word_embeddings", epoch, ["l1"]) for epoch in (1.5, 3)]
+    assert list(written.columns) == ["epoch", *expected[0].columns]
+    for name in ("l1", "path_efficiency"):
+        assert np.array_equal(written[name], pd.concat(expected)[name], equal_nan=True)
+
+
+def test_path_efficiency_of_a_table_is_that_of_its_rows(make_trajectory):
+    trajectory = make_trajectory()
+    path = [trajectory.at(epoch).tensors["word_embeddings"].astype(np.float64) for epoch in (0, 1, 2, 3)]
+    found = measure_rows(trajectory, "word_embeddings", 3)["path_efficiency"]
+    assert np.allclose(found, path_efficiency(path), rtol=1e-15, atol=0, equal_nan=True)
+
+
+def test_a_run_that_diverged_leaves_no_file(make_trajectory, tmp_path):
+    trajectory = make_trajectory()
+    trajectory.at(3).tensors["word_embeddings"][11, 0] = np.nan
+    with pytest.raises(ValueError, match="word_embeddings holds NaN or infinity at epoch 3"):
+        write_rows(trajectory, "word_embeddings", tmp_path / "rows.parquet", block_rows=4)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ValueError, match=r"no snapshot of epoch 9; at hand: 0, 1, 1\.5, 2, 3"):
+        write_rows(trajectory, "word_embeddings", tmp_path / "rows.parquet", epochs=[9])
+    for epochs in ([0, 1], [1, 1], []):
+        with pytest.raises(ValueError, match="rows are written for epochs after 0, each once"):
+            write_rows(trajectory, "word_embeddings", tmp_path / "rows.parquet", epochs=epochs)
+    with pytest.raises(ValueError, match="did you mean 'word_embeddings'"):
+        write_rows(trajectory, "word_embedings", tmp_path / "rows.parquet")
+
+
+def test_no_more_rows_are_measured_at_a_time_than_are_written(make_trajectory, tmp_path, monkeypatch):
+    passes = []
+
+    class Recorded(RowPass):
+        def __init__(self, measures, num_rows):
+            passes.append(num_rows)
+            super().__init__(measures, num_rows)
+
+    monkeypatch.setattr(rows, "RowPass", Recorded)
+    path = write_rows(make_trajectory(), "word_embeddings", tmp_path / "rows.parquet", block_rows=5)
+    assert passes == 4 * [5, 5, 2]
+    groups = parquet.ParquetFile(path).metadata
+    assert [groups.row_group(i).num_rows for i in range(groups.num_row_groups)] == passes
+
+
+@pytest.mark.parametrize(
+    ("script", "flags", "said"),
+    [
+        ("rows.py", "--rows 300 --hidden 16 --repeats 2", "times the peer"),
+        ("memory.py", "--rows 300 --hidden 16 --snapshots 3", "below 3"),
+    ],
+)
+def test_the_benchmarks_run(tmp_path, script, flags, said):
+    if script == "memory.py" and not Path("/proc/self/clear_refs").exists():
+        return  # it measures what only Linux tells
+    command = [sys.executable, BENCHMARKS / script, *flags.split()]
+    command += ["--folder", tmp_path] if script == "memory.py" else []
+    environment = {"PYTHONPATH": str(BENCHMARKS.parents[1]), "PATH": "", "OPENBLAS_NUM_THREADS": "1"}
+    answer = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True, env=environment)
+    assert said in answer.stdout
+    assert "numpy" in answer.stdout
+    assert not list(tmp_path.iterdir()), "something was left behind"
+
+
+def test_only_parquet_is_written(make_trajectory, tmp_path) -> None:
+    with pytest.raises(ValueError, match=r"written as Parquet: name it rows\.parquet, not rows\.csv"):
+        write_rows(make_trajectory(), "word_embeddings", tmp_path / "rows.csv")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,1 @@
+"""Two tables in, what kind of change it was out."""

@@ -1,0 +1,181 @@
+"""Two snapshots in, one line per embedding parameter out: what kind of change it underwent, how large, and the rest."""
+
+import math
+from collections.abc import Iterator, Mapping
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from toolkit.analysis.causes.precision import HALF_FORMATS
+from toolkit.analysis.changes.kinds import EXACT, IDENTICAL, Kind
+from toolkit.analysis.changes.moved_rows import name_farthest
+from toolkit.analysis.changes.noise import find_noise
+from toolkit.analysis.changes.rotation import Rotation, fit_rotation, kind_of_rotation, removed_share, rotation_null
+from toolkit.analysis.changes.rounding import ROUNDINGS, roundoff
+from toolkit.analysis.changes.survey import Pair, Survey, survey
+from toolkit.analysis.rows.measures import Array
+from toolkit.families import EMBEDDING_PARAMETERS, TABLES
+from toolkit.snapshots.snapshot import Trajectory
+from toolkit.snapshots.store import Source, trajectory_of
+
+COLUMNS = (
+    "parameter",
+    "kind",
+    "size",
+    "unit",
+    "detail",
+    "relative_drift",
+    "num_rows",
+    "num_moved",
+    "share_moved",
+    "residual",
+    "offset_share",
+    "offset_null",
+    "scaling_share",
+    "scaling_null",
+    "rotation_share",
+    "rotation_null",
+    "precision",
+    "note",
+)
+"""Columns of the table of :func:`measure_changes`."""
+
+NOT_APPLICABLE = "not applicable"
+
+KINDS = {
+    "identical": "no bit differs",
+    "cast": "the old values, rounded to a half precision",
+    "rounding": f"no value moved by more than {ROUNDINGS} roundings",
+    "one row": "one row moved, all others are bit-identical",
+    "one entry": "one entry of a LayerNorm vector moved, all others are bit-identical",
+    "permuted rows": "the same rows in another order",
+    "scaling": "every value times one factor",
+    "common offset": "one vector added to every row (one number to every entry of a LayerNorm vector)",
+    "rotation": "one orthogonal map of all rows",
+    "noise": "independent Gaussian noise of one standard deviation",
+    "some rows": "some rows moved, in none of these ways; the others are bit-identical",
+    "some entries": "some entries of a LayerNorm vector moved; the others are bit-identical",
+    "general": "every row moved, in none of these ways",
+    NOT_APPLICABLE: "the model has no such parameter",
+}
+"""Every kind, and what it says, from special to general: the first that holds is the kind."""
+
+
+def measure_changes(source: Source, reference_epoch: float = 0, epoch: float | None = None) -> "pd.DataFrame":
+    """What kind of change each embedding parameter underwent between two snapshots (default: to the last), as COLUMNS.
+
+    One line per name of EMBEDDING_PARAMETERS, in that order; one that the model lacks is ``not applicable`` and NaN.
+    ``size`` is in ``unit``: degrees for a rotation (mean angle), c - 1 for a scaling, the vector's length for an
+    offset, rows for a permutation, else ‖Δ‖/‖E⁰‖ of the moved rows. ``residual`` is the share of Σ‖Δ‖² that the kind
+    leaves (NaN where it predicts no value). The three shares say how much of Σ‖Δ‖² the best common offset, the best
+    factor and the best orthogonal map explain, **each alone**: they overlap and need not add up. Each stands beside its
+    null, the share that it would explain of isotropic noise; a map is not fitted for fewer moved rows than columns, nor
+    where a simpler kind holds. For a LayerNorm vector each entry counts as a row. ValueError where there is no other
+    snapshot to compare with.
+    """
+    trajectory = trajectory_of(source)
+    before = trajectory.at(reference_epoch)
+    after = trajectory.snapshots[-1] if epoch is None else trajectory.at(epoch)
+    if before is after:
+        raise ValueError(
+            f"epoch {before.epoch:g} would be compared with itself: pass two different epochs, or two checkpoints"
+        )
+    lines = {name: _absent(name) for name in EMBEDDING_PARAMETERS}
+    offsets: dict[str, tuple[Array, Array]] = {}
+    for name in trajectory.parameters:
+        found = survey(Pair(before, after, name))
+        kind, rotation = find_kind(found)
+        lines[name] = _line(trajectory, found, kind, rotation)
+        if name in TABLES and kind.offset is not None:
+            offsets[name] = kind.offset, roundoff(found.form, found.magnitudes / found.num_moved)
+    for names, said in _gauges(offsets):
+        for name in names:
+            lines[name]["detail"] += f"; {said}"
+    return pd.DataFrame(list(lines.values()), columns=list(COLUMNS))
+
+
+def find_kind(found: Survey) -> tuple[Kind, Rotation | None]:
+    """The first kind that holds, and the orthogonal map where it was fitted."""
+    if found.num_moved == 0:
+        return IDENTICAL, None
+    for find in EXACT:
+        if (kind := find(found)) is not None:
+            return kind, None
+    rotation = fit_rotation(found)
+    kind = (kind_of_rotation(found, rotation) if rotation else None) or find_noise(found)
+    return kind or _rest(found), rotation
+
+
+def _rest(found: Survey) -> Kind:
+    one, many = ("row", "rows") if found.pair.is_table else ("entry", "entries")
+    if found.num_moved < found.num_rows:
+        detail = f"{found.num_moved:,} of {found.num_rows:,} {many}; the others are bit-identical"
+        return Kind(f"some {many}", found.relative_of_moved, "1", detail, math.nan)
+    return Kind("general", found.relative_of_moved, "1", f"every {one} moved", math.nan)
+
+
+def _line(trajectory: Trajectory, found: Survey, kind: Kind, rotation: Rotation | None) -> dict[str, Any]:
+    squares, n, p = found.squared_change, found.num_moved, found.num_columns
+    is_defined = squares > 0
+    aligned = found.squared_before * squares
+    detail = kind.detail
+    if kind.name.startswith(("one ", "some ")):
+        detail += ": " + name_farthest(trajectory, found)
+    return {
+        "parameter": found.pair.parameter,
+        "kind": kind.name,
+        "size": kind.size,
+        "unit": kind.unit,
+        "detail": detail,
+        "relative_drift": found.relative,
+        "num_rows": found.num_rows,
+        "num_moved": n,
+        "share_moved": n / found.num_rows,
+        "residual": kind.residual,
+        "offset_share": float(np.sum(found.sums**2)) / n / squares if is_defined else math.nan,
+        "offset_null": 1 / n if is_defined else math.nan,
+        "scaling_share": found.inner**2 / aligned if aligned > 0 else math.nan,
+        "scaling_null": 1 / (n * p) if aligned > 0 else math.nan,
+        "rotation_share": removed_share(rotation),
+        "rotation_null": math.nan if rotation is None else rotation_null(n, p),
+        "precision": found.form.name,
+        "note": _note(found, kind),
+    }
+
+
+def _absent(name: str) -> dict[str, Any]:
+    texts = {"parameter": name, "kind": NOT_APPLICABLE, "detail": KINDS[NOT_APPLICABLE]}
+    empty = dict.fromkeys(("unit", "precision", "note"), "")
+    return {**dict.fromkeys(COLUMNS, math.nan), **empty, **texts, "num_rows": 0, "num_moved": 0}
+
+
+def _note(found: Survey, kind: Kind) -> str:
+    """What a reader must know beside the kind."""
+    notes = []
+    if found.form.name in HALF_FORMATS and kind.name in ("identical", "rounding"):
+        notes.append(f"the values fit {found.form.name}: no drift is no verdict on half-precision weights")
+    old = found.form_before
+    is_finer = old.name in HALF_FORMATS and found.form.name == "fp32" and found.num_moved > 0
+    if is_finer and all(np.array_equal(old.round(b), a) for _, a, b in found.moved_blocks()):
+        notes.append(f"rounded to {old.name}, the new values are the old ones: the change is finer than {old.name}")
+    if kind.name in ("general", "some rows") and found.pair.is_table and found.num_moved < found.num_columns:
+        notes.append("fewer moved rows than columns: no orthogonal map was fitted")
+    return "; ".join(notes)
+
+
+def _gauges(offsets: Mapping[str, tuple[Array, Array]]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Tables whose common offsets add up to 0, so that no behaviour shows them, and what to say.
+
+    ``offsets``: per table that moved as a whole, the vector and how far rounding may have moved it, (columns,) each.
+    """
+    told: set[str] = set()
+    for names in (*combinations(offsets, 2), *combinations(offsets, 3)):
+        vectors, errors = (np.sum(part, axis=0) for part in zip(*(offsets[name] for name in names), strict=True))
+        if told.isdisjoint(names) and bool((np.abs(vectors) <= ROUNDINGS * errors).all()):
+            told |= set(names)
+            what = f"offset moved from {names[0]} to {names[1]}"
+            if len(names) > 2:
+                what = f"the offsets of {', '.join(names)} cancel"
+            yield names, f"{what}: a gauge change, which no behaviour shows"

@@ -1,0 +1,1 @@
+"""Tables and exposure in, what of a drift no output can show, and what the encoder sees of it, out."""

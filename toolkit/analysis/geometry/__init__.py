@@ -1,0 +1,1 @@
+"""Tables in, the shape of their clouds and updates out."""

@@ -1,0 +1,199 @@
+"""Runs that differ in their seed in, a table of how far their updates agree out, with permuted rows as the null.
+
+Rows move alike because they are the same rows, or because all rows of a kind move alike; permuting the rows of a
+stratum keeps the second and destroys the first. In rows that no batch used, agreement is the doing of weight decay.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+
+from toolkit.analysis.geometry.geometry import MIN_ROWS, Indices
+from toolkit.analysis.geometry.updates import changes
+from toolkit.analysis.rows.blocks import iterate_blocks
+from toolkit.analysis.rows.drift import ALL_ROWS
+from toolkit.analysis.rows.measures import Array
+from toolkit.analysis.rows.strata import assign_strata, count_rows
+from toolkit.snapshots.snapshot import Trajectory
+from toolkit.snapshots.store import Source, run_of, trajectory_of
+
+COLUMNS = (
+    "epoch",
+    "parameter",
+    "run_a",
+    "run_b",
+    "stratum",
+    "statistic",
+    "value",
+    "null_mean",
+    "null_sd",
+    "null_q025",
+    "null_q975",
+    "num_rows",
+    "num_undefined",
+    "refusal",
+)
+"""Columns of the tidy table of :func:`measure_agreement`."""
+
+DIFFERENT = "different strata"
+BLOCK_ROWS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Two updates of the same rows of one stratum, in order and with the rows of one of them permuted."""
+
+    num_rows: int
+    num_defined: int
+    """Rows that moved in both runs; only they are permuted."""
+    products: Array
+    """(1 + permutations,) Σ⟨Δ_i, other Δ_π(i)⟩, the rows in order first."""
+    cosines: Array
+    """(1 + permutations,) Σ of the cosines."""
+    squares: Array
+    """(2,) ‖Δ‖² of the stratum in each run."""
+
+    def __add__(self, other: "Agreement") -> "Agreement":
+        """Both strata together, each permuted within itself."""
+        return Agreement(
+            self.num_rows + other.num_rows,
+            self.num_defined + other.num_defined,
+            self.products + other.products,
+            self.cosines + other.cosines,
+            self.squares + other.squares,
+        )
+
+
+def measure_agreement(
+    sources: Sequence[Source],
+    parameter: str = "word_embeddings",
+    epoch: float | None = None,
+    *,
+    reference_epoch: float = 0,
+    num_null: int = 100,
+    seed: int = 0,
+) -> "pd.DataFrame":
+    """Agreement of Δ between each two runs at an epoch (default: the last of the first run), columns COLUMNS.
+
+    Per stratum and for ``all rows``: ``mean_cosine``, the mean over the rows of the cosine between the row's Δ in the
+    two runs (rows that did not move in both have none and are counted in ``num_undefined``), and ``whole_cosine``, of
+    the two Δ as one vector each, where rows that moved far count more (definitions and null ours). Null: the second
+    run's rows permuted within the stratum, ``num_null`` times; of ``all rows`` within each stratum.
+    A row that the two runs have in different strata (each draws its own batches) is in stratum ``different strata``.
+
+    ValueError for fewer than two runs, and for runs that did not start from the same parameter and vocabulary.
+    """
+    if not isinstance(sources, list | tuple):
+        raise ValueError(f"agreement is between runs: pass a list of at least 2, not a {type(sources).__name__}")
+    if len(sources) < 2:
+        raise ValueError(f"agreement is between runs: at least 2 are needed, got {len(sources)}")
+    trajectories = [trajectory_of(source) for source in sources]
+    names = [_name(source, index) for index, source in enumerate(sources)]
+    _check_comparable(trajectories, names, parameter, reference_epoch)
+    epoch = float(trajectories[0].snapshots[-1].epoch) if epoch is None else epoch
+    lines: list[tuple[object, ...]] = []
+    for a, b in combinations(range(len(sources)), 2):
+        first, second = trajectories[a], trajectories[b]
+        found: dict[str, Agreement] = {}
+        for place, (stratum, rows) in enumerate(common_strata(first, second, parameter).items()):
+            update, other = (_update(t, parameter, epoch, reference_epoch, rows) for t in (first, second))
+            found[stratum] = compare_updates(update, other, num_null, (seed, place))
+        one, *others = found.values()
+        for stratum, agreement in {ALL_ROWS: sum(others, start=one), **found}.items():
+            lines += [(epoch, parameter, names[a], names[b], stratum, *line) for line in _lines(agreement)]
+    return pd.DataFrame(lines, columns=list(COLUMNS))
+
+
+def common_strata(first: Trajectory, second: Trajectory, parameter: str) -> dict[str, Indices]:
+    """The rows of each stratum that has any, and last those that the two runs have in different ones.
+
+    With these among them, rows that one run never saw would be mixed with rows that the other did see.
+    """
+    strata, other = assign_strata(first, parameter), assign_strata(second, parameter)
+    is_same = np.asarray(strata) == np.asarray(other)
+    groups = {name: np.flatnonzero(is_same & np.asarray(strata == name)) for name in strata.categories}
+    groups[DIFFERENT] = np.flatnonzero(~is_same)
+    return {name: rows for name, rows in groups.items() if len(rows)}
+
+
+def compare_updates(update: Array, other: Array, num_null: int, seed: Sequence[int] = (0,)) -> Agreement:
+    """Two updates Δ of the same rows, (n, hidden) float64 each, beside ``num_null`` permutations of the second's rows.
+
+    The permutations depend on ``seed`` and on how many rows moved in both, not on the values.
+    """
+    squares = np.array([np.vdot(update, update), np.vdot(other, other)])
+    lengths = [np.sqrt(np.vecdot(rows, rows)) for rows in (update, other)]
+    defined = np.flatnonzero((lengths[0] > 0) & (lengths[1] > 0))
+    generator = np.random.default_rng([*b"agreement", *seed])
+    products, cosines = np.zeros(1 + num_null), np.zeros(1 + num_null)
+    for index in range(1 + num_null):
+        order = defined if index == 0 else generator.permutation(defined)
+        # Blocks, because a permuted copy of a whole word table would leave the cache and the memory of a laptop.
+        for start in range(0, len(defined), BLOCK_ROWS):
+            here, there = defined[start : start + BLOCK_ROWS], order[start : start + BLOCK_ROWS]
+            dots = np.vecdot(update[here], other[there])
+            products[index] += dots.sum()
+            cosines[index] += np.sum(dots / (lengths[0][here] * lengths[1][there]))
+    return Agreement(len(update), len(defined), products, cosines, squares)
+
+
+def _lines(agreement: Agreement) -> Iterator[tuple[object, ...]]:
+    """From the statistic on."""
+    n, n_defined = agreement.num_rows, agreement.num_defined
+    length = math.sqrt(float(np.prod(agreement.squares)))
+    values = {
+        "mean_cosine": (agreement.cosines / n_defined if n_defined else None, n - n_defined),
+        "whole_cosine": (agreement.products / length if length > 0 else None, 0 if length > 0 else n),
+    }
+    for statistic, (drawn, num_undefined) in values.items():
+        value, null, refusal = math.nan, (math.nan,) * 4, "no row moved in both runs"
+        if drawn is not None:
+            value, refusal = float(drawn[0]), ""
+            if n_defined < MIN_ROWS:
+                refusal = f"no null: {n_defined} row(s) to permute, fewer than {MIN_ROWS}"
+            elif len(drawn) > 2:
+                low, high = np.quantile(drawn[1:], (0.025, 0.975))
+                null = float(drawn[1:].mean()), float(drawn[1:].std(ddof=1)), float(low), float(high)
+        yield statistic, value, *null, n, num_undefined, refusal
+
+
+def _update(trajectory: Trajectory, parameter: str, epoch: float, reference_epoch: float, rows: Indices) -> Array:
+    """(rows, hidden) Δ of some rows of one run."""
+    reference, snapshot = trajectory.at(reference_epoch), trajectory.at(epoch)
+    if parameter in ("LayerNorm.weight", "LayerNorm.bias"):
+        ((_, (before, after)),) = iterate_blocks([reference, snapshot], parameter)
+        return np.asarray(after - before)
+    return np.concatenate(list(changes(reference, snapshot, parameter, rows)))
+
+
+def _check_comparable(
+    trajectories: Sequence[Trajectory], names: Sequence[str], parameter: str, reference_epoch: float
+) -> None:
+    first = trajectories[0]
+    shape = first.at(reference_epoch).tensors[parameter].shape if count_rows(first, parameter) else ()
+    for trajectory, name in zip(trajectories[1:], names[1:], strict=True):
+        count_rows(trajectory, parameter)
+        other = trajectory.at(reference_epoch).tensors[parameter].shape
+        if other != shape:
+            raise ValueError(f"{parameter} is {shape} in {names[0]} and {other} in {name}: choose runs of one model")
+        both = first.vocabulary, trajectory.vocabulary
+        if None not in both and both[0] != both[1]:
+            raise ValueError(f"{names[0]} and {name} have different vocabularies: choose runs of one model")
+        pair = [first.at(reference_epoch), trajectory.at(reference_epoch)]
+        if not all(
+            np.array_equal(before, other_before) for _, (before, other_before) in iterate_blocks(pair, parameter)
+        ):
+            raise ValueError(
+                f"{parameter} differs between {names[0]} and {name} at epoch {reference_epoch:g}, before training: "
+                "agreement needs runs from the same checkpoint"
+            )
+
+
+def _name(source: Source, index: int) -> str:
+    """What to call a run: its folder, or its place among the sources."""
+    run = run_of(source)
+    return f"run {index}" if run is None else run.path.name

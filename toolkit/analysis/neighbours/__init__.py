@@ -1,0 +1,1 @@
+"""Tables in, nearest words before and after out."""

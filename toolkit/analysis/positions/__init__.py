@@ -1,0 +1,1 @@
+"""Position and segment tables in, what they are made of out."""

@@ -1,0 +1,1 @@
+"""Two snapshots in, how far every row and parameter moved out."""

@@ -1,0 +1,184 @@
+"""A trajectory and a parameter in, one line per row out: as a DataFrame of one epoch, or as a Parquet file of many."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from toolkit.analysis.rows.blocks import Scratch, iterate_blocks
+from toolkit.analysis.rows.measures import MEASURES, Array, Measure, Measures, lengths, or_nan, select_measures
+from toolkit.analysis.rows.row_pass import RowPass
+from toolkit.analysis.rows.strata import assign_strata, count_rows, table_exposure
+from toolkit.snapshots.files import atomic_path
+from toolkit.snapshots.snapshot import Snapshot, Trajectory
+from toolkit.snapshots.store import Source, trajectory_of
+
+WRITTEN_ROWS = 65_536
+"""Rows of a table that are in memory at a time while it is written, and rows of each row group of the file."""
+
+
+def measure_rows(
+    source: Source,
+    parameter: str,
+    epoch: float,
+    measures: Measures = MEASURES,
+    *,
+    reference_epoch: float = 0,
+) -> "pd.DataFrame":
+    """One line per row of a parameter (a LayerNorm vector is one row): what it is, how often seen, how far it moved.
+
+    Columns: row, token (word rows only), stratum, num_steps and num_tokens (exposure up to the epoch, NA where it was
+    not recorded), one per measure, and path_efficiency over the ends of the epochs in between.
+    """
+    trajectory, chosen = trajectory_of(source), select_measures(measures)
+    path = _path(trajectory, reference_epoch, epoch)
+    identity = _Identity(trajectory, parameter)
+    rows = slice(0, identity.num_rows)
+    values, length, walked = _measure(path[0], path, parameter, rows, chosen)
+    columns = identity.columns(rows, path[-1].step)
+    return pd.DataFrame(columns | values | {"path_efficiency": length / or_nan(walked)})
+
+
+def write_rows(
+    source: Source,
+    parameter: str,
+    path: str | Path,
+    *,
+    epochs: Iterable[float] | None = None,
+    measures: Measures = MEASURES,
+    block_rows: int = WRITTEN_ROWS,
+) -> Path:
+    """Write what :func:`measure_rows` gives for every snapshot after epoch 0, or for ``epochs``, to one Parquet file.
+
+    Columns: epoch, then those of :func:`measure_rows`, with the same values; snapshots in order, rows in order within
+    each. At no time are more than ``block_rows`` lines in memory, and the file appears whole or not at all. Returns its
+    path. ValueError for an epoch without a snapshot, or when there is nothing to write.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    trajectory, chosen = trajectory_of(source), select_measures(measures)
+    wanted = _wanted(trajectory, epochs)
+    path = Path(path)
+    if path.suffix != ".parquet":
+        raise ValueError(
+            f"the table is written as Parquet: name it {path.with_suffix('.parquet').name}, not {path.name}"
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    frames = _frames(trajectory, wanted, parameter, chosen, block_rows)
+    first = pa.Table.from_pandas(next(frames), preserve_index=False)
+    # Dictionaries of numbers that are all different would be built, found too large and thrown away.
+    repeated = ["epoch", "token", "stratum"]
+    with (
+        atomic_path(path) as temporary,
+        parquet.ParquetWriter(temporary, first.schema, use_dictionary=repeated) as file,
+    ):
+        file.write_table(first)
+        for frame in frames:
+            file.write_table(pa.Table.from_pandas(frame, schema=first.schema, preserve_index=False))
+    return path
+
+
+class _Identity:
+    """What the rows of a parameter are, and how often they were seen."""
+
+    def __init__(self, trajectory: Trajectory, parameter: str) -> None:
+        self.num_rows = count_rows(trajectory, parameter)
+        self._exposure = table_exposure(trajectory, parameter)
+        self._strata = assign_strata(trajectory, parameter)
+        vocabulary = trajectory.vocabulary if parameter == "word_embeddings" else None
+        self._tokens = vocabulary.tokens if vocabulary else ("",) * self.num_rows
+
+    def columns(self, rows: slice, last_step: int) -> dict[str, Any]:
+        """The columns before the measures, for some rows; steps and tokens as nullable integers, NA when unknown."""
+        if self._exposure is None:
+            num_steps = num_tokens = pd.array([pd.NA] * (rows.stop - rows.start), dtype="Int64")
+        else:
+            num_steps, num_tokens = (
+                pd.array(count(self.num_rows, last_step)[rows], dtype="Int64")
+                for count in (self._exposure.step_counts, self._exposure.token_counts)
+            )
+        return {
+            "row": np.arange(rows.start, rows.stop),
+            "token": list(self._tokens[rows]),
+            "stratum": self._strata[rows],
+            "num_steps": num_steps,
+            "num_tokens": num_tokens,
+        }
+
+
+def _frames(
+    trajectory: Trajectory, wanted: Sequence[Snapshot], parameter: str, chosen: Mapping[str, Measure], block_rows: int
+) -> Iterator["pd.DataFrame"]:
+    """The lines of the wanted snapshots, some rows at a time, each snapshot read once and the end of an epoch twice.
+
+    The way to each snapshot is continued from the end of the epoch before it, not walked again from the reference.
+    """
+    identity = _Identity(trajectory, parameter)
+    reference = last_end = trajectory.at(0)
+    walked = np.zeros(identity.num_rows)
+    for snapshot in (s for s in trajectory if reference.epoch < s.epoch <= wanted[-1].epoch):
+        is_wanted = any(snapshot is other for other in wanted)
+        if not is_wanted and not snapshot.is_epoch_end:
+            continue
+        for start in range(0, identity.num_rows, block_rows):
+            rows = slice(start, min(start + block_rows, identity.num_rows))
+            since = [last_end, snapshot]
+            values, length, step = _measure(reference, since, parameter, rows, chosen if is_wanted else {})
+            if is_wanted:
+                columns = {"epoch": float(snapshot.epoch)} | identity.columns(rows, snapshot.step) | values
+                yield pd.DataFrame(columns | {"path_efficiency": length / or_nan(walked[rows] + step)})
+            if snapshot.is_epoch_end:
+                walked[rows] += step
+        if snapshot.is_epoch_end:
+            last_end = snapshot
+
+
+def _measure(
+    reference: Snapshot, since: Sequence[Snapshot], parameter: str, rows: slice, chosen: Mapping[str, Measure]
+) -> tuple[dict[str, Array], Array, Array]:
+    """Of some rows: the measures from the reference to the last snapshot, ‖Δ‖, and the length of the way ``since``."""
+    snapshots = since if since[0] is reference else [reference, *since]
+    num_rows = rows.stop - rows.start
+    row_pass, length, walked = RowPass(chosen, num_rows), np.empty(num_rows), np.empty(num_rows)
+    parts = [_part(snapshot, parameter, rows) for snapshot in snapshots]
+    for part, blocks in iterate_blocks(parts, parameter, scratch=row_pass.scratch):
+        length[part] = row_pass.add(part, blocks[0], blocks[-1])
+        walked[part] = length[part] if len(blocks) == 2 else _walk(blocks[-len(since) :], row_pass.scratch)
+    return row_pass.values(), length, walked
+
+
+def _walk(blocks: Sequence[Array], scratch: Scratch) -> Array:
+    """Σ‖Eˢ - Eˢ⁻¹‖ of each row."""
+    total = np.zeros(len(blocks[0]))
+    for before, after in pairwise(blocks):
+        total += lengths(np.subtract(after, before, out=scratch.array("step", before.shape)))
+    return total
+
+
+def _part(snapshot: Snapshot, parameter: str, rows: slice) -> Snapshot:
+    """A snapshot of some rows of one parameter: a view, nothing is read."""
+    tensors = {parameter: np.atleast_2d(snapshot.tensors[parameter])[rows]} if parameter in snapshot.tensors else {}
+    return Snapshot(snapshot.epoch, snapshot.step, tensors)
+
+
+def _path(trajectory: Trajectory, reference_epoch: float, epoch: float) -> list[Snapshot]:
+    """The reference, the ends of epochs in between (so that runs with snapshots within epochs compare), the epoch."""
+    first, last = trajectory.at(reference_epoch), trajectory.at(epoch)
+    low, high = sorted((reference_epoch, epoch))
+    between = [snapshot for snapshot in trajectory if snapshot.is_epoch_end and low < snapshot.epoch < high]
+    ordered = between if reference_epoch <= epoch else between[::-1]
+    return [first, *ordered, last]
+
+
+def _wanted(trajectory: Trajectory, epochs: Iterable[float] | None) -> list[Snapshot]:
+    """The snapshots after epoch 0, or those of the given epochs, in order; ValueError when there are none."""
+    chosen = None if epochs is None else [trajectory.at(epoch) for epoch in epochs]
+    wanted = [s for s in trajectory if s.epoch > 0 and (chosen is None or any(s is other for other in chosen))]
+    if not wanted or (chosen is not None and len(wanted) < len(chosen)):
+        at_hand = ", ".join(f"{snapshot.epoch:g}" for snapshot in trajectory)
+        raise ValueError(f"rows are written for epochs after 0, each once; at hand: {at_hand}; asked for: {epochs}")
+    return wanted

@@ -1,0 +1,1 @@
+"""Two tables in, how alike they are as spaces out."""

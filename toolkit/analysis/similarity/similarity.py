@@ -1,0 +1,211 @@
+"""Two snapshots of one parameter in, every matrix similarity beside its null out, or why it is refused."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from toolkit.analysis.rows.blocks import Scratch, iterate_blocks
+from toolkit.analysis.rows.strata import assign_strata, count_rows, table_exposure
+from toolkit.analysis.similarity.refusal import Refused, Rows, check_rows, refuse_below
+from toolkit.analysis.similarity.similarity_pairs import NULLS, TablePair, null_base
+from toolkit.analysis.similarity.similarity_table import ITEMS, QUERIES, SIMILARITIES, Similarity
+from toolkit.lookup import lookup, unknown
+from toolkit.snapshots.snapshot import Trajectory
+from toolkit.snapshots.store import Source, trajectory_of
+
+__all__ = ["COLUMNS", "SIMILARITIES", "Similarity", "compare_rows", "measure_similarity"]
+
+COLUMNS = (
+    "measure",
+    "direction",
+    "value",
+    "low",
+    "high",
+    "null",
+    "value_of_null_rows",
+    "null_mean",
+    "null_sd",
+    "null_q025",
+    "null_q975",
+    "num_null",
+    "num_null_rows",
+    "num_rows",
+    "num_used",
+    "num_columns",
+    "refusal",
+)
+"""Columns of :func:`compare_rows`. low, high: 95 % interval over resampled items (RSA only). num_null: draws of the
+null that gave a value, of num_null_rows rows each. value_of_null_rows: the value over just these rows, which is what
+to hold against the null: the same as value unless the table was too long for its null. num_used: rows that were looked
+at, of num_rows. refusal: why the value is NaN."""
+
+ALL_ROWS = "all rows"
+SEEN = "seen rows"
+
+Similarities = Mapping[str, Similarity] | Iterable[str]  # a mapping such as SIMILARITIES, or names of its entries
+
+
+def measure_similarity(
+    source: Source,
+    parameter: str = "word_embeddings",
+    epoch: float | None = None,
+    *,
+    rows: str | Sequence[int] | NDArray[np.integer] | None = None,
+    measures: Similarities = SIMILARITIES,
+    reference_epoch: float = 0,
+    null: str | None = None,
+    num_null: int = 20,
+    k: int = 10,
+    seed: int = 0,
+) -> "pd.DataFrame":
+    """The similarities between the reference and an epoch (default: the last) of one parameter, one per line.
+
+    ``rows``: a stratum, ``seen rows`` (used in at least one step), indices, or all. Columns: parameter, epoch,
+    reference_epoch, rows, and COLUMNS; the other arguments are those of :func:`compare_rows`. ValueError for an unknown
+    parameter, epoch, stratum or measure.
+    """
+    trajectory = trajectory_of(source)
+    num_rows = count_rows(trajectory, parameter)
+    last = trajectory.snapshots[-1].epoch if epoch is None else epoch
+    snapshots = [trajectory.at(reference_epoch), trajectory.at(last)]
+    for _ in iterate_blocks(snapshots, parameter, scratch=Scratch()):
+        pass  # it refuses NaN and other shapes
+    label, chosen = _choose_rows(trajectory, parameter, num_rows, rows)
+    tables = [np.atleast_2d(np.asarray(snapshot.tensors[parameter])) for snapshot in snapshots]
+    versions = tables if chosen is None else [table[chosen] for table in tables]
+    lines = compare_rows(versions[0], versions[1], measures, null=null, num_null=num_null, k=k, seed=seed)
+    for column, value in enumerate((parameter, float(last), float(reference_epoch), label)):
+        lines.insert(column, ("parameter", "epoch", "reference_epoch", "rows")[column], value)
+    return lines
+
+
+def compare_rows(
+    reference: Rows,
+    current: Rows,
+    measures: Similarities = SIMILARITIES,
+    *,
+    null: str | None = None,
+    num_null: int = 20,
+    k: int = 10,
+    seed: int = 0,
+) -> "pd.DataFrame":
+    """The similarities of two versions of the same rows, (n, p) float32 or float64 both; columns COLUMNS.
+
+    They may come from two runs. Beside each value stands a null of the same shape, ``num_null`` draws with ``seed``:
+    the entry of NULLS that the measure names, or ``null`` for all. Outside its range a measure is refused: value NaN,
+    the reason in ``refusal``. ``k``: neighbours of a row.
+    """
+    check_rows(reference, current, "a similarity")
+    chosen = _select(measures)
+    if null is not None:
+        lookup(NULLS, null, "null")
+    pair = TablePair(reference, current, k, seed)
+    base = null_base(pair)
+    values = {name: _value(name, entry, pair) for name, entry in chosen.items()}
+    kinds = {name: null or entry.null for name, entry in chosen.items() if not values[name][1]}
+    drawn = _draw_nulls(base, chosen, kinds, num_null, seed)
+    of_base = {name: values[name] if base is pair else _value(name, entry, base) for name, entry in chosen.items()}
+    lines = [
+        {
+            "measure": name,
+            "direction": entry.direction,
+            "value": values[name][0],
+            **_interval(entry, pair, is_refused=bool(values[name][1])),
+            "null": null or entry.null,
+            "value_of_null_rows": of_base[name][0],
+            **_summary(drawn.get(name, [])),
+            "num_null_rows": len(base.reference),
+            "num_rows": len(reference),
+            "num_used": _num_used(entry, pair),
+            "num_columns": reference.shape[1],
+            "refusal": values[name][1],
+        }
+        for name, entry in chosen.items()
+    ]
+    return pd.DataFrame(lines, columns=list(COLUMNS))
+
+
+def _value(name: str, entry: Similarity, pair: TablePair) -> tuple[float, str]:
+    """The value, or NaN and the reason."""
+    try:
+        refuse_below(len(pair.reference), entry.min_rows, name)
+        return entry.function(pair), ""
+    except Refused as reason:
+        return math.nan, str(reason)
+
+
+def _draw_nulls(
+    base: TablePair, chosen: Mapping[str, Similarity], kinds: Mapping[str, str], num_null: int, seed: int
+) -> dict[str, list[float]]:
+    """The values of each measure over the draws of its null; each kind of null has its own random stream."""
+    drawn: dict[str, list[float]] = {name: [] for name in kinds}
+    for index, (kind, draw) in enumerate(NULLS.items()):
+        names = [name for name in kinds if kinds[name] == kind]
+        generator = np.random.default_rng([*b"similarity null", seed, index])
+        for _ in range(num_null if names else 0):
+            pair = draw(base, generator)
+            for name in names:
+                drawn[name].append(_value(name, chosen[name], pair)[0])
+    return drawn
+
+
+def _summary(values: list[float]) -> dict[str, float]:
+    """Mean, standard deviation and the 2.5 and 97.5 % quantiles (interpolated between the draws)."""
+    defined = np.array([value for value in values if not math.isnan(value)])
+    mean, deviation, low, high = [math.nan] * 4
+    if len(defined):
+        mean, (low, high) = float(defined.mean()), (float(q) for q in np.quantile(defined, [0.025, 0.975]))
+    if len(defined) > 1:
+        deviation = float(defined.std(ddof=1))
+    names = ("null_mean", "null_sd", "null_q025", "null_q975", "num_null")
+    return dict(zip(names, (mean, deviation, low, high, len(defined)), strict=True))
+
+
+def _interval(entry: Similarity, pair: TablePair, *, is_refused: bool) -> dict[str, float]:
+    low, high = (math.nan, math.nan) if is_refused or entry.interval is None else entry.interval(pair)
+    return {"low": low, "high": high}
+
+
+def _num_used(entry: Similarity, pair: TablePair) -> int:
+    return {ITEMS: len(pair.items), QUERIES: len(pair.queries)}.get(entry.sample, len(pair.reference))
+
+
+def _select(measures: Similarities) -> dict[str, Similarity]:
+    if isinstance(measures, Mapping):
+        return dict(measures)
+    names = (measures,) if isinstance(measures, str) else measures
+    return {name: lookup(SIMILARITIES, name, "similarity") for name in names}
+
+
+def _choose_rows(trajectory: Trajectory, parameter: str, num_rows: int, rows: Any) -> tuple[str, NDArray[Any] | None]:
+    """What to call the rows, and their indices; None for all."""
+    if rows is None or (isinstance(rows, str) and rows == ALL_ROWS):
+        return ALL_ROWS, None
+    if isinstance(rows, str):
+        return rows, _named_rows(trajectory, parameter, num_rows, rows)
+    chosen = np.asarray(rows)
+    if chosen.ndim != 1 or not len(chosen) or not np.issubdtype(chosen.dtype, np.integer):
+        raise ValueError(f"rows are whole numbers from 0 to {num_rows - 1}, at least one, or the name of a stratum")
+    if chosen.min() < 0 or chosen.max() >= num_rows or len(np.unique(chosen)) < len(chosen):
+        raise ValueError(f"rows are distinct and from 0 to {num_rows - 1}: {parameter} has {num_rows} rows")
+    return f"{len(chosen)} given rows", chosen
+
+
+def _named_rows(trajectory: Trajectory, parameter: str, num_rows: int, name: str) -> NDArray[Any]:
+    if name == SEEN:
+        exposure = table_exposure(trajectory, parameter)
+        if exposure is None:
+            raise ValueError(f"which rows of {parameter} were seen is not known: the run has no exposure of it")
+        chosen = exposure.step_counts(num_rows) > 0
+    else:
+        strata = assign_strata(trajectory, parameter)
+        if name not in strata.categories:
+            raise ValueError(unknown(name, f"stratum of {parameter}", (ALL_ROWS, SEEN, *strata.categories)))
+        chosen = np.asarray(strata == name)
+    if not chosen.any():
+        raise ValueError(f"no row of {parameter} is in {name!r}: choose other rows")
+    return np.flatnonzero(chosen)
