@@ -16,6 +16,9 @@ FORMAT = 1
 NOT_IN_DIGEST = ("output_dir", "overwrite", "log_with", "save_model")
 """Fields that change where things go, not what the numbers are."""
 
+ADDED = ("head_epochs", "selection_fraction", "remove_near_duplicates")
+"""Fields that came after format 1: at their defaults they stay out of the digest, so that older runs keep names."""
+
 DATA_FILES = ("train_file", "validation_file", "test_file")
 """Fields that name files: the digest takes the files' sha256 in their place."""
 
@@ -38,6 +41,8 @@ class RunConfig:
     """Head initialisation, data order and dropout (and fresh weights), together."""
     epochs: int = 3
     """Passes over the training split."""
+    head_epochs: int = 0
+    """First train the head alone for this many epochs on cached features (LP-FT); epoch 0 comes after them."""
     max_steps: int | None = None
     """Stop after this many optimizer steps, whatever --epochs says."""
     batch_size: int = 32
@@ -60,6 +65,10 @@ class RunConfig:
     """Tokens per example; longer texts are truncated and counted."""
     max_train_examples: int | None = None
     """Train on this many examples only, drawn with --seed."""
+    selection_fraction: float = 0.0
+    """Hold out this share of train as the split `selection`, then the only one scored: for choosing settings."""
+    remove_near_duplicates: bool = False
+    """Remove training examples that nearly repeat a scored one; how many is in the manifest."""
     precision: Literal["auto", "no", "bf16"] = "auto"
     """Compute precision; weights stay fp32. auto: bf16 where the hardware has it."""
     snapshot_steps: int | Literal["log"] | None = None
@@ -97,6 +106,8 @@ class RunConfig:
             _require(0 < getattr(self, name) < float("inf"), self, name, "above 0 and finite")
         _require(0 <= self.weight_decay < float("inf"), self, "weight_decay", "at least 0 and finite")
         _require(0 <= self.warmup_fraction <= 1, self, "warmup_fraction", "between 0 and 1")
+        _require(self.head_epochs >= 0, self, "head_epochs", "at least 0")
+        _require(0 <= self.selection_fraction < 1, self, "selection_fraction", "at least 0 and below 1")
         _require(self.dropout is None or 0 <= self.dropout < 1, self, "dropout", "between 0 and 1")
         _require(0 <= self.seed < 2**32, self, "seed", "between 0 and 2**32 - 1")
         steps = self.snapshot_steps
@@ -181,7 +192,9 @@ def digest(config: RunConfig, data_hashes: Mapping[str, str]) -> str:
     ``data_hashes`` maps the role of a file (``train``, ``validation``, a test split's name; ``model`` for the weights
     of a local folder) to its sha256. The number of processes, which changes dropout's draws, is in the manifest only.
     """
+    defaults = {field.name: field.default for field in fields(RunConfig)}
     values = {k: v for k, v in asdict(config).items() if k not in (*NOT_IN_DIGEST, *DATA_FILES)}
+    values = {k: v for k, v in values.items() if k not in ADDED or v != defaults[k]}
     text = json.dumps({"fields": values, "data": dict(data_hashes)}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 

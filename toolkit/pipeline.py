@@ -17,7 +17,7 @@ from toolkit.reporting.screen import print_components, print_result, print_task
 from toolkit.snapshots.capture import capture
 from toolkit.snapshots.store import MANIFEST, Run, check_startable, open_run, start_run
 from toolkit.training.accelerators import build_accelerator
-from toolkit.training.features import Features, convex_ceiling, extract_features, train_head
+from toolkit.training.features import Features, convex_ceiling, extract_features, train_head, train_head_first
 from toolkit.training.loop import Moment, Plan, StepLog, train
 from toolkit.training.recorder import Recorder
 from toolkit.training.saver import Saver, fingerprint
@@ -42,6 +42,7 @@ def finetune(config: RunConfig, *, reuse_finished: bool = False) -> Run:
     )
     components = list_components(loaded.model, loaded.family)
     regime = parse_regime(config.freeze, tuple(components))
+    _check_head_stage(config, regime)
     config = replace(config, freeze=regime.label, task=task.name, precision=accelerator.mixed_precision)
     data = encode_task(task, loaded, config.max_length)
     path = Path(config.output_dir) / run_name(config, {**task.data_hashes, **loaded.source.digest_entry()})
@@ -58,6 +59,14 @@ def finetune(config: RunConfig, *, reuse_finished: bool = False) -> Run:
     if accelerator.is_main_process:
         print_result(run)
     return run
+
+
+def _check_head_stage(config: RunConfig, regime: Regime) -> None:
+    """ValueError when there is nothing for --head-epochs to come before, or no head to train."""
+    if config.head_epochs and "head" in regime.frozen:
+        raise ValueError("--head-epochs trains the head, and --freeze freezes it: leave one of them out")
+    if config.head_epochs and regime.label == "backbone":
+        raise ValueError("--head-epochs comes before training the backbone, which is frozen: use --epochs alone")
 
 
 def _print_plan(
@@ -121,6 +130,7 @@ def _train_and_save(
     set_seed(config.seed, device_specific=True)
     with _Progress(accelerator, config, path.name, Plan.of(config, len(data.splits["train"])).num_steps) as progress:
         ceiling: Features = {}
+        head_stage: dict[str, Any] | None = None
         if all(name in frozen for name, _ in model.named_parameters() if name.startswith(BACKBONE)):
             started = time.perf_counter()
             features = extract_features(accelerator, model, data)
@@ -128,6 +138,11 @@ def _train_and_save(
             moments = train_head(accelerator, model, features, data, config, recorder, progress.on_step)
             ceiling = convex_ceiling(features, data, config.seed) if accelerator.is_main_process else {}
         else:
+            if config.head_epochs:
+                started = time.perf_counter()
+                losses = train_head_first(accelerator, model, data, config)
+                progress.seconds["head_stage"] = time.perf_counter() - started
+                head_stage = {"epochs": config.head_epochs, "train_loss": losses}
             moments = train(accelerator, model, data, config, recorder, progress.on_step)
         for moment in moments:
             tensors = capture(model.backbone, loaded.family)  # on every process: shards may have to be gathered
@@ -135,7 +150,7 @@ def _train_and_save(
                 progress.on_moment(moment, saver.save(moment, tensors))
         seconds = progress.seconds
     if saver is not None:
-        saver.finish(accelerator, regime, before, ceiling, seconds)
+        saver.finish(accelerator, regime, before, ceiling, seconds, head_stage)
     for tracker in accelerator.trackers:  # not end_training: that would also end the process group of later runs
         tracker.finish()
 

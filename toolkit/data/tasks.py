@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from toolkit.config import RunConfig
 from toolkit.data.builtin import BUILTIN_TASKS
+from toolkit.data.duplicates import remove_near_duplicates
 from toolkit.data.files import read_file
 from toolkit.data.hub_datasets import GLUE, read_dataset, read_glue
 from toolkit.data.labels import encode_labels
@@ -20,6 +21,9 @@ from toolkit.snapshots.files import sha256_of_file
 Kind = Literal["classification", "regression"]
 
 DEFAULT_TASK = RunConfig().task
+
+SELECTION = "selection"
+"""The split that --selection-fraction holds out of train."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,8 @@ class Task:
     """The headline score: accuracy, matthews, pearson."""
     data_hashes: Mapping[str, str]
     """Role to sha256 of each data file; empty unless the data are files."""
+    num_near_duplicates: Mapping[str, int] | None = None
+    """Scored split to the training examples removed as they nearly repeat one of its items; None: not looked for."""
     carrier: str | None = None
     """For a built-in task: what carries the label, by construction."""
 
@@ -88,7 +94,7 @@ def load_task(config: RunConfig) -> Task:
     _refuse_stray_flags(config)
     hashes: dict[str, str] = {}
     if config.train_file:
-        paths = _file_roles(config)
+        paths = file_roles(config)
         raw = RawTask({role: read_file(path, config.text_columns, config.label_column) for role, path in paths.items()})
         hashes = {role: sha256_of_file(path) for role, path in paths.items()}
     elif config.dataset:
@@ -112,7 +118,7 @@ def task_name(config: RunConfig) -> str:
     return name
 
 
-def _file_roles(config: RunConfig) -> dict[str, Path]:
+def file_roles(config: RunConfig) -> dict[str, Path]:
     """Role to path of each data file of a config."""
     if not config.validation_file:
         raise ValueError("--train-file needs --validation-file")
@@ -150,21 +156,40 @@ def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig
         check_texts(split_name, split.texts)
     encoded = encode_labels({k: s.labels for k, s in raw.splits.items()}, raw.label_names)
     splits = {k: Split(np.arange(len(s.texts)), tuple(s.texts), encoded.labels[k]) for k, s in raw.splits.items()}
+    reported = next(k for k in splits if k.startswith("validation"))
     if config.max_train_examples is not None:
         splits["train"] = _draw(splits["train"], config.max_train_examples, config.seed)
         drawn = splits["train"].labels
         if drawn is not None and len(np.unique(drawn)) == 1:
             raise ValueError(f"the {len(splits['train'])} training examples drawn have one label only: draw more")
+    if config.selection_fraction:
+        splits, reported = _hold_out(splits["train"], config), SELECTION
+    removed: Mapping[str, int] | None = None
+    if config.remove_near_duplicates:
+        scored = {k: split for k, split in splits.items() if k != "train"}
+        splits["train"], removed = remove_near_duplicates(splits["train"], scored)
     return Task(
         name=name,
         kind=encoded.kind,
         label_names=encoded.names,
         splits=splits,
-        reported_split=next(k for k in splits if k.startswith("validation")),
+        reported_split=reported,
         score=raw.score or ("accuracy" if encoded.kind == "classification" else "pearson"),
         data_hashes=hashes,
         carrier=raw.carrier,
+        num_near_duplicates=removed,
     )
+
+
+def _hold_out(train: Split, config: RunConfig) -> dict[str, Split]:
+    """Train and ``selection``, drawn with the run's seed; no other split, so that no choice can see one."""
+    num_held = round(config.selection_fraction * len(train))
+    if not 0 < num_held < len(train):
+        raise ValueError(
+            f"--selection-fraction {config.selection_fraction} of {len(train)} training examples leaves one part empty"
+        )
+    order = np.random.default_rng([config.seed, 2]).permutation(len(train))
+    return {"train": _take(train, np.sort(order[num_held:])), SELECTION: _take(train, np.sort(order[:num_held]))}
 
 
 def check_texts(split_name: str, texts: list[tuple[str, ...]]) -> None:
@@ -180,6 +205,10 @@ def _draw(split: Split, num_examples: int, seed: int) -> Split:
     """``num_examples`` of a split, drawn with the run's seed, in their old order."""
     if num_examples >= len(split):
         return split
-    chosen = np.sort(np.random.default_rng([seed, 1]).permutation(len(split))[:num_examples])
+    return _take(split, np.sort(np.random.default_rng([seed, 1]).permutation(len(split))[:num_examples]))
+
+
+def _take(split: Split, chosen: NDArray[np.int64]) -> Split:
+    """The examples of a split at some places, in that order."""
     labels = None if split.labels is None else split.labels[chosen]
     return replace(split, ids=split.ids[chosen], texts=tuple(split.texts[i] for i in chosen), labels=labels)

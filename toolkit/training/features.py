@@ -3,7 +3,8 @@
 The backbone runs once, in eval mode: under ``model.train()`` a frozen backbone would still apply dropout.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from toolkit.config import RunConfig
-from toolkit.data.batches import EncodedTask
+from toolkit.data.batches import EncodedTask, training_batches
 from toolkit.models.classifier import Classifier
 from toolkit.models.regimes import HEAD
 from toolkit.training.evaluation import run_over
@@ -36,10 +37,34 @@ CEILING_STRENGTHS = tuple(10.0**k for k in range(-4, 3))
 CEILING_FOLDS = 5
 
 
-def extract_features(accelerator: Any, model: Classifier, data: EncodedTask) -> Features:
-    """Pooled vectors of every split: one pass of the backbone, shared out over processes and gathered on all."""
+def extract_features(
+    accelerator: Any, model: Classifier, data: EncodedTask, splits: Collection[str] | None = None
+) -> Features:
+    """Pooled vectors of every split (or of ``splits``): one pass of the backbone in eval mode, gathered on all."""
     model.to(accelerator.device)
-    return {name: run_over(accelerator, model, model.features, split, data) for name, split in data.splits.items()}
+    chosen = {name: split for name, split in data.splits.items() if splits is None or name in splits}
+    return {name: run_over(accelerator, model, model.features, split, data) for name, split in chosen.items()}
+
+
+def train_head_first(accelerator: Any, model: Classifier, data: EncodedTask, config: RunConfig) -> list[float]:
+    """Train the head in place for ``config.head_epochs`` on cached features; the mean loss (nats) of each epoch.
+
+    The first stage of LP-FT (Kumar et al. 2022, arXiv 2202.10054), with a warm-up and decay of its own. The backbone
+    does not move and nothing is recorded: exposure and the optimizer log are those of the second stage.
+    """
+    tensors = {
+        name: torch.from_numpy(array).to(accelerator.device)
+        for name, array in extract_features(accelerator, model, data, ("train",)).items()
+    }
+    own = replace(config, epochs=config.head_epochs, max_steps=None)
+    plan, lengths = Plan.of(own, len(data.splits["train"])), data.splits["train"].lengths
+    stepper = HeadStepper(model.head, tensors["train"], data, own, plan, None)
+    losses = []
+    for epoch in range(own.epochs):
+        batches = training_batches(lengths, own.batch_size, seed=own.seed, epoch=epoch)
+        first = epoch * plan.steps_per_epoch
+        losses.append(float(np.mean([stepper.take(batch, first + i).loss for i, batch in enumerate(batches)])))
+    return losses
 
 
 def train_head(
@@ -72,7 +97,7 @@ class HeadStepper:
         data: EncodedTask,
         config: RunConfig,
         plan: Plan,
-        recorder: Recorder,
+        recorder: Recorder | None,
     ) -> None:
         labels = data.splits["train"].labels
         assert labels is not None
@@ -92,8 +117,9 @@ class HeadStepper:
         loss.backward()  # type: ignore[no-untyped-call]
         norm = float(torch.nn.utils.clip_grad_norm_(self.head.parameters(), limit))
         check_finite(norm, step)
-        self.recorder.record_step(indices)
-        self.recorder.record_rates(float("nan"), rate, clipping_factor(norm, limit))
+        if self.recorder is not None:
+            self.recorder.record_step(indices)
+            self.recorder.record_rates(float("nan"), rate, clipping_factor(norm, limit))
         self.optimizer.step()
         self.optimizer.zero_grad()
         return StepLog(step + 1, float(loss.detach()), rate, norm)

@@ -109,6 +109,7 @@ class Saver:
         before: Mapping[str, str],
         ceiling: Mapping[str, NDArray[np.float32]],
         seconds: Mapping[str, float],
+        head_stage: Mapping[str, Any] | None = None,
     ) -> None:
         """Prove that what was frozen did not move, save the model if asked, and write the manifest.
 
@@ -132,6 +133,7 @@ class Saver:
                 "model": self._describe_model(),
                 "task": self._describe_task(),
                 "convex_ceiling": {k: compute_scores(kind, labels[k], v) for k, v in ceiling.items()} or None,
+                "head_stage": head_stage,
                 "cost": {
                     **{f"seconds_{name}": round(value, 3) for name, value in seconds.items()},
                     "examples_per_second": self._num_examples_trained() / max(sum(seconds.values()), 1e-9),
@@ -174,6 +176,7 @@ class Saver:
             "reported_split": task.reported_split,
             "score": task.score,
             "data_sha256": dict(task.data_hashes),
+            "num_near_duplicates": None if task.num_near_duplicates is None else dict(task.num_near_duplicates),
             "splits": {
                 name: {
                     "num_examples": len(split),

@@ -1,0 +1,1 @@
+"""A study in, its runs carried out and compared out."""

@@ -1,0 +1,172 @@
+"""A study file in, its cells out: which runs answer the question, and with which settings each regime was tried."""
+
+import runpy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from toolkit.config import RunConfig
+from toolkit.lookup import unknown
+
+NAME = "STUDY"
+"""What a study file must define."""
+
+OWN_FIELDS = ("seed", "max_train_examples", "output_dir", "overwrite")
+"""Fields that a study sets itself for each of its runs; ``max_train_examples`` only where it has sizes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """First arm minus second, with the difference below which nobody would care."""
+
+    first: str
+    second: str
+    margin_points: float = 1.0
+    """Hundredths of the score: a 90 % interval within this of 0 counts as equivalent."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a study."""
+
+    task: str
+    arm: str
+    seed: int
+    size: int | None
+    """Training examples, where the study has sizes."""
+    stage: str
+    """``tuning`` or ``final``."""
+    setting: int | None
+    """Index into the arm's grid; None without one."""
+    config: RunConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """Arms x tasks x seeds (x sizes), the comparisons asked, and a tuning grid of equal budget per arm."""
+
+    title: str
+    question: str
+    hypothesis: str = ""
+    """What was expected before anything was run."""
+    arms: Mapping[str, Mapping[str, Any]]
+    """Label of an arm to the RunConfig fields that make it."""
+    tasks: Mapping[str, Mapping[str, Any]]
+    """Name of a task to the RunConfig fields that read it."""
+    seeds: Sequence[int]
+    comparisons: Sequence[Comparison]
+    common: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of every run; those of a task and then of an arm win over them."""
+    sizes: Sequence[int] = ()
+    """Numbers of training examples, for data-efficiency curves."""
+    grid: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    """Arm to the settings tried on each task; every arm gets the same number of tries."""
+    tuning_seeds: Sequence[int] = (1000,)
+    """Seeds of the tuning runs; none of the study's own."""
+    tuning: Mapping[str, Any] = field(default_factory=lambda: {"selection_fraction": 0.2})
+    """Fields that tuning runs have besides: they score a part of train and nothing else."""
+
+    def __post_init__(self) -> None:
+        _require(bool(self.arms and self.tasks and self.seeds), "a study needs arms, tasks and seeds")
+        _require(len(set(self.seeds)) == len(self.seeds), f"seeds are given twice: {list(self.seeds)}")
+        for comparison in self.comparisons:
+            for arm in (comparison.first, comparison.second):
+                _require(arm in self.arms, unknown(arm, "arm", tuple(self.arms)))
+            _require(comparison.margin_points > 0, f"margin_points must be above 0; got {comparison.margin_points}")
+        self._check_grid()
+        self._check_fields()
+        self.final_cells({})  # every config is built once, so that a mistake shows before anything runs
+
+    def _check_grid(self) -> None:
+        if not self.grid:
+            return
+        for arm in self.grid:
+            _require(arm in self.arms, unknown(arm, "arm", tuple(self.arms)))
+        tries = {arm: len(self.grid.get(arm, ())) for arm in self.arms}
+        _require(
+            len(set(tries.values())) == 1 and min(tries.values()) > 0,
+            "every arm needs the same number of settings in the grid (equal budgets); got "
+            + ", ".join(f"{arm}: {count}" for arm, count in tries.items()),
+        )
+        _require(
+            bool(self.tuning_seeds) and not set(self.tuning_seeds) & set(self.seeds),
+            f"tuning_seeds must be given and differ from seeds; both hold {set(self.tuning_seeds) & set(self.seeds)}",
+        )
+        _require(
+            0 < self.tuning.get("selection_fraction", 0) < 1,
+            "tuning must set selection_fraction: settings are chosen on a part of train, never on the reported split",
+        )
+
+    def _check_fields(self) -> None:
+        names = tuple(f.name for f in fields(RunConfig))
+        groups = [self.common, self.tuning, *self.arms.values(), *self.tasks.values()]
+        for values in [*groups, *(setting for settings in self.grid.values() for setting in settings)]:
+            for name in values:
+                _require(name in names, unknown(name, "field", names))
+                owned = name in OWN_FIELDS and (name != "max_train_examples" or bool(self.sizes))
+                _require(not owned, f"{name} is set by the study itself: leave it out of arms, tasks and common")
+
+    def tuning_cells(self) -> list[Cell]:
+        """Every setting of every arm on every task, for each tuning seed; with sizes, at the greatest of them."""
+        size = max(self.sizes, default=None)
+        return [
+            self._cell(task, arm, seed, size, "tuning", index, {**setting, **self.tuning})
+            for task in self.tasks
+            for arm, settings in self.grid.items()
+            for index, setting in enumerate(settings)
+            for seed in self.tuning_seeds
+        ]
+
+    def final_cells(self, chosen: Mapping[tuple[str, str], int]) -> list[Cell]:
+        """The runs that are compared; ``chosen``: (task, arm) to the index of its setting, the first where absent.
+
+        Seeds come before arms, so that an interrupted study holds paired runs.
+        """
+        cells = []
+        for task in self.tasks:
+            for seed in self.seeds:
+                for size in self.sizes or (None,):
+                    for arm in self.arms:
+                        settings = self.grid.get(arm)
+                        index = chosen.get((task, arm), 0) if settings else None
+                        setting = settings[index] if settings and index is not None else {}
+                        cells.append(self._cell(task, arm, seed, size, "final", index, setting))
+        return cells
+
+    def _cell(
+        self,
+        task: str,
+        arm: str,
+        seed: int,
+        size: int | None,
+        stage: str,
+        index: int | None,
+        setting: Mapping[str, Any],
+    ) -> Cell:
+        values = {**self.common, **self.tasks[task], **self.arms[arm], **setting, "seed": seed}
+        if size is not None:
+            values["max_train_examples"] = size
+        return Cell(task, arm, seed, size, stage, index, RunConfig(**values))
+
+
+def load_study(path: str | Path) -> Study:
+    """Run a study file and take its ``STUDY``; ValueError, in one line, when there is none or it cannot be run."""
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"no study file at {path}")
+    try:
+        study = runpy.run_path(str(path)).get(NAME)
+    except ValueError:
+        raise
+    except Exception as error:
+        raise ValueError(f"{path} cannot be run: {type(error).__name__}: {error}") from error
+    if not isinstance(study, Study):
+        found = "nothing" if study is None else f"a {type(study).__name__}"
+        raise ValueError(f"{path} must define {NAME} = toolkit.Study(...); it defines {found} of that name")
+    return study
+
+
+def _require(is_met: bool, message: str) -> None:
+    if not is_met:
+        raise ValueError(message)
