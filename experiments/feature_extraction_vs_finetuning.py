@@ -1,13 +1,14 @@
 """Question: is feature extraction as good as fine-tuning, and does the drift of the embeddings matter?
 
-Three regimes, LP-FT and full fine-tuning from random weights, on three real and the three built-in tasks, five seeds each.
-Every arm gets three settings per task, chosen on a fifth of the training split; sentiment is also scored out of distribution.
+Three regimes, LP-FT and full fine-tuning from random weights, on three real and the three built-in tasks, five seeds
+each. Every arm gets three settings per task, chosen on a fifth of the training split; sentiment is also scored out of
+distribution.
 
     python -m toolkit study experiments/feature_extraction_vs_finetuning.py --dry-run
-    python -m toolkit study experiments/feature_extraction_vs_finetuning.py --out reports/feature_extraction_vs_finetuning
+    python -m toolkit study experiments/feature_extraction_vs_finetuning.py
 
-The data are not part of this repository: ../shared/data, or the folder that EMBEDDING_DRIFT_DATA names, holds sst2/, trec/,
-cad_nli_original/, cr/, uci_amazon/ and uci_yelp/ as .tsv files.
+The data are not part of this repository: ../shared/data, or the folder that EMBEDDING_DRIFT_DATA names, holds sst2/,
+trec/, cad_nli_original/, cr/, uci_amazon/ and uci_yelp/ as .tsv files.
 """
 
 import os
@@ -16,6 +17,7 @@ from toolkit import Study
 from toolkit.studies.study import Comparison
 
 DATA = os.environ.get("EMBEDDING_DRIFT_DATA", "../shared/data")
+HEAD_RATES = ({"head_learning_rate": 1e-3}, {"head_learning_rate": 5e-3}, {"head_learning_rate": 2e-2})
 RATES = ({"learning_rate": 5e-5}, {"learning_rate": 2e-5}, {"learning_rate": 1.5e-4})
 BUILT_IN = {"max_train_examples": 1000}
 

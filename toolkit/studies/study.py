@@ -16,7 +16,7 @@ OWN_FIELDS = ("seed", "max_train_examples", "output_dir", "overwrite")
 """Fields that a study sets itself for each of its runs; ``max_train_examples`` only where it has sizes."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Comparison:
     """First arm minus second, with the difference below which nobody would care."""
 
