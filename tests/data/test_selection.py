@@ -1,0 +1,71 @@
+"""The split on which settings are chosen: a part of train, disjoint from the rest, and the only one that is scored."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from toolkit import finetune
+from toolkit.config import ADDED, RunConfig, digest
+from toolkit.data.tasks import load_task
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.2, 0.75])
+def test_train_and_selection_partition_what_was_train(fraction: float) -> None:
+    whole = load_task(RunConfig(task="order", max_train_examples=200, seed=3))
+    held = load_task(RunConfig(task="order", max_train_examples=200, seed=3, selection_fraction=fraction))
+    assert list(held.splits) == ["train", "selection"]
+    assert held.reported_split == "selection"
+    parts = [held.splits[name].ids for name in ("train", "selection")]
+    assert len(parts[1]) == round(200 * fraction)
+    assert sorted(np.concatenate(parts)) == list(whole.splits["train"].ids)
+    texts = dict(zip(whole.splits["train"].ids, whole.splits["train"].texts, strict=True))
+    assert all(texts[i] == text for i, text in zip(parts[1], held.splits["selection"].texts, strict=True))
+
+
+def test_the_seed_and_nothing_else_draws_it() -> None:
+    def ids(**fields: Any) -> list[int]:
+        task = load_task(RunConfig(task="order", selection_fraction=0.2, **fields))
+        return list(task.splits["selection"].ids)
+
+    assert ids() == ids(freeze="backbone", learning_rate=1.0) != ids(seed=1)
+
+
+@pytest.mark.parametrize("fraction", [0.001, 0.999])
+def test_an_empty_part_is_refused(fraction: float) -> None:
+    with pytest.raises(ValueError, match="leaves one part empty"):
+        load_task(RunConfig(task="order", max_train_examples=100, selection_fraction=fraction))
+
+
+def test_a_tuning_run_holds_no_trace_of_the_reported_split(tiny_config: RunConfig, tmp_path: Path) -> None:
+    run = finetune(replace(tiny_config, output_dir=str(tmp_path), selection_fraction=0.25, epochs=1))
+    assert set(run.scores["split"]) == set(run.predictions["split"]) == {"selection"}
+    assert set(run.manifest["task"]["splits"]) == {"train", "selection"}
+
+
+def test_near_duplicates_of_scored_items_leave_train_and_are_counted(
+    tiny_files: Callable[[str], dict[str, Any]], tmp_path: Path
+) -> None:
+    files = tiny_files("polarity")
+    planted = tmp_path / "train.tsv"
+    lines = Path(files["validation_file"]).read_text().splitlines()[1:4]
+    planted.write_text(Path(files["train_file"]).read_text() + "".join(line.upper() + "\n" for line in lines))
+    config = RunConfig(**{**files, "train_file": str(planted)})
+    kept = load_task(config)
+    removed = load_task(replace(config, remove_near_duplicates=True))
+    assert kept.num_near_duplicates is None
+    assert removed.num_near_duplicates is not None
+    assert removed.num_near_duplicates["validation"] >= 3
+    assert not {64, 65, 66} & set(removed.splits["train"].ids)
+    assert {64, 65, 66} <= set(kept.splits["train"].ids)
+    assert len(removed.splits["validation"]) == len(kept.splits["validation"]), "scored splits stay whole"
+
+
+@pytest.mark.parametrize("name", ADDED)
+def test_a_later_field_at_its_default_changes_no_name(name: str) -> None:
+    values: dict[str, Any] = {"head_epochs": 1, "selection_fraction": 0.5, "remove_near_duplicates": True}
+    assert digest(RunConfig(), {}) == "13ba40cf", "what it was before the field came"
+    assert digest(RunConfig(**{name: values[name]}), {}) != "13ba40cf"

@@ -1,0 +1,137 @@
+"""A study lists what it says: paired cells, equal budgets, and no tuning on what is reported."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from toolkit.studies.study import Comparison, Study, load_study
+from toolkit.studies.tuning import choose, chosen_settings
+
+ARMS = {"full": {"freeze": "none"}, "features": {"freeze": "backbone"}}
+GRID = {"full": ({"learning_rate": 1e-5}, {"learning_rate": 1e-4}), "features": ({"pooling": "cls"}, {})}
+
+
+def make(**changes: Any) -> Study:
+    values: dict[str, Any] = {
+        "title": "t",
+        "question": "q?",
+        "arms": ARMS,
+        "tasks": {"order": {"task": "order"}, "pair": {"task": "pair"}},
+        "seeds": range(3),
+        "comparisons": [Comparison("full", "features")],
+        "grid": GRID,
+        "common": {"epochs": 1, "learning_rate": 0.5},
+    }
+    return Study(**{**values, **changes})
+
+
+def test_every_arm_meets_every_task_and_seed_once() -> None:
+    cells = make().final_cells({("pair", "full"): 1})
+    assert len({(c.task, c.arm, c.seed) for c in cells}) == len(cells) == 2 * 2 * 3
+    by = {(c.task, c.arm, c.seed): c.config for c in cells}
+    assert by["pair", "full", 2].learning_rate == 1e-4
+    assert by["order", "full", 2].learning_rate == 1e-5, "the first setting where nothing was chosen"
+    assert by["order", "features", 0].learning_rate == 0.5, "what all runs share"
+    assert by["order", "features", 1].seed == 1
+    assert all(config.selection_fraction == 0 for config in by.values())
+
+
+def test_seeds_come_before_arms_so_that_an_interrupted_study_holds_pairs() -> None:
+    cells = make().final_cells({})
+    assert [(c.seed, c.arm) for c in cells[:4]] == [(0, "full"), (0, "features"), (1, "full"), (1, "features")]
+
+
+def test_tuning_runs_score_selection_alone_and_take_other_seeds() -> None:
+    cells = make(sizes=(50, 100)).tuning_cells()
+    assert len(cells) == 2 * 2 * 2
+    assert {c.config.selection_fraction for c in cells} == {0.2}
+    assert {c.config.seed for c in cells} == {1000}
+    assert {c.config.max_train_examples for c in cells} == {100}
+
+
+def test_sizes_multiply_the_final_runs() -> None:
+    cells = make(sizes=(50, 100)).final_cells({})
+    assert len(cells) == 2 * 2 * 3 * 2
+    assert {(c.size, c.config.max_train_examples) for c in cells} == {(50, 50), (100, 100)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"grid": {"full": GRID["full"], "features": GRID["features"][:1]}}, "equal budgets.*full: 2, features: 1"),
+        ({"grid": {"full": GRID["full"]}}, "equal budgets.*features: 0"),
+        ({"grid": {**GRID, "ful": ()}}, "unknown arm 'ful'.*full"),
+        ({"comparisons": [Comparison("full", "feature")]}, "unknown arm 'feature'.*features"),
+        ({"comparisons": [Comparison("full", "features", 0.0)]}, "margin_points must be above 0"),
+        ({"arms": {**ARMS, "full": {"freez": "none"}}}, "unknown field 'freez'.*freeze"),
+        ({"common": {"seed": 1}}, "seed is set by the study itself"),
+        ({"common": {"max_train_examples": 9}, "sizes": (5,)}, "max_train_examples is set by the study"),
+        ({"tuning_seeds": (2,)}, "tuning_seeds must be given and differ from seeds"),
+        ({"tuning": {}}, "must set selection_fraction"),
+        ({"seeds": (1, 1)}, "seeds are given twice"),
+        ({"seeds": ()}, "needs arms, tasks and seeds"),
+        ({"common": {"epochs": 0}}, "--epochs must be at least 1"),
+    ],
+)
+def test_a_mistake_is_one_line_before_anything_runs(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        make(**changes)
+    assert "\n" not in str(caught.value)
+
+
+def fake_run(score: float, split: str = "selection") -> Any:
+    scores = pd.DataFrame({"epoch": [0.0, 1.0], "split": split, "num_examples": 20, "accuracy": [0.9, score]})
+    return SimpleNamespace(
+        path=Path("run"), scores=scores, manifest={"task": {"reported_split": split, "score": "accuracy"}}
+    )
+
+
+def test_the_best_setting_at_the_last_epoch_is_chosen_and_the_first_of_equals() -> None:
+    study = make(tuning_seeds=(7, 8))
+    wanted = {("order", "full"): (0.5, 0.75), ("pair", "full"): (0.75, 0.75)}
+    runs = {c: fake_run(wanted.get((c.task, c.arm), (float("nan"), 0.1))[c.setting]) for c in study.tuning_cells()}
+    table = choose(study, runs)
+    assert chosen_settings(table) == {
+        ("order", "full"): 1,
+        ("pair", "full"): 0,
+        ("order", "features"): 1,
+        ("pair", "features"): 1,
+    }
+    assert (table.groupby(["task", "arm"]).size() == 2).all()
+    assert set(table["num_seeds"]) == {2}
+
+
+def test_a_choice_that_has_seen_another_split_or_lacks_a_run_is_refused() -> None:
+    study = make()
+    cells = study.tuning_cells()
+    with pytest.raises(ValueError, match=r"scored \['validation'\]: tuning may see selection only"):
+        choose(study, {c: fake_run(0.5, "validation") for c in cells})
+    with pytest.raises(ValueError, match="setting 1 has 0 of 1 tuning runs"):
+        choose(study, {c: fake_run(0.5) for c in cells if c.setting == 0})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("STUDY = 3", "it defines a int"),
+        ("x = 1", "it defines nothing"),
+        ("import nowhere_at_all", "ModuleNotFoundError"),
+        ("STUDY = (", "SyntaxError"),
+    ],
+)
+def test_a_file_that_is_no_study_is_one_line(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "study.py"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        load_study(path)
+    with pytest.raises(ValueError, match="no study file"):
+        load_study(tmp_path / "other.py")
+
+
+def test_the_shipped_studies_load() -> None:
+    for path in (Path(__file__).parents[2] / "experiments").glob("*.py"):
+        if "STUDY = " in path.read_text():
+            assert load_study(path).final_cells({})
