@@ -1,10 +1,11 @@
-"""Texts of two splits in; which training examples nearly repeat a scored item, and the training split without them, out."""
+"""Texts of two splits in; which training examples nearly repeat a scored item, and training without them, out."""
 
 import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,9 @@ if TYPE_CHECKING:
 Bigrams = frozenset[str]
 
 THRESHOLD = 0.8
-"""Least Jaccard similarity of two near-duplicates: one replaced word in 17 or more, none in a shorter text. A swap of two
-distant words passes only in a text of 35 words or more, so that sentences that differ in *who did it to whom* are kept."""
+"""Least Jaccard similarity of two near-duplicates. While no bigram recurs, it forgives one replaced word in a text of
+17 words or more, and a swap of two distant words in one of 35 or more: shorter texts that differ in a word,
+or in who did it to whom, may well differ in their label and are kept."""
 
 _WORD = re.compile(r"[^\W_]+")
 
@@ -28,9 +30,9 @@ def near_duplicates(
 ) -> NDArray[np.bool_]:
     """Which of ``texts`` nearly repeat any of ``others``.
 
-    Two examples are near-duplicates when they have equally many texts and each text, in its place, has a ``similarity`` of
-    at least ``threshold`` with its counterpart: two pairs with the same premise and different hypotheses are none.
-    A text that repeats another up to case, punctuation and spacing always is.
+    Two examples are near-duplicates when they have equally many texts and each text, in its place, has a
+    ``similarity`` of at least ``threshold`` with its counterpart: two pairs with the same premise and different
+    hypotheses are none. An example that repeats another up to case, punctuation and spacing always is.
 
     Args:
         texts: per example its one or two texts.
@@ -43,9 +45,10 @@ def near_duplicates(
     Raises:
         ValueError: a threshold outside (0, 1].
 
-    Exact, without comparing every pair. Sets with Jaccard >= t share at least ceil(t n) of the n elements of each, so
-    that, in one common order, the first n - ceil(t n) + 1 elements of both must meet: the prefix filter of similarity joins
-    (Chaudhuri et al. 2006; Bayardo et al. 2007). With rare bigrams first few do, and those are compared in full.
+    Exact, without comparing every pair: two sets with a Jaccard similarity of t or more share at least ceil(t n) of the
+    n elements of each, so that in one common order their first n - ceil(t n) + 1 elements must meet (the prefix
+    filter of similarity joins: Chaudhuri et al. 2006, Bayardo et al. 2007). With the rarest bigrams first, few pairs
+    do, and those are compared in full.
     """
     if not 0 < threshold <= 1:
         raise ValueError(f"threshold must be above 0 and at most 1, got {threshold}")
@@ -89,19 +92,18 @@ def similarity(first: str, second: str) -> float:
 
 
 def words_of(text: str) -> list[str]:
-    """Runs of letters and digits after Unicode NFKC and case folding; of a text without any, what stands between spaces.
+    """Runs of letters and digits after Unicode NFKC and case folding; of a text without any, what spaces separate.
 
     A script that writes no spaces gives one word per run, so that only its exact repetitions are found.
     """
-    # Folding case can undo the normal form, so it is made again.
-    text = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    text = unicodedata.normalize("NFKC", text).casefold()
     return _WORD.findall(text) or text.split()
 
 
 def _bigrams(text: str) -> Bigrams:
     """Words hold no space: a bigram that starts or ends with one marks the start or the end of the text."""
     words = ["", *words_of(text), ""]
-    return frozenset(f"{left} {right}" for left, right in zip(words, words[1:], strict=False))
+    return frozenset(f"{left} {right}" for left, right in pairwise(words))
 
 
 def _bigrams_of(example: tuple[str, ...]) -> tuple[Bigrams, ...]:
@@ -133,11 +135,12 @@ class _Index:
             [self.holders[place, bigram] for bigram in self._prefix(text) if (place, bigram) in self.holders]
             for place, text in enumerate(example)
         ]
-        candidates = min(found, key=lambda lists: sum(map(len, lists)), default=[])
+        candidates: list[list[int]] = min(found, key=lambda lists: sum(map(len, lists)), default=[])
         return any(self._is_similar(example, self.examples[number]) for number in set().union(*candidates))
 
     def _prefix(self, text: Bigrams) -> list[str]:
-        """The rarest bigrams, of which a similar text must have one; the tiny term keeps rounding from cutting one off."""
+        """The rarest bigrams: a similar text has one of them among its own."""
+        # The tiny term: .07 * 100 is 7.000000000000001, and one bigram too few would miss a near-duplicate.
         length = len(text) - ceil(self.threshold * len(text) - 1e-9) + 1
         return sorted(text, key=lambda bigram: (self.counts[bigram], bigram))[:length]
 

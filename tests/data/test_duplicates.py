@@ -1,0 +1,276 @@
+"""Near-duplicates: the index finds what comparing every pair finds, and only what a reader would call a repetition."""
+
+from fractions import Fraction
+from itertools import combinations, pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import toolkit.data.duplicates as duplicates
+from toolkit.data.builtin import BUILTIN_TASKS
+from toolkit.data.duplicates import THRESHOLD, near_duplicates, remove_near_duplicates, similarity, words_of
+from toolkit.data.tasks import Split
+
+Example = tuple[str, ...]
+
+TEXT = st.lists(st.sampled_from(["a", "b", "c", "The", "the", "..."]), max_size=9).map(" ".join)
+EXAMPLE = st.one_of(st.tuples(TEXT), st.tuples(TEXT, TEXT))
+EXAMPLES = st.lists(EXAMPLE, max_size=12)
+THRESHOLDS = st.integers(min_value=1, max_value=100).map(lambda hundredths: hundredths / 100)
+
+
+def jaccard(first: str, second: str) -> Fraction:
+    """The definition, with exact fractions and pairs of words."""
+
+    def bigrams(text: str) -> set[tuple[str, str]]:
+        words = ["<s>", *words_of(text), "</s>"]
+        return {(words[i], words[i + 1]) for i in range(len(words) - 1)}
+
+    one, two = bigrams(first), bigrams(second)
+    return Fraction(len(one & two), len(one | two))
+
+
+def by_brute_force(texts: list[Example], others: list[Example], threshold: float) -> list[bool]:
+    exact = Fraction(threshold).limit_denominator(1000)
+    return [
+        any(len(a) == len(b) and all(jaccard(x, y) >= exact for x, y in zip(a, b, strict=True)) for b in others)
+        for a in texts
+    ]
+
+
+def numbered(num_words: int) -> list[str]:
+    return [f"w{i}" for i in range(num_words)]
+
+
+def is_duplicate(first: str, second: str, threshold: float = THRESHOLD) -> bool:
+    return bool(near_duplicates([(first,)], [(second,)], threshold)[0])
+
+
+def split_of(*texts: str, first_id: int = 0) -> Split:
+    ids = np.arange(first_id, first_id + len(texts))
+    return Split(ids, tuple((text,) for text in texts), ids % 2)
+
+
+@settings(max_examples=300, deadline=None)
+@given(EXAMPLES, EXAMPLES, THRESHOLDS)
+def test_the_index_finds_what_comparing_every_pair_finds(
+    texts: list[Example], others: list[Example], threshold: float
+) -> None:
+    found = near_duplicates(texts, others, threshold)
+    assert found.dtype == bool
+    assert found.tolist() == by_brute_force(texts, others, threshold)
+
+
+@pytest.mark.parametrize("threshold", [0.28, 0.5, 0.55, 0.6, 0.7, 0.8, 0.9])
+def test_long_texts_at_the_very_threshold(threshold: float) -> None:
+    rng = np.random.default_rng(0)
+    others = [(" ".join(rng.choice(numbered(40), size=int(rng.integers(5, 50)))),) for _ in range(30)]
+    texts = []
+    for (other,) in others:
+        words = other.split()
+        for num_changed in range(0, len(words), 2):
+            changed = words.copy()
+            for place in rng.choice(len(words), size=num_changed, replace=False):
+                changed[place] = f"new{place}"
+            texts.append((" ".join(changed),))
+    found = near_duplicates(texts, others, threshold).tolist()
+    assert found == by_brute_force(texts, others, threshold)
+    assert 0 < sum(found) < len(texts)
+
+
+def test_rounding_hides_no_pair_that_just_reaches_the_threshold() -> None:
+    # 0.28 * 25 is above 7 in floating point. All 7 bigrams of the short text are among the 25 of the long one, and are
+    # its most frequent, so that only the 19th in order tells: a bound that rounds up to 8 stops at the 18th.
+    short = numbered(6)
+    long = " ".join([*short, *(f"z{i}" for i in range(17)), short[-1]])
+    marked = ["", *short, ""]
+    others = [f"{a} {b}".strip() for a, b in pairwise(marked)]
+    fillers = [" ".join(f"x{i}y{j}" for j in range(20)) for i in range(7)]
+    frequent = [
+        f"{other} {f}" if not i else f"{f} {other}" for i, (other, f) in enumerate(zip(others, fillers, strict=True))
+    ]
+    assert similarity(" ".join(short), long) == 7 / 25
+    examples = [(long,), *((text,) for text in frequent)]
+    assert by_brute_force([(" ".join(short),)], examples[1:], 0.28) == [False]
+    assert near_duplicates([(" ".join(short),)], examples, 0.28).all()
+
+
+@given(EXAMPLE, EXAMPLE, THRESHOLDS)
+def test_it_is_symmetric(first: Example, second: Example, threshold: float) -> None:
+    assert near_duplicates([first], [second], threshold) == near_duplicates([second], [first], threshold)
+    assert similarity(first[0], second[0]) == similarity(second[0], first[0])
+
+
+@given(EXAMPLES, THRESHOLDS)
+def test_every_example_repeats_itself(texts: list[Example], threshold: float) -> None:
+    assert near_duplicates(texts, texts, threshold).all()
+
+
+@given(EXAMPLES, EXAMPLES, st.randoms(use_true_random=False))
+def test_the_order_of_the_examples_does_not_matter(texts: list[Example], others: list[Example], random: object) -> None:
+    found = near_duplicates(texts, others)
+    rng = np.random.default_rng(random.getrandbits(32))  # type: ignore[attr-defined]
+    order, shuffled = rng.permutation(len(texts)), rng.permutation(len(others))
+    again = near_duplicates([texts[i] for i in order], [others[i] for i in shuffled] * 2)
+    assert again.tolist() == found[order].tolist()
+
+
+@given(EXAMPLES, EXAMPLES, THRESHOLDS, THRESHOLDS)
+def test_a_lower_threshold_finds_no_fewer(texts: list[Example], others: list[Example], one: float, two: float) -> None:
+    strict, loose = (near_duplicates(texts, others, t) for t in (max(one, two), min(one, two)))
+    assert (loose | ~strict).all()
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("It was GOOD .", "it was good"),
+        ("Straße 7", "STRASSE 7"),
+        ("\uff21 film \u2461", "a film 2"),  # a full-width letter, a digit in a circle
+        ("cafe\u0301 noir", "café noir"),
+        ("  well-made  ", "Well made!"),
+        (":)", " :) "),
+    ],
+)
+def test_case_punctuation_spacing_and_unicode_forms_do_not_tell_texts_apart(first: str, second: str) -> None:
+    assert is_duplicate(first, second, threshold=1.0)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("the dog chased the cat", "the cat chased the dog"),
+        ("a good film", "a bad film"),
+        ("good", "not good"),
+        ("a film", "a film that nobody should see"),
+        (":)", ":("),
+        ("...", "good"),
+    ],
+)
+def test_short_texts_that_may_differ_in_label_are_kept(first: str, second: str) -> None:
+    assert not is_duplicate(first, second)
+
+
+def test_reversing_who_did_it_leaves_half() -> None:
+    assert similarity("the dog chased the cat", "the cat chased the dog") == 0.5
+
+
+@pytest.mark.parametrize(("num_words", "is_found"), [(16, False), (17, True)])
+def test_one_replaced_word_is_forgiven_from_17_words_on(num_words: int, is_found: bool) -> None:
+    for place in range(num_words):
+        words = numbered(num_words)
+        words[place] = "other"
+        assert is_duplicate(" ".join(words), " ".join(numbered(num_words))) is is_found
+
+
+@pytest.mark.parametrize(("num_words", "is_found"), [(34, False), (35, True)])
+def test_a_swap_is_forgiven_from_35_words_on(num_words: int, is_found: bool) -> None:
+    for first, second in combinations(range(num_words), 2):
+        if second - first > 2:  # nearer ones change fewer bigrams
+            words = numbered(num_words)
+            words[first], words[second] = words[second], words[first]
+            assert is_duplicate(" ".join(words), " ".join(numbered(num_words))) is is_found
+
+
+def test_a_pair_repeats_a_pair_text_by_text() -> None:
+    pair = ("a man sleeps in the park", "somebody is awake")
+    assert near_duplicates([("A man sleeps in the park.", "Somebody is awake!")], [pair]).all()
+    unlike = [
+        ("a man sleeps in the park", "somebody is asleep"),  # the same premise with another hypothesis
+        ("a man runs in the park", "somebody is awake"),
+        (pair[1], pair[0]),
+        (pair[0],),
+        (f"{pair[0]} {pair[1]}",),
+    ]
+    assert not near_duplicates(unlike, [pair]).any()
+    assert not near_duplicates([pair], unlike).any()
+
+
+def test_planted_repetitions_are_found_among_random_texts_and_nothing_else() -> None:
+    rng = np.random.default_rng(0)
+
+    def text() -> str:
+        return " ".join(rng.choice(numbered(1000), size=12))
+
+    others = [(text(),) for _ in range(200)]
+    texts = [(text(),) for _ in range(2000)]
+    planted = np.sort(rng.choice(2000, size=40, replace=False))
+    for i in planted:
+        texts[i] = (f"{others[rng.integers(200)][0].upper()} !",)
+    assert np.flatnonzero(near_duplicates(texts, others)).tolist() == planted.tolist()
+
+
+@pytest.mark.parametrize("is_pair", [False, True])
+def test_few_pairs_are_compared_in_full(is_pair: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Words as frequent as in English, every text with one beginning: what makes a plain inverted index slow.
+    rng = np.random.default_rng(0)
+    shares = 1 / np.arange(1, 5001)
+
+    def example() -> Example:
+        words = rng.choice(5000, size=rng.integers(4, 20), p=shares / shares.sum())
+        text = " ".join(f"w{word}" for word in words)
+        return ("is this a review that somebody liked", text) if is_pair else (f"review : {text}",)
+
+    texts, others = [example() for _ in range(2000)], [example() for _ in range(1000)]
+    compared = 0
+    compare = duplicates._Index._is_similar
+
+    def count(self: duplicates._Index, *pair: tuple[duplicates.Bigrams, ...]) -> bool:
+        nonlocal compared
+        compared += 1
+        return compare(self, *pair)
+
+    monkeypatch.setattr(duplicates._Index, "_is_similar", count)
+    near_duplicates(texts, others)
+    assert compared < 0.01 * len(texts) * len(others)
+
+
+@pytest.mark.parametrize("name", BUILTIN_TASKS)
+def test_the_built_in_tasks_lose_nothing(name: str) -> None:
+    splits = dict(BUILTIN_TASKS[name].build())
+    train = splits.pop("train")
+    for split in splits.values():
+        assert not near_duplicates(train.texts, split.texts).any()
+
+
+@pytest.mark.parametrize("threshold", [0.0, -0.5, 1.01, float("nan")])
+def test_a_threshold_outside_its_range_is_refused(threshold: float) -> None:
+    with pytest.raises(ValueError, match="threshold must be above 0 and at most 1, got"):
+        near_duplicates([("a",)], [("a",)], threshold)
+
+
+def test_no_examples_repeat_nothing() -> None:
+    assert near_duplicates([], [("a",)]).shape == (0,)
+    assert near_duplicates([("a",)], []).tolist() == [False]
+
+
+def test_training_loses_what_any_scored_split_repeats() -> None:
+    train = split_of("one of a kind", "Seen here!", "seen there", "seen here", "seen in both", "another", first_id=10)
+    scored = {"validation": split_of("seen here", "seen in both"), "test": split_of("seen there", "SEEN in both", "x")}
+    left, counts = remove_near_duplicates(train, scored)
+    assert counts == {"validation": 3, "test": 2}
+    assert left.texts == (("one of a kind",), ("another",))
+    assert left.labels is not None
+    assert (left.ids.tolist(), left.labels.tolist()) == ([10, 15], [0, 1])
+    assert not any(near_duplicates(left.texts, split.texts).any() for split in scored.values())
+
+
+def test_without_repetitions_training_stays_as_it_was() -> None:
+    train = split_of("one", "two", "three")
+    left, counts = remove_near_duplicates(train, {"validation": split_of("four")})
+    assert counts == {"validation": 0}
+    assert (left.texts, left.ids.tolist()) == (train.texts, train.ids.tolist())
+
+
+def test_training_without_labels_is_filtered_too() -> None:
+    train = Split(np.arange(2), (("a",), ("b",)), None)
+    left, _ = remove_near_duplicates(train, {"validation": split_of("a")})
+    assert (left.texts, left.labels) == ((("b",),), None)
+
+
+def test_training_data_that_are_the_scored_data_are_refused() -> None:
+    split = split_of("a b c", "d e f")
+    with pytest.raises(ValueError, match="every one of the 2 training examples nearly repeats an example of test"):
+        remove_near_duplicates(split, {"test": split})

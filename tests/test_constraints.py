@@ -1,0 +1,31 @@
+"""Every package that pyproject.toml asks for is pinned in constraints.txt, at a version that its range allows."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+PINS = [Requirement(line) for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()[1:]]
+PINNED = {canonicalize_name(pin.name): str(pin.specifier).removeprefix("==") for pin in PINS}
+
+
+@pytest.mark.parametrize(
+    "line", sorted({line for lines in (PROJECT["dependencies"], *EXTRAS.values()) for line in lines})
+)
+def test_a_dependency_is_pinned_within_its_range(line: str) -> None:
+    requirement = Requirement(line)
+    assert requirement.specifier.contains(PINNED[canonicalize_name(requirement.name)])
+
+
+def test_a_package_is_pinned_once_and_exactly() -> None:
+    assert len(PINNED) == len(PINS)
+    assert all([clause.operator for clause in pin.specifier] == ["=="] for pin in PINS)
+
+
+def test_whoever_develops_has_every_extra() -> None:
+    assert {line for lines in EXTRAS.values() for line in lines} <= set(EXTRAS["dev"])
