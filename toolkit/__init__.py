@@ -15,6 +15,17 @@ if TYPE_CHECKING:
     from toolkit.analysis.causes.regression import regress_drift as regress_drift
     from toolkit.analysis.causes.sign_noise import sign_noise as sign_noise
     from toolkit.analysis.changes.changes import measure_changes as measure_changes
+    from toolkit.analysis.comparison.associations import associate_drift as associate_drift
+    from toolkit.analysis.comparison.card import Card as Card
+    from toolkit.analysis.comparison.cards import make_cards as make_cards
+    from toolkit.analysis.comparison.compare import compare as compare
+    from toolkit.analysis.comparison.cost import measure_cost as measure_cost
+    from toolkit.analysis.comparison.efficiency import data_efficiency as data_efficiency
+    from toolkit.analysis.comparison.joined import join_drift as join_drift
+    from toolkit.analysis.comparison.seeds import compare_seeds as compare_seeds
+    from toolkit.analysis.comparison.summaries import side_by_side as side_by_side
+    from toolkit.analysis.comparison.summaries import summarise_scores as summarise_scores
+    from toolkit.analysis.comparison.verify import verify_report as verify_report
     from toolkit.analysis.gauge.design import measure_design as measure_design
     from toolkit.analysis.gauge.functional import functional_drift as functional_drift
     from toolkit.analysis.gauge.gauge import measure_gauge as measure_gauge
@@ -48,11 +59,15 @@ if TYPE_CHECKING:
     from toolkit.snapshots.store import Run as Run
     from toolkit.snapshots.store import open_run as open_run
     from toolkit.snapshots.store import verify_run as verify_run
+    from toolkit.studies.study import Comparison as Comparison
+    from toolkit.studies.study import Study as Study
     from toolkit.training.callback import EmbeddingSnapshotCallback as EmbeddingSnapshotCallback
     from toolkit.training.recording import Recording as Recording
     from toolkit.training.recording import record as record
 
 _HOMES = {
+    "Card": "toolkit.analysis.comparison.card",
+    "Comparison": "toolkit.studies.study",
     "EmbeddingSnapshotCallback": "toolkit.training.callback",
     "GEOMETRY": "toolkit.analysis.geometry.geometry_table",
     "MEASURES": "toolkit.analysis.rows.measures",
@@ -62,8 +77,13 @@ _HOMES = {
     "RunConfig": "toolkit.config",
     "SIMILARITIES": "toolkit.analysis.similarity.similarity",
     "Snapshot": "toolkit.snapshots.snapshot",
+    "Study": "toolkit.studies.study",
     "TASKS": "toolkit.data.tasks",
     "Trajectory": "toolkit.snapshots.snapshot",
+    "associate_drift": "toolkit.analysis.comparison.associations",
+    "compare": "toolkit.analysis.comparison.compare",
+    "compare_seeds": "toolkit.analysis.comparison.seeds",
+    "data_efficiency": "toolkit.analysis.comparison.efficiency",
     "decompose": "toolkit.analysis.causes.causes",
     "draw": "toolkit.reporting.drift_figures",
     "explain": "toolkit.analysis.causes.causes",
@@ -71,8 +91,11 @@ _HOMES = {
     "functional_drift": "toolkit.analysis.gauge.functional",
     "guard_precision": "toolkit.analysis.causes.precision",
     "import_checkpoints": "toolkit.snapshots.importers",
+    "join_drift": "toolkit.analysis.comparison.joined",
+    "make_cards": "toolkit.analysis.comparison.cards",
     "measure_agreement": "toolkit.analysis.geometry.agreement",
     "measure_changes": "toolkit.analysis.changes.changes",
+    "measure_cost": "toolkit.analysis.comparison.cost",
     "measure_design": "toolkit.analysis.gauge.design",
     "measure_drift": "toolkit.analysis.rows.drift",
     "measure_gauge": "toolkit.analysis.gauge.gauge",
@@ -91,7 +114,10 @@ _HOMES = {
     "record": "toolkit.training.recording",
     "regress_drift": "toolkit.analysis.causes.regression",
     "replay_decay": "toolkit.analysis.causes.nulls",
+    "side_by_side": "toolkit.analysis.comparison.summaries",
     "sign_noise": "toolkit.analysis.causes.sign_noise",
+    "summarise_scores": "toolkit.analysis.comparison.summaries",
+    "verify_report": "toolkit.analysis.comparison.verify",
     "verify_run": "toolkit.snapshots.store",
     "write_drift_report": "toolkit.reporting.drift_report",
     "write_position_report": "toolkit.reporting.position_report",

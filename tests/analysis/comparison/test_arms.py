@@ -54,6 +54,100 @@ def test_files_are_known_by_their_hash(make_run):
     assert [group.title for group in groups] == ["tiny on toy", "tiny on toy (2)"]
 
 
+def test_starts_have_words_and_stand_in_their_order(make_run):
+    starts = [{"init": "random"}, {"head_epochs": 1}, {}]
+    runs = [make_run(config=start) for start in starts] + [make_run("embeddings", config={"head_epochs": 2})]
+    (group,) = arrange([*runs, make_run("embeddings"), make_run("backbone"), make_run("backbone", config=starts[0])])
+    assert [arm.label for arm in group.arms] == [
+        "none (full fine-tuning)",
+        "LP-FT: head first, 1 epoch",
+        "embeddings (frozen)",
+        "embeddings (frozen), head first, 2 epochs",
+        "backbone (feature extraction)",
+        "random init",
+        "backbone (feature extraction), random init",
+    ]
+    assert [arm.is_full for arm in group.arms] == [True, False, False, False, False, False, False]
+
+
+def of_size(make_run, size, regime="none", seed=0, **more):
+    facts = {"task": {"name": "toy", "splits": {"train": {"num_examples": size or 100}}}}
+    return make_run(regime, seed, config={"max_train_examples": size, **more}, facts=facts)
+
+
+def test_sizes_are_arms_of_one_base_the_smallest_first(make_run):
+    runs = [of_size(make_run, size, regime) for regime in ("backbone", "none") for size in (None, 80, 9)]
+    (group,) = arrange(runs)
+    assert [arm.num_train_examples for arm in group.arms] == [9, 80, 100] * 2
+    assert [arm.size for arm in group.arms] == [9, 80, None] * 2
+    assert group.arms[0].label == "none (full fine-tuning), 9 training examples"
+    assert group.arms[2].label == "none (full fine-tuning), all training examples"
+    assert [arm.base for arm in group.arms] == ["none (full fine-tuning)"] * 3 + ["backbone (feature extraction)"] * 3
+    (alone,) = arrange([of_size(make_run, 80), of_size(make_run, 80, "backbone")])
+    assert [arm.label for arm in alone.arms] == ["none (full fine-tuning)", "backbone (feature extraction)"]
+
+
+def test_labels_name_arms_in_the_order_of_their_first_appearance(make_run):
+    order = [("embeddings", 0), ("backbone", 0), ("none", 0), ("none", 1), ("backbone", 1), ("embeddings", 1)]
+    words = {"none": "tuned", "backbone": "probe", "embeddings": "fixed"}
+    runs = [make_run(regime, seed) for regime, seed in order]
+    labels = {run.path.name: words[regime] for run, (regime, _) in zip(runs, order, strict=True)}
+    (group,) = arrange(runs[::-1], labels)
+    assert [(arm.label, arm.base, len(arm.runs)) for arm in group.arms] == [
+        ("fixed", "fixed", 2),
+        ("probe", "probe", 2),
+        ("tuned", "tuned", 2),
+    ]
+    assert [arm.is_full for arm in group.arms] == [False, False, True]
+
+
+def test_labelled_arms_have_sizes_too(make_run):
+    runs = [of_size(make_run, size, seed=seed) for size in (80, 9) for seed in (0, 1)]
+    (group,) = arrange(runs, {run.path.name: "tuned" for run in runs})
+    assert [(arm.label, arm.base) for arm in group.arms] == [
+        ("tuned, 9 training examples", "tuned"),
+        ("tuned, 80 training examples", "tuned"),
+    ]
+
+
+def test_one_label_may_have_other_settings_in_other_groups_only(make_run):
+    faster = {"learning_rate": 0.5}
+    runs = [make_run(), make_run(task="other", config=faster)]
+    labels = dict.fromkeys((run.path.name for run in runs), "tuned")
+    assert [[arm.label for arm in group.arms] for group in arrange(runs, labels)] == [["tuned"], ["tuned"]]
+    wrong = [runs[0], make_run(seed=1, config=faster)]
+    with pytest.raises(ValueError, match=r"both have the label 'tuned' and differ in learning rate 5e-05 and 0.5"):
+        arrange(wrong, dict.fromkeys((run.path.name for run in wrong), "tuned"))
+    wrong = [runs[0], make_run("backbone", 1)]
+    with pytest.raises(ValueError, match="differ in freeze none and backbone"):
+        arrange(wrong, dict.fromkeys((run.path.name for run in wrong), "tuned"))
+    with pytest.raises(ValueError, match="no label for tiny_toy_freeze-none_seed-0_0123abcd"):
+        arrange(runs, {"another": "tuned"})
+
+
+def test_a_failed_run_is_no_better_than_the_majority_class(make_run):
+    """The labels of the reported split are 40 of class 1 and 60 of class 0."""
+    for right, is_failed in ((0.4, True), (0.9, False)):
+        (group,) = arrange([make_run(right=right)])
+        run = group.runs[0]
+        own = run.answers["validation"]
+        assert bool((own["label"] == own["prediction"]).sum() <= 60) == is_failed
+        assert run.is_failed is is_failed
+        assert group.arms[0].num_failed == is_failed
+    (group,) = arrange([make_run(is_regression=True)])
+    assert not group.runs[0].is_failed
+
+
+@pytest.mark.parametrize(("num_right", "is_failed"), [(60, True), (61, False)])
+def test_exactly_the_majority_class_is_failed(make_run, num_right, is_failed):
+    run = make_run()
+    table = run.predictions
+    is_right = table.groupby(["epoch", "split"]).cumcount() < num_right
+    object.__setattr__(run, "predictions", table.assign(prediction=table["label"].where(is_right, 1 - table["label"])))
+    (group,) = arrange([run])
+    assert group.runs[0].is_failed is is_failed
+
+
 def test_refusals_are_one_line(make_run):
     run = make_run()
     with pytest.raises(ValueError, match="no runs to report on"):

@@ -7,9 +7,10 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from statsmodels.stats.multitest import multipletests
 
 from toolkit.analysis.comparison.arms import arrange
-from toolkit.analysis.comparison.seeds import compare, mcnemar
+from toolkit.analysis.comparison.seeds import compare, compare_seeds, mcnemar
 
 
 def enumerate_mcnemar(num_first: int, num_second: int) -> float:
@@ -62,6 +63,26 @@ def test_numbers_are_those_of_the_predictions(make_run):
     assert line["accuracy_difference_points"] == pytest.approx(100 * (is_right[0].mean() - is_right[1].mean()))
     assert line["difference_points"] == pytest.approx(line["accuracy_difference_points"])
     assert line["mcnemar_p"] == mcnemar(*only)
+
+
+def test_every_test_of_a_call_is_one_family(make_run):
+    runs = [make_run(r, s, right=x) for r, x in (("none", 0.9), ("backbone", 0.7), ("embeddings", 0.9)) for s in (0, 1)]
+    other = [make_run(r, right=x, task="other") for r, x in (("none", 0.9), ("backbone", 0.6))]
+    table = compare_seeds([*runs, *other])
+    assert list(dict.fromkeys(table["group"])) == ["tiny on toy", "tiny on other"]
+    oracle = multipletests(table["mcnemar_p"], method="fdr_bh")[1]
+    np.testing.assert_allclose(table["q"], oracle)
+    parts = pd.concat([compare(group) for group in arrange([*runs, *other])], ignore_index=True)
+    pd.testing.assert_frame_equal(table.drop(columns=["group", "q"]), parts)
+
+
+def test_pairs_and_labels_are_taken_and_a_single_arm_gives_no_line(make_run):
+    runs = [make_run(regime) for regime in ("embeddings", "backbone")]
+    table = compare_seeds(runs)
+    assert set(table["first"]) == {"embeddings (frozen)"}
+    labels = {runs[0].path.name: "fixed", runs[1].path.name: "probe"}
+    assert set(compare_seeds(runs, labels=labels, pairs=[("probe", "fixed")])["first"]) == {"probe"}
+    assert compare_seeds(runs[:1]).empty
 
 
 def shuffle(predictions: pd.DataFrame) -> pd.DataFrame:

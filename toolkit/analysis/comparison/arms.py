@@ -3,85 +3,27 @@
 A group is all runs of one model and one task; an arm is those of its runs that differ in nothing but the seed.
 """
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
+from toolkit.analysis.comparison.reported import ReportedRun as ReportedRun
+from toolkit.analysis.comparison.reported import canonical_name as canonical_name
 from toolkit.config import NOT_IN_DIGEST, RunConfig
-from toolkit.families import EMBEDDING_PARAMETERS, FAMILIES
-from toolkit.naming import distinct, names_of, shorten
+from toolkit.naming import distinct, names_of
 from toolkit.snapshots.store import Run, open_run
 
 SPOKEN = {"none": "none (full fine-tuning)", "backbone": "backbone (feature extraction)"}
 """Regime label to the words for it, where the field has words."""
 
+Labels = Mapping[str, str]
+"""Name of a run directory to the label of its arm."""
+
 _SOURCE = ("model", "task", "train_file", "validation_file", "dataset", "dataset_config")
 """Fields that say what is learned from what: runs that differ here are in different groups."""
 
-
-@dataclass(frozen=True)
-class ReportedRun:
-    """One finished run and what every table says of it."""
-
-    run: Run
-    name: str
-
-    @cached_property
-    def config(self) -> RunConfig:
-        """The config with absolute paths shortened: a report must not tell where somebody keeps their files."""
-        config = self.run.config
-        shown: dict[str, Any] = {k: shorten(getattr(config, k)) for k in ("model", "train_file", "validation_file")}
-        pairs = (entry.partition("=") for entry in config.test_file)
-        return replace(config, **shown, test_file=tuple(f"{name}={shorten(path)}" for name, _, path in pairs))
-
-    @property
-    def model(self) -> str:
-        return str(shorten(self.part("model").get("name") or self.config.model))
-
-    @property
-    def task(self) -> str:
-        return str(self.part("task").get("name") or self.config.task)
-
-    @property
-    def regime(self) -> str:
-        return str(self.part("regime").get("label") or self.config.freeze)
-
-    @property
-    def is_regression(self) -> bool:
-        return self.part("task").get("kind") == "regression" or "pearson" in self.run.scores
-
-    @property
-    def score(self) -> str:
-        """The headline score of the task."""
-        return str(self.part("task").get("score") or ("pearson" if self.is_regression else "accuracy"))
-
-    @property
-    def reported_split(self) -> str:
-        """The split whose score stands for the run; without a manifest entry the first that was scored."""
-        return str(self.part("task").get("reported_split") or next(iter(self.run.scores["split"]), "validation"))
-
-    @property
-    def last_epoch(self) -> float:
-        return self.run.trajectory.snapshots[-1].epoch
-
-    def part(self, key: str) -> dict[str, Any]:
-        """A section of the manifest, empty when it is absent."""
-        value = self.run.manifest.get(key)
-        return value if isinstance(value, dict) else {}
-
-    def lead(self) -> dict[str, Any]:
-        """The leading columns of every table of several runs."""
-        config = self.config
-        return {"run": self.name, "model": self.model, "task": self.task, "regime": self.regime, "seed": config.seed}
-
-    @cached_property
-    def frozen(self) -> dict[str, bool]:
-        """Every frozen parameter, by canonical name where it has one: are its hashes before and after equal?"""
-        parameters: dict[str, dict[str, str]] = self.part("frozen").get("parameters") or {}
-        return {canonical_name(k): v.get("before") == v.get("after") is not None for k, v in parameters.items()}
+_SIZE = "max_train_examples"
 
 
 @dataclass(frozen=True)
@@ -90,18 +32,37 @@ class Arm:
 
     label: str
     runs: tuple[ReportedRun, ...]
+    base: str = ""
+    """The label without the number of training examples; the same for all sizes of one arm."""
 
     @property
     def is_full(self) -> bool:
-        return self.runs[0].regime == "none"
+        """Whether nothing is frozen and training starts at the checkpoint, without a head stage before it."""
+        config = self.runs[0].config
+        return self.runs[0].regime == "none" and config.init == "checkpoint" and not config.head_epochs
 
     @property
     def is_feature_extraction(self) -> bool:
         return self.runs[0].regime == "backbone"
 
     @property
+    def size(self) -> int | None:
+        """The limit on training examples that its runs were given; None for all of them."""
+        return self.runs[0].config.max_train_examples
+
+    @property
+    def num_train_examples(self) -> int | None:
+        """Training examples of its runs (of the least, where removing near-duplicates left some fewer)."""
+        return min((run.num_train_examples for run in self.runs if run.num_train_examples is not None), default=None)
+
+    @property
     def names(self) -> list[str]:
         return [run.name for run in self.runs]
+
+    @property
+    def num_failed(self) -> int:
+        """Runs that are no better than the majority class."""
+        return sum(run.is_failed for run in self.runs)
 
     def has(self, parameter: str) -> bool:
         """Whether the model has this embedding parameter."""
@@ -124,8 +85,13 @@ class Group:
         return tuple(run for arm in self.arms for run in arm.runs)
 
 
-def arrange(runs: Sequence[Run | str | Path]) -> tuple[Group, ...]:
-    """Open runs and sort them into groups and arms; ValueError for none, an unfinished one or the same one twice."""
+def arrange(runs: Sequence[Run | str | Path], labels: Labels | None = None) -> tuple[Group, ...]:
+    """Open runs and sort them into groups and arms.
+
+    Without ``labels`` an arm is named after its regime and what else varies. With them (run directory name to label)
+    the runs of one label in one group must agree in all settings but the seed and the number of training examples.
+    ValueError for no runs, an unfinished one, the same one twice, one without a label, or a label for other settings.
+    """
     if not runs:
         raise ValueError("no runs to report on: pass at least one run directory")
     opened = [run if isinstance(run, Run) else open_run(run) for run in runs]
@@ -139,7 +105,8 @@ def arrange(runs: Sequence[Run | str | Path]) -> tuple[Group, ...]:
     for item in reported:
         groups.setdefault(_source(item), []).append(item)
     titles = distinct(f"{members[0].model} on {members[0].task}" for members in groups.values())
-    return tuple(Group(title, _arms(members)) for title, members in zip(titles, groups.values(), strict=True))
+    made = (_arms(own) if labels is None else _labelled_arms(own, labels) for own in groups.values())
+    return tuple(Group(title, arms) for title, arms in zip(titles, made, strict=True))
 
 
 def _source(item: ReportedRun) -> tuple[object, ...]:
@@ -150,22 +117,85 @@ def _source(item: ReportedRun) -> tuple[object, ...]:
 
 
 def _arms(members: list[ReportedRun]) -> tuple[Arm, ...]:
-    """Arms in the order: full fine-tuning, embeddings frozen, other regimes by name, feature extraction."""
-    arms: dict[tuple[str, tuple[tuple[str, object], ...]], list[ReportedRun]] = {}
+    """Arms in the order: full, LP-FT, embeddings frozen, other regimes by name, feature extraction, random init."""
+    arms: dict[tuple[str, str, tuple[tuple[str, object], ...]], list[ReportedRun]] = {}
     for item in members:
-        arms.setdefault((item.regime, tuple(settings(item.config).items())), []).append(item)
-    order = {"none": 0, "embeddings": 1, "backbone": 3}
-    keys = sorted(arms, key=lambda key: (order.get(key[0], 2), key[0], str(key[1])))
+        own = settings(item.config)
+        spoken = _spoken(item.regime, item.config)
+        arms.setdefault((item.regime, spoken, tuple(own.items())), []).append(item)
+    keys = sorted(arms, key=lambda key: _place(key[0], dict(key[2])))
+    sizes = {item.config.max_train_examples for item in members}
     result = []
-    for regime, own in keys:
-        others = [dict(values) for name, values in keys if name == regime]
-        varied = [f"{k.replace('_', ' ')} {v}" for k, v in own if any(other[k] != v for other in others)]
-        runs = sorted(arms[regime, own], key=lambda item: item.config.seed)
-        for first, second in pairwise(runs):
-            if first.config.seed == second.config.seed:
-                raise ValueError(f"{first.name} and {second.name} are the same run (config and seed): pass one of them")
-        result.append(Arm(", ".join([SPOKEN.get(regime, f"{regime} (frozen)"), *varied]), tuple(runs)))
+    for key in keys:
+        _, spoken, own_settings = key
+        others = [dict(values) for _, words, values in keys if words == spoken]
+        varied = [
+            f"{k.replace('_', ' ')} {v}" for k, v in own_settings if k != _SIZE and any(o[k] != v for o in others)
+        ]
+        result.append(_arm(", ".join([spoken, *varied]), arms[key], has_size=len(sizes) > 1))
     return tuple(result)
+
+
+def _labelled_arms(members: list[ReportedRun], labels: Labels) -> tuple[Arm, ...]:
+    """Arms in the order in which their labels first appear, the smallest size first."""
+    arms: dict[tuple[str, int | None], list[ReportedRun]] = {}
+    for item in members:
+        name = item.run.path.resolve().name
+        if name not in labels:
+            raise ValueError(f"no label for {name}: labels must name the arm of every run, or be left out")
+        arms.setdefault((labels[name], item.config.max_train_examples), []).append(item)
+    for label in dict.fromkeys(label for label, _ in arms):
+        _check_agree(label, [item for key, own in arms.items() if key[0] == label for item in own])
+    order = {label: i for i, label in reversed(list(enumerate(labels.values())))}
+    keys = sorted(arms, key=lambda key: (order[key[0]], _magnitude(key[1])))
+    has_size = len({size for _, size in keys}) > 1
+    return tuple(_arm(label, arms[label, size], has_size=has_size) for label, size in keys)
+
+
+def _check_agree(label: str, runs: list[ReportedRun]) -> None:
+    first, *others = runs
+    known = {**settings(first.config), "freeze": first.regime}
+    for other in others:
+        own = {**settings(other.config), "freeze": other.regime}
+        names = [name for name in known if name != _SIZE and known[name] != own[name]]
+        if names:
+            differs = ", ".join(f"{name.replace('_', ' ')} {known[name]} and {own[name]}" for name in names)
+            raise ValueError(
+                f"{first.name} and {other.name} both have the label {label!r} and differ in {differs}: "
+                "runs of one label may differ in the seed only"
+            )
+
+
+def _arm(base: str, members: list[ReportedRun], *, has_size: bool) -> Arm:
+    """An arm with its runs in the order of their seeds; ValueError when two are the same."""
+    runs = tuple(sorted(members, key=lambda item: item.config.seed))
+    for first, second in pairwise(runs):
+        if first.config.seed == second.config.seed:
+            raise ValueError(f"{first.name} and {second.name} are the same run (config and seed): pass one of them")
+    size = runs[0].config.max_train_examples
+    words = "all training examples" if size is None else f"{size:,} training examples"
+    return Arm(f"{base}, {words}" if has_size else base, runs, base)
+
+
+def _spoken(regime: str, config: RunConfig) -> str:
+    """Words for a regime with its start: a head stage before it, or fresh weights."""
+    words = SPOKEN.get(regime, f"{regime} (frozen)")
+    if config.head_epochs:
+        stage = f"head first, {config.head_epochs} epoch{'s' if config.head_epochs > 1 else ''}"
+        words = f"LP-FT: {stage}" if regime == "none" else f"{words}, {stage}"
+    if config.init == "random":
+        words = "random init" if words == SPOKEN["none"] else f"{words}, random init"
+    return words
+
+
+def _place(regime: str, own: Mapping[str, object]) -> tuple[object, ...]:
+    rank = {"none": 1 if own["head_epochs"] else 0, "embeddings": 2, "backbone": 4}.get(regime, 3)
+    others = [(name, str(value)) for name, value in own.items() if name != _SIZE]
+    return (own["init"] == "random", rank, regime, str(others), _magnitude(own[_SIZE]))
+
+
+def _magnitude(size: object) -> float:
+    return float(size) if isinstance(size, int) else float("inf")
 
 
 def settings(config: RunConfig) -> dict[str, object]:
@@ -180,14 +210,3 @@ def differing_settings(first: Arm, second: Arm) -> list[str]:
     idle = {"learning_rate"} if first.is_feature_extraction or second.is_feature_extraction else set()
     names = [field.name for field in fields(RunConfig) if field.name in one and field.name not in idle]
     return [name for name in names if one[name] != other[name]]
-
-
-def canonical_name(name: str) -> str:
-    """The canonical name of an embedding parameter that is named as in its model; any other name as it is."""
-    if name in EMBEDDING_PARAMETERS:
-        return name
-    for family in FAMILIES.values():
-        for canonical, native in family.embedding_parameters.items():
-            if name == native or name.endswith("." + native):
-                return canonical
-    return name

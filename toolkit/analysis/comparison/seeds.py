@@ -1,12 +1,17 @@
-"""A group of arms in, full fine-tuning minus each other arm on the same items out, seed by seed."""
+"""Arms in, pairs of them compared on the same items out, seed by seed: scores and the exact McNemar test."""
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from scipy.stats import binomtest
 
-from toolkit.analysis.comparison.arms import Arm, Group, ReportedRun
+from toolkit.analysis.comparison.arms import Arm, Group, Labels, arrange
+from toolkit.analysis.comparison.paired_tests import mcnemar as mcnemar
+from toolkit.analysis.comparison.pairs import OTHER_ITEMS, Pairs, are_same_items, check_pairs, pair_arms
+from toolkit.analysis.comparison.reported import ReportedRun
+from toolkit.analysis.comparison.reported import last_score as last_score
+from toolkit.snapshots.store import Run
 
 COLUMNS = (
     "model",
@@ -28,15 +33,35 @@ COLUMNS = (
 )
 
 
-def compare(group: Group) -> pd.DataFrame:
-    """One line per split, pair (full fine-tuning, other arm) and seed: differences in points and exact McNemar p."""
+def compare_seeds(
+    runs: Sequence[Run | str | Path], *, pairs: Pairs | None = None, labels: Labels | None = None
+) -> pd.DataFrame:
+    """One line per group, split, pair of arms and seed, columns COLUMNS with ``group`` first and ``q`` after the p.
+
+    A p value covers the items of that split and no other seeds. ``q`` is the Benjamini-Hochberg value over the family
+    of all McNemar tests of this call. ``pairs`` and ``labels`` as in :func:`toolkit.compare`.
+    """
+    return compare_seeds_of_groups(arrange(runs, labels), pairs)
+
+
+def compare_seeds_of_groups(groups: Sequence[Group], pairs: Pairs | None = None) -> pd.DataFrame:
+    """:func:`compare_seeds` of groups that are arranged already."""
+    from toolkit.analysis.comparison.multiplicity import benjamini_hochberg
+
+    check_pairs(groups, pairs)
+    parts = [compare(group, pairs).assign(group=group.title) for group in groups]
+    filled = [part for part in parts if len(part)] or parts[:1]
+    table = pd.concat(filled, ignore_index=True)
+    table["q"] = benjamini_hochberg(table["mcnemar_p"].to_numpy(dtype=float))
+    return table[["group", *COLUMNS[:-1], "q", "note"]]
+
+
+def compare(group: Group, pairs: Pairs | None = None) -> pd.DataFrame:
+    """One line per split, pair of arms and seed: differences in points (first minus second) and exact McNemar p."""
     lines = [
-        {"model": run.model, "task": run.task, "first": first.label, "second": second.label} | line
-        for first in group.arms
-        if first.is_full
-        for second in group.arms
-        if not second.is_full
-        for run, line in _pair(first, second)
+        {"model": run.model, "task": run.task, "first": pair.first.label, "second": pair.second.label} | line
+        for pair in pair_arms(group, pairs)
+        for run, line in _pair(pair.first, pair.second)
     ]
     table = pd.DataFrame(lines, columns=list(COLUMNS))
     return table.astype({"seed": int}) if lines else table
@@ -57,46 +82,25 @@ def _pair(first: Arm, second: Arm) -> list[tuple[ReportedRun, dict[str, Any]]]:
 
 def compare_runs(first: ReportedRun, second: ReportedRun) -> list[dict[str, Any]]:
     """One line per labelled split of both runs at their last epochs; a note where the items are not the same."""
-    ours, theirs = _last_predictions(first), _last_predictions(second)
     lines = []
-    for split in (s for s in ours["split"].unique() if s in set(theirs["split"])):
-        mine, other = (table[table["split"] == split].set_index("id") for table in (ours, theirs))
+    for split, mine in first.answers.items():
+        if split not in second.answers:
+            continue
+        other = second.answers[split]
         line: dict[str, Any] = {"split": split, "num_items": len(mine), "score": first.score, "note": ""}
-        if not _are_same_items(mine, other):
-            line["note"] = "not comparable: other items or labels"
+        if not are_same_items(mine, other):
+            line["note"] = OTHER_ITEMS
         else:
-            line |= _differences(first, second, str(split))
+            line |= _differences(first, second, split)
             if not first.is_regression:
                 line |= _discordance(mine, other.loc[mine.index])
         lines.append(line)
     return lines
 
 
-def _last_predictions(run: ReportedRun) -> pd.DataFrame:
-    table = run.run.predictions
-    return table[(table["epoch"] == table["epoch"].max()) & table["label"].notna()]
-
-
-def _are_same_items(first: pd.DataFrame, second: pd.DataFrame) -> bool:
-    """Whether ids are unique, equal as sets, and carry the same labels."""
-    if not (first.index.is_unique and second.index.is_unique) or len(first) != len(second):
-        return False
-    if not first.index.isin(second.index).all():
-        return False
-    return bool((first["label"] == second.loc[first.index, "label"]).all())
-
-
 def _differences(first: ReportedRun, second: ReportedRun, split: str) -> dict[str, Any]:
     one, other = last_score(first, split), last_score(second, split)
     return {"first_score": one, "second_score": other, "difference_points": 100 * (one - other)}
-
-
-def last_score(run: ReportedRun, split: str, score: str | None = None, *, at: str = "last") -> float:
-    """A run's score (default: the headline score) on a split at its ``last`` or ``first`` epoch; NaN when absent."""
-    scores, score = run.run.scores, score or run.score
-    epoch = scores["epoch"].max() if at == "last" else scores["epoch"].min()
-    lines = scores[(scores["split"] == split) & (scores["epoch"] == epoch)]
-    return float(lines[score].iloc[-1]) if score in lines and len(lines) else np.nan
 
 
 def _discordance(first: pd.DataFrame, second: pd.DataFrame) -> dict[str, Any]:
@@ -108,12 +112,3 @@ def _discordance(first: pd.DataFrame, second: pd.DataFrame) -> dict[str, Any]:
         "accuracy_difference_points": 100 * (only_first - only_second) / len(first),
         "mcnemar_p": mcnemar(only_first, only_second),
     }
-
-
-def mcnemar(num_only_first_right: int, num_only_second_right: int) -> float:
-    """Exact two-sided McNemar p: under the null each discordant item falls to either side with probability 1/2.
-
-    McNemar 1947 in its exact binomial form; 1 when no item is discordant.
-    """
-    num_discordant = num_only_first_right + num_only_second_right
-    return float(binomtest(num_only_first_right, num_discordant, 0.5).pvalue) if num_discordant else 1.0

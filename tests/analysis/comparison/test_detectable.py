@@ -1,0 +1,156 @@
+"""Smallest detectable gaps: section 6's figures, statsmodels, exact enumeration, and studies with just that gap."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.integrate import quad
+from scipy.stats import binom, chi, norm, t
+
+from toolkit.analysis.comparison.bootstrap import hierarchical_interval
+from toolkit.analysis.comparison.detectable import (
+    _noncentrality,
+    detectable_gap,
+    detectable_gap_items,
+    detectable_gap_planned,
+    mcnemar_power,
+)
+from toolkit.analysis.comparison.intervals import seeds_interval, two_way_interval
+from toolkit.analysis.comparison.paired_tests import mcnemar
+
+
+@pytest.mark.parametrize(
+    ("num_items", "discordance", "points"), [(408, 0.05, 3.1), (408, 0.2, 6.2), (872, 0.05, 2.1), (872, 0.2, 4.2)]
+)
+def test_one_seed_gives_the_figures_of_section_6(num_items, discordance, points):
+    assert round(100 * detectable_gap_items(num_items, discordance), 1) == points
+    planned = detectable_gap_planned(1, num_items, discordance, seed_sd=0.5)
+    assert round(100 * planned, 1) == points, "one seed covers items only"
+
+
+@pytest.mark.parametrize("num_items", [408, 872])
+@pytest.mark.parametrize("discordance", [0.05, 0.2])
+def test_the_exact_test_has_nearly_that_power_at_that_gap(num_items, discordance):
+    gap = detectable_gap_items(num_items, discordance)
+    assert 0.77 < mcnemar_power(num_items, discordance, gap) < 0.8
+    assert mcnemar_power(num_items, discordance, 1.1 * gap) > 0.8
+    assert mcnemar_power(num_items, discordance, 0.0) < 0.05
+    assert mcnemar_power(num_items, discordance, -gap) == pytest.approx(mcnemar_power(num_items, discordance, gap))
+
+
+@pytest.mark.parametrize("gap", [0.0, 0.1, 0.3])
+def test_exact_power_is_enumeration_of_all_tables(gap):
+    """Every number of items that only the first, and only the second, has right, with its multinomial chance."""
+    num_items, discordance = 25, 0.4
+    share, total = (1 + gap / discordance) / 2, 0.0
+    for discordant in range(num_items + 1):
+        for first in range(discordant + 1):
+            chance = binom.pmf(discordant, num_items, discordance) * binom.pmf(first, discordant, share)
+            total += chance * (mcnemar(first, discordant - first) <= 0.05)
+    assert mcnemar_power(num_items, discordance, gap) == pytest.approx(total, rel=1e-9)
+
+
+def test_a_gap_cannot_be_above_the_discordance():
+    """Few items: discordance is then at least the gap itself, which a one-sided table has."""
+    gap = detectable_gap_items(50, 0.02)
+    assert gap == pytest.approx(detectable_gap_items(50, gap), rel=1e-9)
+    assert gap > 0.02
+    assert detectable_gap_items(3, 0.02) == 1
+    planned = detectable_gap_planned(5, 50, 0.02, 0.01)
+    assert planned == pytest.approx(detectable_gap_planned(5, 50, planned, 0.01), rel=1e-4)
+    assert planned > 0.02
+    assert detectable_gap_planned(2, 400, 0.1, 0.5) == 1
+    with pytest.raises(ValueError, match=r"a gap of 0.3 needs at least that discordance; got 0.2"):
+        mcnemar_power(50, 0.2, 0.3)
+
+
+@pytest.mark.parametrize("df", [1, 2, 3.5, 7, 60])
+@pytest.mark.parametrize("alpha", [0.05, 0.01])
+def test_the_noncentrality_has_the_power_by_adaptive_integration(df, alpha):
+    """scipy.stats.nct gives NaN at some of these points, by the last digit of the non-centrality."""
+    found, threshold = _noncentrality(df, 0.8, alpha), t.ppf(1 - alpha / 2, df) / np.sqrt(df)
+
+    def density(s):
+        return (norm.cdf(found - threshold * s) + norm.cdf(-found - threshold * s)) * chi.pdf(s, df)
+
+    assert quad(density, 0, np.inf, epsabs=1e-10, limit=500)[0] == pytest.approx(0.8, abs=2e-6)
+
+
+def test_the_gap_over_seeds_is_that_of_statsmodels():
+    from statsmodels.stats.power import tt_solve_power
+
+    values = np.random.default_rng(0).normal(0.3, 0.02, 8)
+    effect = tt_solve_power(nobs=8, alpha=0.05, power=0.9)
+    assert detectable_gap(values, power=0.9) == pytest.approx(effect * values.std(ddof=1), rel=1e-5)
+
+
+@settings(max_examples=30)
+@given(st.floats(-3, 3), st.floats(0.1, 10))
+def test_the_gap_is_of_the_spread_and_not_of_the_mean(shift, scale):
+    table = np.random.default_rng(1).normal(size=(5, 30))
+    gap = detectable_gap(table)
+    assert detectable_gap(scale * table + shift) == pytest.approx(scale * gap, rel=1e-6)
+    assert detectable_gap(two_way_interval(table, 0.9)) == gap
+
+
+def test_more_power_seeds_items_and_less_spread_do_what_they_should():
+    base = detectable_gap_planned(5, 400, 0.1, 0.01)
+    assert detectable_gap_planned(8, 400, 0.1, 0.01) < base
+    assert detectable_gap_planned(5, 872, 0.1, 0.01) < base
+    assert detectable_gap_planned(5, 400, 0.1, 0.01, item_share=0.5) < base
+    assert detectable_gap_planned(5, 400, 0.05, 0.01) < base
+    assert detectable_gap_planned(5, 400, 0.1, 0.02) > base
+    assert detectable_gap_planned(5, 400, 0.1, 0.01, power=0.9) > base
+    assert detectable_gap_planned(5, 400, 0.1, 0.01, alpha=0.01) > base
+
+
+def test_without_seed_variance_seeds_cannot_make_up_for_items():
+    """All discordance repeats: V is that of the items, however many seeds."""
+    gaps = [detectable_gap_planned(num_seeds, 400, 0.1, 0.0) for num_seeds in (2, 5, 50)]
+    assert np.allclose(gaps, detectable_gap_planned(1, 400, 0.1, 0.0))
+    seeds_only = detectable_gap_planned(5, 10**7, 0.1, 0.02)
+    values = 0.02 * np.sqrt(4 / 10) * np.arange(-2, 3)
+    assert seeds_only == pytest.approx(detectable_gap(values), rel=1e-2)
+
+
+@pytest.mark.parametrize(("num_seeds", "seed_sd", "item_share"), [(5, 0.0, 0.9), (8, 0.03, 0.7), (5, 0.1, 0.5)])
+def test_studies_with_just_the_planned_gap_find_it_four_times_in_five(num_seeds, seed_sd, item_share):
+    num_items, discordance, rng = 150, 0.15, np.random.default_rng(5)
+    gap = detectable_gap_planned(num_seeds, num_items, discordance, seed_sd, item_share=item_share)
+    sds = np.sqrt(discordance * item_share), np.sqrt(discordance * (1 - item_share))
+    found, gaps = [], []
+    for study in range(800):
+        table = gap + seed_sd * rng.normal(size=(num_seeds, 1)) + sds[0] * rng.normal(size=num_items)
+        interval = two_way_interval(table + sds[1] * rng.normal(size=(num_seeds, num_items)))
+        found.append(interval.low > 0)
+        if study % 20 == 0:
+            gaps.append(detectable_gap(interval))
+    assert 0.74 <= np.mean(found) <= 0.86
+    assert np.median(gaps) == pytest.approx(gap, rel=0.15)
+
+
+def test_without_discordance_the_gap_is_its_own_discordance():
+    assert detectable_gap(np.zeros((5, 100))) == pytest.approx(detectable_gap_items(100, 1e-9))
+
+
+def test_what_is_refused_has_no_gap():
+    table = np.random.default_rng(0).normal(size=(3, 20))
+    for refused in (seeds_interval([0.1]), two_way_interval(np.full((3, 4), 0.2)), hierarchical_interval(table)):
+        assert np.isnan(detectable_gap(refused))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: detectable_gap_items(0, 0.1), "at least one seed and one item; got 1 and 0"),
+        (lambda: detectable_gap_items(400, 10), r"in \(0, 1\], for example .1; got 10"),
+        (lambda: detectable_gap_items(400, 0.1, power=80), "0 < alpha < power < 1"),
+        (lambda: detectable_gap_planned(5, 400, 0.1, -1), "expected seed_sd from 0"),
+        (lambda: detectable_gap_planned(5, 400, 0.1, 0.0, item_share=2), r"item_share in \[0, 1\]; got 0.0 and 2"),
+        (lambda: detectable_gap_planned(5, 1, 0.1, 0.0), "at least two items; got 1"),
+        (lambda: detectable_gap(np.eye(3), power=0.01), "0 < alpha < power < 1"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -1,0 +1,85 @@
+"""The evidence tables of a report in, runs out that compare exactly as the run directories did."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from toolkit.analysis.comparison.reported import ReportedRun
+from toolkit.config import RunConfig
+from toolkit.naming import distinct
+from toolkit.snapshots.store import Run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from toolkit.analysis.comparison.evidence import Evidence
+
+PARTS = ("regime", "model", "task", "head_stage")
+"""Sections of a manifest that comparisons read."""
+
+
+@dataclass(frozen=True)
+class EvidenceRun(Run):
+    """A run whose config, manifest, scores and last predictions come from a report's evidence; it has no snapshots."""
+
+    evidence: "Evidence"
+
+    @property
+    def is_finished(self) -> bool:
+        return True
+
+    @cached_property
+    def is_recorded(self) -> bool:
+        return False
+
+    @cached_property
+    def config(self) -> RunConfig:
+        return RunConfig.from_json(_json(self._facts["config"]), f"the config of {self.path.name}")
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        return dict(self._facts["manifest"])
+
+    @cached_property
+    def scores(self) -> "pd.DataFrame":
+        return self._own(self.evidence.scores).dropna(axis="columns", how="all")
+
+    @cached_property
+    def predictions(self) -> "pd.DataFrame":
+        return self._own(self.evidence.predictions)
+
+    @property
+    def _facts(self) -> Mapping[str, Any]:
+        facts: Mapping[str, Any] = self.evidence.facts[self.path.name]
+        return facts
+
+    def _own(self, table: "pd.DataFrame") -> "pd.DataFrame":
+        own: pd.DataFrame = table[table["run"] == self.path.name].drop(columns="run").reset_index(drop=True)
+        return own
+
+
+def describe_runs(runs: Sequence[ReportedRun]) -> dict[str, dict[str, Any]]:
+    """Run name to its config and manifest as far as comparisons read them, without a path of anybody's machine."""
+    originals = list(dict.fromkeys(run.run.config.model for run in runs))
+    shown = {run.run.config.model: run.config.model for run in runs}
+    models = dict(zip(originals, distinct(shown[model] for model in originals), strict=True))
+    return {run.name: _describe(run, models[run.run.config.model]) for run in runs}
+
+
+def _describe(run: ReportedRun, model: str) -> dict[str, Any]:
+    import json
+
+    config = json.loads(run.config.to_json())
+    parts = {name: run.run.manifest[name] for name in PARTS if run.run.manifest.get(name) is not None}
+    if "model" in parts:
+        parts["model"] = {"name": run.model}
+    if "regime" in parts:
+        parts["regime"] = {"label": run.regime}
+    return {"config": {**config, "model": model, "output_dir": ""}, "manifest": parts}
+
+
+def _json(value: object) -> str:
+    import json
+
+    return json.dumps(value)

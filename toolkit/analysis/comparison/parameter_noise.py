@@ -1,0 +1,174 @@
+"""A run in, the drift of each embedding parameter beside what random gradient signs would have moved it out.
+
+The rows that training showed are judged together, without the offset that they share: what all rows of one table move
+in common can be moved to another table without any output noticing (a gauge quantity). All of this is ours.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from toolkit.analysis.causes.adam import AdamSteps, resolve_log
+from toolkit.analysis.causes.nulls import replay_decay
+from toolkit.analysis.causes.row_steps import RowSteps, row_steps
+from toolkit.analysis.causes.sign_noise import expected_squares
+from toolkit.analysis.rows.blocks import Scratch, iterate_blocks
+from toolkit.analysis.rows.measures import Array
+from toolkit.analysis.rows.strata import count_rows, table_exposure
+from toolkit.analysis.rows.whole import squares
+from toolkit.families import TABLES
+from toolkit.snapshots.optimizer_log import OptimizerLog
+from toolkit.snapshots.snapshot import Snapshot, Trajectory
+from toolkit.snapshots.store import Run, Source, run_of, trajectory_of
+
+COLUMNS = (
+    "parameter",
+    "num_rows",
+    "num_exposed_rows",
+    "relative_drift",
+    "drift",
+    "null",
+    "null_low",
+    "null_high",
+    "has_moved",
+    "has_norms",
+    "refusal",
+)
+
+SHARED = (
+    "all rows that were shown moved alike: only the sum of the tables is visible, so the move belongs to none of them"
+)
+NORMAL_QUANTILE = 1.959963984540054
+"""Of a two-sided 95 % range."""
+SAMPLED_ROWS = 64
+"""Rows on which decay is replayed to learn by how much fp32 shrank the table."""
+
+
+def measure_beyond_noise(source: Source, *, log: OptimizerLog | None = None) -> "pd.DataFrame":
+    """One line per embedding parameter at the last epoch, columns COLUMNS.
+
+    relative_drift = ‖Δ‖/‖E⁰‖ of the whole parameter, as every report shows it. drift is the quantity that is judged:
+    over the n rows that training showed, √(Σ‖Δ_i - c‖² / Σ‖E⁰_i‖²) with c their mean change (a LayerNorm vector has no
+    c). null is the root mean square of the same under sign noise (sign_noise.py: the steps that showed each row,
+    its gradients' sizes, random signs, replayed decay d): √((1 - 1/n)·ΣS_i + Σ‖d_i - d̄‖²) with exact S_i.
+    null_low and null_high bound its central 95 %, from a variance of the square of at most
+    (2ΣS_i² + 4Σ‖d_i - d̄‖²S_i)/p for p columns, as if normal. The second null, of random directions, lay 2 to 4 % below
+    this one for each parameter of a run on SST-2, so it is not taken beside it here. LayerNorm's gradient sizes are not
+    recorded and count as equal (``has_norms`` False).
+    ``refusal`` says why a drift is not to be told from noise, and drift or null is NaN. ``log``: needed where
+    ``source`` is a trajectory.
+    """
+    trajectory = trajectory_of(source)
+    try:
+        log, reason = resolve_log(source, log), ""
+    except ValueError as error:
+        log, reason = None, _reason(error, source)
+    lines = [_line(trajectory, name, log, reason) for name in trajectory.parameters]
+    return pd.DataFrame(lines, columns=list(COLUMNS))
+
+
+def _line(trajectory: Trajectory, parameter: str, log: OptimizerLog | None, reason: str) -> dict[str, Any]:
+    first, last = trajectory.snapshots[0], trajectory.snapshots[-1]
+    change, reference = _whole(first, last, parameter)
+    shown, num_rows = exposed_rows(trajectory, parameter), count_rows(trajectory, parameter)
+    line: dict[str, Any] = dict.fromkeys(("drift", "null", "null_low", "null_high"), math.nan)
+    line |= {"parameter": parameter, "num_rows": num_rows, "refusal": "", "has_moved": change > 0, "has_norms": False}
+    line["relative_drift"] = math.sqrt(change / reference) if reference > 0 else math.nan
+    line["num_exposed_rows"] = num_rows if shown is None else len(shown)
+    if not line["has_moved"]:
+        return line | {"refusal": "did not move"}
+    if shown is None:
+        return line | {"refusal": f"the exposure of {parameter} was not recorded"}
+    if parameter in TABLES and len(shown) < 2:
+        return line | {"refusal": SHARED}
+    before, after = (_rows(snapshot, parameter, shown) for snapshot in (first, last))
+    line["drift"] = offset_free(before, after, is_table=parameter in TABLES)
+    if log is None:
+        return line | {"refusal": reason}
+    try:
+        steps = AdamSteps.of(log, parameter, last.step)
+        history = row_steps(trajectory, parameter, last.step).take(shown)
+    except ValueError as error:
+        return line | {"refusal": str(error)}
+    return line | _null(before, steps, history, log, parameter) | {"has_norms": bool(history.has_norms.all())}
+
+
+def exposed_rows(trajectory: Trajectory, parameter: str) -> NDArray[np.int64] | None:
+    """Rows that training showed, ascending; the one row of a LayerNorm vector; None where it was not recorded."""
+    if parameter not in TABLES:
+        return np.zeros(1, np.int64)
+    table = table_exposure(trajectory, parameter)
+    return None if table is None else np.unique(table.rows).astype(np.int64)
+
+
+def offset_free(before: Array, after: Array, *, is_table: bool) -> float:
+    """√(Σ‖Δ_i - c‖² / Σ‖E_i‖²) over (n, hidden) rows, c the mean change of a table's rows and 0 of a vector; NaN at 0.
+
+    The least that the rows must have moved whatever offset they share (ours).
+    """
+    change = after - before
+    return _ratio(change - change.mean(axis=0) if is_table else change, before)
+
+
+def distance_of_seeds(first: Run, second: Run, parameter: str) -> float:
+    """The same drift between the ends of two runs of one arm: what another seed does (the noise floor).
+
+    Over the rows that both showed. NaN where they did not start from the same values, or exposure was not recorded.
+    """
+    one, other = first.trajectory, second.trajectory
+    shown = [exposed_rows(t, parameter) for t in (one, other)]
+    if shown[0] is None or shown[1] is None or count_rows(one, parameter) != count_rows(other, parameter):
+        return math.nan
+    both = np.intersect1d(shown[0], shown[1])
+    starts, ends = ([_rows(t.snapshots[i], parameter, both) for t in (one, other)] for i in (0, -1))
+    if not np.array_equal(starts[0], starts[1]) or (parameter in TABLES and len(both) < 2):
+        return math.nan
+    change = ends[1] - ends[0]
+    return _ratio(change - change.mean(axis=0) if parameter in TABLES else change, starts[0])
+
+
+def _null(before: Array, steps: AdamSteps, history: RowSteps, log: OptimizerLog, parameter: str) -> dict[str, float]:
+    hidden, num_rows = before.shape[1], len(before)
+    decay = before * (_shrinkage(before, log, parameter, steps.num_steps) - 1)
+    kept = 1.0
+    if parameter in TABLES:
+        decay, kept = decay - decay.mean(axis=0), 1 - 1 / num_rows
+    noise, fixed = expected_squares(steps, history, hidden), np.einsum("ij,ij->i", decay, decay)
+    square, size = kept * float(noise.sum()) + float(fixed.sum()), float(np.vdot(before, before))
+    spread = NORMAL_QUANTILE * math.sqrt(float((2 * noise**2 + 4 * fixed * noise).sum()) / hidden)
+    ends = {"null": square, "null_low": max(square - spread, 0.0), "null_high": square + spread}
+    return {name: math.sqrt(value / size) if size > 0 else math.nan for name, value in ends.items()}
+
+
+def _shrinkage(before: Array, log: OptimizerLog, parameter: str, num_steps: int) -> float:
+    """The factor that decay alone leaves of the rows, replayed with fp32's roundings on an even sample of them."""
+    sample = before[np.linspace(0, len(before) - 1, min(SAMPLED_ROWS, len(before))).astype(int)]
+    decayed = replay_decay(sample.astype(np.float32), log, parameter, num_steps).astype(np.float64)
+    size = float(np.vdot(sample, sample))
+    return float(np.vdot(sample, decayed)) / size if size > 0 else 1.0
+
+
+def _whole(first: Snapshot, last: Snapshot, parameter: str) -> tuple[float, float]:
+    """Σ Δ² and Σ E⁰² of a whole parameter, a block of rows at a time."""
+    scratch, total = Scratch(), np.zeros(2)
+    for _, (before, after) in iterate_blocks((first, last), parameter, scratch=scratch):
+        total += squares(before, after)
+    return float(total[0]), float(total[1])
+
+
+def _rows(snapshot: Snapshot, parameter: str, rows: NDArray[np.int64]) -> Array:
+    return np.atleast_2d(np.asarray(snapshot.tensors[parameter]))[rows].astype(np.float64)
+
+
+def _ratio(change: Array, reference: Array) -> float:
+    size = float(np.vdot(reference, reference))
+    return math.sqrt(float(np.vdot(change, change)) / size) if size > 0 else math.nan
+
+
+def _reason(error: ValueError, source: Source) -> str:
+    """An error's line with the run's place taken out: evidence names no folder of anybody's machine."""
+    run = run_of(source)
+    return str(error) if run is None else str(error).replace(str(run.path), run.path.name)

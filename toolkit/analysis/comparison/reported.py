@@ -1,0 +1,119 @@
+"""A finished run in, what every table says of it out: model, task, regime, scores and its last answers."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from toolkit.config import RunConfig
+from toolkit.families import EMBEDDING_PARAMETERS, FAMILIES
+from toolkit.naming import shorten
+from toolkit.snapshots.store import Run
+
+
+@dataclass(frozen=True)
+class ReportedRun:
+    """One finished run and what every table says of it."""
+
+    run: Run
+    name: str
+
+    @cached_property
+    def config(self) -> RunConfig:
+        """The config with absolute paths shortened: a report must not tell where somebody keeps their files."""
+        config = self.run.config
+        shown: dict[str, Any] = {k: shorten(getattr(config, k)) for k in ("model", "train_file", "validation_file")}
+        pairs = (entry.partition("=") for entry in config.test_file)
+        return replace(config, **shown, test_file=tuple(f"{name}={shorten(path)}" for name, _, path in pairs))
+
+    @property
+    def model(self) -> str:
+        return str(shorten(self.part("model").get("name") or self.config.model))
+
+    @property
+    def task(self) -> str:
+        return str(self.part("task").get("name") or self.config.task)
+
+    @property
+    def regime(self) -> str:
+        return str(self.part("regime").get("label") or self.config.freeze)
+
+    @property
+    def is_regression(self) -> bool:
+        return self.part("task").get("kind") == "regression" or "pearson" in self.run.scores
+
+    @property
+    def score(self) -> str:
+        """The headline score of the task."""
+        return str(self.part("task").get("score") or ("pearson" if self.is_regression else "accuracy"))
+
+    @property
+    def reported_split(self) -> str:
+        """The split whose score stands for the run; without a manifest entry the first that was scored."""
+        return str(self.part("task").get("reported_split") or next(iter(self.run.scores["split"]), "validation"))
+
+    @property
+    def last_epoch(self) -> float:
+        return self.run.trajectory.snapshots[-1].epoch
+
+    @property
+    def num_train_examples(self) -> int | None:
+        """The training examples that the manifest counted, else the limit of the config, else None."""
+        splits = self.part("task").get("splits") or {}
+        counted = (splits.get("train") or {}).get("num_examples")
+        return int(counted) if counted is not None else self.config.max_train_examples
+
+    def part(self, key: str) -> dict[str, Any]:
+        """A section of the manifest, empty when it is absent."""
+        value = self.run.manifest.get(key)
+        return value if isinstance(value, dict) else {}
+
+    def lead(self) -> dict[str, Any]:
+        """The leading columns of every table of several runs."""
+        config = self.config
+        return {"run": self.name, "model": self.model, "task": self.task, "regime": self.regime, "seed": config.seed}
+
+    @cached_property
+    def frozen(self) -> dict[str, bool]:
+        """Every frozen parameter, by canonical name where it has one: are its hashes before and after equal?"""
+        parameters: dict[str, dict[str, str]] = self.part("frozen").get("parameters") or {}
+        return {canonical_name(k): v.get("before") == v.get("after") is not None for k, v in parameters.items()}
+
+    @cached_property
+    def answers(self) -> dict[str, pd.DataFrame]:
+        """Labelled split to its predictions at the last epoch, by id: columns label and prediction."""
+        table = self.run.predictions
+        last = table[(table["epoch"] == table["epoch"].max()) & table["label"].notna()]
+        return {str(s): part.set_index("id") for s, part in last.groupby("split", sort=False, observed=True)}
+
+    @cached_property
+    def is_failed(self) -> bool:
+        """Whether it is no better on the reported split than always giving the most frequent label of that split.
+
+        False in regression and where the split has no labels: there is no majority class then.
+        """
+        own = self.answers.get(self.reported_split)
+        if self.is_regression or own is None:
+            return False
+        return int((own["label"] == own["prediction"]).sum()) <= int(own["label"].value_counts().max())
+
+
+def last_score(run: ReportedRun, split: str, score: str | None = None, *, at: str = "last") -> float:
+    """A run's score (default: the headline score) on a split at its ``last`` or ``first`` epoch; NaN when absent."""
+    scores, score = run.run.scores, score or run.score
+    epoch = scores["epoch"].max() if at == "last" else scores["epoch"].min()
+    lines = scores[(scores["split"] == split) & (scores["epoch"] == epoch)]
+    return float(lines[score].iloc[-1]) if score in lines and len(lines) else np.nan
+
+
+def canonical_name(name: str) -> str:
+    """The canonical name of an embedding parameter that is named as in its model; any other name as it is."""
+    if name in EMBEDDING_PARAMETERS:
+        return name
+    for family in FAMILIES.values():
+        for canonical, native in family.embedding_parameters.items():
+            if name == native or name.endswith("." + native):
+                return canonical
+    return name

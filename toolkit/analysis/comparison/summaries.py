@@ -1,0 +1,121 @@
+"""Finished runs in, the scores of every arm out: mean, sd, median, min and max over its seeds, all and not failed."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from toolkit.analysis.comparison.arms import Arm, Group, Labels, arrange
+from toolkit.analysis.comparison.reported import last_score
+from toolkit.snapshots.store import Run
+
+SCORES = ("accuracy", "macro_f1", "matthews", "pearson", "spearman", "loss")
+"""Scores in the order of every table; loss in nats, the others as shares or coefficients."""
+
+STATISTICS = ("mean", "sd", "median", "min", "max")
+
+LEAD = (
+    "group",
+    "model",
+    "task",
+    "split",
+    "is_reported_split",
+    "arm",
+    "base",
+    "num_train_examples",
+    "score",
+    "is_headline",
+    "num_seeds",
+    "num_failed",
+    "num_undefined",
+    "majority_rate",
+)
+COLUMNS = (*LEAD, *STATISTICS, *(f"{name}_not_failed" for name in STATISTICS))
+
+
+def summarise_scores(runs: Sequence[Run | str | Path], labels: Labels | None = None) -> pd.DataFrame:
+    """One line per group, labelled split, arm (and size) and score: statistics over the seeds at their last epochs.
+
+    ``sd`` divides by the number of seeds less one and is NaN for one seed. A run is *failed* when its accuracy on the
+    reported split is at or below the majority class's; the columns ``..._not_failed`` leave those out and are NaN where
+    all failed. ``num_undefined`` counts seeds whose score is NaN, which no statistic covers; ``majority_rate`` is the
+    accuracy of the majority class, NaN beside every other score. ``labels``: run directory name to arm.
+    """
+    return summarise_groups(arrange(runs, labels))
+
+
+def summarise_groups(groups: Sequence[Group]) -> pd.DataFrame:
+    """:func:`summarise_scores` of groups that are arranged already."""
+    lines = [
+        {"group": group.title} | line
+        for group in groups
+        for split in _splits(group)
+        for arm in group.arms
+        for line in _lines(arm, split)
+    ]
+    return pd.DataFrame(lines, columns=list(COLUMNS))
+
+
+def side_by_side(summary: pd.DataFrame, score: str | None = None) -> pd.DataFrame:
+    """In and out of distribution beside each other: one line per arm, ``<split>_mean`` and ``<split>_sd`` per split.
+
+    Of the headline score, or of ``score``; the reported split first. NaN: this task has no such split.
+    """
+    chosen = summary[summary["is_headline"] if score is None else summary["score"] == score]
+    chosen = chosen.sort_values("is_reported_split", ascending=False, kind="stable")
+    splits = list(dict.fromkeys(chosen["split"]))
+    index = ["group", "model", "task", "arm", "base", "num_train_examples", "score", "num_seeds", "num_failed"]
+    arms = summary[["group", "arm"]].drop_duplicates()
+    lines: dict[tuple[str, str], dict[str, Any]] = {(str(a.group), str(a.arm)): {} for a in arms.itertuples()}
+    for line in chosen.to_dict("records"):
+        own = lines[line["group"], line["arm"]]
+        lines[line["group"], line["arm"]] = {name: line[name] for name in index} | own
+        lines[line["group"], line["arm"]] |= {f"{line['split']}_{name}": line[name] for name in ("mean", "sd")}
+    columns = [*index, *(f"{split}_{name}" for split in splits for name in ("mean", "sd"))]
+    return pd.DataFrame([line for line in lines.values() if line], columns=columns)
+
+
+def statistics(values: Iterable[float]) -> dict[str, float]:
+    """STATISTICS of the values that are not NaN; all NaN without any, and sd NaN for one."""
+    defined = np.array([value for value in values if value == value], dtype=float)
+    if not len(defined):
+        return dict.fromkeys(STATISTICS, np.nan)
+    sd = float(defined.std(ddof=1)) if len(defined) > 1 else np.nan
+    middle = {"mean": float(defined.mean()), "sd": sd, "median": float(np.median(defined))}
+    return middle | {"min": float(defined.min()), "max": float(defined.max())}
+
+
+def _splits(group: Group) -> list[str]:
+    """Labelled splits of any run, the reported ones first."""
+    found = dict.fromkeys(split for run in group.runs for split in run.answers)
+    reported = {run.reported_split for run in group.runs}
+    return sorted(found, key=lambda split: split not in reported)
+
+
+def _lines(arm: Arm, split: str) -> list[dict[str, Any]]:
+    runs = [run for run in arm.runs if split in run.answers]
+    if not runs:
+        return []
+    first = runs[0]
+    labels = first.answers[split]["label"]
+    lead: dict[str, Any] = {
+        "model": first.model,
+        "task": first.task,
+        "split": split,
+        "arm": arm.label,
+        "base": arm.base,
+    }
+    lead |= {"is_reported_split": split == first.reported_split, "num_train_examples": arm.num_train_examples}
+    lead |= {"num_seeds": len(runs), "num_failed": sum(run.is_failed for run in runs)}
+    lines = []
+    for score in (name for name in SCORES if any(name in run.run.scores for run in runs)):
+        values = {run.name: last_score(run, split, score) for run in runs}
+        kept = [values[run.name] for run in runs if not run.is_failed]
+        of_kept = {f"{name}_not_failed": value for name, value in statistics(kept).items()}
+        rate = float(labels.value_counts().max() / len(labels)) if score == "accuracy" else np.nan
+        own = {"score": score, "is_headline": score == first.score, "majority_rate": rate}
+        own["num_undefined"] = sum(value != value for value in values.values())
+        lines.append(lead | own | statistics(values.values()) | of_kept)
+    return lines
