@@ -70,6 +70,7 @@ def test_a_planted_gap_is_supported_and_equal_arms_are_equivalent(tmp_path, monk
     equal = of_kind(cards.values(), "forbid")
     assert [card.verdict for card in equal] == ["equivalent"]
     assert equal[0].value == 0
+    assert "on validation, tiny on toy" in equal[0].claim  # the reported split
 
 
 def test_items_that_differ_are_refused_with_their_note(tmp_path, monkeypatch):
@@ -91,6 +92,9 @@ def test_drift_above_noise_is_supported_and_below_it_is_not(tmp_path, monkeypatc
     assert list(cards) == list(EMBEDDING_PARAMETERS)
     verdicts = {name: card.verdict for name, card in cards.items()}
     assert verdicts.pop("token_type_embeddings") == "not identifiable"  # single sentences show one row
+    for name in ("LayerNorm.weight", "LayerNorm.bias"):
+        assert verdicts.pop(name) == "not identifiable"
+        assert "sizes of its gradients were not recorded" in cards[name].reason
     assert set(verdicts.values()) == {expected}
     words = cards["word_embeddings"]
     assert (words.value > 1) == (expected == "supported")
@@ -187,6 +191,7 @@ def test_a_card_survives_its_file(cards):
         written = card.to_dict()
         text = json.dumps(written, allow_nan=False)
         assert Card.from_dict(json.loads(text)).to_dict() == written
+        assert written["value"] is None or written["value"] == pytest.approx(card.value, rel=1e-9, abs=0)
         assert written["verdict"] in VERDICTS
     with pytest.raises(ValueError, match="a card has the fields"):
         Card.from_dict({k: v for k, v in written.items() if k != "value"})

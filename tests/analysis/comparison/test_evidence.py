@@ -3,14 +3,17 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from tests.run_directories import HOSTILE
 from toolkit.analysis.comparison.arms import arrange
 from toolkit.analysis.comparison.compare import compare, compare_groups
-from toolkit.analysis.comparison.evidence import FOLDER, NAMES, read_evidence, write_evidence
+from toolkit.analysis.comparison.evidence import FOLDER, NAMES, read_evidence, read_table, write_evidence
+from toolkit.analysis.comparison.parameter_noise import measure_beyond_noise
 from toolkit.analysis.comparison.summaries import summarise_scores
+from toolkit.snapshots import files
 
 
 def test_evidence_compares_bit_for_bit_like_its_runs(logged):
@@ -20,6 +23,16 @@ def test_evidence_compares_bit_for_bit_like_its_runs(logged):
     pd.testing.assert_frame_equal(live, kept, check_exact=True)
     pd.testing.assert_frame_equal(summarise_scores(runs), summarise_scores(evidence.opened), check_exact=True)
     assert live["p"].notna().all()
+
+
+def test_numbers_are_kept_to_the_last_bit(logged):
+    runs = logged()
+    evidence = write_evidence(runs, None, "out")
+    live = pd.concat([measure_beyond_noise(run).assign(run=run.path.name) for run in runs], ignore_index=True)
+    pd.testing.assert_frame_equal(live, evidence.drift[list(live)], check_exact=True)
+    numbers = np.random.default_rng(0).lognormal(0, 9, 2000)
+    files.write_text(Path("numbers.csv"), pd.DataFrame({"drift": numbers}).to_csv(index=False))
+    np.testing.assert_array_equal(read_table(Path("numbers.csv"))["drift"], numbers)
 
 
 def test_labels_and_the_order_of_arms_are_kept(logged):

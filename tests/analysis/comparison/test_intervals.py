@@ -53,19 +53,30 @@ def test_mean_squares_are_those_of_statsmodels(num_seeds, num_items):
     assert np.allclose(mean_squares(table), anova["sum_sq"] / anova["df"], rtol=1e-10, atol=0)
 
 
-def test_the_interval_is_the_formula_of_its_mean_squares():
-    """Written out once more, from sums of squares by hand: 2 seeds, 3 items."""
-    table = [[1.0, 0.0, 0.0], [1.0, 1.0, -1.0]]
-    seed = 0.0  # both seeds have the mean 1/3
-    item = 2 * ((1 - 1 / 3) ** 2 + (0.5 - 1 / 3) ** 2 + (-0.5 - 1 / 3) ** 2) / 2
-    residual = sum((d - m) ** 2 for row in table for d, m in zip(row, (1.0, 0.5, -0.5), strict=True)) / 2
-    assert np.allclose(mean_squares(table), (seed, item, residual))
-    df = item**2 / (item**2 / 2 + residual**2 / 2)
-    half = t.ppf(0.975, df) * np.sqrt(item / 6)
-    found = two_way_interval(table)
-    assert df > 1
-    assert (found.df, found.variance, found.level, found.note) == (pytest.approx(df), pytest.approx(item / 6), 0.95, "")
-    assert np.allclose(_ends(found), (1 / 3 - half, 1 / 3 + half))
+@pytest.mark.parametrize(
+    ("seed_sd", "item_sd", "largest"), [(1.0, 1.0, "both"), (0.0, 0.0, "one"), (0.02, 2.0, "both"), (2.0, 0.02, "any")]
+)
+def test_the_interval_is_section_6_written_out_once_more(seed_sd, item_sd, largest):
+    """Plain sums over seeds and items; tables in which seeds and items together, or one of them, give the variance."""
+    num_seeds, num_items, seen = 4, 6, set()
+    for trial in range(30):
+        rng = np.random.default_rng([trial, num_items])
+        table = _gaussian(rng, num_seeds, num_items, seed_sd=seed_sd, item_sd=item_sd)
+        mean = sum(map(sum, table)) / 24
+        seeds = [sum(row) / num_items - mean for row in table]
+        items = [sum(column) / num_seeds - mean for column in table.T]
+        rest = [table[k][i] - mean - seeds[k] - items[i] for k in range(4) for i in range(6)]
+        ms_seed, ms_item = 6 * sum(s * s for s in seeds) / 3, 4 * sum(i * i for i in items) / 5
+        ms_res = sum(r * r for r in rest) / 15
+        u = max(ms_seed + ms_item - ms_res, ms_seed, ms_item)
+        df = max(3, u * u / (ms_seed**2 / 3 + ms_item**2 / 5 + ms_res**2 / 15))
+        half = t.ppf(0.95, df) * np.sqrt(u / 24)
+        found = two_way_interval(table, 0.9)
+        expected = (mean, mean - half, mean + half, df, u / 24, 0.9)
+        assert np.allclose((found.estimate, found.low, found.high, found.df, found.variance, found.level), expected)
+        assert found.note == ""
+        seen.add("both" if u > max(ms_seed, ms_item) else "one")
+    assert largest == "any" or largest in seen
 
 
 @given(st.one_of(DISCORDANCE, REAL))
@@ -186,6 +197,15 @@ def test_an_interval_over_items_alone_would_cover_too_little_where_seeds_differ(
     rng = np.random.default_rng(12)
     tables = [_gaussian(rng, 5, 60, seed_sd=0.5).mean(axis=0, keepdims=True) for _ in range(300)]
     assert np.mean([found.low <= 0 <= found.high for found in map(two_way_interval, tables)]) < 0.85
+
+
+def test_the_coverage_benchmark_prints_its_table(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", [str(BENCHMARK), "--studies", "3", "--items", "20", "--draws", "100"])
+    runpy.run_path(str(BENCHMARK), run_name="__main__")
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 + 2 * 3 * 3
+    assert "two_way_coverage" in lines[1]
+    assert "bootstrap_coverage" in lines[1]
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ JOINED_FILES = (f"{FOLDER}/joined.csv",)
 
 TIMES = "times its noise"
 SIGN_NOISE = "the same optimizer steps and gradient sizes with random signs"
-EQUAL_SIZES = "gradient sizes were not recorded and count as equal"
+NO_SIZES = "the sizes of its gradients were not recorded, so that what noise of that size would do is unknown"
 OFFSET = (
     "an offset moved from one table to another changes no output: only the sum of the tables reaches the encoder, so "
     "that no data can say which of them it belongs to"
@@ -40,6 +40,7 @@ def drift_cards(evidence: Evidence) -> Iterable[Card]:
 def _drift_card(evidence: Evidence, title: str, label: str, runs: list[str], lines: pd.DataFrame) -> Card:
     parameter, level = str(lines["parameter"].iloc[0]), float(evidence.settings["level"])
     refusals = [text for text in lines["refusal"] if text]
+    refusals += [] if lines["has_norms"].all() else [NO_SIZES]
     null = lines["null"].to_numpy(dtype=float)
     ratios = lines[["drift", "null_low", "null_high"]].to_numpy(dtype=float) / null[:, None]
     value, low, high = _mean_and_interval(ratios[:, 0], level)
@@ -57,7 +58,6 @@ def _drift_card(evidence: Evidence, title: str, label: str, runs: list[str], lin
         side="above",
         unit=TIMES,
     )
-    note = "" if lines["has_norms"].all() else f"; {EQUAL_SIZES}"
     beside = evidence.seeds
     mask = (beside["group"] == title) & (beside["arm"] == label) & (beside["parameter"] == parameter)
     return Card(
@@ -71,14 +71,14 @@ def _drift_card(evidence: Evidence, title: str, label: str, runs: list[str], lin
         interval=Span(low, high, level),
         equivalence=Span(),
         margin=NAN,
-        null=Null(SIGN_NOISE + note, null_low, null_high),
+        null=Null(SIGN_NOISE, null_low, null_high),
         noise_floor=_mean(beside.loc[mask, "distance"]) / _mean(null),
         num_seeds=len(lines),
         num_items=None,
         detectable_gap=NAN,
         q=NAN,
         verdict=judged.name,
-        reason=judged.reason + ("" if refusals else note),
+        reason=judged.reason,
         source="√Σ‖Δ_i - c‖² over the rows, c their mean change (0 for a LayerNorm vector), divided by the root mean "
         "square of the same under sign noise with replayed decay, run by run; null: its widest central 95 %; ours",
         inputs=evidence.inputs(DRIFT_FILES, runs),

@@ -134,7 +134,7 @@ def read_evidence(folder: str | Path) -> Evidence:
     if settings.get("format", FORMAT + 1) > FORMAT:
         raise ValueError(f"{place} has a newer format than {FORMAT}: update the toolkit")
     predictions = _read(place / PREDICTIONS, pd.read_parquet)
-    tables = {name: _read(place / f"{name}.csv", _read_csv) for name in TABLES}
+    tables = {name: _read(place / f"{name}.csv", read_table) for name in TABLES}
     hashes = {f"{FOLDER}/{name}": files.sha256_of_file(place / name) for name in NAMES}
     return Evidence(Path(folder), settings, facts, predictions, hashes=hashes, **tables)
 
@@ -155,8 +155,12 @@ def _read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def _read_csv(path: Path) -> pd.DataFrame:
+def read_table(path: Path) -> pd.DataFrame:
     """Numbers bit for bit; nothing but an empty cell is missing: a task may be called nan, and a label 12."""
-    options: Any = {"float_precision": "round_trip", "keep_default_na": False, "na_values": [""]}
+    options: Any = {"keep_default_na": False, "na_values": [""]}
+    if (
+        int(pd.__version__.split(".")[0]) < 3
+    ):  # from 3 on every float is read back exactly, and the option is deprecated
+        options["float_precision"] = "round_trip"
     table: pd.DataFrame = pd.read_csv(path, dtype=dict.fromkeys(TEXTS, str), **options)
     return table.fillna({name: "" for name in TEXTS if name in table})

@@ -50,7 +50,8 @@ def two_way_interval(differences: ArrayLike, level: float = 0.95) -> Interval:
     interval is D̄ ± t_df·√V, V = U/(KN), U = max(MS_seed + MS_item - MS_res, MS_seed, MS_item), df = U² /
     [MS_seed²/(K-1) + MS_item²/(N-1) + MS_res²/((K-1)(N-1))], but at least K - 1: the random-effects variance of a
     two-way table with Satterthwaite's degrees of freedom (Satterthwaite 1946); the two floors are ours, so that V is
-    never below what either factor shows alone.
+    never below what either factor shows alone. Their price: where arms differ in noise only, neither by item nor by
+    seed, few seeds give an interval that is too wide (`experiments/benchmarks/coverage.py`, world `alike`).
 
     One seed: V = MS_item/N, df = N - 1. One item: V = MS_seed/K, df = K - 1. The ``note`` says which of the two is not
     covered. All values equal: t has nothing to work with. If the value is -1, 0 or 1 (right-or-wrong scores), the
