@@ -1,0 +1,157 @@
+"""A page says what it was given, each text as text; nothing in it points outside."""
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pandas as pd
+import pytest
+
+from tests.reporting.page.pages import INJECTION, make_data, make_page, make_svg, make_words, texts
+from toolkit.reporting.page.model import (
+    Column,
+    FigureBlock,
+    Page,
+    Section,
+    TableBlock,
+    TextBlock,
+    VerdictLine,
+    WordsData,
+)
+from toolkit.reporting.page.render import render_page
+
+
+class Elements(HTMLParser):
+    """Every start tag with its attributes, and the text outside scripts and styles."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        if self.found and self.found[-1][0] not in ("script", "style"):
+            self.text += data
+
+
+def test_every_part_is_on_the_page():
+    text = Elements(render_page(make_page(make_data()))).text
+    for part in (
+        "Verdicts",
+        "Findings",
+        "Another.",
+        "Scores",
+        "Words",
+        "How to repeat it",
+        "+2.0 points",
+        "[+1.0, +3.0]",
+    ):
+        assert part in text
+    assert "undefined" in text  # the NaN of the table
+    assert "1,000" in text
+
+
+def test_smallest_page():
+    elements = Elements(render_page(Page(title="Only a title")))
+    assert "Only a title" in elements.text
+    assert not {"verdicts", "findings", "words", "repeat"} & {attributes.get("id") for _, attributes in elements.found}
+
+
+def test_hostile_texts_are_texts_everywhere():
+    html = render_page(make_page(make_data(), text=INJECTION))
+    elements = Elements(html)
+    scripts = [attributes for tag, attributes in elements.found if tag == "script"]
+    assert len(scripts) == 5  # two of ours, the vocabularies and two runs
+    assert elements.text.count(INJECTION) > 12
+    assert not any(key.startswith("on") for _, attributes in elements.found for key in attributes)
+
+
+def test_nothing_points_outside():
+    html = render_page(make_page(make_data()))
+    for tag, attributes in Elements(html).found:
+        assert tag not in ("link", "iframe", "object", "embed", "base", "img")
+        for key in ("src", "href", "action", "data"):
+            assert (attributes.get(key) or "#").startswith(("#", "data:"))
+    outside = set(re.findall(r"https?://[^\s\"'<>]+", html))
+    assert outside <= {"http://www.w3.org/2000/svg"}
+
+
+def test_only_our_scripts_may_run():
+    html = render_page(make_page())
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', html)
+    assert policy
+    assert "default-src &#39;none&#39;" in policy.group(1)
+    assert policy.group(1).count("sha256-") == 2
+    assert "unsafe-eval" not in policy.group(1)
+    assert "script-src &#39;unsafe-inline" not in policy.group(1)
+
+
+def test_invisible_characters_are_shown_and_surrogates_can_be_written():
+    html = render_page(make_page(text="a\u202eb\ud800"))
+    html.encode("utf-8")
+    assert "aU+202EbU+D800" in html
+
+
+def test_ids_are_unique_and_contents_lead_somewhere():
+    elements = Elements(render_page(make_page(make_data(), words_after="scores")))
+    ids = [attributes["id"] for _, attributes in elements.found if attributes.get("id")]
+    assert len(ids) == len(set(ids))
+    links = [str(attributes["href"])[1:] for tag, attributes in elements.found if tag == "a"]
+    assert set(links) <= set(ids)
+    assert links.index("words") == links.index("scores") + 1
+    last = [
+        a["href"] for t, a in Elements(render_page(make_page(make_data(), words_after="nowhere"))).found if t == "a"
+    ]
+    assert last[-2:] == ["#words", "#repeat"]
+
+
+def test_mistakes_are_refused():
+    with pytest.raises(ValueError, match="section id 'a b' must be"):
+        render_page(Page(title="", sections=(Section(id="a b", title=""),)))
+    with pytest.raises(ValueError, match="section id 'words' stands twice"):
+        render_page(Page(title="", sections=(Section(id="words", title=""),)))
+    figure = FigureBlock(name="x", svg=make_svg(), caption="", alt="")
+    with pytest.raises(ValueError, match="figure name 'x' stands twice"):
+        render_page(Page(title="", sections=(Section(id="a", title="", blocks=(figure, figure)),)))
+    table = TableBlock(table=pd.DataFrame({"a": [1]}), caption="T", columns={"b": Column(label="b")})
+    with pytest.raises(ValueError, match="the table 'T' has no column 'b'; it has a"):
+        render_page(Page(title="", sections=(Section(id="a", title="", blocks=(table,)),)))
+
+
+def test_tables_and_texts_may_be_empty():
+    blocks = (TableBlock(table=pd.DataFrame({"a": []}), caption="nothing"), TextBlock(text=""))
+    assert "nothing" in render_page(Page(title="", sections=(Section(id="a", title="", blocks=blocks),)))
+
+
+def test_verdicts_are_worded_and_counted():
+    lines = [VerdictLine(claim=f"c{i}", verdict="not supported", value="0", group="g") for i in range(3)]
+    html = render_page(Page(title="", verdicts=tuple(lines)))
+    assert html.count('class="badge not-supported"') == 4  # three lines and the filter
+    assert "<b>3</b>" in html
+
+
+def test_many_verdicts_start_closed_but_for_the_first_group():
+    lines = [VerdictLine(claim="c", verdict="supported", value="0", group=str(i // 10)) for i in range(60)]
+    found = Elements(render_page(Page(title="", verdicts=tuple(lines)))).found
+    buttons = [attributes["aria-expanded"] for _, attributes in found if attributes.get("class") == "group-button"]
+    assert buttons == ["true"] + 5 * ["false"]
+    assert sum(attributes.get("class") == "line closed" for _, attributes in found) == 50
+
+
+def test_the_interface_has_no_em_dash():
+    assert "\N{EM DASH}" not in render_page(make_page(make_data()))
+
+
+def test_equal_pages_are_equal_texts():
+    assert render_page(make_page(make_data())) == render_page(make_page(make_data()))
+
+
+def test_bert_base_fits():
+    run = make_words(30_522, 3)
+    words = WordsData(vocabularies=(texts(30_522),), runs=(run,))
+    size = len(render_page(replace(make_page(), words=words)).encode())
+    assert 3_000_000 < size < 8_000_000

@@ -1,0 +1,188 @@
+"""What a page holds: plain data that the report fills and render.py turns into HTML. All text is plain text."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+NAN = float("nan")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """How one column of a table is shown."""
+
+    label: str
+    how: str = ""
+    """What the number is and how it was computed: shown on hover, on keyboard focus and on tap."""
+    digits: int = 3
+    """Significant digits of a number; whole numbers are shown in full, texts as they are."""
+    unit: str = ""
+    """Stands beside the label."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextBlock:
+    """One or more paragraphs, with an empty line between them."""
+
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoteBlock:
+    """A caveat, set apart from the text."""
+
+    text: str
+    is_warning: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class FigureBlock:
+    """A figure: an SVG file's bytes as matplotlib writes them."""
+
+    name: str
+    """Unique on the page; what the files in figures/ are called."""
+    svg: bytes
+    caption: str
+    alt: str
+    """What somebody who cannot see the figure should know of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableBlock:
+    """A table that a reader can sort."""
+
+    table: pd.DataFrame
+    caption: str
+    columns: Mapping[str, Column] = field(default_factory=dict)
+    """Column of the table to how it is shown: these columns, in this order. Empty: every column under its name."""
+    num_shown: int = 30
+    """Longer tables show this many lines and a button for the rest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoldBlock:
+    """Blocks under a line that opens and closes them: what only some readers want, or one task among many."""
+
+    title: str
+    blocks: "tuple[Block, ...]"
+    is_open: bool = False
+
+
+Block: TypeAlias = TextBlock | NoteBlock | FigureBlock | TableBlock | FoldBlock
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """A part of the page with an entry in its contents."""
+
+    id: str
+    """Part of the address: letters, digits and hyphens, unique on the page."""
+    title: str
+    lead: str = ""
+    blocks: tuple[Block, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerdictLine:
+    """One claim and what became of it."""
+
+    claim: str
+    verdict: str
+    """One of toolkit.analysis.comparison.verdicts.VERDICTS."""
+    value: str
+    """The estimate with its unit, as it is read."""
+    interval: str = ""
+    detail: str = ""
+    """Why this verdict: estimator, seeds, items, null. Shown when the line is opened."""
+    group: str = ""
+    """What lines belong together: the task, for instance. Lines of one group must follow one another."""
+    estimate: float = NAN
+    """The same numbers for the small drawing, all in ``unit``; without finite ones there is no drawing."""
+    low: float = NAN
+    high: float = NAN
+    margin: float = NAN
+    null: float = 0.0
+    """Where the upright line stands: what the claim is held against, 1 for a ratio."""
+    unit: str = ""
+    """Lines of one unit are drawn to one scale."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordMap:
+    """The words on two axes, the same at every epoch."""
+
+    title: str
+    """What the axes are: completes "Axes:"."""
+    how: str
+    coordinates: NDArray[np.float64]
+    """(t, n, 2)."""
+    word_shares: tuple[float, float]
+    """Share of the words' variance before training that each axis shows."""
+    drift_share: float
+    """Share of the squared drift at the last epoch that the two axes show together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordsRun:
+    """The words of one run, n of them, at the end of each of t epochs (the first is before training)."""
+
+    label: str
+    vocabulary: int
+    """Which of ``WordsData.vocabularies``."""
+    epochs: tuple[float, ...]
+    words: NDArray[np.int64]
+    """(n,) places in the vocabulary."""
+    rows: NDArray[np.int64]
+    """(n,) rows of the word table."""
+    num_steps: NDArray[np.int64] | None
+    """(n,) optimizer steps that showed the word; None where this was not recorded."""
+    num_tokens: NDArray[np.int64] | None
+    norm_before: NDArray[np.float64]
+    """(n,) length of the row before training."""
+    norm: NDArray[np.float64]
+    """(t - 1, n) distance of the row from where it was before training."""
+    angle_degrees: NDArray[np.float64]
+    """(t - 1, n) angle to the row before training; NaN for a row that was zero."""
+    before: NDArray[np.int64]
+    """(n, k) places in the vocabulary of the k nearest words before training, nearest first; -1 for a zero row."""
+    before_similarity: NDArray[np.float64]
+    """(n, k) their cosines."""
+    after: NDArray[np.int64]
+    """The same at the last epoch."""
+    after_similarity: NDArray[np.float64]
+    maps: "tuple[WordMap, ...]"
+    note: str = ""
+    """What is not shown of this run, and why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordsData:
+    """What the map and the table of words show."""
+
+    vocabularies: tuple[tuple[str, ...], ...]
+    """Texts of the words and of their neighbours; runs of one model share them."""
+    runs: tuple[WordsRun, ...]
+    left_out: tuple[str, ...] = ()
+    """Runs whose words are not shown, with the reason."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """Everything that index.html says."""
+
+    title: str
+    question: str = ""
+    lead: str = ""
+    findings: tuple[str, ...] = ()
+    verdicts: tuple[VerdictLine, ...] = ()
+    sections: tuple[Section, ...] = ()
+    words: WordsData | None = None
+    words_after: str = ""
+    """The id of the section after which the words stand; without one they come last."""
+    commands: str = ""
+    """The commands that make the runs and this report."""
+    footer: str = ""

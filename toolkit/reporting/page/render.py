@@ -1,0 +1,170 @@
+"""A Page in, one HTML file out that needs nothing else: no server, no network, every text escaped."""
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from toolkit.reporting.cells import columns_of, is_number, shown
+from toolkit.reporting.page.encode import encode_run, script_json
+from toolkit.reporting.page.forest import scale_text
+from toolkit.reporting.page.model import Block, FigureBlock, FoldBlock, NoteBlock, Page, TableBlock, TextBlock
+from toolkit.reporting.page.svg import inline_svg, width_of
+from toolkit.reporting.page.verdict_table import DRAWING_HOW, VERDICT_HOW, count_verdicts, group_verdicts
+from toolkit.reporting.page.words import visible
+
+SCRIPTS = ("page.js", "page_map.js", "page_words.js")
+
+
+def render_page(page: Page) -> str:
+    """The text of index.html. ValueError for ids or figure names that stand twice, or no SVG where one should be."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    _check_ids(page)
+    folder = Path(__file__).parents[1] / "templates"
+    environment = Environment(
+        loader=FileSystemLoader(folder),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=lambda value: visible(value) if type(value) is str else value,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    head = (folder / "page_head.js").read_text(encoding="utf-8")
+    script = "\n".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    groups = group_verdicts(page.verdicts)
+    words = page.words
+    ids = [section.id for section in page.sections]
+    return environment.get_template("page.html.j2").render(
+        page=page,
+        policy=_policy(head, script),
+        css=Markup((folder / "page.css").read_text(encoding="utf-8")),  # our own file, as are the scripts
+        head_script=Markup(head),
+        script=Markup(script),
+        contents=_contents(page),
+        lead=_paragraphs(page.lead),
+        footer=_paragraphs(page.footer),
+        verdicts=groups,
+        counts=count_verdicts(page.verdicts),
+        scale=scale_text(page.verdicts),
+        verdict_how=VERDICT_HOW,
+        drawing_how=DRAWING_HOW,
+        sections=[
+            {
+                "id": section.id,
+                "title": section.title,
+                "lead": _paragraphs(section.lead),
+                "blocks": [_view(block) for block in section.blocks],
+            }
+            for section in page.sections
+        ],
+        words_after=page.words_after if words and page.words_after in ids else "",
+        left_out=words.left_out if words else (),
+        vocabularies=Markup(script_json(words.vocabularies)) if words else "",
+        runs=[(run.label, Markup(encode_run(run))) for run in words.runs] if words else [],
+    )
+
+
+def _check_ids(page: Page) -> None:
+    sections = [section.id for section in page.sections]
+    for name in sections:
+        if not re.fullmatch(r"[a-zA-Z][a-zA-Z0-9-]*", name):
+            raise ValueError(f"section id {name!r} must be letters, digits and hyphens, and begin with a letter")
+    own = ["main", "verdicts", "findings", "words", "repeat", "tip", "map", "epoch", "theme", "copy"]
+    figures = [block.name for section in page.sections for block in _flat(section.blocks) if _is_figure(block)]
+    for kind, names in (("section id", [*own, *sections]), ("figure name", figures)):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"{kind} {twice[0]!r} stands twice on the page, or is one of its own: choose another")
+
+
+def _is_figure(block: Any) -> bool:
+    return isinstance(block, FigureBlock)
+
+
+def _flat(blocks: Iterable[Block]) -> Iterable[Any]:
+    for block in blocks:
+        yield block
+        if isinstance(block, FoldBlock):
+            yield from _flat(block.blocks)
+
+
+def _view(block: Block) -> dict[str, Any]:
+    """What the template shows of a block."""
+    from markupsafe import Markup
+
+    if isinstance(block, TextBlock):
+        return {"kind": "text", "paragraphs": _paragraphs(block.text)}
+    if isinstance(block, NoteBlock):
+        return {"kind": "note", "text": block.text, "is_warning": block.is_warning}
+    if isinstance(block, FigureBlock):
+        # inline_svg writes it anew from parsed elements, with nothing in it that runs or loads.
+        svg = Markup(inline_svg(block.svg, block.name, visible(block.alt)))
+        name = re.sub(r"[^A-Za-z0-9_-]", "-", block.name)
+        return {"kind": "figure", "id": name, "svg": svg, "width": width_of(block.svg) or 690, "caption": block.caption}
+    if isinstance(block, FoldBlock):
+        inner = [_view(each) for each in block.blocks]
+        return {"kind": "fold", "title": block.title, "is_open": block.is_open, "blocks": inner}
+    return _table_view(block)
+
+
+def _table_view(block: TableBlock) -> dict[str, Any]:
+    unknown = [name for name in block.columns if name not in block.table]
+    if unknown:
+        raise ValueError(
+            f"the table {block.caption!r} has no column {unknown[0]!r}; it has {', '.join(map(str, block.table))}"
+        )
+    texts = shown(block)
+    columns = [
+        {
+            "label": column.label,
+            "unit": column.unit,
+            "how": column.how,
+            "kind": _column_kind(row[i] for row in texts.rows),
+        }
+        for i, column in enumerate(columns_of(block).values())
+    ]
+    return {
+        "kind": "table",
+        "id": "",
+        "caption": block.caption,
+        "columns": columns,
+        "rows": texts.rows,
+        "num_shown": block.num_shown,
+    }
+
+
+def _column_kind(cells: Iterable[str]) -> str:
+    """How wide a column may become: numbers and short texts stay on one line, long ones are not squeezed."""
+    filled = [cell for cell in cells if cell]
+    if filled and all(map(is_number, filled)):
+        return "number"
+    longest = max(map(len, filled), default=0)
+    return "short" if longest <= 20 else "long" if longest > 32 else "text"
+
+
+def _contents(page: Page) -> list[tuple[str, str]]:
+    entries = [("verdicts", "Verdicts")] if page.verdicts else []
+    entries += [("findings", "Findings")] if page.findings else []
+    has_words = bool(page.words and page.words.runs)
+    for section in page.sections:
+        entries.append((section.id, section.title))
+        if has_words and section.id == page.words_after:
+            entries.append(("words", "Words"))
+    if has_words and ("words", "Words") not in entries:
+        entries.append(("words", "Words"))
+    return [*entries, ("repeat", "How to repeat it")] if page.commands else entries
+
+
+def _paragraphs(text: str) -> Sequence[str]:
+    return [part.strip() for part in re.split(r"\n\s*\n", text) if part.strip()]
+
+
+def _policy(*scripts: str) -> str:
+    """A content security policy under which only the page's own scripts run, and nothing is ever loaded."""
+    hashes = (base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii") for script in scripts)
+    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
+    return f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; script-src {allowed}"

@@ -1,0 +1,61 @@
+"""Verdict lines in, what the template shows of them out: groups, signs, drawings and counts."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from toolkit.reporting.page.forest import draw_intervals
+from toolkit.reporting.page.model import VerdictLine
+
+ICONS = {
+    "supported": "M2 6.5l2.7 2.8L10 3",
+    "equivalent": "M2 4.6c1.5-1.6 2.7-1.2 4 0s2.5 1.6 4 0M2 8.4c1.5-1.6 2.7-1.2 4 0s2.5 1.6 4 0",
+    "not supported": "M3 3l6 6M9 3l-6 6",
+    "under-powered": "M2 10V8M6 10V5.5M10 10V2.5",
+    "not identifiable": "M4 4.2a2 2 0 1 1 2.6 1.9c-.5.2-.6.5-.6 1.1M6 9.8v.1",
+}
+"""Verdict to the path of its sign, in a box of 12 by 12; a word stands beside it always."""
+VERDICT_HOW = (
+    "The first rule that holds. Not identifiable: no data of this kind could tell. Equivalent: the 90 % interval lies "
+    "within the margin. Supported: the interval excludes 0 and the null. Under-powered: the smallest detectable "
+    "difference is above the margin. Not supported: none of these."
+)
+DRAWING_HOW = (
+    "Dot: estimate. Line: interval. Upright: what it is held against (0, for a ratio 1). Shaded: the margin within "
+    "which a difference would not matter. An arrow means that the line goes on."
+)
+_MOST_OPEN = 40
+"""With more verdicts than this only the first group of them starts open."""
+
+
+def group_verdicts(verdicts: Sequence[VerdictLine]) -> list[dict[str, Any]]:
+    """Lines that follow one another under one title, each with its drawing."""
+    drawings = draw_intervals(verdicts)
+    groups: list[dict[str, Any]] = []
+    for line, drawing in zip(verdicts, drawings, strict=True):
+        if not groups or groups[-1]["title"] != line.group:
+            is_open = not groups or len(verdicts) <= _MOST_OPEN or not line.group
+            groups.append({"title": line.group, "lines": [], "is_open": is_open})
+        groups[-1]["lines"].append(
+            {
+                "claim": line.claim,
+                "verdict": _verdict(line.verdict),
+                "value": line.value,
+                "interval": line.interval,
+                "detail": line.detail,
+                "drawing": drawing,
+            }
+        )
+    return groups
+
+
+def _verdict(name: str) -> dict[str, str]:
+    slug = re.sub(r"[^a-z]+", "-", name.lower()).strip("-")
+    return {"name": name, "slug": slug, "icon": ICONS.get(name, "M6 6v.1")}
+
+
+def count_verdicts(verdicts: Sequence[VerdictLine]) -> list[tuple[dict[str, str], int]]:
+    """Each verdict that occurs, and how often; others than the known ones come last."""
+    names = [line.verdict for line in verdicts]
+    order = [*(name for name in ICONS if name in names), *dict.fromkeys(name for name in names if name not in ICONS)]
+    return [(_verdict(name), names.count(name)) for name in order]

@@ -1,0 +1,216 @@
+"use strict";
+
+const element = (id) => document.getElementById(id);
+
+/** A new element with text, never markup, and children. */
+function make(name, text = "", attributes = {}, children = []) {
+  const made = document.createElement(name);
+  if (text !== "") made.textContent = text;
+  for (const [key, value] of Object.entries(attributes)) {
+    if (key === "onclick") made.addEventListener("click", value);
+    else if (value !== null) made.setAttribute(key, value);
+  }
+  made.append(...children);
+  return made;
+}
+
+function startTheme() {
+  const button = element("theme");
+  const name = () => {
+    button.querySelector("span").textContent = document.documentElement.dataset.theme === "dark" ? "Light" : "Dark";
+  };
+  name();
+  addEventListener("themechange", name);
+  button.addEventListener("click", window.switchTheme);
+}
+
+function startContents() {
+  const nav = document.querySelector(".contents");
+  const button = element("contents-button");
+  const open = (is) => { nav.classList.toggle("open", is); button.setAttribute("aria-expanded", is); };
+  button.addEventListener("click", () => open(!nav.classList.contains("open")));
+  nav.addEventListener("keydown", (event) => { if (event.key === "Escape") { open(false); button.focus(); } });
+  const links = new Map();
+  for (const link of nav.querySelectorAll("a")) {
+    link.addEventListener("click", () => open(false));
+    const section = element(decodeURIComponent(link.hash.slice(1)));
+    if (section) links.set(section, link);
+  }
+  let current = null;
+  const mark = () => {
+    let now = null;
+    for (const [section, link] of links) if (section.getBoundingClientRect().top < innerHeight * 0.3) now = link;
+    if (now === current) return;
+    if (current) current.removeAttribute("aria-current");
+    if (now) now.setAttribute("aria-current", "true");
+    current = now;
+  };
+  let waiting = false;
+  addEventListener("scroll", () => {
+    if (!waiting) requestAnimationFrame(() => { waiting = false; mark(); });
+    waiting = true;
+  }, { passive: true });
+  mark();
+}
+
+/** How a number was computed: on hover, on keyboard focus and on tap. */
+function startTips() {
+  const tip = element("tip");
+  let owner = null;
+  const hide = () => { tip.hidden = true; owner = null; };
+  const show = (target) => {
+    owner = target;
+    tip.textContent = target.dataset.tip;
+    tip.hidden = false;
+    const at = target.getBoundingClientRect(), size = tip.getBoundingClientRect();
+    const left = Math.min(Math.max(12, at.left + at.width / 2 - size.width / 2), document.documentElement.clientWidth - size.width - 12);
+    const above = at.top - size.height - 9;
+    tip.style.left = `${left}px`;
+    tip.style.top = `${above > 4 ? above : at.bottom + 9}px`;
+  };
+  const tipped = (event) => (event.target instanceof Element ? event.target.closest("[data-tip]") : null);
+  document.addEventListener("pointerover", (event) => {
+    if (event.pointerType === "touch") return;
+    const target = tipped(event);
+    if (target) show(target); else if (owner) hide();
+  });
+  document.addEventListener("focusin", (event) => { const target = tipped(event); if (target) show(target); else hide(); });
+  document.addEventListener("focusout", hide);
+  document.addEventListener("click", (event) => {
+    const target = tipped(event);
+    if (target && target.classList.contains("info")) show(target); else hide();
+  });
+  document.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
+  addEventListener("scroll", hide, { passive: true, capture: true });
+}
+
+/** What a cell is sorted by: its first number, or its text; null where there is none. */
+function sortKey(text) {
+  const shown = text.trim();
+  if (shown === "" || /^(undefined|not applicable)/.test(shown)) return null;
+  const number = /^[[(]?([+-]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:e[+-]?\d+)?)/.exec(shown.replace(/−/g, "-"));
+  return number ? Number(number[1].replace(/,/g, "")) : shown.toLowerCase();
+}
+
+function compareKeys(a, b) {
+  if (a === null || b === null) return a === b ? 0 : a === null ? 2 : -2;
+  if (typeof a === typeof b) return a < b ? -1 : a > b ? 1 : 0;
+  return typeof a === "number" ? -1 : 1;
+}
+
+function sortTable(table, column, direction) {
+  const body = table.tBodies[0];
+  const lines = [...body.rows].map((row) => ({ row, key: sortKey(row.cells[column].textContent) }));
+  lines.sort((a, b) => { const order = compareKeys(a.key, b.key); return Math.abs(order) === 2 ? order : order * direction; });
+  const shown = lines.filter(({ row }) => !row.classList.contains("more")).length;
+  lines.forEach(({ row }, i) => row.classList.toggle("more", i >= shown));
+  body.append(...lines.map(({ row }) => row));
+}
+
+function startTables() {
+  for (const figure of document.querySelectorAll("figure.table:not(#word-table)")) {
+    const table = figure.querySelector("table");
+    for (const button of figure.querySelectorAll(".sort")) {
+      button.addEventListener("click", () => {
+        const head = button.closest("th");
+        const isDown = head.getAttribute("aria-sort") === "descending";
+        const isFirst = !head.hasAttribute("aria-sort");
+        const direction = isFirst ? (head.classList.contains("number") ? -1 : 1) : isDown ? 1 : -1;
+        for (const other of head.parentElement.cells) other.removeAttribute("aria-sort");
+        head.setAttribute("aria-sort", direction > 0 ? "ascending" : "descending");
+        sortTable(table, Number(button.dataset.column), direction);
+      });
+    }
+    const all = figure.querySelector(".show-all");
+    if (all) {
+      const label = all.textContent;
+      all.addEventListener("click", () => {
+        const isOpen = all.getAttribute("aria-expanded") === "true";
+        all.setAttribute("aria-expanded", !isOpen);
+        all.textContent = isOpen ? label : "Show fewer lines";
+        figure.classList.toggle("all", !isOpen);
+      });
+    }
+  }
+}
+
+function startVerdicts() {
+  const chips = [...document.querySelectorAll(".chip")];
+  const filter = () => {
+    const chosen = chips.filter((chip) => chip.getAttribute("aria-pressed") === "true").map((chip) => chip.dataset.verdict);
+    for (const line of document.querySelectorAll(".line")) {
+      line.classList.toggle("filtered", chosen.length > 0 && !chosen.includes(line.dataset.verdict));
+    }
+    for (const group of document.querySelectorAll(".verdicts .group")) {
+      const lines = [...group.parentElement.querySelectorAll(".line")];
+      group.classList.toggle("filtered", lines.every((line) => line.classList.contains("filtered")));
+      if (chosen.length) openGroup(group, true);
+    }
+  };
+  const openGroup = (group, is) => {
+    group.querySelector("button").setAttribute("aria-expanded", is);
+    for (const line of group.parentElement.querySelectorAll(".line")) line.classList.toggle("closed", !is);
+  };
+  for (const chip of chips) {
+    chip.addEventListener("click", () => {
+      chip.setAttribute("aria-pressed", chip.getAttribute("aria-pressed") !== "true");
+      filter();
+    });
+  }
+  for (const button of document.querySelectorAll(".group-button")) {
+    button.addEventListener("click", () => openGroup(button.closest("tr"), button.getAttribute("aria-expanded") !== "true"));
+  }
+}
+
+/** Boxes that scroll sideways can be reached by tab; those that hold all they show need not be. */
+function startScrolling() {
+  const watch = new ResizeObserver((entries) => {
+    for (const { target } of entries) {
+      if (target.scrollWidth > target.clientWidth + 1) target.tabIndex = 0;
+      else target.removeAttribute("tabindex");
+    }
+  });
+  for (const box of document.querySelectorAll(".scroll")) watch.observe(box);
+}
+
+function startCopy() {
+  const button = element("copy");
+  if (!button) return;
+  button.addEventListener("click", async () => {
+    const code = document.querySelector(".commands code");
+    try {
+      await navigator.clipboard.writeText(code.textContent);
+      button.textContent = "Copied";
+    } catch (error) {
+      getSelection().selectAllChildren(code);
+      button.textContent = "Selected";
+    }
+    setTimeout(() => { button.textContent = "Copy"; }, 1600);
+  });
+}
+
+startTheme();
+startContents();
+startTips();
+startTables();
+startVerdicts();
+startScrolling();
+startCopy();
+function startPrinting() {
+  const root = document.documentElement;
+  let theme = "", opened = [];
+  addEventListener("beforeprint", () => {
+    theme = root.dataset.theme;
+    opened = [...document.querySelectorAll("details.fold:not([open])")];
+    root.dataset.theme = "light";
+    for (const fold of opened) fold.open = true;
+    dispatchEvent(new Event("themechange"));
+  });
+  addEventListener("afterprint", () => {
+    root.dataset.theme = theme;
+    for (const fold of opened) fold.open = false;
+    dispatchEvent(new Event("themechange"));
+  });
+}
+
+startPrinting();
