@@ -163,3 +163,7 @@ def _is_disk_full(error: Exception) -> bool:
 def is_for_users(error: RuntimeError) -> bool:
     """Whether an error explains itself to a user, judged without importing the training half."""
     return any(kind.__name__ == "NonFiniteLossError" for kind in type(error).__mro__)
+
+
+if __name__ == "__main__":  # accelerate launch --module toolkit.cli: finetune.py where only the package is installed
+    finetune_main()

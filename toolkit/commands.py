@@ -1,27 +1,37 @@
 """The flags of each command of ``python -m toolkit`` in, its exit code out."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
+
+from toolkit.studies.executors import ExecutorOptions
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Write the drift report of one or more runs: report.md, figures and tables."""
+    """Compare runs: index.html to look at, report.md, figures and tables for a paper, verdicts with their evidence."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Run directories."""
+    """Run directories; unfinished ones and other folders that a glob brings along are left out."""
     out: Path
     """Folder for the report."""
     title: str | None = None
     """Title of the report."""
+    question: str | None = None
+    """The question that it answers, under the title."""
+    margin_points: float = 1.0
+    """Differences within this many points count as equivalent."""
 
     def run(self) -> int:
+        from toolkit.reporting.progress import reporting_progress
         from toolkit.reporting.report import write_report
 
-        print(f"Report: {write_report(self.runs, self.out, title=self.title)}")
+        options = {"title": self.title, "question": self.question, "margin_points": self.margin_points}
+        with reporting_progress() as hear:
+            report = write_report(self.runs, self.out, on_progress=hear, **options)  # type: ignore[arg-type]
+        print(f"Report: {report}\nOpen:   {report.with_name('index.html')}")
         return 0
 
 
@@ -77,12 +87,20 @@ class Positions:
 
 @dataclass(frozen=True, slots=True)
 class Verify:
-    """Recompute every hash of a run directory; exit code 1 on any difference."""
+    """Recompute every hash of a run directory, or every card of a report; exit code 1 on any difference."""
 
     directory: tyro.conf.Positional[Path]
-    """Run directory."""
+    """Run directory, or folder of a report."""
+    runs: Path | None = None
+    """Folder in which a report's runs are looked for; default: runs/, and beside the report."""
 
     def run(self) -> int:
+        from toolkit.analysis.comparison.verify import describe, is_report
+
+        if is_report(self.directory):
+            lines, has_differences = describe(self.directory, self.runs)
+            print("\n".join(lines))
+            return 1 if has_differences else 0
         from toolkit.snapshots.store import verify_run
 
         differences = verify_run(self.directory)
@@ -90,9 +108,59 @@ class Verify:
         return 1 if differences else 0
 
 
+@dataclass(frozen=True, slots=True)
+class StudyCommand:
+    """Run what is missing of a study, skip what is finished, and write its report."""
+
+    file: tyro.conf.Positional[Path]
+    """Python file that defines STUDY = toolkit.Study(...)."""
+    out: Path | None = None
+    """Folder for the report; default: reports/ and the name of the file."""
+    output_dir: Path = Path("runs")
+    """Parent of run directories."""
+    dry_run: bool = False
+    """Print the runs, how long they will take and the smallest detectable difference; run nothing."""
+    limit: int | None = None
+    """Run at most this many runs this time."""
+    executor: Literal["local", "ray", "slurm"] = "local"
+    """What carries the runs out; ray and slurm are extras."""
+    options: Annotated[ExecutorOptions, tyro.conf.arg(name="")] = field(default_factory=ExecutorOptions)
+
+    def run(self) -> int:
+        from toolkit.studies.dry_run import dry_run, plan_study
+        from toolkit.studies.executors import EXECUTORS
+        from toolkit.studies.live import watch
+        from toolkit.studies.plan import left_to_do
+        from toolkit.studies.runner import run_study, study_command
+        from toolkit.studies.study import load_study
+
+        study, out = load_study(self.file), self.out or Path("reports") / self.file.stem
+        if self.dry_run:
+            dry_run(study, workers=self.options.workers, limit=self.limit, output_dir=self.output_dir)
+            return 0
+        with watch(self.options.workers) as watcher:
+            report = run_study(
+                study,
+                executor=EXECUTORS[self.executor](self.options),
+                limit=self.limit,
+                out=out,
+                output_dir=self.output_dir,
+                on_stage=watcher.on_stage,
+                on_event=watcher.on_event,
+                on_progress=watcher.on_progress,
+                command=study_command(self.file, out),
+            )
+        if report is None:
+            print(f"{len(left_to_do(plan_study(study, self.output_dir).runs))} runs are left: the same command goes on")
+        else:
+            print(f"Report: {report}\nOpen:   {report.with_name('index.html')}")
+        return 0
+
+
 Command = (
     Annotated[Report, tyro.conf.subcommand("report")]
     | Annotated[Drift, tyro.conf.subcommand("drift")]
     | Annotated[Positions, tyro.conf.subcommand("positions")]
+    | Annotated[StudyCommand, tyro.conf.subcommand("study")]
     | Annotated[Verify, tyro.conf.subcommand("verify")]
 )

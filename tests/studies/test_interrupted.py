@@ -1,0 +1,186 @@
+"""An interrupted study goes on: what is finished is kept, what is not is run again, and the results are the same.
+
+Apart from what a run cost (seconds, memory) and the commit of the working tree, which its manifest names, every value
+in every file of every run, and with these two evened out every byte of the report, is that of an uninterrupted study.
+"""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.studies.tiny_studies import GRID, InProcess, Recorded, make_study
+from toolkit.config import RunConfig
+from toolkit.snapshots.files import map_tensor, read_header, sha256_of_array, sha256_of_file
+from toolkit.studies.plan import plan_runs
+from toolkit.studies.runner import open_all, run_study, write_study_report
+from toolkit.studies.study import load_study
+from toolkit.studies.tuning import choose, chosen_settings
+from toolkit.training.saver import Saver
+
+ROOT = Path(__file__).parents[2]
+
+
+def contents(runs: Path) -> set[tuple[str, str, str]]:
+    """Every file of every finished run: (run, file, sha256 of what it holds)."""
+    names = {path.parent for path in runs.glob("*/manifest.json")}
+    paths = [path for run in names for path in run.rglob("*") if path.is_file()]
+    # config.json names the parent of the runs, which is another one here; the manifest says what the run cost.
+    paths = [path for path in paths if path.name not in ("config.json", "manifest.json")]
+    return {(path.relative_to(runs).parts[0], path.relative_to(runs).as_posix(), hash_of(path)) for path in paths}
+
+
+def hash_of(path: Path) -> str:
+    """Of a safetensors file the tensors and the metadata, which the library writes in an order that changes."""
+    if path.suffix != ".safetensors":
+        return sha256_of_file(path)
+    metadata, entries = read_header(path)
+    tensors = {name: sha256_of_array(map_tensor(path, entry)) for name, entry in entries.items()}
+    return json.dumps([metadata, tensors], sort_keys=True)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> set[tuple[str, str, str]]:
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("toolkit.reporting.report.write_report", Recorded())
+        study = make_study(tiny_config, grid=GRID, seeds=(0,))
+        run_study(study, executor=InProcess(), out=folder / "r", output_dir=folder / "runs")
+    return contents(folder / "runs")
+
+
+@pytest.mark.parametrize("moments", [(1,), (2, 6), (4, 3, 8)])
+def test_a_study_that_is_broken_off_goes_on(
+    moments: tuple[int, ...],
+    tiny_config: RunConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    uninterrupted: set[tuple[str, str, str]],
+) -> None:
+    """Broken off at a moment of saving, before or after the file is there, again and again."""
+    monkeypatch.setattr("toolkit.reporting.report.write_report", Recorded())
+    save, left = Saver.save, list(moments)
+    count = 0
+
+    def save_or_break(self: Saver, *args: Any) -> Any:
+        nonlocal count
+        count += 1
+        if left and count == left[0]:
+            left.pop(0)
+            count = 0
+            if len(left) % 2:
+                save(self, *args)
+            raise KeyboardInterrupt
+        return save(self, *args)
+
+    monkeypatch.setattr(Saver, "save", save_or_break)
+    study, executor = make_study(tiny_config, grid=GRID, seeds=(0,)), InProcess()
+    options: dict[str, Any] = {"executor": executor, "out": tmp_path / "r", "output_dir": tmp_path / "runs"}
+    finished: dict[str, int] = {}
+    for _ in moments:
+        with pytest.raises(KeyboardInterrupt):
+            run_study(study, **options)
+        finished |= {p.parent.name: p.stat().st_mtime_ns for p in (tmp_path / "runs").glob("*/manifest.json")}
+    assert run_study(study, **options)
+    assert contents(tmp_path / "runs") == uninterrupted
+    for name, changed in finished.items():
+        assert (tmp_path / "runs" / name / "manifest.json").stat().st_mtime_ns == changed, "run again when finished"
+    assert len(executor.started) == 6 + len(moments)
+
+
+STUDY_FILE = """
+from tests.studies.tiny_studies import GRID, make_study
+from toolkit.config import RunConfig
+
+STUDY = make_study(RunConfig(**{fields!r}), grid=GRID, seeds=(0,))
+"""
+NUM_RUNS = 6
+NUM_KILLED_STUDIES = 4
+
+
+def start(folder: Path, name: str) -> "subprocess.Popen[bytes]":
+    """The real command, two runs at a time; what it prints is added to a file."""
+    words = ["study", "study.py", "--workers", "2", "--out", f"{name}/report", "--output-dir", f"{name}/runs"]
+    with (folder / f"{name}.log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "toolkit", *words],
+            cwd=folder,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+
+
+def finish(folder: Path, name: str) -> None:
+    code = start(folder, name).wait(900)
+    assert code == 0, (folder / f"{name}.log").read_text()
+    assert (folder / name / "report" / "index.html").is_file()
+
+
+def kill_somebody(process: "subprocess.Popen[bytes]", chance: random.Random) -> None:
+    """SIGKILL to the study itself or, as often, to any process below it."""
+    below = psutil.Process(process.pid).children(recursive=True)
+    number = chance.choice(below).pid if below and chance.random() < 0.5 else process.pid
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(number, signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_a_study_whose_processes_are_killed_at_random(tiny_config: RunConfig, tmp_path: Path) -> None:
+    fields = {k: v for k, v in asdict(tiny_config).items() if k not in ("output_dir", "overwrite")}
+    (tmp_path / "study.py").write_text(STUDY_FILE.format(fields=fields))
+    began = time.monotonic()
+    finish(tmp_path, "whole")
+    took = time.monotonic() - began
+    chance, seen = random.Random(0), dict[str, int]()
+    runs = tmp_path / "broken" / "runs"
+    for _ in range(NUM_KILLED_STUDIES):
+        process = start(tmp_path, "broken")
+        while process.poll() is None:
+            time.sleep(chance.uniform(0.1, 0.3) * took)
+            if process.poll() is None:
+                kill_somebody(process, chance)
+                time.sleep(0.1)
+        seen |= {path.parent.name: path.stat().st_mtime_ns for path in runs.glob("*/manifest.json")}
+    finish(tmp_path, "broken")
+    assert (tmp_path / "broken.log").read_text().count("Report: broken/report/report.md") >= 1
+    assert len(list(runs.glob("*/manifest.json"))) == NUM_RUNS
+    for name, changed in seen.items():
+        assert (runs / name / "manifest.json").stat().st_mtime_ns == changed, f"{name} was run again when finished"
+    assert contents(runs) == contents(tmp_path / "whole" / "runs")
+    assert not [path for path in runs.glob("[!.]*/**/*") if ".tmp" in path.name]
+    assert evened_report(tmp_path, "broken") == evened_report(tmp_path, "whole")
+
+
+def evened_report(folder: Path, name: str) -> dict[str, bytes]:
+    """Every file of the report on these runs, their costs, commits and parent folders made equal."""
+    parent = folder / "evened" / "runs"
+    parent.parent.mkdir(exist_ok=True)
+    (folder / name / "runs").rename(parent)
+    for path in parent.glob("*/manifest.json"):
+        manifest = json.loads(path.read_text())
+        manifest["cost"] = dict.fromkeys(manifest["cost"], 1.0)
+        manifest["git_commit"] = "0" * 40
+        manifest["files"] = dict.fromkeys(manifest["files"], "compared above")
+        path.write_text(json.dumps(manifest))
+        config = RunConfig.from_json((path.parent / "config.json").read_text())
+        path.with_name("config.json").write_text(replace(config, output_dir="runs").to_json())
+    study = load_study(folder / "study.py")
+    table = choose(study, open_all(plan_runs(study.tuning_cells(), parent)))
+    runs = plan_runs(study.final_cells(chosen_settings(table)), parent)
+    out = folder / "evened" / "report"
+    write_study_report(study, runs, out, tuning=table, command="again")
+    written = {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    parent.parent.rename(folder / f"evened-{name}")
+    return written

@@ -1,0 +1,213 @@
+"""A study runs what is missing and nothing else, tunes before it compares, and tells its report what it compared."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.studies.tiny_studies import GRID, InProcess, Recorded, config_of, make_study
+from toolkit.cli import main
+from toolkit.config import RunConfig
+from toolkit.studies.executors import Job
+from toolkit.studies.jobs import launch_command
+from toolkit.studies.plan import PlannedRun, plan_runs
+from toolkit.studies.runner import run_study, shared_margin, study_command
+from toolkit.studies.study import Comparison
+
+
+@pytest.fixture
+def report(monkeypatch: pytest.MonkeyPatch) -> Recorded:
+    """Stands in for write_report, which tests of its own are about."""
+    recorded = Recorded()
+    monkeypatch.setattr("toolkit.reporting.report.write_report", recorded)
+    return recorded
+
+
+def test_a_study_runs_once_and_then_only_reports(tiny_config: RunConfig, tmp_path: Path, report: Recorded) -> None:
+    study, executor = make_study(tiny_config), InProcess()
+    stages: list[tuple[str, int]] = []
+
+    def on_stage(stage: str, runs: Sequence[PlannedRun]) -> None:
+        stages.append((stage, len(runs)))
+
+    options = {"executor": executor, "out": tmp_path / "report", "output_dir": tmp_path / "runs"}
+    assert run_study(study, on_stage=on_stage, **options) == tmp_path / "report" / "report.md"  # type: ignore[arg-type]
+    assert len(executor.started) == 4
+    assert stages == [("final", 4)], "a study without a grid has no tuning"
+    again = InProcess()
+    assert run_study(study, **{**options, "executor": again})  # type: ignore[arg-type]
+    assert again.started == []
+    assert report.calls[0]["runs"] == report.calls[1]["runs"]
+
+
+def test_the_report_knows_arms_pairs_margin_and_question(
+    tiny_config: RunConfig, tmp_path: Path, report: Recorded
+) -> None:
+    study = make_study(tiny_config, hypothesis="No.")
+    run_study(study, executor=InProcess(), out=tmp_path / "r", output_dir=tmp_path / "runs", command="again")
+    (call,) = report.calls
+    runs = plan_runs(study.final_cells({}), tmp_path / "runs")
+    assert call["runs"] == [run.path for run in runs]
+    assert call["labels"] == {run.name: run.cell.arm for run in runs}
+    assert call["pairs"] == [("full", "features")]
+    assert (call["margin_points"], call["tuning"], call["command"]) == (2.0, None, "again")
+    assert call["question"] == "Does it matter? Expected: No."
+
+
+def test_the_limit_is_of_this_time(tiny_config: RunConfig, tmp_path: Path, report: Recorded) -> None:
+    study, executor = make_study(tiny_config), InProcess()
+    options = {"executor": executor, "out": tmp_path / "r", "output_dir": tmp_path / "runs", "limit": 3}
+    assert run_study(study, **options) is None  # type: ignore[arg-type]
+    assert len(executor.started) == 3
+    assert not report.calls
+    assert run_study(study, **options)  # type: ignore[arg-type]
+    assert len(executor.started) == len(set(executor.started)) == 4
+    with pytest.raises(ValueError, match=r"--limit must be at least 1; got 0"):
+        run_study(study, **{**options, "limit": 0})  # type: ignore[arg-type]
+
+
+def test_tuning_comes_first_and_its_choice_is_what_runs(
+    tiny_config: RunConfig, tmp_path: Path, report: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The choice is the second setting here; that it is the best one is a test of ``choose``."""
+    chosen: list[pd.DataFrame] = []
+
+    def take_second(table: pd.DataFrame) -> dict[tuple[str, str], int]:
+        chosen.append(table)
+        return {("toy", "full"): 1, ("toy", "features"): 1}
+
+    monkeypatch.setattr("toolkit.studies.runner.chosen_settings", take_second)
+    study, executor = make_study(tiny_config, grid=GRID, seeds=(0,)), InProcess()
+    options = {"executor": executor, "out": tmp_path / "r", "output_dir": tmp_path / "runs"}
+    assert run_study(study, limit=3, **options) is None  # type: ignore[arg-type]
+    assert not chosen
+    configs: list[RunConfig] = []
+    executor.before = lambda job: configs.append(config_of(job))
+    assert run_study(study, limit=2, **options) is None, "the limit is over both stages"  # type: ignore[arg-type]
+    assert [config.selection_fraction for config in configs] == [0.2, 0]
+    assert run_study(study, limit=3, **options)  # type: ignore[arg-type]
+    assert [config.selection_fraction for config in configs] == [0.2, 0, 0]
+    assert (configs[1].learning_rate, configs[2].head_learning_rate) == (1e-2, 1e-2)
+    (call,) = report.calls
+    assert call["runs"] == [tmp_path / "runs" / name for name in executor.started[4:]]
+    assert call["tuning"] is chosen[-1]
+    assert set(call["tuning"]["split"]) == {"selection"}
+    assert len(call["tuning"]) == 4
+
+
+def test_a_failed_run_is_named_and_the_others_are_kept(
+    tiny_config: RunConfig, tmp_path: Path, report: Recorded
+) -> None:
+    def fail_second(job: Job) -> None:
+        if len(executor.started) == 2:
+            raise ValueError("the loss is not finite")
+
+    study, executor = make_study(tiny_config), InProcess(fail_second)
+    options = {"executor": executor, "out": tmp_path / "r", "output_dir": tmp_path / "runs"}
+    with pytest.raises(
+        ValueError, match=r"^1 run failed: toy, features, seed 0 \(the loss is not finite\)\. The others"
+    ):
+        run_study(study, **options)  # type: ignore[arg-type]
+    assert len(executor.started) == 4
+    assert not report.calls
+    executor.before = lambda job: None
+    assert run_study(study, **options)  # type: ignore[arg-type]
+    assert executor.started[4:] == [executor.started[1]]
+
+
+def test_comparisons_with_two_margins_are_refused_before_anything_runs(tiny_config: RunConfig, tmp_path: Path) -> None:
+    study = make_study(tiny_config, comparisons=[Comparison("full", "features"), Comparison("features", "full", 2.0)])
+    with pytest.raises(ValueError, match=r"share one margin_points; got \[1\.0, 2\.0\]"):
+        run_study(study, out=tmp_path / "r", output_dir=tmp_path / "runs")
+    assert not list(tmp_path.iterdir())
+    assert shared_margin(make_study(tiny_config, comparisons=[])) == 1.0
+
+
+def test_jobs_are_launched_by_accelerate_with_the_resolved_config(tiny_config: RunConfig, tmp_path: Path) -> None:
+    from toolkit.studies.jobs import make_jobs
+
+    study = make_study(replace(tiny_config, precision="auto"))
+    runs = plan_runs(study.final_cells({}), tmp_path / "runs")
+    job = make_jobs(runs)[0]
+    assert job.command == launch_command(tmp_path / "runs" / ".study" / f"{runs[0].name}.json")
+    assert job.command[1:3] == ("-m", "accelerate.commands.launch")
+    assert job.command[4].endswith("finetune.py")
+    assert Path(job.command[4]).is_file()
+    config = config_of(job)
+    assert config == runs[0].config
+    assert config.precision in ("no", "bf16"), "another machine of a cluster must not choose another"
+    assert not list((tmp_path / "runs").glob("[!.]*")), "what a shell's runs/* finds are run directories"
+
+
+def test_without_finetune_py_the_package_is_launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As from a wheel, which has no scripts beside the package."""
+    monkeypatch.setattr("toolkit.__file__", str(tmp_path / "toolkit" / "__init__.py"))
+    command = launch_command(Path("c.json"))
+    assert command[4:] == ("--module", "toolkit.cli", "--config", "c.json")
+    done = subprocess.run(
+        [sys.executable, "-m", *command[5:]], capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2]
+    )
+    assert (done.returncode, done.stderr) == (2, "error: --config: no file at c.json\n")
+
+
+def test_the_command_of_a_report_has_no_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = study_command(tmp_path / "experiments" / "my study.py", Path("reports/x"))
+    assert command == "python -m toolkit study 'experiments/my study.py' --out reports/x"
+
+
+@pytest.fixture
+def study_file(tiny_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A study file in the current directory, whose runs the command carries out in this process."""
+    fields = {k: v for k, v in asdict(tiny_config).items() if k not in ("output_dir", "overwrite")}
+    lines = ["from tests.studies.tiny_studies import make_study", "from toolkit.config import RunConfig"]
+    path = tmp_path / "mine.py"
+    path.write_text("\n".join([*lines, f"STUDY = make_study(RunConfig(**{fields!r}))"]) + "\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("toolkit.studies.executors.EXECUTORS", {"local": lambda options: InProcess()})
+    return path
+
+
+def command(*words: str) -> int:
+    """The exit code of ``python -m toolkit study``."""
+    with pytest.raises(SystemExit) as stop:
+        main(["study", *words])
+    return int(stop.value.code or 0)
+
+
+def test_the_command_says_what_is_left_and_then_where_the_report_is(
+    study_file: Path, report: Recorded, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("mine.py", "--limit", "1") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "3 runs are left: the same command goes on"
+    assert command("mine.py", "--workers", "2") == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[-2:] == ["Report: reports/mine/report.md", "Open:   reports/mine/index.html"]
+    assert "final: 4 runs, 1 finished, 3 to do" in out
+    assert report.calls[0]["command"] == "python -m toolkit study mine.py --out reports/mine"
+    assert {path.parent for path in report.calls[0]["runs"]} == {Path("runs")}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["gone.py"], r"error: no study file at gone\.py"),
+        (["mine.py", "--limit", "0"], r"error: --limit must be at least 1; got 0"),
+        (["mine.py", "--workers", "0"], r"--workers must be at least 1; got 0"),
+        (["mine.py", "--executor", "locl"], r"invalid choice 'locl'"),
+        (["empty.py"], r"error: empty\.py must define STUDY"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    words: list[str], message: str, study_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("empty.py").write_text("")
+    assert command(*words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search(message, line), line
+    assert not Path("runs").exists()

@@ -1,0 +1,189 @@
+"""The Slurm executor through submitit's local and debug clusters, and through its Slurm plugin on stand-in commands."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.studies.counted_jobs import (
+    KILL_FIRST,
+    counted_job,
+    is_alive,
+    num_completed,
+    num_started,
+    pid_of,
+    release,
+    run_all,
+    states,
+    wait_until,
+)
+from toolkit.studies.executors import EXECUTORS, Event, ExecutorOptions, Job
+
+pytest.importorskip("submitit", reason="the extra 'slurm' is not installed")
+
+ONCE = ["waiting", "running", "finished"]
+LOCAL = ExecutorOptions(cluster="local", workers=4)
+
+
+@pytest.mark.parametrize("cluster", ["local", "debug"])
+def test_every_job_runs_once_and_failures_stay_alone(tmp_path: Path, cluster: str) -> None:
+    last = {"good": "pass", "bad": "print('error: no such task', file=sys.stderr)\nsys.exit(2)", "shot": KILL_FIRST}
+    jobs = [counted_job(tmp_path / name, last=text) for name, text in last.items()]
+    done = counted_job(tmp_path / "done")
+    (tmp_path / "done" / "completed").write_text("x")
+    options = ExecutorOptions(cluster=cluster, workers=3)  # type: ignore[arg-type]
+    events = run_all(EXECUTORS["slurm"](options), [*jobs, done])
+    assert states(events["good"]) == ONCE
+    assert states(events["bad"]) == ["waiting", "running", "failed"]
+    assert events["bad"][-1].detail == "exit code 2: no such task"
+    assert states(events["shot"]) == ["waiting", "running", "retried", "running", "finished"]
+    assert states(events["done"]) == ["waiting", "finished"]
+    assert [(num_started(job), num_completed(job)) for job in [*jobs, done]] == [(1, 1), (1, 0), (2, 1), (0, 1)]
+
+
+def run_beside(job: Job, act: object, options: ExecutorOptions = LOCAL) -> list[Event]:
+    """Run one job while ``act`` is done to its first try."""
+    assert callable(act)
+    thread = threading.Thread(target=act)
+    thread.start()
+    events = run_all(EXECUTORS["slurm"](options), [job])[job.name]
+    thread.join()
+    return events
+
+
+def task_of(job: Job) -> psutil.Process:
+    """Submitit's process of a job: command, two keepers, task."""
+    task = psutil.Process(pid_of(job)).parents()[2]
+    assert "submitit" in " ".join(task.cmdline())
+    return task
+
+
+def test_a_preempted_job_is_queued_again(tmp_path: Path) -> None:
+    job = counted_job(tmp_path / "a", hold=True)
+    seen: list[bool] = []
+
+    def preempt() -> None:
+        first = pid_of(job)
+        task_of(job).send_signal(signal.SIGUSR2)
+        wait_until(lambda: num_started(job) == 2)
+        seen.append(is_alive(first))
+        release(job)
+
+    assert states(run_beside(job, preempt)) == ["waiting", "running", "retried", "running", "finished"]
+    assert (num_started(job), num_completed(job), seen) == (2, 1, [False])
+
+
+@pytest.mark.slow  # submitit waits a quarter of a minute for the result of a dead job
+@pytest.mark.parametrize(("retries", "end"), [(1, ["retried", "running", "finished"]), (0, ["failed"])])
+def test_a_killed_task_is_submitted_again(tmp_path: Path, retries: int, end: list[str]) -> None:
+    job = counted_job(tmp_path / "a", hold=True)
+
+    def kill() -> None:
+        first = pid_of(job)
+        task_of(job).kill()
+        wait_until(lambda: not is_alive(first))
+        release(job)
+
+    assert states(run_beside(job, kill, replace(LOCAL, retries=retries))) == ["waiting", "running", *end]
+    assert num_started(job) == 1 + retries
+
+
+PARENT = """
+import sys
+from pathlib import Path
+from tests.studies.counted_jobs import counted_job
+from toolkit.studies.executors import EXECUTORS, ExecutorOptions
+job = counted_job(Path(sys.argv[1]) / "a", hold=True)
+try:
+    EXECUTORS["slurm"](ExecutorOptions(cluster="local")).run([job], lambda event: None)
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+def test_an_interruption_cancels_the_jobs(tmp_path: Path) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path)])
+    path = tmp_path / "a" / "started"
+    wait_until(lambda: path.exists() and path.read_text().endswith("\n"))
+    parent.send_signal(signal.SIGTERM)
+    assert parent.wait(30) == 130
+    assert not is_alive(int(path.read_text()))
+
+
+def test_jobs_that_outlive_a_killed_study_are_waited_for(tmp_path: Path) -> None:
+    """As on a real cluster: the study dies, its job goes on, and the next study runs it no second time."""
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path)])
+    job = counted_job(tmp_path / "a", hold=True)
+    first = pid_of(job)
+    parent.kill()
+    parent.wait()
+    assert is_alive(first)
+    timer = threading.Timer(2.0, release, [job])
+    timer.start()
+    events = run_all(EXECUTORS["slurm"](LOCAL), [job])["a"]
+    assert states(events) == ["waiting", "finished"]
+    assert (num_started(job), num_completed(job)) == (1, 1)
+
+
+SBATCH = """#!{python}
+import os, re, subprocess, sys
+text = open(sys.argv[1]).read()
+open("{folder}/submitted.sh", "w").write(text)
+array = re.search(r"--array='?0-(\\d+)", text)
+for index in range(int(array[1]) + 1 if array else 1):
+    ids = dict(SLURM_ARRAY_JOB_ID="77", SLURM_ARRAY_TASK_ID=str(index)) if array else dict()
+    common = dict(SLURM_JOB_ID=str(77 + index), SLURM_NTASKS="1", SLURM_PROCID="0", SLURM_LOCALID="0")
+    nowhere = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    subprocess.Popen(["bash", sys.argv[1]], env=os.environ | common | ids, **nowhere)
+print("Submitted batch job 77")
+"""
+SRUN = """#!/bin/bash
+while [[ $1 == --* ]]; do [[ $1 == --unbuffered ]] && shift || shift 2; done
+exec "$@" > /dev/null 2>&1
+"""
+
+
+@pytest.fixture
+def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder on the PATH with commands that start the tasks of an array at once, on this machine."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    texts = {"sbatch": SBATCH.format(python=sys.executable, folder=tmp_path), "srun": SRUN}
+    texts |= dict.fromkeys(("sacct", "scancel", "scontrol"), "#!/bin/bash\necho 'JobID|State|NodeList'\n")
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(stat.S_IRWXU)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return folder
+
+
+def test_the_slurm_plugin_gets_one_array_with_our_limits(tmp_path: Path, stand_ins: Path) -> None:
+    jobs = [counted_job(tmp_path / f"job{i}") for i in range(3)]
+    options = ExecutorOptions(workers=2, cpus_per_run=3, gpus_per_run=1, partition="gpu", timeout_minutes=90)
+    events = run_all(EXECUTORS["slurm"](options), jobs)
+    assert [states(own) for own in events.values()] == [ONCE] * 3
+    assert [(num_started(job), num_completed(job)) for job in jobs] == [(1, 1)] * 3
+    lines = (tmp_path / "submitted.sh").read_text().replace("'", "").splitlines()
+    for flag in ("array=0-2%2", "cpus-per-task=3", "gpus-per-node=1", "partition=gpu", "time=90", "signal=USR2@90"):
+        assert f"#SBATCH --{flag}" in lines
+
+
+def test_one_job_needs_no_array(tmp_path: Path, stand_ins: Path) -> None:
+    job = counted_job(tmp_path / "a")
+    assert states(run_all(EXECUTORS["slurm"](ExecutorOptions()), [job])["a"]) == ONCE
+    assert "--array" not in (tmp_path / "submitted.sh").read_text()
+
+
+def test_no_slurm_and_parts_of_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(ValueError, match="there is no sbatch here"):
+        EXECUTORS["slurm"](ExecutorOptions())
+    with pytest.raises(ValueError, match=r"whole GPUs only; got 0\.5"):
+        EXECUTORS["slurm"](ExecutorOptions(gpus_per_run=0.5))

@@ -1,0 +1,67 @@
+"""A tiny config in, a study of half-second runs out, and an executor that carries runs out in this process."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from toolkit.config import RunConfig
+from toolkit.studies.executors import Event, Job
+from toolkit.studies.study import Comparison, Study
+
+ARMS = {"full": {"freeze": "none"}, "frozen": {"freeze": "embeddings"}, "features": {"freeze": "backbone"}}
+GRID = {"full": [{}, {"learning_rate": 1e-2}], "features": [{}, {"head_learning_rate": 1e-2}]}
+
+
+def make_study(config: RunConfig, **changes: Any) -> Study:
+    """Two arms, one task, two seeds of ``config``; ``changes`` are fields of the study."""
+    given = {f.name: getattr(config, f.name) for f in fields(RunConfig) if getattr(config, f.name) != f.default}
+    values: dict[str, Any] = {
+        "title": "Tiny",
+        "question": "Does it matter?",
+        "arms": {name: ARMS[name] for name in ("full", "features")},
+        "tasks": {"toy": {}},
+        "seeds": range(2),
+        "comparisons": [Comparison("full", "features", margin_points=2.0)],
+        "common": {**given, "epochs": 1},
+    }
+    return Study(**{**values, **changes})
+
+
+class InProcess:
+    """Carries runs out one after the other, without processes; ``before`` is called with each job first."""
+
+    def __init__(self, before: Callable[[Job], None] = lambda job: None) -> None:
+        self.before = before
+        self.started: list[str] = []
+
+    def run(self, jobs: Sequence[Job], on_event: Callable[[Event], None]) -> None:
+        from toolkit.pipeline import finetune
+
+        for job in jobs:
+            self.started.append(job.name)
+            on_event(Event(job.name, "running"))
+            try:
+                self.before(job)
+                finetune(config_of(job))
+            except ValueError as error:
+                on_event(Event(job.name, "failed", str(error), 1.0))
+            else:
+                on_event(Event(job.name, "finished", seconds=1.0))
+
+
+def config_of(job: Job) -> RunConfig:
+    """The config that a job's command names."""
+    path = Path(job.command[job.command.index("--config") + 1])
+    return RunConfig.from_json(path.read_text())
+
+
+class Recorded:
+    """Stands in for ``write_report``: keeps what it is called with."""
+
+    def __init__(self) -> None:
+        self.calls: list[dict[str, Any]] = []
+
+    def __call__(self, runs: Sequence[Path], out: Path, **options: Any) -> Path:
+        self.calls.append({"runs": list(runs), "out": out, **options})
+        return Path(out) / "report.md"

@@ -1,0 +1,137 @@
+"""A study's cells in, the run directories that they will have out, and which of them are finished.
+
+No model is loaded: the names of a model's parameters, which say what a regime freezes, come from its config alone.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+from toolkit.config import RunConfig, run_name
+from toolkit.snapshots.files import sha256_of_file
+from toolkit.snapshots.store import MANIFEST
+from toolkit.studies.study import Cell
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One cell of a study and the run directory that it has or will have."""
+
+    cell: Cell
+    config: RunConfig
+    """Resolved: repeating it on other hardware gives the same directory."""
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the manifest, which is written last, is there."""
+        return (self.path / MANIFEST).exists()
+
+
+def plan_runs(cells: Iterable[Cell], output_dir: str | Path) -> tuple[PlannedRun, ...]:
+    """The runs of ``cells`` below ``output_dir``, in their order.
+
+    ValueError for a config that cannot work, as far as that shows before data are read, and for two cells that would
+    be the same run.
+    """
+    runs: dict[str, PlannedRun] = {}
+    for cell in cells:
+        config = resolve(replace(cell.config, output_dir=str(output_dir), overwrite=False))
+        run = PlannedRun(cell, config, _path_of(config))
+        if run.name in runs:
+            raise ValueError(f"{describe(runs[run.name].cell)} and {describe(cell)} are the same run: change one")
+        runs[run.name] = run
+    return tuple(runs.values())
+
+
+def describe(cell: Cell) -> str:
+    """A cell in words: ``sst2, embeddings frozen, seed 1``."""
+    words = [cell.task, cell.arm, f"seed {cell.seed}"]
+    words += [f"{cell.size} examples"] if cell.size is not None else []
+    words += [f"setting {cell.setting + 1}"] if cell.stage == "tuning" and cell.setting is not None else []
+    return ", ".join(words)
+
+
+def run_path(config: RunConfig) -> Path:
+    """The directory in which ``toolkit.finetune`` puts the run of ``config``: nothing is trained or written."""
+    return _path_of(resolve(config))
+
+
+def _path_of(resolved: RunConfig) -> Path:
+    return Path(resolved.output_dir) / run_name(resolved, {**_data_hashes(resolved), **_model_hash(resolved.model)})
+
+
+def resolve(config: RunConfig) -> RunConfig:
+    """``config`` with the regime's canonical label, the task's name and this machine's precision, as runs keep it."""
+    from toolkit.data.tasks import task_name
+    from toolkit.training.accelerators import resolve_precision
+
+    return replace(
+        config,
+        freeze=_regime_label(config.freeze, config.model, config.pooling),
+        task=task_name(config),
+        precision=resolve_precision(config.precision),  # type: ignore[arg-type]
+    )
+
+
+@lru_cache
+def _regime_label(freeze: str, model: str, pooling: str) -> str:
+    """The canonical name of a regime, from the leaf components of a model that is built without weights."""
+    from toolkit.models.regimes import parse_regime
+
+    return parse_regime(freeze, _leaves(model, pooling)).label
+
+
+@lru_cache
+def _leaves(model: str, pooling: str) -> tuple[str, ...]:
+    """The leaf components of a classifier; ValueError for a checkpoint that cannot be had."""
+    import torch
+    from torch import nn
+    from transformers import AutoModel
+
+    from toolkit.families import family_of
+    from toolkit.models.checkpoints import find_checkpoint
+    from toolkit.models.regimes import BACKBONE, HEAD, list_components
+
+    config = find_checkpoint(model).read_config()
+    family = family_of(config.model_type)
+    options = {"add_pooling_layer": pooling == "pooler"} if family.has_pooler else {}
+    with torch.device("meta"):
+        parts = {BACKBONE: AutoModel.from_config(config, **options), HEAD: nn.Linear(1, 1)}
+    return tuple(list_components(nn.ModuleDict({k.rstrip("."): part for k, part in parts.items()}), family))
+
+
+@lru_cache
+def _model_hash(model: str) -> Mapping[str, str]:
+    from toolkit.models.checkpoints import find_checkpoint
+
+    return find_checkpoint(model).digest_entry()
+
+
+def _data_hashes(config: RunConfig) -> dict[str, str]:
+    """Role to sha256 of each data file, as ``load_task`` gives them."""
+    from toolkit.data.tasks import file_roles
+
+    return {role: _hash(path) for role, path in file_roles(config).items()} if config.train_file else {}
+
+
+def _hash(path: Path) -> str:
+    if not path.is_file():
+        raise ValueError(f"no file at {path}")
+    return _hash_of_version(path, path.stat().st_mtime_ns, path.stat().st_size)
+
+
+@lru_cache
+def _hash_of_version(path: Path, changed: int, size: int) -> str:
+    """A study names each file in dozens of runs: it is read once, unless it changes in between."""
+    return sha256_of_file(path)
+
+
+def left_to_do(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
+    """The runs that are not finished, in order."""
+    return [run for run in runs if not run.is_finished]

@@ -1,0 +1,143 @@
+"""A study in, its report out: what is missing is run, what is finished is kept, and an interruption loses nothing.
+
+The only state is the run directories: a run counts as done when its manifest, which is written last, is there.
+"""
+
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from toolkit.lookup import lookup
+from toolkit.naming import shown_path
+from toolkit.snapshots.store import Run, open_run
+from toolkit.studies.executors import EXECUTORS, Event, Executor, ExecutorOptions
+from toolkit.studies.jobs import FOLDER, make_jobs
+from toolkit.studies.plan import PlannedRun, describe, left_to_do, plan_runs
+from toolkit.studies.study import Cell, Study
+from toolkit.studies.tuning import choose, chosen_settings
+
+SHOWN_FAILURES = 3
+
+OnStage = Callable[[str, Sequence[PlannedRun]], None]
+"""Called before each stage with its name (``tuning``, ``final``) and all of its runs, finished or not."""
+
+
+def run_study(
+    study: Study,
+    *,
+    executor: str | Executor = "local",
+    workers: int = 1,
+    limit: int | None = None,
+    out: str | Path,
+    output_dir: str | Path = "runs",
+    on_stage: OnStage = lambda stage, runs: None,
+    on_event: Callable[[Event], None] = lambda event: None,
+    on_progress: Callable[[str], None] = lambda line: None,
+    command: str | None = None,
+) -> Path | None:
+    """Run what is missing of a study, at most ``limit`` runs, then write its report; None while runs are left.
+
+    First the tuning runs, then the choice of settings, then the runs that are compared. ``executor``: a name of
+    EXECUTORS, which gets ``workers``, or a built one. ``on_progress`` hears how far the report is, which names
+    ``command`` as the command that makes it again. ValueError for a study that cannot work and, after all others have
+    had their turn, for runs that failed.
+    """
+    if limit is not None and limit < 1:
+        raise ValueError(f"--limit must be at least 1; got {limit}")
+    shared_margin(study)  # before anything is spent
+    if isinstance(executor, str):
+        executor = lookup(EXECUTORS, executor, "executor")(ExecutorOptions(workers=workers))
+    stages = _Stages(executor, limit, on_stage, on_event)
+    tuning = plan_runs(study.tuning_cells(), output_dir)
+    stages.carry_out("tuning", tuning)
+    if left_to_do(tuning):
+        return None
+    table = choose(study, open_all(tuning))
+    final = plan_runs(study.final_cells(chosen_settings(table)), output_dir)
+    stages.carry_out("final", final)
+    if left_to_do(final):
+        return None
+    return write_study_report(study, final, out, tuning=table, command=command, on_progress=on_progress)
+
+
+class _Stages:
+    """One stage after the other, under one limit on the number of runs."""
+
+    def __init__(
+        self, executor: Executor, limit: int | None, on_stage: OnStage, on_event: Callable[[Event], None]
+    ) -> None:
+        self.executor, self.limit, self.on_stage, self.on_event = executor, limit, on_stage, on_event
+        self.reasons: dict[str, str] = {}
+
+    def carry_out(self, stage: str, runs: Sequence[PlannedRun]) -> None:
+        """Run what is missing of ``runs``, as far as the limit allows; ValueError for those that failed."""
+        if runs:
+            self.on_stage(stage, runs)
+        missing = left_to_do(runs)[: self.limit]
+        if not missing:
+            return
+        self.executor.run(make_jobs(missing), self._note)
+        self.limit = None if self.limit is None else self.limit - len(missing)
+        if failed := left_to_do(missing):
+            raise ValueError(self._describe(failed))
+
+    def _note(self, event: Event) -> None:
+        if event.state == "failed":
+            self.reasons[event.name] = event.detail
+        self.on_event(event)
+
+    def _describe(self, failed: Sequence[PlannedRun]) -> str:
+        """One line: which runs failed, why, and where to read more."""
+        shown = [f"{describe(run.cell)} ({self.reasons.get(run.name, 'no reason given')})" for run in failed]
+        more = f" and {len(failed) - SHOWN_FAILURES} more" if len(failed) > SHOWN_FAILURES else ""
+        number = "1 run" if len(failed) == 1 else f"{len(failed)} runs"
+        logs = failed[0].path.parent / FOLDER
+        return f"{number} failed: {'; '.join(shown[:SHOWN_FAILURES])}{more}. The others are kept; logs are in {logs}"
+
+
+def open_all(runs: Sequence[PlannedRun]) -> dict[Cell, Run]:
+    """Cell to its finished run."""
+    return {run.cell: open_run(run.path) for run in runs}
+
+
+def write_study_report(
+    study: Study,
+    runs: Sequence[PlannedRun],
+    out: str | Path,
+    *,
+    tuning: pd.DataFrame | None = None,
+    command: str | None = None,
+    on_progress: Callable[[str], None] = lambda line: None,
+) -> Path:
+    """The report of a study whose final runs are finished; the path of report.md."""
+    from toolkit.reporting.report import write_report
+
+    options: dict[str, Any] = {
+        "title": study.title,
+        "question": " ".join(
+            part for part in (study.question, study.hypothesis and f"Expected: {study.hypothesis}") if part
+        ),
+        "labels": {run.name: run.cell.arm for run in runs},
+        "pairs": [(each.first, each.second) for each in study.comparisons] or None,
+        "margin_points": shared_margin(study),
+        "tuning": tuning if tuning is not None and len(tuning) else None,
+        "command": command,
+        "on_progress": on_progress,
+    }
+    return write_report([run.path for run in runs], out, **options)
+
+
+def shared_margin(study: Study) -> float:
+    """The margin of all comparisons, 1 point without any; ValueError when they differ: a report has one."""
+    margins = sorted({comparison.margin_points for comparison in study.comparisons})
+    if len(margins) > 1:
+        raise ValueError(f"the comparisons of a study share one margin_points; got {margins}")
+    return margins[0] if margins else 1.0
+
+
+def study_command(file: Path, out: Path) -> str:
+    """The command that makes a study's report again, with no absolute path in it."""
+    return shlex.join(["python", "-m", "toolkit", "study", shown_path(file), "--out", shown_path(out)])

@@ -1,0 +1,93 @@
+"""A config in, a small encoded part of its task out, with the size of the whole: what a calibration times."""
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolkit.config import RunConfig
+from toolkit.data.batches import CHUNK_BATCHES, EncodedSplit, EncodedTask, evaluation_batches, training_batches
+from toolkit.data.tasks import Split, load_task
+
+SCORED_EXAMPLES = 256
+"""Examples of each scored split that a sample holds at most."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A part of a task, encoded, and the size of the whole."""
+
+    data: EncodedTask
+    num_examples: dict[str, int]
+    """Split to the examples of the whole, as the config from which the sample was taken reads it."""
+    seconds_reading: float
+    """To read the data."""
+    seconds_encoding: float
+    """To encode one example."""
+
+    def workload(self, config: RunConfig) -> "Workload":
+        """How much a run has to do, if it reads no more than the config from which the sample was taken."""
+        train = self.num_examples["train"]
+        drawn = min(train, config.max_train_examples or train)
+        held = round(config.selection_fraction * drawn)
+        scored = sum(number for split, number in self.num_examples.items() if split != "train")
+        return Workload(drawn - held, held or scored)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """How many examples a run trains on and scores."""
+
+    num_train: int
+    num_scored: int
+
+
+def take_sample(config: RunConfig, loaded: Any) -> Sample:
+    """Read the task of a config, draw a part of it and encode that; ``loaded``: the classifier that will read it.
+
+    The part of train is as large as what training sorts by length at a time, so that batches are padded like real
+    ones.
+    """
+    from toolkit.pipeline import encode_task
+
+    started = time.perf_counter()
+    task = load_task(replace(config, selection_fraction=0.0))
+    reading = time.perf_counter() - started
+    sizes = {name: len(split) for name, split in task.splits.items()}
+    limits = {"train": CHUNK_BATCHES * config.batch_size}
+    drawn = {name: _draw(split, limits.get(name, SCORED_EXAMPLES)) for name, split in task.splits.items()}
+    started = time.perf_counter()
+    data = encode_task(replace(task, splits=drawn), loaded, config.max_length)
+    encoding = (time.perf_counter() - started) / sum(len(split) for split in drawn.values())
+    return Sample(data, sizes, reading, encoding)
+
+
+def _draw(split: Split, limit: int) -> Split:
+    chosen = np.sort(np.random.default_rng(0).permutation(len(split))[:limit])
+    labels = None if split.labels is None else split.labels[chosen]
+    return replace(split, ids=split.ids[chosen], texts=tuple(split.texts[i] for i in chosen), labels=labels)
+
+
+Batches = list[NDArray[np.int64]]
+
+
+def batches_of(split: EncodedSplit, config: RunConfig, *, is_training: bool) -> Batches:
+    """The batches of a split in order of their padded size."""
+    lengths = split.lengths
+    batches = (
+        training_batches(lengths, config.batch_size, seed=0, epoch=0) if is_training else evaluation_batches(lengths)
+    )
+    return sorted(batches, key=lambda indices: padded_tokens(lengths, [indices]))
+
+
+def padded_tokens(lengths: NDArray[np.int64], batches: Batches) -> int:
+    """Tokens that a model reads in these batches, padding included: what its time is nearly proportional to."""
+    return sum(len(indices) * int(lengths[indices].max()) for indices in batches)
+
+
+def spread(batches: Batches, number: int) -> Batches:
+    """``number`` of the batches, evenly over their order, the extremes left out."""
+    places = (np.arange(number) + 0.5) / number * len(batches)
+    return [batches[int(place)] for place in places]
