@@ -21,7 +21,7 @@ def test_three_regimes(make_run):
     sentences = found(
         *(make_run(regime, right=right) for regime, right in (("none", 0.9), ("embeddings", 0.8), ("backbone", 0.7)))
     )
-    assert 3 <= len(sentences) <= 6
+    assert len(sentences) == 3
     assert sentences[0].startswith(
         "Under none (full fine-tuning), seed 0, the embedding parameters had moved by epoch 3"
     )
@@ -29,7 +29,6 @@ def test_three_regimes(make_run):
     assert "under backbone (feature extraction), all 5 embedding parameters and 1 other." in sentences[1]
     assert "the 42 word rows seen in training moved by" in sentences[2]
     assert "the 18 never seen" in sentences[2]
-    assert re.search(r"reached accuracy 0\.\d+ and backbone .* of \+\d+\.\d\d points \(exact McNemar p", sentences[3])
 
 
 def test_the_amounts_are_those_of_measure_drift(make_run):
@@ -87,15 +86,6 @@ def test_failed_runs_are_counted(make_run):
     tables = collect(group)
     assert failed_runs(tables) == [runs[1].path.name]
     assert any(s.startswith("1 of 2 runs failed") for s in findings(tables))
-
-
-def test_several_seeds_give_no_single_p(make_run):
-    runs = [
-        make_run(regime, seed, right=right) for regime, right in (("none", 0.9), ("backbone", 0.6)) for seed in range(3)
-    ]
-    (sentence,) = [s for s in found(*runs) if s.startswith("On validation")]
-    assert "mean of 3 paired seeds" in sentence
-    assert re.search(r"p below .05 in \d of 3 seeds, each over items only", sentence)
 
 
 def test_majority_is_counted_from_the_labels(make_run):

@@ -20,7 +20,10 @@ from toolkit.analysis.rows.rows import measure_rows
 from toolkit.reporting.report import write_report
 
 FIGURES = ("scores_over_epochs", "drift_over_epochs", "word_drift_by_exposure", "position_drift")
-TABLES = ("drift", "scores", "baselines", "comparison", "strata", "positions", "tokens")
+SCORE_FIGURES = ("differences", "scores_by_arm", "cost_against_score", "drift_against_gain")
+TABLES = ("verdicts", "comparison", "comparison_by_seed", "summary", "side_by_side", "cost", "drift_and_score")
+TABLES += ("association", "runs", "last_scores", "scores", "baselines", "drift", "strata", "positions", "tokens")
+PRINTED = ("verdicts", "comparison", "tests", "summary", "cost", "association", "tables")
 LEAD = ["run", "model", "task", "regime", "seed"]
 
 
@@ -40,8 +43,17 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_every_file_is_there_and_valid(runs):
     report = write_report(runs, "out")
     assert report == Path("out/report.md")
-    names = {f"figures/{name}.{kind}" for name in FIGURES for kind in ("png", "svg", "pdf")}
-    assert set(contents(Path("out"))) == {"report.md", *names, *(f"tables/{name}.csv" for name in TABLES)}
+    found = set(contents(Path("out")))
+    names = {f"figures/{name}.{kind}" for name in (*FIGURES, *SCORE_FIGURES) for kind in ("png", "svg", "pdf")}
+    names |= {f"tables/{name}.{kind}" for name in TABLES for kind in ("csv", "parquet")}
+    names |= {f"tables/{name}.tex" for name in PRINTED}
+    assert {name for name in found if not name.startswith("evidence/")} == {
+        "report.md",
+        "index.html",
+        "cards.json",
+        *names,
+    }
+    assert "evidence/predictions.parquet" in found
     for name in FIGURES:
         with Image.open(f"out/figures/{name}.png") as image:
             image.load()
@@ -50,24 +62,33 @@ def test_every_file_is_there_and_valid(runs):
         root = ElementTree.parse(f"out/figures/{name}.svg").getroot()
         assert root.tag.endswith("svg")
         assert any(element.tag.endswith("text") for element in root.iter())
-    for link in re.findall(r"\]\((figures/[^)]*)\)", report.read_text()):
-        assert (Path("out") / link).is_file()
+    links = re.findall(r"\]\((figures/[^)]*)\)", report.read_text())
+    assert len(links) == 3 * len((*FIGURES, *SCORE_FIGURES))
+    assert all((Path("out") / link).is_file() for link in links)
+    for name in TABLES:
+        frame = pd.read_parquet(f"out/tables/{name}.parquet")
+        assert len(frame) == len(pd.read_csv(f"out/tables/{name}.csv")) > 0
 
 
 @pytest.mark.usefixtures("undrawn")
 def test_sections_are_in_order(runs):
     headings = re.findall(r"^## (.*)$", write_report(runs, "out").read_text(), re.M)
     assert headings == [
+        "Verdicts",
         "Main findings",
         "How to make this again",
-        "Runs",
-        "Scores",
+        "Scores, in and out of distribution",
         "Comparison",
+        "Cost beside score",
+        "Drift and score",
+        "Scores and drift over epochs",
         "Drift of each parameter",
         "Word rows, seen and never seen",
         "Positions",
         "Segments",
         "Tokens that moved most",
+        "Runs",
+        "Data",
         "Definitions",
         "Versions and hashes",
     ]
@@ -98,7 +119,9 @@ def test_numbers_in_the_text_agree(runs):
     drift = measure_drift(runs[0].trajectory)
     last = drift[(drift["epoch"] == 3) & (drift["stratum"] == "whole parameter") & (drift["measure"] == "relative")]
     wide = last.pivot(index="parameter", columns="statistic", values="value")
-    rows = [line.split(" | ") for line in section(text, "Drift of each").split("\n") if "full fine-tuning" in line]
+    lines = section(text, "Drift of each").split("\n")
+    rows = [line.split(" | ") for line in lines if "full fine-tuning" in line and line.startswith("| ")]
+    rows = [row for row in rows if row[0].removeprefix("| ") in wide.index]
     assert len(rows) == 5
     for row in rows:
         values = wide.loc[row[0].removeprefix("| ")]
@@ -134,8 +157,10 @@ def test_no_absolute_path_and_no_sentence(make_run, tmp_path):
     assert "--train-file deep/train.csv --validation-file dev.csv" in commands
     assert f"python -m toolkit report runs/{run.path.name} --out out --title 'A <b>title</b>'" in commands
     assert text.startswith("# A &#60;b&#62;title&#60;/b&#62;\n")
-    for table in Path("out/tables").iterdir():
-        assert "/secret" not in table.read_text()
+    for name, content in contents(Path("out")).items():
+        shown = pd.read_parquet(f"out/{name}").to_csv() if name.endswith(".parquet") else content.decode()
+        assert "/secret" not in shown, name
+        assert str(tmp_path) not in shown, name
 
 
 def test_same_runs_same_bytes_whatever_the_user_has_set(runs):
@@ -171,7 +196,7 @@ def test_a_manifest_that_says_almost_nothing(make_run):
     assert "not recorded" in text
     assert "bit-identical" not in section(text, "Drift of each")
     assert "McNemar" in section(text, "Comparison")
-    assert "None" not in text
+    assert "| None" not in text
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -191,10 +216,10 @@ def test_undefined_values_are_counted(runs):
 def test_two_tasks_have_their_own_sections(make_run):
     runs = [make_run(task=task, is_regression=task == "grades") for task in ("toy", "grades")]
     text = write_report(runs, "out").read_text()
-    assert "## Scores: tiny on toy" in text
-    assert "## Scores: tiny on grades" in text
+    scores = section(text, "Scores, in and out")
+    assert scores.index("### tiny on toy") < scores.index("### tiny on grades")
     assert Path("out/figures/2-tiny-on-grades_drift_over_epochs.png").exists()
-    assert "pearson" in section(text, "Scores: tiny on grades")
+    assert "pearson" in scores.split("### tiny on grades")[1]
     assert set(pd.read_csv("out/tables/scores.csv")["task"]) == {"toy", "grades"}
 
 
@@ -203,20 +228,31 @@ def test_seeds_are_averaged_and_failures_flagged(make_run):
     runs = [make_run("none", seed, right=right) for seed, right in enumerate((0.9, 0.8, 0.2))]
     text = write_report(runs, "out").read_text()
     last = [run.scores.query("epoch == 3 and split == 'validation'")["accuracy"].iloc[0] for run in runs]
-    (line,) = [line for line in section(text, "Scores").split("\n") if line.startswith("| validation | accuracy")]
-    assert f"→ {np.mean(last):.3f} ± {np.std(last, ddof=1):.2g}" in line
-    assert "(failed: 1 of 3)" in line
+    (line,) = [line for line in section(text, "Scores, in and out").split("\n") if line.startswith("| none (full")][:1]
+    assert f"| 3 | 1 | {np.mean(last):.3f} ± {np.std(last, ddof=1):.2g}" in line
+    assert "not failed" in section(text, "Scores, in and out")
     assert section(text, "Runs").count("| failed |") == 1
+    assert "1 of 3 runs failed" in section(text, "Main findings")
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_comparison_says_what_p_covers(make_run, runs):
-    text = section(write_report(runs, "out").read_text(), "Comparison")
-    assert "With one seed the p value covers the items only, not the seeds" in text
+def test_one_seed_says_what_its_interval_covers(make_run, runs):
+    text = write_report(runs, "out").read_text()
+    assert "Every arm has one seed: intervals cover the items and say nothing of other seeds." in text
     more = [make_run(regime, 1) for regime in ("none", "embeddings", "backbone")]
-    text = section(write_report([*runs, *more], "out").read_text(), "Comparison")
-    assert "Each p value belongs to one seed" in text
-    assert "mean of 2" in text
+    text = write_report([*runs, *more], "out").read_text()
+    assert "Every arm has one seed" not in text
+    assert "2 seeds, 95 % interval over seeds and items" in section(text, "Main findings")
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_what_a_glob_brings_along_is_left_out_and_said(make_run, runs):
+    unfinished = make_run(seed=9, is_finished=False)
+    Path("runs/notes").mkdir()
+    text = write_report([*runs, unfinished, "runs/notes"], "out").read_text()
+    assert f"runs/{unfinished.path.name} is left out: it is unfinished" in section(text, "Main findings")
+    assert "runs/notes is left out: it is not a run directory." in section(text, "Main findings")
+    assert set(pd.read_csv("out/tables/runs.csv")["run"]) == {run.path.name for run in runs}
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -230,8 +266,10 @@ def test_every_measure_is_defined(runs):
 def test_refusals(runs, make_run):
     with pytest.raises(ValueError, match="no runs"):
         write_report([], "out")
-    with pytest.raises(ValueError, match="unfinished"):
-        write_report([*runs, make_run(seed=9, is_finished=False)], "out")
+    with pytest.raises(ValueError, match=r"no runs to report on.*it is unfinished"):
+        write_report([make_run(seed=9, is_finished=False)], "out")
+    with pytest.raises(ValueError, match="no run directory at nowhere"):
+        write_report([*runs, "nowhere"], "out")
     with pytest.raises(ValueError, match="given twice"):
         write_report([runs[0], runs[0].path], "out")
     with pytest.raises(ValueError, match="would lie inside the run"):
@@ -254,9 +292,9 @@ def test_reporting_needs_no_model():
     assert not {"torch", "transformers", "accelerate", "datasets", "matplotlib"} & set(output_of(code).split())
 
 
-def test_pyplot_is_never_imported(runs):
+def test_pyplot_is_never_imported(make_run):
     code = (
         "import sys; from toolkit.reporting.report import write_report; "
-        f"write_report({[str(run.path) for run in runs]!r}, 'out'); print('matplotlib.pyplot' in sys.modules)"
+        f"write_report([{str(make_run().path)!r}], 'out'); print('matplotlib.pyplot' in sys.modules)"
     )
     assert output_of(code).strip() == "False"

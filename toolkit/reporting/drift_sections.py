@@ -1,4 +1,4 @@
-"""The tables of a group in, the Markdown of the sections on drift out: parameters, strata of rows, tokens."""
+"""The tables of a group in, the blocks of the sections on drift out: parameters, strata of rows, tokens."""
 
 from typing import Any
 
@@ -8,16 +8,30 @@ import pandas as pd
 from toolkit.analysis.comparison.arms import Arm
 from toolkit.analysis.rows.drift import ALL_ROWS
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
-from toolkit.reporting import markdown
-from toolkit.reporting.markdown import mean_and_sd, span
+from toolkit.reporting.blocks import rows_block
+from toolkit.reporting.markdown import listing, mean_and_sd, span
+from toolkit.reporting.page.model import Block, TextBlock
 from toolkit.reporting.tables import RANKINGS, GroupTables, ordered_strata
 
+HOWS = {
+    "relative drift": "‖Δ‖ / ‖E⁰‖ of the whole parameter, mean ± standard deviation over seeds, in float64.",
+    "re-initialised (yardstick)": "The same number for an independent re-initialisation of the same shape.",
+    "share of the yardstick (%)": "Relative drift as a share of the yardstick's.",
+    "‖Δ‖": "Norm of the change of the whole parameter from epoch 0, in weight units.",
+    "stratum": "Rows that moved for different reasons are never averaged; steps are optimizer steps of the whole run.",
+    "median ‖Δ‖": "Median over the rows of the stratum, mean ± standard deviation over seeds.",
+    "median relative": "Median of ‖Δ‖ / ‖E⁰‖ over rows; a row that was 0 has none and is counted.",
+    "median angle (degrees)": "Angle between the row before and after training.",
+    "median radial change": "Part of the change along the row itself: weight decay makes it negative.",
+}
+"""What the columns are, for whoever asks."""
 
-def drift_table(tables: GroupTables) -> str:
+
+def drift_block(tables: GroupTables) -> Block:
     """One line per parameter and arm: the whole parameter's drift at the last epoch beside its re-initialisation."""
     header = [
         "parameter",
-        "regime",
+        "arm",
         "relative drift",
         "re-initialised (yardstick)",
         "share of the yardstick (%)",
@@ -36,7 +50,7 @@ def drift_table(tables: GroupTables) -> str:
             share = mean_and_sd(100 * relative / np.where(yardstick > 0, yardstick, np.nan))
             cells = [mean_and_sd(relative) + proven, mean_and_sd(yardstick), share, mean_and_sd(norm)]
             rows.append([parameter, arm.label, *cells])
-    return markdown.table(header, rows)
+    return rows_block(header, rows, f"Drift of each parameter on {tables.group.title} at the last epoch", HOWS)
 
 
 def _last(tables: GroupTables, arm: Arm, parameter: str, measure: str, statistic: str) -> np.ndarray:
@@ -45,12 +59,12 @@ def _last(tables: GroupTables, arm: Arm, parameter: str, measure: str, statistic
     return values
 
 
-def strata_table(tables: GroupTables, parameter: str) -> str:
+def strata_block(tables: GroupTables, parameter: str) -> Block:
     """One line per stratum and arm of a table's rows at the last epoch, one in all for an arm where none moved."""
     assert parameter in TABLES
     if not any(arm.has(parameter) for arm in tables.group.arms):
-        return f"Not applicable: this model has no {parameter}."
-    header = ["stratum", "regime", "rows", "median ‖Δ‖", "greatest ‖Δ‖", "median relative", "median angle (degrees)"]
+        return TextBlock(text=f"Not applicable: this model has no {parameter}.")
+    header = ["stratum", "arm", "rows", "median ‖Δ‖", "greatest ‖Δ‖", "median relative", "median angle (degrees)"]
     header += ["median radial change"]
     columns = [("norm", "median"), ("norm", "max"), *((m, "median") for m in ("relative", "angle_degrees", "radial"))]
     parts = [(arm, tables.of(arm, parameter)) for arm in tables.group.arms]
@@ -62,7 +76,7 @@ def strata_table(tables: GroupTables, parameter: str) -> str:
             if len(own) and (stratum == ALL_ROWS or not _is_still(lines)):
                 cells = [_statistic(own, *column) for column in columns]
                 rows.append([stratum, arm.label, span(own["num_rows"]), *cells])
-    return markdown.table(header, rows)
+    return rows_block(header, rows, f"Rows of {parameter} on {tables.group.title} at the last epoch", HOWS)
 
 
 def _is_still(lines: pd.DataFrame) -> bool:
@@ -82,26 +96,27 @@ def _statistic(lines: pd.DataFrame, measure: str, statistic: str) -> str:
 def still_arms(tables: GroupTables, rows: pd.DataFrame) -> str:
     """One sentence on the arms in which no row moved and of which a figure of rows shows nothing; empty without any."""
     still = [arm.label for arm in tables.group.arms if not rows.empty and not tables.has_moved_rows(rows, arm)]
-    return f"No row moved under {markdown.listing([markdown.escape(label) for label in still])}." if still else ""
+    return f"No row moved under {listing(still)}." if still else ""
 
 
-def token_tables(tables: GroupTables) -> list[tuple[str, str]]:
+def token_blocks(tables: GroupTables) -> list[tuple[str, Block]]:
     """For each arm its name and the two rankings of the tokens that moved most, side by side, of its first seed."""
-    return [(_token_title(arm), _token_table(tables, arm)) for arm in tables.group.arms]
+    return [(_token_title(arm), _token_block(tables, arm)) for arm in tables.group.arms]
 
 
 def _token_title(arm: Arm) -> str:
-    return markdown.escape(f"{arm.label}, seed {arm.runs[0].config.seed}")
+    return f"{arm.label}, seed {arm.runs[0].config.seed}"
 
 
-def _token_table(tables: GroupTables, arm: Arm) -> str:
+def _token_block(tables: GroupTables, arm: Arm) -> Block:
     if not arm.has("word_embeddings"):
-        return "Not applicable: this model has no word_embeddings."
+        return TextBlock(text="Not applicable: this model has no word_embeddings.")
     own = tables.tokens[tables.tokens["run"] == arm.runs[0].name]
     if own.empty:
         words = tables.words[tables.words["run"] == arm.runs[0].name]
         known = pd.to_numeric(words["num_steps"]).notna().any()
-        return "No row seen in training moved." if known else "Not applicable: exposure was not recorded."
+        text = "No row seen in training moved." if known else "Not applicable: exposure was not recorded."
+        return TextBlock(text=text)
     sides = [own[own["ranking"] == ranking].to_dict("records") for ranking in RANKINGS]
     header = ["rank", "by ‖Δ‖: token", "‖Δ‖", "steps", "tokens", "by angle: token", "degrees", "steps", "tokens"]
     rows = []
@@ -110,7 +125,7 @@ def _token_table(tables: GroupTables, arm: Arm) -> str:
         for ranking, side in zip(RANKINGS, sides, strict=True):
             cells += _token_cells(side[i], ranking) if i < len(side) else [""] * 4
         rows.append(cells)
-    return markdown.table(header, rows)
+    return rows_block(header, rows, f"Tokens that moved most: {_token_title(arm)}")
 
 
 def _token_cells(line: dict[str, Any], ranking: str) -> list[object]:

@@ -23,6 +23,7 @@ from toolkit.reporting.panels import (
     plain,
     set_epochs,
     set_log,
+    wrap,
 )
 from toolkit.reporting.tables import GroupTables, ordered_strata
 
@@ -38,15 +39,21 @@ def draw(tables: GroupTables) -> Images:
     return render({name: partial(make, tables) for name, make in figures.items()})
 
 
-def _legend(figure: Any, arms: Sequence[Arm], extra: Iterable[Any] = ()) -> None:
+def _legend(figure: Any, arms: Sequence[Arm], extra: Iterable[Any] = (), *, of_first_seed: bool = False) -> None:
     """One legend below all panels, where no data can lie, in as many columns as the longest name allows."""
     from matplotlib.lines import Line2D
 
-    lines = [Line2D([], [], label=label_of(arm, 46), **line_style(i)) for i, arm in enumerate(arms)]
+    labels = [_first_seed(arm, 46) if of_first_seed else label_of(arm, 46) for arm in arms]
+    lines = [Line2D([], [], label=label, **line_style(i)) for i, label in enumerate(labels)]
     handles = [*lines, *extra]
     longest = max(len(line) for handle in handles for line in handle.get_label().split("\n"))
     columns = 3 if longest <= 28 else 2
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, handlelength=3.5)
+
+
+def _first_seed(arm: Arm, width: int) -> str:
+    """The name of an arm with the seed whose rows are shown, where it has several."""
+    return wrap(arm.label + (f", seed\u00a0{arm.runs[0].config.seed}" if len(arm.runs) > 1 else ""), width)
 
 
 def scores_over_epochs(tables: GroupTables) -> Any:
@@ -122,7 +129,7 @@ def _has_zero(lines: pd.DataFrame) -> bool:
 
 
 def word_drift_by_exposure(tables: GroupTables) -> Any:
-    """Distribution of the word rows' drift by exposure stratum at the last epoch, a panel per arm where any moved."""
+    """Drift of the word rows by exposure at the last epoch of the first seed, a panel per arm where any moved."""
     from matplotlib.figure import Figure
 
     words = tables.words
@@ -140,7 +147,9 @@ def word_drift_by_exposure(tables: GroupTables) -> Any:
         for y, stratum in enumerate(strata):
             draw_box(panel, y, own.loc[own["stratum"] == stratum, "norm"].to_numpy())
         set_log(panel.axes.xaxis, words["norm"])
-        panel.axes.set(title=label_of(arm, 30), xlabel=f"‖Δ‖ ({MEASURES['norm'].unit})", ylim=(-0.6, len(strata) - 0.4))
+        panel.axes.set(
+            title=_first_seed(arm, 30), xlabel=f"‖Δ‖ ({MEASURES['norm'].unit})", ylim=(-0.6, len(strata) - 0.4)
+        )
         (panel.strip or panel.axes).set_yticks(range(len(strata)), strata if place % 3 == 0 else [""] * len(strata))
         if panel.strip:
             panel.axes.tick_params(left=False, labelleft=False)
@@ -149,7 +158,7 @@ def word_drift_by_exposure(tables: GroupTables) -> Any:
 
 
 def position_drift(tables: GroupTables) -> Any:
-    """Drift of every position row at the last epoch, mean over seeds, with the longest text of the training data."""
+    """Drift of every position row at the last epoch, of the first seed, with the longest text of the training data."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
@@ -173,5 +182,6 @@ def position_drift(tables: GroupTables) -> Any:
         panel.axes.axvline(longest - 0.5, **REFERENCE)
         (panel.strip or panel.axes).set(xlabel="position", xlim=(-0.02 * end, 1.02 * end))
     label = f"end of the longest training text ({longest:.0f} tokens)"
-    _legend(figure, arms, [Line2D([], [], label=label, **REFERENCE)] if longest == longest else [])
+    extra = [Line2D([], [], label=label, **REFERENCE)] if longest == longest else []
+    _legend(figure, arms, extra, of_first_seed=True)
     return figure

@@ -7,16 +7,16 @@ import pandas as pd
 
 from toolkit.analysis.causes.nulls import unexplained_by_decay
 from toolkit.analysis.comparison.arms import Arm, ReportedRun
-from toolkit.analysis.comparison.seeds import last_score
+from toolkit.analysis.comparison.reported import last_score
 from toolkit.families import EMBEDDING_PARAMETERS
-from toolkit.reporting.markdown import escape, listing, mean_and_sd, number, p_value
+from toolkit.reporting.markdown import listing, mean_and_sd, number
 from toolkit.reporting.tables import GroupTables
 
 MOST = 6
 
 
 def findings(tables: GroupTables) -> list[str]:
-    """At most six sentences, Markdown-escaped, in the order in which a reader asks."""
+    """At most six plain sentences, in the order in which a reader asks."""
     moved = [arm for arm in tables.group.arms if any(_has_moved(tables, arm, name) for name in EMBEDDING_PARAMETERS)]
     sentences = [_what_moved(tables, moved), _others(tables, moved[1:]), _frozen(tables), _seen(tables, moved)]
     sentences += [_scores(tables), _failed(tables), _lacking(tables)]
@@ -25,9 +25,7 @@ def findings(tables: GroupTables) -> list[str]:
 
 def failed_runs(tables: GroupTables) -> list[str]:
     """Runs that are at or below the majority class on the reported split."""
-    reported = {run.name: run.reported_split for run in tables.group.runs}
-    lines = tables.baselines[tables.baselines["is_failed"].astype(bool)]
-    return [str(line.run) for line in lines.itertuples() if line.split == reported[str(line.run)]]
+    return [run.name for run in tables.group.runs if run.is_failed]
 
 
 def _relative(tables: GroupTables, arm: Arm, parameter: str) -> pd.Series:
@@ -41,7 +39,7 @@ def _has_moved(tables: GroupTables, arm: Arm, parameter: str) -> bool:
 
 def _spoken(arm: Arm) -> str:
     seeds = f"mean of {len(arm.runs)} seeds" if len(arm.runs) > 1 else f"seed {arm.runs[0].config.seed}"
-    return f"{escape(arm.label)}, {seeds}"
+    return f"{arm.label}, {seeds}"
 
 
 def _epoch(runs: Iterable[ReportedRun]) -> str:
@@ -89,7 +87,7 @@ def _others(tables: GroupTables, moved: list[Arm]) -> str:
 def _frozen(tables: GroupTables) -> str:
     """What the manifests prove of frozen parameters; a contradiction comes first."""
     broken = [
-        f"{escape(run.name)}: {listing([escape(name) for name in names])}"
+        f"{run.name}: {listing(names)}"
         for arm in tables.group.arms
         for run in arm.runs
         if (names := [name for name, is_equal in run.frozen.items() if not is_equal or _moved_in(tables, run, name)])
@@ -105,7 +103,7 @@ def _frozen(tables: GroupTables) -> str:
             shown = f"all {len(own)} embedding parameters" if every else listing(own) or "no embedding parameter"
             others = len(names) - len(own)
             more = f" and {others} other{'s' if others > 1 else ''}" if others else ""
-            parts.append(f"under {escape(arm.label)}, {shown}{more}")
+            parts.append(f"under {arm.label}, {shown}{more}")
     if not parts:
         return ""
     return f"Frozen, and bit-identical before and after training (equal sha256): {'; '.join(parts)}."
@@ -126,8 +124,9 @@ def _seen(tables: GroupTables, moved: list[Arm]) -> str:
     if steps.isna().all():
         return "How often each word row was seen was not recorded, so drift cannot be split by exposure."
     seen, unseen = words.loc[steps > 0, "norm"], words.loc[steps == 0, "norm"]
-    average = len(arm.runs)
-    text = f"Under {escape(arm.label)} the {len(seen) / average:,.0f} word rows seen in training"
+    average = words["run"].nunique()
+    seed = f", seed {arm.runs[0].config.seed}," if len(arm.runs) > 1 else ""
+    text = f"Under {arm.label}{seed} the {len(seen) / average:,.0f} word rows seen in training"
     text += f" moved by a median of {number(float(seen.median()))} weight units" if len(seen) else " are none"
     if not len(unseen):
         return f"{text}; there is no row that training never showed."
@@ -139,8 +138,8 @@ def _seen(tables: GroupTables, moved: list[Arm]) -> str:
 
 
 def _decay(arm: Arm) -> str:
-    """How much of the never-seen rows' drift the replayed weight decay leaves unexplained, at most over the runs."""
-    logged = [(run.run.trajectory, log) for run in arm.runs if (log := run.run.optimizer_log) is not None]
+    """How much of the never-seen rows' drift the replayed weight decay leaves unexplained, in the first seed."""
+    logged = [(run.run.trajectory, log) for run in arm.runs[:1] if (log := run.run.optimizer_log) is not None]
     shares = [unexplained_by_decay(trajectory, log) for trajectory, log in logged]
     most = max((share for share in shares if share == share), default=float("nan"))
     if most != most:
@@ -153,34 +152,13 @@ def _decay(arm: Arm) -> str:
 
 
 def _scores(tables: GroupTables) -> str:
-    """Full fine-tuning against feature extraction (else another regime); a single arm's score before and after."""
+    """The score of a single arm before training and after; several are compared in study_findings.py."""
     arms, score = tables.group.arms, tables.group.runs[0].score
     split = tables.group.runs[0].reported_split
-    usable = tables.comparison[(tables.comparison["split"] == split) & (tables.comparison["note"] == "")]
-    chosen = next((arm for arm in reversed(arms) if arm.label in set(usable["second"])), None)
-    if chosen is None:
-        parts = [f"{_spoken(arm)}: {_before_and_after(arm, split, score)}" for arm in arms]
-        return f"{score.capitalize()} on {escape(split)}, before training and after: {'; '.join(parts)}."
-    lines = usable[usable["second"] == chosen.label]
-    lines = lines[lines["first"] == lines["first"].iloc[0]]
-    seeds = f"mean of {len(lines)} paired seeds" if len(lines) > 1 else f"seed {lines['seed'].iloc[0]}"
-    one, other, points = (lines[k].mean() for k in ("first_score", "second_score", "difference_points"))
-    text = (
-        f"On {escape(split)} ({int(lines['num_items'].iloc[0]):,} items, {seeds}) {escape(lines['first'].iloc[0])} "
-        f"reached {score} {number(one)} and {escape(chosen.label)} {number(other)}: "
-        f"a difference of {_signed(points)} points"
-    )
-    tested = lines["mcnemar_p"].dropna()
-    if not len(tested):
-        return f"{text}."
-    if len(tested) == 1:
-        return f"{text} (exact McNemar {p_value(tested.iloc[0])}, which covers these items and not other seeds)."
-    low = int((tested < 0.05).sum())
-    return f"{text} (exact McNemar p below .05 in {low} of {len(tested)} seeds, each over items only)."
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.2f}" if value == value else "undefined"
+    if len(arms) > 1:
+        return ""
+    parts = [f"{_spoken(arm)}: {_before_and_after(arm, split, score)}" for arm in arms]
+    return f"{score.capitalize()} on {split}, before training and after: {'; '.join(parts)}."
 
 
 def _before_and_after(arm: Arm, split: str, score: str) -> str:
@@ -193,7 +171,7 @@ def _failed(tables: GroupTables) -> str:
     if not failed:
         return ""
     count = len(tables.group.runs)
-    names = listing([escape(name) for name in failed])
+    names = listing(failed if len(failed) <= 4 else [*failed[:3], f"{len(failed) - 3} others"])
     return f"{len(failed)} of {count} runs failed, being no better than always answering the majority class: {names}."
 
 

@@ -70,7 +70,8 @@ def mean_and_sd(values: Iterable[float], digits: int = 3) -> str:
         return f"{UNDEFINED} ({len(array)} of {len(array)})" if len(array) > 1 else UNDEFINED
     text = number(defined.mean(), digits)
     if len(defined) > 1 and defined.any():  # 0 in every seed is plain 0
-        text += f" ± {number(defined.std(ddof=1), 2)}"
+        spread = defined.std(ddof=1)
+        text += f" ± {number(spread if spread > 1e-12 * abs(defined.mean()) else 0.0, 2)}"  # less is rounding
     return text + (f" ({len(array) - len(defined)} undefined)" if len(defined) < len(array) else "")
 
 

@@ -16,6 +16,9 @@ COLOURS = ("#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 3)))
 
+FEW = 5
+"""Rows below which each is drawn as a dot of its own."""
+
 REFERENCE: dict[str, Any] = {"color": "0.45", "linewidth": 0.9, "linestyle": (0, (1, 1.5))}
 """How a line that is no run's is drawn."""
 
@@ -61,7 +64,15 @@ def line_style(index: int) -> dict[str, Any]:
 def label_of(arm: Arm, width: int) -> str:
     """The name of an arm in lines of at most ``width`` letters."""
     seeds = f" [{len(arm.runs)}\u00a0seeds]" if len(arm.runs) > 1 else ""
-    return textwrap.fill(plain(arm.label) + seeds, width)
+    return wrap(arm.label + seeds, width)
+
+
+def wrap(text: str, width: int) -> str:
+    """Text in lines of at most ``width`` letters, none of which matplotlib takes for a formula."""
+    if len(text) > width and " (" in text:  # what is in brackets stays together
+        before, after = text.split(" (", 1)
+        return plain("\n".join([textwrap.fill(before, width), textwrap.fill(f"({after}", width)]))
+    return plain(textwrap.fill(text, width))
 
 
 def plain(text: str) -> str:
@@ -119,7 +130,9 @@ def set_log(axis: Any, values: pd.Series) -> None:
 def draw_box(panel: Panel, y: int, values: Any) -> None:
     """Quartiles and 5 to 95 % of the rows that moved, the share that did not in the strip, the number at the right."""
     moved = values[values > 0]
-    if len(moved):
+    if 0 < len(moved) < FEW:  # quartiles of so few rows would be a picture of nothing
+        panel.axes.plot(moved, [y] * len(moved), linestyle="none", marker="o", markersize=3, color="black")
+    elif len(moved):
         low, q1, median, q3, high = np.percentile(moved, (5, 25, 50, 75, 95))
         # Not axes.bxp: it reads every rcParam and so loads pyplot and a window system.
         panel.axes.hlines([y, y], [low, q3], [q1, high], color="black", linewidth=0.8)

@@ -1,37 +1,73 @@
-"""Runs in, the Markdown tables of what was run out: runs, data, definitions of the measures, hashes, versions."""
+"""Runs in, what was run out: runs and arms, data, definitions of the measures, hashes, versions."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
 from toolkit.analysis.comparison.arms import Arm, Group, ReportedRun
 from toolkit.analysis.rows.measures import MEASURES
-from toolkit.reporting import markdown
-from toolkit.reporting.markdown import number
+from toolkit.reporting.blocks import rows_block
+from toolkit.reporting.markdown import NOT_APPLICABLE, listing, number
+from toolkit.reporting.page.model import Block, TextBlock
 from toolkit.snapshots import files
 from toolkit.snapshots.store import MANIFEST
 
+RUN_COLUMNS: tuple[str, ...] = (
+    "run",
+    "model",
+    "task",
+    "arm",
+    "seed",
+    "epochs",
+    "learning rate",
+    "head learning rate",
+    "batch size",
+)
+RUN_COLUMNS += ("precision", "pooling", "head", "trainable parameters", "seconds", "state")
 
-def runs_table(groups: Sequence[Group], failed: Iterable[str]) -> str:
-    """One line per run: what was trained, how, and what it cost."""
-    header = ["run", "model", "task", "regime", "seed", "epochs", "learning rate", "head learning rate", "batch size"]
-    header += ["precision", "pooling", "head", "trainable parameters", "seconds", "state"]
-    failed = set(failed)
-    rows = [
-        [*_run_cells(run, arm), "failed" if run.name in failed else "finished"]
+
+def runs_frame(groups: Sequence[Group]) -> pd.DataFrame:
+    """One line per run: what was trained, how, what it cost, its hashes, and the command that repeats it."""
+    lines = [
+        dict(zip(RUN_COLUMNS, [*_run_cells(run, arm), "failed" if run.is_failed else "finished"], strict=True))
+        | _hash_cells(run)
+        | {"command": run.config.to_command()}
         for group in groups
         for arm in group.arms
         for run in arm.runs
     ]
-    return markdown.table(header, rows)
+    return pd.DataFrame(lines)
+
+
+def runs_block(groups: Sequence[Group]) -> Block:
+    """One line per run."""
+    lines = runs_frame(groups)[list(RUN_COLUMNS)]
+    return rows_block(list(RUN_COLUMNS), lines.to_numpy(dtype=object).tolist(), "What was run: one line per run")
+
+
+def arms_block(groups: Sequence[Group]) -> Block:
+    """One line per arm: its seeds and how it was trained, where all its runs agree."""
+    lines = runs_frame(groups)
+    rows = []
+    for (model, task, arm), own in lines.groupby(["model", "task", "arm"], sort=False):
+        shared = [_agreed(own[name]) for name in RUN_COLUMNS[5:13]]
+        seeds = listing([str(seed) for seed in own["seed"]]) if len(own) <= 3 else f"{len(own)} seeds"
+        rows.append([model, task, arm, seeds, *shared, int((own["state"] == "failed").sum())])
+    header = ["model", "task", "arm", "seeds", *RUN_COLUMNS[5:13], "failed"]
+    return rows_block(header, rows, "What was run: one line per arm")
+
+
+def _agreed(values: pd.Series) -> object:
+    found = list(dict.fromkeys(values))
+    return found[0] if len(found) == 1 else "varies"
 
 
 def _run_cells(run: ReportedRun, arm: Arm) -> list[object]:
     config, model = run.config, run.part("model")
     epochs = f"{config.epochs}" + (f" (at most {config.max_steps} steps)" if config.max_steps else "")
-    rate = None if arm.is_feature_extraction else f"{config.learning_rate:g}"
+    rate = NOT_APPLICABLE if arm.is_feature_extraction else f"{config.learning_rate:g}"
     trainable, total = model.get("num_trainable"), model.get("num_parameters")
     seconds = [value for name, value in run.part("cost").items() if name.startswith("seconds_")]
     return [
@@ -52,46 +88,48 @@ def _run_cells(run: ReportedRun, arm: Arm) -> list[object]:
     ]
 
 
-def data_table(group: Group) -> str:
+def _hash_cells(run: ReportedRun) -> dict[str, object]:
+    """The run's digest (the end of its name), the sha256 of config and manifest, and the machine."""
+    manifest, path = run.run.manifest, run.run.path
+    digest = path.name.rpartition("_")[2]
+    devices = manifest.get("devices")
+    return {
+        "config digest": digest if re.fullmatch(r"[0-9a-f]{8}", digest) else "not recorded",
+        "sha256 of config.json": files.sha256_of_file(path / "config.json"),
+        "sha256 of manifest.json": files.sha256_of_file(path / MANIFEST),
+        "git commit": str(manifest.get("git_commit") or "not recorded"),
+        "devices": ", ".join(map(str, devices)) if isinstance(devices, list) else str(devices or "not recorded"),
+        "processes": str(manifest.get("num_processes") or "not recorded"),
+    }
+
+
+def data_block(group: Group) -> Block:
     """One line per split of the task: examples, truncated and empty texts, as the first run recorded them."""
     splits: dict[str, dict[str, Any]] = group.runs[0].part("task").get("splits") or {}
     keys = ("num_examples", "num_truncated", "num_empty_texts")
     rows = [[split, *(facts.get(key, "not recorded") for key in keys)] for split, facts in splits.items()]
-    return markdown.table(["split", "examples", "truncated", "empty texts"], rows) if rows else "Not recorded."
+    if not rows:
+        return TextBlock(text="Not recorded.")
+    header = ["split", "examples", "truncated", "empty texts"]
+    return rows_block(header, rows, f"Splits of {group.title}, as the first run read them")
 
 
-def definitions_table() -> str:
+def definitions_block() -> Block:
     """One line per measure."""
     header = ["measure", "unit", "what it is", "source", "signed"]
     rows = [[name, m.unit, m.description, m.source, "yes" if m.is_signed else "no"] for name, m in MEASURES.items()]
-    return markdown.table(header, rows)
+    return rows_block(header, rows, "Measures of a row")
 
 
-def hashes_table(runs: Sequence[ReportedRun]) -> str:
-    """One line per run: its digest (the end of its name), the sha256 of config and manifest, and the machine."""
-    header = ["run", "config digest", "sha256 of config.json", "sha256 of manifest.json", "git commit", "devices"]
-    header += ["processes", "precision"]
-    rows: list[list[object]] = []
-    for run in runs:
-        manifest, path = run.run.manifest, run.run.path
-        digest = path.name.rpartition("_")[2]
-        devices = manifest.get("devices")
-        rows.append(
-            [
-                run.name,
-                digest if re.fullmatch(r"[0-9a-f]{8}", digest) else "not recorded",
-                files.sha256_of_file(path / "config.json"),
-                files.sha256_of_file(path / MANIFEST),
-                str(manifest.get("git_commit") or "not recorded"),
-                ", ".join(map(str, devices)) if isinstance(devices, list) else str(devices or "not recorded"),
-                str(manifest.get("num_processes") or "not recorded"),
-                str(manifest.get("precision") or run.config.precision),
-            ]
-        )
-    return markdown.table(header, rows)
+def hashes_block(groups: Sequence[Group]) -> Block:
+    """One line per run."""
+    lines = runs_frame(groups)
+    names = ["run", "config digest", "sha256 of config.json", "sha256 of manifest.json", "git commit", "devices"]
+    names += ["processes", "precision"]
+    return rows_block(names, lines[names].to_numpy(dtype=object).tolist(), "Hashes and machines")
 
 
-def versions_table(runs: Sequence[ReportedRun]) -> str:
+def versions_block(runs: Sequence[ReportedRun]) -> Block:
     """One line per package; its versions, and by how many runs each was used where they differ."""
     names = dict.fromkeys(name for run in runs for name in run.part("versions"))
     rows = []
@@ -99,4 +137,6 @@ def versions_table(runs: Sequence[ReportedRun]) -> str:
         found = pd.Series([str(run.part("versions").get(name, "absent")) for run in runs]).value_counts(sort=False)
         shown = [str(version) if len(found) == 1 else f"{version} ({count} runs)" for version, count in found.items()]
         rows.append([name, ", ".join(shown)])
-    return markdown.table(["package", "version"], rows) if rows else "Versions were not recorded."
+    return (
+        rows_block(["package", "version"], rows, "Versions") if rows else TextBlock(text="Versions were not recorded.")
+    )

@@ -1,44 +1,113 @@
-"""Finished runs in, a report folder out: report.md, figures as PNG and SVG, tables as CSV."""
+"""Finished runs in, a report folder out: index.html, report.md, cards.json, evidence, figures and tables."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from toolkit.analysis.comparison.arms import Group, arrange
-from toolkit.families import TABLES
+from toolkit.analysis.comparison.card import Card, save_cards
+from toolkit.analysis.comparison.cards import make_cards
+from toolkit.analysis.comparison.evidence import write_evidence
 from toolkit.naming import shown_path
-from toolkit.reporting import drift_sections, markdown, provenance, score_sections
+from toolkit.reporting import markdown
+from toolkit.reporting.drift_topics import drift_topics
 from toolkit.reporting.figures import draw
-from toolkit.reporting.findings import failed_runs, findings
-from toolkit.reporting.images import write_images
-from toolkit.reporting.tables import GroupTables, collect, strata_table
+from toolkit.reporting.images import Images, write_images
+from toolkit.reporting.markdown_report import render_markdown
+from toolkit.reporting.page.model import Block, Page, Section
+from toolkit.reporting.page.render import render_page
+from toolkit.reporting.page.words import collect_words
+from toolkit.reporting.report_data import ReportData, find_runs, gather
+from toolkit.reporting.report_tables import drift_claims, report_tables, write_tables
+from toolkit.reporting.run_sections import (
+    MANY_RUNS,
+    data_section,
+    definitions_section,
+    run_section,
+    versions_section,
+)
+from toolkit.reporting.score_figures import draw_scores
+from toolkit.reporting.study_findings import report_findings
+from toolkit.reporting.study_sections import caveats, study_sections
+from toolkit.reporting.verdict_lines import overview
 from toolkit.snapshots import files
 from toolkit.snapshots.store import Run
 
+WORDS_BYTES = 4_500_000
+"""Of the 8 MB of a page the share that words may take; figures and tables have the rest."""
 
-def write_report(runs: Sequence[Run | str | Path], out: str | Path, *, title: str | None = None) -> Path:
-    """Compare runs and write report.md, figures/ and tables/ into ``out``; the path of report.md.
+Progress = Callable[[str], None]
 
-    Runs of one model and task are compared with each other; other models and tasks get sections of their own. Other
-    files in ``out`` stay. ValueError for no runs, an unfinished one, or the same one twice.
+
+@dataclass(frozen=True)
+class Drawn:
+    """The figures of a report."""
+
+    scores: Images
+    groups: tuple[Images, ...]
+    prefixes: tuple[str, ...]
+    """What the file names of each group's figures begin with."""
+
+
+def write_report(
+    runs: Sequence[Run | str | Path],
+    out: str | Path,
+    *,
+    title: str | None = None,
+    question: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    pairs: Sequence[tuple[str, str]] | None = None,
+    margin_points: float = 1.0,
+    command: str | None = None,
+    tuning: pd.DataFrame | None = None,
+    on_progress: Progress = lambda _: None,
+) -> Path:
+    """Compare runs and write a report into ``out``; the path of its report.md, beside which index.html lies.
+
+    Runs of one model and task are compared with each other; other models and tasks get parts of their own. ``labels``
+    (run directory name to arm), ``pairs`` and ``margin_points`` are those of :func:`toolkit.compare`; ``question``
+    stands under the title; ``command`` is what makes runs and report again, if that is not ``report`` itself;
+    ``tuning`` is what a study tried and chose. What a glob brings along (an unfinished run, a folder that is none) is
+    left out, and the report says so. Other files in ``out`` stay. ValueError when no run is left, and as of
+    :func:`toolkit.compare`.
     """
-    groups = arrange(runs)
+    sources = find_runs(runs)
+    groups = arrange(sources.runs, labels)
     out = Path(out)
     _check_out(out, groups)
-    tables = [collect(group) for group in groups]
-    names = _file_names(groups)
-    drawn = [draw(each) for each in tables]
-    text = _render(tables, names, drawn, _commands(runs, groups, out, title), title)
-    (out / "tables").mkdir(parents=True, exist_ok=True)
-    for name, table in csv_tables(tables).items():
-        files.write_text(out / "tables" / f"{name}.csv", table.to_csv(index=False, lineterminator="\n"))
-    for prefix, figures in zip(names, drawn, strict=True):
-        write_images(out / "figures", figures, prefix)
-    files.write_text(out / "report.md", text)
+    on_progress("collecting evidence")
+    evidence = write_evidence(sources.runs, labels, out, pairs=pairs, margin_points=margin_points)
+    data = gather(
+        groups,
+        pairs=pairs,
+        margin_points=margin_points,
+        tuning=tuning,
+        left_out=sources.left_out,
+        joined=evidence.joined,
+        on_progress=on_progress,
+    )
+    cards = make_cards(evidence)
+    save_cards(cards, out, evidence.hashes)
+    on_progress("drawing figures")
+    drawn = _draw(data)
+    commands = _commands(runs, groups, out, title, command)
+    page = make_page(data, cards, drawn, title=title, question=question, commands=commands)
+    on_progress("writing the pages")
+    _write(out, page, data, cards, drawn)
     return out / "report.md"
+
+
+def _write(out: Path, page: Page, data: ReportData, cards: Sequence[Card], drawn: Drawn) -> None:
+    write_tables(out / "tables", report_tables(data, cards), page.title)
+    write_images(out / "figures", drawn.scores)
+    for prefix, images in zip(drawn.prefixes, drawn.groups, strict=True):
+        write_images(out / "figures", images, prefix)
+    tasks = {name for group in data.groups for name in (group.title, group.runs[0].task)}
+    files.write_text(out / "report.md", render_markdown(page, tasks))
+    files.write_text(out / "index.html", render_page(page))
 
 
 def _check_out(out: Path, groups: Sequence[Group]) -> None:
@@ -49,6 +118,11 @@ def _check_out(out: Path, groups: Sequence[Group]) -> None:
             raise ValueError(f"the report would lie inside the run {run.name}: pass another --out")
 
 
+def _draw(data: ReportData) -> Drawn:
+    scores = draw_scores(data.scores, data.comparison, data.joined)
+    return Drawn(scores, tuple(draw(tables) for tables in data.details), tuple(_file_names(data.groups)))
+
+
 def _file_names(groups: Sequence[Group]) -> list[str]:
     """What the file names of each group's figures begin with: nothing for one group, else its number and title."""
     if len(groups) == 1:
@@ -57,85 +131,67 @@ def _file_names(groups: Sequence[Group]) -> list[str]:
     return [f"{i}-{slug}_" for i, slug in enumerate(slugs, start=1)]
 
 
-def csv_tables(tables: Sequence[GroupTables]) -> dict[str, pd.DataFrame]:
-    """File name to table, all groups together."""
-    parts = {
-        "drift": [each.drift for each in tables],
-        "scores": [each.scores for each in tables],
-        "baselines": [each.baselines for each in tables],
-        "comparison": [each.comparison for each in tables],
-        "strata": [strata_table(each.drift) for each in tables],
-        "positions": [each.positions for each in tables],
-        "tokens": [each.tokens for each in tables],
-    }
-    return {name: _joined(frames) for name, frames in parts.items()}
-
-
-def _joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    filled = [frame for frame in frames if len(frame)]
-    return pd.concat(filled, ignore_index=True) if filled else frames[0]
-
-
-def _commands(runs: Sequence[Run | str | Path], groups: Sequence[Group], out: Path, title: str | None) -> str:
+def _commands(
+    runs: Sequence[Run | str | Path], groups: Sequence[Group], out: Path, title: str | None, command: str | None
+) -> str:
     """The commands that make the runs and the report, with no absolute path in them."""
     made = [run.config.to_command() for group in groups for run in group.runs]
+    if len(made) > MANY_RUNS:
+        made = [f"# the {len(made)} commands of the runs are in tables/runs.csv"]
+    if command is not None:
+        return command
     paths = [shown_path(run.path if isinstance(run, Run) else run) for run in runs]
+    parents = {Path(path).parent.as_posix() for path in paths}
+    if len(paths) > MANY_RUNS and len(parents) == 1:
+        paths = [f"{parents.pop()}/*"]
     words = ["python", "-m", "toolkit", "report", *paths, "--out", shown_path(out)]
     words += ["--title", title] if title is not None else []
-    return markdown.code_block([*made, markdown.shell_words(words)])
+    shown = markdown.shell_words(words).replace("'/*'", "/*")
+    return "\n".join([*made, re.sub(r"'([^' ]*/\*)'", r"\1", shown)])
 
 
-def _render(
-    tables: Sequence[GroupTables],
-    names: Sequence[str],
-    drawn: Sequence[Mapping[str, object]],
-    commands: str,
-    title: str | None,
-) -> str:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    templates = FileSystemLoader(Path(__file__).with_name("templates"))
-    # No autoescaping: it is for HTML; every text is escaped for Markdown where its cell or sentence is made.
-    environment = Environment(
-        loader=templates, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+def make_page(
+    data: ReportData,
+    cards: Sequence[Card],
+    drawn: Drawn,
+    *,
+    title: str | None = None,
+    question: str | None = None,
+    commands: str = "",
+) -> Page:
+    """All that a report says, for report.md and index.html alike."""
+    count = "One run is reported" if len(data.runs) == 1 else f"{len(data.runs)} runs are compared"
+    lead = (
+        "This report is about a model that changed in training, not about data that changed. Each run kept its "
+        "embedding parameters before training (epoch 0) and after every epoch; drift is how far they are from epoch 0. "
+        f"An arm is all runs that differ in nothing but the seed. {count} here. Everything below is computed from the "
+        "run directories alone; python -m toolkit verify recomputes every verdict."
     )
-    groups = [each.group for each in tables]
-    all_runs = [run for group in groups for run in group.runs]
-    default = "Embedding drift: " + ", ".join(group.title for group in groups)
-    return environment.get_template("report.md.j2").render(
-        title=markdown.escape(title if title is not None else default),
-        num_runs="One run is reported" if len(all_runs) == 1 else f"{len(all_runs)} runs are compared",
-        groups=[_group(each, prefix, figures) for each, prefix, figures in zip(tables, names, drawn, strict=True)],
+    return Page(
+        title=title if title is not None else "Embedding drift: " + ", ".join(group.title for group in data.groups),
+        question=question or "",
+        lead=lead,
+        findings=(*report_findings(data), *caveats(data)),
+        verdicts=overview(cards, {arm.label for tables in data.details for arm in tables.group.arms}),
+        sections=tuple(_sections(data, cards, drawn)),
+        words=collect_words(word_runs(data), budget_bytes=WORDS_BYTES),
         commands=commands,
-        runs=provenance.runs_table(groups, [name for each in tables for name in failed_runs(each)]),
-        definitions=provenance.definitions_table(),
-        hashes=provenance.hashes_table(all_runs),
-        versions=provenance.versions_table(all_runs),
     )
 
 
-def _group(tables: GroupTables, prefix: str, figures: Mapping[str, object]) -> dict[str, Any]:
-    """What the template shows of one group, every text escaped."""
-    usable = tables.comparison[tables.comparison["note"] == ""]
-    names = ("scores_over_epochs", "drift_over_epochs", "word_drift_by_exposure", "position_drift")
-    has_seeds = any(len(arm.runs) > 1 for arm in tables.group.arms)
-    words, positions, segments = (drift_sections.strata_table(tables, name) for name in TABLES)
-    return {
-        "title": markdown.escape(tables.group.title),
-        "findings": findings(tables),
-        "figures": {name: f"figures/{prefix}{name}" if name in figures else "" for name in names},
-        "seeds": ", mean ± standard deviation over seeds" if has_seeds else "",
-        "scores": score_sections.scores_table(tables),
-        "data": provenance.data_table(tables.group),
-        "ceiling": score_sections.ceiling_table(tables),
-        "comparison": score_sections.comparison_table(tables) if len(tables.comparison) else "",
-        "num_paired_seeds": usable["seed"].nunique(),
-        "caveats": score_sections.caveats(tables),
-        "drift": drift_sections.drift_table(tables),
-        "words": words,
-        "still_words": drift_sections.still_arms(tables, tables.words),
-        "positions": positions,
-        "still_positions": drift_sections.still_arms(tables, tables.positions),
-        "segments": segments,
-        "tokens": drift_sections.token_tables(tables),
-    }
+def _sections(data: ReportData, cards: Sequence[Card], drawn: Drawn) -> list[Section]:
+    claims: Mapping[str, Block] = drift_claims(cards)
+    sections = study_sections(data, drawn.scores)
+    sections += drift_topics(data.details, drawn.groups, drawn.prefixes, claims)
+    return [*sections, run_section(data), data_section(data), definitions_section(), versions_section(data)]
+
+
+def word_runs(data: ReportData) -> list[tuple[str, Run]]:
+    """The first seed of each arm in which word rows moved, with a name that tells it."""
+    chosen = []
+    for tables in data.details:
+        for arm in tables.group.arms:
+            if tables.has_moved_rows(tables.words, arm):
+                own = f"{arm.label}, seed {arm.runs[0].config.seed}"
+                chosen.append((own if len(data.details) == 1 else f"{tables.group.title}: {own}", arm.runs[0].run))
+    return chosen

@@ -1,4 +1,7 @@
-"""A group of arms in, its tables out as DataFrames: drift, scores, baselines, rows by exposure, positions, tokens."""
+"""A group of arms in, its tables out as DataFrames: drift, scores, baselines, rows by exposure, positions, tokens.
+
+Drift and scores are of every run; single rows are of the first seed of each arm, which is where a report shows them.
+"""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -7,7 +10,6 @@ import numpy as np
 import pandas as pd
 
 from toolkit.analysis.comparison.arms import Arm, Group, ReportedRun
-from toolkit.analysis.comparison.seeds import compare
 from toolkit.analysis.rows.drift import measure_drift
 from toolkit.analysis.rows.rows import measure_rows
 from toolkit.analysis.rows.strata import POSITION_STRATA, WORD_STRATA
@@ -34,11 +36,10 @@ class GroupTables:
     baselines: pd.DataFrame
     """One row per run and labelled split: examples, majority-class rate, right answers at the last epoch, is_failed."""
     words: pd.DataFrame
-    """`measure_rows` of the word rows at the last epoch; empty when the model has none."""
+    """`measure_rows` of the word rows at the last epoch, of each arm's first seed; empty when the model has none."""
     positions: pd.DataFrame
-    """`measure_rows` of the position rows at the last epoch, with `position`; empty when the model has none."""
+    """The same of the position rows, with `position`."""
     tokens: pd.DataFrame
-    comparison: pd.DataFrame
 
     def whole(self, arm: Arm, parameter: str, measure: str = "relative", statistic: str = "value") -> pd.DataFrame:
         """Lines of the whole parameter in every run and snapshot of an arm after epoch 0."""
@@ -64,16 +65,16 @@ class GroupTables:
 
 def collect(group: Group) -> GroupTables:
     """Compute every table of a group."""
-    words = _every(group, lambda run: _rows(run, "word_embeddings"))
+    firsts = [arm.runs[0] for arm in group.arms]
+    words = _every(firsts, lambda run: _rows(run, "word_embeddings"))
     return GroupTables(
         group=group,
-        drift=_every(group, lambda run: measure_drift(run.run.trajectory)),
-        scores=_every(group, lambda run: run.run.scores),
-        baselines=_every(group, baselines_of),
+        drift=_every(group.runs, lambda run: measure_drift(run.run.trajectory)),
+        scores=_every(group.runs, lambda run: run.run.scores),
+        baselines=_every(group.runs, baselines_of),
         words=words,
-        positions=_every(group, _positions),
+        positions=_every(firsts, _positions),
         tokens=top_tokens(words),
-        comparison=compare(group),
     )
 
 
@@ -82,9 +83,9 @@ def at_last_epoch(table: pd.DataFrame) -> pd.DataFrame:
     return table[table["epoch"] == table.groupby("run")["epoch"].transform("max")]
 
 
-def _every(group: Group, make: Callable[[ReportedRun], pd.DataFrame]) -> pd.DataFrame:
-    """One table of all runs of a group, each run's part led by its name, model, task, regime and seed."""
-    parts = [led(run, make(run)) for run in group.runs]
+def _every(runs: Iterable[ReportedRun], make: Callable[[ReportedRun], pd.DataFrame]) -> pd.DataFrame:
+    """One table of several runs, each run's part led by its name, model, task, regime and seed."""
+    parts = [led(run, make(run)) for run in runs]
     filled = [part for part in parts if len(part)]
     return pd.concat(filled, ignore_index=True) if filled else parts[0]
 
@@ -123,10 +124,8 @@ def _longest_length(run: ReportedRun, offset: int) -> float:
 
 def baselines_of(run: ReportedRun) -> pd.DataFrame:
     """Per labelled split: its examples, and for classes the majority rate and the right answers at the last epoch."""
-    predictions = run.run.predictions
     lines = []
-    for split, part in predictions[predictions["label"].notna()].groupby("split", sort=False):
-        last = part[part["epoch"] == part["epoch"].max()]
+    for split, last in run.answers.items():
         line = {"split": split, "num_examples": len(last), "majority_rate": np.nan, "num_right": np.nan}
         if not run.is_regression:
             majority = int(last["label"].value_counts().max())

@@ -1,0 +1,96 @@
+"""LaTeX tables compile whatever their cells hold, and say what the cells said."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.run_directories import HOSTILE
+from toolkit.reporting import latex
+from toolkit.reporting.cells import shown
+from toolkit.reporting.page.model import Column, TableBlock
+from toolkit.reporting.report import write_report
+
+SPECIAL = "\\{}&%$#_~^<>|\"'`±→Δ‖²⁰°≤≥—…é\u00d7\u2212\u03c1\u2013\u2019\u00a0\u4e2d\u202e\x00\n"
+
+
+def fragment(table: pd.DataFrame, caption: str = "A caption") -> str:
+    columns = {str(name): Column(label=str(name)) for name in table.columns}
+    return latex.table(shown(TableBlock(table=table, caption=caption, columns=columns)), "test")
+
+
+@given(st.text())
+def test_no_character_of_a_text_is_obeyed(text):
+    """After the commands that escape writes are taken out, nothing is left that TeX acts on."""
+    known = r"\\(?:text\w+\{\}|ldots\{\}|[{}&%$#_]|[`'^~\"vc]\{\w\})|\$(?:[-]|\^(?:2|0|\\circ)|\\[A-Za-z]+)\$|~"
+    rest = re.sub(known, "", latex.escape(text))
+    assert not set(rest) & set("\\{}&%$#_^~\n")
+    assert rest.isascii()
+
+
+def test_escape_keeps_what_can_be_printed():
+    assert latex.escape("50 % of R&D_1") == r"50 \% of R\&D\_1"
+    assert latex.escape("naïve café") == r"na\"{i}ve caf\'{e}"
+    assert latex.escape("中") == "U+4E2D"
+    assert latex.escape(r"\input{x}") == r"\textbackslash{}input\{x\}"
+
+
+def test_numbers_are_mathematics():
+    assert latex.cell("-1.25") == "$-1.25$"
+    assert latex.cell("30,522") == "$30{,}522$"
+    assert latex.cell("1.20e-05") == r"$1.20 \times 10^{-5}$"
+    assert latex.cell("0.875 ± 0.003") == r"0.875 $\pm$ 0.003"
+
+
+def test_a_fragment_is_a_booktabs_table_with_a_label():
+    text = fragment(pd.DataFrame({"arm": ["a&b", "c"], "score": [0.8754, 0.8]}))
+    for command in (r"\toprule", r"\midrule", r"\bottomrule", r"\caption{A caption}\label{tab:test}"):
+        assert text.count(command) == 1
+    assert r"a\&b & $0.875$ \\" in text
+    assert r"\begin{tabular}{lr}" in text
+
+
+def test_a_long_table_is_continued_and_labelled_once():
+    text = fragment(pd.DataFrame({"n": range(2 * latex.MOST_LINES + 1)}))
+    assert text.count(r"\begin{table}") == text.count(r"\end{table}") == 3
+    assert text.count(r"\label") == 1
+    assert text.count("(continued)") == 2
+    assert [int(n) for n in re.findall(r"^\$(\d+)\$ \\\\$", text, re.M)] == list(range(2 * latex.MOST_LINES + 1))
+
+
+def compile_document(folder: Path, name: str) -> subprocess.CompletedProcess[bytes]:
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", name]
+    return subprocess.run(command, cwd=folder, capture_output=True, timeout=120)
+
+
+needs_tex = pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex here (Debian: texlive-latex-base)")
+
+
+@needs_tex
+def test_every_hostile_text_compiles(tmp_path):
+    texts = [*HOSTILE, *SPECIAL, SPECIAL, r"\input{/etc/passwd}", "$x^2$", "% comment", ""]
+    table = pd.DataFrame({text or "empty": [text, "plain"] for text in dict.fromkeys(texts)})
+    for i, part in enumerate((table.iloc[:, :12], table.iloc[:, 12:24], table.iloc[:, 24:])):
+        (tmp_path / f"part{i}.tex").write_text(fragment(part, caption=SPECIAL))
+    (tmp_path / "tables.tex").write_text(latex.document(["part0", "part1", "part2"], SPECIAL))
+    done = compile_document(tmp_path, "tables.tex")
+    assert done.returncode == 0, done.stdout[-2000:].decode(errors="replace")
+    assert (tmp_path / "tables.pdf").stat().st_size > 1000
+
+
+@needs_tex
+@pytest.mark.usefixtures("undrawn")
+def test_the_tables_of_a_report_compile(study):
+    runs, labels = study(tasks=("toy", "a_b&c%"), num_seeds=2)
+    write_report(runs, "out", labels=labels, title="50 % & more_$")
+    done = compile_document(Path("out/tables"), "tables.tex")
+    assert done.returncode == 0, done.stdout[-2000:].decode(errors="replace")
+    assert b"Overfull" not in done.stdout
+    for path in Path("out/tables").glob("*.tex"):
+        if path.name != "tables.tex":
+            assert path.read_text().count(r"\begin{table}") >= 1

@@ -1,0 +1,115 @@
+"""Figures of scores show every number once, on axes that hold it, and leave out what does not apply."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from toolkit.reporting import forest_figure, score_figures
+from toolkit.reporting.forest_figure import VERDICT_STYLES
+from toolkit.reporting.panels import wrap
+from toolkit.reporting.selections import headline, largest_size
+
+
+@pytest.fixture
+def data(study, data_of):
+    return data_of(*study(tasks=("toy", "other"), num_seeds=3))
+
+
+def points_of(axes):
+    """Every point that is drawn as a mark."""
+    marks = [line for line in axes.lines if line.get_linestyle() == "None"]
+    return [(x, y) for line in marks for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True)]
+
+
+def test_the_forest_holds_every_difference_at_its_place(data):
+    figure = forest_figure.differences(data.comparison)
+    axes = [each for each in figure.axes if each.get_visible()]
+    assert len(axes) == 2  # one per pair
+    names = [label.get_text() for label in axes[0].get_yticklabels()]
+    assert names == ["toy: validation", "ood", "other: validation", "ood"]
+    for each, second in zip(axes, ("embeddings frozen", "feature extraction"), strict=True):
+        own = data.comparison[data.comparison["second"] == second]
+        assert sorted(points_of(each)) == sorted(zip(own["difference_points"], range(4), strict=True))
+        low, high = each.get_xlim()
+        assert low <= own["low_points"].min()
+        assert own["high_points"].max() <= high
+        spans = [(s[:, 0].min(), s[:, 0].max()) for c in each.collections for s in c.get_segments()]
+        for name in ("low_points", "low90_points"):
+            assert {round(value, 9) for value in own[name]} <= {round(low, 9) for low, _ in spans}
+
+
+def test_a_verdict_is_told_by_mark_and_colour():
+    styles = [(style["marker"], style["color"], style["markerfacecolor"]) for style in VERDICT_STYLES.values()]
+    assert len(set(styles)) == len(styles) == 5
+
+
+@pytest.mark.parametrize("num_seeds", [1, 2])
+def test_one_seed_is_dotted_and_named(study, data_of, num_seeds):
+    figure = forest_figure.differences(data_of(*study(num_seeds=num_seeds)).comparison)
+    named = "one seed: items only" in [text.get_text() for text in figure.legends[0].get_texts()]
+    thin = [c.get_linestyle()[0][1] for axes in figure.axes for c in axes.collections if c.get_linewidth()[0] == 0.9]
+    assert len(thin) == 4  # two pairs, two splits
+    assert [named, *(dashes is not None for dashes in thin)] == [num_seeds == 1] * 5
+
+
+def test_every_seed_is_a_dot_and_failed_ones_are_hollow(study, data_of):
+    data = data_of(*study(num_seeds=3, right={"feature extraction": 0.2}))
+    (axes,) = score_figures.scores_by_arm(data.scores).axes
+    drawn = sorted(x for x, _ in points_of(axes))
+    np.testing.assert_allclose(drawn, sorted(data.scores["value"]))
+    hollow = [line for line in axes.lines if line.get_markerfacecolor() == "white" and len(line.get_xdata())]
+    assert sum(len(line.get_xdata()) for line in hollow) == data.scores["is_failed"].sum() == 6
+
+
+def test_cost_has_a_mark_per_run_and_needs_seconds(data):
+    figure = score_figures.cost_against_score(data.scores)
+    marks = [point for axes in figure.axes for point in points_of(axes)]
+    assert len(marks) == data.scores["run"].nunique()
+    assert score_figures.cost_against_score(data.scores.assign(seconds=np.nan)) is None
+
+
+def test_drift_starts_at_zero_and_has_one_large_mark_per_task(data):
+    figure = score_figures.drift_against_gain(data.joined)
+    (axes,) = (each for each in figure.axes if each.get_visible())
+    assert axes.get_xlim()[0] == 0
+    assert len([line for line in axes.lines if line.get_markersize() == 7]) == 2
+    frozen_only = data.joined[data.joined["is_frozen"]]
+    assert score_figures.drift_against_gain(frozen_only) is None
+
+
+def test_data_efficiency_needs_two_sizes(make_run, data_of, data):
+    assert score_figures.data_efficiency(data.scores) is None
+    runs = []
+    for size in (20, 40, 80):
+        splits = {"train": {"num_examples": size}}
+        facts = {"task": {"name": "toy", "score": "accuracy", "reported_split": "validation", "splits": splits}}
+        runs += [
+            make_run(regime, seed, config={"max_train_examples": size}, facts=facts)
+            for regime in ("none", "backbone")
+            for seed in range(2)
+        ]
+    sized = data_of(runs)
+    (axes,) = score_figures.data_efficiency(sized.scores).axes
+    assert axes.get_xscale() == "log"
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["20", "40", "80"]
+    assert set(largest_size(sized.scores)["num_train_examples"]) == {80}
+    assert {arm.num_train_examples for tables in sized.details for arm in tables.group.arms} == {80}
+
+
+def test_nothing_to_draw_gives_no_figure(make_run, data_of):
+    data = data_of([make_run("backbone")])
+    assert set(score_figures.draw_scores(data.scores, data.comparison, data.joined)) == {
+        "scores_by_arm",
+        "cost_against_score",
+    }
+
+
+def test_headline_leaves_out_the_accuracy_beside_it():
+    table = pd.DataFrame({"score": ["matthews", "accuracy"], "is_headline": [True, False]})
+    assert list(headline(table)["score"]) == ["matthews"]
+
+
+def test_brackets_stay_together_in_narrow_titles():
+    assert wrap("backbone (feature extraction)", 24) == "backbone\n(feature extraction)"
+    assert wrap("short", 24) == "short"
+    assert "\\$" in wrap("cost $5", 24)

@@ -1,0 +1,254 @@
+"""What a report says of a study: the numbers of its tables, each refusal, and the same in Markdown as in HTML."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from toolkit import compare
+from toolkit.analysis.comparison.cards import make_cards
+from toolkit.analysis.comparison.evidence import write_evidence
+from toolkit.analysis.comparison.verdicts import VERDICTS
+from toolkit.reporting.cells import shown
+from toolkit.reporting.markdown_report import render_markdown
+from toolkit.reporting.page.model import FoldBlock, Page, Section, TableBlock, TextBlock, VerdictLine
+from toolkit.reporting.report import make_page, write_report
+from toolkit.reporting.report_data import find_runs, near_duplicates
+from toolkit.reporting.study_findings import pair_findings, report_findings
+from toolkit.reporting.study_sections import caveats, mcnemar_counts, shown_comparison, study_sections
+from toolkit.reporting.verdict_lines import MOST_IN_OVERVIEW, group_of, overview
+
+MINILM = "tuned on sentence pairs"
+
+
+def tables_of(blocks):
+    """Every table, also under folds."""
+    for block in blocks:
+        if isinstance(block, TableBlock):
+            yield block
+        elif isinstance(block, FoldBlock):
+            yield from tables_of(block.blocks)
+
+
+def cards_of(runs, labels=None, **options):
+    return make_cards(write_evidence(runs, labels, "evidence_of_test", **options))
+
+
+def test_the_comparison_is_that_of_compare(study, data_of):
+    runs, labels = study(num_seeds=3)
+    data = data_of(runs, labels, margin_points=2.0)
+    expected = compare(runs, labels=labels, margin_points=2.0)
+    pd.testing.assert_frame_equal(data.comparison[list(expected.columns)], expected)
+    (section,) = [each for each in study_sections(data, {}) if each.id == "comparison"]
+    cells = shown(next(tables_of(section.blocks)))
+    line = dict(zip(cells.header, cells.rows[0], strict=True))
+    first = expected.iloc[0]
+    assert line["pair"] == "full fine-tuning minus embeddings frozen"
+    assert line["difference (points)"] == f"{first['difference_points']:+.2f}"
+    assert line["95 % interval (points)"] == f"{first['low_points']:+.2f} to {first['high_points']:+.2f}"
+    assert line["verdict"] == first["verdict"]
+    names = list(cells.header)
+    assert names.index("smallest detectable gap (points)") < names.index("difference (points)")
+
+
+def test_mcnemar_is_counted_over_seeds():
+    seeds = pd.DataFrame({"group": "g", "first": "a", "second": "b", "split": "s", "mcnemar_p": [0.01, 0.2, np.nan]})
+    assert mcnemar_counts(seeds) == {("g", "a", "b", "s"): "1 of 2"}
+
+
+def test_findings_of_one_task_name_every_split_and_its_verdict(study, data_of):
+    data = data_of(*study(num_seeds=3))
+    sentences = pair_findings(data.comparison)
+    assert len(sentences) == 2
+    for line in data.comparison.to_dict("records"):
+        (sentence,) = [text for text in sentences if text.startswith(f"{line['first']} minus {line['second']},")]
+        assert f"{line['split']} {line['difference_points']:+.2f} " in sentence
+        assert f"({line['verdict']})" in sentence
+
+
+def test_findings_of_many_tasks_count_verdicts(study, data_of):
+    runs, labels = [], {}
+    for task, right in (("a", 0.75), ("b", 0.8), ("c", 0.85)):
+        more = study(tasks=(task,), num_seeds=2, right={"feature extraction": right})
+        runs, labels = [*runs, *more[0]], labels | more[1]
+    data = data_of(runs, labels)
+    text = " ".join(report_findings(data))
+    lines = data.comparison[(data.comparison["second"] == "feature extraction") & data.comparison["is_reported_split"]]
+    low, high = lines["difference_points"].min(), lines["difference_points"].max()
+    assert low < high
+    assert f"feature extraction, 3 tasks: on the reported splits {low:+.2f} to {high:+.2f} points (of 3:" in text
+    assert "None of 18 runs failed." in text
+    assert "at least 6 are needed" in text
+
+
+def test_failed_runs_are_counted_by_arm(study, data_of):
+    data = data_of(*study(tasks=("a", "b"), num_seeds=2, right={"feature extraction": 0.2}))
+    assert (
+        "4 of 12 runs failed (majority class or worse on the reported split): feature extraction 4."
+        in report_findings(data)
+    )
+
+
+def test_minilm_has_its_caveat_and_others_do_not(make_run, data_of):
+    assert MINILM in " ".join(caveats(data_of([make_run(model="minilm")])))
+    assert MINILM not in " ".join(caveats(data_of([make_run()])))
+
+
+def test_near_duplicates_are_shown_when_counted(make_run, data_of):
+    task = {"name": "toy", "score": "accuracy", "reported_split": "validation", "num_near_duplicates": {"ood": 7}}
+    data = data_of([make_run(seed=seed, facts={"task": task}) for seed in (0, 1)])
+    line = near_duplicates(data.groups).iloc[0]
+    assert (line["split"], line["num_near_duplicates"], line["num_runs"]) == ("ood", 7, 2)
+    assert near_duplicates(data_of([make_run(seed=5)]).groups).empty
+
+
+def test_regression_has_no_accuracy_words(make_run, data_of):
+    runs = [make_run(regime, seed, is_regression=True) for regime in ("none", "backbone") for seed in range(3)]
+    data = data_of(runs)
+    assert set(shown_comparison(data.comparison, data.seeds)["mcnemar"]) == {"not applicable"}
+    assert "pearson in points (3 seeds" in pair_findings(data.comparison)[0]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_tuning_is_printed_with_its_budget(study):
+    runs, labels = study(num_seeds=2)
+    tuning = pd.DataFrame(
+        [
+            {"task": "toy", "arm": arm, "setting": i, "learning_rate": rate, "score": 0.5, "is_chosen": i == 0}
+            for arm in ("full fine-tuning", "feature extraction")
+            for i, rate in enumerate((1e-5, 5e-5))
+        ]
+    )
+    text = write_report(runs, "out", labels=labels, tuning=tuning).read_text()
+    section = text.split("## Tuning")[1].split("\n## ")[0]
+    assert "the same budget (2 settings per task)" in section
+    assert section.count("| full fine-tuning |") == 2
+    assert len(pd.read_csv("out/tables/tuning.csv")) == 4
+    assert Path("out/tables/tuning.tex").exists()
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_many_runs_give_a_line_per_arm_and_a_short_text(study):
+    runs, labels = study(tasks=("a", "b", "c", "d", "e"), num_seeds=1)
+    text = write_report(runs, "out", labels=labels, command="make all").read_text()
+    assert all(run.path.name not in text for run in runs)
+    assert "```bash\nmake all\n```" in text
+    assert "Each of the 15 runs, with its command, is in tables/runs.csv." in text
+    assert set(pd.read_csv("out/tables/runs.csv")["run"]) == {run.path.name for run in runs}
+    assert len(text.splitlines()) < 400
+
+
+def test_cards_and_lines_agree(study):
+    runs, labels = study(num_seeds=3)
+    cards = cards_of(runs, labels)
+    lines = overview(cards)
+    by_claim = {card.claim: card for card in cards}
+    for line in lines:
+        if line.claim in by_claim:
+            card = by_claim[line.claim]
+            assert (line.verdict, line.low, line.high) == (card.verdict, card.interval.low, card.interval.high) or (
+                line.low != line.low
+            )
+            assert card.reason[1:] in line.detail
+    groups = [line.group for line in lines]
+    assert groups == sorted(groups, key=groups.index)  # lines of one group follow one another
+    forbidden = {card.id.partition(": ")[2] for card in cards if card.kind == "forbid"}
+    assert len(forbidden) == 1
+    assert sum("validation" in line.claim and "embeddings frozen" in line.claim for line in lines) == 1
+
+
+def test_one_line_for_associations_that_one_reason_refuses(study):
+    cards = cards_of(*study(num_seeds=2))
+    refused = [card for card in cards if card.kind == "association"]
+    assert len(refused) > 1
+    assert sum(line.group == "Across tasks" for line in overview(cards)) == len({card.reason for card in refused})
+    assert all(group_of(card) == "" for card in refused)
+
+
+def test_with_many_cards_the_overview_is_about_scores(study):
+    cards = cards_of(*study(tasks=("a", "b", "c"), num_seeds=2))
+    many = [*cards, *cards, *cards]
+    assert len(many) > MOST_IN_OVERVIEW
+    assert not any(line.group.startswith("Drift") for line in overview(many))
+
+
+def words_of(text):
+    return set(re.findall(r"[\w.]+", text))
+
+
+def test_markdown_says_what_the_page_says(study, data_of):
+    from toolkit.reporting import report
+
+    runs, labels = study(num_seeds=2)
+    data = data_of(runs, labels)
+    drawn = report.Drawn({}, ({},), ("",))
+    page = make_page(data, cards_of(runs, labels), drawn, title="T <b>", question="Q?", commands="run me")
+    text = render_markdown(page)
+    assert text.startswith("# T &#60;b&#62;\n\nQ?\n")
+    for section in page.sections:
+        assert f"## {section.title}" in text
+    found = words_of(text.replace("&#95;", "_"))
+    for sentence in page.findings:
+        assert words_of(sentence) <= found
+    for line in page.verdicts:
+        assert f"| {line.verdict} |" in text
+        assert words_of(line.claim) | words_of(line.value) | words_of(line.interval) <= found
+
+
+def test_long_tables_and_many_folds_are_cut_and_say_so():
+    table = TableBlock(table=pd.DataFrame({"n": range(100)}), caption="long")
+    folds = tuple(FoldBlock(title=f"task {i}", blocks=(table,)) for i in range(5))
+    page = Page(
+        title="t", sections=(Section(id="a", title="A", blocks=(table,)), Section(id="b", title="B", blocks=folds))
+    )
+    assert "The details of" not in render_markdown(page)  # folds of something else are no tasks
+    text = render_markdown(page, {fold.title for fold in folds})
+    assert "40 more lines are in index.html and tables/." in text
+    assert "The details of each of the 5 tasks are in index.html" in text
+    assert len(text.splitlines()) < 90
+
+
+def test_markdown_is_inert():
+    hostile = "<script>alert(1)</script> | `x` *y*"
+    line = VerdictLine(claim=hostile, verdict=VERDICTS[0], value=hostile)
+    fold = FoldBlock(title=hostile, blocks=(TextBlock(text=hostile),), is_open=True)
+    section = Section(id="a", title=hostile, lead=hostile, blocks=(fold,))
+    text = render_markdown(
+        Page(title=hostile, question=hostile, findings=(hostile,), verdicts=(line,), sections=(section,))
+    )
+    assert "<script>" not in text
+    assert "*y*" not in text
+    assert all(row.count("|") == 5 for row in text.splitlines() if row.startswith("|"))
+
+
+def test_left_out_is_only_what_cannot_be_reported_on(make_run, tmp_path):
+    run = make_run()
+    (tmp_path / "runs" / "file.txt").write_text("")
+    sources = find_runs([run, tmp_path / "runs" / "file.txt"])
+    assert [each.path for each in sources.runs] == [run.path]
+    assert sources.left_out == ("runs/file.txt is left out: it is not a run directory.",)
+
+
+def test_sizes_have_a_section_of_their_own_and_comparisons_keep_to_the_largest(make_run, data_of):
+    runs = []
+    for size in (20, 80):
+        splits = {"train": {"num_examples": size}}
+        facts = {"task": {"name": "toy", "score": "accuracy", "reported_split": "validation", "splits": splits}}
+        for regime, right in (("none", 0.9), ("backbone", 0.5 + size / 400)):
+            config = {"max_train_examples": size}
+            runs += [make_run(regime, seed, right=right, config=config, facts=facts) for seed in (0, 1)]
+    data = data_of(runs)
+    sections = {section.id: section for section in study_sections(data, {})}
+    means, gaps = (shown(table) for table in tables_of(sections["data-efficiency"].blocks))
+    assert means.header == ("arm", "20 examples", "80 examples")
+    lines = data.summary[data.summary["is_headline"] & data.summary["is_reported_split"]]
+    wanted = lines[(lines["base"] == "backbone (feature extraction)") & (lines["num_train_examples"] == 20)]
+    (row,) = (row for row in means.rows if row[0] == "backbone (feature extraction)")
+    assert row[1].startswith(f"{wanted['mean'].iloc[0]:.3f} ± ")
+    assert [row[0] for row in gaps.rows] == ["none (full fine-tuning) minus backbone (feature extraction)"]
+    compared = next(tables_of(sections["comparison"].blocks))
+    assert set(compared.table["pair"]) == {"none (full fine-tuning) minus backbone (feature extraction)"}
+    assert len(compared.table) == 2  # one line per split: the larger size only
+    assert len(data.comparison) == 4

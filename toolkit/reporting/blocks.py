@@ -1,0 +1,62 @@
+"""Rows, tables and figures in, the blocks of a report out, which report.md and index.html both show."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import pandas as pd
+
+from toolkit.reporting.columns import COLUMNS
+from toolkit.reporting.images import Images
+from toolkit.reporting.page.model import Block, Column, FigureBlock, FoldBlock, TableBlock, TextBlock
+
+NOTHING = "Not applicable: there is nothing to show."
+
+
+def rows_block(
+    header: Sequence[str], rows: Iterable[Sequence[object]], caption: str, hows: Mapping[str, str] | None = None
+) -> Block:
+    """A table of cells of any kind, two columns of which may have the same heading; a sentence without rows."""
+    lines = [list(row) for row in rows]
+    if not lines:
+        return TextBlock(text=NOTHING)
+    names = [f"column_{i}" for i in range(len(header))]
+    columns = {
+        name: Column(label=label, how=(hows or {}).get(label, "")) for name, label in zip(names, header, strict=True)
+    }
+    table = pd.DataFrame(lines, columns=names, dtype=object)
+    return TableBlock(table=table, caption=caption, columns=columns)
+
+
+def table_block(table: pd.DataFrame, names: Sequence[str], caption: str) -> Block:
+    """Some columns of a table, labelled and explained as COLUMNS has them; a sentence for an empty table."""
+    if table.empty:
+        return TextBlock(text=NOTHING)
+    shown = [name for name in names if name in table and not _is_empty_note(table, name)]
+    columns = {name: COLUMNS.get(name) or Column(label=name.replace("_", " ")) for name in shown}
+    return TableBlock(table=table[list(columns)].reset_index(drop=True), caption=caption, columns=columns)
+
+
+def _is_empty_note(table: pd.DataFrame, name: str) -> bool:
+    return name == "note" and not table[name].fillna("").astype(str).str.len().any()
+
+
+def figure_blocks(images: Images, name: str, caption: str, alt: str, prefix: str = "") -> tuple[Block, ...]:
+    """A figure, if it was drawn."""
+    if name not in images:
+        return ()
+    return (FigureBlock(name=prefix + name, svg=images[name]["svg"], caption=caption, alt=alt),)
+
+
+def folds(titles: Sequence[str], bodies: Sequence[Sequence[Block]], *, open_first: bool = True) -> tuple[Block, ...]:
+    """The blocks of each group under its title; without titles where there is one group only."""
+    if len(bodies) == 1:
+        return tuple(bodies[0])
+    return tuple(
+        FoldBlock(title=title, blocks=tuple(blocks), is_open=open_first and not i)
+        for i, (title, blocks) in enumerate(zip(titles, bodies, strict=True))
+    )
+
+
+def varying(table: pd.DataFrame) -> pd.DataFrame:
+    """Without the number of training examples where all lines have the same."""
+    name = "num_train_examples"
+    return table.drop(columns=name) if table[name].nunique(dropna=False) <= 1 else table

@@ -1,0 +1,138 @@
+"""Names of columns in, how a report shows and explains them out: what each number is and how it was computed."""
+
+from collections.abc import Mapping
+
+from toolkit.reporting.page.model import Column
+
+COLUMNS: Mapping[str, Column] = {
+    "group": Column(label="model and task"),
+    "task": Column(label="task"),
+    "split": Column(label="split", how="The part of the data that was scored. The reported split comes first."),
+    "arm": Column(label="arm", how="Runs of one model and task that differ in their seed only."),
+    "base": Column(label="arm", how="Runs of one model and task that differ in their seed only."),
+    "pair": Column(label="pair", how="The first arm minus the second, on the same items, paired by seed."),
+    "score": Column(label="score", how="What is compared; accuracies and coefficients are fractions of 1."),
+    "num_seeds": Column(label="seeds", how="Runs that differ in nothing but the seed."),
+    "num_failed": Column(
+        label="failed",
+        how="Runs whose accuracy on the reported split is the majority class's or less. They are included in the "
+        "first columns and left out of those that say so.",
+    ),
+    "seed": Column(label="seed"),
+    "first_score": Column(label="first", how="Score of the first arm's run."),
+    "second_score": Column(label="second", how="Score of the second arm's run."),
+    "num_only_first_right": Column(label="only first right", how="Items that only the first arm's run gets right."),
+    "num_only_second_right": Column(label="only second right", how="Items that only the second arm's run gets right."),
+    "mcnemar_p": Column(
+        label="exact McNemar p",
+        how="Two-sided binomial test: do items that only one run gets right fall evenly to both sides?",
+    ),
+    "num_items": Column(label="items", how="Examples of the split that both arms answered."),
+    "num_train_examples": Column(label="training examples"),
+    "majority_rate": Column(
+        label="majority class", how="Accuracy of always giving the most frequent label of the split."
+    ),
+    "mean": Column(label="mean", how="Mean over all seeds at the last epoch."),
+    "sd": Column(label="sd", how="Sample standard deviation over seeds (divided by seeds less one).", digits=2),
+    "median": Column(label="median", how="Median over all seeds."),
+    "min": Column(label="least", how="The least of all seeds."),
+    "max": Column(label="greatest", how="The greatest of all seeds."),
+    "mean_not_failed": Column(label="mean, not failed", how="Mean over the seeds that did not fail."),
+    "sd_not_failed": Column(
+        label="sd, not failed", how="Standard deviation over the seeds that did not fail.", digits=2
+    ),
+    "first_mean": Column(label="first", how="Mean score of the first arm over its paired seeds."),
+    "second_mean": Column(label="second", how="Mean score of the second arm over its paired seeds."),
+    "difference_points": Column(label="difference", unit="points", how="First minus second, hundredths of the score."),
+    "difference": Column(
+        label="difference",
+        unit="points",
+        how="First minus second in hundredths of the score: the mean over seeds and items of the paired difference.",
+    ),
+    "interval": Column(
+        label="95 % interval",
+        unit="points",
+        how="Two-way interval of a paired mean difference over seeds and items: Student's t with the variance of both "
+        "and Satterthwaite's degrees of freedom, not below seeds less one. For a score that is no mean over items: "
+        "Student's t over the seeds. For one seed: items only.",
+    ),
+    "interval90": Column(
+        label="90 % interval",
+        unit="points",
+        how="The same at 90 %: it lies within the margin exactly when both one-sided tests reject at 5 %.",
+    ),
+    "bootstrap_interval": Column(
+        label="bootstrap interval",
+        unit="points",
+        how="Hierarchical percentile bootstrap: seeds drawn with replacement, then items, both arms together. "
+        "Secondary: it covers too little with few seeds.",
+    ),
+    "detectable_gap_points": Column(
+        label="smallest detectable gap",
+        unit="points",
+        how="The true difference that this many seeds and items would find with probability .8 at level .05.",
+    ),
+    "noise_floor_points": Column(
+        label="noise floor",
+        unit="points",
+        how="Mean absolute difference between two seeds of one arm: what chance alone does.",
+    ),
+    "p": Column(label="p", how="Two-sided p of the two-way t test that the difference is 0."),
+    "q": Column(
+        label="q",
+        how="Benjamini and Hochberg's false discovery rate over the p values of all comparisons of this report.",
+    ),
+    "sign_flip_p": Column(
+        label="sign-flip p",
+        how="Share of all ways to flip the signs of the seeds' differences that are as far from 0: exact up to 16 "
+        "seeds.",
+    ),
+    "smallest_p": Column(
+        label="smallest possible",
+        how="The least p that sign flips can reach with this many seeds: 2 / 2^seeds. Above .05 the test cannot "
+        "reject.",
+    ),
+    "mcnemar": Column(
+        label="McNemar p < .05",
+        how="Seeds whose exact McNemar test rejects: do the items that only one of the two models gets right fall "
+        "evenly to both sides? It covers the items of one seed and not other seeds.",
+    ),
+    "tost_p": Column(label="equivalence p", how="The greater p of the two one-sided tests against the margin."),
+    "margin_points": Column(label="margin", unit="points", how="Differences inside ± this are called equivalent."),
+    "verdict": Column(
+        label="verdict",
+        how="The first that holds of: not identifiable; equivalent (90 % interval inside the margin); supported "
+        "(interval excludes 0); under-powered (smallest detectable gap above the margin); not supported.",
+    ),
+    "note": Column(label="note"),
+    "num_trainable": Column(label="trainable parameters", how="Parameters that the optimizer may change."),
+    "num_trainable_ratio": Column(label="of full", how="Share of full fine-tuning's trainable parameters.", digits=2),
+    "seconds": Column(
+        label="seconds", how="Training, making features and the head's stage, mean over seeds; without evaluation."
+    ),
+    "seconds_ratio": Column(label="time of full", how="Share of full fine-tuning's seconds.", digits=2),
+    "peak_memory_mib": Column(label="peak memory", unit="MiB", how="Greatest memory of the process, mean over seeds."),
+    "examples_per_second": Column(label="examples per second", how="Training examples per second of training."),
+    "score_mean": Column(label="mean score", how="Mean over seeds on the reported split at the last epoch."),
+    "parameter": Column(label="parameter"),
+    "relative_drift": Column(
+        label="relative drift", how="‖Δ‖ / ‖E⁰‖ of the whole parameter at the last epoch.", digits=3
+    ),
+    "gain_points": Column(
+        label="score minus frozen",
+        unit="points",
+        how="Score of the run minus that of the run of the same seed with its embeddings frozen: what the drift "
+        "bought.",
+    ),
+    "num_near_duplicates": Column(
+        label="near-duplicates",
+        how="Training examples that nearly repeat an item of the split: Jaccard similarity of word pairs, .8 or more.",
+    ),
+    "is_removed": Column(label="removed"),
+    "num_runs": Column(label="runs"),
+    "setting": Column(label="setting", how="Place in the grid; every arm tries as many settings."),
+    "is_chosen": Column(label="chosen"),
+    "spearman": Column(label="Spearman correlation", how="Over tasks, one point each: the mean over seeds."),
+    "num_tasks": Column(label="tasks"),
+}
+"""Tables of a report use these wherever they have a column of the name."""

@@ -1,0 +1,121 @@
+"""A page in, the same as Markdown out: what index.html shows, in the order in which it shows it."""
+
+from collections.abc import Collection, Sequence
+
+from toolkit.analysis.comparison.verdicts import VERDICTS
+from toolkit.reporting import markdown
+from toolkit.reporting.cells import shown
+from toolkit.reporting.page.model import (
+    Block,
+    FigureBlock,
+    FoldBlock,
+    NoteBlock,
+    Page,
+    Section,
+    TableBlock,
+    TextBlock,
+    VerdictLine,
+)
+
+MOST_VERDICTS = 40
+MOST_LINES = 60
+"""Lines of a table that the text shows; the whole of it is in tables/."""
+MOST_FOLDED = 24
+"""Lines of a table under a closed fold that the text shows."""
+MOST_FOLDS = 2
+"""Tasks whose details stand in the text; of more than these they are in index.html and tables/."""
+
+
+def render_markdown(page: Page, tasks: Collection[str] = ()) -> str:
+    """The text of report.md. Every text is escaped; long tables are cut, and say where the rest is.
+
+    ``tasks``: titles of the folds that hold one task each; a section with many of them is shortened.
+    """
+    parts = [f"# {markdown.escape(page.title)}", *_texts(page.question), *_texts(page.lead)]
+    if page.verdicts:
+        parts += ["## Verdicts", _verdicts(page.verdicts)]
+    findings = [f"{i}. {markdown.escape(text)}" for i, text in enumerate(page.findings, start=1)]
+    parts += ["## Main findings", "\n".join(findings)] if findings else []
+    parts += ["## How to make this again", page.commands and _code(page.commands)]
+    parts += [
+        "Paths are relative to the directory in which the report was made; files from elsewhere are given by name only."
+    ]
+    for section in page.sections:
+        parts += _section(section, tasks)
+    parts += _texts(page.footer)
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _code(text: str) -> str:
+    return markdown.code_block(text.splitlines())
+
+
+def _texts(text: str) -> list[str]:
+    """Paragraphs, each escaped as a whole."""
+    return [markdown.escape(" ".join(part.split())) for part in text.split("\n\n") if part.strip()]
+
+
+def _section(section: Section, tasks: Collection[str]) -> list[str]:
+    parts = [f"## {markdown.escape(section.title)}", *_texts(section.lead)]
+    folds = [block for block in section.blocks if isinstance(block, FoldBlock) and block.title in tasks]
+    if len(folds) > MOST_FOLDS:
+        return parts + _shortened(section, folds)
+    return parts + [text for block in section.blocks for text in _block(block, 3)]
+
+
+def _shortened(section: Section, folds: Sequence[FoldBlock]) -> list[str]:
+    """A section with many tasks: of each its first table, all in one where they are alike; the rest is elsewhere."""
+    parts = [text for block in section.blocks if all(block is not fold for fold in folds) for text in _block(block, 3)]
+    tables = [next((b for b in fold.blocks if isinstance(b, TableBlock)), None) for fold in folds]
+    found = [(fold.title, shown(table)) for fold, table in zip(folds, tables, strict=True) if table is not None]
+    num_lines = sum(len(cells.rows) for _, cells in found)
+    if found and num_lines <= MOST_LINES and len({cells.header for _, cells in found}) == 1:
+        rows = [(title, *row) for title, cells in found for row in cells.rows]
+        parts.append(markdown.table(["model and task", *found[0][1].header], rows))
+    elif all(len(cells.rows) <= 10 for _, cells in found):
+        for title, cells in found:
+            parts += [f"### {markdown.escape(title)}", markdown.table(cells.header, cells.rows)]
+    return [*parts, f"The details of each of the {len(folds)} tasks are in index.html, and their tables in tables/."]
+
+
+def _block(block: Block, level: int) -> list[str]:
+    if isinstance(block, TextBlock):
+        return _texts(block.text)
+    if isinstance(block, NoteBlock):
+        return [f"> {text}" for text in _texts(block.text)]
+    if isinstance(block, FigureBlock):
+        place = f"figures/{block.name}"
+        links = f"([SVG]({place}.svg), [PDF]({place}.pdf))"
+        return [f"![{markdown.escape(block.alt)}]({place}.png)", f"*{markdown.escape(block.caption)}* {links}"]
+    if isinstance(block, TableBlock):
+        return _table(block)
+    lines = max((len(inner.table) for inner in block.blocks if isinstance(inner, TableBlock)), default=0)
+    if not block.is_open and lines > MOST_FOLDED:
+        return [f"{markdown.escape(block.title)} ({lines} lines): in index.html and tables/."]
+    heading = f"{'#' * min(level, 6)} {markdown.escape(block.title)}"
+    return [heading, *(text for inner in block.blocks for text in _block(inner, level + 1))]
+
+
+def _table(block: TableBlock) -> list[str]:
+    cells = shown(block)
+    rows = cells.rows[:MOST_LINES]
+    text = [markdown.table(cells.header, rows)]
+    if len(rows) < len(cells.rows):
+        text.append(f"{len(cells.rows) - len(rows):,} more lines are in index.html and tables/.")
+    return text
+
+
+def _verdicts(lines: Sequence[VerdictLine]) -> str:
+    counts = [f"{count} {name}" for name in VERDICTS if (count := sum(line.verdict == name for line in lines))]
+    rows = [[line.claim, line.value, line.interval, line.verdict] for line in lines[:MOST_VERDICTS]]
+    table = markdown.table(["claim", "value", "interval", "verdict"], rows)
+    rest = (
+        f"\n\n{len(lines) - MOST_VERDICTS} more are in index.html and tables/verdicts.csv."
+        if len(lines) > MOST_VERDICTS
+        else ""
+    )
+    order = " → ".join(VERDICTS)
+    return (
+        f"{len(lines)} claims: {', '.join(counts)}. The first rule that holds is the verdict, in this order: "
+        f"{order}.\n\n{table}{rest}"
+    )

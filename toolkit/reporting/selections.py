@@ -1,0 +1,28 @@
+"""Tables of all groups in, the lines that a figure or a sentence is about out, and the names of tasks and arms."""
+
+import pandas as pd
+
+
+def headline(comparison: pd.DataFrame) -> pd.DataFrame:
+    """The lines of a comparison that are about the headline score: accuracy may stand beside another one."""
+    return comparison[comparison["is_headline"].astype(bool)]
+
+
+def largest_size(table: pd.DataFrame) -> pd.DataFrame:
+    """The lines of the most training examples of each group, where its runs differ in it."""
+    sizes = pd.to_numeric(table["num_train_examples"]).astype(float)
+    greatest = sizes.groupby(table["group"], sort=False).transform("max")
+    # Near-duplicates are removed per seed, so that arms of one size may differ by a few examples.
+    return table[sizes.isna() | (sizes > 0.9 * greatest)]
+
+
+def task_names(table: pd.DataFrame) -> pd.Series:
+    """What to call the task of each line: with the model where there are several."""
+    names = table["group"].astype(str)
+    if table["model"].nunique() != 1:
+        return names
+    return names.str.removeprefix(f"{table['model'].iloc[0]} on ")
+
+
+def arm_names(table: pd.DataFrame) -> list[str]:
+    return [str(arm) for arm in dict.fromkeys(table["base"])]

@@ -1,0 +1,165 @@
+"""The numbers of a report in, its sections on what scores cost out: cost, sizes, drift joined with score, tuning."""
+
+import pandas as pd
+
+from toolkit.reporting.blocks import figure_blocks, folds, rows_block, table_block, varying
+from toolkit.reporting.cells import interval, mean_text, points
+from toolkit.reporting.images import Images
+from toolkit.reporting.markdown import NOT_APPLICABLE, listing, mean_and_sd
+from toolkit.reporting.page.model import Block, NoteBlock, Section, TextBlock
+from toolkit.reporting.report_data import ReportData
+from toolkit.reporting.selections import largest_size
+
+COST = (
+    "base",
+    "num_train_examples",
+    "score",
+    "score_mean",
+    "num_trainable",
+    "num_trainable_ratio",
+    "seconds",
+    "seconds_ratio",
+    "peak_memory_mib",
+    "examples_per_second",
+)
+
+
+def cost_section(data: ReportData, images: Images) -> Section | None:
+    """What each arm cost beside what it scored."""
+    if data.cost.empty:
+        return None
+    caption = "Score on the reported split against the seconds that each run took; one mark per run."
+    figure = figure_blocks(images, "cost_against_score", caption, "Cost against score")
+    cost = data.cost.assign(num_trainable=data.cost["num_trainable"].round().astype("Int64"))
+    bodies = [
+        [table_block(varying(cost[cost["group"] == group.title]), COST, f"Cost of {group.title}, means over seeds")]
+        for group in data.groups
+    ]
+    notes = [str(note) for note in dict.fromkeys(data.cost["note"]) if note]
+    more = (NoteBlock(text=f"{listing(notes).capitalize()}."),) if notes else ()
+    lead = (
+        "Seconds add up training, making features and the head's stage. Memory is the greatest of the process: runs "
+        "that one process made share it."
+    )
+    blocks = (*figure, *folds([group.title for group in data.groups], bodies), *more)
+    return Section(id="cost", title="Cost beside score", lead=lead, blocks=blocks)
+
+
+def efficiency_section(data: ReportData, images: Images) -> Section | None:
+    """Score on the reported split against the number of training examples, where there are several."""
+    table = data.efficiency
+    if table.empty:
+        return None
+    table = table[table["is_reported_split"].astype(bool)]
+    titles = [group.title for group in data.groups if group.title in set(table["group"])]
+    bodies = [
+        [_by_size(table[table["group"] == title], title), _gaps_by_size(table[table["group"] == title], title)]
+        for title in titles
+    ]
+    caption = "Score on the reported split against training examples; bars span the seeds."
+    figure = figure_blocks(images, "data_efficiency", caption, "Score against number of training examples")
+    lead = (
+        "Each size is a draw of its own for every seed; arms of one size and seed see the same examples. The other "
+        "splits are in tables/efficiency."
+    )
+    return Section(id="data-efficiency", title="Data efficiency", lead=lead, blocks=(*figure, *folds(titles, bodies)))
+
+
+def _by_size(table: pd.DataFrame, title: str) -> Block:
+    """One line per arm, one column per size: mean and standard deviation over seeds."""
+    points = table.drop_duplicates(["base", "num_train_examples"])
+    texts = [mean_text(line["mean"], line["sd"]) for line in points.to_dict("records")]
+    return _sizes_block(points.assign(text=texts), "base", f"{points['score'].iloc[0]} of {title} by training examples")
+
+
+def _gaps_by_size(table: pd.DataFrame, title: str) -> Block:
+    """One line per pair, one column per size: the difference in points and its interval."""
+    gaps = table[table["against"].astype(str).str.len() > 0]
+    if gaps.empty:
+        return TextBlock(text="No arm is set against another.")
+    texts = [
+        f"{points(line['difference_points'])} ({interval(line['low_points'], line['high_points'])})"
+        for line in gaps.to_dict("records")
+    ]
+    bases = dict(zip(table["arm"], table["base"], strict=True))
+    pairs = [f"{bases.get(one, one)} minus {two}" for one, two in zip(gaps["against"], gaps["base"], strict=True)]
+    return _sizes_block(gaps.assign(text=texts, pair=pairs), "pair", f"Differences in points on {title}, 95 % interval")
+
+
+def _sizes_block(table: pd.DataFrame, lines: str, caption: str) -> Block:
+    sizes = sorted(table["num_train_examples"].dropna().unique())
+    rows = []
+    for name, own in table.groupby(lines, sort=False):
+        texts = dict(zip(own["num_train_examples"], own["text"], strict=True))
+        rows.append([name, *(texts.get(size, NOT_APPLICABLE) for size in sizes)])
+    header = ["arm" if lines == "base" else lines, *(f"{int(size):,} examples" for size in sizes)]
+    return rows_block(header, rows, caption)
+
+
+def drift_and_score_section(data: ReportData, images: Images) -> Section | None:
+    """How far the embeddings moved beside what forbidding it cost."""
+    table = data.joined[~data.joined["is_frozen"].astype(bool)] if len(data.joined) else data.joined
+    table = largest_size(table)
+    if table.empty:
+        return None
+    joined = _drift_beside_score(table)
+    caption = (
+        "Relative drift of the word embeddings against the score minus that of the run of the same seed with its "
+        "embeddings frozen; small marks are runs, large ones the mean of a task."
+    )
+    figure = figure_blocks(images, "drift_against_gain", caption, "Drift against what forbidding it cost")
+    lead = "The unit of any statement across tasks is a task, never an epoch or a seed: these are not independent."
+    blocks = (*figure, joined, association_block(data.association))
+    return Section(id="drift-and-score", title="Drift and score", lead=lead, blocks=blocks)
+
+
+def _drift_beside_score(table: pd.DataFrame) -> Block:
+    """One line per task and arm: relative drift of each parameter, and what forbidding all of it cost."""
+    parameters = list(dict.fromkeys(table["parameter"]))
+    rows = []
+    for (group, arm), own in table.groupby(["group", "arm"], sort=False):
+        runs = own.drop_duplicates("run")
+        gain = runs["gain_points"].dropna()
+        parts = {str(name): 100 * lines["relative"] for name, lines in own.groupby("parameter", sort=False)}
+        cells = [mean_and_sd(parts[name]) if name in parts else NOT_APPLICABLE for name in parameters]
+        rows.append([group, arm, len(runs), mean_and_sd(gain) if len(gain) else NOT_APPLICABLE, *cells])
+    gained = "score minus frozen (points)"
+    header = ["model and task", "arm", "runs", gained, *(f"{name} (%)" for name in parameters)]
+    drift = "‖Δ‖ / ‖E⁰‖ of the whole parameter at the last epoch, mean ± sd over seeds."
+    hows = {f"{name} (%)": drift for name in parameters}
+    hows[gained] = "Score minus that of the run of the same seed with its embeddings frozen: what the drift bought."
+    return rows_block(header, rows, "Relative drift of each parameter, and what forbidding all of it cost", hows)
+
+
+def association_block(table: pd.DataFrame) -> Block:
+    """Rank correlation over tasks, or why there is none."""
+    if table.empty:
+        return TextBlock(text="Not applicable: no arm trained its embeddings beside one that froze them.")
+    if table["spearman"].isna().all():
+        reasons = list(dict.fromkeys(str(note) for note in table["note"]))
+        return TextBlock(text=f"Does drift predict gain across tasks? {listing(reasons).capitalize()}.")
+    names = ["model", "base", "parameter", "num_tasks", "num_runs", "spearman", "p", "q", "note"]
+    return table_block(table, names, "Rank correlation of drift with gain, one point per task")
+
+
+def tuning_section(data: ReportData) -> Section | None:
+    """What was tried for each arm, on which split it was chosen, and what was chosen."""
+    if data.tuning is None:
+        return None
+    table = data.tuning
+    if table.empty:
+        return Section(
+            id="tuning", title="Tuning", lead="Nothing was tuned: every arm was run with the settings given."
+        )
+    counts = table.groupby([c for c in ("task", "arm") if c in table], sort=False).size()
+    budget = f"{int(counts.min())}" if counts.min() == counts.max() else f"{int(counts.min())} to {int(counts.max())}"
+    lead = (
+        f"Every arm had the same budget ({budget} settings per task), chosen by the score on the split `selection`, "
+        "which was held out of the training data. The reported split was never looked at."
+    )
+    tasks = [str(task) for task in dict.fromkeys(table["task"])] if "task" in table else []
+    bodies = [
+        [table_block(table[table["task"] == task], list(table.columns), f"Settings tried on {task}")] for task in tasks
+    ]
+    blocks = folds(tasks, bodies) if tasks else (table_block(table, list(table.columns), "Settings tried"),)
+    return Section(id="tuning", title="Tuning", lead=lead, blocks=blocks)
