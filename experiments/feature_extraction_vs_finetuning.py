@@ -76,10 +76,11 @@ STUDY = Study(
         ),
         "random init": ({"learning_rate": 5e-5}, {"learning_rate": 1.5e-4}, {"learning_rate": 5e-4}),
     },
+    margin_points=1.5,
     comparisons=[
-        Comparison("full fine-tuning", "feature extraction", margin_points=1.5),
-        Comparison("full fine-tuning", "embeddings frozen", margin_points=1.5),
-        Comparison("full fine-tuning", "LP-FT", margin_points=1.5),
-        Comparison("full fine-tuning", "random init", margin_points=1.5),
+        Comparison("full fine-tuning", "feature extraction"),
+        Comparison("full fine-tuning", "embeddings frozen"),
+        Comparison("full fine-tuning", "LP-FT"),
+        Comparison("full fine-tuning", "random init"),
     ],
 )

@@ -24,8 +24,9 @@ STUDY = Study(
     tasks={"polarity": {"task": "polarity"}, "order": {"task": "order"}},
     common={"max_train_examples": 400, "epochs": 2},
     seeds=range(3),
+    margin_points=2.0,
     comparisons=[
-        Comparison("full fine-tuning", "embeddings frozen", margin_points=2.0),
-        Comparison("full fine-tuning", "feature extraction", margin_points=2.0),
+        Comparison("full fine-tuning", "embeddings frozen"),
+        Comparison("full fine-tuning", "feature extraction"),
     ],
 )

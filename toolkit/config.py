@@ -19,6 +19,9 @@ NOT_IN_DIGEST = ("output_dir", "overwrite", "log_with", "save_model")
 ADDED = ("head_epochs", "selection_fraction", "remove_near_duplicates")
 """Fields that came after format 1: at their defaults they stay out of the digest, so that older runs keep names."""
 
+KEEP_THREADS = "EMBEDDING_DRIFT_KEEP_THREADS"
+"""Environment variable: a study has shared the cores out among its runs, and no run takes more."""
+
 DATA_FILES = ("train_file", "validation_file", "test_file")
 """Fields that name files: the digest takes the files' sha256 in their place."""
 

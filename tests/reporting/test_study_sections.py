@@ -65,7 +65,7 @@ def test_findings_of_one_task_name_every_split_and_its_verdict(study, data_of):
     for line in data.comparison.to_dict("records"):
         (sentence,) = [text for text in sentences if text.startswith(f"{line['first']} minus {line['second']},")]
         assert f"{line['split']} {line['difference_points']:+.2f} " in sentence
-        assert f"({line['verdict']})" in sentence
+        assert f"], {line['verdict']}" in sentence
 
 
 def test_findings_of_many_tasks_count_verdicts(study, data_of):

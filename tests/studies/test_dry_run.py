@@ -15,7 +15,7 @@ from toolkit.studies.dry_run import DISCORDANCES, SEED_SD, dry_run, plan_study, 
 from toolkit.studies.plan import plan_runs
 from toolkit.studies.rates import Rates
 from toolkit.studies.runner import run_study
-from toolkit.studies.study import Comparison, Study
+from toolkit.studies.study import Study
 
 
 @pytest.fixture(autouse=True)
@@ -96,9 +96,6 @@ def test_the_plan_after_tuning_is_what_is_then_run(tiny_config: RunConfig, tmp_p
 
 
 def test_a_mistake_shows_before_anything_is_timed(tiny_config: RunConfig, tmp_path: Path) -> None:
-    study = make_study(tiny_config, comparisons=[Comparison("full", "features"), Comparison("features", "full", 2.0)])
-    with pytest.raises(ValueError, match="share one margin_points"):
-        shown(study, tmp_path)
     long = make_study(replace(tiny_config, max_length=4000))
     with pytest.raises(ValueError, match=r"--max-length 4000 is more than the 48 positions"):
         shown(long, tmp_path)

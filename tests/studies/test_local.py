@@ -182,6 +182,13 @@ while not os.path.exists(folder + "/child") or not open(folder + "/child").read(
     time.sleep(0.02)
 """
 
+NOTHING_IGNORED = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+"""
+"""The tests may themselves run in the background or under nohup, and ignored signals are inherited."""
+
 PARENT = """
 import sys
 from pathlib import Path
@@ -198,7 +205,7 @@ except KeyboardInterrupt:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_no_command_outlives_the_executor(tmp_path: Path, number: signal.Signals) -> None:
-    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path)])
+    parent = subprocess.Popen([sys.executable, "-c", NOTHING_IGNORED + PARENT, str(tmp_path)])
     children = [tmp_path / name / "child" for name in ("a", "b")]
     wait_until(lambda: all(path.exists() and path.read_text().endswith("\n") for path in children))
     pids = [int(path.read_text()) for path in children] + [

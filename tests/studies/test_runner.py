@@ -16,8 +16,7 @@ from toolkit.config import RunConfig
 from toolkit.studies.executors import Job
 from toolkit.studies.jobs import launch_command
 from toolkit.studies.plan import PlannedRun, plan_runs
-from toolkit.studies.runner import run_study, shared_margin, study_command
-from toolkit.studies.study import Comparison
+from toolkit.studies.runner import run_study, study_command
 
 
 @pytest.fixture
@@ -118,14 +117,6 @@ def test_a_failed_run_is_named_and_the_others_are_kept(
     executor.before = lambda job: None
     assert run_study(study, **options)  # type: ignore[arg-type]
     assert executor.started[4:] == [executor.started[1]]
-
-
-def test_comparisons_with_two_margins_are_refused_before_anything_runs(tiny_config: RunConfig, tmp_path: Path) -> None:
-    study = make_study(tiny_config, comparisons=[Comparison("full", "features"), Comparison("features", "full", 2.0)])
-    with pytest.raises(ValueError, match=r"share one margin_points; got \[1\.0, 2\.0\]"):
-        run_study(study, out=tmp_path / "r", output_dir=tmp_path / "runs")
-    assert not list(tmp_path.iterdir())
-    assert shared_margin(make_study(tiny_config, comparisons=[])) == 1.0
 
 
 def test_jobs_are_launched_by_accelerate_with_the_resolved_config(tiny_config: RunConfig, tmp_path: Path) -> None:

@@ -95,6 +95,11 @@ def test_a_killed_task_is_submitted_again(tmp_path: Path, retries: int, end: lis
     assert num_started(job) == 1 + retries
 
 
+NOTHING_IGNORED = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what submitit's local executor cancels with
+"""
+
 PARENT = """
 import sys
 from pathlib import Path
@@ -109,12 +114,12 @@ except KeyboardInterrupt:
 
 
 def test_an_interruption_cancels_the_jobs(tmp_path: Path) -> None:
-    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path)])
+    parent = subprocess.Popen([sys.executable, "-c", NOTHING_IGNORED + PARENT, str(tmp_path)])
     path = tmp_path / "a" / "started"
     wait_until(lambda: path.exists() and path.read_text().endswith("\n"))
     parent.send_signal(signal.SIGTERM)
     assert parent.wait(30) == 130
-    assert not is_alive(int(path.read_text()))
+    wait_until(lambda: not is_alive(int(path.read_text())), 10)
 
 
 def test_jobs_that_outlive_a_killed_study_are_waited_for(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_sizes_multiply_the_final_runs() -> None:
         ({"grid": {"full": GRID["full"]}}, "equal budgets.*features: 0"),
         ({"grid": {**GRID, "ful": ()}}, "unknown arm 'ful'.*full"),
         ({"comparisons": [Comparison("full", "feature")]}, "unknown arm 'feature'.*features"),
-        ({"comparisons": [Comparison("full", "features", 0.0)]}, "margin_points must be above 0"),
+        ({"margin_points": 0.0}, "margin_points must be above 0"),
         ({"arms": {**ARMS, "full": {"freez": "none"}}}, "unknown field 'freez'.*freeze"),
         ({"common": {"seed": 1}}, "seed is set by the study itself"),
         ({"common": {"max_train_examples": 9}, "sizes": (5,)}, "max_train_examples is set by the study"),

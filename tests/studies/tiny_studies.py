@@ -22,7 +22,8 @@ def make_study(config: RunConfig, **changes: Any) -> Study:
         "arms": {name: ARMS[name] for name in ("full", "features")},
         "tasks": {"toy": {}},
         "seeds": range(2),
-        "comparisons": [Comparison("full", "features", margin_points=2.0)],
+        "comparisons": [Comparison("full", "features")],
+        "margin_points": 2.0,
         "common": {**given, "epochs": 1},
     }
     return Study(**{**values, **changes})

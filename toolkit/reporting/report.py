@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
@@ -36,8 +36,9 @@ from toolkit.reporting.verdict_lines import overview
 from toolkit.snapshots import files
 from toolkit.snapshots.store import Run
 
-WORDS_BYTES = 4_500_000
-"""Of the 8 MB of a page the share that words may take; figures and tables have the rest."""
+PAGE_BYTES = 7_500_000
+"""What index.html may take: words get what figures and tables leave."""
+LEAST_WORDS_BYTES = 500_000
 
 Progress = Callable[[str], None]
 
@@ -167,16 +168,18 @@ def make_page(
         f"An arm is all runs that differ in nothing but the seed. {count} here. Everything below is computed from the "
         "run directories alone; python -m toolkit verify recomputes every verdict."
     )
-    return Page(
+    page = Page(
         title=title if title is not None else "Embedding drift: " + ", ".join(group.title for group in data.groups),
         question=question or "",
         lead=lead,
         findings=(*report_findings(data), *caveats(data)),
         verdicts=overview(cards, {arm.label for tables in data.details for arm in tables.group.arms}),
         sections=tuple(_sections(data, cards, drawn)),
-        words=collect_words(word_runs(data), budget_bytes=WORDS_BYTES),
+        words_after="word-rows",
         commands=commands,
     )
+    left = max(PAGE_BYTES - len(render_page(page).encode()), LEAST_WORDS_BYTES)
+    return replace(page, words=collect_words(word_runs(data), budget_bytes=left))
 
 
 def _sections(data: ReportData, cards: Sequence[Card], drawn: Drawn) -> list[Section]:

@@ -38,7 +38,7 @@ def _one_task(first: str, second: str, table: pd.DataFrame) -> str:
     seeds = int(table["num_seeds"].iloc[0])
     parts = [
         f"{line['split']} {line['difference_points']:+.2f} "
-        f"{interval(line['low_points'], line['high_points'])} ({line['verdict']})"
+        f"[{interval(line['low_points'], line['high_points'])}], {line['verdict']}"
         for line in table.head(MOST_SPLITS).to_dict("records")
     ]
     scope = (

@@ -78,6 +78,7 @@ def line_of(card: Card) -> VerdictLine:
         low=span.low,
         high=span.high,
         margin=card.margin,
+        null=1.0 if card.kind == "drift" else 0.0,  # drift is a multiple of its noise
         unit=card.unit,
     )
 

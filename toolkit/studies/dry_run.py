@@ -11,7 +11,7 @@ from rich.text import Text
 from toolkit.studies.board import shown_roughly, shown_seconds
 from toolkit.studies.calibration import Calibration, calibrate, makespan
 from toolkit.studies.plan import PlannedRun, left_to_do, plan_runs
-from toolkit.studies.runner import open_all, shared_margin
+from toolkit.studies.runner import open_all
 from toolkit.studies.study import Study
 from toolkit.studies.tuning import choose, chosen_settings
 
@@ -58,7 +58,7 @@ def dry_run(
     ``limit``: also how long the first so many runs take. ValueError for a study, model or data that cannot work.
     """
     console = console or Console()
-    margin = shared_margin(study)
+    margin = study.margin_points
     plan = plan_study(study, output_dir)
     _print_head(study, console)
     with console.status("timing a few steps of each kind of run"):

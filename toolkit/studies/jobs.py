@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import toolkit
+from toolkit.config import KEEP_THREADS
 from toolkit.snapshots import files
 from toolkit.snapshots.store import MANIFEST
 from toolkit.studies.executors import Job
@@ -13,7 +14,7 @@ from toolkit.studies.plan import PlannedRun
 FOLDER = ".study"
 """Below the parent of the runs: per run a config and a log. Hidden, so that ``runs/*`` holds run directories only."""
 
-KEEP_THREADS = {"EMBEDDING_DRIFT_KEEP_THREADS": "1"}
+SHARED_THREADS = {KEEP_THREADS: "1"}
 """Tells finetune.py that OMP_NUM_THREADS is its share of the cores, also when that share is 1."""
 
 
@@ -44,5 +45,5 @@ def _job(run: PlannedRun) -> Job:
         command=launch_command(config),
         log=log,
         is_done=(run.path / MANIFEST).exists,
-        environment=KEEP_THREADS,
+        environment=SHARED_THREADS,
     )

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolkit.config import RunConfig
-from toolkit.studies.jobs import KEEP_THREADS, launch_command
+from toolkit.studies.jobs import SHARED_THREADS, launch_command
 from toolkit.studies.samples import Batches, Sample, batches_of, padded_tokens, spread
 
 TIMED_BATCHES = 4
@@ -175,7 +175,7 @@ def startup_seconds(config: RunConfig, threads: int) -> float:
         )
         place.write_text(own.to_json())
         started = time.perf_counter()
-        environment = os.environ | {"OMP_NUM_THREADS": str(threads)} | KEEP_THREADS
+        environment = os.environ | {"OMP_NUM_THREADS": str(threads)} | SHARED_THREADS
         done = subprocess.run(launch_command(place), env=environment, capture_output=True, text=True, check=False)
         if done.returncode:
             last = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]

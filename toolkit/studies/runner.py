@@ -47,7 +47,6 @@ def run_study(
     """
     if limit is not None and limit < 1:
         raise ValueError(f"--limit must be at least 1; got {limit}")
-    shared_margin(study)  # before anything is spent
     if isinstance(executor, str):
         executor = lookup(EXECUTORS, executor, "executor")(ExecutorOptions(workers=workers))
     stages = _Stages(executor, limit, on_stage, on_event)
@@ -122,20 +121,12 @@ def write_study_report(
         ),
         "labels": {run.name: run.cell.arm for run in runs},
         "pairs": [(each.first, each.second) for each in study.comparisons] or None,
-        "margin_points": shared_margin(study),
+        "margin_points": study.margin_points,
         "tuning": tuning if tuning is not None and len(tuning) else None,
         "command": command,
         "on_progress": on_progress,
     }
     return write_report([run.path for run in runs], out, **options)
-
-
-def shared_margin(study: Study) -> float:
-    """The margin of all comparisons, 1 point without any; ValueError when they differ: a report has one."""
-    margins = sorted({comparison.margin_points for comparison in study.comparisons})
-    if len(margins) > 1:
-        raise ValueError(f"the comparisons of a study share one margin_points; got {margins}")
-    return margins[0] if margins else 1.0
 
 
 def study_command(file: Path, out: Path) -> str:

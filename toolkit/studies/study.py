@@ -18,12 +18,10 @@ OWN_FIELDS = ("seed", "max_train_examples", "output_dir", "overwrite")
 
 @dataclass(frozen=True)
 class Comparison:
-    """First arm minus second, with the difference below which nobody would care."""
+    """First arm minus second."""
 
     first: str
     second: str
-    margin_points: float = 1.0
-    """Hundredths of the score: a 90 % interval within this of 0 counts as equivalent."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +54,8 @@ class Study:
     """Name of a task to the RunConfig fields that read it."""
     seeds: Sequence[int]
     comparisons: Sequence[Comparison]
+    margin_points: float = 1.0
+    """The difference, in hundredths of the score, below which nobody would care: of all comparisons."""
     common: Mapping[str, Any] = field(default_factory=dict)
     """Fields of every run; those of a task and then of an arm win over them."""
     sizes: Sequence[int] = ()
@@ -70,10 +70,10 @@ class Study:
     def __post_init__(self) -> None:
         _require(bool(self.arms and self.tasks and self.seeds), "a study needs arms, tasks and seeds")
         _require(len(set(self.seeds)) == len(self.seeds), f"seeds are given twice: {list(self.seeds)}")
+        _require(self.margin_points > 0, f"margin_points must be above 0; got {self.margin_points}")
         for comparison in self.comparisons:
             for arm in (comparison.first, comparison.second):
                 _require(arm in self.arms, unknown(arm, "arm", tuple(self.arms)))
-            _require(comparison.margin_points > 0, f"margin_points must be above 0; got {comparison.margin_points}")
         self._check_grid()
         self._check_fields()
         self.final_cells({})  # every config is built once, so that a mistake shows before anything runs

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from toolkit.config import RunConfig
+from toolkit.config import KEEP_THREADS, RunConfig
 
 
 def resolve_precision(wanted: str) -> str:
@@ -62,8 +62,11 @@ def build_accelerator(config: RunConfig) -> Any:
 def use_all_cores(accelerator: Any) -> None:
     """Give a single CPU process all cores: ``accelerate launch`` without a config file sets OMP_NUM_THREADS=1.
 
-    Left alone when the user chose another number, runs several processes or has a GPU; ``taskset`` limits the cores.
+    Left alone in a study, which shares the cores out, when the user chose another number, runs several processes or
+    has a GPU; ``taskset`` limits the cores.
     """
+    if KEEP_THREADS in os.environ:
+        return
     is_launched = "ACCELERATE_MIXED_PRECISION" in os.environ and os.environ.get("OMP_NUM_THREADS") == "1"
     if is_launched and accelerator.num_processes == 1 and accelerator.device.type == "cpu":
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
