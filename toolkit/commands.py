@@ -148,7 +148,7 @@ class StudyCommand:
                 on_stage=watcher.on_stage,
                 on_event=watcher.on_event,
                 on_progress=watcher.on_progress,
-                command=study_command(self.file, out),
+                command=study_command(self.file, out, self.output_dir),
             )
         if report is None:
             print(f"{len(left_to_do(plan_study(study, self.output_dir).runs))} runs are left: the same command goes on")

@@ -149,13 +149,15 @@ def test_hostile_tokens_are_inert(runs):
 def test_no_absolute_path_and_no_sentence(make_run, tmp_path):
     config = {"train_file": str(tmp_path / "deep" / "train.csv"), "validation_file": "/secret/place/dev.csv"}
     run = make_run(model="/secret/models/mine", config=config)
-    text = write_report([run.path], tmp_path / "out", title="A <b>title</b>").read_text()
+    options = {"title": "A <b>title</b>", "question": "Why not?", "margin_points": 2.5}
+    text = write_report([run.path], tmp_path / "out", **options).read_text()
     assert "/secret" not in text
     assert str(tmp_path) not in text
     assert not re.search(r"(?<![\w.)/<])/(?:[\w.-]+/)+", text)
     commands = section(text, "How to make")
     assert "--train-file deep/train.csv --validation-file dev.csv" in commands
-    assert f"python -m toolkit report runs/{run.path.name} --out out --title 'A <b>title</b>'" in commands
+    own = f"python -m toolkit report runs/{run.path.name} --out out --title 'A <b>title</b>'"
+    assert f"{own} --question 'Why not?' --margin-points 2.5" in commands
     assert text.startswith("# A &#60;b&#62;title&#60;/b&#62;\n")
     for name, content in contents(Path("out")).items():
         shown = pd.read_parquet(f"out/{name}").to_csv() if name.endswith(".parquet") else content.decode()

@@ -150,6 +150,8 @@ def test_the_command_of_a_report_has_no_absolute_path(tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     command = study_command(tmp_path / "experiments" / "my study.py", Path("reports/x"))
     assert command == "python -m toolkit study 'experiments/my study.py' --out reports/x"
+    command = study_command(Path("s.py"), Path("r"), tmp_path / "elsewhere")
+    assert command == "python -m toolkit study s.py --out r --output-dir elsewhere"
 
 
 @pytest.fixture

@@ -71,6 +71,7 @@ def test_sizes_multiply_the_final_runs() -> None:
         ({"common": {"max_train_examples": 9}, "sizes": (5,)}, "max_train_examples is set by the study"),
         ({"tuning_seeds": (2,)}, "tuning_seeds must be given and differ from seeds"),
         ({"tuning": {}}, "must set selection_fraction"),
+        ({"common": {"selection_fraction": 0.5}}, "selection_fraction is for tuning alone"),
         ({"seeds": (1, 1)}, "seeds are given twice"),
         ({"seeds": ()}, "needs arms, tasks and seeds"),
         ({"common": {"epochs": 0}}, "--epochs must be at least 1"),

@@ -94,7 +94,8 @@ def write_report(
     save_cards(cards, out, evidence.hashes)
     on_progress("drawing figures")
     drawn = _draw(data)
-    commands = _commands(runs, groups, out, title, command)
+    settings = {"title": title, "question": question, "margin-points": None if margin_points == 1 else margin_points}
+    commands = _commands(runs, groups, out, settings, command)
     page = make_page(data, cards, drawn, title=title, question=question, commands=commands)
     on_progress("writing the pages")
     _write(out, page, data, cards, drawn)
@@ -133,7 +134,11 @@ def _file_names(groups: Sequence[Group]) -> list[str]:
 
 
 def _commands(
-    runs: Sequence[Run | str | Path], groups: Sequence[Group], out: Path, title: str | None, command: str | None
+    runs: Sequence[Run | str | Path],
+    groups: Sequence[Group],
+    out: Path,
+    settings: Mapping[str, object],
+    command: str | None,
 ) -> str:
     """The commands that make the runs and the report, with no absolute path in them."""
     made = [run.config.to_command() for group in groups for run in group.runs]
@@ -146,7 +151,8 @@ def _commands(
     if len(paths) > MANY_RUNS and len(parents) == 1:
         paths = [f"{parents.pop()}/*"]
     words = ["python", "-m", "toolkit", "report", *paths, "--out", shown_path(out)]
-    words += ["--title", title] if title is not None else []
+    for name, value in settings.items():
+        words += [f"--{name}", str(value)] if value is not None else []
     shown = markdown.shell_words(words).replace("'/*'", "/*")
     return "\n".join([*made, re.sub(r"'([^' ]*/\*)'", r"\1", shown)])
 

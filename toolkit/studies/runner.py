@@ -129,6 +129,9 @@ def write_study_report(
     return write_report([run.path for run in runs], out, **options)
 
 
-def study_command(file: Path, out: Path) -> str:
+def study_command(file: Path, out: Path, output_dir: Path = Path("runs")) -> str:
     """The command that makes a study's report again, with no absolute path in it."""
-    return shlex.join(["python", "-m", "toolkit", "study", shown_path(file), "--out", shown_path(out)])
+    words = ["python", "-m", "toolkit", "study", shown_path(file), "--out", shown_path(out)]
+    if output_dir != Path("runs"):  # elsewhere than by default: without it everything would be run again
+        words += ["--output-dir", shown_path(output_dir)]
+    return shlex.join(words)

@@ -106,6 +106,8 @@ class Study:
                 _require(name in names, unknown(name, "field", names))
                 owned = name in OWN_FIELDS and (name != "max_train_examples" or bool(self.sizes))
                 _require(not owned, f"{name} is set by the study itself: leave it out of arms, tasks and common")
+                held_out = name == "selection_fraction" and values is not self.tuning
+                _require(not held_out, "selection_fraction is for tuning alone: a final run would score nothing else")
 
     def tuning_cells(self) -> list[Cell]:
         """Every setting of every arm on every task, for each tuning seed; with sizes, at the greatest of them."""
