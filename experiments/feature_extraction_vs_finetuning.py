@@ -1,7 +1,7 @@
 """Question: is feature extraction as good as fine-tuning, and does the drift of the embeddings matter?
 
 Three regimes, LP-FT and full fine-tuning from random weights, on three real and the three built-in tasks, five seeds
-each. Every arm gets three settings per task, chosen on a fifth of the training split; sentiment is also scored out of
+each. Every arm gets four settings per task, chosen on a fifth of the training split; sentiment is also scored out of
 distribution.
 
     python -m toolkit study experiments/feature_extraction_vs_finetuning.py --dry-run
@@ -17,8 +17,9 @@ from toolkit import Study
 from toolkit.studies.study import Comparison
 
 DATA = os.environ.get("EMBEDDING_DRIFT_DATA", "../shared/data")
-HEAD_RATES = ({"head_learning_rate": 1e-3}, {"head_learning_rate": 5e-3}, {"head_learning_rate": 2e-2})
-RATES = ({"learning_rate": 5e-5}, {"learning_rate": 2e-5}, {"learning_rate": 1.5e-4})
+RATES = tuple({"learning_rate": rate} for rate in (5e-5, 2e-5, 1.5e-4, 3e-4))
+RATES_FROM_SCRATCH = tuple({"learning_rate": rate} for rate in (1.5e-4, 5e-4, 1e-3, 2e-3))
+HEAD_RATES = tuple({"head_learning_rate": rate} for rate in (1e-3, 5e-3, 2e-2, 5e-2))
 BUILT_IN = {"max_train_examples": 1000}
 
 STUDY = Study(
@@ -32,7 +33,7 @@ STUDY = Study(
         "full fine-tuning": {"freeze": "none"},
         "LP-FT": {"freeze": "none", "head_epochs": 3},
         "embeddings frozen": {"freeze": "embeddings"},
-        "feature extraction": {"freeze": "backbone"},
+        "feature extraction": {"freeze": "backbone", "epochs": 30},  # a head on cached features needs them, and seconds
         "random init": {"freeze": "none", "init": "random"},
     },
     tasks={
@@ -69,12 +70,8 @@ STUDY = Study(
         "full fine-tuning": RATES,
         "LP-FT": RATES,
         "embeddings frozen": RATES,
-        "feature extraction": (
-            {"head_learning_rate": 1e-3},
-            {"head_learning_rate": 5e-3},
-            {"head_learning_rate": 2e-2},
-        ),
-        "random init": ({"learning_rate": 5e-5}, {"learning_rate": 1.5e-4}, {"learning_rate": 5e-4}),
+        "feature extraction": HEAD_RATES,
+        "random init": RATES_FROM_SCRATCH,
     },
     margin_points=1.5,
     comparisons=[

@@ -64,6 +64,22 @@ def test_near_duplicates_of_scored_items_leave_train_and_are_counted(
     assert len(removed.splits["validation"]) == len(kept.splits["validation"]), "scored splits stay whole"
 
 
+def test_no_setting_is_chosen_on_a_repeated_item_of_the_reported_split(
+    tiny_files: Callable[[str], dict[str, Any]], tmp_path: Path
+) -> None:
+    files = tiny_files("polarity")
+    planted = tmp_path / "train.tsv"
+    lines = Path(files["validation_file"]).read_text().splitlines()[1:]
+    planted.write_text(Path(files["train_file"]).read_text() + "".join(line + "\n" for line in lines))
+    config = RunConfig(**{**files, "train_file": str(planted)}, selection_fraction=0.5)
+    reported = set(load_task(replace(config, selection_fraction=0.0)).splits["validation"].texts)
+    for is_removed, num_repeated in ((False, len(lines)), (True, 0)):
+        task = load_task(replace(config, remove_near_duplicates=is_removed))
+        seen = [text for split in task.splits.values() for text in split.texts if text in reported]
+        assert len(seen) == num_repeated
+    assert set(task.num_near_duplicates or ()) == {"validation", "ood", "selection"}
+
+
 @pytest.mark.parametrize("name", ADDED)
 def test_a_later_field_at_its_default_changes_no_name(name: str) -> None:
     values: dict[str, Any] = {"head_epochs": 1, "selection_fraction": 0.5, "remove_near_duplicates": True}

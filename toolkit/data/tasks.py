@@ -162,12 +162,13 @@ def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig
         drawn = splits["train"].labels
         if drawn is not None and len(np.unique(drawn)) == 1:
             raise ValueError(f"the {len(splits['train'])} training examples drawn have one label only: draw more")
-    if config.selection_fraction:
+    removed: dict[str, int] | None = {} if config.remove_near_duplicates else None
+    if removed is not None:
+        _remove(splits, removed)
+    if config.selection_fraction:  # after that: settings must not be chosen on items of another split either
         splits, reported = _hold_out(splits["train"], config), SELECTION
-    removed: Mapping[str, int] | None = None
-    if config.remove_near_duplicates:
-        scored = {k: split for k, split in splits.items() if k != "train"}
-        splits["train"], removed = remove_near_duplicates(splits["train"], scored)
+        if removed is not None:
+            _remove(splits, removed)
     return Task(
         name=name,
         kind=encoded.kind,
@@ -179,6 +180,13 @@ def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig
         carrier=raw.carrier,
         num_near_duplicates=removed,
     )
+
+
+def _remove(splits: dict[str, Split], counts: dict[str, int]) -> None:
+    """Take the near-duplicates of every scored split out of train, in place, and note how many."""
+    scored = {name: split for name, split in splits.items() if name != "train"}
+    splits["train"], removed = remove_near_duplicates(splits["train"], scored)
+    counts.update(removed)
 
 
 def _hold_out(train: Split, config: RunConfig) -> dict[str, Split]:
