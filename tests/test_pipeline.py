@@ -253,6 +253,7 @@ def test_divergence_names_the_step_and_keeps_what_is_on_disk(tiny_config: RunCon
     (path,) = tmp_path.glob("tiny-*") or tmp_path.iterdir()
     unfinished = open_run(path)
     assert not unfinished.is_finished
+    assert unfinished.has_diverged
     assert len(unfinished.trajectory) >= 1
     assert np.isfinite(unfinished.trajectory.snapshots[0].tensors["word_embeddings"]).all()
     with pytest.raises(ValueError, match="unfinished"):

@@ -15,10 +15,10 @@ from toolkit.models.classifier import Loaded, load_classifier
 from toolkit.models.regimes import BACKBONE, Regime, apply_regime, list_components, parse_regime
 from toolkit.reporting.screen import print_components, print_result, print_task
 from toolkit.snapshots.capture import capture
-from toolkit.snapshots.store import MANIFEST, Run, check_startable, open_run, start_run
+from toolkit.snapshots.store import MANIFEST, Run, RunWriter, check_startable, open_run, start_run
 from toolkit.training.accelerators import build_accelerator
 from toolkit.training.features import Features, convex_ceiling, extract_features, train_head, train_head_first
-from toolkit.training.loop import Moment, Plan, StepLog, train
+from toolkit.training.loop import Moment, NonFiniteLossError, Plan, StepLog, train
 from toolkit.training.recorder import Recorder
 from toolkit.training.saver import Saver, fingerprint
 
@@ -53,7 +53,12 @@ def finetune(config: RunConfig, *, reuse_finished: bool = False) -> Run:
     frozen = apply_regime(loaded.model, regime, loaded.family)
     if accelerator.is_main_process:
         _print_plan(loaded, data, config, components, regime)
-    _train_and_save(accelerator, loaded, data, config, regime, frozen, path)
+    try:
+        _train_and_save(accelerator, loaded, data, config, regime, frozen, path)
+    except NonFiniteLossError as error:
+        if accelerator.is_main_process:
+            RunWriter(path).write_divergence(str(error))
+        raise
     accelerator.wait_for_everyone()
     run = open_run(path)
     if accelerator.is_main_process:

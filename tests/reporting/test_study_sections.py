@@ -116,12 +116,21 @@ def test_tuning_is_printed_with_its_budget(study):
     runs, labels = study(num_seeds=2)
     tuning = pd.DataFrame(
         [
-            {"task": "toy", "arm": arm, "setting": i, "learning_rate": rate, "score": 0.5, "is_chosen": i == 0}
+            {
+                "task": "toy",
+                "arm": arm,
+                "setting": i,
+                "fields": f"learning_rate {rate}",
+                "num_seeds": 1,
+                "num_items": 20,
+            }
+            | {"split": "selection", "score": "accuracy", "mean_score": 0.5, "is_chosen": i == 0}
             for arm in ("full fine-tuning", "feature extraction")
             for i, rate in enumerate((1e-5, 5e-5))
         ]
     )
     text = write_report(runs, "out", labels=labels, tuning=tuning).read_text()
+    assert "chosen on part of train with 1 seed each: the intervals do not cover that choice" in text
     section = text.split("## Tuning")[1].split("\n## ")[0]
     assert "the same budget (2 settings per task)" in section
     assert section.count("| full fine-tuning |") == 2

@@ -99,6 +99,21 @@ def test_tuning_comes_first_and_its_choice_is_what_runs(
     assert len(call["tuning"]) == 4
 
 
+def test_a_setting_that_diverges_is_not_chosen_and_does_not_stop_the_study(
+    tiny_config: RunConfig, tmp_path: Path, report: Recorded
+) -> None:
+    wild = {"learning_rate": 1e30, "head_learning_rate": 1e30, "warmup_fraction": 0.0}
+    grid = {"full": [wild, {}], "features": [{}, {"head_learning_rate": 1e-2}]}
+    study, executor = make_study(tiny_config, grid=grid, seeds=(0,)), InProcess()
+    options = {"executor": executor, "out": tmp_path / "r", "output_dir": tmp_path / "runs"}
+    assert run_study(study, **options)  # type: ignore[arg-type]
+    tuning = report.calls[0]["tuning"].set_index(["arm", "setting"])
+    assert list(tuning.loc["full", "is_chosen"]) == [False, True]
+    assert len(executor.started) == 6
+    assert run_study(study, **options)  # type: ignore[arg-type]
+    assert len(executor.started) == 6, "what diverged would diverge again"
+
+
 def test_a_failed_run_is_named_and_the_others_are_kept(
     tiny_config: RunConfig, tmp_path: Path, report: Recorded
 ) -> None:

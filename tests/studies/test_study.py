@@ -65,6 +65,8 @@ def test_sizes_multiply_the_final_runs() -> None:
         ({"grid": {"full": GRID["full"]}}, "equal budgets.*features: 0"),
         ({"grid": {**GRID, "ful": ()}}, "unknown arm 'ful'.*full"),
         ({"comparisons": [Comparison("full", "feature")]}, "unknown arm 'feature'.*features"),
+        ({"comparisons": [Comparison("full", "full")]}, "compared with itself: full"),
+        ({"comparisons": [Comparison("full", "features"), Comparison("features", "full")]}, "compared twice"),
         ({"margin_points": 0.0}, "margin_points must be above 0"),
         ({"arms": {**ARMS, "full": {"freez": "none"}}}, "unknown field 'freez'.*freeze"),
         ({"common": {"seed": 1}}, "seed is set by the study itself"),
@@ -103,6 +105,14 @@ def test_the_best_setting_at_the_last_epoch_is_chosen_and_the_first_of_equals() 
     }
     assert (table.groupby(["task", "arm"]).size() == 2).all()
     assert set(table["num_seeds"]) == {2}
+
+
+def test_a_setting_that_diverged_is_the_worst() -> None:
+    study = make()
+    runs: dict[Any, Any] = {c: fake_run(0.1) if c.setting else None for c in study.tuning_cells()}
+    table = choose(study, runs)
+    assert set(chosen_settings(table).values()) == {1}
+    assert table.loc[table["setting"] == 0, "fields"].str.contains("diverged").all()
 
 
 def test_a_choice_that_has_seen_another_split_or_lacks_a_run_is_refused() -> None:

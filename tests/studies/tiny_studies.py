@@ -38,6 +38,7 @@ class InProcess:
 
     def run(self, jobs: Sequence[Job], on_event: Callable[[Event], None]) -> None:
         from toolkit.pipeline import finetune
+        from toolkit.training.loop import NonFiniteLossError
 
         for job in jobs:
             self.started.append(job.name)
@@ -45,7 +46,7 @@ class InProcess:
             try:
                 self.before(job)
                 finetune(config_of(job))
-            except ValueError as error:
+            except (ValueError, NonFiniteLossError) as error:
                 on_event(Event(job.name, "failed", str(error), 1.0))
             else:
                 on_event(Event(job.name, "finished", seconds=1.0))

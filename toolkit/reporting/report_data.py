@@ -118,7 +118,11 @@ def _reason_against(path: Path) -> str:
         return "it is not a run directory"
     if run.is_recorded:
         return "it was recorded in another training loop and has no scores (python -m toolkit drift shows it)"
-    return "" if run.is_finished else "it is unfinished (no manifest.json)"
+    if run.has_diverged and not run.is_finished:
+        return "its training diverged (the loss was not finite), which counts against its arm"
+    if not run.is_finished:
+        return "it is unfinished (no manifest.json)"
+    return "it served to choose settings (--selection-fraction)" if run.config.selection_fraction else ""
 
 
 def gather(

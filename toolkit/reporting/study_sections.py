@@ -123,6 +123,18 @@ def _sides(summary: pd.DataFrame, title: str) -> Block:
     return rows_block(header, rows, f"{score} of {title} at the last epoch", hows)
 
 
+def estimand(data: ReportData) -> str:
+    """What a seed is in these runs, and what their intervals do not cover."""
+    draws = any(run.config.max_train_examples is not None for run in data.runs)
+    drawn = ", and the training examples that were drawn" if draws else ""
+    text = f"A seed is the initialisation of the head, the order of the data and dropout, together{drawn}."
+    if data.tuning is None or data.tuning.empty:
+        return text
+    seeds = int(data.tuning["num_seeds"].iloc[0])
+    chosen = f"{seeds} seed{'' if seeds == 1 else 's'} each"
+    return f"{text} Settings were chosen on part of train with {chosen}: the intervals do not cover that choice."
+
+
 def comparison_section(data: ReportData, images: Images) -> Section | None:
     """The smallest detectable gap, then the difference with its intervals, then every test."""
     if data.comparison.empty:
@@ -147,7 +159,7 @@ def comparison_section(data: ReportData, images: Images) -> Section | None:
     lead = (
         "First arm minus second on the same items at the last epoch, paired by seed, in points (hundredths of the "
         "score). The smallest detectable gap stands before the difference: what is smaller could not have been found. "
-        "q corrects for all comparisons of this report."
+        f"q corrects for all comparisons of this report. {estimand(data)}"
     )
     blocks = (*figure, *folds([group.title for group in data.groups], bodies), *caveats_of_pairs(data))
     return Section(id="comparison", title="Comparison", lead=lead, blocks=blocks)

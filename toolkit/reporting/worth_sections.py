@@ -59,7 +59,7 @@ def efficiency_section(data: ReportData, images: Images) -> Section | None:
     caption = "Score on the reported split against training examples; bars span the seeds."
     figure = figure_blocks(images, "data_efficiency", caption, "Score against number of training examples")
     lead = (
-        "Each size is a draw of its own for every seed; arms of one size and seed see the same examples. The other "
+        "For one seed the smaller sizes are parts of the larger ones, and all arms see the same examples. The other "
         "splits are in tables/efficiency."
     )
     return Section(id="data-efficiency", title="Data efficiency", lead=lead, blocks=(*figure, *folds(titles, bodies)))

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MANIFEST = "manifest.json"
+DIVERGED = "diverged.json"
+"""Stands in an unfinished run whose training stopped because its loss was not finite: the same again would too."""
+
 MANIFEST_FORMAT = 1
 """Version of manifest.json; a reader refuses a higher one."""
 
@@ -93,6 +96,10 @@ class RunWriter:
         else:
             files.write_text(path, log.to_json())
 
+    def write_divergence(self, message: str) -> None:
+        """Note that training diverged: there will be no manifest."""
+        files.write_text(self.path / DIVERGED, json.dumps({"message": message}) + "\n")
+
     def finish(self, facts: Mapping[str, Any]) -> None:
         """Hash every file and write the manifest: from now on the run counts as finished."""
         manifest = {"format": MANIFEST_FORMAT, **facts, "files": hash_files(self.path)}
@@ -148,6 +155,11 @@ class Run:
     def is_finished(self) -> bool:
         """Whether the manifest, which is written last, is there."""
         return (self.path / MANIFEST).exists()
+
+    @property
+    def has_diverged(self) -> bool:
+        """Whether its training stopped because the loss was not finite; it is unfinished then."""
+        return (self.path / DIVERGED).exists()
 
     @cached_property
     def is_recorded(self) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from toolkit.config import RunConfig, run_name
 from toolkit.snapshots.files import sha256_of_file
-from toolkit.snapshots.store import MANIFEST
+from toolkit.snapshots.store import DIVERGED, MANIFEST
 from toolkit.studies.study import Cell
 
 
@@ -31,6 +31,11 @@ class PlannedRun:
     def is_finished(self) -> bool:
         """Whether the manifest, which is written last, is there."""
         return (self.path / MANIFEST).exists()
+
+    @property
+    def has_diverged(self) -> bool:
+        """Whether its training stopped because the loss was not finite: running it again would not help."""
+        return (self.path / DIVERGED).exists() and not self.is_finished
 
 
 def plan_runs(cells: Iterable[Cell], output_dir: str | Path) -> tuple[PlannedRun, ...]:
@@ -133,5 +138,5 @@ def _hash_of_version(path: Path, changed: int, size: int) -> str:
 
 
 def left_to_do(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
-    """The runs that are not finished, in order."""
-    return [run for run in runs if not run.is_finished]
+    """The runs that are not finished and have not diverged, in order."""
+    return [run for run in runs if not (run.is_finished or run.has_diverged)]

@@ -97,9 +97,9 @@ class _Stages:
         return f"{number} failed: {'; '.join(shown[:SHOWN_FAILURES])}{more}. The others are kept; logs are in {logs}"
 
 
-def open_all(runs: Sequence[PlannedRun]) -> dict[Cell, Run]:
-    """Cell to its finished run."""
-    return {run.cell: open_run(run.path) for run in runs}
+def open_all(runs: Sequence[PlannedRun]) -> dict[Cell, Run | None]:
+    """Cell to its finished run; None for one that diverged."""
+    return {run.cell: open_run(run.path) if run.is_finished else None for run in runs}
 
 
 def write_study_report(

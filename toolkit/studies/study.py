@@ -71,6 +71,10 @@ class Study:
         _require(bool(self.arms and self.tasks and self.seeds), "a study needs arms, tasks and seeds")
         _require(len(set(self.seeds)) == len(self.seeds), f"seeds are given twice: {list(self.seeds)}")
         _require(self.margin_points > 0, f"margin_points must be above 0; got {self.margin_points}")
+        asked = [frozenset((comparison.first, comparison.second)) for comparison in self.comparisons]
+        for pair in asked:
+            _require(len(pair) == 2, f"an arm is compared with itself: {', '.join(pair)}")
+            _require(asked.count(pair) == 1, f"{' and '.join(sorted(pair))} are compared twice")
         for comparison in self.comparisons:
             for arm in (comparison.first, comparison.second):
                 _require(arm in self.arms, unknown(arm, "arm", tuple(self.arms)))

@@ -9,17 +9,20 @@ import pandas as pd
 from toolkit.snapshots.store import Run
 from toolkit.studies.study import Cell, Study
 
+SELECTION = "selection"
+"""The split that ``--selection-fraction`` holds out of train."""
+
 COLUMNS = (
     "task", "arm", "setting", "fields", "num_seeds", "num_items", "split", "score", "mean_score", "is_chosen"
 )  # fmt: skip
 
 
-def choose(study: Study, runs: Mapping[Cell, Run]) -> pd.DataFrame:
+def choose(study: Study, runs: Mapping[Cell, Run | None]) -> pd.DataFrame:
     """One line per task, arm and setting: its mean score on ``selection`` at the last epoch; the best is chosen.
 
     The first of equal ones wins, so that a grid should begin with the setting one would take unseen. A run whose
-    score is undefined counts as the worst. ValueError when a tuning run is missing, or scored anything but
-    ``selection``: a choice that has seen the reported split would spoil the claim.
+    score is undefined, or that diverged (None), counts as the worst. ValueError when a tuning run is missing, or
+    scored anything but ``selection``: a choice that has seen the reported split would spoil the claim.
     """
     lines = []
     for task in study.tasks:
@@ -31,25 +34,34 @@ def choose(study: Study, runs: Mapping[Cell, Run]) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=list(COLUMNS))
 
 
-def _try(study: Study, runs: Mapping[Cell, Run], task: str, arm: str, index: int) -> dict[str, Any]:
+def _try(study: Study, runs: Mapping[Cell, Run | None], task: str, arm: str, index: int) -> dict[str, Any]:
     own = [run for cell, run in runs.items() if (cell.task, cell.arm, cell.setting) == (task, arm, index)]
     if len(own) != len(study.tuning_seeds):
         raise ValueError(f"{task}, {arm}: setting {index} has {len(own)} of {len(study.tuning_seeds)} tuning runs")
-    scores = []
-    for run in own:
-        split, name = run.manifest["task"]["reported_split"], run.manifest["task"]["score"]
-        if set(run.scores["split"]) != {"selection"} or split != "selection":
-            raise ValueError(
-                f"{run.path.name} scored {sorted(set(run.scores['split']))}: tuning may see selection only"
-            )
-        last = run.scores[run.scores["epoch"] == run.scores["epoch"].max()]
-        scores.append(float(last[name].iloc[0]))
+    tried = [_selection_score(run) for run in own if run is not None]
+    has_diverged = len(tried) < len(own)
     shown = ", ".join(f"{key} {value}" for key, value in study.grid[arm][index].items()) or "as it is"
-    items = int(own[0].scores["num_examples"].iloc[0])
     return {
-        "task": task, "arm": arm, "setting": index, "fields": shown, "num_seeds": len(own), "num_items": items,
-        "split": "selection", "score": name, "mean_score": float(np.mean(scores)),
-    }  # fmt: skip
+        "task": task,
+        "arm": arm,
+        "setting": index,
+        "fields": f"{shown} (diverged)" if has_diverged else shown,
+        "num_seeds": len(own),
+        "num_items": tried[0][1] if tried else 0,
+        "split": SELECTION,
+        "score": tried[0][0] if tried else "",
+        "mean_score": np.nan if has_diverged else float(np.mean([score for _, _, score in tried])),
+    }
+
+
+def _selection_score(run: Run) -> tuple[str, int, float]:
+    """Name of the score, items, and the score at the last epoch; ValueError if it saw any other split."""
+    split, name = run.manifest["task"]["reported_split"], run.manifest["task"]["score"]
+    if set(run.scores["split"]) != {SELECTION} or split != SELECTION:
+        seen = sorted(set(run.scores["split"]))
+        raise ValueError(f"{run.path.name} scored {seen}: tuning may see {SELECTION} only")
+    last = run.scores[run.scores["epoch"] == run.scores["epoch"].max()]
+    return name, int(last["num_examples"].iloc[0]), float(last[name].iloc[0])
 
 
 def chosen_settings(table: pd.DataFrame) -> dict[tuple[str, str], int]:

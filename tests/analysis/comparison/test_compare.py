@@ -142,6 +142,15 @@ def test_identical_arms_are_equal_exactly(places):
     assert line["verdict"] == "equivalent"
 
 
+@pytest.mark.parametrize(("shares", "verdict"), [((0.3, 0.3), "not identifiable"), ((0.3, 0.9), "supported")])
+def test_arms_that_learned_nothing_are_not_called_equivalent(places, shares, verdict):
+    table = compare(runs_of(places, *draw(shares, 400)), num_draws=100, margin_points=20.0)
+    line = one_line(table)
+    assert line["num_failed_first"] == NUM_SEEDS
+    assert line["verdict"] == verdict
+    assert not line["is_equivalent"]
+
+
 def test_one_seed_gives_an_interval_over_items_and_no_test(places):
     runs = runs_of(places, *draw((0.95, 0.6), 500, num_seeds=1))
     line = one_line(compare(runs, num_draws=100))

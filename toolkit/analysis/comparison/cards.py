@@ -10,7 +10,7 @@ from toolkit.analysis.comparison.card import Card as Card
 from toolkit.analysis.comparison.card import Null, Span, save_cards
 from toolkit.analysis.comparison.compare import compare_groups, compare_pair
 from toolkit.analysis.comparison.drift_cards import association_cards, drift_cards, offset_cards
-from toolkit.analysis.comparison.estimates import Settings
+from toolkit.analysis.comparison.estimates import EQUIVALENCE_LEVEL, Settings
 from toolkit.analysis.comparison.evidence import FOLDER, PREDICTIONS, Evidence, read_evidence, write_evidence
 from toolkit.analysis.comparison.pairs import ArmPair
 from toolkit.snapshots.store import Run
@@ -116,7 +116,7 @@ def _card(line: dict[str, Any], kind: str, claim: str, arms: Sequence[Arm], evid
         unit="points",
         value=points("difference_points"),
         interval=Span(points("low_points"), points("high_points"), settings.level),
-        equivalence=Span(points("low90_points"), points("high90_points"), 1 - 2 * settings.alpha),
+        equivalence=Span(points("low90_points"), points("high90_points"), EQUIVALENCE_LEVEL),
         margin=settings.margin_points,
         null=Null("no difference"),
         noise_floor=points("noise_floor_points"),

@@ -29,6 +29,8 @@ LEAD = (
     "first_mean",
     "second_mean",
 )
+COLLAPSED = "every run of both arms is no better than the majority class: nothing was learned that could differ"
+
 COLUMNS = (
     *LEAD,
     *ESTIMATES,
@@ -118,6 +120,9 @@ def compare_pair(pair: ArmPair, settings: Settings) -> list[dict[str, Any]]:
         own = {"split": split, "is_reported_split": split == first.reported_split}
         own["num_items"] = len(pair.runs[0][0].answers[split])
         lines += [lead | own | {"is_headline": s == first.score} | _compared(pair, split, s, settings) for s in scores]
+    if all(arm.num_failed == len(arm.runs) for arm in (pair.first, pair.second)):
+        refusal = {"verdict": "not identifiable", "reason": COLLAPSED, "is_equivalent": False}
+        lines = [line | refusal if line["verdict"] else line for line in lines]
     return lines
 
 
