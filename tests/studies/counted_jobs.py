@@ -79,3 +79,12 @@ def run_all(executor: Executor, jobs: Sequence[Job]) -> dict[str, list[Event]]:
 
 def states(events: Sequence[Event]) -> list[str]:
     return [event.state for event in events]
+
+
+NOTHING_IGNORED = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+"""
+"""First lines of a process that will be signalled: the tests may themselves run in the background or under nohup, and
+ignored signals are inherited."""

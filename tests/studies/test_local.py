@@ -13,6 +13,7 @@ import pytest
 
 from tests.studies.counted_jobs import (
     KILL_FIRST,
+    NOTHING_IGNORED,
     counted_job,
     is_alive,
     num_completed,
@@ -181,13 +182,6 @@ os.wait()
 while not os.path.exists(folder + "/child") or not open(folder + "/child").read().endswith("\\n"):
     time.sleep(0.02)
 """
-
-NOTHING_IGNORED = """
-import signal
-signal.signal(signal.SIGINT, signal.default_int_handler)
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
-"""
-"""The tests may themselves run in the background or under nohup, and ignored signals are inherited."""
 
 PARENT = """
 import sys

@@ -11,6 +11,7 @@ import pytest
 
 from tests.studies.counted_jobs import (
     KILL_FIRST,
+    NOTHING_IGNORED,
     counted_job,
     is_alive,
     num_completed,
@@ -119,7 +120,7 @@ except KeyboardInterrupt:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGKILL"])
 def test_no_command_outlives_the_driver(tmp_path: Path, name: str) -> None:
-    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path)])
+    parent = subprocess.Popen([sys.executable, "-c", NOTHING_IGNORED + PARENT, str(tmp_path)])
     files = [tmp_path / job / "started" for job in ("a", "b")]
     wait_until(lambda: all(path.exists() and path.read_text().endswith("\n") for path in files))
     pids = [int(path.read_text()) for path in files]

@@ -14,6 +14,7 @@ import pytest
 
 from tests.studies.counted_jobs import (
     KILL_FIRST,
+    NOTHING_IGNORED,
     counted_job,
     is_alive,
     num_completed,
@@ -94,11 +95,6 @@ def test_a_killed_task_is_submitted_again(tmp_path: Path, retries: int, end: lis
     assert states(run_beside(job, kill, replace(LOCAL, retries=retries))) == ["waiting", "running", *end]
     assert num_started(job) == 1 + retries
 
-
-NOTHING_IGNORED = """
-import signal
-signal.signal(signal.SIGINT, signal.default_int_handler)  # what submitit's local executor cancels with
-"""
 
 PARENT = """
 import sys
