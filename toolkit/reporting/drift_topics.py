@@ -67,7 +67,6 @@ WORDS = (
     "A row that no batch showed has no gradient; only weight decay can move it. A row seen once goes on moving by "
     f"Adam's momentum. The strata count optimizer steps of the whole run. {FIRST_SEED}"
 )
-POSITIONS = f"Positions beyond the longest training text get no gradient. {FIRST_SEED}"
 SEGMENTS = (
     "The gradient of a segment row is the sum of those of all its tokens, so its drift is a shared shift and no sign "
     "that segments were learned. With single sentences only row 0 is in use."

@@ -111,10 +111,6 @@ def detail_of(card: Card) -> str:
     return ". ".join(parts) + "."
 
 
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
 def verdicts_frame(cards: Sequence[Card]) -> pd.DataFrame:
     """One line per card, for tables/verdicts: numbers in the card's unit."""
     lines = [
