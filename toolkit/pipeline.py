@@ -9,14 +9,15 @@ from typing import Any
 from tqdm import tqdm
 
 from toolkit.config import RunConfig, run_name
-from toolkit.data.batches import EncodedTask, encode_split
-from toolkit.data.tasks import Task, load_task
+from toolkit.data.batches import EncodedTask
+from toolkit.data.tasks import load_task
 from toolkit.models.classifier import Loaded, load_classifier
 from toolkit.models.regimes import BACKBONE, Regime, apply_regime, list_components, parse_regime
 from toolkit.reporting.screen import print_components, print_result, print_task
 from toolkit.snapshots.capture import capture
 from toolkit.snapshots.store import MANIFEST, Run, RunWriter, check_startable, open_run, start_run
 from toolkit.training.accelerators import build_accelerator
+from toolkit.training.encoding import encode_task
 from toolkit.training.features import Features, convex_ceiling, extract_features, train_head, train_head_first
 from toolkit.training.loop import Moment, NonFiniteLossError, Plan, StepLog, train
 from toolkit.training.recorder import Recorder
@@ -84,32 +85,6 @@ def _print_plan(
     print_components(
         f"{config.model} ({loaded.family.name}), regime {regime.label}, precision {config.precision}",
         [(leaf, sum(sizes[n] for n in names), leaf not in regime.frozen) for leaf, names in components.items()],
-    )
-
-
-def encode_task(task: Task, loaded: Loaded, max_length: int) -> EncodedTask:
-    """Tokenize every split; ValueError when --max-length is more than the model has positions for."""
-    if loaded.max_length is not None and max_length > loaded.max_length:
-        raise ValueError(
-            f"--max-length {max_length} is more than the {loaded.max_length} positions of {loaded.source.name}"
-        )
-    num_special = loaded.tokenizer.num_special_tokens_to_add(pair=len(task.splits["train"].texts[0]) > 1)
-    if max_length <= num_special:
-        raise ValueError(f"--max-length {max_length} leaves no room for text beside {num_special} special tokens")
-    name = loaded.family.embedding_parameters.get("token_type_embeddings")
-    table = dict(loaded.model.backbone.named_parameters()).get(name) if name else None
-    num_segments = 0 if table is None else len(table)
-    tokenizer = loaded.tokenizer
-    splits = {k: encode_split(split, tokenizer, max_length, num_segments) for k, split in task.splits.items()}
-    num_words = loaded.model.backbone.get_input_embeddings().num_embeddings  # type: ignore[operator]
-    if max(int(split.tokens.max()) for split in splits.values()) >= num_words:
-        raise ValueError(f"the tokenizer of {loaded.source.name} has tokens beyond its {num_words} word rows")
-    return EncodedTask(
-        task=task,
-        splits=splits,
-        pad_id=tokenizer.pad_token_id,
-        num_segments=num_segments,
-        position_offset=loaded.position_offset,
     )
 
 

@@ -50,7 +50,7 @@ def take_sample(config: RunConfig, loaded: Any) -> Sample:
     The part of train is as large as what training sorts by length at a time, so that batches are padded like real
     ones.
     """
-    from toolkit.pipeline import encode_task
+    from toolkit.training.encoding import encode_task
 
     started = time.perf_counter()
     task = load_task(replace(config, selection_fraction=0.0))

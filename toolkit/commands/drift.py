@@ -1,0 +1,28 @@
+"""``drift PLACES``: checkpoints or a run in, why its rows moved out."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """Compare the embedding parameters of two or more checkpoints, or analyse a run in depth: why rows moved."""
+
+    places: tyro.conf.Positional[tuple[str, ...]]
+    """Checkpoints in order (hub ids with @revision, folders, checkpoint-* folders, .safetensors files, minilm), or
+    one run directory, followed by runs of other seeds."""
+    out: Path | None = None
+    """Folder for the report; default: print the tables only."""
+    title: str | None = None
+    """Title of the report."""
+
+    def run(self) -> int:
+        from toolkit.reporting.drift_report import print_drift, write_drift_report
+        from toolkit.reporting.sources import open_sources
+
+        print_drift(open_sources(self.places, at_least=2))
+        if self.out is not None:
+            print(f"Report: {write_drift_report(self.places, self.out, title=self.title)}")
+        return 0

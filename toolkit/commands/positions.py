@@ -1,0 +1,34 @@
+"""``positions MODEL``: a model's position embeddings described."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """Describe the position embeddings of a model beside sine and cosine, with a verdict that survives its controls."""
+
+    model: tyro.conf.Positional[str]
+    """A checkpoint (hub id, folder, .safetensors file, minilm) or a run directory."""
+    out: Path | None = None
+    """Folder for the report with its figures; default: print the tables only."""
+    default_length: int | None = None
+    """Tokens that the model reads by default; rows beyond are called inherited. Default: what its files say."""
+    title: str | None = None
+    """Title of the report."""
+
+    def run(self) -> int:
+        from toolkit.naming import shown_command
+        from toolkit.reporting.position_report import print_positions, write_position_report
+        from toolkit.reporting.sources import open_sources
+
+        opened = open_sources((self.model,))
+        length = self.default_length or opened.default_length
+        print_positions(opened.trajectory, default_length=length)
+        if self.out is not None:
+            command = shown_command("positions", (self.model,), self.out, self.title)
+            options = {"title": self.title, "default_length": length, "command": command}
+            print(f"Report: {write_position_report(opened.trajectory, self.out, **options)}")  # type: ignore[arg-type]
+        return 0

@@ -1,0 +1,58 @@
+"""``study FILE``: what is missing of a study carried out, and its report."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from toolkit.studies.executors import ExecutorOptions
+
+
+@dataclass(frozen=True, slots=True)
+class StudyCommand:
+    """Run what is missing of a study, skip what is finished, and write its report."""
+
+    file: tyro.conf.Positional[Path]
+    """Python file that defines STUDY = toolkit.Study(...)."""
+    out: Path | None = None
+    """Folder for the report; default: reports/ and the name of the file."""
+    output_dir: Path = Path("runs")
+    """Parent of run directories."""
+    dry_run: bool = False
+    """Print the runs, how long they will take and the smallest detectable difference; run nothing."""
+    limit: int | None = None
+    """Run at most this many runs this time."""
+    executor: Literal["local", "ray", "slurm"] = "local"
+    """What carries the runs out; ray and slurm are extras."""
+    options: Annotated[ExecutorOptions, tyro.conf.arg(name="")] = field(default_factory=ExecutorOptions)
+
+    def run(self) -> int:
+        from toolkit.studies.dry_run import dry_run, plan_study
+        from toolkit.studies.executors import EXECUTORS
+        from toolkit.studies.live import watch
+        from toolkit.studies.plan import left_to_do
+        from toolkit.studies.runner import run_study, study_command
+        from toolkit.studies.study import load_study
+
+        study, out = load_study(self.file), self.out or Path("reports") / self.file.stem
+        if self.dry_run:
+            dry_run(study, workers=self.options.workers, limit=self.limit, output_dir=self.output_dir)
+            return 0
+        with watch(self.options.workers) as watcher:
+            report = run_study(
+                study,
+                executor=EXECUTORS[self.executor](self.options),
+                limit=self.limit,
+                out=out,
+                output_dir=self.output_dir,
+                on_stage=watcher.on_stage,
+                on_event=watcher.on_event,
+                on_progress=watcher.on_progress,
+                command=study_command(self.file, out, self.output_dir),
+            )
+        if report is None:
+            print(f"{len(left_to_do(plan_study(study, self.output_dir).runs))} runs are left: the same command goes on")
+        else:
+            print(f"Report: {report}\nOpen:   {report.with_name('index.html')}")
+        return 0

@@ -1,0 +1,50 @@
+"""A model and encoded texts in, the hidden states of every layer out, one batch at a time."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from toolkit.data.batches import EVALUATION_BATCH_SIZE, EncodedSplit, EncodedTask, evaluation_batches, make_batch
+from toolkit.models.classifier import Loaded
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """The hidden states of one batch of texts."""
+
+    indices: NDArray[np.int64]
+    """(examples,) which texts of the split these are."""
+    mask: torch.Tensor
+    """(examples, longest) bool: real tokens."""
+    layers: tuple[torch.Tensor, ...]
+    """(examples, longest, hidden) each: the encoder's input (layer 0), then the output of layers 1 to L."""
+
+    def mean_of_tokens(self) -> list[torch.Tensor]:
+        """Per layer (examples, hidden): the mean over each text's real tokens."""
+        weights = self.mask.unsqueeze(-1).to(self.layers[0].dtype)
+        return [(layer * weights).sum(dim=1) / weights.sum(dim=1) for layer in self.layers]
+
+
+def stream_states(
+    loaded: Loaded, data: EncodedTask, split: EncodedSplit, *, batch_size: int = EVALUATION_BATCH_SIZE
+) -> Iterator[States]:
+    """Run the backbone over a split in eval mode, in the order of length, and hand out one batch after the other.
+
+    Memory holds one batch's states. Layer 0 is what the first layer reads: the embeddings, after a projection where
+    the family has one. Nothing is cast: states have the dtype of the weights.
+    """
+    backbone = loaded.model.backbone
+    device = next(backbone.parameters()).device
+    was_training = backbone.training
+    backbone.eval()
+    try:
+        for indices in evaluation_batches(split.lengths, batch_size):
+            batch = {name: tensor.to(device) for name, tensor in make_batch(split, indices, data).items()}
+            with torch.inference_mode():
+                output = backbone(**batch, output_hidden_states=True)
+            yield States(indices, batch["attention_mask"].bool(), tuple(output.hidden_states))
+    finally:
+        backbone.train(was_training)
