@@ -1,15 +1,16 @@
 """RunConfig: round trips, what the digest covers, and one clear line for every mistake."""
 
+import hashlib
 import json
 import shlex
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from toolkit.cli import parse_config
-from toolkit.config import DATA_FILES, NOT_IN_DIGEST, RunConfig, digest, run_name
+from toolkit.config import ADDED, DATA_FILES, NOT_IN_DIGEST, RunConfig, digest, run_name
 from toolkit.lookup import lookup
 
 CHANGES = {
@@ -34,6 +35,9 @@ CHANGES = {
     "head_epochs": 2,
     "selection_fraction": 0.2,
     "remove_near_duplicates": True,
+    "shuffle_labels": True,
+    "positions": "shuffled",
+    "reinject_positions": True,
     "precision": "bf16",
     "snapshot_steps": "log",
     "train_file": "a.tsv",
@@ -49,6 +53,9 @@ CHANGES = {
     "log_with": "tensorboard",
 }
 """One other value for every field; a field without one fails the first test."""
+
+DIGEST_OF_THE_DEFAULTS = "13ba40cf"
+"""As it was before any of ADDED was there."""
 
 
 def test_every_field_has_another_value_here() -> None:
@@ -68,6 +75,12 @@ def test_digest_covers_what_changes_the_numbers_and_nothing_else(name: str) -> N
     config = replace(RunConfig(), **{name: CHANGES[name]})
     is_covered = name not in (*NOT_IN_DIGEST, *DATA_FILES)
     assert (digest(config, {}) != digest(RunConfig(), {})) == is_covered
+
+
+def test_fields_that_came_later_leave_the_names_of_older_runs() -> None:
+    old = {k: v for k, v in asdict(RunConfig()).items() if k not in (*NOT_IN_DIGEST, *DATA_FILES, *ADDED)}
+    text = json.dumps({"fields": old, "data": {}}, sort_keys=True)
+    assert digest(RunConfig(), {}) == hashlib.sha256(text.encode()).hexdigest()[:8] == DIGEST_OF_THE_DEFAULTS
 
 
 def test_digest_covers_the_data() -> None:

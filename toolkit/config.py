@@ -16,7 +16,14 @@ FORMAT = 1
 NOT_IN_DIGEST = ("output_dir", "overwrite", "log_with", "save_model")
 """Fields that change where things go, not what the numbers are."""
 
-ADDED = ("head_epochs", "selection_fraction", "remove_near_duplicates")
+ADDED = (
+    "head_epochs",
+    "selection_fraction",
+    "remove_near_duplicates",
+    "shuffle_labels",
+    "positions",
+    "reinject_positions",
+)
 """Fields that came after format 1: at their defaults they stay out of the digest, so that older runs keep names."""
 
 KEEP_THREADS = "EMBEDDING_DRIFT_KEEP_THREADS"
@@ -40,6 +47,10 @@ class RunConfig:
     """How token vectors become one feature vector; the head is one linear layer on it."""
     init: Literal["checkpoint", "random"] = "checkpoint"
     """random: the same architecture with fresh weights, the baseline that says what pretraining was worth."""
+    positions: Literal["checkpoint", "sinusoidal", "shuffled", "zero"] = "checkpoint"
+    """The position table that training starts from: the checkpoint's, or another one in its place."""
+    reinject_positions: bool = False
+    """Add the positions' part of the encoder's input again before each layer after the first."""
     seed: int = 0
     """Head initialisation, data order and dropout (and fresh weights), together."""
     epochs: int = 3
@@ -72,6 +83,8 @@ class RunConfig:
     """Hold out this share of train as the split `selection`, then the only one scored: for choosing settings."""
     remove_near_duplicates: bool = False
     """Remove training examples that nearly repeat a scored one; how many is in the manifest."""
+    shuffle_labels: bool = False
+    """Permute the training labels with --seed: what moves when there is nothing to learn but the examples."""
     precision: Literal["auto", "no", "bf16"] = "auto"
     """Compute precision; weights stay fp32. auto: bf16 where the hardware has it."""
     snapshot_steps: int | Literal["log"] | None = None

@@ -12,6 +12,7 @@ from toolkit.config import RunConfig, run_name
 from toolkit.data.batches import EncodedTask
 from toolkit.data.tasks import load_task
 from toolkit.models.classifier import Loaded, load_classifier
+from toolkit.models.positions import prepare_positions
 from toolkit.models.regimes import BACKBONE, Regime, apply_regime, list_components, parse_regime
 from toolkit.reporting.screen import print_components, print_result, print_task
 from toolkit.snapshots.capture import capture
@@ -46,6 +47,7 @@ def finetune(config: RunConfig, *, reuse_finished: bool = False) -> Run:
     _check_head_stage(config, regime)
     config = replace(config, freeze=regime.label, task=task.name, precision=accelerator.mixed_precision)
     data = encode_task(task, loaded, config.max_length)
+    loaded = prepare_positions(loaded, config)
     path = Path(config.output_dir) / run_name(config, {**task.data_hashes, **loaded.source.digest_entry()})
     if reuse_finished and (path / MANIFEST).exists():
         return open_run(path)
@@ -82,8 +84,10 @@ def _print_plan(
     rows = [(name, len(split), split.num_truncated, split.num_empty_texts) for name, split in data.splits.items()]
     print_task(data.task.name, data.task.carrier, rows, config.max_length)
     sizes = {name: p.numel() for name, p in loaded.model.named_parameters()}
+    positions = f", positions {config.positions}" if config.positions != "checkpoint" else ""
+    positions += ", added again before each layer" if config.reinject_positions else ""
     print_components(
-        f"{config.model} ({loaded.family.name}), regime {regime.label}, precision {config.precision}",
+        f"{config.model} ({loaded.family.name}), regime {regime.label}, precision {config.precision}{positions}",
         [(leaf, sum(sizes[n] for n in names), leaf not in regime.frozen) for leaf, names in components.items()],
     )
 

@@ -260,3 +260,16 @@ def test_columns_by_name(tmp_path: Path, tiny_files: Callable[[str], dict[str, A
     swapped = load_task(replace(config, text_columns=("other", "text"))).splits["train"].texts[0]
     assert first == swapped[::-1]
     assert np.array_equal(load_task(config).splits["train"].ids, np.arange(64))
+
+
+def test_shuffled_labels_keep_texts_and_counts_and_lose_the_relation(tiny_config: RunConfig) -> None:
+    plain, shuffled = (load_task(replace(tiny_config, shuffle_labels=x)) for x in (False, True))
+    before, after = plain.splits["train"], shuffled.splits["train"]
+    assert before.labels is not None
+    assert after.labels is not None
+    assert before.texts == after.texts
+    assert (np.bincount(before.labels) == np.bincount(after.labels)).all()
+    assert 0.25 < (before.labels == after.labels).mean() < 0.75
+    assert (plain.splits["validation"].labels == shuffled.splits["validation"].labels).all()
+    other = load_task(replace(tiny_config, shuffle_labels=True, seed=1)).splits["train"].labels
+    assert (other != after.labels).any()

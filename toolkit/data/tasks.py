@@ -169,6 +169,8 @@ def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig
         splits, reported = _hold_out(splits["train"], config), SELECTION
         if removed is not None:
             _remove(splits, removed)
+    if config.shuffle_labels:
+        splits["train"] = _shuffle_labels(splits["train"], config.seed)
     return Task(
         name=name,
         kind=encoded.kind,
@@ -187,6 +189,13 @@ def _remove(splits: dict[str, Split], counts: dict[str, int]) -> None:
     scored = {name: split for name, split in splits.items() if name != "train"}
     splits["train"], removed = remove_near_duplicates(splits["train"], scored)
     counts.update(removed)
+
+
+def _shuffle_labels(train: Split, seed: int) -> Split:
+    """The same texts and the same labels, and no relation between them but chance."""
+    if train.labels is None:
+        return train
+    return replace(train, labels=np.random.default_rng([seed, 3]).permutation(train.labels))
 
 
 def _hold_out(train: Split, config: RunConfig) -> dict[str, Split]:

@@ -1,7 +1,7 @@
 """A checkpoint in, a Classifier out: backbone in fp32, a pooling, and one linear head."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,6 +62,8 @@ class Loaded:
     """Position row of a text's first token."""
     max_length: int | None
     """Longest text the position table (or the config) allows; None when nothing limits it."""
+    positions: Mapping[str, Any] | None = None
+    """What was done to the position table, for the manifest; None where that is not known or there is no table."""
 
 
 def load_classifier(

@@ -1,9 +1,10 @@
 """A run directory in, its classifier out: as it was tuned, or as it was before training."""
 
-
+from dataclasses import replace
 
 from toolkit.config import RunConfig
 from toolkit.models.classifier import Loaded, load_classifier
+from toolkit.models.positions import prepare_positions
 from toolkit.snapshots.store import Run
 
 HEAD_FILE = "head.safetensors"
@@ -20,11 +21,12 @@ def load_tuned(run: Run) -> Loaded:
     loaded = load_classifier(str(folder), pooling=run.config.pooling, num_outputs=_num_outputs(run))
     loaded.model.head.load_state_dict(load_file(folder / HEAD_FILE))
     loaded.model.eval()
-    return loaded
+    # The table is among the weights; what a forward pass does with it beside the architecture is not.
+    return prepare_positions(loaded, replace(run.config, positions="checkpoint"))
 
 
 def load_untuned(run: Run) -> Loaded:
-    """The classifier that a run started from (its checkpoint or random weights, and its seed's head), in eval mode.
+    """The classifier that a run started from, in eval mode: checkpoint or random weights, positions, its seed's head.
 
     After ``--head-epochs`` the head is the untrained one all the same: the head stage keeps no weights.
     """
@@ -33,7 +35,7 @@ def load_untuned(run: Run) -> Loaded:
         config.model, pooling=config.pooling, num_outputs=_num_outputs(run), init=config.init, seed=config.seed
     )
     loaded.model.eval()
-    return loaded
+    return prepare_positions(loaded, config)
 
 
 def _num_outputs(run: Run) -> int:

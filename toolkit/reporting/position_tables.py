@@ -14,9 +14,9 @@ from toolkit.analysis.positions.position_controls import smooth_curves
 from toolkit.analysis.positions.position_statistics import VERDICTS
 from toolkit.analysis.positions.resemblance import Verdict
 from toolkit.analysis.positions.segments import measure_segments
-from toolkit.analysis.positions.sinusoid import sinusoidal_table
 from toolkit.analysis.rows.measures import Array
 from toolkit.analysis.similarity.refusal import Refused
+from toolkit.sinusoid import sinusoidal_table
 from toolkit.snapshots.snapshot import Snapshot
 from toolkit.snapshots.store import Source, trajectory_of
 

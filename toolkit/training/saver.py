@@ -134,6 +134,7 @@ class Saver:
                 "task": self._describe_task(),
                 "convex_ceiling": {k: compute_scores(kind, labels[k], v) for k, v in ceiling.items()} or None,
                 "head_stage": head_stage,
+                "positions": None if self.loaded.positions is None else dict(self.loaded.positions),
                 "cost": {
                     **{f"seconds_{name}": round(value, 3) for name, value in seconds.items()},
                     "examples_per_second": self._num_examples_trained() / max(sum(seconds.values()), 1e-9),

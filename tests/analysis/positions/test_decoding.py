@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from toolkit.analysis.positions import decoding
-from toolkit.analysis.positions.sinusoid import sinusoidal_table
 from toolkit.analysis.similarity.refusal import Refused
+from toolkit.sinusoid import sinusoidal_table
 
 SINUSOID = sinusoidal_table(512, 384)
 GAUSSIAN = np.random.default_rng(0).normal(size=(512, 384))

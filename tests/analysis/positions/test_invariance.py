@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from toolkit.analysis.geometry.spectra import effective_rank
 from toolkit.analysis.positions import invariance
 from toolkit.analysis.positions.position_controls import smooth_curves
-from toolkit.analysis.positions.sinusoid import sinusoidal_table
 from toolkit.analysis.similarity.refusal import Refused
+from toolkit.sinusoid import sinusoidal_table
 
 SINUSOID = sinusoidal_table(512, 384)
 GAUSSIAN = np.random.default_rng(0).normal(size=(512, 384))

@@ -6,7 +6,7 @@ import pytest
 from toolkit.analysis.positions import positions
 from toolkit.analysis.positions.position_controls import few_waves, noisy_sinusoid
 from toolkit.analysis.positions.position_statistics import STATISTICS, VERDICTS
-from toolkit.analysis.positions.sinusoid import sinusoidal_table
+from toolkit.sinusoid import sinusoidal_table
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 
 DRAWS = 10

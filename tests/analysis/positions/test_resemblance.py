@@ -12,8 +12,8 @@ from toolkit.analysis.positions import resemblance
 from toolkit.analysis.positions.invariance import cosine_by_lag
 from toolkit.analysis.positions.line_match import band_of, line_match
 from toolkit.analysis.positions.orbits import find_waves, orbit_share
-from toolkit.analysis.positions.sinusoid import sinusoidal_table
 from toolkit.analysis.similarity.refusal import Refused
+from toolkit.sinusoid import sinusoidal_table
 
 SINUSOID = sinusoidal_table(512, 384)
 SIZES = [(512, 384), (512, 768), (256, 384)]

@@ -13,9 +13,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from toolkit.analysis.positions.sinusoid import BASE, wave_frequencies
 from toolkit.analysis.rows.measures import Array
 from toolkit.analysis.similarity.refusal import Refused
+from toolkit.sinusoid import BASE, wave_frequencies
 
 RESOLUTION = 1.25
 """Neighbouring waves count as apart from this many periods per window on (1 is the Rayleigh limit)."""

@@ -6,9 +6,9 @@ from itertools import cycle, islice
 
 import numpy as np
 
-from toolkit.analysis.positions.sinusoid import BASE, sinusoidal_table
 from toolkit.analysis.rows.measures import Array
 from toolkit.lookup import lookup
+from toolkit.sinusoid import BASE, sinusoidal_table
 
 SNR = 1.0
 """Power of the sinusoid over that of the noise in the positive control."""

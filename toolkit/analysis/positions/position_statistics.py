@@ -10,9 +10,9 @@ from toolkit.analysis.geometry.spectra import effective_rank
 from toolkit.analysis.positions import decoding, invariance, resemblance
 from toolkit.analysis.positions.line_match import line_match
 from toolkit.analysis.positions.orbits import orbit_share
-from toolkit.analysis.positions.sinusoid import sinusoidal_table
 from toolkit.analysis.rows.measures import Array
 from toolkit.analysis.similarity.refusal import Refused
+from toolkit.sinusoid import sinusoidal_table
 
 VERDICTS: Mapping[str, Callable[..., resemblance.Verdict]] = {
     "line_match": resemblance.judge_resemblance,

@@ -14,10 +14,10 @@ import pandas as pd
 from toolkit.analysis.positions.position_controls import smooth_curves
 from toolkit.analysis.positions.position_statistics import STATISTICS, VERDICTS, PositionStatistic
 from toolkit.analysis.positions.resemblance import NUM_DRAWS
-from toolkit.analysis.positions.sinusoid import sinusoidal_table
 from toolkit.analysis.rows.blocks import iterate_blocks
 from toolkit.analysis.rows.measures import Array
 from toolkit.analysis.similarity.refusal import Refused
+from toolkit.sinusoid import sinusoidal_table
 from toolkit.snapshots.snapshot import Snapshot
 from toolkit.snapshots.store import Source, trajectory_of
 

@@ -1,11 +1,13 @@
-"""A shape in, the sinusoidal position table of that shape out: what learned positions are compared with."""
+"""A shape in, the sinusoidal position table of that shape out: what stands beside learned ones or in their place."""
 
 from collections.abc import Callable, Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
-from toolkit.analysis.rows.measures import Array
 from toolkit.lookup import lookup
+
+Array = NDArray[np.float64]
 
 BASE = 10_000.0
 """Ratio of the slowest wave's length to the fastest's, to the power (hidden - 2) / hidden; as published."""
