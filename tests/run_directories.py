@@ -38,6 +38,7 @@ def write_run(
     lacking: tuple[str, ...] = (),
     right: float = 0.8,
     is_regression: bool = False,
+    is_constant: bool = False,
     has_exposure: bool = True,
     is_finished: bool = True,
     config: dict[str, Any] | None = None,
@@ -55,6 +56,8 @@ def write_run(
     if has_exposure:
         writer.write_exposure(_exposure(epochs * STEPS_PER_EPOCH, lacking))
     predictions = _predictions(epochs, seed, right, is_regression)
+    if is_constant:
+        predictions["prediction"] = predictions["prediction"].where(predictions["epoch"] < epochs, 0)
     writer.write_predictions(predictions)
     writer.write_scores(_scores(predictions, is_regression))
     if is_finished:
@@ -126,7 +129,9 @@ def _scores(predictions: pd.DataFrame, is_regression: bool) -> pd.DataFrame:
         names = ("pearson", "spearman") if is_regression else ("accuracy", "macro_f1", "matthews")
         values = dict.fromkeys(("loss", *names), np.nan)
         if is_labelled and is_regression:
-            values |= {"loss": 0.1, **dict.fromkeys(names, np.corrcoef(part["label"], part["prediction"])[0, 1])}
+            is_defined = part["prediction"].nunique() > 1  # as the scores of real runs
+            value = np.corrcoef(part["label"], part["prediction"])[0, 1] if is_defined else np.nan
+            values |= {"loss": 0.1, **dict.fromkeys(names, value)}
         elif is_labelled:
             values |= {"loss": 0.5, **dict.fromkeys(names, float((part["label"] == part["prediction"]).mean()))}
         rows.append(head | values)

@@ -11,8 +11,10 @@ from scipy.stats import spearmanr
 
 from toolkit.analysis.comparison.associations import COLUMNS, LEAST_TASKS, associate_drift
 
+SURE = ("supported",)
 
-def joined(drift, gain, *, seeds=2, parameter="word_embeddings", epoch=3, size=100, is_frozen=False):
+
+def joined(drift, gain, *, seeds=2, parameter="word_embeddings", epoch=3, size=100, is_frozen=False, verdicts=SURE):
     """A table as :func:`join_drift` makes it: every task's values are the means of those of its seeds."""
     lines = [
         {
@@ -23,9 +25,12 @@ def joined(drift, gain, *, seeds=2, parameter="word_embeddings", epoch=3, size=1
             "parameter": parameter,
             "is_frozen": is_frozen,
             "epoch": epoch,
+            "size": size,
             "num_train_examples": size,
-            "relative": moved + (seed - (seeds - 1) / 2) / 100,
+            "times_noise": moved + (seed - (seeds - 1) / 2) / 100,
+            "relative_drift": 1 / (1 + task),
             "gain_points": gained + (seed - (seeds - 1) / 2),
+            "gain_verdict": verdicts[task % len(verdicts)],
         }
         for task, (moved, gained) in enumerate(zip(drift, gain, strict=True))
         for seed in range(seeds)
@@ -89,6 +94,27 @@ def test_what_is_undefined_is_said():
     assert associate_drift(table).iloc[0]["num_tasks"] == 6
     assert associate_drift(joined(range(6), range(6), is_frozen=True)).empty
     assert list(associate_drift(joined([], []).reindex(columns=table.columns)).columns) == list(COLUMNS)
+
+
+def test_gains_that_are_all_noise_are_not_ranked():
+    """Six tasks in perfect order, none of whose gains is told apart from 0: there is nothing to predict."""
+    rising = range(6), range(6)
+    equal = associate_drift(joined(*rising, verdicts=("equivalent",))).iloc[0]
+    assert equal[["spearman", "p", "q"]].isna().all()
+    assert equal["note"] == (
+        "refused: every gain is within the margin (equivalent to 0), so that there is nothing to predict"
+    )
+    mixed = associate_drift(joined(*rising, verdicts=("equivalent", "under-powered", "equivalent"))).iloc[0]
+    assert np.isnan(mixed["p"])
+    assert "no gain can be told apart from 0 (4 equivalent, 2 under-powered)" in mixed["note"]
+    one = associate_drift(joined(*rising, verdicts=("equivalent",) * 5 + SURE)).iloc[0]
+    assert (one["note"], one["spearman"]) == ("", 1)
+
+
+def test_tasks_that_tie_beyond_noise_are_tied_whatever_the_whole_table_moved():
+    """relative_drift falls from task to task as the vocabulary's coverage does; no rank rests on it."""
+    table = associate_drift(joined([1.2] * 7, range(7), seeds=1))
+    assert table["note"].str.startswith("undefined: drift or gain is the same").all()
 
 
 def test_parameters_are_one_family():

@@ -1,23 +1,20 @@
 """A planted study gets the cards that it should; a card survives its file, and comes from the evidence alone."""
 
 import json
-import math
 import shutil
 from dataclasses import replace
 
-import numpy as np
 import pandas as pd
 import pytest
 
-from tests.analysis.comparison.conftest import write_logged_run
 from tests.run_directories import write_run
 from toolkit.analysis.comparison.card import Card, load_cards, save_cards
 from toolkit.analysis.comparison.cards import make_cards, write_cards
 from toolkit.analysis.comparison.compare import compare
-from toolkit.analysis.comparison.drift_cards import association_cards, spearman_interval
-from toolkit.analysis.comparison.evidence import read_evidence, write_evidence
+from toolkit.analysis.comparison.estimates import ONE_SEED
+from toolkit.analysis.comparison.evidence import read_evidence
+from toolkit.analysis.comparison.multiplicity import benjamini_hochberg
 from toolkit.analysis.comparison.verdicts import VERDICTS
-from toolkit.families import EMBEDDING_PARAMETERS
 
 
 def of_kind(cards, kind):
@@ -42,7 +39,8 @@ def test_each_pair_and_split_has_a_card_with_the_numbers_of_compare(logged):
         assert (card.verdict, card.reason, card.q) == (line["verdict"], line["reason"], line["q"])
         assert (card.num_seeds, card.num_items, card.margin) == (3, line["num_items"], 3.0)
         assert (card.noise_floor, card.detectable_gap) == (line["noise_floor_points"], line["detectable_gap_points"])
-        assert ("higher than" in card.claim) == (card.value > 0)
+        assert card.is_discovery == line["is_discovery"] == (line["q"] < 0.05)
+        assert f"{line['first']} and {line['second']} score differently (accuracy)" in card.claim
     assert len({card.id for card in cards}) == 4
 
 
@@ -71,6 +69,69 @@ def test_a_planted_gap_is_supported_and_equal_arms_are_equivalent(tmp_path, monk
     assert [card.verdict for card in equal] == ["equivalent"]
     assert equal[0].value == 0
     assert "on validation, tiny on toy" in equal[0].claim  # the reported split
+    assert "free and forbidden to drift the scores differ" in equal[0].claim
+
+
+FULL, PROBE, FIXED = "none (full fine-tuning)", "backbone (feature extraction)", "embeddings (frozen)"
+
+
+@pytest.mark.parametrize("pairs", [None, [(FIXED, FULL), (FULL, PROBE)], [(FULL, PROBE)]])
+def test_forbid_cards_have_the_q_of_their_line_in_the_comparison(logged, pairs):
+    """Whichever way round it was compared; a pair that was not compared has the q that it would have had."""
+    runs = logged()
+    (card,) = of_kind(write_cards(runs, None, "out", pairs=pairs), "forbid")
+    table = compare(runs, pairs=pairs, num_draws=0)
+    if pairs is not None and (FIXED, FULL) not in pairs:
+        alone = compare(runs, num_draws=0).query("second == @FIXED and split == 'validation'")["p"].item()
+        expected = benjamini_hochberg([*table["p"], alone])[-1]
+    else:
+        ends = table["first"].eq(FIXED) | table["second"].eq(FIXED)
+        expected = table[ends & (table["split"] == "validation")]["q"].item()
+    assert card.q == pytest.approx(expected)
+    assert 0 < card.q < 1
+    assert card.is_discovery == (card.q < 0.05)
+
+
+def test_claims_and_verdicts_say_what_they_are_about(cards):
+    for card in of_kind(cards, "score") + of_kind(cards, "forbid"):
+        assert not any(word in card.claim for word in ("higher", "lower", "otherwise"))
+        assert "the verdict is about this claim alone" in card.source
+        assert "first minus second" in card.source
+    assert all(card.is_discovery is None for card in of_kind(cards, "drift"))
+
+
+def test_one_seed_says_what_its_interval_covers(logged):
+    for card in of_kind(write_cards(logged(1), None, "out"), "score"):
+        assert card.interval.low < card.interval.high
+        assert (card.verdict, card.reason) == ("under-powered", ONE_SEED)
+        assert card.is_discovery is None
+
+
+def test_a_pair_without_a_common_seed_is_said_to_be_not_compared(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    runs = [write_run(tmp_path / "runs", regime, seed) for regime, seed in (("none", 0), ("backbone", 1))]
+    (card,) = of_kind(write_cards(runs, None, "out"), "score")
+    assert (card.verdict, card.reason, card.num_seeds) == (
+        "not identifiable",
+        "not compared: no seed in common",
+        0,
+    )
+
+
+def test_a_collapsed_regression_seed_counts_on_the_card_and_its_seeds_are_honest(tmp_path, monkeypatch):
+    """The same from the runs as from the evidence, in which a column of nothing but NaN has no place."""
+    monkeypatch.chdir(tmp_path)
+    runs = [
+        write_run(tmp_path / "runs", r, s, is_regression=True, is_constant=r == "backbone" and s == 2)
+        for r in ("none", "backbone")
+        for s in range(3)
+    ]
+    card = next(card for card in of_kind(write_cards(runs, None, "out"), "score") if "/ validation /" in card.id)
+    line = compare(runs).query("split == 'validation'").to_dict("records")[0]
+    assert card.value == pytest.approx(line["difference_points"])
+    assert card.value > 20
+    assert card.num_seeds == line["num_seeds"] == 3
+    assert (line["num_failed_first"], line["num_failed_second"]) == (0, 1)
 
 
 def test_items_that_differ_are_refused_with_their_note(tmp_path, monkeypatch):
@@ -81,93 +142,7 @@ def test_items_that_differ_are_refused_with_their_note(tmp_path, monkeypatch):
     table[table["id"] != 3].to_parquet(path, index=False)
     cards = of_kind(write_cards([run.path for run in runs], None, "out"), "score")
     assert {card.verdict for card in cards} == {"not identifiable"}
-    assert all("other items" in card.reason for card in cards)
-
-
-@pytest.mark.parametrize(("rate", "expected"), [(1e-5, "supported"), (1e-2, "not supported")])
-def test_drift_above_noise_is_supported_and_below_it_is_not(tmp_path, monkeypatch, rate, expected):
-    monkeypatch.chdir(tmp_path)
-    runs = [write_logged_run(tmp_path / "runs", "none", seed, rate) for seed in range(4)]
-    cards = {card.id.rsplit(" / ")[-1]: card for card in of_kind(write_cards(runs, None, "out"), "drift")}
-    assert list(cards) == list(EMBEDDING_PARAMETERS)
-    verdicts = {name: card.verdict for name, card in cards.items()}
-    assert verdicts.pop("token_type_embeddings") == "not identifiable"  # single sentences show one row
-    for name in ("LayerNorm.weight", "LayerNorm.bias"):
-        assert verdicts.pop(name) == "not identifiable"
-        assert "sizes of its gradients were not recorded" in cards[name].reason
-    assert set(verdicts.values()) == {expected}
-    words = cards["word_embeddings"]
-    assert (words.value > 1) == (expected == "supported")
-    assert words.noise_floor == pytest.approx(math.sqrt(2) * words.value, rel=0.1)
-    assert "gradients were not recorded" not in words.reason
-
-
-def test_one_seed_supports_no_drift(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    cards = write_cards([write_logged_run(tmp_path / "runs", "none", 0, 1e-5)], None, "out")
-    words = next(card for card in of_kind(cards, "drift") if "word" in card.id)
-    assert words.verdict == "under-powered"
-    assert words.value > 1
-
-
-def test_common_offsets_are_never_identifiable_and_what_is_frozen_has_no_card(cards):
-    offsets = of_kind(cards, "offset")
-    assert [card.verdict for card in offsets] == ["not identifiable"]
-    assert 0 <= offsets[0].value <= 1
-    assert "full fine-tuning" in offsets[0].id
-    assert all("full fine-tuning" in card.id for card in of_kind(cards, "drift"))
-
-
-def joined_of(num_tasks, noise=0.0, seeds=2, seed=0):
-    """Tasks on which drift and gain rise together, up to ``noise``."""
-    rng = np.random.default_rng(seed)
-    lines = []
-    for task in range(num_tasks):
-        gain = task + noise * rng.normal()
-        for run in range(seeds):
-            line = {"group": f"tiny on t{task}", "model": "tiny", "task": f"t{task}", "arm": "full", "base": "full"}
-            line |= {"num_train_examples": 10, "run": f"r{task}-{run}", "seed": run, "epoch": 3.0, "is_frozen": False}
-            lines.append(line | {"parameter": "word_embeddings", "relative": 0.01 * (task + 1), "gain_points": gain})
-    return pd.DataFrame(lines)
-
-
-def association(evidence, joined):
-    facts = {name: {"manifest_sha256": "0"} for name in joined["run"]}
-    return next(iter(association_cards(replace(evidence, joined=joined, facts=facts))))
-
-
-def test_association_is_refused_under_six_tasks_and_found_when_planted(logged):
-    evidence = write_evidence(logged(1), None, "out")
-    five, twelve = association(evidence, joined_of(5)), association(evidence, joined_of(12))
-    assert (five.verdict, five.num_items) == ("not identifiable", 5)
-    assert "at least 6" in five.reason
-    assert (twelve.verdict, twelve.num_items, twelve.num_seeds) == ("supported", 12, 24)
-    silent = [association(evidence, joined_of(12, noise=1e4, seed=seed)).verdict for seed in range(20)]
-    assert silent.count("supported") <= 4
-
-
-def test_more_runs_are_no_more_points(logged):
-    evidence = write_evidence(logged(1), None, "out")
-    few, many = (association(evidence, joined_of(7, 3.0, seeds)) for seeds in (1, 9))
-    assert few.num_items == many.num_items == 7
-    assert few.interval == many.interval
-
-
-def test_the_interval_of_a_rank_correlation_covers():
-    """Bivariate normal with a Spearman correlation of .48, twelve points: about 95 % of intervals hold it."""
-    from scipy.stats import spearmanr
-
-    rng, rho = np.random.default_rng(0), 0.5
-    true = 6 / np.pi * np.arcsin(rho / 2)
-    hits = []
-    for _ in range(400):
-        x, y = rng.multivariate_normal([0, 0], [[1, rho], [rho, 1]], 12).T
-        low, high = spearman_interval(float(spearmanr(x, y).statistic), 12, 0.95)
-        hits.append(low <= true <= high)
-    assert 0.92 <= np.mean(hits) <= 0.98
-    assert all(math.isnan(end) for end in (*spearman_interval(0.5, 3, 0.95), *spearman_interval(math.nan, 9, 0.95)))
-    low, high = spearman_interval(1.0, 6, 0.95)
-    assert low < high < 1
+    assert all(card.reason == "not compared: other items or labels" for card in cards)
 
 
 def test_cards_come_from_the_evidence_alone_and_are_the_same(cards):

@@ -8,12 +8,12 @@ from scipy import stats
 from tests.analysis.comparison.planted import plant
 from tests.run_directories import write_run
 from toolkit.analysis.comparison.arms import arrange
-from toolkit.analysis.comparison.compare import COLUMNS, compare
+from toolkit.analysis.comparison.compare import AT_CHANCE, COLUMNS, compare, false_discovery
 from toolkit.analysis.comparison.estimates import Settings, estimate_from_items, estimate_from_seeds, p_value
 from toolkit.analysis.comparison.intervals import ITEMS_ONLY, Interval, seeds_interval, two_way_interval
 from toolkit.analysis.comparison.multiplicity import benjamini_hochberg
 from toolkit.analysis.comparison.paired_tests import sign_flip
-from toolkit.analysis.comparison.pairs import OTHER_ITEMS
+from toolkit.analysis.comparison.pairs import NO_SPLIT, OTHER_ITEMS
 
 FULL, PROBE, FIXED = "none (full fine-tuning)", "backbone (feature extraction)", "embeddings (frozen)"
 NUM_SEEDS = 5
@@ -157,6 +157,7 @@ def test_one_seed_gives_an_interval_over_items_and_no_test(places):
     assert line["low_points"] > 0
     assert line["note"] == ITEMS_ONLY
     assert line["verdict"] == "under-powered"
+    assert line["reason"] == "one seed: its interval covers items only"
     assert np.isnan([line[name] for name in ("p", "q", "tost_p", "noise_floor_points")]).all()
     assert not line["is_equivalent"]
 
@@ -170,7 +171,7 @@ def test_only_common_seeds_are_paired_and_all_failed_runs_counted(places):
     assert line["first_mean"] == pytest.approx(first[:2].mean())
     assert (line["num_failed_first"], line["num_failed_second"]) == (0, 1)
     apart = one_line(compare([*runs_of(places, first[:2], []), plant(places["backbone"][4], second[3])]))
-    assert (apart["num_seeds"], apart["note"]) == (0, "no seed in common")
+    assert (apart["num_seeds"], apart["note"]) == (0, "not compared: no seed in common")
     assert np.isnan(apart["difference_points"])
 
 
@@ -228,13 +229,143 @@ def test_scores_that_are_no_mean_over_items_have_an_interval_over_seeds(make_run
         np.testing.assert_allclose(family["q"], benjamini_hochberg(family["p"].to_numpy()))
 
 
-def test_regression_has_no_accuracy(make_run):
+def test_regression_has_no_accuracy_and_no_chance(make_run):
     table = compare([make_run(r, s, is_regression=True) for r in ("none", "backbone") for s in (0, 1)])
     assert set(table["score"]) == {"pearson"}
     assert (table["num_failed_first"] == 0).all()
+    assert table[["num_at_chance_first", "num_at_chance_second"]].isna().all(axis=None)
 
 
-def test_undefined_scores_are_left_out_and_counted():
+def pearsons(runs):
+    return [run.scores.query("split == 'validation' and epoch == 3")["pearson"].item() for run in runs]
+
+
+def test_a_collapsed_run_counts_against_its_arm(make_run):
+    """Left out, two collapsed seeds of five would leave a difference of next to nothing that three seeds support.
+
+    Until now they were left out, and ``num_seeds`` counted them: survivorship. One answer to every item has found no
+    correlation, which is 0.
+    """
+    full = [make_run("none", s, is_regression=True) for s in range(5)]
+    probe = [make_run("backbone", s, right=0.7, is_regression=True, is_constant=s > 2) for s in range(5)]
+    line = compare([*full, *probe]).query("split == 'validation'").to_dict("records")[0]
+    ours, theirs = np.array(pearsons(full)), np.array(pearsons(probe))
+    assert np.isnan(theirs[3:]).all()
+    counted = np.nan_to_num(theirs)
+    oracle = stats.ttest_1samp(ours - counted, 0)
+    assert line["difference_points"] == pytest.approx(100 * np.mean(ours - counted))
+    assert line["p"] == pytest.approx(oracle.pvalue)
+    assert (line["first_mean"], line["second_mean"]) == pytest.approx((ours.mean(), counted.mean()))
+    assert line["difference_points"] == pytest.approx(100 * (line["first_mean"] - line["second_mean"]))
+    assert (line["num_seeds"], line["num_failed_first"], line["num_failed_second"]) == (5, 0, 2)
+    assert "2 of 10 runs give every item one answer" in line["note"]
+    kept = seeds_interval(ours[:3] - theirs[:3], 0.95)
+    names = ("num_seeds_not_failed", "difference_points_not_failed", "low_points_not_failed", "high_points_not_failed")
+    expected = (3, 100 * kept.estimate, 100 * kept.low, 100 * kept.high)
+    assert tuple(line[name] for name in names) == pytest.approx(expected)
+
+
+def test_seeds_and_means_are_those_of_the_difference_where_a_score_is_undefined(make_run):
+    arms = (("none", 0.9), ("backbone", 0.7))
+    runs = [make_run(r, s, right=x, is_regression=True) for r, x in arms for s in range(4)]
+    object.__setattr__(runs[1], "scores", runs[1].scores.assign(pearson=np.nan))  # answers differ: no reason is known
+    line = compare(runs).query("split == 'validation'").to_dict("records")[0]
+    ours, theirs = np.delete(pearsons(runs[:4]), 1), np.delete(pearsons(runs[4:]), 1)
+    assert line["num_seeds"] == line["num_seeds_not_failed"] == 3
+    assert (line["first_mean"], line["second_mean"]) == pytest.approx((ours.mean(), theirs.mean()))
+    assert line["difference_points"] == pytest.approx(100 * (ours - theirs).mean())
+    assert line["note"].endswith("undefined in 1 of 4 seeds")
+
+
+@pytest.mark.parametrize("failed", [(), (2,), (0, 1, 2, 3)])
+def test_the_difference_is_shown_with_and_without_failed_runs(places, failed):
+    first, second = draw((0.85, 0.8), 300)
+    second[list(failed)] = first[list(failed)] & (np.arange(300) % 3 == 0)  # a third right: the majority has half
+    line = one_line(compare(runs_of(places, first, second), num_draws=0))
+    names = ("difference_points", "low_points", "high_points")
+    without = [line[f"{name}_not_failed"] for name in names]
+    assert line["difference_points"] == pytest.approx(100 * (first.mean() - second.mean()))
+    assert (line["num_failed_second"], line["num_seeds_not_failed"]) == (len(failed), NUM_SEEDS - len(failed))
+    if not failed:
+        assert without == [line[name] for name in names]
+    elif len(failed) == 1:
+        kept = two_way_interval(np.delete(first.astype(float) - second, failed, axis=0))
+        assert without == pytest.approx([100 * kept.estimate, 100 * kept.low, 100 * kept.high])
+        assert without[2] - without[1] < (line["high_points"] - line["low_points"]) / 2  # planted: it widens the whole
+    else:
+        assert np.isnan(without).all()  # one pair is left
+
+
+def test_runs_at_chance_are_counted_beside_failed_ones_and_said(places):
+    """Exactly 255 of 500 balanced items right: no run failed, and none is above the majority by more than chance."""
+    first, second = (np.roll(np.tile(np.arange(500) < 255, (NUM_SEEDS, 1)), shift, axis=1) for shift in (0, 3))
+    line = one_line(compare(runs_of(places, first, second), num_draws=0))
+    assert (line["num_failed_first"], line["num_failed_second"]) == (0, 0)
+    assert (line["num_at_chance_first"], line["num_at_chance_second"]) == (NUM_SEEDS, NUM_SEEDS)
+    assert line["note"].endswith(AT_CHANCE)
+    assert line["reason"].endswith(AT_CHANCE)
+    (good,) = draw((0.9,), 500)
+    line = one_line(compare(runs_of(places, good, second & False), num_draws=0))
+    assert (line["num_at_chance_first"], line["num_at_chance_second"]) == (0, NUM_SEEDS)
+    assert line["note"] == f"every run of {PROBE} failed"
+
+
+def test_a_split_that_only_one_arm_has_is_not_compared(places):
+    (right,) = draw((0.9,), 50)
+    runs = runs_of(places, right[:2], right[:2])
+    for run in runs[2:]:
+        object.__setattr__(run, "predictions", run.predictions.assign(split="elsewhere"))
+    line = one_line(compare(runs, num_draws=0))
+    assert (line["note"], line["num_items"], line["is_discovery"]) == (NO_SPLIT, 0, False)
+    assert np.isnan(line["difference_points"])
+
+
+def study_of_nulls(rng, num_lines):
+    """A table of comparisons whose arms differ in nothing but their seeds, as :func:`compare` judges them."""
+    settings, lines = Settings(num_draws=0, margin_points=1.5), []
+    for _ in range(num_lines):
+        first, second = rng.random((2, NUM_SEEDS, 400)) < 0.8 + rng.normal(0, 0.02, (2, NUM_SEEDS, 1))
+        lines.append(estimate_from_items(first.astype(float) - second, settings))
+    table = pd.DataFrame(lines).assign(is_headline=True)
+    return table.assign(is_discovery=false_discovery(table) < settings.alpha)
+
+
+def test_of_studies_of_nulls_few_have_a_discovery_though_many_support_something():
+    """A verdict is about one claim; q is what holds for the study as a whole. 40 studies of 30 comparisons.
+
+    The t distribution is an approximation that is worst far out, where q looks: at 5 seeds with a standard deviation of
+    2 points between them about 4 % of such studies have a discovery, at 3 points 10 % (300 studies each).
+    """
+    rng = np.random.default_rng(0)
+    studies = [study_of_nulls(rng, 30) for _ in range(40)]
+    supported = [study["verdict"] == "supported" for study in studies]
+    share = np.mean([(one & study["is_discovery"]).any() for one, study in zip(supported, studies, strict=True)])
+    assert share <= 0.15
+    assert np.mean([one.any() for one in supported]) > 0.4
+
+
+def test_discoveries_are_the_lines_with_a_small_q_whatever_their_p(places):
+    arms = zip(("none", "backbone", "embeddings"), draw((0.86, 0.81, 0.85), 200), strict=True)
+    runs = [plant(place, right) for regime, arm in arms for place, right in zip(places[regime], arm, strict=True)]
+    table = compare(runs, num_draws=0)
+    between = (table["p"].min() + table["q"].min()) / 2
+    assert table["p"].min() < between < table["q"].min()
+    assert not compare(runs, num_draws=0, alpha=between)["is_discovery"].any()
+    assert list(table["is_discovery"]) == list(table["q"] < 0.05)
+    above = 1.001 * table["q"].min()
+    assert list(compare(runs, num_draws=0, alpha=above)["is_discovery"]) == list(table["q"] < above)
+
+
+def test_no_draws_leave_the_bootstrap_out_and_nothing_else(places):
+    runs = runs_of(places, *draw((0.9, 0.8), 100))
+    with_draws, without = compare(runs, num_draws=100), compare(runs, num_draws=0)
+    names = ["bootstrap_low_points", "bootstrap_high_points"]
+    assert without[names].isna().all(axis=None)
+    pd.testing.assert_frame_equal(without.drop(columns=names), with_draws.drop(columns=names))
+
+
+def test_scores_that_no_run_could_have_are_left_out_and_counted():
+    """As where the labels of a seed's items are all equal. What a run failed to have is 0 before it comes here."""
     settings = Settings()
     line = estimate_from_seeds(np.array([0.1, np.nan, 0.12, 0.09]), settings)
     assert line["difference_points"] == pytest.approx(10 + 1 / 3)
@@ -283,6 +414,8 @@ def test_arms_are_paired_within_their_size_and_by_their_base(make_run):
     sizes = [9, 50]
     assert list(table["first"]) == [f"{PROBE}, {size} training examples" for size in sizes]
     assert list(table["second"]) == [f"{FULL}, {size} training examples" for size in sizes]
+    assert list(table["size"]) == sizes
+    assert compare([make_run(r) for r in ("none", "backbone")], num_draws=0)["size"].isna().all()
 
 
 @pytest.mark.parametrize(

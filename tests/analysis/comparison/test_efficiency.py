@@ -3,8 +3,10 @@
 import pandas as pd
 import pytest
 
-from toolkit.analysis.comparison.compare import compare
-from toolkit.analysis.comparison.efficiency import COLUMNS, data_efficiency
+from toolkit.analysis.comparison import bootstrap
+from toolkit.analysis.comparison.arms import arrange
+from toolkit.analysis.comparison.compare import compare, compare_groups
+from toolkit.analysis.comparison.efficiency import COLUMNS, data_efficiency, efficiency_of_groups
 from toolkit.analysis.comparison.summaries import summarise_scores
 
 FULL, PROBE = "none (full fine-tuning)", "backbone (feature extraction)"
@@ -60,3 +62,35 @@ def test_one_size_has_no_curve(runs, make_run):
     assert data_efficiency(runs[:6]).empty
     other = [make_run(regime, task="other") for regime in ("none", "backbone")]
     assert set(data_efficiency([*runs, *other])["task"]) == {"toy"}
+
+
+def test_q_is_that_of_the_whole_comparison_and_nothing_is_drawn_twice(runs, make_run, monkeypatch):
+    """Groups of one size are in the family of the comparison's tests, and not in this table."""
+    every = [
+        *runs,
+        *(make_run(r, s, task="other", right=x) for r, x in (("none", 0.9), ("backbone", 0.5)) for s in (0, 1)),
+    ]
+    compared = compare(every, num_draws=100)
+    monkeypatch.setattr(bootstrap, "hierarchical_interval", None)  # cannot be called
+    table = data_efficiency(every)
+    keys = ["group", "split", "arm"]
+    expected = compared.rename(columns={"second": "arm"}).set_index(keys)["q"]
+    paired = table[table["against"] != ""].set_index(keys)
+    assert paired["q"].tolist() == expected.loc[paired.index].tolist()
+    assert paired["q"].tolist() != data_efficiency(runs).query("against != ''")["q"].tolist()
+    groups = arrange(every)
+    pd.testing.assert_frame_equal(efficiency_of_groups(groups, comparison=compared), table)
+    with pytest.raises(TypeError):
+        compare_groups(groups)
+
+
+def test_pairs_may_name_arms_of_groups_of_one_size(runs, make_run):
+    other = [make_run(regime, task="other") for regime in ("none", "embeddings")]
+    table = data_efficiency([*runs, *other], pairs=[(FULL, PROBE), (FULL, "embeddings (frozen)")])
+    assert set(table["against"]) == {"", f"{FULL}, 50 training examples", f"{FULL}, 800 training examples"}
+
+
+def test_sizes_are_those_that_were_asked_for(runs):
+    table = data_efficiency(runs)
+    assert set(table["size"]) == {50, 800}
+    assert (table["size"] == table["num_train_examples"]).all()

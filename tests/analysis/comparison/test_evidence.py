@@ -90,11 +90,21 @@ def test_the_same_runs_give_the_same_bytes(logged):
     assert one == other
 
 
-def test_a_table_known_already_is_not_made_again(logged, monkeypatch):
+def test_the_drift_of_each_run_is_measured_once(logged, monkeypatch):
+    """Drift, its null and what is joined with the score come from one pass over the tables of a run."""
+    measured = []
+
+    def count(source):
+        measured.append(source.path.name)
+        return measure_beyond_noise(source)
+
+    monkeypatch.setattr("toolkit.analysis.comparison.evidence_tables.measure_beyond_noise", count)
     runs = logged(1)
-    joined = write_evidence(runs, None, "one").joined
-    monkeypatch.setattr("toolkit.analysis.comparison.evidence.join_groups", None)
-    assert write_evidence(runs, None, "two", joined=joined).hashes == read_evidence("one").hashes
+    evidence = write_evidence(runs, None, "out")
+    assert sorted(measured) == sorted(run.path.name for run in runs)
+    own = evidence.joined.merge(evidence.drift, on=["run", "parameter"], suffixes=("", "_known"))
+    assert len(own) == len(evidence.joined) == len(evidence.drift)
+    np.testing.assert_array_equal(own["drift"], own["drift_known"])
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -3,8 +3,12 @@
 import numpy as np
 import pytest
 
-from tests.run_directories import NUM_WORDS
+from tests.analysis.comparison.conftest import write_logged_run
+from tests.run_directories import NUM_WORDS, write_run
+from toolkit.analysis.comparison.compare import compare
 from toolkit.analysis.comparison.joined import COLUMNS, NOT_TRAINED, join_drift
+from toolkit.analysis.comparison.pairs import OTHER_ITEMS
+from toolkit.analysis.comparison.parameter_noise import NO_SIZES, measure_beyond_noise
 from toolkit.analysis.rows.drift import measure_drift
 from toolkit.families import EMBEDDING_PARAMETERS
 
@@ -18,18 +22,41 @@ def runs(make_run):
     return [make_run(r, seed, right=right) for r, right in (("none", 0.9), ("embeddings", 0.8)) for seed in (0, 1)]
 
 
-def test_one_line_per_run_and_parameter_with_the_drift_of_measure_drift(runs):
+def test_one_line_per_run_and_parameter_with_the_drift_of_its_shown_rows(runs):
     table = join_drift(runs)
     assert list(table.columns) == list(COLUMNS)
     assert list(table["parameter"]) == list(EMBEDDING_PARAMETERS) * 4
     for run in runs:
-        drift = measure_drift(run, ("norm", "relative")).query("epoch == 3 and stratum == 'whole parameter'")
-        oracle = drift[drift["statistic"] == "value"].set_index(["parameter", "measure"])["value"]
+        whole = measure_drift(run, ("relative",)).query("epoch == 3 and stratum == 'whole parameter'")
+        oracle = whole[whole["statistic"] == "value"].set_index("parameter")["value"]
         own = table[table["run"] == run.path.name].set_index("parameter")
+        shown = measure_beyond_noise(run).set_index("parameter")
         for name in EMBEDDING_PARAMETERS:
-            assert own.loc[name, "norm"] == pytest.approx(oracle[name, "norm"], rel=1e-12)
-            assert own.loc[name, "relative"] == pytest.approx(oracle[name, "relative"], rel=1e-12)
+            assert own.loc[name, "relative_drift"] == pytest.approx(oracle[name], rel=1e-12)
+            np.testing.assert_equal(own.loc[name, "drift"], shown.loc[name, "drift"])
+            assert own.loc[name, "drift_note"] == shown.loc[name, "refusal"]
     assert (table["epoch"] == 3).all()
+
+
+def test_multiples_of_noise_stand_where_they_are_trusted(tmp_path):
+    """Of single sentences the tables of words and positions; LayerNorm and the one segment row say why not."""
+    table = join_drift([write_logged_run(tmp_path, "none", 0)]).set_index("parameter")
+    assert list(table.index[table["times_noise"].notna()]) == ["word_embeddings", "position_embeddings"]
+    assert list(table.index[table["drift_note"] == ""]) == ["word_embeddings", "position_embeddings"]
+    assert table.loc["LayerNorm.bias", "drift_note"] == NO_SIZES
+    without = join_drift([write_run(tmp_path, "none", 1)])
+    assert without["times_noise"].isna().all()
+    assert without["drift_note"].str.contains("no optimizer.json").any()
+
+
+@pytest.mark.parametrize(("margin", "verdict"), [(1.0, "supported"), (50.0, "equivalent")])
+def test_the_verdict_on_the_gain_is_that_of_the_comparison(runs, margin, verdict):
+    table = join_drift(runs, margin_points=margin)
+    told = set(table.loc[table["gain_points"].notna(), "gain_verdict"])
+    compared = compare(runs, margin_points=margin).query("split == 'validation'")
+    assert told == set(compared["verdict"])
+    assert set(table.loc[table["gain_points"].isna(), "gain_verdict"]) == {""}
+    assert verdict in told or margin == 1
 
 
 def test_gain_is_the_score_minus_that_with_frozen_embeddings_of_the_same_seed(runs):
@@ -47,7 +74,8 @@ def test_gain_is_the_score_minus_that_with_frozen_embeddings_of_the_same_seed(ru
 def test_frozen_parameters_did_not_move(runs):
     frozen = join_drift(runs).query("is_frozen")
     assert set(frozen["run"]) == {run.path.name for run in runs[2:]}
-    assert (frozen["norm"] == 0).all()
+    assert (frozen["relative_drift"] == 0).all()
+    assert frozen["times_noise"].isna().all()
 
 
 def note_of(runs):
@@ -69,7 +97,7 @@ def test_only_like_is_set_against_like(make_run):
     object.__setattr__(other, "predictions", other.predictions.assign(id=other.predictions["id"] + 1))
     gain, note = note_of([full, other])
     assert np.isnan(gain)
-    assert note.startswith("not comparable")
+    assert note == OTHER_ITEMS
 
 
 def test_of_several_frozen_arms_the_one_with_the_same_settings_counts(make_run):
@@ -85,11 +113,11 @@ def test_share_beyond_decay(make_run):
     """The fake runs: rows seen in training move by about 1e-3 per value and epoch, others by 1e-5 of theirs."""
     table = join_drift([make_run(), make_run(seed=1, has_exposure=False)]).set_index(["seed", "parameter"])
     words = table.loc[0, "word_embeddings"]
-    assert words["num_rows_seen"] == 42  # [CLS], [SEP] and the rows 5 to 44
+    assert words["num_exposed_rows"] == 42  # [CLS], [SEP] and the rows 5 to 44
     assert words["share_beyond_decay"] == 1
     assert np.isnan(table.loc[(0, "LayerNorm.bias"), "share_beyond_decay"])
     assert table.loc[1, "share_beyond_decay"].isna().all()
-    assert words["num_rows_seen"] < NUM_WORDS
+    assert words["num_exposed_rows"] < NUM_WORDS
 
 
 def test_nothing_is_beyond_where_nothing_moved(make_run):

@@ -5,9 +5,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.analysis.adam_runs import WORDS, constant, gaussian, make_log, plant, random_exposure, signs
+from tests.analysis.adam_runs import (
+    WORDS,
+    constant,
+    gaussian,
+    make_log,
+    plant,
+    random_exposure,
+    signs,
+    warm_up_and_decay,
+)
 from toolkit.analysis.causes.sign_noise import sign_noise
+from toolkit.analysis.comparison.intervals import seeds_interval
 from toolkit.analysis.comparison.parameter_noise import (
+    NO_SIZES,
     distance_of_seeds,
     exposed_rows,
     measure_beyond_noise,
@@ -121,9 +132,67 @@ def test_a_log_that_cannot_be_replayed_is_a_reason_and_no_crash():
     assert not np.isnan(table["drift"].iloc[0])
 
 
-def test_sizes_that_were_not_recorded_are_said():
-    assert line_of(plant(signs(), EXPOSED))["has_norms"]
-    assert not line_of(plant(signs(), EXPOSED, has_norms=False))["has_norms"]
+def test_sizes_that_were_not_recorded_are_a_gap_in_the_records_and_not_a_matter_of_gauge():
+    assert line_of(plant(signs(), EXPOSED))["refusal"] == ""
+    line = line_of(plant(signs(), EXPOSED, has_norms=False))
+    assert line["refusal"] == NO_SIZES
+    assert "a gap in the records" in NO_SIZES
+    assert line["times_noise"] == line["drift"] / line["null"]  # described all the same
+
+
+def in_common(hidden=32):
+    """Coin tosses of each step and column that all rows of the step share, as rows of one batch share gradients."""
+    return lambda rng, step, rows: np.tile(rng.choice([-1.0, 1.0], hidden), (len(rows), 1))
+
+
+@pytest.mark.parametrize("share", [0.05, 0.2, 0.6])
+def test_noise_that_rows_share_lies_below_the_null_and_is_never_beyond_it(share):
+    """The null takes rows as independent; their common offset takes away what they share, so that it errs low."""
+    exposed = random_exposure(60, 40, share)
+    lines = [line_of(plant(in_common(), exposed, seed=seed)) for seed in range(30)]
+    times = np.array([line["times_noise"] for line in lines])
+    assert times.mean() < 1
+    starts = range(0, 30, 5)
+    supported = [seeds_interval(times[i : i + 5]).low > lines[i]["null_high"] / lines[i]["null"] for i in starts]
+    assert not any(supported)
+    if share == 0.6:  # rows that are nearly always shown together move nearly as one
+        assert times.max() < 0.95
+
+
+@pytest.mark.parametrize("direction", [signs, constant])
+def test_ten_times_as_many_words_tie_when_each_shown_row_drifts_as_far(direction):
+    """Coverage of the vocabulary is a matter of the data: only a mean over all rows tells the two tasks apart."""
+    few, many = np.zeros((60, 440), bool), np.zeros((60, 440), bool)
+    few[:, :40] = np.random.default_rng(0).random((60, 40)) < 0.2
+    many[:, :400] = np.tile(few[:, :40], 10)
+    one, other = (line_of(plant(direction(), exposed, hidden=32, sigma=0)) for exposed in (few, many))
+    assert (one["num_exposed_rows"], other["num_exposed_rows"]) == (40, 400)
+    assert other["times_noise"] == pytest.approx(one["times_noise"], rel=0.03)
+    assert other["drift"] == pytest.approx(one["drift"], rel=0.06)
+    assert other["relative_drift"] > 2.5 * one["relative_drift"]
+
+
+def test_the_learning_rate_is_no_difference_in_multiples_of_noise():
+    slow, fast = (
+        line_of(plant(constant(), EXPOSED, log=make_log(warm_up_and_decay(60, peak), decay=0.0)))
+        for peak in (5e-5, 1.5e-4)
+    )
+    assert fast["drift"] == pytest.approx(3 * slow["drift"], rel=1e-3)
+    assert fast["times_noise"] == pytest.approx(slow["times_noise"], rel=1e-3)
+
+
+def test_rows_that_decay_alone_explains_are_not_beyond_it():
+    """Half of the rows are shown and move by gradients, the others by decay: those that move less are no more."""
+    planted = plant(signs(), EXPOSED)
+    assert line_of(planted)["share_beyond_decay"] == 1
+    first, last = planted.trajectory.snapshots
+    tensor = np.array(last.tensors[WORDS])
+    tensor[0] = first.tensors[WORDS][0]
+    still = Trajectory(
+        [first, Snapshot(1, last.step, {WORDS: tensor})], read_exposure=lambda: planted.trajectory.exposure
+    )
+    line = line_of(planted, still)
+    assert line["share_beyond_decay"] == pytest.approx(1 - 1 / line["num_exposed_rows"])
 
 
 def test_seeds_are_as_far_apart_as_their_own_noise(make_run):

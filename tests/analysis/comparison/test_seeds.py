@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from statsmodels.stats.multitest import multipletests
 
 from toolkit.analysis.comparison.arms import arrange
-from toolkit.analysis.comparison.seeds import compare, compare_seeds, mcnemar
+from toolkit.analysis.comparison.paired_tests import mcnemar
+from toolkit.analysis.comparison.seeds import compare_seeds, mcnemar_of_group
 
 
 def enumerate_mcnemar(num_first: int, num_second: int) -> float:
@@ -37,7 +38,7 @@ def test_one_line_per_split_pair_and_seed(make_run):
         make_run(regime, seed, right=right) for regime, right in (("none", 0.9), ("backbone", 0.6)) for seed in (0, 1)
     ]
     (group,) = arrange([*runs, make_run("embeddings", 0)])
-    table = compare(group)
+    table = mcnemar_of_group(group)
     assert list(zip(table["second"], table["seed"], table["split"], strict=True)) == [
         ("embeddings (frozen)", 0, "validation"),
         ("embeddings (frozen)", 0, "ood"),
@@ -53,7 +54,7 @@ def test_one_line_per_split_pair_and_seed(make_run):
 def test_numbers_are_those_of_the_predictions(make_run):
     full, other = make_run("none", right=0.9), make_run("backbone", right=0.6)
     (group,) = arrange([other, full])
-    line = compare(group).set_index("split").loc["validation"]
+    line = mcnemar_of_group(group).set_index("split").loc["validation"]
     is_right = []
     for run in (full, other):
         last = run.predictions.query("epoch == 3 and split == 'validation'").sort_values("id")
@@ -72,7 +73,7 @@ def test_every_test_of_a_call_is_one_family(make_run):
     assert list(dict.fromkeys(table["group"])) == ["tiny on toy", "tiny on other"]
     oracle = multipletests(table["mcnemar_p"], method="fdr_bh")[1]
     np.testing.assert_allclose(table["q"], oracle)
-    parts = pd.concat([compare(group) for group in arrange([*runs, *other])], ignore_index=True)
+    parts = pd.concat([mcnemar_of_group(group) for group in arrange([*runs, *other])], ignore_index=True)
     pd.testing.assert_frame_equal(table.drop(columns=["group", "q"]), parts)
 
 
@@ -104,19 +105,26 @@ def repeat_an_id(predictions: pd.DataFrame) -> pd.DataFrame:
 @pytest.mark.parametrize(("change", "note"), [(shuffle, ""), *((f, "not") for f in (relabel, renumber, repeat_an_id))])
 def test_only_the_same_items_are_compared(make_run, change, note):
     full, other = make_run("none", right=0.9), make_run("backbone", right=0.6)
-    unchanged = compare(arrange([full, other])[0])
+    unchanged = mcnemar_of_group(arrange([full, other])[0])
     other.predictions  # noqa: B018  (read, so that the cached table can be replaced)
     object.__setattr__(other, "predictions", change(other.predictions))
-    table = compare(arrange([full, other])[0])
+    table = mcnemar_of_group(arrange([full, other])[0])
     if note:
-        assert (table["note"] == "not comparable: other items or labels").all()
+        assert (table["note"] == "not compared: other items or labels").all()
         assert table["mcnemar_p"].isna().all()
     else:
         pd.testing.assert_frame_equal(table, unchanged)
 
 
 def test_regression_has_differences_and_no_test(make_run):
-    table = compare(arrange([make_run(regime, is_regression=True) for regime in ("none", "backbone")])[0])
+    table = mcnemar_of_group(arrange([make_run(regime, is_regression=True) for regime in ("none", "backbone")])[0])
     assert set(table["score"]) == {"pearson"}
     assert table["difference_points"].notna().all()
     assert table["mcnemar_p"].isna().all()
+
+
+def test_a_collapsed_seed_has_a_score_of_0(make_run):
+    runs = [make_run(regime, is_regression=True, is_constant=regime == "backbone") for regime in ("none", "backbone")]
+    line = compare_seeds(runs).set_index("split").loc["validation"]
+    assert line["second_score"] == 0
+    assert line["difference_points"] == pytest.approx(100 * line["first_score"])

@@ -1,11 +1,14 @@
 """Statistics over seeds against numpy's, with failed runs planted, and splits side by side."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import toolkit.analysis.comparison.summaries as module
+from toolkit.analysis.comparison.compare import compare
+from toolkit.analysis.comparison.cost import measure_cost
 from toolkit.analysis.comparison.summaries import side_by_side, statistics, summarise_scores
 
 FULL, PROBE = "none (full fine-tuning)", "backbone (feature extraction)"
@@ -39,6 +42,7 @@ def test_failed_runs_are_counted_and_shown_with_and_without(runs):
     assert line["sd"] == pytest.approx(np.std(scores[:4], ddof=1))
     assert (line["min"], line["min_not_failed"]) == (scores[3], min(scores[:3]))
     assert line["majority_rate"] == 0.6
+    assert line["num_at_chance"] == 1
     other = table.loc["validation", PROBE, "accuracy"]
     assert (other["num_seeds"], other["num_failed"], other["mean"]) == (2, 0, other["mean_not_failed"])
 
@@ -68,6 +72,28 @@ def test_undefined_scores_are_counted_and_not_averaged(make_run):
     others = [run.scores.query("split == 'validation' and epoch == 3")["matthews"].item() for run in runs[1:]]
     assert table["num_undefined"].item() == 1
     assert table["mean"].item() == pytest.approx(np.mean(others))
+
+
+def test_a_collapsed_regression_run_counts_as_0_and_is_left_out_of_those_that_did_not_fail(make_run):
+    runs = [make_run(seed=seed, is_regression=True, is_constant=seed == 2) for seed in range(3)]
+    line = summarise_scores(runs).query("score == 'pearson' and split == 'validation'").to_dict("records")[0]
+    values = [run.scores.query("split == 'validation' and epoch == 3")["pearson"].item() for run in runs]
+    assert (line["num_seeds"], line["num_failed"], line["num_undefined"]) == (3, 1, 1)
+    assert (line["mean"], line["min"]) == pytest.approx((sum(values[:2]) / 3, 0))
+    assert line["mean_not_failed"] == pytest.approx(np.mean(values[:2]))
+    assert pd.isna(line["num_at_chance"])  # no majority class
+
+
+def test_a_size_is_what_was_asked_for_whatever_near_duplicates_left_of_it(make_run):
+    def one(regime, left):
+        task = {"splits": {"train": {"num_examples": left}}, "score": "accuracy", "reported_split": "validation"}
+        return make_run(regime, config={"max_train_examples": 2000}, facts={"task": task})
+
+    runs = [one("none", 1990), one("backbone", 1991)]
+    for table in (summarise_scores(runs), measure_cost(runs), compare(runs, num_draws=0)):
+        assert set(table["size"]) == {2000}
+    assert set(summarise_scores(runs)["num_train_examples"]) == {1990, 1991}
+    assert side_by_side(summarise_scores(runs))["size"].tolist() == [2000, 2000]
 
 
 def test_side_by_side_has_a_line_per_arm_and_columns_per_split(runs, make_run):

@@ -156,3 +156,12 @@ def test_a_planted_study_gets_its_verdict(expected):
         gap=planted.get("gap", 0.5),
     )
     assert found.name == expected
+
+
+def test_reasons_name_the_gap_and_why_there_is_no_interval():
+    numbers = {"low": -2.0, "high": 2.0, "low90": -1.5, "high90": 1.5, "margin": 1.0, "gap": 3.0}
+    assert verdict(**numbers).reason == "the smallest detectable gap is 3 points, above the margin of 1"
+    none = numbers | {"low": math.nan, "high": math.nan}
+    assert verdict(**none).reason.startswith("no interval could be computed")
+    assert verdict(**none, missing="one seed").reason == "one seed"
+    assert verdict(**numbers, missing="one seed").reason != "one seed"

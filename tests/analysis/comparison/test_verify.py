@@ -115,7 +115,9 @@ def test_evidence_forged_throughout_is_found_by_the_runs_at_hand(report):
         ("gauge.csv", "gauge_share", "its part of gauge"),
         ("scores.csv", "macro_f1", "its part of scores"),
         ("seeds.csv", "distance", "their distance in"),
-        ("joined.csv", "relative", "joined.csv"),
+        ("joined.csv", "times_noise", "joined.csv is not what the runs give"),
+        ("joined.csv", "relative_drift", "joined.csv is not what the runs give"),
+        ("joined.csv", "gain_points", "joined.csv is not what the runs give"),
     ],
 )
 def test_each_forged_table_is_found_by_the_runs_at_hand(report, name, column, what):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from toolkit.analysis.comparison.reported import ReportedRun as ReportedRun
 from toolkit.analysis.comparison.reported import canonical_name as canonical_name
+from toolkit.analysis.comparison.reported import count_at_chance
 from toolkit.config import NOT_IN_DIGEST, RunConfig
 from toolkit.naming import distinct, names_of
 from toolkit.snapshots.store import Run, open_run
@@ -37,9 +38,11 @@ class Arm:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing is frozen and training starts at the checkpoint, without a head stage before it."""
+        """Whether nothing is frozen, training starts at the checkpoint, and model and labels are as they came."""
         config = self.runs[0].config
-        return self.runs[0].regime == "none" and config.init == "checkpoint" and not config.head_epochs
+        changed = config.head_epochs or config.reinject_positions or config.shuffle_labels
+        starts = config.init == config.positions == "checkpoint"
+        return self.runs[0].regime == "none" and starts and not changed
 
     @property
     def is_feature_extraction(self) -> bool:
@@ -47,12 +50,15 @@ class Arm:
 
     @property
     def size(self) -> int | None:
-        """The limit on training examples that its runs were given; None for all of them."""
+        """The number of training examples that its runs were asked for; None for all. Arms are paired by it."""
         return self.runs[0].config.max_train_examples
 
     @property
     def num_train_examples(self) -> int | None:
-        """Training examples of its runs (of the least, where removing near-duplicates left some fewer)."""
+        """Training examples of its runs (of the least, where removing near-duplicates left some fewer).
+
+        To be read, not to be matched: :attr:`size` is the same for all arms of one size.
+        """
         return min((run.num_train_examples for run in self.runs if run.num_train_examples is not None), default=None)
 
     @property
@@ -61,8 +67,13 @@ class Arm:
 
     @property
     def num_failed(self) -> int:
-        """Runs that are no better than the majority class."""
+        """Runs that are no better than the majority class, or whose headline score is undefined."""
         return sum(run.is_failed for run in self.runs)
+
+    @property
+    def num_at_chance(self) -> int | None:
+        """Runs that are not above the majority class by more than chance; None in regression."""
+        return count_at_chance(self.runs)
 
     def has(self, parameter: str) -> bool:
         """Whether the model has this embedding parameter."""

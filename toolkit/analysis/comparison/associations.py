@@ -14,18 +14,24 @@ task decides it."""
 NUM_PERMUTATIONS = 99_999
 """Permutations of the test; all of them up to eight tasks (8! = 40,320)."""
 
+TOLD_APART = "supported"
+"""The verdict on a gain whose interval excludes 0 and that may be above the margin."""
+
 COLUMNS = ("model", "base", "parameter", "num_tasks", "num_runs", "spearman", "p", "q", "note")
 
 
 def associate_drift(joined: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:
     """Do tasks on which a parameter moved further gain more from its moving? One line per model, arm and parameter.
 
-    ``joined``: the table of :func:`toolkit.join_drift`. A task is one point: the means over its seeds of ``relative``
-    and ``gain_points``, of the last epoch of each run and of the largest number of training examples, whatever else
-    the table holds, so that more epochs, snapshots or sizes make no more points. ``spearman``: rank correlation; ``p``:
-    two-sided permutation test over the tasks (exact up to eight of them, else 99,999 draws with ``seed``); ``q``:
-    Benjamini-Hochberg over the lines. All NaN, with a ``note``, under six tasks: nothing is fitted to so few. The
-    association is between tasks and says nothing of cause.
+    ``joined``: the table of :func:`toolkit.join_drift`. A task is one point: the means over its seeds of
+    ``times_noise`` and ``gain_points``, of the last epoch of each run and of the largest number of training examples,
+    whatever else the table holds, so that more epochs, snapshots or sizes make no more points. Drift counts as a
+    multiple of its noise: as a share of the norm it follows learning rate, number of steps and, over a whole
+    vocabulary, the number of words in the data, which differ between tasks by design. ``spearman``: rank correlation;
+    ``p``: two-sided permutation test over the tasks (exact up to eight of them, else 99,999 draws with ``seed``);
+    ``q``: Benjamini-Hochberg over the lines. All NaN, with a ``note``: under six tasks, because nothing is fitted to so
+    few, and where no task's gain is told apart from 0 (``gain_verdict``), because ranks of gains that are noise are
+    noise. The association is between tasks and says nothing of cause.
     """
     lines = [
         {"model": model, "base": base, "parameter": parameter} | _line(points, seed)
@@ -43,14 +49,14 @@ def _points(joined: pd.DataFrame) -> Iterator[tuple[tuple[str, str, str], pd.Dat
     """Per model, arm and parameter that was trained: one line per task, the means over its runs."""
     table = joined[~joined["is_frozen"].astype(bool)]
     table = table[table["epoch"] == table.groupby("run")["epoch"].transform("max")]
-    sizes = pd.to_numeric(table["num_train_examples"]).fillna(np.inf)
+    sizes = pd.to_numeric(table["size"]).astype(float).fillna(np.inf)
     keys = [table[name] for name in ("group", "base")]
     table = table[sizes == sizes.groupby(keys).transform("max")]
     table = table.drop_duplicates(["run", "parameter"], keep="last")
     for (model, base, parameter), own in table.groupby(["model", "base", "parameter"], sort=False):
-        usable = own.dropna(subset=["relative", "gain_points"])
-        means = usable.groupby("group", sort=False)[["relative", "gain_points"]].mean()
-        yield (model, base, parameter), means.assign(num_runs=usable.groupby("group", sort=False).size())
+        usable = own.dropna(subset=["times_noise", "gain_points"]).groupby("group", sort=False)
+        means = usable[["times_noise", "gain_points"]].mean()
+        yield (model, base, parameter), means.assign(num_runs=usable.size(), verdict=usable["gain_verdict"].first())
 
 
 def _line(points: pd.DataFrame, seed: int) -> dict[str, Any]:
@@ -58,10 +64,19 @@ def _line(points: pd.DataFrame, seed: int) -> dict[str, Any]:
     if len(points) < LEAST_TASKS:
         count = f"{len(points)} task{'' if len(points) == 1 else 's'}"
         return line | {"note": f"refused: {count} with both values, and at least {LEAST_TASKS} are needed"}
-    drift, gain = (_centred_ranks(points[name]) for name in ("relative", "gain_points"))
+    if not (points["verdict"] == TOLD_APART).any():
+        return line | {"note": f"refused: {_all_noise(points['verdict'])}, so that there is nothing to predict"}
+    drift, gain = (_centred_ranks(points[name]) for name in ("times_noise", "gain_points"))
     if not (drift.any() and gain.any()):
         return line | {"note": "undefined: drift or gain is the same in all tasks"}
     return line | {"spearman": _correlation(drift, gain), "p": _permutation_p(drift, gain, seed), "note": ""}
+
+
+def _all_noise(verdicts: pd.Series) -> str:
+    if (verdicts == "equivalent").all():
+        return "every gain is within the margin (equivalent to 0)"
+    counts = verdicts.value_counts()
+    return f"no gain can be told apart from 0 ({', '.join(f'{count} {name}' for name, count in counts.items())})"
 
 
 def _centred_ranks(values: pd.Series) -> NDArray[np.float64]:

@@ -19,6 +19,7 @@ DIGITS = 10
 """Significant digits of a number on a card: a library that adds up in another order must not make another card."""
 
 NAN = math.nan
+MAY_BE_NONE = ("num_items", "is_discovery")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,10 @@ class Card:
     detectable_gap: float
     q: float
     """Benjamini-Hochberg over the family of the claim's test."""
+    is_discovery: bool | None = None
+    """Whether q is below the report's alpha; None where the claim has no q."""
     verdict: str
+    """On this claim alone: it does not know how many claims there are. That is what ``q`` is for."""
     reason: str
     source: str
     """The formula and where it comes from."""
@@ -86,7 +90,7 @@ class Card:
         names = {f.name for f in fields(cls)}
         if set(values) != names:
             raise ValueError(f"a card has the fields {', '.join(sorted(names))}; got {', '.join(sorted(values))}")
-        own: dict[str, Any] = {k: NAN if v is None and k != "num_items" else v for k, v in values.items()}
+        own: dict[str, Any] = {k: NAN if v is None and k not in MAY_BE_NONE else v for k, v in values.items()}
         parts: dict[str, Any] = {"interval": Span, "equivalence": Span, "null": Null}
         for name, kind in parts.items():
             own[name] = kind(**{k: NAN if v is None else v for k, v in values[name].items()})

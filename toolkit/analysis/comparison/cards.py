@@ -5,45 +5,48 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from toolkit.analysis.comparison.arms import Arm, Group, Labels
 from toolkit.analysis.comparison.card import Card as Card
 from toolkit.analysis.comparison.card import Null, Span, save_cards
 from toolkit.analysis.comparison.compare import compare_groups, compare_pair
 from toolkit.analysis.comparison.drift_cards import association_cards, drift_cards, offset_cards
-from toolkit.analysis.comparison.estimates import EQUIVALENCE_LEVEL, Settings
+from toolkit.analysis.comparison.estimates import EQUIVALENCE_LEVEL, OTHER_ITEMS_PER_SEED, Settings
 from toolkit.analysis.comparison.evidence import FOLDER, PREDICTIONS, Evidence, read_evidence, write_evidence
-from toolkit.analysis.comparison.pairs import ArmPair
+from toolkit.analysis.comparison.pairs import NOT_COMPARED, ArmPair
 from toolkit.snapshots.store import Run
 
-VERSION = 1
-"""Of the estimators of score and forbid cards."""
+VERSION = 2
+"""Of the estimators of score and forbid cards; 1 left out seeds whose correlation is undefined."""
 
 FILES = tuple(f"{FOLDER}/{name}" for name in ("settings.json", "runs.json", PREDICTIONS, "scores.csv"))
 
-FEWEST_DRAWS = 100
-
 TWO_WAY = "two-way interval over seeds and items"
 OVER_SEEDS = "t interval over seeds"
+ONE_CLAIM = "the verdict is about this claim alone, q about all compared pairs of the report"
 SOURCES = {
-    TWO_WAY: "mean paired difference ± t·√V, V = max(MS_seed + MS_item - MS_res, MS_seed, MS_item)/(KN); ours",
-    OVER_SEEDS: "mean paired difference ± t·s/√K over K seeds",
+    TWO_WAY: "mean paired difference, first minus second, ± t·√V, V = max(MS_seed + MS_item - MS_res, MS_seed, "
+    f"MS_item)/(KN); ours; {ONE_CLAIM}",
+    OVER_SEEDS: f"mean paired difference, first minus second, ± t·s/√K over K seeds; {ONE_CLAIM}",
 }
 
 
 def make_cards(evidence: Evidence | str | Path) -> list[Card]:
     """Every card of a report from its evidence alone: the same evidence gives the same cards.
 
-    Kinds, in order: *score*, per pair of arms, task and split: the first scores higher (or lower, worded after the sign
-    of the estimate; the interval is two-sided); *forbid*, per task on the reported split: freezing the embeddings
-    changes the score, so that "equivalent" means that forbidding the drift costs nothing; *drift*, per arm and
+    Kinds, in order: *score*, per pair of arms, task and split: the two score differently (two-sided; which is higher is
+    in the sign of the value, first minus second); *forbid*, per task on the reported split: free and frozen embeddings
+    score differently, so that "equivalent" means that forbidding the drift costs nothing; *drift*, per arm and
     embedding parameter that moved: it moved further than random gradient signs would move it; *offset*, per arm: what
     the tables share moved in one of them, which no data can tell; *association*, per arm and parameter: tasks on which
     it moved further gained more, refused under six tasks. What was frozen has no card: its hashes prove it.
     ValueError when the evidence cannot be read.
     """
     known = evidence if isinstance(evidence, Evidence) else read_evidence(evidence)
-    makers = (score_cards, forbid_cards, drift_cards, offset_cards, association_cards)
-    return [card for make in makers for card in make(known)]
+    compared = comparison_of(known)
+    scores = [*score_cards(known, compared), *forbid_cards(known, compared)]
+    return [*scores, *(card for make in (drift_cards, offset_cards, association_cards) for card in make(known))]
 
 
 def write_cards(
@@ -56,34 +59,52 @@ def write_cards(
     return cards
 
 
-def score_cards(evidence: Evidence) -> Iterable[Card]:
-    """One card per line of a headline score in :func:`toolkit.compare`."""
+def comparison_of(evidence: Evidence) -> pd.DataFrame:
+    """:func:`toolkit.compare` of the evidence, as the report made it but for the bootstrap, which no card shows."""
     pairs = evidence.settings["pairs"]
-    table = compare_groups(
-        evidence.groups, None if pairs is None else [(a, b) for a, b in pairs], settings_of(evidence)
-    )
+    return compare_groups(evidence.groups, None if pairs is None else [(a, b) for a, b in pairs], settings_of(evidence))
+
+
+def score_cards(evidence: Evidence, compared: pd.DataFrame | None = None) -> Iterable[Card]:
+    """One card per line of a headline score in :func:`toolkit.compare`; ``compared``: comparison_of, if it is known."""
+    table = comparison_of(evidence) if compared is None else compared
     arms = {(group.title, arm.label): arm for group in evidence.groups for arm in group.arms}
     for line in table[table["is_headline"].astype(bool)].to_dict("records"):
         members = [arms[line["group"], line[side]] for side in ("first", "second")]
-        points = line["difference_points"]
-        direction = "higher than" if points > 0 else "lower than" if points < 0 else "otherwise than"
-        claim = (
-            f"{line['first']} scores {direction} {line['second']} ({line['score']}) on {line['split']}, {line['group']}"
-        )
-        yield _card(line, "score", claim, members, evidence)
+        claim = f"{line['first']} and {line['second']} score differently ({line['score']}) on {line['split']}"
+        yield _card(line, "score", f"{claim}, {line['group']}", members, evidence)
 
 
-def forbid_cards(evidence: Evidence) -> Iterable[Card]:
-    """Full fine-tuning against frozen embeddings on the reported split, one card per task and size that has both."""
+def forbid_cards(evidence: Evidence, compared: pd.DataFrame | None = None) -> Iterable[Card]:
+    """Full fine-tuning against frozen embeddings on the reported split, one card per task and size that has both.
+
+    With the q of the same line of the comparison; a pair that was not to be compared has the q that it would have had
+    in it.
+    """
+    table = comparison_of(evidence) if compared is None else compared
     for group in evidence.groups:
         for pair in _forbidding(group):
-            lines = compare_pair(pair, settings_of(evidence))
-            for line in lines:
-                if line["is_headline"] and line["is_reported_split"]:
-                    claim = f"Forbidding the embeddings to drift changes the score ({line['score']}) on {line['split']}"
-                    claim += f", {group.title} ({pair.first.label} against {pair.second.label})"
-                    own = {"difference_points": math.nan, "reason": "", **line, "group": group.title, "q": math.nan}
-                    yield _card(own, "forbid", claim, [pair.first, pair.second], evidence)
+            for line in filter(_is_main, compare_pair(pair, settings_of(evidence))):
+                own = {"difference_points": math.nan, "p": math.nan, "reason": "", **line, "group": group.title}
+                claim = f"With the embeddings free and forbidden to drift the scores differ ({line['score']}) on "
+                claim += f"{line['split']}, {group.title} ({pair.first.label} against {pair.second.label})"
+                yield _card(own | {"q": _q_in(table, own)}, "forbid", claim, [pair.first, pair.second], evidence)
+
+
+def _is_main(line: dict[str, Any]) -> bool:
+    return bool(line["is_headline"] and line["is_reported_split"])
+
+
+def _q_in(table: pd.DataFrame, line: dict[str, Any]) -> float:
+    """The q of the line of ``table`` on the same two arms, either way round, or what ``line`` would have had in it."""
+    from toolkit.analysis.comparison.multiplicity import benjamini_hochberg
+
+    arms = {line["first"], line["second"]}
+    for own in table.to_dict("records"):
+        if _is_main(own) and own["group"] == line["group"] and {own["first"], own["second"]} == arms:
+            return float(own["q"])
+    family = [*table.loc[table["is_headline"].astype(bool), "p"], line["p"]]
+    return float(benjamini_hochberg(family)[-1])
 
 
 def _forbidding(group: Group) -> list[ArmPair]:
@@ -105,7 +126,8 @@ def _card(line: dict[str, Any], kind: str, claim: str, arms: Sequence[Arm], evid
         return math.nan if value is None else float(value)
 
     is_refused = math.isnan(points("difference_points"))
-    estimator = TWO_WAY if line["score"] == "accuracy" else OVER_SEEDS
+    is_crossed = line["score"] == "accuracy" and OTHER_ITEMS_PER_SEED not in str(line["note"])
+    estimator = TWO_WAY if is_crossed else OVER_SEEDS
     settings, runs = settings_of(evidence), [run for arm in arms for run in arm.runs]
     return Card(
         id=f"{kind}: {line['group']} / {line['split']} / {line['score']} / {line['first']} - {line['second']}",
@@ -124,14 +146,20 @@ def _card(line: dict[str, Any], kind: str, claim: str, arms: Sequence[Arm], evid
         num_items=int(line["num_items"]),
         detectable_gap=points("detectable_gap_points"),
         q=points("q"),
+        is_discovery=None if math.isnan(points("q")) else points("q") < settings.alpha,
         verdict="not identifiable" if is_refused else str(line["verdict"]),
-        reason=str(line["note"] if is_refused else line["reason"]),
+        reason=_missing(str(line["note"])) if is_refused else str(line["reason"]),
         source=SOURCES[estimator],
         inputs=evidence.inputs(FILES, [run.name for run in runs]),
     )
 
 
+def _missing(note: str) -> str:
+    """The note of a line without a difference, as the reason of a card: what is missing is not what cannot be known."""
+    return note if note.startswith(NOT_COMPARED) else f"{NOT_COMPARED}: {note}"
+
+
 def settings_of(evidence: Evidence) -> Settings:
-    """How the report compared; a card shows no bootstrap, so the fewest draws will do."""
+    """How the report compared, without the bootstrap."""
     names = ("margin_points", "level", "alpha")
-    return Settings(**{name: evidence.settings[name] for name in names}, num_draws=FEWEST_DRAWS)
+    return Settings(**{name: evidence.settings[name] for name in names}, num_draws=0)

@@ -8,9 +8,16 @@ import numpy as np
 import pandas as pd
 
 from toolkit.analysis.comparison.arms import Group, Labels, arrange
-from toolkit.analysis.comparison.estimates import ESTIMATES, Settings, estimate_from_items, estimate_from_seeds
-from toolkit.analysis.comparison.pairs import ArmPair, Pairs, check_pairs, noise_floor, pair_arms
-from toolkit.analysis.comparison.reported import last_score
+from toolkit.analysis.comparison.estimates import (
+    ESTIMATES,
+    NOT_FAILED,
+    Array,
+    Settings,
+    estimate_from_items,
+    estimate_from_seeds,
+    estimate_not_failed,
+)
+from toolkit.analysis.comparison.pairs import NO_SEED, NO_SPLIT, ArmPair, Pairs, check_pairs, noise_floor, pair_arms
 from toolkit.snapshots.store import Run
 
 LEAD = (
@@ -21,6 +28,7 @@ LEAD = (
     "is_reported_split",
     "first",
     "second",
+    "size",
     "num_train_examples",
     "score",
     "is_headline",
@@ -29,19 +37,26 @@ LEAD = (
     "first_mean",
     "second_mean",
 )
-COLLAPSED = "every run of both arms is no better than the majority class: nothing was learned that could differ"
+COLLAPSED = "every run of both arms failed: nothing was learned that could differ"
+AT_CHANCE = "no run of either arm is above the majority class by more than chance"
 
 COLUMNS = (
     *LEAD,
     *ESTIMATES,
+    *NOT_FAILED,
     "noise_floor_points",
     "q",
+    "is_discovery",
     "num_failed_first",
     "num_failed_second",
+    "num_at_chance_first",
+    "num_at_chance_second",
     "verdict",
     "reason",
     "note",
 )
+INTEGERS = ("size", "num_seeds_not_failed", "num_at_chance_first", "num_at_chance_second")
+"""Counts that may be missing (Int64, NA)."""
 
 
 def compare(
@@ -58,19 +73,27 @@ def compare(
     """One line per group, labelled split and pair of arms of one size, columns COLUMNS; points are hundredths.
 
     The difference is first minus second, on the same items, paired by seed, at the last epochs; ``first_mean`` and
-    ``second_mean`` are shares over the paired seeds. Of an accuracy, ``low_points`` to ``high_points`` is the two-way
-    interval over seeds and items at ``level``; of a score that is no mean over items (matthews, pearson) a t interval
-    over seeds, and an accuracy line stands beside it in classification. ``p`` is the test of that interval.
+    ``second_mean`` are shares over the same ``num_seeds`` seeds. Of an accuracy, ``low_points`` to ``high_points`` is
+    the two-way interval over seeds and items at ``level``; of a score that is no mean over items (matthews, pearson) a
+    t interval over seeds, and an accuracy line stands beside it in classification. ``p`` is the test of that interval.
     ``low90_points`` to ``high90_points`` is the 90 % interval that decides equivalence within ``margin_points``
     (``tost_p`` below .05); the bootstrap is secondary. ``detectable_gap_points``: the smallest difference that data of
     this spread show with 80 % power at ``alpha``; ``noise_floor_points``: what another seed does within the two arms.
-    ``q``: Benjamini-Hochberg value of ``p`` over one family, all lines of headline scores of this call (the accuracy
-    lines beside other headline scores are a family of their own). ``num_failed_...`` counts all runs of each arm.
+
+    ``verdict`` is about the claim of its line alone. ``q``: Benjamini-Hochberg value of ``p`` over one family, all
+    lines of headline scores of this call (the accuracy lines beside other headline scores are a family of their own);
+    ``is_discovery``: q is below ``alpha``. ``num_failed_...`` and ``num_at_chance_...`` count all runs of each arm: no
+    better than the majority class or of an undefined score, and not above it by more than chance (NA in regression). A
+    correlation that is undefined because a run gives every item one answer counts as 0; one that is undefined for
+    another reason leaves its seed out. ``..._not_failed`` is the same difference over the pairs of runs of which
+    neither failed, from defined scores only: NaN when fewer than two are left, the same when all are. ``size`` is the
+    number of training examples that was asked for (NA for all), ``num_train_examples`` what was left of it.
 
     ``pairs``: labels (first, second); by default full fine-tuning against each other arm, or all pairs without it.
-    ``labels``: run directory name to arm. One paired seed gives an interval over items and no p: McNemar's test is in
-    :func:`toolkit.compare_seeds`. What cannot be compared is NaN with a ``note``. ValueError for an unknown
-    label and for settings out of range.
+    ``labels``: run directory name to arm. One paired seed gives an interval over items and no p. Elsewhere: McNemar's
+    test per seed (:func:`toolkit.compare_seeds`), the spread of each arm (:func:`toolkit.summarise_scores`) and its
+    cost (:func:`toolkit.measure_cost`). ``num_draws``: of the bootstrap, 0 for none. What cannot be compared is NaN
+    with a ``note``. ValueError for an unknown label and for settings out of range.
     """
     settings = Settings(margin_points=margin_points, level=level, alpha=alpha, num_draws=num_draws, seed=seed)
     return compare_groups(arrange(runs, labels), pairs, settings)
@@ -88,8 +111,11 @@ def compare_groups(
         for pair in pair_arms(group, pairs)
         for line in compare_pair(pair, chosen)
     ]
-    table = pd.DataFrame(lines, columns=list(COLUMNS))
-    return table.assign(q=false_discovery(table)) if len(table) else table
+    table = pd.DataFrame(lines, columns=list(COLUMNS)).astype(dict.fromkeys(INTEGERS, "Int64"))
+    if not len(table):
+        return table
+    q = false_discovery(table)
+    return table.assign(q=q, is_discovery=q < chosen.alpha)
 
 
 def false_discovery(table: pd.DataFrame) -> pd.Series:
@@ -103,18 +129,11 @@ def false_discovery(table: pd.DataFrame) -> pd.Series:
 def compare_pair(pair: ArmPair, settings: Settings) -> list[dict[str, Any]]:
     """The lines of one pair: each labelled split, the headline score and, where that is another, accuracy."""
     first = pair.first.runs[0]
-    lead: dict[str, Any] = {
-        "model": first.model,
-        "task": first.task,
-        "first": pair.first.label,
-        "second": pair.second.label,
-    }
-    lead |= {"num_train_examples": pair.first.num_train_examples, "num_seeds": len(pair.seeds)}
-    lead |= {"num_failed_first": pair.first.num_failed, "num_failed_second": pair.second.num_failed}
+    lead = _lead(pair)
     scores = [first.score, *([] if first.is_regression or first.score == "accuracy" else ["accuracy"])]
-    if not pair.seeds:
+    if not pair.splits:
         lead |= {"split": first.reported_split, "is_reported_split": True, "score": scores[0], "is_headline": True}
-        return [lead | {"num_items": 0, "note": "no seed in common", "verdict": ""}]
+        return [lead | {"num_items": 0, "note": NO_SPLIT if pair.seeds else NO_SEED, "verdict": ""}]
     lines = []
     for split in pair.splits:
         own = {"split": split, "is_reported_split": split == first.reported_split}
@@ -122,8 +141,29 @@ def compare_pair(pair: ArmPair, settings: Settings) -> list[dict[str, Any]]:
         lines += [lead | own | {"is_headline": s == first.score} | _compared(pair, split, s, settings) for s in scores]
     if all(arm.num_failed == len(arm.runs) for arm in (pair.first, pair.second)):
         refusal = {"verdict": "not identifiable", "reason": COLLAPSED, "is_equivalent": False}
-        lines = [line | refusal if line["verdict"] else line for line in lines]
-    return lines
+        return [line | refusal if line["verdict"] else line for line in lines]
+    note = _note_on_failure(pair)
+    if not note:
+        return lines
+    ends = [{k: "; ".join(filter(None, (line[k], note))) for k in ("note", "reason") if k in line} for line in lines]
+    return [line | end for line, end in zip(lines, ends, strict=True)]
+
+
+def _lead(pair: ArmPair) -> dict[str, Any]:
+    run = pair.first.runs[0]
+    lead: dict[str, Any] = {"model": run.model, "task": run.task, "num_seeds": len(pair.seeds)}
+    lead |= {"size": pair.first.size, "num_train_examples": pair.first.num_train_examples}
+    for name, arm in (("first", pair.first), ("second", pair.second)):
+        lead |= {name: arm.label, f"num_failed_{name}": arm.num_failed, f"num_at_chance_{name}": arm.num_at_chance}
+    return lead
+
+
+def _note_on_failure(pair: ArmPair) -> str:
+    """What to know of a verdict on arms that learned nothing; empty where some runs of both did."""
+    arms = (pair.first, pair.second)
+    if all(arm.num_at_chance == len(arm.runs) for arm in arms):
+        return AT_CHANCE
+    return "; ".join(f"every run of {arm.label} failed" for arm in arms if arm.num_failed == len(arm.runs))
 
 
 def _compared(pair: ArmPair, split: str, score: str, settings: Settings) -> dict[str, Any]:
@@ -131,11 +171,33 @@ def _compared(pair: ArmPair, split: str, score: str, settings: Settings) -> dict
     line: dict[str, Any] = {"score": score, "note": pair.note_on_items(split), "verdict": ""}
     if line["note"]:
         return line
-    for name, side in (("first_mean", 0), ("second_mean", 1)):
-        line[name] = float(np.mean([last_score(runs[side], split, score) for runs in pair.runs]))
     line["noise_floor_points"] = 100 * noise_floor(pair, split, score)
-    items = pair.differences_of_items(split) if score == "accuracy" else None
-    if items is not None:
-        return line | estimate_from_items(items, settings)
+    right = pair.right_answers(split) if score == "accuracy" else None
+    if right is not None:
+        differences = right[0] - right[1]
+        line |= _means(right.mean(axis=2)) | estimate_from_items(differences, settings)
+        return line | _without_failed(pair, line, differences, settings)
+    recorded, counted = pair.scores(split, score), pair.counted_scores(split, score)
     is_mean = score == "accuracy"
-    return line | estimate_from_seeds(pair.differences_of_scores(split, score), settings, is_mean_over_items=is_mean)
+    line |= _means(counted) | estimate_from_seeds(counted[0] - counted[1], settings, is_mean_over_items=is_mean)
+    num_constant = int((np.isnan(recorded) & ~np.isnan(counted)).sum())
+    if num_constant:
+        note = f"{num_constant} of {counted.size} runs give every item one answer: their correlation counts as 0"
+        line["note"] = f"{line['note']}; {note}"
+    return line | _without_failed(pair, line, recorded[0] - recorded[1], settings, has_all=not num_constant)
+
+
+def _means(scores: Array) -> dict[str, Any]:
+    """Means of (2, seeds) scores over the seeds in which both are defined, and the number of these."""
+    kept = scores[:, ~np.isnan(scores).any(axis=0)]
+    first, second = kept.mean(axis=1) if kept.shape[1] else (np.nan, np.nan)
+    return {"num_seeds": kept.shape[1], "first_mean": float(first), "second_mean": float(second)}
+
+
+def _without_failed(
+    pair: ArmPair, line: dict[str, Any], differences: Array, settings: Settings, *, has_all: bool = True
+) -> dict[str, Any]:
+    """NOT_FAILED of the (seeds, ...) differences; those of ``line`` where no run failed and every score counted."""
+    if has_all and not pair.is_failed.any():
+        return {name: line[name.removesuffix("_not_failed")] for name in NOT_FAILED}
+    return estimate_not_failed(differences[~pair.is_failed], settings)

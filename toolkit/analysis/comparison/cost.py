@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from toolkit.analysis.comparison.arms import Arm, Group, Labels, arrange
-from toolkit.analysis.comparison.reported import ReportedRun, last_score
+from toolkit.analysis.comparison.reported import ReportedRun, counted_score
 from toolkit.snapshots.store import Run
 
 MIB = 2**20
@@ -25,7 +25,9 @@ COSTS = (
 RATIOS = ("num_trainable", "seconds", "peak_memory_mib", "examples_per_second")
 """Costs that are also given as a multiple of full fine-tuning's, in columns ``..._ratio``."""
 
-LEAD = ("group", "model", "task", "arm", "base", "num_train_examples", "num_seeds", "num_failed", "num_parameters")
+SIZES = ("size", "num_train_examples")
+COUNTS = ("num_seeds", "num_failed", "num_at_chance", "num_parameters")
+LEAD = ("group", "model", "task", "arm", "base", *SIZES, *COUNTS)
 COLUMNS = (*LEAD, *COSTS, *(f"{name}_ratio" for name in RATIOS), "split", "score", "score_mean", "devices", "note")
 
 
@@ -43,7 +45,8 @@ def measure_cost(runs: Sequence[Run | str | Path], labels: Labels | None = None)
 
 def cost_of_groups(groups: Sequence[Group]) -> pd.DataFrame:
     """:func:`measure_cost` of groups that are arranged already."""
-    return pd.DataFrame([line for group in groups for line in _lines(group)], columns=list(COLUMNS))
+    table = pd.DataFrame([line for group in groups for line in _lines(group)], columns=list(COLUMNS))
+    return table.astype(dict.fromkeys(("size", "num_at_chance"), "Int64"))
 
 
 def _lines(group: Group) -> list[dict[str, Any]]:
@@ -63,8 +66,9 @@ def _lines(group: Group) -> list[dict[str, Any]]:
 def _lead(arm: Arm) -> dict[str, Any]:
     first = arm.runs[0]
     lead = {"model": first.model, "task": first.task, "arm": arm.label, "base": arm.base, "num_seeds": len(arm.runs)}
-    lead |= {"num_failed": arm.num_failed, "num_train_examples": arm.num_train_examples}
-    mean = _mean([last_score(run, run.reported_split) for run in arm.runs])
+    lead |= {"num_failed": arm.num_failed, "num_at_chance": arm.num_at_chance}
+    lead |= {"size": arm.size, "num_train_examples": arm.num_train_examples}
+    mean = _mean([counted_score(run, run.reported_split) for run in arm.runs])
     return lead | {"split": first.reported_split, "score": first.score, "score_mean": mean}
 
 

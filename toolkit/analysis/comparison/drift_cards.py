@@ -1,28 +1,42 @@
-"""The evidence of a report in, its cards on drift out: beyond noise, shared offsets, and what drift is worth."""
+"""The evidence of a report in, its cards on drift out: whether it is beyond noise, and offsets that tables share."""
 
-import math
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from toolkit.analysis.comparison.associations import associate_drift
+from toolkit.analysis.comparison.association_cards import NOTHING
+from toolkit.analysis.comparison.association_cards import association_cards as association_cards
+from toolkit.analysis.comparison.association_cards import spearman_interval as spearman_interval
 from toolkit.analysis.comparison.card import NAN, Card, Null, Span
+from toolkit.analysis.comparison.estimates import EQUIVALENCE_LEVEL
 from toolkit.analysis.comparison.evidence import FOLDER, Evidence
-from toolkit.analysis.comparison.verdicts import verdict
+from toolkit.analysis.comparison.verdicts import Verdict, verdict
 
-VERSION = 1
-"""Of the estimators of drift, offset and association cards."""
+if TYPE_CHECKING:
+    from toolkit.analysis.comparison.intervals import Interval
+
+VERSION = 2
+"""Of the estimators of drift cards; 1 had no margin."""
+OFFSET_VERSION = 1
 
 DRIFT_FILES = tuple(f"{FOLDER}/{name}" for name in ("settings.json", "runs.json", "drift.csv", "seeds.csv"))
 GAUGE_FILES = tuple(f"{FOLDER}/{name}" for name in ("settings.json", "runs.json", "gauge.csv"))
-JOINED_FILES = (f"{FOLDER}/joined.csv",)
 
 TIMES = "times its noise"
-SIGN_NOISE = "the same optimizer steps and gradient sizes with random signs"
-NO_SIZES = "the sizes of its gradients were not recorded, so that what noise of that size would do is unknown"
+SIGN_NOISE = "the same optimizer steps and gradient sizes with random signs, rows independent"
+MARGIN = 0.05
+"""Drift of .95 to 1.05 times its noise is called equivalent to noise: the choice of the null alone moves the ratio by 2
+to 4 % (parameter_noise.py)."""
+
+SOURCE = (
+    "√Σ‖Δ_i - c‖² over the rows, c their mean change (0 for a LayerNorm vector), divided by the root mean square of "
+    "the same under sign noise with replayed decay, run by run; null: its widest central 95 %. Rows are taken as "
+    "independent: gradients that rows share lower the ratio, so that a value of 1 or less does not show that all is "
+    "noise; ours"
+)
 OFFSET = (
     "an offset moved from one table to another changes no output: only the sum of the tables reaches the encoder, so "
     "that no data can say which of them it belongs to"
@@ -40,24 +54,14 @@ def drift_cards(evidence: Evidence) -> Iterable[Card]:
 def _drift_card(evidence: Evidence, title: str, label: str, runs: list[str], lines: pd.DataFrame) -> Card:
     parameter, level = str(lines["parameter"].iloc[0]), float(evidence.settings["level"])
     refusals = [text for text in lines["refusal"] if text]
-    refusals += [] if lines["has_norms"].all() else [NO_SIZES]
     null = lines["null"].to_numpy(dtype=float)
-    ratios = lines[["drift", "null_low", "null_high"]].to_numpy(dtype=float) / null[:, None]
-    value, low, high = _mean_and_interval(ratios[:, 0], level)
-    null_low, null_high = (NAN, NAN) if refusals else (float(ratios[:, 1].min()), float(ratios[:, 2].max()))
-    judged = verdict(
-        refusal=refusals[0] if refusals else None,
-        low=low,
-        high=high,
-        low90=NAN,
-        high90=NAN,
-        margin=NAN,
-        null_low=null_low,
-        null_high=null_high,
-        gap=NAN,
-        side="above",
-        unit=TIMES,
-    )
+    ends = lines[["null_low", "null_high"]].to_numpy(dtype=float) / null[:, None]
+    null_low, null_high = (NAN, NAN) if refusals else (float(ends[:, 0].min()), float(ends[:, 1].max()))
+    times = lines["times_noise"].to_numpy(dtype=float)
+    wide, narrow = (over_seeds(times, at) for at in (level, EQUIVALENCE_LEVEL))
+    gap = _detectable(wide, float(evidence.settings["alpha"]))
+    beyond = Null(SIGN_NOISE, null_low, null_high)
+    judged = judge_drift(refusals[0] if refusals else None, wide, narrow, beyond, gap)
     beside = evidence.seeds
     mask = (beside["group"] == title) & (beside["arm"] == label) & (beside["parameter"] == parameter)
     return Card(
@@ -67,22 +71,53 @@ def _drift_card(evidence: Evidence, title: str, label: str, runs: list[str], lin
         estimator="drift of the rows that training showed, without their common offset; t interval over seeds",
         version=VERSION,
         unit=TIMES,
-        value=value,
-        interval=Span(low, high, level),
-        equivalence=Span(),
-        margin=NAN,
-        null=Null(SIGN_NOISE, null_low, null_high),
+        value=wide.estimate,
+        interval=Span(wide.low, wide.high, level),
+        equivalence=Span(narrow.low, narrow.high, EQUIVALENCE_LEVEL),
+        margin=MARGIN,
+        null=beyond,
         noise_floor=_mean(beside.loc[mask, "distance"]) / _mean(null),
         num_seeds=len(lines),
         num_items=None,
-        detectable_gap=NAN,
+        detectable_gap=gap,
         q=NAN,
+        source=SOURCE,
+        inputs=evidence.inputs(DRIFT_FILES, runs),
         verdict=judged.name,
         reason=judged.reason,
-        source="√Σ‖Δ_i - c‖² over the rows, c their mean change (0 for a LayerNorm vector), divided by the root mean "
-        "square of the same under sign noise with replayed decay, run by run; null: its widest central 95 %; ours",
-        inputs=evidence.inputs(DRIFT_FILES, runs),
     )
+
+
+def judge_drift(refusal: str | None, wide: "Interval", narrow: "Interval", null: Null, gap: float) -> Verdict:
+    """The verdict on a multiple of noise: what :func:`verdict` says of its excess over 1, in multiples again.
+
+    ``wide`` and ``narrow``: the interval over seeds and that which decides equivalence; ``null``: the range of noise.
+    """
+    low, high, low90, high90 = (end - 1 for end in (wide.low, wide.high, narrow.low, narrow.high))
+    # An interval wholly below noise shows no drift beyond it, and more seeds would not help: its gap does not matter.
+    found = verdict(
+        refusal=refusal,
+        low=low,
+        high=high,
+        low90=low90,
+        high90=high90,
+        margin=MARGIN,
+        null_low=null.low - 1,
+        null_high=null.high - 1,
+        gap=0.0 if high < 0 else gap,
+        side="above",
+        unit=TIMES,
+    )
+    is_missing = np.isnan(wide.low)
+    span, bound, inner = (f"{each.low:.3f} to {each.high:.3f}" for each in (wide, null, narrow))
+    reasons = {
+        "equivalent": f"the 90 % interval {inner} lies within 1 ± {MARGIN:g} {TIMES}",
+        "supported": f"the interval {span} {TIMES} lies above 1 and the null {bound}",
+        "under-powered": f"the smallest detectable excess is {gap:.3g} {TIMES}, above the margin of {MARGIN:g}",
+        "not supported": f"the interval {span} {TIMES} does not lie above 1 and the null {bound}",
+    }
+    is_as_found = found.name == "not identifiable" or is_missing
+    return Verdict(found.name, found.reason if is_as_found else reasons[found.name])
 
 
 def offset_cards(evidence: Evidence) -> Iterable[Card]:
@@ -92,96 +127,43 @@ def offset_cards(evidence: Evidence) -> Iterable[Card]:
         lines = evidence.gauge[evidence.gauge["run"].isin(runs)]
         if not len(lines):
             continue
-        value, low, high = _mean_and_interval(lines["gauge_share"].to_numpy(dtype=float), level)
-        numbers: dict[str, Any] = dict.fromkeys(("low90", "high90", "margin", "gap"), NAN)
-        judged = verdict(refusal=OFFSET, low=low, high=high, **numbers)
+        found = over_seeds(lines["gauge_share"].to_numpy(dtype=float), level)
         yield Card(
+            **NOTHING,
             id=f"offset: {title} / {label}",
             claim=f"The offset that the tables share moved in one of them rather than another under {label}, {title}",
             kind="offset",
             estimator="gauge share: share of the tables' squared drift that offsets between them explain",
-            version=VERSION,
+            version=OFFSET_VERSION,
             unit="1",
-            value=value,
-            interval=Span(low, high, level),
-            equivalence=Span(),
-            margin=NAN,
+            value=found.estimate,
+            interval=Span(found.low, found.high, level),
             null=Null("tables that moved without any common offset"),
-            noise_floor=NAN,
             num_seeds=len(lines),
             num_items=None,
-            detectable_gap=NAN,
             q=NAN,
-            verdict=judged.name,
-            reason=judged.reason,
             source="1 - (squared drift of n centred tables + ‖Δm‖²/n)/(that of the tables), weighted by use; ours",
             inputs=evidence.inputs(GAUGE_FILES, runs),
+            verdict="not identifiable",
+            reason=OFFSET,
         )
 
 
-def association_cards(evidence: Evidence) -> Iterable[Card]:
-    """Across tasks, per model, arm and parameter: do tasks on which it moved further gain more from its moving?"""
-    level = float(evidence.settings["level"])
-    for line in associate_drift(evidence.joined).to_dict("records"):
-        low, high = spearman_interval(float(line["spearman"]), int(line["num_tasks"]), level)
-        numbers: dict[str, Any] = dict.fromkeys(("low90", "high90", "margin", "gap"), NAN)
-        judged = verdict(refusal=line["note"] or None, low=low, high=high, unit="", **numbers)
-        own = evidence.joined
-        mask = (own["model"] == line["model"]) & (own["base"] == line["base"])
-        which, where = line["parameter"], f"{line['base']}, {line['model']}"
-        yield Card(
-            id=f"association: {line['model']} / {line['base']} / {line['parameter']}",
-            claim=f"Tasks on which {which} moved further gained more, or less, from drift under {where}",
-            kind="association",
-            estimator="Spearman rank correlation over tasks",
-            version=VERSION,
-            unit="1",
-            value=float(line["spearman"]),
-            interval=Span(low, high, level),
-            equivalence=Span(),
-            margin=NAN,
-            null=Null("no association between tasks"),
-            noise_floor=NAN,
-            num_seeds=int(line["num_runs"]),
-            num_items=int(line["num_tasks"]),
-            detectable_gap=NAN,
-            q=float(line["q"]),
-            verdict=judged.name,
-            reason=judged.reason,
-            source="one point per task, the means over its seeds; tanh(atanh r ± z·√((1 + r²/2)/(n - 3))): "
-            "Bonett & Wright 2000",
-            inputs=evidence.inputs(JOINED_FILES, list(dict.fromkeys(own.loc[mask, "run"]))),
-        )
+def over_seeds(values: NDArray[np.float64], level: float) -> "Interval":
+    """The mean over the seeds that have a value with Student's t interval; its ends NaN with fewer than two."""
+    from toolkit.analysis.comparison.intervals import seeds_interval
+
+    return seeds_interval(values[~np.isnan(values)], level)
 
 
-def spearman_interval(rho: float, num_points: int, level: float) -> tuple[float, float]:
-    """tanh(atanh r ± z·√((1 + r²/2)/(n - 3))): Bonett & Wright 2000; NaN under four points.
+def _detectable(interval: "Interval", alpha: float) -> float:
+    from toolkit.analysis.comparison.detectable import detectable_gap
 
-    A perfect order counts as one swap of neighbours short of it (ours): its own interval would have no width.
-    """
-    if math.isnan(rho) or num_points < 4:
-        return NAN, NAN
-    from scipy.stats import norm
-
-    most = 1 - 12 / (num_points * (num_points**2 - 1))
-    kept = min(max(rho, -most), most)
-    half = float(norm.ppf((1 + level) / 2)) * math.sqrt((1 + kept**2 / 2) / (num_points - 3))
-    return math.tanh(math.atanh(kept) - half), math.tanh(math.atanh(kept) + half)
+    return detectable_gap(interval, alpha=alpha)
 
 
 def _arms(evidence: Evidence) -> list[tuple[str, str, list[str]]]:
     return [(group.title, arm.label, arm.names) for group in evidence.groups for arm in group.arms]
-
-
-def _mean_and_interval(values: NDArray[np.float64], level: float) -> tuple[float, float, float]:
-    """Mean over the seeds that have a value and its Student t interval; NaN ends with fewer than two."""
-    from toolkit.analysis.comparison.intervals import seeds_interval
-
-    defined = values[~np.isnan(values)]
-    if len(defined) < 2:
-        return _mean(defined), NAN, NAN
-    interval = seeds_interval(defined, level)
-    return interval.estimate, interval.low, interval.high
 
 
 def _mean(values: Any) -> float:

@@ -22,9 +22,11 @@ LEAD = (
     "score",
     "arm",
     "base",
+    "size",
     "num_train_examples",
     "num_seeds",
     "num_failed",
+    "num_at_chance",
 )
 DIFFERENCES = ("difference_points", "low_points", "high_points", "p", "q", "verdict", "note")
 COLUMNS = (*LEAD, *STATISTICS, "against", "num_paired_seeds", *DIFFERENCES)
@@ -40,29 +42,36 @@ def data_efficiency(
 ) -> pd.DataFrame:
     """One line per group, split, arm, size and, where the arm is the second of a pair, arm that it is set ``against``.
 
-    The headline score at the last epochs: its statistics over seeds (shares), then the difference *against minus this
-    arm* at the same size in points, with interval, p and q as in :func:`toolkit.compare`, NaN for an arm that nothing
-    is set against. Groups whose runs have one number of training examples only are left out: no lines without two.
+    ``size`` is the number of training examples that was asked for (NA for all). The headline score at the last epochs:
+    its statistics over seeds (shares), then the difference *against minus this arm* at the same size in points, with
+    interval, p and q as :func:`toolkit.compare` gives them of the same runs, NaN for an arm that nothing is set
+    against. Groups whose runs were asked for one number of training examples only are
+    left out, after q was worked out with them: no lines without two.
     """
-    return efficiency_of_groups(arrange(runs, labels), pairs, Settings(margin_points=margin_points, level=level))
+    settings = Settings(margin_points=margin_points, level=level, num_draws=0)
+    return efficiency_of_groups(arrange(runs, labels), pairs, settings)
 
 
 def efficiency_of_groups(
-    groups: Sequence[Group], pairs: Pairs | None = None, settings: Settings | None = None
+    groups: Sequence[Group],
+    pairs: Pairs | None = None,
+    settings: Settings | None = None,
+    *,
+    comparison: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
-    """:func:`data_efficiency` of groups that are arranged already."""
+    """:func:`data_efficiency` of groups that are arranged already.
+
+    ``comparison``: what compare_groups gave of all of these groups, where that is known already.
+    """
     several = [group for group in groups if len({arm.size for arm in group.arms}) > 1]
     if not several:
         return pd.DataFrame(columns=list(COLUMNS))
-    summary = summarise_groups(several)
-    # A pair may name arms of a group that has one size only, which is not in this table.
-    known = {name for group in several for arm in group.arms for name in (arm.label, arm.base)}
-    own = None if pairs is None else [pair for pair in pairs if known.issuperset(pair)]
-    return curves(summary, compare_groups(several, own, settings))
+    compared = compare_groups(groups, pairs, settings) if comparison is None else comparison
+    return curves(summarise_groups(several), compared)
 
 
 def curves(summary: pd.DataFrame, compared: pd.DataFrame) -> pd.DataFrame:
-    """The lines of :func:`data_efficiency` from its two tables."""
+    """The lines of :func:`data_efficiency` from its two tables; lines of ``compared`` on other groups are not used."""
     points = summary[summary["is_headline"]]
     differences = compared[compared["is_headline"].astype(bool)]
     names = {"second": "arm", "first": "against", "num_seeds": "num_paired_seeds"}

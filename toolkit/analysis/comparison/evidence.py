@@ -17,6 +17,7 @@ from typing import Any
 import pandas as pd
 
 from toolkit.analysis.comparison.arms import Group, Labels, arrange
+from toolkit.analysis.comparison.estimates import Settings
 from toolkit.analysis.comparison.evidence_runs import EvidenceRun, describe_runs
 from toolkit.analysis.comparison.evidence_tables import all_answers, drift_of, gauge_of, led, runs_table, seeds_table
 from toolkit.analysis.comparison.joined import join_groups
@@ -32,7 +33,8 @@ PREDICTIONS = "predictions.parquet"
 JSONS = ("settings.json", "runs.json")
 TABLES = ("runs", "scores", "drift", "gauge", "seeds", "joined")
 NAMED = ("run", "group", "model", "task", "arm", "base", "first", "second", "parameter", "split", "regime", "score")
-TEXTS = (*NAMED, "reported_split", "manifest_sha256", "refusal", "note", "frequencies")
+SAID = ("refusal", "note", "drift_note", "gain_verdict")
+TEXTS = (*NAMED, *SAID, "reported_split", "manifest_sha256", "frequencies")
 """Columns of the tables that are text, whatever they look like."""
 NAMES = (*JSONS, PREDICTIONS, *(f"{name}.csv" for name in TABLES))
 
@@ -84,11 +86,9 @@ def write_evidence(
     margin_points: float = 1.0,
     level: float = 0.95,
     alpha: float = 0.05,
-    joined: pd.DataFrame | None = None,
 ) -> Evidence:
     """Write ``folder``/evidence and read it back; the options are those of :func:`toolkit.compare`.
 
-    ``joined``: the table of :func:`toolkit.join_drift` of the same runs, where it is known already.
     Numbers are written in full, tables hold no text of any example, and no file names a folder of this machine.
     ValueError as of :func:`toolkit.compare`.
     """
@@ -105,13 +105,15 @@ def write_evidence(
         "level": level,
         "alpha": alpha,
     }
+    drift = led(members, drift_of)
+    compared = Settings(margin_points=margin_points, level=level, alpha=alpha)
     tables = {
         "runs": runs_table(groups, facts),
         "scores": led(members, lambda run: run.run.scores),
-        "drift": led(members, drift_of),
+        "drift": drift,
         "gauge": led(members, gauge_of),
         "seeds": seeds_table(groups),
-        "joined": join_groups(groups) if joined is None else joined,
+        "joined": join_groups(groups, settings=compared, drift=drift),
     }
     place = Path(folder) / FOLDER
     place.mkdir(parents=True, exist_ok=True)

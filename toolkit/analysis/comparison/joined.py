@@ -1,6 +1,7 @@
 """Finished runs in, drift joined with score out: per run what moved and what forbidding it cost, and across tasks."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,15 @@ import pandas as pd
 
 from toolkit.analysis.comparison.arms import Arm, Group, Labels, arrange, differing_settings
 from toolkit.analysis.comparison.associations import associate_drift as associate_drift
-from toolkit.analysis.comparison.pairs import OTHER_ITEMS, are_same_items
-from toolkit.analysis.comparison.reported import ReportedRun, last_score
-from toolkit.analysis.rows.blocks import iterate_blocks
-from toolkit.analysis.rows.measures import MEASURES
-from toolkit.analysis.rows.row_pass import RowPass
-from toolkit.analysis.rows.strata import count_rows, table_exposure
-from toolkit.analysis.rows.whole import whole_values
+from toolkit.analysis.comparison.compare import compare_pair
+from toolkit.analysis.comparison.estimates import Settings
+from toolkit.analysis.comparison.evidence_tables import drift_of, led
+from toolkit.analysis.comparison.pairs import OTHER_ITEMS, ArmPair, are_same_items
+from toolkit.analysis.comparison.reported import ReportedRun, counted_score, last_score
 from toolkit.snapshots.store import Run
+
+DRIFT = ("parameter", "num_exposed_rows", "drift", "times_noise", "drift_note", "relative_drift", "share_beyond_decay")
+"""Columns that are those of ``parameter_noise.measure_beyond_noise``; drift_note is its refusal."""
 
 COLUMNS = (
     "group",
@@ -24,22 +26,20 @@ COLUMNS = (
     "task",
     "arm",
     "base",
+    "size",
     "num_train_examples",
     "run",
     "seed",
     "is_failed",
     "epoch",
-    "parameter",
+    *DRIFT,
     "is_frozen",
-    "norm",
-    "relative",
-    "num_rows_seen",
-    "share_beyond_decay",
     "split",
     "score",
     "first_score",
     "last_score",
     "gain_points",
+    "gain_verdict",
     "note",
 )
 
@@ -47,28 +47,53 @@ NOT_TRAINED = "no embedding parameter was trained"
 
 
 def join_drift(
-    runs: Sequence[Run | str | Path], labels: Labels | None = None, split: str | None = None
+    runs: Sequence[Run | str | Path],
+    labels: Labels | None = None,
+    split: str | None = None,
+    *,
+    margin_points: float = 1.0,
 ) -> pd.DataFrame:
     """One line per run and embedding parameter: how far it moved by the last epoch, and what that did to the score.
 
-    ``norm`` ‖Eᵗ - E⁰‖ in weight units, ``relative`` the same over ‖E⁰‖ (a share). ``share_beyond_decay``: of the rows
-    seen in training, the share whose relative drift is above that of every row never seen, which decay alone moved; NaN
-    without exposure, without a never-seen row, and for a LayerNorm vector. Ours. ``gain_points``: the headline score on
-    the reported split (or on ``split``) minus that of the run of the same seed and number of examples whose embeddings
-    were frozen: what forbidding the drift cost. NaN with a ``note`` where there is none, or where the start (fresh
-    weights, a head stage) is another; other settings that differ are named in the note.
+    ``drift``: of the rows that training showed, without their common offset, as a share of their norm; ``times_noise``:
+    that divided by what random gradient signs would have moved them, the number to compare tasks by. NaN with a
+    ``drift_note`` where it is refused. ``relative_drift`` and ``share_beyond_decay`` describe the whole parameter
+    (formulas: parameter_noise.py). ``gain_points``: the headline score on the reported split (or on ``split``) minus
+    that of the run of the same seed and ``size`` (examples asked for, NaN for all) whose embeddings were frozen: what
+    forbidding the drift cost. NaN with a ``note`` where there is none, or where the start (fresh weights, a head stage)
+    is another; other settings that differ are named in the note. ``gain_verdict``: that of :func:`toolkit.compare` on
+    the two arms with ``margin_points``; empty without a frozen one.
     """
-    return join_groups(arrange(runs, labels), split)
+    return join_groups(arrange(runs, labels), split, settings=Settings(margin_points=margin_points))
 
 
-def join_groups(groups: Sequence[Group], split: str | None = None) -> pd.DataFrame:
-    """:func:`join_drift` of groups that are arranged already."""
-    lines = [line for group in groups for arm in group.arms for line in _lines(group, arm, split)]
-    return pd.DataFrame(lines, columns=list(COLUMNS))
+def join_groups(
+    groups: Sequence[Group],
+    split: str | None = None,
+    *,
+    settings: Settings | None = None,
+    drift: pd.DataFrame | None = None,
+) -> pd.DataFrame:
+    """:func:`join_drift` of groups that are arranged already; ``drift``: `measure_beyond_noise` of their runs, led by
+    the run's name, where it is known."""
+    if drift is None:
+        drift = led([run for group in groups for run in group.runs], drift_of)
+    moved = drift.rename(columns={"refusal": "drift_note"})
+    moved["times_noise"] = moved["times_noise"].where(moved["drift_note"] == "")
+    chosen = replace(settings or Settings(), num_draws=0)  # no verdict rests on the bootstrap
+    beside = pd.DataFrame(
+        [line for group in groups for arm in group.arms for line in _scores(group, arm, split, chosen)]
+    )
+    table = beside.merge(moved[["run", *DRIFT]], on="run", validate="one_to_many")
+    frozen = {run.name: run.frozen for group in groups for run in group.runs}
+    is_frozen = [name in frozen[run] for run, name in zip(table["run"], table["parameter"], strict=True)]
+    return table.assign(is_frozen=is_frozen)[list(COLUMNS)]
 
 
-def _lines(group: Group, arm: Arm, split: str | None) -> list[dict[str, Any]]:
+def _scores(group: Group, arm: Arm, split: str | None, settings: Settings) -> list[dict[str, Any]]:
+    """One line per run of an arm: its scores, and its gain over the frozen arm that is most like it."""
     partner, note = _frozen_partner(group, arm)
+    verdicts = {} if partner is None else _verdicts(ArmPair(arm, partner), settings)
     lines = []
     for run in arm.runs:
         chosen = split or run.reported_split
@@ -76,13 +101,13 @@ def _lines(group: Group, arm: Arm, split: str | None) -> list[dict[str, Any]]:
             "group": group.title,
             "arm": arm.label,
             "base": arm.base,
+            "size": np.nan if arm.size is None else arm.size,
             "num_train_examples": arm.num_train_examples,
         }
         lead |= {"model": run.model, "task": run.task, "run": run.name, "seed": run.config.seed}
         lead |= {"is_failed": run.is_failed, "epoch": run.last_epoch, "split": chosen, "score": run.score}
         lead |= {f"{at}_score": last_score(run, chosen, at=at) for at in ("first", "last")}
-        lead |= _gain(run, partner, chosen, note)
-        lines += [lead | _drift(run, parameter) for parameter in run.run.trajectory.parameters]
+        lines.append(lead | _gain(run, partner, chosen, note) | {"gain_verdict": verdicts.get(chosen, "")})
     return lines
 
 
@@ -105,6 +130,12 @@ def _frozen_partner(group: Group, arm: Arm) -> tuple[Arm | None, str]:
     return best, f"differs from {best.label} also in {', '.join(names)}" if names else ""
 
 
+def _verdicts(pair: ArmPair, settings: Settings) -> dict[str, str]:
+    """Split to the verdict on the difference in the headline score."""
+    lines = compare_pair(pair, settings)
+    return {str(line["split"]): str(line["verdict"]) for line in lines if line["is_headline"]}
+
+
 def _gain(run: ReportedRun, partner: Arm | None, split: str, note: str) -> dict[str, Any]:
     if partner is None:
         return {"gain_points": np.nan, "note": note}
@@ -115,22 +146,4 @@ def _gain(run: ReportedRun, partner: Arm | None, split: str, note: str) -> dict[
         return {"gain_points": np.nan, "note": f"no labelled split {split}"}
     if not are_same_items(run.answers[split], other.answers[split]):
         return {"gain_points": np.nan, "note": OTHER_ITEMS}
-    return {"gain_points": 100 * (last_score(run, split) - last_score(other, split)), "note": note}
-
-
-def _drift(run: ReportedRun, parameter: str) -> dict[str, Any]:
-    """Drift of one parameter between the first and the last snapshot, in one pass over its rows."""
-    trajectory = run.run.trajectory
-    pair = (trajectory.at(0), trajectory.snapshots[-1])
-    num_rows, exposure = count_rows(trajectory, parameter), table_exposure(trajectory, parameter)
-    row_pass = RowPass({"relative": MEASURES["relative"]}, num_rows)
-    for rows, (before, after) in iterate_blocks(pair, parameter, scratch=row_pass.scratch):
-        row_pass.add(rows, before, after)
-    line: dict[str, Any] = {"parameter": parameter, "is_frozen": parameter in run.frozen}
-    line |= whole_values(*row_pass.squares())
-    if exposure is None:
-        return line | {"num_rows_seen": np.nan, "share_beyond_decay": np.nan}
-    is_seen, relative = exposure.step_counts(num_rows) > 0, row_pass.values()["relative"]
-    unseen, seen = relative[~is_seen & ~np.isnan(relative)], relative[is_seen & ~np.isnan(relative)]
-    share = float(np.mean(seen > unseen.max())) if len(unseen) and len(seen) else np.nan
-    return line | {"num_rows_seen": int(is_seen.sum()), "share_beyond_decay": share}
+    return {"gain_points": 100 * (counted_score(run, split) - counted_score(other, split)), "note": note}

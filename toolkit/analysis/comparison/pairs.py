@@ -10,13 +10,16 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from toolkit.analysis.comparison.arms import Arm, Group
-from toolkit.analysis.comparison.reported import ReportedRun, last_score
+from toolkit.analysis.comparison.reported import ReportedRun, counted_score, last_score, reported_first
 from toolkit.lookup import unknown
 
 Pairs = Sequence[tuple[str, str]]
 """Labels of the arms to be compared: the first minus the second."""
 
-OTHER_ITEMS = "not comparable: other items or labels"
+NOT_COMPARED = "not compared"
+OTHER_ITEMS = f"{NOT_COMPARED}: other items or labels"
+NO_SEED = f"{NOT_COMPARED}: no seed in common"
+NO_SPLIT = f"{NOT_COMPARED}: no labelled split in common"
 
 
 @dataclass(frozen=True)
@@ -42,29 +45,35 @@ class ArmPair:
         """Labelled splits of every run, the reported one first."""
         runs = [run for pair in self.runs for run in pair]
         common = [name for name in runs[0].answers if all(name in run.answers for run in runs)] if runs else []
-        return sorted(common, key=lambda name: name != runs[0].reported_split)
+        return reported_first(common, [run.reported_split for run in runs[:1]])
+
+    @property
+    def is_failed(self) -> NDArray[np.bool_]:
+        """(seeds,) whether either run of the pair failed."""
+        return np.array([one.is_failed or other.is_failed for one, other in self.runs], dtype=bool)
 
     def note_on_items(self, split: str) -> str:
         """Empty when the runs of each seed have the same items with the same labels; else what is wrong."""
         is_same = all(are_same_items(one.answers[split], other.answers[split]) for one, other in self.runs)
         return "" if is_same else OTHER_ITEMS
 
-    def differences_of_items(self, split: str) -> NDArray[np.float64] | None:
-        """(seeds, items) right answers of the first minus the second: -1, 0 or 1.
+    def right_answers(self, split: str) -> NDArray[np.float64] | None:
+        """(2, seeds, items) 1 where the answer of the first, or of the second, is right and 0 elsewhere.
 
         None when seeds have other items (a split that was drawn with the seed), so that items are no common factor.
         """
         reference = self.runs[0][0].answers[split]
-        rows = []
-        for one, other in self.runs:
-            if not are_same_items(reference, one.answers[split]):
-                return None
-            rows.append(right_of(one, split, reference.index) - right_of(other, split, reference.index))
-        return np.array(rows, dtype=float)
+        if not all(are_same_items(reference, one.answers[split]) for one, _ in self.runs):
+            return None
+        return np.array([[right_of(runs[side], split, reference.index) for runs in self.runs] for side in (0, 1)])
 
-    def differences_of_scores(self, split: str, score: str) -> NDArray[np.float64]:
-        """(seeds,) score of the first minus the second at their last epochs."""
-        return np.array([last_score(one, split, score) - last_score(other, split, score) for one, other in self.runs])
+    def scores(self, split: str, score: str) -> NDArray[np.float64]:
+        """(2, seeds) score of the first and of the second at their last epochs, undefined as :func:`last_score` is."""
+        return np.array([[last_score(runs[side], split, score) for runs in self.runs] for side in (0, 1)])
+
+    def counted_scores(self, split: str, score: str) -> NDArray[np.float64]:
+        """:meth:`scores`, in which one answer to every item counts as a correlation of 0."""
+        return np.array([[counted_score(runs[side], split, score) for runs in self.runs] for side in (0, 1)])
 
 
 def right_of(run: ReportedRun, split: str, ids: "pd.Index") -> NDArray[np.float64]:
@@ -119,6 +128,6 @@ def noise_floor(pair: ArmPair, split: str, score: str) -> float:
     """
     gaps = []
     for arm in (pair.first, pair.second):
-        values = [last_score(run, split, score) for run in arm.runs]
+        values = [counted_score(run, split, score) for run in arm.runs]
         gaps += [abs(one - other) for one, other in combinations(values, 2)]
     return float(np.nanmean(gaps)) if not np.isnan(gaps).all() else np.nan

@@ -15,10 +15,11 @@ from toolkit.analysis.causes.adam import AdamSteps, resolve_log
 from toolkit.analysis.causes.nulls import replay_decay
 from toolkit.analysis.causes.row_steps import RowSteps, row_steps
 from toolkit.analysis.causes.sign_noise import expected_squares
-from toolkit.analysis.rows.blocks import Scratch, iterate_blocks
-from toolkit.analysis.rows.measures import Array
+from toolkit.analysis.rows.blocks import iterate_blocks
+from toolkit.analysis.rows.measures import MEASURES, Array
+from toolkit.analysis.rows.row_pass import RowPass
 from toolkit.analysis.rows.strata import count_rows, table_exposure
-from toolkit.analysis.rows.whole import squares
+from toolkit.analysis.rows.whole import whole_values
 from toolkit.families import TABLES
 from toolkit.snapshots.optimizer_log import OptimizerLog
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
@@ -29,17 +30,22 @@ COLUMNS = (
     "num_rows",
     "num_exposed_rows",
     "relative_drift",
+    "share_beyond_decay",
     "drift",
     "null",
     "null_low",
     "null_high",
+    "times_noise",
     "has_moved",
-    "has_norms",
     "refusal",
 )
 
 SHARED = (
     "all rows that were shown moved alike: only the sum of the tables is visible, so the move belongs to none of them"
+)
+NO_SIZES = (
+    "the sizes of its gradients were not recorded, so that how far noise of that size moves it is unknown: a gap in "
+    "the records of the run, not a quantity that no data could tell"
 )
 NORMAL_QUANTILE = 1.959963984540054
 """Of a two-sided 95 % range."""
@@ -50,15 +56,25 @@ SAMPLED_ROWS = 64
 def measure_beyond_noise(source: Source, *, log: OptimizerLog | None = None) -> "pd.DataFrame":
     """One line per embedding parameter at the last epoch, columns COLUMNS.
 
-    relative_drift = ‖Δ‖/‖E⁰‖ of the whole parameter, as every report shows it. drift is the quantity that is judged:
-    over the n rows that training showed, √(Σ‖Δ_i - c‖² / Σ‖E⁰_i‖²) with c their mean change (a LayerNorm vector has no
-    c). null is the root mean square of the same under sign noise (sign_noise.py: the steps that showed each row,
-    its gradients' sizes, random signs, replayed decay d): √((1 - 1/n)·ΣS_i + Σ‖d_i - d̄‖²) with exact S_i.
-    null_low and null_high bound its central 95 %, from a variance of the square of at most
-    (2ΣS_i² + 4Σ‖d_i - d̄‖²S_i)/p for p columns, as if normal. The second null, of random directions, lay 2 to 4 % below
-    this one for each parameter of a run on SST-2, so it is not taken beside it here. LayerNorm's gradient sizes are not
-    recorded and count as equal (``has_norms`` False).
-    ``refusal`` says why a drift is not to be told from noise, and drift or null is NaN. ``log``: needed where
+    drift is the quantity that is judged: over the n rows that training showed, √(Σ‖Δ_i - c‖² / Σ‖E⁰_i‖²) with c their
+    mean change (a LayerNorm vector has no c). null is the root mean square of the same under sign noise (sign_noise.py:
+    the steps that showed each row, its gradients' sizes, random signs, replayed decay d): √((1 - 1/n)·ΣS_i +
+    Σ‖d_i - d̄‖²) with exact S_i. times_noise = drift / null: learning rate, number of steps and how often rows were
+    shown are in both, so that it may be compared between tasks, which drift itself may not. null_low and null_high
+    bound the null's central 95 %, from a variance of the square of at most (2ΣS_i² + 4Σ‖d_i - d̄‖²S_i)/p for p
+    columns, as if normal.
+
+    **The null takes rows as independent.** Rows of one batch share much of their gradient; c takes away what they share
+    and the null does not know it, so that drift lies below the null where all else is noise: times_noise errs low, and
+    the range is narrower than what runs really do. A second null, of random directions, lay 2 to 4 % below this one for
+    each parameter of a run on SST-2, so it is not taken beside it here; the margin of the cards (drift_cards.py) is
+    wider than that.
+
+    ``refusal`` says why a drift is not to be told from noise, with NaN where there is no number at all: LayerNorm's
+    gradient sizes are not recorded and count as equal in its null, which is description only. Described, and never to
+    be compared between tasks: relative_drift = ‖Δ‖/‖E⁰‖ of the whole parameter, shown or not; share_beyond_decay, of
+    the rows that were shown the share whose relative drift is above that of every row never shown, which decay alone
+    moved (NaN without exposure, without a never-shown row, and for a LayerNorm vector). ``log``: needed where
     ``source`` is a trajectory.
     """
     trajectory = trajectory_of(source)
@@ -72,12 +88,11 @@ def measure_beyond_noise(source: Source, *, log: OptimizerLog | None = None) -> 
 
 def _line(trajectory: Trajectory, parameter: str, log: OptimizerLog | None, reason: str) -> dict[str, Any]:
     first, last = trajectory.snapshots[0], trajectory.snapshots[-1]
-    change, reference = _whole(first, last, parameter)
     shown, num_rows = exposed_rows(trajectory, parameter), count_rows(trajectory, parameter)
-    line: dict[str, Any] = dict.fromkeys(("drift", "null", "null_low", "null_high"), math.nan)
-    line |= {"parameter": parameter, "num_rows": num_rows, "refusal": "", "has_moved": change > 0, "has_norms": False}
-    line["relative_drift"] = math.sqrt(change / reference) if reference > 0 else math.nan
-    line["num_exposed_rows"] = num_rows if shown is None else len(shown)
+    line: dict[str, Any] = dict.fromkeys(("drift", "null", "null_low", "null_high", "times_noise"), math.nan)
+    line |= {"parameter": parameter, "num_rows": num_rows, "refusal": ""}
+    line |= _described(first, last, parameter, num_rows, shown)
+    line["num_exposed_rows"] = math.nan if shown is None else len(shown)
     if not line["has_moved"]:
         return line | {"refusal": "did not move"}
     if shown is None:
@@ -93,7 +108,9 @@ def _line(trajectory: Trajectory, parameter: str, log: OptimizerLog | None, reas
         history = row_steps(trajectory, parameter, last.step).take(shown)
     except ValueError as error:
         return line | {"refusal": str(error)}
-    return line | _null(before, steps, history, log, parameter) | {"has_norms": bool(history.has_norms.all())}
+    line |= _null(before, steps, history, log, parameter)
+    times = line["drift"] / line["null"] if line["null"] > 0 else math.nan
+    return line | {"times_noise": times, "refusal": "" if history.has_norms.all() else NO_SIZES}
 
 
 def exposed_rows(trajectory: Trajectory, parameter: str) -> NDArray[np.int64] | None:
@@ -151,12 +168,21 @@ def _shrinkage(before: Array, log: OptimizerLog, parameter: str, num_steps: int)
     return float(np.vdot(sample, decayed)) / size if size > 0 else 1.0
 
 
-def _whole(first: Snapshot, last: Snapshot, parameter: str) -> tuple[float, float]:
-    """Σ Δ² and Σ E⁰² of a whole parameter, a block of rows at a time."""
-    scratch, total = Scratch(), np.zeros(2)
-    for _, (before, after) in iterate_blocks((first, last), parameter, scratch=scratch):
-        total += squares(before, after)
-    return float(total[0]), float(total[1])
+def _described(
+    first: Snapshot, last: Snapshot, parameter: str, num_rows: int, shown: NDArray[np.int64] | None
+) -> dict[str, Any]:
+    """has_moved, relative_drift and share_beyond_decay, in one pass over all rows, a block at a time."""
+    row_pass = RowPass({"relative": MEASURES["relative"]}, num_rows)
+    for rows, (before, after) in iterate_blocks((first, last), parameter, scratch=row_pass.scratch):
+        row_pass.add(rows, before, after)
+    change, reference = row_pass.squares()
+    found = {"has_moved": bool(change > 0), "relative_drift": whole_values(change, reference)["relative"]}
+    is_shown = np.zeros(num_rows, bool)
+    is_shown[[] if shown is None else shown] = True
+    relative = row_pass.values()["relative"]
+    seen, unseen = (relative[rows & ~np.isnan(relative)] for rows in (is_shown, ~is_shown))
+    share = float(np.mean(seen > unseen.max())) if len(unseen) and len(seen) else math.nan
+    return found | {"share_beyond_decay": share}
 
 
 def _rows(snapshot: Snapshot, parameter: str, rows: NDArray[np.int64]) -> Array:

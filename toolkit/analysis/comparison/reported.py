@@ -1,5 +1,6 @@
 """A finished run in, what every table says of it out: model, task, regime, scores and its last answers."""
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -11,6 +12,12 @@ from toolkit.config import RunConfig
 from toolkit.families import EMBEDDING_PARAMETERS, FAMILIES
 from toolkit.naming import shorten
 from toolkit.snapshots.store import Run
+
+CORRELATIONS = ("matthews", "pearson", "spearman")
+"""Scores that are undefined, or 0 by convention, where every item gets the same answer."""
+
+CHANCE_LEVEL = 0.95
+"""Of the interval of an accuracy that decides whether it is above the majority class's."""
 
 
 @dataclass(frozen=True)
@@ -90,14 +97,53 @@ class ReportedRun:
 
     @cached_property
     def is_failed(self) -> bool:
-        """Whether it is no better on the reported split than always giving the most frequent label of that split.
+        """Whether it learned nothing that the reported split shows.
 
-        False in regression and where the split has no labels: there is no majority class then.
+        That is an accuracy no better than always giving the most frequent label of that split, or, in any task, a
+        headline score that is undefined although the labels differ: a correlation of one answer to every item. False
+        where the split has no labels.
         """
         own = self.answers.get(self.reported_split)
-        if self.is_regression or own is None:
+        if own is None:
             return False
-        return int((own["label"] == own["prediction"]).sum()) <= int(own["label"].value_counts().max())
+        is_undefined = bool(np.isnan(last_score(self, self.reported_split))) and own["label"].nunique() > 1
+        counts = self._counts_of_right
+        return is_undefined or (counts is not None and counts[0] <= counts[1])
+
+    @cached_property
+    def is_at_chance(self) -> bool | None:
+        """Whether its accuracy on the reported split could be the majority class's with other items.
+
+        The lower end of the exact 95 % interval of a binomial share (Clopper & Pearson 1934) is at or below the rate of
+        the most frequent label, which is taken as known. So is every run of a classification that failed, and one that
+        tosses coins, which fails in half of the cases only. None, for not applicable, in regression and without labels.
+        """
+        if self._counts_of_right is None:
+            return None
+        from scipy.stats import binomtest
+
+        num_right, num_majority, num_items = self._counts_of_right
+        low = binomtest(num_right, num_items).proportion_ci(CHANCE_LEVEL, "exact").low
+        return bool(low <= num_majority / num_items)
+
+    @cached_property
+    def _counts_of_right(self) -> tuple[int, int, int] | None:
+        """On the reported split: right answers, items of the most frequent label, items; None in regression."""
+        own = self.answers.get(self.reported_split)
+        if self.is_regression or own is None:
+            return None
+        return int((own["label"] == own["prediction"]).sum()), int(own["label"].value_counts().max()), len(own)
+
+
+def count_at_chance(runs: Iterable[ReportedRun]) -> int | None:
+    """Runs that are not above the majority class by more than chance; None where that does not apply to any of them."""
+    known = [run.is_at_chance for run in runs if run.is_at_chance is not None]
+    return sum(known) if known else None
+
+
+def reported_first(splits: Iterable[str], reported: Collection[str]) -> list[str]:
+    """Each split once in its order, those that are ``reported`` first: the order of splits in every table."""
+    return sorted(dict.fromkeys(splits), key=lambda split: split not in reported)
 
 
 def last_score(run: ReportedRun, split: str, score: str | None = None, *, at: str = "last") -> float:
@@ -106,6 +152,19 @@ def last_score(run: ReportedRun, split: str, score: str | None = None, *, at: st
     epoch = scores["epoch"].max() if at == "last" else scores["epoch"].min()
     lines = scores[(scores["split"] == split) & (scores["epoch"] == epoch)]
     return float(lines[score].iloc[-1]) if score in lines and len(lines) else np.nan
+
+
+def counted_score(run: ReportedRun, split: str, score: str | None = None) -> float:
+    """:func:`last_score` as comparisons count it: 0 for an undefined correlation of one answer to every item.
+
+    Such a run has found no correlation. Left out, it would flatter its arm, whose other runs alone would count; the
+    correlation of Matthews is 0 there by the same convention. NaN stays where the labels are all equal too, and where
+    the score is absent for another reason.
+    """
+    value, name, own = last_score(run, split, score), score or run.score, run.answers.get(split)
+    if not np.isnan(value) or name not in CORRELATIONS or own is None:
+        return value
+    return 0.0 if own["prediction"].nunique() <= 1 < own["label"].nunique() else value
 
 
 def canonical_name(name: str) -> str:

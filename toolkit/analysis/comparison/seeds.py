@@ -6,11 +6,10 @@ from typing import Any
 
 import pandas as pd
 
-from toolkit.analysis.comparison.arms import Arm, Group, Labels, arrange
-from toolkit.analysis.comparison.paired_tests import mcnemar as mcnemar
-from toolkit.analysis.comparison.pairs import OTHER_ITEMS, Pairs, are_same_items, check_pairs, pair_arms
-from toolkit.analysis.comparison.reported import ReportedRun
-from toolkit.analysis.comparison.reported import last_score as last_score
+from toolkit.analysis.comparison.arms import Group, Labels, arrange
+from toolkit.analysis.comparison.paired_tests import mcnemar
+from toolkit.analysis.comparison.pairs import OTHER_ITEMS, ArmPair, Pairs, are_same_items, check_pairs, pair_arms
+from toolkit.analysis.comparison.reported import ReportedRun, counted_score
 from toolkit.snapshots.store import Run
 
 COLUMNS = (
@@ -49,35 +48,36 @@ def compare_seeds_of_groups(groups: Sequence[Group], pairs: Pairs | None = None)
     from toolkit.analysis.comparison.multiplicity import benjamini_hochberg
 
     check_pairs(groups, pairs)
-    parts = [compare(group, pairs).assign(group=group.title) for group in groups]
+    parts = [mcnemar_of_group(group, pairs).assign(group=group.title) for group in groups]
     filled = [part for part in parts if len(part)] or parts[:1]
     table = pd.concat(filled, ignore_index=True)
     table["q"] = benjamini_hochberg(table["mcnemar_p"].to_numpy(dtype=float))
     return table[["group", *COLUMNS[:-1], "q", "note"]]
 
 
-def compare(group: Group, pairs: Pairs | None = None) -> pd.DataFrame:
+def mcnemar_of_group(group: Group, pairs: Pairs | None = None) -> pd.DataFrame:
     """One line per split, pair of arms and seed: differences in points (first minus second) and exact McNemar p."""
     lines = [
-        {"model": run.model, "task": run.task, "first": pair.first.label, "second": pair.second.label} | line
+        {"first": pair.first.label, "second": pair.second.label} | line
         for pair in pair_arms(group, pairs)
-        for run, line in _pair(pair.first, pair.second)
+        for line in _lines_of_pair(pair)
     ]
     table = pd.DataFrame(lines, columns=list(COLUMNS))
     return table.astype({"seed": int}) if lines else table
 
 
-def _pair(first: Arm, second: Arm) -> list[tuple[ReportedRun, dict[str, Any]]]:
-    ours = {run.config.seed: run for run in first.runs}
-    theirs = {run.config.seed: run for run in second.runs}
-    lines = []
-    for seed in sorted(ours.keys() | theirs.keys()):
-        if seed in ours and seed in theirs:
-            lines += [(ours[seed], {"seed": seed} | line) for line in compare_runs(ours[seed], theirs[seed])]
-        else:
-            run, missing = (ours[seed], second) if seed in ours else (theirs[seed], first)
-            lines.append((run, {"split": "", "seed": seed, "note": f"no run of this seed under {missing.label}"}))
-    return lines
+def _lines_of_pair(pair: ArmPair) -> list[dict[str, Any]]:
+    """The lines of the pairs of runs and of the seeds that one arm lacks, in the order of the seeds."""
+    lines = [line for first, second in pair.runs for line in compare_runs(first, second)]
+    for arm, other in ((pair.first, pair.second), (pair.second, pair.first)):
+        missing = f"no run of this seed under {other.label}"
+        alone = [run for run in arm.runs if run.config.seed not in pair.seeds]
+        lines += [_lead(run) | {"split": "", "note": missing} for run in alone]
+    return sorted(lines, key=lambda line: int(line["seed"]))
+
+
+def _lead(run: ReportedRun) -> dict[str, Any]:
+    return {"model": run.model, "task": run.task, "seed": run.config.seed}
 
 
 def compare_runs(first: ReportedRun, second: ReportedRun) -> list[dict[str, Any]]:
@@ -87,7 +87,7 @@ def compare_runs(first: ReportedRun, second: ReportedRun) -> list[dict[str, Any]
         if split not in second.answers:
             continue
         other = second.answers[split]
-        line: dict[str, Any] = {"split": split, "num_items": len(mine), "score": first.score, "note": ""}
+        line = _lead(first) | {"split": split, "num_items": len(mine), "score": first.score, "note": ""}
         if not are_same_items(mine, other):
             line["note"] = OTHER_ITEMS
         else:
@@ -99,7 +99,7 @@ def compare_runs(first: ReportedRun, second: ReportedRun) -> list[dict[str, Any]
 
 
 def _differences(first: ReportedRun, second: ReportedRun, split: str) -> dict[str, Any]:
-    one, other = last_score(first, split), last_score(second, split)
+    one, other = counted_score(first, split), counted_score(second, split)
     return {"first_score": one, "second_score": other, "difference_points": 100 * (one - other)}
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from toolkit.analysis.comparison.arms import Arm, Group, Labels, arrange
-from toolkit.analysis.comparison.reported import last_score
+from toolkit.analysis.comparison.reported import count_at_chance, counted_score, last_score, reported_first
 from toolkit.snapshots.store import Run
 
 SCORES = ("accuracy", "macro_f1", "matthews", "pearson", "spearman", "loss")
@@ -24,24 +24,32 @@ LEAD = (
     "is_reported_split",
     "arm",
     "base",
+    "size",
     "num_train_examples",
     "score",
     "is_headline",
     "num_seeds",
     "num_failed",
+    "num_at_chance",
     "num_undefined",
     "majority_rate",
 )
 COLUMNS = (*LEAD, *STATISTICS, *(f"{name}_not_failed" for name in STATISTICS))
+INTEGERS = ("size", "num_at_chance")
+"""Counts that may be missing (Int64, NA)."""
 
 
 def summarise_scores(runs: Sequence[Run | str | Path], labels: Labels | None = None) -> pd.DataFrame:
     """One line per group, labelled split, arm (and size) and score: statistics over the seeds at their last epochs.
 
     ``sd`` divides by the number of seeds less one and is NaN for one seed. A run is *failed* when its accuracy on the
-    reported split is at or below the majority class's; the columns ``..._not_failed`` leave those out and are NaN where
-    all failed. ``num_undefined`` counts seeds whose score is NaN, which no statistic covers; ``majority_rate`` is the
-    accuracy of the majority class, NaN beside every other score. ``labels``: run directory name to arm.
+    reported split is at or below the majority class's, or its headline score there is undefined; the columns
+    ``..._not_failed`` leave those out and are NaN where all failed. ``num_at_chance`` counts the runs whose accuracy is
+    not above the majority class's by more than chance (lower end of its exact 95 % interval), failed ones among them;
+    NA in regression. ``num_undefined`` counts seeds whose score is NaN: a correlation that is so because every item got
+    one answer counts as 0 and is in no ``..._not_failed``, any other is in no statistic. ``majority_rate`` is the
+    accuracy of the majority class, NaN beside every other score. ``size``: training examples asked for, NA for all.
+    ``labels``: run directory name to arm.
     """
     return summarise_groups(arrange(runs, labels))
 
@@ -51,11 +59,11 @@ def summarise_groups(groups: Sequence[Group]) -> pd.DataFrame:
     lines = [
         {"group": group.title} | line
         for group in groups
-        for split in _splits(group)
+        for split in splits_of(group)
         for arm in group.arms
         for line in _lines(arm, split)
     ]
-    return pd.DataFrame(lines, columns=list(COLUMNS))
+    return pd.DataFrame(lines, columns=list(COLUMNS)).astype(dict.fromkeys(INTEGERS, "Int64"))
 
 
 def side_by_side(summary: pd.DataFrame, score: str | None = None) -> pd.DataFrame:
@@ -66,7 +74,8 @@ def side_by_side(summary: pd.DataFrame, score: str | None = None) -> pd.DataFram
     chosen = summary[summary["is_headline"] if score is None else summary["score"] == score]
     chosen = chosen.sort_values("is_reported_split", ascending=False, kind="stable")
     splits = list(dict.fromkeys(chosen["split"]))
-    index = ["group", "model", "task", "arm", "base", "num_train_examples", "score", "num_seeds", "num_failed"]
+    index = ["group", "model", "task", "arm", "base", "size", "num_train_examples", "score"]
+    index += ["num_seeds", "num_failed", "num_at_chance"]
     arms = summary[["group", "arm"]].drop_duplicates()
     lines: dict[tuple[str, str], dict[str, Any]] = {(str(a.group), str(a.arm)): {} for a in arms.itertuples()}
     for line in chosen.to_dict("records"):
@@ -74,7 +83,8 @@ def side_by_side(summary: pd.DataFrame, score: str | None = None) -> pd.DataFram
         lines[line["group"], line["arm"]] = {name: line[name] for name in index} | own
         lines[line["group"], line["arm"]] |= {f"{line['split']}_{name}": line[name] for name in ("mean", "sd")}
     columns = [*index, *(f"{split}_{name}" for split in splits for name in ("mean", "sd"))]
-    return pd.DataFrame([line for line in lines.values() if line], columns=columns)
+    table = pd.DataFrame([line for line in lines.values() if line], columns=columns)
+    return table.astype(dict.fromkeys(INTEGERS, "Int64"))
 
 
 def statistics(values: Iterable[float]) -> dict[str, float]:
@@ -87,11 +97,10 @@ def statistics(values: Iterable[float]) -> dict[str, float]:
     return middle | {"min": float(defined.min()), "max": float(defined.max())}
 
 
-def _splits(group: Group) -> list[str]:
+def splits_of(group: Group) -> list[str]:
     """Labelled splits of any run, the reported ones first."""
-    found = dict.fromkeys(split for run in group.runs for split in run.answers)
-    reported = {run.reported_split for run in group.runs}
-    return sorted(found, key=lambda split: split not in reported)
+    found = (split for run in group.runs for split in run.answers)
+    return reported_first(found, {run.reported_split for run in group.runs})
 
 
 def _lines(arm: Arm, split: str) -> list[dict[str, Any]]:
@@ -108,14 +117,15 @@ def _lines(arm: Arm, split: str) -> list[dict[str, Any]]:
         "base": arm.base,
     }
     lead |= {"is_reported_split": split == first.reported_split, "num_train_examples": arm.num_train_examples}
+    lead |= {"size": arm.size, "num_at_chance": count_at_chance(runs)}
     lead |= {"num_seeds": len(runs), "num_failed": sum(run.is_failed for run in runs)}
     lines = []
     for score in (name for name in SCORES if any(name in run.run.scores for run in runs)):
-        values = {run.name: last_score(run, split, score) for run in runs}
-        kept = [values[run.name] for run in runs if not run.is_failed]
+        recorded = [last_score(run, split, score) for run in runs]
+        kept = [value for run, value in zip(runs, recorded, strict=True) if not run.is_failed]
         of_kept = {f"{name}_not_failed": value for name, value in statistics(kept).items()}
         rate = float(labels.value_counts().max() / len(labels)) if score == "accuracy" else np.nan
         own = {"score": score, "is_headline": score == first.score, "majority_rate": rate}
-        own["num_undefined"] = sum(value != value for value in values.values())
-        lines.append(lead | own | statistics(values.values()) | of_kept)
+        own["num_undefined"] = sum(value != value for value in recorded)
+        lines.append(lead | own | statistics(counted_score(run, split, score) for run in runs) | of_kept)
     return lines

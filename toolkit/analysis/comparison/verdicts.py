@@ -1,6 +1,8 @@
 """An interval, its margin, its null and its power in, one of five verdicts with its reason out.
 
-The rules and their order are this project's; a verdict is about a claim, never about a p value alone.
+The rules and their order are this project's; a verdict is about a claim, never about a p value alone. It is about one
+claim: of many true nulls some are "supported" by chance, and nothing here corrects for their number. That is what the q
+beside a verdict is for (Benjamini & Hochberg over all claims of its kind).
 """
 
 import math
@@ -11,6 +13,8 @@ from toolkit.lookup import unknown
 
 VERDICTS = ("not identifiable", "equivalent", "supported", "under-powered", "not supported")
 """In the order in which they are tried: the first whose rule holds is the verdict."""
+
+NO_INTERVAL = "no interval could be computed: there are too few seeds or items"
 
 Side = Literal["either", "above"]
 
@@ -36,6 +40,7 @@ def verdict(
     gap: float,
     side: Side = "either",
     unit: str = "points",
+    missing: str = NO_INTERVAL,
 ) -> Verdict:
     """The verdict on a claim about one quantity; every number in one ``unit``, the interval ``low`` to ``high``.
 
@@ -48,9 +53,9 @@ def verdict(
     5. *not supported*: none of these.
 
     NaN is "unknown" and never helps a claim: no equivalence without margin and 90 % interval, no support without
-    interval and null. A NaN ``margin`` means that no smallest difference of interest was named, so that rules 2 and 4
-    (its gap) do not apply. ValueError: an interval or null whose ends are swapped, a margin that is not above 0, a
-    ``side`` that is none.
+    interval and null. ``missing`` is the reason that is given where there is no interval. A NaN ``margin`` means that
+    no smallest difference of interest was named, so that rules 2 and 4 (its gap) do not apply. ValueError: an interval
+    or null whose ends are swapped, a margin that is not above 0, a ``side`` that is none.
     """
     _check(low, high, low90, high90, margin, null_low, null_high, side)
     if refusal is not None:
@@ -66,10 +71,10 @@ def verdict(
         does = "lies above" if side == "above" else "excludes"
         return Verdict("supported", f"the interval {_span(low, high)} {unit} {does} {null}")
     if not has_interval:
-        return Verdict("under-powered", "no interval could be computed: there are too few seeds or items")
+        return Verdict("under-powered", missing)
     if not math.isnan(margin) and not gap <= margin:
         size = "is unknown" if math.isnan(gap) else f"is {gap:.3g} {unit}, above the margin of {margin:.3g}"
-        return Verdict("under-powered", f"the smallest detectable difference {size}")
+        return Verdict("under-powered", f"the smallest detectable gap {size}")
     if not is_known:
         return Verdict("not supported", "the null is unknown")
     beyond = "does not lie above" if side == "above" else "does not exclude"

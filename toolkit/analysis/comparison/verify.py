@@ -10,7 +10,7 @@ import pandas as pd
 
 from toolkit.analysis.comparison.arms import arrange
 from toolkit.analysis.comparison.card import CARDS, DIGITS, load_cards
-from toolkit.analysis.comparison.cards import make_cards
+from toolkit.analysis.comparison.cards import make_cards, settings_of
 from toolkit.analysis.comparison.evidence import FOLDER, Evidence, read_evidence
 from toolkit.analysis.comparison.evidence_runs import PARTS
 from toolkit.analysis.comparison.evidence_tables import answers_of, drift_of, gauge_of
@@ -136,9 +136,11 @@ def _check_runs(evidence: Evidence, roots: list[Path], found: Verification) -> N
         if not differences:
             at_hand[name] = ReportedRun(open_run(path), name)
     found.num_runs = len(evidence.facts) - len(found.notes)
+    drift = {name: drift_of(run).assign(run=name) for name, run in at_hand.items()}
     for name, run in at_hand.items():
-        found.differences += [f"run {name}: {what} is not what the run gives" for what in _differing(run, evidence)]
-    found.differences += _check_together(at_hand, evidence)
+        parts = _differing(run, evidence, drift[name])
+        found.differences += [f"run {name}: {what} is not what the run gives" for what in parts]
+    found.differences += _check_together(at_hand, evidence, drift)
 
 
 def _find(name: str, digest: str, roots: Iterable[Path]) -> Path | None:
@@ -150,7 +152,7 @@ def _find(name: str, digest: str, roots: Iterable[Path]) -> Path | None:
     return None
 
 
-def _differing(run: ReportedRun, evidence: Evidence) -> Iterator[str]:
+def _differing(run: ReportedRun, evidence: Evidence, drift: pd.DataFrame) -> Iterator[str]:
     """The parts of the evidence of one run that its directory does not give."""
     facts, config = evidence.facts[run.name], json.loads(run.run.config.to_json())
     if any(facts["config"].get(k) != v for k, v in config.items() if k not in PATHS):
@@ -158,14 +160,16 @@ def _differing(run: ReportedRun, evidence: Evidence) -> Iterator[str]:
     kept = [k for k in PARTS if k not in ("model", "regime")]
     if any(facts["manifest"].get(k) != run.run.manifest.get(k) for k in kept):
         yield "its manifest"
-    made = {"predictions": answers_of, "scores": lambda own: own.run.scores, "drift": drift_of, "gauge": gauge_of}
-    for name, make in made.items():
+    made = {"predictions": answers_of(run), "scores": run.run.scores, "drift": drift, "gauge": gauge_of(run)}
+    for name, expected in made.items():
         table: pd.DataFrame = getattr(evidence, name)
-        if not same_values(make(run), table[table["run"] == run.name]):
+        if not same_values(expected, table[table["run"] == run.name]):
             yield f"its part of {name}"
 
 
-def _check_together(at_hand: Mapping[str, ReportedRun], evidence: Evidence) -> Iterator[str]:
+def _check_together(
+    at_hand: Mapping[str, ReportedRun], evidence: Evidence, drift: Mapping[str, pd.DataFrame]
+) -> Iterator[str]:
     """What takes several runs: distances between seeds, and drift joined with score where every run is at hand."""
     for line in evidence.seeds.itertuples():
         if line.first in at_hand and line.second in at_hand:
@@ -174,9 +178,8 @@ def _check_together(at_hand: Mapping[str, ReportedRun], evidence: Evidence) -> I
                 yield f"runs {line.first} and {line.second}: their distance in {line.parameter} is another"
     if len(at_hand) == len(evidence.facts):
         groups = arrange([run.run for run in at_hand.values()], evidence.settings["labels"])
-        names = ["run", "parameter", "relative", "is_frozen", "gain_points", "num_train_examples"]
-        again, known = (table.sort_values(names[:2])[names] for table in (join_groups(groups), evidence.joined))
-        if not same_values(again, known):
+        again = join_groups(groups, settings=settings_of(evidence), drift=pd.concat(drift.values()))
+        if not same_values(*(table.sort_values(["run", "parameter"]) for table in (again, evidence.joined))):
             yield "joined.csv is not what the runs give"
 
 

@@ -1,0 +1,84 @@
+"""Relative quality: ratios by hand, the interval against simulation and a bootstrap, and what has no ratio."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.analysis.comparison.planted import plant
+from tests.run_directories import write_run
+from toolkit.analysis.comparison.intervals import two_way_interval
+from toolkit.analysis.comparison.relative import COLUMNS, NOT_POSITIVE, ratio_interval, relative_quality
+
+FULL = "none (full fine-tuning)"
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Three seeds of two arms with planted answers."""
+    generator, planted = np.random.default_rng(0), {"none": 0.9, "embeddings": 0.7}
+    answers = {regime: generator.random((3, 200)) < share for regime, share in planted.items()}
+    made = [
+        plant(write_run(tmp_path, regime, seed, epochs=1).path, right)
+        for regime, arm in answers.items()
+        for seed, right in enumerate(arm)
+    ]
+    return made, answers
+
+
+def test_ratio_is_that_of_the_mean_scores(runs):
+    made, answers = runs
+    table = relative_quality(made, FULL)
+    assert tuple(table.columns) == COLUMNS
+    (line,) = table.to_dict("records")
+    assert line["relative_quality"] == pytest.approx(answers["embeddings"].mean() / answers["none"].mean())
+    assert line["low"] < line["relative_quality"] < line["high"]
+    assert line["majority_quality"] == pytest.approx(0.5 / answers["none"].mean())
+    assert (line["arm"], line["reference"], line["num_seeds"]) == ("embeddings (frozen)", FULL, 3)
+    wide = relative_quality(made, FULL, level=0.99).iloc[0]
+    assert wide["low"] < line["low"]
+
+
+def test_an_unknown_reference_is_named(runs):
+    with pytest.raises(ValueError, match="unknown arm 'full'"):
+        relative_quality(runs[0], "full")
+
+
+def test_no_share_of_nothing(tmp_path):
+    cells = [(regime, seed) for regime in ("none", "embeddings") for seed in (0, 1)]
+    made = [plant(write_run(tmp_path, r, seed, epochs=1).path, [r != "none"] * 20) for r, seed in cells]
+    (line,) = relative_quality(made, FULL).to_dict("records")
+    assert line["note"] == NOT_POSITIVE
+    assert np.isnan(line["relative_quality"])
+
+
+def test_with_equal_means_it_is_the_interval_of_the_difference():
+    """R = 1: arm - R·reference is the difference itself."""
+    generator = np.random.default_rng(1)
+    first = (generator.random((4, 50)) < 0.8).astype(float)
+    second = first[:, generator.permutation(50)]
+    interval, own = ratio_interval(np.stack([first, second])), two_way_interval(first - second)
+    assert interval.estimate == 1
+    assert interval.low == pytest.approx(1 + own.low / second.mean())
+    assert interval.high == pytest.approx(1 + own.high / second.mean())
+
+
+@given(st.floats(0.1, 10))
+def test_scaling_an_arm_scales_its_ratio_and_interval(factor):
+    generator = np.random.default_rng(2)
+    values = generator.random((2, 4, 30)) + 0.5
+    plain, scaled = ratio_interval(values), ratio_interval(values * np.array([factor, 1])[:, None, None])
+    assert scaled.estimate == pytest.approx(factor * plain.estimate)
+    assert (scaled.low, scaled.high) == pytest.approx((factor * plain.low, factor * plain.high))
+
+
+def test_coverage_of_a_known_ratio():
+    """Normal seed, item and residual effects of both arms; 95 % of 400 intervals are 380, ± 9 by chance alone."""
+    generator, covered, num = np.random.default_rng(3), 0, 400
+    for _ in range(num):
+        means = np.array([0.6, 0.9])[:, None, None]
+        item = generator.normal(0, 0.2, (2, 1, 60)) + generator.normal(0, 0.2, (1, 1, 60))
+        values = means + generator.normal(0, 0.04, (2, 5, 1)) + item + generator.normal(0, 0.3, (2, 5, 60))
+        interval = ratio_interval(values)
+        covered += interval.low < 0.6 / 0.9 < interval.high
+    assert 0.92 <= covered / num <= 0.99

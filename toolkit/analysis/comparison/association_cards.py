@@ -1,0 +1,80 @@
+"""The evidence of a report in, its cards on what drift is worth across tasks out."""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from toolkit.analysis.comparison.associations import associate_drift
+from toolkit.analysis.comparison.card import NAN, Card, Null, Span
+from toolkit.analysis.comparison.evidence import FOLDER, Evidence
+from toolkit.analysis.comparison.verdicts import Verdict
+
+VERSION = 2
+"""1 ranked tasks by the drift of whole parameters, and judged by the interval."""
+
+FILES = tuple(f"{FOLDER}/{name}" for name in ("settings.json", "joined.csv"))
+NOTHING: Mapping[str, Any] = {"equivalence": Span(), "margin": NAN, "noise_floor": NAN, "detectable_gap": NAN}
+"""Fields of a card that stands on no margin and no noise floor."""
+
+
+def association_cards(evidence: Evidence) -> Iterable[Card]:
+    """Across tasks, per model, arm and parameter: do tasks on which it moved further gain more from its moving?
+
+    The verdict is that of the permutation test at the report's alpha; the interval is description.
+    """
+    for line in associate_drift(evidence.joined).to_dict("records"):
+        own = evidence.joined
+        runs = own.loc[(own["model"] == line["model"]) & (own["base"] == line["base"]), "run"]
+        yield _card(evidence, line, list(dict.fromkeys(runs)))
+
+
+def _card(evidence: Evidence, line: Mapping[Any, Any], runs: list[str]) -> Card:
+    level, rho, num_tasks = float(evidence.settings["level"]), float(line["spearman"]), int(line["num_tasks"])
+    which, where = line["parameter"], f"{line['base']}, {line['model']}"
+    q, alpha = float(line["q"]), float(evidence.settings["alpha"])
+    judged = judge_association(str(line["note"]), float(line["p"]), alpha)
+    return Card(
+        **NOTHING,
+        id=f"association: {line['model']} / {line['base']} / {line['parameter']}",
+        claim=f"Tasks on which {which} moved further beyond noise gained more, or less, from drift under {where}",
+        kind="association",
+        estimator="Spearman rank correlation over tasks of drift, as a multiple of its noise, with gain",
+        version=VERSION,
+        unit="1",
+        value=rho,
+        interval=Span(*spearman_interval(rho, num_tasks, level), level),
+        null=Null("no association between tasks: every order of the tasks is as likely"),
+        num_seeds=int(line["num_runs"]),
+        num_items=num_tasks,
+        q=q,
+        is_discovery=None if math.isnan(q) else q < alpha,
+        verdict=judged.name,
+        reason=judged.reason,
+        source="one point per task, the means over its seeds; verdict by the two-sided permutation test (exact up to "
+        "eight tasks); the interval tanh(atanh r ± z·√((1 + r²/2)/(n - 3))) is description: Bonett & Wright 2000",
+        inputs=evidence.inputs(FILES, runs),
+    )
+
+
+def judge_association(refusal: str, p: float, alpha: float) -> Verdict:
+    """Refused, supported where the permutation p is below ``alpha``, or not supported."""
+    if refusal or math.isnan(p):
+        return Verdict("not identifiable", refusal or "the permutation test gave no p")
+    if p < alpha:
+        return Verdict("supported", f"the permutation p of {p:.3g} is below {alpha:g}")
+    return Verdict("not supported", f"the permutation p of {p:.3g} is not below {alpha:g}")
+
+
+def spearman_interval(rho: float, num_points: int, level: float) -> tuple[float, float]:
+    """tanh(atanh r ± z·√((1 + r²/2)/(n - 3))): Bonett & Wright 2000; NaN under four points.
+
+    A perfect order counts as one swap of neighbours short of it (ours): its own interval would have no width.
+    """
+    if math.isnan(rho) or num_points < 4:
+        return NAN, NAN
+    from scipy.stats import norm
+
+    most = 1 - 12 / (num_points * (num_points**2 - 1))
+    kept = min(max(rho, -most), most)
+    half = float(norm.ppf((1 + level) / 2)) * math.sqrt((1 + kept**2 / 2) / (num_points - 3))
+    return math.tanh(math.atanh(kept) - half), math.tanh(math.atanh(kept) + half)

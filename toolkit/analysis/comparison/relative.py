@@ -1,0 +1,98 @@
+"""Finished runs in, each arm's score as a share of a reference arm's out, with its interval: relative quality."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from toolkit.analysis.comparison.arms import Group, Labels, arrange
+from toolkit.analysis.comparison.intervals import NO_SEED, Interval, seeds_interval, two_way_interval
+from toolkit.analysis.comparison.pairs import ArmPair, check_pairs, pair_arms
+from toolkit.snapshots.store import Run
+
+COLUMNS = (
+    "group",
+    "model",
+    "task",
+    "split",
+    "is_reported_split",
+    "arm",
+    "reference",
+    "size",
+    "score",
+    "num_seeds",
+    "arm_mean",
+    "reference_mean",
+    "relative_quality",
+    "low",
+    "high",
+    "majority_quality",
+    "note",
+)
+NOT_POSITIVE = "the reference's score is not above 0: no share of it"
+
+
+def relative_quality(
+    runs: Sequence[Run | str | Path], reference: str, *, level: float = 0.95, labels: Labels | None = None
+) -> pd.DataFrame:
+    """One line per group, labelled split and arm beside ``reference``: R = arm's mean score / reference's, COLUMNS.
+
+    Same seeds and items for both. The interval is R ± t·√V / reference's mean, with t and V those of
+    :func:`toolkit.compare`'s interval of the linearised differences arm - R·reference, whose mean is 0: over seeds and
+    items for an accuracy, over seeds for another score. (Taylor linearisation of a ratio of means, as in Cochran 1977,
+    Sampling Techniques, chapter 6; with the two-way V it is ours.) The reference's own noise counts, other than in
+    the difference divided by a fixed score. ``majority_quality``: R of always answering the commonest class, which no
+    arm should be praised for (NaN in regression, and for a score that it has none of). NaN with a ``note`` where there
+    is no ratio. ``labels``: run directory name to arm. ValueError for a reference that no group has.
+    """
+    groups = arrange(runs, labels)
+    check_pairs(groups, [(reference, reference)])
+    lines = [line for group in groups for line in _lines_of(group, reference, level)]
+    return pd.DataFrame(lines, columns=list(COLUMNS)).astype({"size": "Int64"})
+
+
+def _lines_of(group: Group, reference: str, level: float) -> Iterator[dict[str, Any]]:
+    for arm in group.arms:
+        for pair in pair_arms(group, [(arm.label, reference)]):
+            run = arm.runs[0]
+            lead: dict[str, Any] = {"group": group.title, "model": run.model, "task": run.task, "arm": arm.label}
+            lead |= {"reference": pair.second.label, "size": arm.size, "score": run.score, "num_seeds": len(pair.seeds)}
+            if not pair.splits:
+                yield lead | {"note": NO_SEED}
+            for split in pair.splits:
+                own = {"split": split, "is_reported_split": split == run.reported_split}
+                yield lead | own | _ratio(pair, split, run.score, level)
+
+
+def _ratio(pair: ArmPair, split: str, score: str, level: float) -> dict[str, Any]:
+    """R of one split with its interval, and what majority answers would be."""
+    note = pair.note_on_items(split)
+    if note:
+        return {"note": note}
+    right = pair.right_answers(split) if score == "accuracy" else None
+    values = pair.counted_scores(split, score) if right is None else right
+    values = values[:, ~np.isnan(values).any(axis=0)] if right is None else values
+    first, second = (float(side.mean()) if side.size else float("nan") for side in values)
+    found: dict[str, Any] = {"arm_mean": first, "reference_mean": second, "num_seeds": values.shape[1]}
+    if not second > 0:
+        return found | {"note": NOT_POSITIVE}
+    interval = ratio_interval(values, level)
+    found |= {"relative_quality": interval.estimate, "low": interval.low, "high": interval.high, "note": interval.note}
+    majority = float(pair.runs[0][0].answers[split]["label"].value_counts(normalize=True).max())
+    return found | {"majority_quality": majority / second if score == "accuracy" else float("nan")}
+
+
+def ratio_interval(values: NDArray[np.float64], level: float = 0.95) -> Interval:
+    """Ratio of the means of (2, seeds, items) or (2, seeds) scores, the second's above 0, with its interval.
+
+    The interval of first - ratio·second over seeds (and items), divided by the second's mean; ``variance`` likewise.
+    """
+    first, second = (float(side.mean()) for side in values)
+    linear = values[0] - first / second * values[1]
+    own = (seeds_interval if linear.ndim == 1 else two_way_interval)(linear, level)
+    low, high = ((edge - own.estimate + first) / second for edge in (own.low, own.high))
+    return replace(own, estimate=first / second, low=low, high=high, variance=own.variance / second**2)
