@@ -37,7 +37,7 @@ def fail(flags: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 
 MISTAKES = {
-    "flag": (["--modle", "x"], r"Unrecognized options: --modle, x \(perhaps you meant --model\)"),
+    "flag": (["--modle", "x"], r"unknown flag '--modle' \(did you mean '--model'\?\); see finetune\.py --help"),
     "choice": (["--precision", "fp8"], r"invalid choice 'fp8'.*auto.*no.*bf16"),
     "number": (["--epochs", "three"], r"--epochs.*'three'"),
     "range": (["--epochs", "0"], r"error: --epochs must be at least 1; got 0"),
@@ -173,6 +173,46 @@ def test_mistakes_of_the_toolkit_command(
     assert not list(tmp_path.iterdir())
 
 
+MISTYPED = {
+    "before the file": (["study", "--dry-runn", "mine.py"], "study", "--dry-runn", "--dry-run"),
+    "after the file": (["study", "mine.py", "--dry-runn"], "study", "--dry-runn", "--dry-run"),
+    "with a value": (["study", "--worker=3", "mine.py"], "study", "--worker", "--workers"),
+    "underscore": (["study", "mine.py", "--output_dri", "x"], "study", "--output_dri", "--output-dir"),
+    "report": (["report", "--titel", "x", "runs", "--out", "r"], "report", "--titel", "--title"),
+    "the one that is required": (["report", "runs", "--ouut", "r"], "report", "--ouut", "--out"),
+    "drift": (["drift", "--outt", "r", "a", "b"], "drift", "--outt", "--out"),
+    "positions": (["positions", "--default-lenght", "3", "m"], "positions", "--default-lenght", "--default-length"),
+    "verify": (["verify", "--run", "x", "r"], "verify", "--run", "--runs"),
+}
+
+
+@pytest.mark.parametrize("name", MISTYPED)
+def test_a_mistyped_flag_is_named_whatever_is_missed_for_it(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before a positional argument the parser takes that for the flag's value and misses it instead."""
+    words, command, flag, meant = MISTYPED[name]
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 2
+    hint = rf"error: unknown flag '{flag}' \(did you mean '{meant}'\?\); see .* {command} --help"
+    assert re.fullmatch(hint, capsys.readouterr().err.strip())
+
+
+def test_every_command_names_an_unknown_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also those that are added later."""
+    from toolkit.cli import _commands_of
+    from toolkit.commands import Command
+
+    names = _commands_of(Command)
+    assert {"report", "drift", "positions", "study", "verify"} <= set(names)
+    for name in names:
+        with pytest.raises(SystemExit):
+            main([name, "--zzz"])
+        assert re.search(rf"unknown flag '--zzz'; see .* {name} --help", capsys.readouterr().err)
+    with pytest.raises(SystemExit):
+        main(["studdy", "mine.py"])
+    assert "unknown command 'studdy' (did you mean 'study'?); choose from: report" in capsys.readouterr().err
+
+
 def test_a_config_file_gives_defaults_that_flags_change(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(RunConfig(epochs=7, freeze="embeddings", overwrite=True).to_json())
@@ -234,9 +274,7 @@ def test_a_mistyped_flag_is_one_line_on_every_terminal(encoding: str) -> None:
     environment = os.environ | {"PYTHONIOENCODING": encoding}
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False, env=environment)
     assert done.returncode == 2
-    assert done.stderr == (
-        "error: Unrecognized options: --modle, x (perhaps you meant --model); see finetune.py --help\n"
-    )
+    assert done.stderr == "error: unknown flag '--modle' (did you mean '--model'?); see finetune.py --help\n"
 
 
 def test_finetune_py_in_a_process_of_its_own(tiny_model: Callable[[str], Path], flags: list[str]) -> None:

@@ -13,12 +13,13 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import tyro
 
 from toolkit.commands import Command
 from toolkit.config import RunConfig
+from toolkit.lookup import unknown
 
 USER_ERROR = 2
 INTERRUPTED = 130
@@ -116,10 +117,41 @@ def parse(kind: type[T], args: list[str], *, prog: str, **options: Any) -> T:
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
-        raise ValueError(_one_line(captured.getvalue(), prog)) from None
+        command = [args[0]] if args and args[0] in _commands_of(kind) else []
+        prog = " ".join([prog, *command])
+        message = _unknown_word(kind, args, command, options) or _one_line(captured.getvalue())
+        raise ValueError(f"{message}; see {prog} --help") from None
 
 
-def _one_line(box: str, prog: str) -> str:
+def _unknown_word(kind: Any, args: list[str], command: list[str], options: dict[str, Any]) -> str:
+    """What is said of the first command or flag that there is not; empty if there are all.
+
+    Looked for after the parser has failed: it names what it misses first, and a mistyped flag may hide a value.
+    """
+    if (commands := _commands_of(kind)) and not command and args and not args[0].startswith("-"):
+        return unknown(args[0], "command", commands)
+    flags = _flags_of(kind, command, options)
+    for word in args[: args.index("--") if "--" in args else None]:
+        flag = word.partition("=")[0]
+        if flag.startswith("--") and flag.replace("_", "-") not in flags:
+            return unknown(flag, "flag", flags).partition("; choose")[0]  # --help has all of them
+    return ""
+
+
+def _commands_of(kind: Any) -> tuple[str, ...]:
+    """The names of subcommands of a union of annotated classes; none of any other class."""
+    return tuple(part.name for each in get_args(kind) for part in get_args(each)[1:] if getattr(part, "name", None))
+
+
+def _flags_of(kind: Any, command: list[str], options: dict[str, Any]) -> tuple[str, ...]:
+    """The flags of a command, read from its help text: the parser has no other way to ask for them."""
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
+        tyro.cli(kind, args=[*command, "--help"], prog="x", **options)
+    return tuple(dict.fromkeys(re.findall(r"(?<![\w-])--[a-z][\w-]*", text.getvalue())))
+
+
+def _one_line(box: str) -> str:
     """The message inside tyro's box, on one line, without its title and the help texts that tyro repeats in it."""
     stripped = [re.sub(r"^[│|]\s?|\s*[│|]$", "", line).strip() for line in box.splitlines()]
     lines = [line for line in stripped if line and line[0] not in "╭╰" and "full helptext" not in line]
@@ -127,8 +159,7 @@ def _one_line(box: str, prog: str) -> str:
         lines = lines[1:]  # where box characters cannot be printed, the title stands above a rule
     text = " ".join(line for line in lines if not _is_rule(line))
     text = re.sub(r"^Error parsing RunConfig: | Argument helptext: .*$", "", text)
-    text = re.sub(r" Perhaps you meant: (--[\w-]+).*", r" (perhaps you meant \1)", text)
-    return f"{text}; see {prog} --help"
+    return re.sub(r" Perhaps you meant: (--[\w-]+).*", r" (perhaps you meant \1)", text)
 
 
 def _is_rule(line: str) -> bool:

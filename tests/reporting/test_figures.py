@@ -1,9 +1,11 @@
 """Which figures a group has, and that what is exactly 0 is never drawn on a logarithmic axis."""
 
+import pandas as pd
 import pytest
 
 from toolkit.analysis.comparison.arms import arrange
 from toolkit.reporting import figures
+from toolkit.reporting.panels import error_bars, label_of
 from toolkit.reporting.tables import collect
 
 
@@ -88,8 +90,34 @@ def test_seeds_have_bars(make_run, num_seeds):
 def test_names_are_no_formulas(make_run):
     from matplotlib.figure import Figure
 
-    label = figures.label_of(arrange([make_run("none")])[0].arms[0], 46)
+    label = label_of(arrange([make_run("none")])[0].arms[0], 46)
     assert label == "none (full fine-tuning)"
     figure = Figure()
     figure.suptitle(figures.plain("cost $5 to $6 \\frac"))
     figure.savefig("title.svg")
+
+
+def test_bars_of_equal_values_survive_the_rounding_of_their_mean() -> None:
+    value = 0.8196
+    table = pd.DataFrame({"epoch": 0.0, "run": [f"r{i}" for i in range(3)], "score": [value] * 3})
+    values = table.groupby("epoch")["score"].agg(["mean", "min", "max"]).assign(mean=value - 1e-16)
+    assert values["mean"].item() < value  # as pandas' mean can be
+    for bars in error_bars(values):
+        assert (bars >= 0).all()
+
+
+def test_arms_of_very_different_length_share_their_own_time(make_run):
+    short, long = make_run("none"), make_run("backbone")
+    tables = tables_of(short, long)
+    assert figures.scores_over_epochs(tables).axes[0].get_xlabel() == "epoch"
+    is_long = tables.scores["run"] == long.path.name
+    tables.scores.loc[is_long, "epoch"] *= 10
+    tables.drift.loc[tables.drift["run"] == long.path.name, "epoch"] *= 10
+    for figure in (figures.scores_over_epochs(tables), figures.drift_over_epochs(tables)):
+        labels = {axes.get_xlabel() for axes in figure.axes if axes.get_xlabel()}
+        assert labels == {"of the arm's epochs (%)"}
+        drawn = [line.get_xdata() for axes in figure.axes for line in axes.lines if len(line.get_xdata()) > 2]
+        assert max(max(x) for x in drawn) == 100
+        assert {max(x) for x in drawn} == {100}  # every arm ends at the right
+        names = [text.get_text() for text in figure.legends[0].get_texts()]
+        assert [name.replace("\u00a0", " ").split("[")[-1] for name in names[:2]] == ["3 epochs]", "30 epochs]"]

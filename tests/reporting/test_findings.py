@@ -85,7 +85,7 @@ def test_failed_runs_are_counted(make_run):
     (group,) = arrange(runs)
     tables = collect(group)
     assert failed_runs(tables) == [runs[1].path.name]
-    assert any(s.startswith("1 of 2 runs failed") for s in findings(tables))
+    assert not any("failed" in s for s in findings(tables))  # the caveats of a report count them, once
 
 
 def test_majority_is_counted_from_the_labels(make_run):

@@ -51,6 +51,7 @@ def test_every_file_is_there_and_valid(runs):
         "report.md",
         "index.html",
         "cards.json",
+        "files.json",
         *names,
     }
     assert "evidence/predictions.parquet" in found
@@ -74,8 +75,8 @@ def test_every_file_is_there_and_valid(runs):
 def test_sections_are_in_order(runs):
     headings = re.findall(r"^## (.*)$", write_report(runs, "out").read_text(), re.M)
     assert headings == [
-        "Verdicts",
         "Main findings",
+        "Verdicts",
         "How to make this again",
         "Scores, in and out of distribution",
         "Comparison",
@@ -244,7 +245,7 @@ def test_one_seed_says_what_its_interval_covers(make_run, runs):
     more = [make_run(regime, 1) for regime in ("none", "embeddings", "backbone")]
     text = write_report([*runs, *more], "out").read_text()
     assert "Every arm has one seed" not in text
-    assert "2 seeds, 95 % interval over seeds and items" in section(text, "Main findings")
+    assert "2 seeds; every interval is over seeds and items." in section(text, "Main findings")
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -68,10 +68,32 @@ def test_cost_has_a_mark_per_run_and_needs_seconds(data):
     assert score_figures.cost_against_score(data.scores.assign(seconds=np.nan)) is None
 
 
-def test_drift_starts_at_zero_and_has_one_large_mark_per_task(data):
+def test_drift_stands_beside_its_noise_and_has_one_large_mark_per_task(data):
+    """As a multiple of its noise, whatever share of the whole table that is; both margins are in the picture."""
+    words = (data.joined["parameter"] == "word_embeddings") & data.joined["gain_points"].notna()
+    joined = data.joined.assign(relative_drift=np.arange(len(data.joined)) / 10)
+    joined.loc[words, "times_noise"] = 1.3 + 0.01 * np.arange(words.sum())
+    figure = score_figures.drift_against_gain(joined, margin_points=2.0)
+    (axes,) = (each for each in figure.axes if each.get_visible())
+    low, high = axes.get_xlim()
+    assert low < 0.95 < 1.35 < high
+    assert axes.get_ylim()[0] < -2 < 2 < axes.get_ylim()[1]
+    assert "1 = its noise" in axes.get_xlabel()
+    large = [line for line in axes.lines if line.get_markersize() == 7]
+    means = joined[words].groupby("group", sort=False)["times_noise"].mean()
+    np.testing.assert_allclose([line.get_xdata()[0] for line in large], means)
+    small = [x for line in axes.lines if line.get_markersize() == 3 for x in line.get_xdata()]
+    np.testing.assert_allclose(sorted(small), sorted(joined.loc[words, "times_noise"]))
+
+
+def test_drift_without_a_null_is_that_of_the_shown_rows_in_per_cent_from_zero(data):
     figure = score_figures.drift_against_gain(data.joined)
     (axes,) = (each for each in figure.axes if each.get_visible())
     assert axes.get_xlim()[0] == 0
+    assert "shown rows, %" in axes.get_xlabel()
+    drawn = sorted(x for line in axes.lines if line.get_markersize() == 3 for x in line.get_xdata())
+    words = data.joined.query("parameter == 'word_embeddings'").dropna(subset="gain_points")
+    np.testing.assert_allclose(drawn, sorted(100 * words["drift"]))
     assert len([line for line in axes.lines if line.get_markersize() == 7]) == 2
     frozen_only = data.joined[data.joined["is_frozen"]]
     assert score_figures.drift_against_gain(frozen_only) is None
@@ -81,19 +103,17 @@ def test_data_efficiency_needs_two_sizes(make_run, data_of, data):
     assert score_figures.data_efficiency(data.scores) is None
     runs = []
     for size in (20, 40, 80):
-        splits = {"train": {"num_examples": size}}
-        facts = {"task": {"name": "toy", "score": "accuracy", "reported_split": "validation", "splits": splits}}
-        runs += [
-            make_run(regime, seed, config={"max_train_examples": size}, facts=facts)
-            for regime in ("none", "backbone")
-            for seed in range(2)
-        ]
+        for regime, left in (("none", size), ("backbone", size - 1)):  # a near-duplicate was removed
+            splits = {"train": {"num_examples": left}}
+            facts = {"task": {"name": "toy", "score": "accuracy", "reported_split": "validation", "splits": splits}}
+            settings = {"config": {"max_train_examples": size}, "facts": facts}
+            runs += [make_run(regime, seed, **settings) for seed in range(2)]
     sized = data_of(runs)
     (axes,) = score_figures.data_efficiency(sized.scores).axes
     assert axes.get_xscale() == "log"
     assert [label.get_text() for label in axes.get_xticklabels()] == ["20", "40", "80"]
-    assert set(largest_size(sized.scores)["num_train_examples"]) == {80}
-    assert {arm.num_train_examples for tables in sized.details for arm in tables.group.arms} == {80}
+    assert set(largest_size(sized.scores)["num_train_examples"]) == {79, 80}
+    assert {arm.size for tables in sized.details for arm in tables.group.arms} == {80}
 
 
 def test_nothing_to_draw_gives_no_figure(make_run, data_of):

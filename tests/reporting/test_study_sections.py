@@ -12,15 +12,14 @@ from toolkit.analysis.comparison.cards import make_cards
 from toolkit.analysis.comparison.evidence import write_evidence
 from toolkit.analysis.comparison.verdicts import VERDICTS
 from toolkit.reporting.cells import shown
+from toolkit.reporting.comparison_section import mcnemar_counts, shown_comparison
 from toolkit.reporting.markdown_report import render_markdown
 from toolkit.reporting.page.model import FoldBlock, Page, Section, TableBlock, TextBlock, VerdictLine
 from toolkit.reporting.report import make_page, write_report
-from toolkit.reporting.report_data import find_runs, near_duplicates
-from toolkit.reporting.study_findings import pair_findings, report_findings
-from toolkit.reporting.study_sections import caveats, mcnemar_counts, shown_comparison, study_sections
+from toolkit.reporting.report_data import find_runs
+from toolkit.reporting.study_findings import report_findings
+from toolkit.reporting.study_sections import study_sections
 from toolkit.reporting.verdict_lines import MOST_IN_OVERVIEW, group_of, overview
-
-MINILM = "tuned on sentence pairs"
 
 
 def tables_of(blocks):
@@ -58,57 +57,11 @@ def test_mcnemar_is_counted_over_seeds():
     assert mcnemar_counts(seeds) == {("g", "a", "b", "s"): "1 of 2"}
 
 
-def test_findings_of_one_task_name_every_split_and_its_verdict(study, data_of):
-    data = data_of(*study(num_seeds=3))
-    sentences = pair_findings(data.comparison)
-    assert len(sentences) == 2
-    for line in data.comparison.to_dict("records"):
-        (sentence,) = [text for text in sentences if text.startswith(f"{line['first']} minus {line['second']},")]
-        assert f"{line['split']} {line['difference_points']:+.2f} " in sentence
-        assert f"], {line['verdict']}" in sentence
-
-
-def test_findings_of_many_tasks_count_verdicts(study, data_of):
-    runs, labels = [], {}
-    for task, right in (("a", 0.75), ("b", 0.8), ("c", 0.85)):
-        more = study(tasks=(task,), num_seeds=2, right={"feature extraction": right})
-        runs, labels = [*runs, *more[0]], labels | more[1]
-    data = data_of(runs, labels)
-    text = " ".join(report_findings(data))
-    lines = data.comparison[(data.comparison["second"] == "feature extraction") & data.comparison["is_reported_split"]]
-    low, high = lines["difference_points"].min(), lines["difference_points"].max()
-    assert low < high
-    assert f"feature extraction, 3 tasks: on the reported splits {low:+.2f} to {high:+.2f} points (of 3:" in text
-    assert "None of 18 runs failed." in text
-    assert "at least 6 are needed" in text
-
-
-def test_failed_runs_are_counted_by_arm(study, data_of):
-    data = data_of(*study(tasks=("a", "b"), num_seeds=2, right={"feature extraction": 0.2}))
-    assert (
-        "4 of 12 runs failed (majority class or worse on the reported split): feature extraction 4."
-        in report_findings(data)
-    )
-
-
-def test_minilm_has_its_caveat_and_others_do_not(make_run, data_of):
-    assert MINILM in " ".join(caveats(data_of([make_run(model="minilm")])))
-    assert MINILM not in " ".join(caveats(data_of([make_run()])))
-
-
-def test_near_duplicates_are_shown_when_counted(make_run, data_of):
-    task = {"name": "toy", "score": "accuracy", "reported_split": "validation", "num_near_duplicates": {"ood": 7}}
-    data = data_of([make_run(seed=seed, facts={"task": task}) for seed in (0, 1)])
-    line = near_duplicates(data.groups).iloc[0]
-    assert (line["split"], line["num_near_duplicates"], line["num_runs"]) == ("ood", 7, 2)
-    assert near_duplicates(data_of([make_run(seed=5)]).groups).empty
-
-
 def test_regression_has_no_accuracy_words(make_run, data_of):
     runs = [make_run(regime, seed, is_regression=True) for regime in ("none", "backbone") for seed in range(3)]
     data = data_of(runs)
     assert set(shown_comparison(data.comparison, data.seeds)["mcnemar"]) == {"not applicable"}
-    assert "pearson in points (3 seeds" in pair_findings(data.comparison)[0]
+    assert "Scores: pearson on validation, 3 seeds;" in report_findings(data)[0]
 
 
 @pytest.mark.usefixtures("undrawn")

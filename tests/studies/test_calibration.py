@@ -1,6 +1,7 @@
 """Estimates follow the work that a run has to do, every kind is timed once, and nothing is left behind."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
 
     monkeypatch.setattr(calibration, "startup_seconds", lambda config, threads: 7.0)
     monkeypatch.setattr(calibration, "measure_rates", measure_and_note)
+    monkeypatch.setattr(calibration, "neighbours", lambda *_: nullcontext())
     return configs
 
 
@@ -57,6 +59,45 @@ def test_every_kind_is_timed_once_and_nothing_is_left(
     assert torch.get_num_threads() == threads
     by_arm = seconds(known, runs)
     assert by_arm["full"] == by_arm["random"] == by_arm["fast"] < by_arm["head first"]
+
+
+@pytest.mark.parametrize(("workers", "expected"), [(1, 0), (3, 2), (9, 3)])
+def test_what_is_timed_has_as_many_runs_beside_it_as_it_will_have(
+    workers: int,
+    expected: int,
+    tiny_config: RunConfig,
+    tmp_path: Path,
+    timed: list[RunConfig],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Four runs can have three beside them; those take longest that train the backbone."""
+    told: list[str] = []
+
+    @contextmanager
+    def stand_in(configs: Sequence[RunConfig], number: int, threads: int) -> Iterator[None]:
+        assert {config.freeze for config in configs} == {"none"}
+        assert (number, threads) == (expected, threads_per_run(workers))
+        told.append("begin")
+        yield
+        told.append("end")
+
+    measure = calibration.measure_rates
+    monkeypatch.setattr(calibration, "neighbours", stand_in)
+    monkeypatch.setattr(calibration, "startup_seconds", lambda *_: told.append("start-up") or 7.0)
+    monkeypatch.setattr(calibration, "measure_rates", lambda *given: told.append("rates") or measure(*given))
+    calibrate(runs_of(tiny_config, tmp_path), workers=workers)
+    assert told == ["begin", "start-up", "rates", "rates", "end"]
+
+
+def test_features_alone_have_their_like_beside_them(
+    tiny_config: RunConfig, tmp_path: Path, timed: list[RunConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside: list[str] = []
+    monkeypatch.setattr(
+        calibration, "neighbours", lambda configs, *_: nullcontext(beside.extend(c.freeze for c in configs))
+    )
+    calibrate(runs_of(tiny_config, tmp_path, arms={"features": {"freeze": "backbone"}}, comparisons=[]), workers=2)
+    assert beside == ["backbone"]
 
 
 def test_more_work_takes_longer(tiny_config: RunConfig, tmp_path: Path, timed: list[RunConfig]) -> None:

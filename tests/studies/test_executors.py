@@ -12,7 +12,7 @@ import pytest
 from tests.studies.counted_jobs import counted_job, num_started, run_all, states
 from toolkit.lookup import lookup
 from toolkit.studies import executors
-from toolkit.studies.attempts import START, Outcome, count_starts, explain, start
+from toolkit.studies.attempts import SILENT, START, Outcome, count_starts, explain, start
 from toolkit.studies.executors import EXECUTORS, Event, ExecutorOptions, Job, check_jobs
 from toolkit.studies.local import LocalExecutor
 from toolkit.studies.remote import Watch
@@ -57,6 +57,12 @@ def test_importing_executors_brings_no_extra() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"
 
 
+def test_a_silent_end_is_said_to_be_taken_as_killed() -> None:
+    """A program that gives up without a word is tried again like a killed one: its event says why."""
+    detail = explain(1, "epoch 1", 1.0).detail
+    assert detail == "exit code 1 without an error line, taken as killed: worth another try"
+
+
 @pytest.mark.parametrize(
     ("code", "output", "is_killed", "detail"),
     [
@@ -67,7 +73,7 @@ def test_importing_executors_brings_no_extra() -> None:
         (255, "all is lost\n", False, "exit code 255: all is lost"),
         (0, "fine", False, "the command ended well, but the job is not done"),
         (3, "", False, "exit code 3: no output"),
-        (1, "epoch 1", True, "exit code 1 without an error, as when a launcher's program is killed"),
+        (1, "epoch 1", True, SILENT),
         (1, "step 1\rstep 2\rKeyError: 'x'\n  more", False, "exit code 1: KeyError: 'x'"),
         (1, "CalledProcessError: Command 'x' died with <Signals.SIGKILL: 9>.", True, "killed by SIGKILL"),
         (1, "error_file: <N/A>\ntraceback : Signal 9 (SIGKILL) received by PID 17", True, "killed by SIGKILL"),
@@ -130,7 +136,10 @@ def test_jobs_that_run_elsewhere_are_told_by_their_logs_and_their_work(tmp_path:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "killed"),
-    [((), "killed by SIGKILL"), (("--quiet",), "exit code 1 without an error, as when a launcher's program is killed")],
+    [
+        ((), "killed by SIGKILL"),
+        (("--quiet",), SILENT),
+    ],
 )
 def test_a_launcher_hides_neither_the_signal_nor_the_error_of_its_program(
     tmp_path: Path, flags: tuple[str, ...], killed: str

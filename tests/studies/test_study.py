@@ -4,11 +4,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from toolkit.studies.study import Comparison, Study, load_study
-from toolkit.studies.tuning import choose, chosen_settings
+from toolkit.studies.tuning import choose, chosen_settings, is_at_edge
 
 ARMS = {"full": {"freeze": "none"}, "features": {"freeze": "backbone"}}
 GRID = {"full": ({"learning_rate": 1e-5}, {"learning_rate": 1e-4}), "features": ({"pooling": "cls"}, {})}
@@ -75,6 +76,7 @@ def test_sizes_multiply_the_final_runs() -> None:
         ({"tuning": {}}, "must set selection_fraction"),
         ({"common": {"selection_fraction": 0.5}}, "selection_fraction is for tuning alone"),
         ({"seeds": (1, 1)}, "seeds are given twice"),
+        ({"sizes": (50, 100, 50)}, "sizes are given twice"),
         ({"seeds": ()}, "needs arms, tasks and seeds"),
         ({"common": {"epochs": 0}}, "--epochs must be at least 1"),
     ],
@@ -113,6 +115,56 @@ def test_a_setting_that_diverged_is_the_worst() -> None:
     table = choose(study, runs)
     assert set(chosen_settings(table).values()) == {1}
     assert table.loc[table["setting"] == 0, "fields"].str.contains("diverged").all()
+
+
+EDGES = {
+    "rises to the greatest": ([0.1, 0.2, 0.3], 2, True),
+    "rises to the least": ([0.3, 0.2, 0.1], 0, True),
+    "has a summit": ([0.1, 0.3, 0.2], 1, False),
+    "levels off": ([0.3, 0.3, 0.3], 0, False),
+    "levels off at the greatest": ([0.1, 0.3, 0.3], 2, False),
+    "beside one that diverged": ([0.1, -np.inf, 0.3], 2, True),
+    "all diverged": ([-np.inf] * 3, 0, False),
+}
+
+
+@pytest.mark.parametrize("name", EDGES)
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
+def test_an_edge_is_where_the_score_still_rises(name: str, order: tuple[int, ...]) -> None:
+    """Whatever the order of the grid: neighbours are neighbours in the field's values."""
+    scores, chosen, expected = EDGES[name]
+    rates = [{"learning_rate": rate} for rate in (1e-5, 1e-4, 1e-3)]
+    shuffled = np.array([scores[i] for i in order])
+    assert is_at_edge([rates[i] for i in order], shuffled, order.index(chosen)) is expected
+
+
+def test_an_edge_of_a_grid_of_two_fields_is_in_one_of_them() -> None:
+    """A neighbour differs in one field; a field of words has no edge, and nothing lies below 0."""
+    grid = [{"learning_rate": rate, "epochs": epochs} for rate in (1, 2, 3) for epochs in (5, 10, 20)]
+    scores = np.array([0.1, 0.2, 0.1, 0.3, 0.6, 0.5, 0.2, 0.4, 0.9])
+    assert is_at_edge(grid, scores, 4) is False, "both values lie inside, though another setting is better"
+    assert is_at_edge(grid, scores, 8) is True
+    assert is_at_edge(grid, np.where(scores == 0.5, 1.0, np.where(scores == 0.4, 1.0, scores)), 8) is False
+    diagonal = [{"learning_rate": 1, "epochs": 5}, {"learning_rate": 2, "epochs": 9}]
+    assert is_at_edge(diagonal, np.array([0.1, 0.2]), 1) is True
+    words = [{"pooling": "cls", "save_model": False}, {"pooling": "mean", "save_model": True}]
+    assert is_at_edge(words, np.array([0.1, 0.2]), 1) is False
+    decay = [{"weight_decay": value} for value in (0.0, 0.1, 0.2)]
+    assert is_at_edge(decay, np.array([0.3, 0.2, 0.1]), 0) is False
+    assert is_at_edge(decay, np.array([0.1, 0.2, 0.3]), 2) is True
+    assert is_at_edge([{"learning_rate": 1.0}], np.array([0.5]), 0) is False
+
+
+def test_the_tuning_table_says_what_was_chosen_at_an_edge() -> None:
+    """A field that a setting leaves out has the arm's own value there: 0.5, the greatest of three."""
+    rates = ({"learning_rate": 1e-5}, {"learning_rate": 1e-4}, {})
+    study = make(grid={"full": rates, "features": rates})
+    wanted = {"order": (0.1, 0.2, 0.3), "pair": (0.1, 0.3, 0.2)}
+    table = choose(study, {c: fake_run(wanted[c.task][c.setting or 0]) for c in study.tuning_cells()})
+    assert table["is_at_edge"].dtype == bool
+    assert set(table.loc[table["is_at_edge"], "task"]) == {"order"}
+    assert table.loc[table["is_at_edge"], "is_chosen"].all()
+    assert table["is_at_edge"].sum() == 2
 
 
 def test_a_choice_that_has_seen_another_split_or_lacks_a_run_is_refused() -> None:

@@ -115,6 +115,12 @@ COLUMNS: Mapping[str, Column] = {
     "examples_per_second": Column(label="examples per second", how="Training examples per second of training."),
     "score_mean": Column(label="mean score", how="Mean over seeds on the reported split at the last epoch."),
     "parameter": Column(label="parameter"),
+    "times_noise": Column(
+        label="times its noise",
+        how="Drift of the rows that training showed, without their common offset, divided by what random gradient "
+        "signs of the same steps would have moved them: 1 is noise, on every task.",
+    ),
+    "gain_verdict": Column(label="verdict on the gain", how="Of the score minus frozen, at the margin."),
     "relative_drift": Column(
         label="relative drift", how="‖Δ‖ / ‖E⁰‖ of the whole parameter at the last epoch.", digits=3
     ),
@@ -126,12 +132,33 @@ COLUMNS: Mapping[str, Column] = {
     ),
     "num_near_duplicates": Column(
         label="near-duplicates",
-        how="Training examples that nearly repeat an item of the split: Jaccard similarity of word pairs, .8 or more.",
+        how="Training examples removed because they nearly repeat an item of the split (Jaccard similarity of word "
+        "pairs, .8 or more): least and greatest of the runs, which draw other training examples.",
     ),
     "is_removed": Column(label="removed"),
     "num_runs": Column(label="runs"),
     "setting": Column(label="setting", how="Place in the grid; every arm tries as many settings."),
     "is_chosen": Column(label="chosen"),
+    "is_at_edge": Column(
+        label="at the edge",
+        how="Chosen, and the score still rose towards an end of the grid: a value beyond it may do better.",
+    ),
+    "mean_score": Column(label="mean score", how="On the split held out of train, at the last epoch."),
+    "fields": Column(label="settings"),
+    "reached": Column(label="reached", how="Mean score of the trained head at the last epoch."),
+    "ceiling": Column(
+        label="convex ceiling",
+        how="Mean score of the best linear head on the same frozen features, fitted to convergence on the training "
+        "split. It bounds the training loss, not a score on other data.",
+    ),
+    "full_minus_reached": Column(
+        label="full minus reached", unit="points", how="Full fine-tuning minus the trained head, over seeds of both."
+    ),
+    "full_minus_ceiling": Column(
+        label="full minus ceiling",
+        unit="points",
+        how="Full fine-tuning minus the best linear head on the same features: what is left to the features.",
+    ),
     "spearman": Column(label="Spearman correlation", how="Over tasks, one point each: the mean over seeds."),
     "num_tasks": Column(label="tasks"),
 }

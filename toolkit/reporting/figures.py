@@ -10,18 +10,17 @@ import pandas as pd
 from toolkit.analysis.comparison.arms import Arm
 from toolkit.analysis.rows.measures import MEASURES
 from toolkit.families import EMBEDDING_PARAMETERS
+from toolkit.reporting.arm_time import in_time, names_in_time, set_time
 from toolkit.reporting.images import WIDTH, Images, render
 from toolkit.reporting.panels import (
     REFERENCE,
     draw_box,
     draw_over_seeds,
     draw_zeros,
-    label_of,
     line_style,
     note,
     panels_of,
     plain,
-    set_epochs,
     set_log,
     wrap,
 )
@@ -39,11 +38,10 @@ def draw(tables: GroupTables) -> Images:
     return render({name: partial(make, tables) for name, make in figures.items()})
 
 
-def _legend(figure: Any, arms: Sequence[Arm], extra: Iterable[Any] = (), *, of_first_seed: bool = False) -> None:
+def _legend(figure: Any, labels: Sequence[str], extra: Iterable[Any] = ()) -> None:
     """One legend below all panels, where no data can lie, in as many columns as the longest name allows."""
     from matplotlib.lines import Line2D
 
-    labels = [_first_seed(arm, 46) if of_first_seed else label_of(arm, 46) for arm in arms]
     lines = [Line2D([], [], label=label, **line_style(i)) for i, label in enumerate(labels)]
     handles = [*lines, *extra]
     longest = max(len(line) for handle in handles for line in handle.get_label().split("\n"))
@@ -70,14 +68,14 @@ def scores_over_epochs(tables: GroupTables) -> Any:
     for split, panel in zip(splits, panels_of(figure, len(splits), 3, 0), strict=True):
         for i, arm in enumerate(tables.group.arms):
             lines = tables.scores[tables.scores["run"].isin(arm.names) & (tables.scores["split"] == split)]
-            draw_over_seeds(panel.axes, lines, score, **line_style(i))
+            draw_over_seeds(panel.axes, in_time(tables, lines), score, **line_style(i))
         rates = tables.baselines.loc[tables.baselines["split"] == split, "majority_rate"].dropna().unique()
         for rate in rates if score == "accuracy" else []:
             panel.axes.axhline(rate, **REFERENCE)
         panel.axes.set(title=plain(str(split)), ylabel=score, ylim=limits)
-        set_epochs(panel.axes, tables.scores["epoch"])
+        set_time(tables, panel.axes, tables.scores["epoch"])
     majority = Line2D([], [], label="majority class", **REFERENCE)
-    _legend(figure, tables.group.arms, [majority] if score == "accuracy" else [])
+    _legend(figure, names_in_time(tables), [majority] if score == "accuracy" else [])
     return figure
 
 
@@ -97,7 +95,7 @@ def drift_over_epochs(tables: GroupTables) -> Any:
     from matplotlib.lines import Line2D
 
     arms = tables.group.arms
-    drawn = {name: [tables.whole(arm, name) for arm in arms] for name in EMBEDDING_PARAMETERS}
+    drawn = {name: [in_time(tables, tables.whole(arm, name)) for arm in arms] for name in EMBEDDING_PARAMETERS}
     reinitialised = [
         {name: tables.whole(arm, name, statistic="reinitialised")["value"] for name in drawn} for arm in arms
     ]
@@ -119,8 +117,8 @@ def drift_over_epochs(tables: GroupTables) -> Any:
         for yardstick in yardsticks[name].dropna().unique():
             panel.axes.axhline(yardstick, **REFERENCE)
         set_log(panel.axes.yaxis, values)
-        set_epochs(panel.strip or panel.axes, tables.drift["epoch"])
-    _legend(figure, arms, [Line2D([], [], label="re-initialised (yardstick)", **REFERENCE)])
+        set_time(tables, panel.strip or panel.axes, tables.drift["epoch"])
+    _legend(figure, names_in_time(tables), [Line2D([], [], label="re-initialised (yardstick)", **REFERENCE)])
     return figure
 
 
@@ -183,5 +181,5 @@ def position_drift(tables: GroupTables) -> Any:
         (panel.strip or panel.axes).set(xlabel="position", xlim=(-0.02 * end, 1.02 * end))
     label = f"end of the longest training text ({longest:.0f} tokens)"
     extra = [Line2D([], [], label=label, **REFERENCE)] if longest == longest else []
-    _legend(figure, arms, extra, of_first_seed=True)
+    _legend(figure, [_first_seed(arm, 46) for arm in arms], extra)
     return figure

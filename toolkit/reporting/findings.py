@@ -19,7 +19,7 @@ def findings(tables: GroupTables) -> list[str]:
     """At most six plain sentences, in the order in which a reader asks."""
     moved = [arm for arm in tables.group.arms if any(_has_moved(tables, arm, name) for name in EMBEDDING_PARAMETERS)]
     sentences = [_what_moved(tables, moved), _others(tables, moved[1:]), _frozen(tables), _seen(tables, moved)]
-    sentences += [_scores(tables), _failed(tables), _lacking(tables)]
+    sentences += [_scores(tables), _lacking(tables)]
     return [sentence for sentence in sentences if sentence][:MOST]
 
 
@@ -164,15 +164,6 @@ def _scores(tables: GroupTables) -> str:
 def _before_and_after(arm: Arm, split: str, score: str) -> str:
     first, last = (mean_and_sd(last_score(run, split, score, at=at) for run in arm.runs) for at in ("first", "last"))
     return f"{first} → {last}"
-
-
-def _failed(tables: GroupTables) -> str:
-    failed = failed_runs(tables)
-    if not failed:
-        return ""
-    count = len(tables.group.runs)
-    names = listing(failed if len(failed) <= 4 else [*failed[:3], f"{len(failed) - 3} others"])
-    return f"{len(failed)} of {count} runs failed, being no better than always answering the majority class: {names}."
 
 
 def _lacking(tables: GroupTables) -> str:

@@ -37,7 +37,8 @@ def differences(comparison: pd.DataFrame) -> Any:
     for i, (first, second) in enumerate(pairs):
         own = table[(table["first_base"] == first) & (table["second_base"] == second)]
         _draw_forest(axes[i], own, [places.index(place) for place in zip(task_names(own), own["split"], strict=True)])
-        axes[i].set_title(f"{wrap(first, 30)}\nminus {wrap(second, 30)}")
+        width = 20 if columns > 3 else 30  # letters that fit a panel
+        axes[i].set_title(f"{wrap(first, width)}\n{wrap(f'minus {second}', width)}")
         if i + columns >= len(pairs):
             axes[i].set_xlabel("difference (points)")
     for spare in axes[len(pairs) :]:

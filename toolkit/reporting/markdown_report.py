@@ -32,10 +32,10 @@ def render_markdown(page: Page, tasks: Collection[str] = ()) -> str:
     ``tasks``: titles of the folds that hold one task each; a section with many of them is shortened.
     """
     parts = [f"# {markdown.escape(page.title)}", *_texts(page.question), *_texts(page.lead)]
-    if page.verdicts:
-        parts += ["## Verdicts", _verdicts(page.verdicts)]
     findings = [f"{i}. {markdown.escape(text)}" for i, text in enumerate(page.findings, start=1)]
     parts += ["## Main findings", "\n".join(findings)] if findings else []
+    if page.verdicts:
+        parts += ["## Verdicts", _verdicts(page.verdicts)]
     parts += ["## How to make this again", page.commands and _code(page.commands)]
     parts += [
         "Paths are relative to the directory in which the report was made; files from elsewhere are given by name only."

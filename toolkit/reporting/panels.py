@@ -61,10 +61,10 @@ def line_style(index: int) -> dict[str, Any]:
     return {**style, "linewidth": 1.2, "markersize": 4, "markerfacecolor": "white", "markeredgewidth": 1}
 
 
-def label_of(arm: Arm, width: int) -> str:
-    """The name of an arm in lines of at most ``width`` letters."""
-    seeds = f" [{len(arm.runs)}\u00a0seeds]" if len(arm.runs) > 1 else ""
-    return wrap(arm.label + seeds, width)
+def label_of(arm: Arm, width: int, fact: str = "") -> str:
+    """The name of an arm, its number of seeds and perhaps a fact, in lines of at most ``width`` letters."""
+    facts = [*([f"{len(arm.runs)}\u00a0seeds"] if len(arm.runs) > 1 else []), *([fact] if fact else [])]
+    return wrap(arm.label + (f" [{', '.join(facts)}]" if facts else ""), width)
 
 
 def wrap(text: str, width: int) -> str:
@@ -87,14 +87,19 @@ def note(panel: Panel, text: str) -> None:
         panel.strip.set_visible(False)
 
 
+def error_bars(values: pd.DataFrame) -> list[pd.Series]:
+    """Below and above of ``mean`` to ``min`` and ``max``; the mean of equal values can lie a rounding beside them."""
+    return [(values["mean"] - values["min"]).clip(lower=0), (values["max"] - values["mean"]).clip(lower=0)]
+
+
 def draw_over_seeds(axes: Any, table: pd.DataFrame, column: str, **style: Any) -> None:
     """Mean over seeds by epoch, with bars from the least to the greatest seed."""
     values = table.groupby("epoch")[column].agg(["mean", "min", "max"])
-    errors = [values["mean"] - values["min"], values["max"] - values["mean"]] if table["run"].nunique() > 1 else None
+    errors = error_bars(values) if table["run"].nunique() > 1 else None
     axes.errorbar(values.index, values["mean"], yerr=errors, capsize=2, elinewidth=0.7, **style)
 
 
-def set_epochs(axes: Any, epochs: Iterable[float]) -> None:
+def set_epochs(axes: Any, epochs: Iterable[float], label: str = "epoch") -> None:
     """The epochs on the horizontal axis, from 0: each of them where their names have room, else a handful."""
     found = sorted({0.0, *epochs})
     if min(np.diff(found), default=1) >= 0.12 * found[-1]:
@@ -102,7 +107,7 @@ def set_epochs(axes: Any, epochs: Iterable[float]) -> None:
     else:
         axes.locator_params(axis="x", integer=found[-1] >= 3, nbins=5)
     margin = 0.07 * (found[-1] or 1)
-    axes.set(xlabel="epoch", xlim=(-margin, found[-1] + margin))
+    axes.set(xlabel=label, xlim=(-margin, found[-1] + margin))
 
 
 def draw_zeros(panel: Panel, places: Sequence[Any], is_proven: bool) -> None:

@@ -12,9 +12,10 @@ from toolkit.analysis.comparison.card import Card, save_cards
 from toolkit.analysis.comparison.cards import make_cards
 from toolkit.analysis.comparison.evidence import write_evidence
 from toolkit.naming import shown_path
-from toolkit.reporting import markdown
+from toolkit.reporting.again import commands_of
 from toolkit.reporting.drift_topics import drift_topics
 from toolkit.reporting.figures import draw
+from toolkit.reporting.folder import report_folder
 from toolkit.reporting.images import Images, write_images
 from toolkit.reporting.markdown_report import render_markdown
 from toolkit.reporting.page.model import Block, Page, Section
@@ -23,7 +24,6 @@ from toolkit.reporting.page.words import collect_words
 from toolkit.reporting.report_data import ReportData, find_runs, gather
 from toolkit.reporting.report_tables import drift_claims, report_tables, write_tables
 from toolkit.reporting.run_sections import (
-    MANY_RUNS,
     data_section,
     definitions_section,
     run_section,
@@ -72,33 +72,35 @@ def write_report(
     (run directory name to arm), ``pairs`` and ``margin_points`` are those of :func:`toolkit.compare`; ``question``
     stands under the title; ``command`` is what makes runs and report again, if that is not ``report`` itself;
     ``tuning`` is what a study tried and chose. What a glob brings along (an unfinished run, a folder that is none) is
-    left out, and the report says so. Other files in ``out`` stay. ValueError when no run is left, and as of
-    :func:`toolkit.compare`.
+    left out, and the report says so. Files of an earlier report in ``out`` are replaced or removed, others stay.
+    ValueError when no run is left, and as of :func:`toolkit.compare`.
     """
     sources = find_runs(runs)
     groups = arrange(sources.runs, labels)
     out = Path(out)
     _check_out(out, groups)
-    on_progress("collecting evidence")
-    evidence = write_evidence(sources.runs, labels, out, pairs=pairs, margin_points=margin_points)
-    data = gather(
-        groups,
-        pairs=pairs,
-        margin_points=margin_points,
-        tuning=tuning,
-        left_out=sources.left_out,
-        joined=evidence.joined,
-        on_progress=on_progress,
-    )
-    cards = make_cards(evidence)
-    save_cards(cards, out, evidence.hashes)
-    on_progress("drawing figures")
-    drawn = _draw(data)
     settings = {"title": title, "question": question, "margin-points": None if margin_points == 1 else margin_points}
-    commands = _commands(runs, groups, out, settings, command)
-    page = make_page(data, cards, drawn, title=title, question=question, commands=commands)
-    on_progress("writing the pages")
-    _write(out, page, data, cards, drawn)
+    if command is None:
+        command = commands_of(runs, groups, out, settings, is_arranged=bool(labels or pairs))
+    with report_folder(out) as folder:
+        on_progress("collecting evidence")
+        evidence = write_evidence(sources.runs, labels, folder, pairs=pairs, margin_points=margin_points)
+        data = gather(
+            groups,
+            pairs=pairs,
+            margin_points=margin_points,
+            tuning=tuning,
+            left_out=sources.left_out,
+            joined=evidence.joined,
+            on_progress=on_progress,
+        )
+        cards = make_cards(evidence)
+        save_cards(cards, folder, evidence.hashes)
+        on_progress("drawing figures")
+        drawn = _draw(data)
+        page = make_page(data, cards, drawn, title=title, question=question, commands=command)
+        on_progress("writing the pages")
+        _write(folder, page, data, cards, drawn)
     return out / "report.md"
 
 
@@ -131,30 +133,6 @@ def _file_names(groups: Sequence[Group]) -> list[str]:
         return [""]
     slugs = (re.sub(r"[^a-z0-9]+", "-", group.title.lower()).strip("-")[:60] for group in groups)
     return [f"{i}-{slug}_" for i, slug in enumerate(slugs, start=1)]
-
-
-def _commands(
-    runs: Sequence[Run | str | Path],
-    groups: Sequence[Group],
-    out: Path,
-    settings: Mapping[str, object],
-    command: str | None,
-) -> str:
-    """The commands that make the runs and the report, with no absolute path in them."""
-    made = [run.config.to_command() for group in groups for run in group.runs]
-    if len(made) > MANY_RUNS:
-        made = [f"# the {len(made)} commands of the runs are in tables/runs.csv"]
-    if command is not None:
-        return command
-    paths = [shown_path(run.path if isinstance(run, Run) else run) for run in runs]
-    parents = {Path(path).parent.as_posix() for path in paths}
-    if len(paths) > MANY_RUNS and len(parents) == 1:
-        paths = [f"{parents.pop()}/*"]
-    words = ["python", "-m", "toolkit", "report", *paths, "--out", shown_path(out)]
-    for name, value in settings.items():
-        words += [f"--{name}", str(value)] if value is not None else []
-    shown = markdown.shell_words(words).replace("'/*'", "/*")
-    return "\n".join([*made, re.sub(r"'([^' ]*/\*)'", r"\1", shown)])
 
 
 def make_page(

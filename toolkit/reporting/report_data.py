@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import pandas as pd
 
@@ -16,9 +15,9 @@ from toolkit.analysis.comparison.joined import join_groups
 from toolkit.analysis.comparison.reported import last_score
 from toolkit.analysis.comparison.seeds import compare_seeds_of_groups
 from toolkit.analysis.comparison.summaries import side_by_side, summarise_groups
-from toolkit.naming import shown_path
+from toolkit.reporting.report_runs import Sources as Sources
+from toolkit.reporting.report_runs import find_runs as find_runs
 from toolkit.reporting.tables import GroupTables, collect
-from toolkit.snapshots.store import Run, open_run
 
 SCORES = (
     "run",
@@ -27,6 +26,7 @@ SCORES = (
     "task",
     "arm",
     "base",
+    "size",
     "num_train_examples",
     "seed",
     "split",
@@ -40,15 +40,6 @@ SCORES = (
 """Columns of the table of last scores: one line per run and labelled split; ``base`` is the arm without its size."""
 
 Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Sources:
-    """The runs of a report, and those that were named and cannot be in it."""
-
-    runs: tuple[Run, ...]
-    left_out: tuple[str, ...]
-    """One sentence each."""
 
 
 @dataclass(frozen=True)
@@ -89,42 +80,6 @@ class ReportData:
         return max(len(arm.runs) for arm in self.arms)
 
 
-def find_runs(places: Sequence[Run | str | Path]) -> Sources:
-    """Open what can be reported on; an unfinished run, a recorded one and a folder that is no run are left out.
-
-    They are what a glob brings along. ValueError for a place that does not exist, and when nothing is left.
-    """
-    runs, left_out = [], []
-    for place in places:
-        path = place.path if isinstance(place, Run) else Path(place)
-        if not path.exists():
-            raise ValueError(f"no run directory at {path}")
-        reason = _reason_against(path)
-        if reason:
-            left_out.append(f"{shown_path(path)} is left out: {reason}.")
-        else:
-            runs.append(place if isinstance(place, Run) else open_run(path))
-    if not runs:
-        found = " ".join(left_out) or "none was given."
-        raise ValueError(f"no runs to report on: pass at least one finished run directory. {found}")
-    return Sources(tuple(runs), tuple(left_out))
-
-
-def _reason_against(path: Path) -> str:
-    """Why a path cannot be reported on; empty when it can."""
-    try:
-        run = open_run(path)
-    except ValueError:
-        return "it is not a run directory"
-    if run.is_recorded:
-        return "it was recorded in another training loop and has no scores (python -m toolkit drift shows it)"
-    if run.has_diverged and not run.is_finished:
-        return "its training diverged (the loss was not finite), which counts against its arm"
-    if not run.is_finished:
-        return "it is unfinished (no manifest.json)"
-    return "it served to choose settings (--selection-fraction)" if run.config.selection_fraction else ""
-
-
 def gather(
     groups: Sequence[Group],
     *,
@@ -140,7 +95,7 @@ def gather(
     on_progress("comparing scores")
     comparison = compare_groups(groups, pairs, settings)
     summary = summarise_groups(groups)
-    joined = join_groups(groups) if joined is None else joined
+    joined = join_groups(groups, settings=settings) if joined is None else joined
     details = []
     for group in groups:
         on_progress(f"measuring drift: {group.title}")
@@ -154,7 +109,7 @@ def gather(
         summary=summary,
         sides=side_by_side(summary),
         cost=cost_of_groups(groups),
-        efficiency=efficiency_of_groups(groups, pairs, settings),
+        efficiency=efficiency_of_groups(groups, pairs, settings, comparison=comparison),
         joined=joined,
         association=associate_drift(joined),
         duplicates=near_duplicates(groups),
@@ -179,6 +134,7 @@ def last_scores(groups: Sequence[Group]) -> pd.DataFrame:
             run.task,
             arm.label,
             arm.base,
+            arm.size,
             arm.num_train_examples,
             run.config.seed,
             split,
@@ -194,7 +150,7 @@ def last_scores(groups: Sequence[Group]) -> pd.DataFrame:
         for run in arm.runs
         for split in run.answers
     ]
-    return pd.DataFrame(lines, columns=list(SCORES)).astype({"num_train_examples": "Int64"})
+    return pd.DataFrame(lines, columns=list(SCORES)).astype({"size": "Int64", "num_train_examples": "Int64"})
 
 
 def _with_bases(comparison: pd.DataFrame, groups: Sequence[Group]) -> pd.DataFrame:

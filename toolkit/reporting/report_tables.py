@@ -50,7 +50,7 @@ CAPTIONS: Mapping[str, str] = {
     "summary": "Scores at the last epoch over seeds",
     "cost": "Cost beside score, means over seeds",
     "efficiency": "Scores by number of training examples",
-    "association": "Rank correlation over tasks of drift with what it gained",
+    "association": "Rank correlation over tasks of drift, as a multiple of its noise, with what it gained",
     "tuning": "Settings tried, with the score on the split held out of train, and those chosen",
     "verdicts": "Claims and verdicts",
 }

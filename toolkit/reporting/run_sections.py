@@ -1,6 +1,10 @@
 """The runs of a report in, its sections on what was run out: runs, data, definitions, versions and hashes."""
 
-from toolkit.reporting.blocks import folds, table_block
+from collections.abc import Sequence
+
+from toolkit.reporting.blocks import folds, rows_block
+from toolkit.reporting.columns import COLUMNS
+from toolkit.reporting.markdown import listing
 from toolkit.reporting.page.model import Block, NoteBlock, Section, TextBlock
 from toolkit.reporting.provenance import (
     arms_block,
@@ -41,11 +45,27 @@ def data_section(data: ReportData) -> Section:
 
 
 def _duplicates(data: ReportData) -> tuple[Block, ...]:
-    if data.duplicates.empty:
-        text = "Near-duplicates between training data and scored splits were not removed in these runs."
-        return (TextBlock(text=text),)
-    names = ["group", "split", "num_near_duplicates", "num_runs"]
-    return (table_block(data.duplicates, names, "Training examples removed because they nearly repeat a scored item"),)
+    """Counts per run and split, and by name the tasks in which nobody looked: 0 found is not the same."""
+    counts: dict[tuple[str, str], list[int]] = {}
+    missed = []
+    for group in data.groups:
+        found = [run.part("task").get("num_near_duplicates") for run in group.runs]
+        for each in found:
+            for split, count in (each or {}).items():
+                counts.setdefault((group.title, split), []).append(int(count))
+        missed += [group.title] if all(each is None for each in found) else []
+    if not counts:
+        return (TextBlock(text="Near-duplicates between training data and scored splits were not looked for."),)
+    rows = [[title, split, per_run(own), len(own)] for (title, split), own in counts.items()]
+    header = ["model and task", "split", "near-duplicates per run", "runs"]
+    hows = {header[2]: COLUMNS["num_near_duplicates"].how}
+    block = rows_block(header, rows, "Training examples removed because they nearly repeat a scored item", hows)
+    return (block, TextBlock(text=f"Near-duplicates were not looked for in {listing(missed)}.")) if missed else (block,)
+
+
+def per_run(counts: Sequence[int]) -> str:
+    """A count that every run has, or its range over the runs."""
+    return str(min(counts)) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
 
 
 def definitions_section() -> Section:

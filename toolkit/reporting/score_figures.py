@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from toolkit.analysis.comparison.reported import reported_first
 from toolkit.reporting.forest_figure import differences
+from toolkit.reporting.gain_panels import draw_gain, gain_limits
 from toolkit.reporting.images import WIDTH, Images, render
-from toolkit.reporting.panels import COLOURS, LINES, MARKERS, REFERENCE, plain, wrap
+from toolkit.reporting.panels import COLOURS, LINES, MARKERS, error_bars, plain, wrap
 from toolkit.reporting.selections import arm_names, largest_size, task_names
 
 SPLIT_MARKERS = ("o", "^", "s", "D", "v", "P")
@@ -29,7 +31,7 @@ def draw_scores(
         "scores_by_arm": partial(scores_by_arm, scores),
         "data_efficiency": partial(data_efficiency, scores),
         "cost_against_score": partial(cost_against_score, scores),
-        "drift_against_gain": partial(drift_against_gain, joined, parameter),
+        "drift_against_gain": partial(drift_against_gain, joined, parameter, margin_of(comparison)),
     }
     return render(figures)
 
@@ -105,6 +107,9 @@ def data_efficiency(scores: pd.DataFrame) -> Any:
     from matplotlib.figure import Figure
 
     table = scores[scores["is_reported_split"] & scores["num_train_examples"].notna()]
+    # One place for all arms of a size: near-duplicates that were removed leave some of them an example short.
+    asked = table.groupby(["group", "size"], dropna=False, sort=False)["num_train_examples"]
+    table = table.assign(num_train_examples=asked.transform("max"))
     sizes = table.groupby(task_names(table))["num_train_examples"].nunique()
     tasks = [task for task in dict.fromkeys(task_names(table)) if sizes.get(task, 0) > 1]
     if not tasks:
@@ -119,7 +124,7 @@ def data_efficiency(scores: pd.DataFrame) -> Any:
             if values.empty:
                 continue
             spread = (values["size"] > 1).any()
-            errors = [values["mean"] - values["min"], values["max"] - values["mean"]] if spread else None
+            errors = error_bars(values) if spread else None
             axes[place].errorbar(values.index, values["mean"], yerr=errors, capsize=2, elinewidth=0.7, **_arm_style(i))
         axes[place].set(title=plain(task), xscale="log", xlabel="training examples")
         axes[place].set_ylabel(str(own["score"].iloc[0]))
@@ -164,47 +169,36 @@ def _plain_log(axis: Any, values: pd.Series) -> None:
     axis.axes.set_xlim(values.min() / 1.5, values.max() * 1.5)
 
 
-def drift_against_gain(joined: pd.DataFrame, parameter: str = "word_embeddings") -> Any:
-    """A panel per arm: drift of a parameter against what forbidding it cost; a small dot per run, a large per task."""
+def margin_of(comparison: pd.DataFrame) -> float:
+    """The margin of a comparison in points; NaN where nothing was compared."""
+    return float(pd.to_numeric(comparison["margin_points"]).max())
+
+
+def drift_against_gain(
+    joined: pd.DataFrame, parameter: str = "word_embeddings", margin_points: float = math.nan
+) -> Any:
+    """A panel per arm: drift beyond noise against what forbidding it cost (gain_panels.py)."""
     from matplotlib.figure import Figure
 
-    own = (joined["parameter"] == parameter) & joined["gain_points"].notna() & (joined["relative"] > 0)
+    own = (joined["parameter"] == parameter) & joined["gain_points"].notna() & (joined["drift"] > 0)
     table = largest_size(joined[own])
     if table.empty:
         return None
     arms, tasks = arm_names(table), list(dict.fromkeys(task_names(table)))
+    styles = {task: _arm_style(i) | {"linestyle": "none"} for i, task in enumerate(tasks)}
     figure, axes = _grid(Figure, len(arms), 2.6)
-    limits = _padded(table["gain_points"])
+    limits = gain_limits(table["gain_points"], margin_points)
     for place, arm in enumerate(arms):
-        part = table[table["base"] == arm]
-        axes[place].axhline(0, **REFERENCE)
-        for task, runs in part.groupby(task_names(part), sort=False):
-            _draw_cloud(axes[place], 100 * runs["relative"], runs["gain_points"], tasks.index(str(task)))
-        axes[place].set(title=wrap(arm, 34), xlabel=f"relative drift of {parameter} (%)", ylim=limits)
-        axes[place].set_xlim(0, 115 * table["relative"].max())  # from 0: a difference of drifts is not to look large
+        draw_gain(axes[place], table[table["base"] == arm], styles, margin_points)
+        axes[place].set(title=wrap(arm, 34), ylim=limits)
     axes[0].set_ylabel("score minus the run with\nembeddings frozen (points)")
     _arm_legend(figure, tasks, is_line=False)
     return figure
 
 
-def _draw_cloud(axes: Any, x: pd.Series, y: pd.Series, index: int) -> None:
-    style = _arm_style(index) | {"linestyle": "none"}
-    if len(x) > 1:
-        axes.plot(x, y, **(style | {"markersize": 3, "alpha": 0.55, "markeredgewidth": 0.7}))
-    axes.plot([x.mean()], [y.mean()], **(style | {"markersize": 7}))
-
-
-def _padded(values: pd.Series) -> tuple[float, float]:
-    """Limits of an axis that hold 0 and every value."""
-    low, high = min(values.min(), 0.0), max(values.max(), 0.0)
-    margin = 0.12 * (high - low) or 0.5
-    return low - margin, high + margin
-
-
 def _splits(table: pd.DataFrame) -> list[str]:
     """The splits of a task, the reported one first."""
-    reported = set(table.loc[table["is_reported_split"], "split"])
-    return sorted(dict.fromkeys(table["split"]), key=lambda split: split not in reported)
+    return reported_first(table["split"], set(table.loc[table["is_reported_split"], "split"]))
 
 
 def _arm_style(index: int) -> dict[str, Any]:

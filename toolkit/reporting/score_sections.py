@@ -1,19 +1,77 @@
-"""The runs of a group in, blocks on their scores out: over epochs, the convex ceiling, and what differs in a pair."""
+"""The numbers of a report in, what it shows of scores out: by split side by side, over epochs, and their ceiling."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
+import pandas as pd
 
-from toolkit.analysis.comparison.arms import Arm, differing_settings
-from toolkit.analysis.comparison.pairs import pair_arms
-from toolkit.analysis.comparison.reported import last_score
-from toolkit.reporting.blocks import rows_block
-from toolkit.reporting.markdown import listing, mean_and_sd, span
-from toolkit.reporting.page.model import Block
+from toolkit.analysis.comparison.arms import Arm
+from toolkit.analysis.comparison.reported import last_score, reported_first
+from toolkit.analysis.comparison.summaries import SCORES
+from toolkit.reporting.blocks import figure_blocks, folds, rows_block, table_block, varying
+from toolkit.reporting.cells import mean_text
+from toolkit.reporting.columns import COLUMNS
+from toolkit.reporting.images import Images
+from toolkit.reporting.markdown import NOT_APPLICABLE, mean_and_sd, number, span
+from toolkit.reporting.page.model import Block, FoldBlock, Section
 from toolkit.reporting.report_data import ReportData
+from toolkit.reporting.selections import largest_size
 from toolkit.reporting.tables import GroupTables
 
-SCORES = ("accuracy", "macro_f1", "matthews", "pearson", "spearman", "loss")
+SUMMARY = (
+    "split",
+    "base",
+    "num_train_examples",
+    "score",
+    "num_seeds",
+    "mean",
+    "sd",
+    "median",
+    "min",
+    "max",
+    "num_failed",
+    "mean_not_failed",
+    "sd_not_failed",
+)
+
+
+def scores_section(data: ReportData, images: Images) -> Section:
+    """In and out of distribution side by side."""
+    bodies: list[Sequence[Block]] = []
+    for group in data.groups:
+        own = data.summary[data.summary["group"] == group.title]
+        title = f"Every score of {group.title}, over all seeds and over those that did not fail"
+        details = table_block(varying(own), SUMMARY, title)
+        bodies.append([_sides(own, group.title), FoldBlock(title=f"All scores: {group.title}", blocks=(details,))])
+    text = "every seed a dot (hollow: the run failed), a bar at their mean"
+    figure = figure_blocks(images, "scores_by_arm", f"Last score of every arm and split: {text}.", "Scores by arm")
+    lead = (
+        "Score at the last epoch, mean ± standard deviation over seeds. The reported split is in the distribution of "
+        "the training data; the others are as their names say, tests of the same data or data from elsewhere."
+    )
+    blocks = (*figure, *folds([group.title for group in data.groups], bodies))
+    return Section(id="scores", title="Scores, in and out of distribution", lead=lead, blocks=blocks)
+
+
+def _sides(summary: pd.DataFrame, title: str) -> Block:
+    """One line per arm, one column per split of the headline score, and the majority class's line."""
+    own = largest_size(summary[summary["is_headline"].astype(bool)])
+    reported = set(own.loc[own["is_reported_split"].astype(bool), "split"])
+    splits = reported_first(own["split"], reported)
+    header = ["arm", "seeds", "failed", *(f"{split} (reported)" if split in reported else split for split in splits)]
+    rows: list[list[object]] = []
+    for arm, lines in own.groupby("base", sort=False):
+        cells: dict[str, str] = {}
+        for line in lines.to_dict("records"):
+            cells[line["split"]] = mean_text(line["mean"], line["sd"])
+        counts = [int(lines[name].iloc[0]) for name in ("num_seeds", "num_failed")]
+        rows.append([arm, *counts, *(cells.get(split, NOT_APPLICABLE) for split in splits)])
+    rates = own.groupby("split")["majority_rate"].first()
+    if rates.notna().any():
+        rows.append(["majority class", "", "", *(number(rates.get(split)) for split in splits)])
+    score = str(own["score"].iloc[0]) if len(own) else "score"
+    hows = {"failed": COLUMNS["num_failed"].how}
+    return rows_block(header, rows, f"{score} of {title} at the last epoch", hows)
 
 
 def training_block(tables: GroupTables) -> Block:
@@ -21,7 +79,7 @@ def training_block(tables: GroupTables) -> Block:
     arms, baselines = tables.group.arms, tables.baselines
     header = ["split", "score", "examples", *(arm.label for arm in arms)]
     rows = []
-    for split in ordered_splits(tables):
+    for split in reported_first(baselines["split"], [run.reported_split for run in tables.group.runs]):
         own = baselines[baselines["split"] == split]
         for score in (name for name in SCORES if name in tables.scores):
             cells = [_before_and_after(arm, split, score) for arm in arms]
@@ -32,12 +90,6 @@ def training_block(tables: GroupTables) -> Block:
 def _before_and_after(arm: Arm, split: str, score: str) -> str:
     values = (mean_and_sd(last_score(run, split, score, at=at) for run in arm.runs) for at in ("first", "last"))
     return " → ".join(values)
-
-
-def ordered_splits(tables: GroupTables) -> list[str]:
-    """Labelled splits, the reported one first."""
-    reported = {run.reported_split for run in tables.group.runs}
-    return sorted(dict.fromkeys(tables.baselines["split"]), key=lambda split: split not in reported)
 
 
 def ceiling_block(tables: GroupTables) -> Block | None:
@@ -60,29 +112,3 @@ def ceiling_block(tables: GroupTables) -> Block | None:
 
 def _floats(values: Iterable[float | None]) -> list[float]:
     return [np.nan if value is None else float(value) for value in values]
-
-
-def pair_caveats(data: ReportData) -> list[str]:
-    """Sentences on pairs that differ in more than the regime, and on seeds that one side of a pair lacks."""
-    differing: dict[tuple[str, str, str], list[str]] = {}
-    for group in data.groups:
-        compared = data.seeds.loc[data.seeds["group"] == group.title, ["first", "second"]].drop_duplicates()
-        for pair in pair_arms(group, [(str(a), str(b)) for a, b in compared.to_numpy()]):
-            names = [name.replace("_", " ") for name in differing_settings(pair.first, pair.second)]
-            key = (pair.first.base or pair.first.label, pair.second.base or pair.second.label, listing(names))
-            if names:
-                differing.setdefault(key, []).append(group.title)
-    sentences = [
-        f"{first} and {second} differ, besides the regime, in {names}{_where(titles, len(data.groups))}."
-        for (first, second, names), titles in differing.items()
-    ]
-    unpaired = data.seeds[data.seeds["split"] == ""]
-    return sentences + [
-        f"Seed {line.seed} of {line.first} and {line.second} is not compared: {line.note}."
-        for line in unpaired.itertuples()
-    ]
-
-
-def _where(titles: list[str], num_groups: int) -> str:
-    distinct = list(dict.fromkeys(titles))
-    return f" ({listing(distinct)})" if len(distinct) < num_groups else ""

@@ -83,3 +83,13 @@ def _drift_table(run: Run) -> Table:
 
 def _number(value: float) -> str:
     return "-" if math.isnan(value) else f"{value:.3f}"
+
+
+def print_rows(title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table of texts and numbers, the numbers as reports show them."""
+    from toolkit.reporting.markdown import number
+
+    table = Table(*map(escape, header), title=escape(title))
+    for row in rows:
+        table.add_row(*(escape(cell if isinstance(cell, str) else number(cell)) for cell in row))
+    Console().print(table)

@@ -1,6 +1,10 @@
 """Tables of all groups in, the lines that a figure or a sentence is about out, and the names of tasks and arms."""
 
+import numpy as np
 import pandas as pd
+
+SAME_DATA = ("train", "valid", "dev", "eval", "test", "selection")
+"""How the name of a split begins that was drawn from where the training data come from; others are from elsewhere."""
 
 
 def headline(comparison: pd.DataFrame) -> pd.DataFrame:
@@ -9,11 +13,26 @@ def headline(comparison: pd.DataFrame) -> pd.DataFrame:
 
 
 def largest_size(table: pd.DataFrame) -> pd.DataFrame:
-    """The lines of the most training examples of each group, where its runs differ in it."""
+    """The lines of the most training examples of each group, where its runs differ in it.
+
+    By ``size``, what the runs were asked for (none is all of them), where the table has it.
+    """
+    if "size" in table:
+        asked = pd.to_numeric(table["size"]).astype("Float64").fillna(np.inf).astype(float)
+        return table[asked == asked.groupby(table["group"], sort=False).transform("max")]
     sizes = pd.to_numeric(table["num_train_examples"]).astype(float)
     greatest = sizes.groupby(table["group"], sort=False).transform("max")
     # Near-duplicates are removed per seed, so that arms of one size may differ by a few examples.
     return table[sizes.isna() | (sizes > 0.9 * greatest)]
+
+
+def is_from_elsewhere(split: str) -> bool:
+    """Whether a split is, by its name, out of the distribution of the training data (``cr``, ``ood``).
+
+    Nothing else tells: a run knows its splits by name only. ``validation_mismatched`` (MultiNLI) is from elsewhere.
+    """
+    name = split.lower()
+    return "mismatched" in name or not name.startswith(SAME_DATA)
 
 
 def task_names(table: pd.DataFrame) -> pd.Series:

@@ -1,105 +1,130 @@
-"""The numbers of a report in, what it found out: plain sentences on every pair of arms, and on each task."""
+"""The numbers of a report in, what it found out: an answer in short, each pair on each task by name, then drift.
 
-from collections.abc import Mapping
+Real data come first; the built-in tasks, whose label is carried by one thing alone, and splits from elsewhere are told
+apart from them. What was looked for and not found is said like anything else.
+"""
 
 import pandas as pd
 
-from toolkit.analysis.comparison.verdicts import VERDICTS
-from toolkit.reporting.cells import interval
+from toolkit.analysis.comparison.arms import Group
+from toolkit.reporting.ceilings import ceiling_sentence, ceilings
+from toolkit.reporting.drift_answers import drift_answer
 from toolkit.reporting.findings import findings
 from toolkit.reporting.markdown import listing
+from toolkit.reporting.pair_sentences import in_brief, in_full, in_short
 from toolkit.reporting.report_data import ReportData
-from toolkit.reporting.selections import headline, largest_size
+from toolkit.reporting.selections import headline, is_from_elsewhere, largest_size, task_names
 
-MOST_SPLITS = 5
+MOST = 8
+MOST_PAIRS = 4
+"""Pairs that have a sentence of their own; more are in the comparison."""
 
 
 def report_findings(data: ReportData) -> list[str]:
-    """What was compared first, then what moved: of one task in full, of several in ranges."""
-    sentences = pair_findings(data.comparison)
+    """About eight sentences, each with its numbers, in the order in which a reader asks."""
+    margin = margin_of(data.comparison)
+    ceiling = ceiling_sentence(ceilings([own.group for own in data.details]), margin)
+    compared = score_findings(data.comparison, controlled_tasks(data.groups))
+    sentences = [*compared[:1], *([ceiling] if ceiling else []), *compared[1:]]
     if len(data.details) == 1:
-        return sentences + findings(data.details[0])
-    return sentences + [text for text in (_drift(data), _association(data), _failed(data)) if text]
+        return sentences + findings(data.details[0])[: max(MOST - len(sentences), 2)]
+    answer = drift_answer(data.joined, data.association)
+    return sentences + ([answer] if answer else [])
 
 
-def pair_findings(comparison: pd.DataFrame) -> list[str]:
-    """One sentence per pair: every split of one task, or the verdicts counted over tasks and kinds of split."""
-    if comparison.empty:
+def controlled_tasks(groups: tuple[Group, ...]) -> set[str]:
+    """Titles of the groups whose task is built in: its manifest says what carries the label."""
+    return {group.title for group in groups if group.runs[0].part("task").get("carrier")}
+
+
+def margin_of(comparison: pd.DataFrame) -> float:
+    """The margin of the comparisons, 1 point where there are none."""
+    return float(comparison["margin_points"].max()) if len(comparison.dropna(subset=["margin_points"])) else 1.0
+
+
+def score_findings(comparison: pd.DataFrame, controlled: set[str]) -> list[str]:
+    """What was found of scores: in short, each pair on real data, on controlled tasks, and on data from elsewhere."""
+    table = findings_table(comparison)
+    if table.empty:
         return []
+    is_controlled, is_elsewhere = table["group"].isin(controlled), table["split"].map(is_from_elsewhere)
+    is_reported = table["is_reported_split"].astype(bool)
+    real, built_in = table[is_reported & ~is_controlled], table[is_reported & is_controlled]
+    main, rest = (real, built_in) if len(real) else (built_in, real)
+    kind = "" if built_in.empty else "real " if len(real) else "controlled "
+    sentences = [_answer(main, kind), *_each_pair(main)]
+    if len(rest):
+        what = f"On the controlled (built-in) {_tasks(rest)}"
+        sentences.append(f"{what}, in points: {_in_brief(rest)}.")
+    for own in (~is_controlled, is_controlled):
+        lines = table[is_elsewhere & ~is_reported & own]
+        where = f" on the controlled {_tasks(lines)}" if own is is_controlled else ""
+        sentences += [_elsewhere(lines, where)] if len(lines) else []
+    return sentences
+
+
+def findings_table(comparison: pd.DataFrame) -> pd.DataFrame:
+    """Headline scores of the most training examples that could be compared, with the ``name`` of each task."""
+    if comparison.empty:
+        return comparison
     table = largest_size(headline(comparison))
     table = table[table["difference_points"].notna()]
-    pairs = table.groupby(["first_base", "second_base"], sort=False)
-    if table["group"].nunique() == 1:
-        return [_one_task(str(first), str(second), own) for (first, second), own in pairs]
-    return [_tasks(str(first), str(second), own) for (first, second), own in pairs]
+    return table.assign(name=task_names(table)) if len(table) else table
 
 
-def _one_task(first: str, second: str, table: pd.DataFrame) -> str:
-    seeds = int(table["num_seeds"].iloc[0])
-    parts = [
-        f"{line['split']} {line['difference_points']:+.2f} "
-        f"[{interval(line['low_points'], line['high_points'])}], {line['verdict']}"
-        for line in table.head(MOST_SPLITS).to_dict("records")
+def _pairs(table: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
+    keys = ["first_base", "second_base"]
+    return [(str(first), str(second), own) for (first, second), own in table.groupby(keys, sort=False)]
+
+
+def _answer(table: pd.DataFrame, kind: str) -> str:
+    """The answer in short, without intervals, and what the numbers are."""
+    tasks = list(dict.fromkeys(table["name"]))
+    where = f"on {tasks[0]}" if len(tasks) == 1 else f"on {len(tasks)} {kind}tasks"
+    by_first: dict[str, list[tuple[str, pd.DataFrame]]] = {}
+    for first, second, own in _pairs(table)[:MOST_PAIRS]:
+        by_first.setdefault(first, []).append((second, own))
+    text = "; ".join(in_short(first, pairs) for first, pairs in by_first.items())
+    return f"In short, {where} {text}. Scores: {_what(table)}."
+
+
+def _what(table: pd.DataFrame) -> str:
+    scores, seeds = list(dict.fromkeys(table["score"])), int(table["num_seeds"].max())
+    score = scores[0] if len(scores) == 1 else "headline score"
+    splits = list(dict.fromkeys(table["split"]))
+    split = f"on {splits[0]}" if len(splits) == 1 else "on the reported splits"
+    over = "seeds and items" if seeds > 1 else "items only"
+    return f"{score} {split}, {seeds} seed{'s' if seeds > 1 else ''}; every interval is over {over}"
+
+
+def _each_pair(table: pd.DataFrame) -> list[str]:
+    pairs = _pairs(table)
+    sentences = [in_full(first, second, own) for first, second, own in pairs[:MOST_PAIRS]]
+    if len(pairs) > MOST_PAIRS:
+        sentences[-1] += f" {len(pairs) - MOST_PAIRS} more pairs are in the comparison."
+    return sentences
+
+
+def _tasks(table: pd.DataFrame) -> str:
+    names = list(dict.fromkeys(str(name) for name in table["name"]))
+    return f"task{'s' if len(names) > 1 else ''} {listing(names)}"
+
+
+def _in_brief(table: pd.DataFrame) -> str:
+    by_first: dict[str, list[str]] = {}
+    for first, second, own in _pairs(table)[:MOST_PAIRS]:
+        by_first.setdefault(first, []).append(in_brief(second, own))
+    return "; ".join(f"{first} {'; '.join(parts)}" for first, parts in by_first.items())
+
+
+def _elsewhere(table: pd.DataFrame, where: str) -> str:
+    """Splits that are not of the distribution of the training data, by name; with the task where names repeat."""
+    # A split of one name may belong to several tasks, as every built-in one has its `ood`.
+    is_shared = table.groupby("split")["group"].transform("nunique") > 1
+    named = [
+        name if shared else split if table["group"].nunique() == 1 else f"{split} ({name})"
+        for split, name, shared in zip(table["split"], table["name"], is_shared, strict=True)
     ]
-    scope = (
-        f"{seeds} seeds, 95 % interval over seeds and items" if seeds > 1 else "one seed, 95 % interval over items only"
-    )
-    more = f" and {len(table) - MOST_SPLITS} more splits" if len(table) > MOST_SPLITS else ""
-    score = table["score"].iloc[0]
-    return f"{first} minus {second}, {score} in points ({scope}): {'; '.join(parts)}{more}."
-
-
-def _tasks(first: str, second: str, table: pd.DataFrame) -> str:
-    """Verdicts counted and the range of the differences, on reported splits and on the others."""
-    is_reported = table["is_reported_split"].astype(bool)
-    parts = []
-    for name, own in (("on the reported splits", table[is_reported]), ("on the other splits", table[~is_reported])):
-        if len(own):
-            low, high = own["difference_points"].min(), own["difference_points"].max()
-            parts.append(f"{name} {low:+.2f} to {high:+.2f} points ({_counted(own['verdict'])})")
-    return f"{first} minus {second}, {table['group'].nunique()} tasks: {'; '.join(parts)}."
-
-
-def _counted(verdicts: pd.Series) -> str:
-    counts: Mapping[str, int] = verdicts.value_counts().to_dict()
-    return f"of {len(verdicts)}: {', '.join(f'{counts[name]} {name}' for name in VERDICTS if name in counts)}"
-
-
-def _drift(data: ReportData) -> str:
-    """How far the word embeddings moved, over tasks, in the first arm in which they did."""
-    table = data.joined
-    table = table[(table["parameter"] == "word_embeddings") & (table["relative"] > 0)]
-    if table.empty:
-        return "No embedding parameter moved in any run."
-    base = table["base"].iloc[0]
-    means = 100 * table[table["base"] == base].groupby("group", sort=False)["relative"].mean()
-    few = f"{means.idxmin()} {means.min():.2f} %, {means.idxmax()} {means.max():.2f} %"
-    return f"Under {base} the word embeddings moved least and most, relative to their norm before training, on: {few}."
-
-
-def _association(data: ReportData) -> str:
-    """What can be said of drift against gain over tasks."""
-    table = data.association
-    if table.empty:
-        return ""
-    defined = table[table["spearman"].notna()]
-    if defined.empty:
-        return f"Does drift predict gain across tasks? {str(table['note'].iloc[0]).capitalize()}."
-    words = defined[defined["parameter"] == "word_embeddings"]
-    line = (words if len(words) else defined).iloc[0]
-    return (
-        f"Across {int(line['num_tasks'])} tasks, drift of {line['parameter']} and gain under {line['base']} have a "
-        f"rank correlation of {line['spearman']:+.2f} (permutation p = {line['p']:.3f})."
-    )
-
-
-def _failed(data: ReportData) -> str:
-    failed = [run.name for run in data.runs if run.is_failed]
-    if not failed:
-        return f"None of {len(data.runs)} runs failed."
-    counts: dict[str, int] = {}
-    for arm in data.arms:
-        counts[arm.base or arm.label] = counts.get(arm.base or arm.label, 0) + arm.num_failed
-    parts = [f"{label} {count}" for label, count in counts.items() if count]
-    count = f"{len(failed)} of {len(data.runs)} runs failed"
-    return f"{count} (majority class or worse on the reported split): {listing(parts)}."
+    shared = list(dict.fromkeys(table.loc[is_shared, "split"]))
+    tell = f" ({listing(shared)})" if shared else ""
+    return f"Out of distribution{where}{tell}, in points: {_in_brief(table.assign(name=named))}."

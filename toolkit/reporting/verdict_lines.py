@@ -103,7 +103,7 @@ def detail_of(card: Card) -> str:
         parts += [f"Null: {card.null.what}{null_range if card.null.low == card.null.low else ''}"]
     for name, value in (
         ("Noise floor (between two seeds of one arm)", card.noise_floor),
-        ("Smallest detectable difference", card.detectable_gap),
+        ("Smallest detectable gap", card.detectable_gap),
         ("Margin", card.margin),
         ("False discovery rate q", card.q),
     ):

@@ -1,9 +1,10 @@
-"""The numbers of a report in, its sections on what scores cost out: cost, sizes, drift joined with score, tuning."""
+"""The numbers of a report in, its sections on what scores cost out: cost, sizes, drift joined with score."""
 
 import pandas as pd
 
 from toolkit.reporting.blocks import figure_blocks, folds, rows_block, table_block, varying
 from toolkit.reporting.cells import interval, mean_text, points
+from toolkit.reporting.columns import COLUMNS
 from toolkit.reporting.images import Images
 from toolkit.reporting.markdown import NOT_APPLICABLE, listing, mean_and_sd
 from toolkit.reporting.page.model import Block, NoteBlock, Section, TextBlock
@@ -39,7 +40,8 @@ def cost_section(data: ReportData, images: Images) -> Section | None:
     more = (NoteBlock(text=f"{listing(notes).capitalize()}."),) if notes else ()
     lead = (
         "Seconds add up training, making features and the head's stage. Memory is the greatest of the process: runs "
-        "that one process made share it."
+        "that one process made share it. Seconds are as the clock went: runs that shared a machine took "
+        "longer, and only runs that had it to themselves are to be compared by them."
     )
     blocks = (*figure, *folds([group.title for group in data.groups], bodies), *more)
     return Section(id="cost", title="Cost beside score", lead=lead, blocks=blocks)
@@ -104,31 +106,42 @@ def drift_and_score_section(data: ReportData, images: Images) -> Section | None:
         return None
     joined = _drift_beside_score(table)
     caption = (
-        "Relative drift of the word embeddings against the score minus that of the run of the same seed with its "
-        "embeddings frozen; small marks are runs, large ones the mean of a task."
+        "Drift of the word rows that training showed, in multiples of its sign-noise null, against the score minus "
+        "that of the run of the same seed with its embeddings frozen; the band is the margin; small marks are "
+        "runs, large ones the mean of a task."
     )
     figure = figure_blocks(images, "drift_against_gain", caption, "Drift against what forbidding it cost")
     lead = "The unit of any statement across tasks is a task, never an epoch or a seed: these are not independent."
-    blocks = (*figure, joined, association_block(data.association))
+    blocks = (*figure, joined, *_refused(table), association_block(data.association))
     return Section(id="drift-and-score", title="Drift and score", lead=lead, blocks=blocks)
 
 
 def _drift_beside_score(table: pd.DataFrame) -> Block:
-    """One line per task and arm: relative drift of each parameter, and what forbidding all of it cost."""
-    parameters = list(dict.fromkeys(table["parameter"]))
+    """One line per task and arm: drift of each parameter beside its noise, and what forbidding all of it cost."""
+    parameters = list(dict.fromkeys(table.loc[table["times_noise"].notna(), "parameter"]))
     rows = []
     for (group, arm), own in table.groupby(["group", "arm"], sort=False):
         runs = own.drop_duplicates("run")
         gain = runs["gain_points"].dropna()
-        parts = {str(name): 100 * lines["relative"] for name, lines in own.groupby("parameter", sort=False)}
+        parts = {str(name): lines["times_noise"] for name, lines in own.groupby("parameter", sort=False)}
         cells = [mean_and_sd(parts[name]) if name in parts else NOT_APPLICABLE for name in parameters]
         rows.append([group, arm, len(runs), mean_and_sd(gain) if len(gain) else NOT_APPLICABLE, *cells])
     gained = "score minus frozen (points)"
-    header = ["model and task", "arm", "runs", gained, *(f"{name} (%)" for name in parameters)]
-    drift = "‖Δ‖ / ‖E⁰‖ of the whole parameter at the last epoch, mean ± sd over seeds."
-    hows = {f"{name} (%)": drift for name in parameters}
+    header = ["model and task", "arm", "runs", gained, *(f"{name} (times its noise)" for name in parameters)]
+    hows = {f"{name} (times its noise)": f"{COLUMNS['times_noise'].how} Mean ± sd over seeds." for name in parameters}
     hows[gained] = "Score minus that of the run of the same seed with its embeddings frozen: what the drift bought."
-    return rows_block(header, rows, "Relative drift of each parameter, and what forbidding all of it cost", hows)
+    return rows_block(header, rows, "Drift of each parameter, and what forbidding all of it cost", hows)
+
+
+def _refused(table: pd.DataFrame) -> tuple[Block, ...]:
+    """Why parameters have no column: what could not be held against its noise in any run."""
+    refused = table[table.groupby("parameter")["times_noise"].transform("count") == 0]
+    reasons: dict[str, list[str]] = {}
+    for line in refused.drop_duplicates("parameter").to_dict("records"):
+        reason = str(line["drift_note"]).replace(str(line["run"]), "a run")
+        reasons.setdefault(reason, []).append(str(line["parameter"]))
+    parts = [f"{listing(names)}: {reason}" for reason, names in reasons.items()]
+    return (TextBlock(text=f"Not held against noise: {'; '.join(parts)}."),) if parts else ()
 
 
 def association_block(table: pd.DataFrame) -> Block:
@@ -140,26 +153,3 @@ def association_block(table: pd.DataFrame) -> Block:
         return TextBlock(text=f"Does drift predict gain across tasks? {listing(reasons).capitalize()}.")
     names = ["model", "base", "parameter", "num_tasks", "num_runs", "spearman", "p", "q", "note"]
     return table_block(table, names, "Rank correlation of drift with gain, one point per task")
-
-
-def tuning_section(data: ReportData) -> Section | None:
-    """What was tried for each arm, on which split it was chosen, and what was chosen."""
-    if data.tuning is None:
-        return None
-    table = data.tuning
-    if table.empty:
-        return Section(
-            id="tuning", title="Tuning", lead="Nothing was tuned: every arm was run with the settings given."
-        )
-    counts = table.groupby([c for c in ("task", "arm") if c in table], sort=False).size()
-    budget = f"{int(counts.min())}" if counts.min() == counts.max() else f"{int(counts.min())} to {int(counts.max())}"
-    lead = (
-        f"Every arm had the same budget ({budget} settings per task), chosen by the score on the split `selection`, "
-        "which was held out of the training data. The reported split was never looked at."
-    )
-    tasks = [str(task) for task in dict.fromkeys(table["task"])] if "task" in table else []
-    bodies = [
-        [table_block(table[table["task"] == task], list(table.columns), f"Settings tried on {task}")] for task in tasks
-    ]
-    blocks = folds(tasks, bodies) if tasks else (table_block(table, list(table.columns), "Settings tried"),)
-    return Section(id="tuning", title="Tuning", lead=lead, blocks=blocks)

@@ -21,6 +21,8 @@ from toolkit.studies.executors import Job
 
 START = "=== start "
 """Begins the line that every try leaves in the log before the command's own output."""
+SILENT = "exit code 1 without an error line, taken as killed: worth another try"
+"""What is said of the ambiguous case: a launcher whose program was killed, or a program that gave up without a word."""
 POLL_SECONDS = 0.1
 STOP_SECONDS = 3 * keeper.GRACE_SECONDS
 _TAIL_BYTES = 20_000
@@ -150,7 +152,7 @@ def explain(code: int, output: str, seconds: float) -> Outcome:
         return Outcome(False, False, "the command ended well, but the job is not done", seconds)
     errors = [line for line in lines if line.startswith("error: ")] or [line for line in lines if _ERROR.match(line)]
     if code == 1 and not errors:
-        return Outcome(False, True, "exit code 1 without an error, as when a launcher's program is killed", seconds)
+        return Outcome(False, True, SILENT, seconds)
     line = next(
         (line for line in reversed(errors) if not _LAUNCHER_ERROR.match(line)), (errors or lines or ["no output"])[-1]
     )

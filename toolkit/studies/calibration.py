@@ -1,6 +1,7 @@
 """Planned runs in, how long each will take out: a few steps of every kind of run are timed, nothing is kept.
 
-An estimate, not a promise: one process is timed alone, with the threads that it will have beside others.
+An estimate, not a promise: what is timed has the threads that it will have, and beside it the machine is as busy as it
+will be, since runs that share cores and memory slow one another down.
 """
 
 import heapq
@@ -12,13 +13,15 @@ from typing import Any
 
 from toolkit.config import RunConfig
 from toolkit.studies.attempts import share_threads
+from toolkit.studies.neighbours import neighbours
 from toolkit.studies.plan import PlannedRun
 from toolkit.studies.rates import Rates, measure_rates, startup_seconds
 from toolkit.studies.samples import Sample, take_sample
 
 NO_INFLUENCE = ("seed", "epochs", "head_epochs", "max_steps", "learning_rate", "head_learning_rate", "weight_decay",
-    "warmup_fraction", "max_gradient_norm", "init", "dropout", "snapshot_steps", "max_train_examples",
-    "selection_fraction", "output_dir", "overwrite", "save_model", "log_with")  # fmt: skip
+    "warmup_fraction", "max_gradient_norm", "init", "positions", "reinject_positions", "dropout", "snapshot_steps",
+    "shuffle_labels", "max_train_examples", "selection_fraction", "output_dir", "overwrite", "save_model",
+    "log_with")  # fmt: skip
 """Fields that change neither the seconds of a step nor those of scoring an example."""
 
 DATA = ("task", "train_file", "validation_file", "test_file", "dataset", "dataset_config", "text_columns",
@@ -46,26 +49,41 @@ class Calibration:
     """Run name to what it will take."""
     num_items: Mapping[str, Mapping[str, int]]
     """Run name to the items of each split on which an accuracy will be computed; empty in regression."""
+    scores: Mapping[str, str]
+    """Run name to its headline score."""
     seconds: float
     """What the calibration itself took."""
 
 
 def calibrate(runs: Sequence[PlannedRun], *, workers: int = 1, budget_seconds: float = 20.0) -> Calibration:
-    """Time every kind of run that a study holds; writes below a temporary directory only.
+    """Time every kind of run that a study holds; writes below temporary directories only.
 
-    ``budget_seconds``: after this a kind of run is timed only if none of its model and regime has been; the rates of
-    the same regime on another task stand in for the others. ValueError for a model or data that cannot be read.
+    Beside what is timed, ``workers`` less one processes do the same kinds of work (:mod:`toolkit.studies.neighbours`),
+    or fewer where there are fewer runs. ``budget_seconds``: after this a kind of run is timed only if none of its model
+    and regime has been; the rates of the same regime on another task stand in for the others. ValueError for a model or
+    data that cannot be read.
     """
     import torch
 
     threads, before, started = threads_per_run(workers), torch.get_num_threads(), time.perf_counter()
     torch.set_num_threads(threads)
     try:
-        stopwatch = _Stopwatch(runs, started + budget_seconds)
-        estimates, items = stopwatch.estimates(threads), stopwatch.num_items()
-        return Calibration(estimates, items, time.perf_counter() - started)
+        stopwatch = _Stopwatch(runs)
+        stopwatch.take_samples()  # first, so that a mistake in the data is told before other processes meet it
+        with neighbours(_laborious(runs), min(workers, len(runs)) - 1, threads):
+            estimates = stopwatch.estimates(threads, budget_seconds)
+        return Calibration(estimates, stopwatch.num_items(), stopwatch.scores(), time.perf_counter() - started)
     finally:
         torch.set_num_threads(before)
+
+
+def _laborious(runs: Sequence[PlannedRun]) -> list[RunConfig]:
+    """One config per kind of run that trains the backbone, or of every kind where none does.
+
+    Runs that take long are what a run mostly has beside it.
+    """
+    kinds = {_pick(run.config, _influential()): run.config for run in runs}
+    return [config for config in kinds.values() if config.freeze != "backbone"] or list(kinds.values())
 
 
 def threads_per_run(workers: int) -> int:
@@ -85,17 +103,21 @@ def makespan(seconds: Iterable[float], workers: int) -> float:
 class _Stopwatch:
     """Samples and rates of a study's runs, each made once."""
 
-    def __init__(self, runs: Sequence[PlannedRun], deadline: float) -> None:
-        self.runs, self.deadline = runs, deadline
+    def __init__(self, runs: Sequence[PlannedRun]) -> None:
+        self.runs, self.deadline = runs, 0.0
         self.loaded: dict[tuple[object, ...], Any] = {}
         self.samples: dict[tuple[object, ...], Sample] = {}
         self.rates: dict[tuple[object, ...], Rates] = {}
 
-    def estimates(self, threads: int) -> dict[str, Estimate]:
-        """Run name to what it will take."""
+    def take_samples(self) -> None:
+        """Read every model and task."""
         # A sample knows the size of its task only if it was taken for the largest training set.
         for run in sorted(self.runs, key=lambda run: -(run.config.max_train_examples or 10**12)):
             self._sample(run.config)
+
+    def estimates(self, threads: int, budget_seconds: float) -> dict[str, Estimate]:
+        """Run name to what it will take."""
+        self.deadline = time.perf_counter() + budget_seconds
         started = {run.config.model: 0.0 for run in self.runs}
         for run in self.runs:
             started[run.config.model] = started[run.config.model] or startup_seconds(run.config, threads)
@@ -110,6 +132,10 @@ class _Stopwatch:
             labelled = [name for name, split in splits.items() if name != "train" and split.labels is not None]
             result[run.name] = {name: sample.num_examples[name] for name in labelled}
         return result
+
+    def scores(self) -> dict[str, str]:
+        """Run name to its headline score."""
+        return {run.name: self._sample(run.config).data.task.score for run in self.runs}
 
     def _estimate(self, config: RunConfig, start: float) -> Estimate:
         sample, kind = self._sample(config), _pick(config, _influential())

@@ -11,15 +11,16 @@ from rich.text import Text
 from toolkit.studies.board import shown_roughly, shown_seconds
 from toolkit.studies.calibration import Calibration, calibrate, makespan
 from toolkit.studies.plan import PlannedRun, left_to_do, plan_runs
-from toolkit.studies.runner import open_all
+from toolkit.studies.runner import check_limit, open_all
+from toolkit.studies.sizes import notes_on, without_repeats
 from toolkit.studies.study import Study
 from toolkit.studies.tuning import choose, chosen_settings
 
 DISCORDANCES = (0.05, 0.10, 0.20)
 """Shares of items on which two arms disagree about being right, for which the smallest detectable gap is printed."""
 
-SEED_SD = 0.01
-"""Standard deviation of the true difference between seeds, a share: a guess, since nobody knows it beforehand."""
+SEED_SDS = (0.01, 0.03)
+"""Standard deviations of the true difference between seeds, shares: guesses, since nobody knows it beforehand."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class StudyPlan:
     final: Sequence[PlannedRun]
     is_chosen: bool
     """Whether the settings of the final runs are chosen; until tuning is finished, each arm's first stands for them."""
+    notes: Sequence[str] = ()
+    """One sentence per size that is more than train has."""
 
     @property
     def runs(self) -> Sequence[PlannedRun]:
@@ -42,7 +45,8 @@ def plan_study(study: Study, output_dir: str | Path) -> StudyPlan:
     tuning = plan_runs(study.tuning_cells(), output_dir)
     is_chosen = not left_to_do(tuning)
     chosen = chosen_settings(choose(study, open_all(tuning))) if is_chosen else {}
-    return StudyPlan(tuning, plan_runs(study.final_cells(chosen), output_dir), is_chosen)
+    cells = study.final_cells(chosen)
+    return StudyPlan(tuning, plan_runs(without_repeats(cells), output_dir), is_chosen, notes_on(cells))
 
 
 def dry_run(
@@ -55,8 +59,10 @@ def dry_run(
 ) -> None:
     """Print a study's runs, the time that those to do will take, and the smallest gap that its final runs can detect.
 
-    ``limit``: also how long the first so many runs take. ValueError for a study, model or data that cannot work.
+    ``limit``: also how long the first so many runs take. ValueError for a study, model or data that cannot work, and
+    for a limit below 1.
     """
+    check_limit(limit)
     console = console or Console()
     margin = study.margin_points
     plan = plan_study(study, output_dir)
@@ -64,7 +70,7 @@ def dry_run(
     with console.status("timing a few steps of each kind of run"):
         known = calibrate(plan.runs, workers=workers)
     console.print(runs_table(plan, known))
-    for line in _time_lines(plan, known, workers, limit):
+    for line in [*plan.notes, *_time_lines(plan, known, workers, limit)]:
         console.print(Text(line))
     console.print(gaps_table(study, plan, known, margin))
     console.print(Text("Nothing was run, and nothing was written."))
@@ -132,31 +138,45 @@ def _time_lines(plan: StudyPlan, known: Calibration, workers: int, limit: int | 
 
 
 def gaps_table(study: Study, plan: StudyPlan, known: Calibration, margin_points: float) -> Table:
-    """The smallest difference in accuracy that the final runs can detect, per task and split, in points."""
+    """The smallest difference in accuracy that the final runs can detect, per task, split and seed sd, in points."""
     table = Table("task", "split", title="Smallest detectable difference of two arms, in points of accuracy")
-    for name in ("items", "seeds", *(f"{share:.0%} differ" for share in DISCORDANCES)):
+    for name in ("items", "seeds", "seed sd", *(f"{share:.0%} differ" for share in DISCORDANCES)):
         table.add_column(name, justify="right")
     for task, items in _items(plan, known).items():
         for split, number in items.items():
-            gaps = [f"{gap:.1f}" for gap in planned_gaps(len(study.seeds), number)]
-            table.add_row(Text(task), Text(split), f"{number:,}", str(len(study.seeds)), *gaps)
+            for seed_sd in SEED_SDS:
+                gaps = [f"{gap:.1f}" for gap in planned_gaps(len(study.seeds), number, seed_sd)]
+                counts = (f"{number:,}", str(len(study.seeds)), f"{100 * seed_sd:g}")
+                table.add_row(Text(task), Text(split), *counts, *gaps)
         if not items:
             table.add_row(Text(task), "not applicable: no accuracy", "", str(len(study.seeds)))
     table.caption = (
-        "80 % power, two-sided alpha .05, paired seeds. On which share of the items exactly one arm is right is not "
-        f"known beforehand; seeds are taken to differ by {100 * SEED_SD:g} point (standard deviation). "
-        f"Margin of equivalence: {margin_points:g} points."
+        "80 % power, two-sided alpha .05, paired seeds. On which share of the items exactly one arm is right, and how "
+        "much the true difference varies between seeds (seed sd, points), is not known beforehand. "
+        f"Margin of equivalence: {margin_points:g} points.{_other_headlines(plan, known)}"
     )
     return table
 
 
-def planned_gaps(num_seeds: int, num_items: int) -> list[float]:
-    """The smallest detectable gap in points at each of DISCORDANCES; NaN where one item leaves it undefined."""
+def _other_headlines(plan: StudyPlan, known: Calibration) -> str:
+    """Which tasks are compared by another score than the table's."""
+    scores = {run.cell.task: known.scores[run.name] for run in plan.final if known.num_items[run.name]}
+    others = [f"{task} ({score})" for task, score in scores.items() if score != "accuracy"]
+    if not others:
+        return ""
+    return f" The table is of accuracy; the headline score is another on {', '.join(others)}, where it is only a guide."
+
+
+def planned_gaps(num_seeds: int, num_items: int, seed_sd: float) -> list[float]:
+    """The smallest detectable gap in points at each of DISCORDANCES; NaN where one item leaves it undefined.
+
+    ``seed_sd``: standard deviation of the true difference between seeds, a share.
+    """
     from toolkit.analysis.comparison.detectable import detectable_gap_planned
 
     if num_items < 2:
         return [float("nan")] * len(DISCORDANCES)
-    return [100 * detectable_gap_planned(num_seeds, num_items, share, SEED_SD) for share in DISCORDANCES]
+    return [100 * detectable_gap_planned(num_seeds, num_items, share, seed_sd) for share in DISCORDANCES]
 
 
 def _items(plan: StudyPlan, known: Calibration) -> dict[str, Mapping[str, int]]:

@@ -16,6 +16,7 @@ from toolkit.snapshots.store import Run, open_run
 from toolkit.studies.executors import EXECUTORS, Event, Executor, ExecutorOptions
 from toolkit.studies.jobs import FOLDER, make_jobs
 from toolkit.studies.plan import PlannedRun, describe, left_to_do, plan_runs
+from toolkit.studies.sizes import without_repeats
 from toolkit.studies.study import Cell, Study
 from toolkit.studies.tuning import choose, chosen_settings
 
@@ -45,8 +46,7 @@ def run_study(
     ``command`` as the command that makes it again. ValueError for a study that cannot work and, after all others have
     had their turn, for runs that failed.
     """
-    if limit is not None and limit < 1:
-        raise ValueError(f"--limit must be at least 1; got {limit}")
+    check_limit(limit)
     if isinstance(executor, str):
         executor = lookup(EXECUTORS, executor, "executor")(ExecutorOptions(workers=workers))
     stages = _Stages(executor, limit, on_stage, on_event)
@@ -55,11 +55,17 @@ def run_study(
     if left_to_do(tuning):
         return None
     table = choose(study, open_all(tuning))
-    final = plan_runs(study.final_cells(chosen_settings(table)), output_dir)
+    final = plan_runs(without_repeats(study.final_cells(chosen_settings(table))), output_dir)
     stages.carry_out("final", final)
     if left_to_do(final):
         return None
     return write_study_report(study, final, out, tuning=table, command=command, on_progress=on_progress)
+
+
+def check_limit(limit: int | None) -> None:
+    """ValueError for a number of runs that is none."""
+    if limit is not None and limit < 1:
+        raise ValueError(f"--limit must be at least 1; got {limit}")
 
 
 class _Stages:

@@ -70,6 +70,7 @@ class Study:
     def __post_init__(self) -> None:
         _require(bool(self.arms and self.tasks and self.seeds), "a study needs arms, tasks and seeds")
         _require(len(set(self.seeds)) == len(self.seeds), f"seeds are given twice: {list(self.seeds)}")
+        _require(len(set(self.sizes)) == len(self.sizes), f"sizes are given twice: {list(self.sizes)}")
         _require(self.margin_points > 0, f"margin_points must be above 0; got {self.margin_points}")
         asked = [frozenset((comparison.first, comparison.second)) for comparison in self.comparisons]
         for pair in asked:
@@ -112,6 +113,13 @@ class Study:
                 _require(not owned, f"{name} is set by the study itself: leave it out of arms, tasks and common")
                 held_out = name == "selection_fraction" and values is not self.tuning
                 _require(not held_out, "selection_fraction is for tuning alone: a final run would score nothing else")
+
+    def settings_of(self, task: str, arm: str) -> list[dict[str, Any]]:
+        """Per try of an arm on a task, the value of every field that the arm's grid names, whoever sets it."""
+        names = dict.fromkeys(name for setting in self.grid[arm] for name in setting)
+        tries = range(len(self.grid[arm]))
+        configs = [self._cell(task, arm, 0, None, "tuning", i, self.grid[arm][i]).config for i in tries]
+        return [{name: getattr(config, name) for name in names} for config in configs]
 
     def tuning_cells(self) -> list[Cell]:
         """Every setting of every arm on every task, for each tuning seed; with sizes, at the greatest of them."""

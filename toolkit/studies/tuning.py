@@ -1,10 +1,11 @@
 """A study and its tuning runs in, which setting each arm takes on each task out."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from toolkit.snapshots.store import Run
 from toolkit.studies.study import Cell, Study
@@ -13,7 +14,8 @@ SELECTION = "selection"
 """The split that ``--selection-fraction`` holds out of train."""
 
 COLUMNS = (
-    "task", "arm", "setting", "fields", "num_seeds", "num_items", "split", "score", "mean_score", "is_chosen"
+    "task", "arm", "setting", "fields", "num_seeds", "num_items", "split", "score", "mean_score", "is_chosen",
+    "is_at_edge",
 )  # fmt: skip
 
 
@@ -23,15 +25,49 @@ def choose(study: Study, runs: Mapping[Cell, Run | None]) -> pd.DataFrame:
     The first of equal ones wins, so that a grid should begin with the setting one would take unseen. A run whose
     score is undefined, or that diverged (None), counts as the worst. ValueError when a tuning run is missing, or
     scored anything but ``selection``: a choice that has seen the reported split would spoil the claim.
+
+    ``is_at_edge`` (bool): the line was chosen and :func:`is_at_edge` says that a wider grid may hold a better one.
     """
     lines = []
     for task in study.tasks:
         for arm, settings in study.grid.items():
             tries = [_try(study, runs, task, arm, index) for index in range(len(settings))]
-            means = np.array([line["mean_score"] for line in tries])
-            best = int(np.argmax(np.where(np.isnan(means), -np.inf, means)))
-            lines += [{**line, "is_chosen": index == best} for index, line in enumerate(tries)]
+            means = np.array([line["mean_score"] for line in tries], dtype=np.float64)
+            means = np.where(np.isnan(means), -np.inf, means)
+            best = int(np.argmax(means))
+            at_edge = is_at_edge(study.settings_of(task, arm), means, best)
+            lines += [
+                {**line, "is_chosen": index == best, "is_at_edge": index == best and at_edge}
+                for index, line in enumerate(tries)
+            ]
     return pd.DataFrame(lines, columns=list(COLUMNS))
+
+
+def is_at_edge(settings: Sequence[Mapping[str, Any]], scores: NDArray[np.float64], chosen: int) -> bool:
+    """Whether the score still rises towards an end of the grid: a value beyond it may do better (definition ours).
+
+    True when some numeric field of the chosen setting has the least or greatest value tried, and the chosen score is
+    strictly above the best one at the next value of that field, among settings that agree in the other fields if there
+    are any. No end: a least value of 0 (no field goes below), and a field with one value. ``settings``: per try the
+    value of every field that the grid names; ``scores``: (tries,) float64, -inf for the worst.
+    """
+    own = settings[chosen]
+    for name, value in own.items():
+        values = sorted({each[name] for each in settings if _is_number(each[name])})
+        if not _is_number(value) or len(values) < 2:
+            continue
+        ends = {values[-1]: values[-2]} | ({values[0]: values[1]} if values[0] != 0 else {})
+        if value not in ends:
+            continue
+        beside = [index for index, each in enumerate(settings) if each[name] == ends[value]]
+        same = [index for index in beside if {**settings[index], name: value} == own]
+        if scores[chosen] > max(scores[index] for index in same or beside):
+            return True
+    return False
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _try(study: Study, runs: Mapping[Cell, Run | None], task: str, arm: str, index: int) -> dict[str, Any]:

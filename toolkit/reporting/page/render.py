@@ -147,8 +147,8 @@ def _column_kind(cells: Iterable[str]) -> str:
 
 
 def _contents(page: Page) -> list[tuple[str, str]]:
-    entries = [("verdicts", "Verdicts")] if page.verdicts else []
-    entries += [("findings", "Findings")] if page.findings else []
+    entries = [("findings", "Findings")] if page.findings else []
+    entries += [("verdicts", "Verdicts")] if page.verdicts else []
     has_words = bool(page.words and page.words.runs)
     for section in page.sections:
         entries.append((section.id, section.title))

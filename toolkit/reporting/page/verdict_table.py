@@ -18,7 +18,8 @@ ICONS = {
 VERDICT_HOW = (
     "The first rule that holds. Not identifiable: no data of this kind could tell. Equivalent: the 90 % interval lies "
     "within the margin. Supported: the interval excludes 0 and the null. Under-powered: the smallest detectable "
-    "difference is above the margin. Not supported: none of these."
+    "gap is above the margin. Not supported: none of these. A verdict is about one claim: of many, some are "
+    "supported by chance, and q bounds the share of those among the claims that have no greater q."
 )
 DRAWING_HOW = (
     "Dot: estimate. Line: interval. Upright: what it is held against (0, for a ratio 1). Shaded: the margin within "

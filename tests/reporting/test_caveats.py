@@ -1,0 +1,178 @@
+"""What must be read with a report: an under-trained head, the edge of a grid, failed runs and runs at chance."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from toolkit.reporting.caveats import caveats, edge_warning, failures, verdict_counts
+from toolkit.reporting.ceilings import against_ceiling_block, ceiling_sentence, ceilings
+from toolkit.reporting.page.model import NoteBlock, TableBlock, TextBlock
+from toolkit.reporting.run_sections import data_section, per_run
+from toolkit.reporting.study_findings import report_findings
+from toolkit.reporting.study_sections import study_sections
+
+MINILM = "tuned on sentence pairs"
+SENTENCE = "optimisation as much as features"
+
+
+def with_ceiling(make_run, points, num_seeds=2):
+    """Full fine-tuning beside feature extraction, whose ceiling is ``points`` above what it reached."""
+    runs = [make_run("none", seed, right=0.85) for seed in range(num_seeds)]
+    for seed in range(num_seeds):
+        plain = make_run("backbone", seed, right=0.7)
+        reached = plain.scores.query("split == 'validation'")["accuracy"].iloc[-1]
+        ceiling = {"validation": {"accuracy": reached + points / 100, "loss": 0.3}, "ood": {"accuracy": None}}
+        runs.append(make_run("backbone", seed, right=0.7, facts={"convex_ceiling": ceiling}))
+    return runs
+
+
+def test_a_head_ten_points_below_its_ceiling_is_said_right_after_the_answer(make_run, data_of):
+    data = data_of(with_ceiling(make_run, 10.0))
+    found = report_findings(data)
+    assert [i for i, text in enumerate(found) if SENTENCE in text] == [1]
+    line = ceilings(data.groups).iloc[0]
+    assert line["missed_points"] == pytest.approx(10)
+    assert line["full_minus_reached_points"] - line["full_minus_ceiling_points"] == pytest.approx(10)
+    assert f"reached {line['reached']:.3f} where the best linear head on the same features reaches " in found[1]
+    shown = re.search(r"minus reached \+([\d.]+) points, minus that head \+([\d.]+)\)", found[1])
+    assert float(shown[1]) - float(shown[2]) == pytest.approx(10, abs=0.11)
+    expected = data.comparison.query("is_reported_split")["difference_points"].iloc[0]
+    assert line["full_minus_reached_points"] == pytest.approx(expected)
+
+
+def test_a_small_part_is_not_called_as_much(make_run, data_of):
+    (text,) = [text for text in report_findings(data_of(with_ceiling(make_run, 3.0))) if "same features" in text]
+    assert text.endswith(": part of the difference to none (full fine-tuning) is there optimisation.")
+    assert SENTENCE not in text
+
+
+def test_a_ceiling_below_what_was_reached_is_called_none(make_run, data_of):
+    _, note = against_ceiling_block(ceilings(data_of(with_ceiling(make_run, -10.0)).groups))
+    assert "On toy the trained head comes out above the recorded ceiling" in note.text
+    assert len(against_ceiling_block(ceilings(data_of(with_ceiling(make_run, 3.0)).groups))) == 1
+
+
+@pytest.mark.parametrize("points", [0.9, 0.0, -10.0])
+def test_a_head_within_the_margin_of_its_ceiling_gets_no_sentence(make_run, data_of, points):
+    data = data_of(with_ceiling(make_run, points))
+    assert SENTENCE not in " ".join([*report_findings(data), *caveats(data)])
+    assert ceiling_sentence(ceilings(data.groups), 1.0) == ""
+
+
+def test_the_margin_of_the_study_decides(make_run, data_of):
+    data = data_of(with_ceiling(make_run, 10.0), margin_points=11.0)
+    assert SENTENCE not in " ".join(report_findings(data))
+
+
+def test_the_ceiling_stands_beside_what_was_reached_for_every_task(make_run, data_of):
+    data = data_of(with_ceiling(make_run, 10.0))
+    (section,) = [each for each in study_sections(data, {}) if each.id == "comparison"]
+    (table,) = [block for block in section.blocks if isinstance(block, TableBlock) and "ceiling" in block.table]
+    assert list(table.table["full_minus_reached"]) == [
+        f"{value:+.2f}" for value in ceilings(data.groups)["full_minus_reached_points"]
+    ]
+    alone = data_of(with_ceiling(make_run, 10.0)[2:])  # without full fine-tuning there is nothing to set beside it
+    line = ceilings(alone.groups).iloc[0]
+    assert np.isnan(line["full_minus_ceiling_points"])
+    assert "what it lacks is there optimisation" in ceiling_sentence(ceilings(alone.groups), 1.0)
+
+
+def tuning(*edges):
+    lines = [
+        {"task": task, "arm": arm, "setting": i, "num_seeds": 1, "is_chosen": i == 1, "is_at_edge": i == 1 and is_edge}
+        for task, arm, is_edge in edges
+        for i in (0, 1)
+    ]
+    return pd.DataFrame(lines)
+
+
+FEATURES = "feature extraction"
+
+
+@pytest.mark.parametrize(
+    ("edges", "text"),
+    [
+        (
+            (("order", FEATURES, True),),
+            "Feature extraction on order was chosen at the edge of its grid: it may do better.",
+        ),
+        ((("order", FEATURES, False), ("a", FEATURES, False)), ""),
+        (
+            (("order", FEATURES, True), ("a", FEATURES, True), ("a", "LP-FT", True)),
+            "Feature extraction on order and a; LP-FT on a were chosen at the edge of their grids: they may do better.",
+        ),
+    ],
+)
+def test_settings_at_the_edge_of_their_grid_are_a_caveat(study, data_of, edges, text):
+    data = data_of(*study(num_seeds=1), tuning=tuning(*edges))
+    assert edge_warning(data) == text
+    assert (text in caveats(data)) == bool(text)
+    (section,) = [each for each in study_sections(data, {}) if each.id == "tuning"]
+    assert [b.text for b in section.blocks if isinstance(b, NoteBlock) and b.is_warning] == ([text] if text else [])
+
+
+def test_a_tuning_table_without_the_column_warns_of_nothing(study, data_of):
+    table = tuning(("order", FEATURES, True)).drop(columns="is_at_edge")
+    assert edge_warning(data_of(*study(num_seeds=1), tuning=table)) == ""
+    assert edge_warning(data_of(*study(num_seeds=1))) == ""
+
+
+def test_failed_runs_are_counted_by_arm(study, data_of):
+    data = data_of(*study(tasks=("a", "b"), num_seeds=2, right={FEATURES: 0.2}))
+    text = "4 of 12 runs failed (majority class or worse, or undefined, on the reported split): feature extraction 4 (a"
+    assert failures(data).startswith(text)
+    assert failures(data) in caveats(data)
+
+
+def test_runs_at_chance_are_counted_though_they_did_not_fail(study, data_of):
+    # The majority class has 60 of 100 items: about 64 right is above it, and not by more than chance.
+    data = data_of(*study(tasks=("a", "b"), num_seeds=2, right={FEATURES: 0.64}))
+    at_chance = [run for run in data.runs if run.is_at_chance]
+    assert at_chance
+    failed = sum(run.is_failed for run in data.runs)
+    among = ", the failed ones among them," if failed else ""
+    assert failures(data).startswith(f"{failed or 'None'} of 12 runs failed")
+    assert f"; {len(at_chance)}{among} are not above the majority class by more than chance: " in failures(data)
+
+
+def test_nothing_is_said_of_chance_where_every_run_is_above_it(study, data_of):
+    right = {FEATURES: 0.9}
+    assert failures(data_of(*study(tasks=("a", "b"), num_seeds=1, right=right))) == "None of 6 runs failed."
+    assert failures(data_of(*study(num_seeds=1, right=right))) == ""
+
+
+def test_verdicts_are_counted_with_those_that_stand_among_all(study, data_of):
+    data = data_of(*study(num_seeds=3))
+    text = verdict_counts(data)
+    own = data.comparison[data.comparison["verdict"] == "supported"]
+    assert f"{len(own)} supported, {(own['q'] < 0.05).sum()} of them at q < .05" in text
+    assert text.startswith(f"Of {len(data.comparison)} compared scores: ")
+
+
+def test_minilm_has_its_caveat_and_others_do_not(make_run, data_of):
+    assert MINILM in " ".join(caveats(data_of([make_run(model="minilm")])))
+    assert MINILM not in " ".join(caveats(data_of([make_run()])))
+
+
+def with_duplicates(make_run, task, counts):
+    facts = {"name": task, "score": "accuracy", "reported_split": "validation"}
+    return [
+        make_run(seed=seed, task=task, facts={"task": facts | {"num_near_duplicates": count}})
+        for seed, count in enumerate(counts)
+    ]
+
+
+def test_near_duplicates_are_a_range_over_runs_and_no_mean(make_run, data_of):
+    runs = with_duplicates(make_run, "a", ({"ood": 0, "validation": 4}, {"ood": 1, "validation": 4}))
+    data = data_of([*runs, *with_duplicates(make_run, "b", (None,))])
+    table, missing, *_ = data_section(data).blocks
+    assert [tuple(row) for row in table.table.to_numpy()] == [
+        ("tiny on a", "ood", "0 to 1", 2),
+        ("tiny on a", "validation", "4", 2),
+    ]
+    assert missing == TextBlock(text="Near-duplicates were not looked for in tiny on b.")
+    alone = data_section(data_of(with_duplicates(make_run, "b", (None,)))).blocks[0]
+    assert alone == TextBlock(text="Near-duplicates between training data and scored splits were not looked for.")
+    assert (per_run([0, 0]), per_run([3, 1])) == ("0", "1 to 3")

@@ -1,0 +1,133 @@
+"""A report replaces what an earlier one wrote into its folder, and touches nothing else there."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from toolkit.reporting.folder import WRITTEN, report_folder, written_files
+from toolkit.reporting.report import write_report
+from toolkit.snapshots.files import sha256_of_file
+
+
+def write(out: Path, contents: dict[str, str]) -> None:
+    with report_folder(out) as folder:
+        for name, text in contents.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text)
+
+
+def names_in(out: Path) -> set[str]:
+    return {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_nothing_of_an_earlier_report_is_left(study) -> None:
+    """Arms renamed, one task instead of two, no tuning: a table of before would stand beside those of now."""
+    runs, labels = study(("toy", "other"), num_seeds=2)
+    tried = {"task": "toy", "arm": "full fine-tuning", "setting": 0, "fields": "as it is", "num_seeds": 1}
+    tried |= {"mean_score": 0.5, "is_chosen": True, "is_at_edge": True}
+    write_report(runs, "out", labels=labels, tuning=pd.DataFrame([tried]))
+    assert pd.read_parquet("out/tables/tuning.parquet")["is_at_edge"].tolist() == [True]
+    Path("out/notes.txt").write_text("mine")
+    Path("out/tables/mine.csv").write_text("a,b")
+    one = [run for run in runs if run.config.task == "toy"]
+    renamed = {run.path.name: f"new {labels[run.path.name]}" for run in one}
+    write_report(one, "out", labels=renamed)
+    write_report(one, "fresh", labels=renamed)
+    assert not Path("out/tables/tuning.parquet").exists()
+    assert names_in(Path("out")) == names_in(Path("fresh")) | {"notes.txt", "tables/mine.csv"}
+    assert Path("out/notes.txt").read_text() == "mine"
+    assert set(pd.read_csv("out/tables/last_scores.csv")["arm"]) == set(renamed.values())
+
+
+def test_figures_of_other_groups_are_removed(make_run) -> None:
+    runs = [make_run(task=task) for task in ("toy", "other")]
+    write_report(runs, "out")
+    assert Path("out/figures/2-tiny-on-other_drift_over_epochs.png").exists()
+    write_report(runs[:1], "out")
+    assert not list(Path("out/figures").glob("*other*"))
+    assert Path("out/figures/drift_over_epochs.png").exists()
+
+
+def test_files_are_replaced_removed_and_named(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    write(out, {"a": "1", "old/b": "2"})
+    write(out, {"a": "3"})
+    assert names_in(out) == {"a", WRITTEN}
+    assert not (out / "old").exists(), "an empty folder of the report's own"
+    assert (out / "a").read_text() == "3"
+    assert written_files(out) == {"a": sha256_of_file(out / "a")}
+
+
+def test_what_somebody_changed_is_theirs(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    write(out, {"a": "1", "tables/b": "2"})
+    (out / "tables/b").write_text("edited")
+    write(out, {"a": "1"})
+    assert (out / "tables/b").read_text() == "edited"
+
+
+def test_a_report_that_fails_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    write(out, {"a": "1", "b": "2"})
+    before = {name: (out / name).read_bytes() for name in names_in(out)}
+
+    def fail(place: Path) -> None:
+        with report_folder(place) as folder:
+            (folder / "a").write_text("half")
+            raise ValueError("no such task")
+
+    with pytest.raises(ValueError, match="no such task"):
+        fail(out)
+    assert {name: (out / name).read_bytes() for name in names_in(out)} == before
+    with pytest.raises(ValueError, match="no such task"):
+        fail(tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_killed_report_leaves_nothing_for_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed between two files: the next report knows those that were put in place, and clears the rest away."""
+    out, moved = tmp_path / "out", []
+    replace = Path.replace
+
+    def killed(self: Path, target: Path) -> Path:
+        if self.parent.name.startswith(".unfinished-") and moved:
+            raise KeyboardInterrupt
+        moved.append(target)
+        return replace(self, target)
+
+    write(out, {"a": "1"})
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", killed)
+        moved.clear()
+        with pytest.raises(KeyboardInterrupt):
+            write(out, {"b": "2", "c": "3"})
+    (out / ".unfinished-x").mkdir()
+    (out / ".unfinished-x" / "d").write_text("4")
+    write(out, {"a": "5"})
+    assert names_in(out) == {"a", WRITTEN}
+    assert not list(out.glob(".unfinished*"))
+
+
+@pytest.mark.parametrize("name", ["../precious", "/tmp/precious", "a/../../precious"])
+def test_a_list_that_somebody_made_reaches_nothing_outside(tmp_path: Path, name: str) -> None:
+    out, precious = tmp_path / "out", tmp_path / "precious"
+    out.mkdir()
+    precious.write_text("x")
+    place = str(precious) if name.startswith("/") else name
+    values = {"format": 1, "files": {place: sha256_of_file(precious)}}
+    (out / WRITTEN).write_text(json.dumps(values))
+    write(out, {"a": "1"})
+    assert precious.exists()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1, "files": 3}', '{"format": 99, "files": {"b": "x"}}'])
+def test_a_list_that_cannot_be_read_removes_nothing(tmp_path: Path, text: str) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / WRITTEN).write_text(text)
+    (out / "b").write_text("x")
+    write(out, {"a": "1"})
+    assert names_in(out) == {"a", "b", WRITTEN}

@@ -1,0 +1,77 @@
+"""A report's files in, its folder out: what an earlier report wrote there is replaced, and nothing else is touched.
+
+files.json   name and sha256 of each file that the report wrote
+"""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+
+from toolkit.snapshots import files
+
+WRITTEN = "files.json"
+FORMAT = 1
+"""Version of files.json; a reader removes nothing that a newer one names."""
+
+_UNFINISHED = ".unfinished-"
+
+
+@contextmanager
+def report_folder(out: Path) -> Iterator[Path]:
+    """A folder to write a report into, whose files come into ``out`` when all are written.
+
+    Files that an earlier report wrote into ``out`` and this one does not have are removed, unless somebody has changed
+    them since. Whatever else lies there stays. If the report fails, ``out`` is as it was.
+    """
+    is_new = not out.exists()
+    out.mkdir(parents=True, exist_ok=True)
+    for left in out.glob(f"{_UNFINISHED}*"):  # of a report that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    try:
+        with tempfile.TemporaryDirectory(dir=out, prefix=_UNFINISHED) as folder:
+            yield Path(folder)
+            _publish(Path(folder), out)
+    except BaseException:
+        if is_new and not any(out.iterdir()):
+            out.rmdir()
+        raise
+
+
+def _publish(folder: Path, out: Path) -> None:
+    made = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    hashes = {name: files.sha256_of_file(path) for name, path in made.items()}
+    earlier = written_files(out)
+    _save(out, earlier | hashes)  # first: what is moved next must be known as a report's if this is cut short
+    for name, path in made.items():
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        path.replace(out / name)
+    for name in earlier.keys() - hashes.keys():
+        _remove(out, name, earlier[name])
+    _save(out, hashes)
+
+
+def written_files(out: Path) -> dict[str, str]:
+    """Name to sha256 of what a report wrote into a folder; empty where that is not known."""
+    try:
+        values = json.loads((out / WRITTEN).read_text(encoding="utf-8"))
+        return dict(values["files"]) if values["format"] <= FORMAT else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _save(out: Path, hashes: Mapping[str, str]) -> None:
+    values = {"format": FORMAT, "files": dict(sorted(hashes.items()))}
+    files.write_text(out / WRITTEN, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
+
+
+def _remove(out: Path, name: str, digest: str) -> None:
+    """Remove a file of an earlier report that is still what it wrote, and its folder if nothing else is in there."""
+    path, place = out / name, PurePosixPath(name)
+    is_within = not place.is_absolute() and ".." not in place.parts
+    if is_within and path.is_file() and files.sha256_of_file(path) == digest:
+        path.unlink()
+        if path.parent != out and not any(path.parent.iterdir()):
+            path.parent.rmdir()

@@ -1,0 +1,53 @@
+"""Places that a user named in, the runs that can be reported on out, and why the others cannot."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolkit.naming import shown_path
+from toolkit.snapshots.store import Run, open_run
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The runs of a report, and those that were named and cannot be in it."""
+
+    runs: tuple[Run, ...]
+    left_out: tuple[str, ...]
+    """One sentence each."""
+
+
+def find_runs(places: Sequence[Run | str | Path]) -> Sources:
+    """Open what can be reported on; an unfinished run, a recorded one and a folder that is no run are left out.
+
+    They are what a glob brings along. ValueError for a place that does not exist, and when nothing is left.
+    """
+    runs, left_out = [], []
+    for place in places:
+        path = place.path if isinstance(place, Run) else Path(place)
+        if not path.exists():
+            raise ValueError(f"no run directory at {path}")
+        reason = _reason_against(path)
+        if reason:
+            left_out.append(f"{shown_path(path)} is left out: {reason}.")
+        else:
+            runs.append(place if isinstance(place, Run) else open_run(path))
+    if not runs:
+        found = " ".join(left_out) or "none was given."
+        raise ValueError(f"no runs to report on: pass at least one finished run directory. {found}")
+    return Sources(tuple(runs), tuple(left_out))
+
+
+def _reason_against(path: Path) -> str:
+    """Why a path cannot be reported on; empty when it can."""
+    try:
+        run = open_run(path)
+    except ValueError:
+        return "it is not a run directory"
+    if run.is_recorded:
+        return "it was recorded in another training loop and has no scores (python -m toolkit drift shows it)"
+    if run.has_diverged and not run.is_finished:
+        return "its training diverged (the loss was not finite), which counts against its arm"
+    if not run.is_finished:
+        return "it is unfinished (no manifest.json)"
+    return "it served to choose settings (--selection-fraction)" if run.config.selection_fraction else ""
