@@ -1,0 +1,60 @@
+"""A model and a sentence in, everything that anatomy measures out."""
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from toolkit.models.classifier import Loaded
+from toolkit.probes.anatomy.differences import list_differences
+from toolkit.probes.anatomy.gradients import Gradients, measure_gradients
+from toolkit.probes.anatomy.layer_sum import prove_sum
+from toolkit.probes.anatomy.one_hot import compare_one_hot
+from toolkit.probes.anatomy.parameters import list_parameters
+from toolkit.probes.anatomy.permutation import Permutation, measure_permutation
+from toolkit.probes.anatomy.segments import Segments, compare_segments
+from toolkit.probes.anatomy.sentence import Sentence, read_sentence
+from toolkit.probes.anatomy.special_tokens import SpecialTokens, compare_special_tokens
+from toolkit.probes.anatomy.tokens import decompose_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Anatomy:
+    """The embedding layer of one model, taken apart on one text or pair."""
+
+    model: str
+    """As the user wrote it."""
+    family: str
+    differences: tuple[str, ...]
+    """What sets this layer apart from BERT's, one sentence each."""
+    sentence: Sentence
+    parameters: pd.DataFrame
+    tokens: pd.DataFrame
+    layer_sum: pd.DataFrame
+    one_hot: pd.DataFrame
+    gradients: Gradients
+    special_tokens: SpecialTokens
+    segments: Segments
+    permutation: Permutation
+
+
+def take_apart(loaded: Loaded, text: str, pair: str | None = None, *, name: str | None = None) -> Anatomy:
+    """Measure everything on one text or pair; the model is as it was afterwards.
+
+    ``name``: what to call the model (default: as it was loaded). ValueError for an empty text, one without tokens,
+    or one that is longer than the model reads.
+    """
+    sentence = read_sentence(loaded, text, pair)
+    return Anatomy(
+        model=name or loaded.source.name,
+        family=loaded.family.name,
+        differences=list_differences(loaded),
+        sentence=sentence,
+        parameters=list_parameters(loaded),
+        tokens=decompose_tokens(loaded, sentence),
+        layer_sum=prove_sum(loaded, sentence),
+        one_hot=compare_one_hot(loaded, sentence),
+        gradients=measure_gradients(loaded, sentence),
+        special_tokens=compare_special_tokens(loaded, sentence),
+        segments=compare_segments(loaded, sentence),
+        permutation=measure_permutation(loaded, sentence),
+    )

@@ -1,0 +1,1 @@
+"""Tables of probes in, their pages and figures out."""
