@@ -1,11 +1,13 @@
 """Texts in, their tokens as a model reads them out."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
 from toolkit.data.batches import EncodedTask
-from toolkit.data.tasks import Split, Task
+from toolkit.data.files import read_file
+from toolkit.data.tasks import Split, Task, check_texts
 from toolkit.models.classifier import Loaded
 from toolkit.training.encoding import encode_task
 
@@ -32,3 +34,17 @@ def encode_texts(loaded: Loaded, texts: Sequence[tuple[str, ...]], max_length: i
         data_hashes={},
     )
     return encode_task(task, loaded, max_length or min(loaded.max_length or 512, 512))
+
+
+def read_texts(entries: Sequence[str], text_columns: tuple[str, ...] = ()) -> dict[str, list[tuple[str, ...]]]:
+    """``NAME=PATH`` entries to named lists of texts, singles or pairs; ValueError for a bad entry, file or text."""
+    texts: dict[str, list[tuple[str, ...]]] = {}
+    for entry in entries:
+        name, separator, path = entry.partition("=")
+        if not (separator and name and path):
+            raise ValueError(f"--texts takes NAME=PATH, got {entry!r}")
+        if name in texts:
+            raise ValueError(f"--texts: the name {name!r} is taken; choose another")
+        texts[name] = read_file(Path(path), text_columns, "label").texts
+        check_texts(name, texts[name])
+    return texts

@@ -1,0 +1,179 @@
+"""Feature distortion: laws and yardsticks of each number, planted causes, and runs in which nothing can have moved."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.stats import ortho_group
+
+from toolkit.config import RunConfig
+from toolkit.data.batches import evaluation_batches
+from toolkit.data.tasks import load_task
+from toolkit.models.regimes import Regime, apply_regime
+from toolkit.models.tuned import load_untuned
+from toolkit.pipeline import finetune
+from toolkit.probes import distortion
+from toolkit.probes.distortion import (
+    COLUMNS,
+    FROZEN,
+    PARTS,
+    feature_movement,
+    head_alignment,
+    measure_distortion,
+    start_gradients,
+)
+from toolkit.snapshots.store import Run
+from toolkit.training.encoding import encode_task
+
+
+def values(before: np.ndarray, after: np.ndarray) -> tuple[float, ...]:
+    return tuple(value for value, _ in feature_movement(before, after).values())
+
+
+def features(seed: int = 0, num: int = 2000, hidden: int = 12) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(num, hidden)) + 3
+
+
+def test_nothing_moved_and_everything_drawn_anew() -> None:
+    before = features()
+    distance, relative, shared = values(before, before)
+    assert distance == relative == 0
+    assert np.isnan(shared)
+    _, relative, shared = values(before, features(1))
+    assert relative == pytest.approx(2**0.5, rel=0.02)  # the yardstick
+    assert shared < 0.01
+
+
+def test_a_translation_is_shared_by_all_texts_and_as_long_as_it_is() -> None:
+    before, shift = features(), np.arange(12.0)
+    distance, relative, shared = values(before, before + shift)
+    assert distance == pytest.approx(np.linalg.norm(shift))
+    assert shared == pytest.approx(1)
+    assert relative == pytest.approx(distance / np.sqrt(((before - before.mean(0)) ** 2).sum(axis=1).mean()))
+
+
+def test_rotating_and_scaling_both_changes_no_relative_number() -> None:
+    before, after = features(), features(1) + 0.5
+    turned = 7 * ortho_group.rvs(12, random_state=0)
+    assert values(before @ turned, after @ turned)[1:] == pytest.approx(values(before, after)[1:])
+
+
+def test_features_without_spread_are_refused() -> None:
+    value, note = feature_movement(np.ones((3, 2)), np.zeros((3, 2)))["relative_feature_distance"]
+    assert np.isnan(value)
+    assert "no spread" in note
+
+
+def test_alignment_sees_the_direction_of_heads_and_nothing_else() -> None:
+    generator = np.random.default_rng(0)
+    x, head, other = generator.normal(size=(4000, 12)), generator.normal(size=(12, 3)), generator.normal(size=(12, 3))
+    start = x @ head
+    unseen = 5 + generator.normal(size=(1, 3)) + generator.normal(size=(4000, 1))  # biases, and what softmax cancels
+    assert head_alignment(start, 3 * start + unseen)[0] == pytest.approx(1)
+    assert head_alignment(start, -start + unseen)[0] == pytest.approx(-1)
+    white = [h - h.mean(axis=1, keepdims=True) for h in (head, other)]
+    cosine = (white[0] * white[1]).sum() / np.linalg.norm(white[0]) / np.linalg.norm(white[1])
+    assert head_alignment(start, x @ other)[0] == pytest.approx(cosine, abs=0.03)  # Σ = 1: the plain cosine
+    value, note = head_alignment(start, np.ones((4000, 3)))
+    assert np.isnan(value)
+    assert "one answer" in note
+    assert head_alignment(start[:, :1], 2 * start[:, :1] + 1)[0] == pytest.approx(1)  # one output: nothing to centre
+
+
+def test_random_heads_are_aligned_by_chance_only() -> None:
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(500, 100))
+    heads = generator.normal(size=(200, 2, 100, 2))
+    found = [head_alignment(x @ one, x @ other)[0] for one, other in heads]
+    assert abs(np.mean(found)) < 0.03
+    assert np.std(found) == pytest.approx(0.1, rel=0.2)  # 1/√100
+
+
+@pytest.fixture(scope="module")
+def runs(tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    config = replace(tiny_config, output_dir=str(tmp_path_factory.mktemp("runs")), save_model=True)
+    config = replace(config, head_learning_rate=0.05, epochs=3)
+    changes = {
+        "full": {},
+        "LP-FT": {"head_epochs": 60},
+        "probe": {"freeze": "backbone"},
+        "embeddings": {"freeze": "embeddings", "positions": "shuffled"},
+    }
+    return {name: finetune(replace(config, **own)) for name, own in changes.items()}
+
+
+@pytest.fixture(scope="module")
+def table(runs: dict[str, Run]) -> pd.DataFrame:
+    found = measure_distortion(list(runs.values()))
+    return found.assign(arm=found["run"].map({run.path.name: name for name, run in runs.items()}))
+
+
+def value(table: pd.DataFrame, arm: str, quantity: str, place: str) -> float:
+    (found,) = table[(table.arm == arm) & (table.quantity == quantity) & (table.place == place)]["value"]
+    return float(found)
+
+
+def test_one_value_per_line_and_what_is_out_of_distribution(table: pd.DataFrame) -> None:
+    assert tuple(table.columns[:-1]) == COLUMNS
+    assert not table.duplicated(["run", "quantity", "place"]).any()
+    for place, lines in table.groupby("place")["is_out_of_distribution"]:
+        assert lines.isna().all() if place in PARTS else (lines == (place == "ood")).all()
+    assert (table["value"].isna() == (table["note"] != "")).all()
+
+
+def test_what_is_frozen_does_not_move_and_what_is_trained_does(table: pd.DataFrame) -> None:
+    for split in ("validation", "ood"):
+        assert value(table, "probe", "feature_distance", split) == 0
+        assert value(table, "full", "relative_feature_distance", split) > 0.01
+    gradients = {arm: [value(table, arm, "gradient_norm", part) for part in PARTS] for arm in table.arm.unique()}
+    assert np.isnan(gradients["probe"][:2]).all()
+    assert np.isnan(gradients["embeddings"][0])
+    assert (np.array([*gradients["full"], *gradients["LP-FT"], gradients["probe"][2]]) > 0).all()
+    assert set(table[table["value"].isna() & (table.quantity == "gradient_norm")]["note"]) == {FROZEN}
+
+
+def test_training_the_head_first_aligns_it_and_shrinks_its_gradient(table: pd.DataFrame) -> None:
+    """The positive control: sixty epochs of the head against none, on the same features."""
+    for split in ("validation", "ood"):
+        assert value(table, "LP-FT", "head_alignment", split) > value(table, "full", "head_alignment", split)
+        assert value(table, "LP-FT", "ceiling_loss", split) == value(table, "full", "ceiling_loss", split)
+    assert value(table, "LP-FT", "gradient_norm", "head") < 0.5 * value(table, "full", "gradient_norm", "head")
+
+
+def test_the_start_is_the_one_that_the_run_had(runs: dict[str, Run], table: pd.DataFrame) -> None:
+    """Epoch 0's recorded loss, also after the head stage, which had to be repeated."""
+    for arm, run in runs.items():
+        first = run.scores[run.scores.epoch == 0].set_index("split")["loss"]
+        for split in ("validation", "ood"):
+            assert value(table, arm, "start_loss", split) == pytest.approx(first[split], abs=1e-4)
+
+
+def test_gradients_are_those_of_autograd_in_one_piece(runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    run = runs["full"]
+    monkeypatch.setattr(distortion, "evaluation_batches", lambda lengths: evaluation_batches(lengths, 24))
+    loaded = load_untuned(run)
+    data = encode_task(load_task(run.config), loaded, run.config.max_length)
+    apply_regime(loaded.model, Regime("none", frozenset()), loaded.family)
+    found = start_gradients(loaded, data, np.arange(64))  # in three parts of unequal size
+    split = load_task(run.config).splits["train"]
+    batch = loaded.tokenizer([t[0] for t in split.texts], padding=True, return_tensors="pt")
+    outputs = loaded.model(**{k: batch[k] for k in ("input_ids", "attention_mask")})
+    torch.nn.functional.cross_entropy(outputs, torch.from_numpy(split.labels)).backward()
+    squares = dict.fromkeys(PARTS, 0.0)
+    for name, parameter in loaded.model.named_parameters():
+        part = "head" if name.startswith("head") else "embeddings" if ".embeddings." in name else "body"
+        squares[part] += float(parameter.grad.double().square().sum())
+    assert found == pytest.approx({part: square**0.5 for part, square in squares.items()}, rel=1e-4)
+
+
+def test_mistakes(runs: dict[str, Run], tiny_config: RunConfig, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no runs"):
+        measure_distortion([])
+    with pytest.raises(ValueError, match="out_of_distribution: unknown split 'oood'"):
+        measure_distortion([runs["full"]], out_of_distribution=("oood",))
+    bare = finetune(replace(tiny_config, output_dir=str(tmp_path), max_steps=1))
+    with pytest.raises(ValueError, match="--save-model"):
+        measure_distortion([bare])

@@ -1,0 +1,46 @@
+"""``layers RUNS``: runs that kept their models in, how far each layer moved out."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """Compare every layer with what it was before training, beside two seeds and shuffled labels."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Run directories made with --save-model; runs of other seeds and one with --shuffle-labels are the references."""
+    texts: tuple[str, ...] = ()
+    """NAME=PATH [NAME=PATH ...]: texts of other domains, read as --test-file is. Default: every scored split."""
+    text_columns: tuple[str, ...] = ()
+    """One or two text columns of these files; default: as the runs have them."""
+    max_texts: int = 300
+    """Texts of each domain."""
+    out: Path | None = None
+    """Folder for the report with its figure; default: print the table only."""
+    title: str | None = None
+    """Title of the report."""
+
+    def run(self) -> int:
+        from toolkit.naming import shown_command
+        from toolkit.probes.layers.layer_drift import measure_layer_drift
+        from toolkit.probes.texts import read_texts
+        from toolkit.reporting.probes.layer_report import layer_findings, layer_rows, write_layer_report
+        from toolkit.reporting.progress import reporting_progress
+        from toolkit.reporting.screen import print_rows
+        from toolkit.snapshots.store import open_run
+
+        runs = [open_run(path) for path in self.runs]
+        if not runs:
+            raise ValueError("no runs: pass at least one run directory")
+        texts = read_texts(self.texts, self.text_columns or runs[0].config.text_columns) if self.texts else None
+        with reporting_progress() as hear:
+            table = measure_layer_drift(runs, texts, max_texts=self.max_texts, on_progress=hear)
+        print_rows("Layers before and after", *layer_rows(table))
+        print("\n".join(layer_findings(table)))
+        if self.out is not None:
+            command = shown_command("layers", self.runs, self.out, self.title)
+            print(f"Report: {write_layer_report(table, self.out, title=self.title, command=command)}")
+        return 0

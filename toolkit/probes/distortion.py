@@ -1,0 +1,210 @@
+"""Runs that kept their models in, how far features moved, how well heads began and which gradients came first out."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from toolkit.data.batches import EncodedTask, evaluation_batches, make_batch
+from toolkit.data.tasks import load_task
+from toolkit.families import EMBEDDING_PARAMETERS
+from toolkit.lookup import unknown
+from toolkit.models.classifier import Loaded
+from toolkit.models.regimes import Regime, apply_regime, list_components
+from toolkit.models.tuned import load_tuned, load_untuned
+from toolkit.snapshots.store import Run, open_run
+from toolkit.training.accelerators import build_accelerator
+from toolkit.training.encoding import encode_task
+from toolkit.training.features import convex_ceiling, extract_features, train_head_first
+from toolkit.training.loop import example_losses
+from toolkit.training.scores import compute_scores
+
+COLUMNS = (
+    "run",
+    "model",
+    "task",
+    "regime",
+    "head_epochs",
+    "seed",
+    "quantity",
+    "place",
+    "is_out_of_distribution",
+    "num_examples",
+    "value",
+    "note",
+)
+MOVEMENT = ("feature_distance", "relative_feature_distance", "shared_share")
+START = ("head_alignment", "start_loss", "ceiling_loss")
+PARTS = ("embeddings", "body", "head")
+
+FROZEN = "frozen: it gets no gradient"
+STILL = "no feature moved"
+NO_SPREAD = "all features are equal: no spread to hold a distance against"
+NO_CEILING = "no best linear head: a class has fewer than two training examples"
+CONSTANT = "a head gives every text one answer"
+
+Array = NDArray[np.floating[Any]]
+
+
+def measure_distortion(
+    runs: Sequence[Run | str | Path],
+    *,
+    out_of_distribution: Collection[str] = ("ood",),
+    num_gradient_examples: int = 512,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Feature distortion of finished runs with ``--save-model``: one value per line, columns COLUMNS.
+
+    Idea: Kumar et al. 2022 (arXiv 2202.10054): a head that is not yet aligned with the features makes fine-tuning
+    distort them, those of in-distribution texts above all, and training the head first (LP-FT) prevents it. The
+    definitions are ours (their theory is for two-layer linear networks). ``place`` is a split (all but
+    train) or a part of the model; all in fp32 and eval mode, whatever the run computed in:
+
+    - MOVEMENT per split, of pooled features before and after the run: see :func:`feature_movement`.
+    - ``head_alignment`` per split, of the head that training began with (with ``--head-epochs`` the one after the
+      head stage, which is repeated) and the best linear head on the features before: see :func:`head_alignment`;
+      ``start_loss`` and ``ceiling_loss``: their losses (nats, or squared error).
+    - ``gradient_norm`` per part in PARTS: Euclidean norm of the gradient of the mean loss at step 0, without dropout or
+      clipping, over ``num_gradient_examples`` training examples drawn with ``seed``; body: all of the backbone but the
+      embedding parameters. Of a part that is frozen in part, that of the rest.
+
+    ``out_of_distribution``: names of the splits that are so. Undefined is NaN with a ``note``. ValueError: no runs, no
+    saved model, a split that no run has, data that cannot be read any more.
+    """
+    if not runs:
+        raise ValueError("no runs to measure: pass at least one finished run with --save-model")
+    if num_gradient_examples < 1:
+        raise ValueError(f"num_gradient_examples must be at least 1; got {num_gradient_examples}")
+    opened = [run if isinstance(run, Run) else open_run(run) for run in runs]
+    splits = [split for run in opened for split in run.manifest["task"]["splits"] if split != "train"]
+    for split in out_of_distribution:
+        if split not in splits:
+            raise ValueError(f"out_of_distribution: {unknown(split, 'split', tuple(dict.fromkeys(splits)))}")
+    lines = [line for run in opened for line in _lines_of(run, out_of_distribution, num_gradient_examples, seed)]
+    return pd.DataFrame(lines, columns=list(COLUMNS)).astype({"is_out_of_distribution": "boolean"})
+
+
+def _lines_of(run: Run, out: Collection[str], num_gradient_examples: int, seed: int) -> Iterator[dict[str, Any]]:
+    tuned, loaded = load_tuned(run), load_untuned(run)
+    config = replace(run.config, precision="no", log_with=None)
+    accelerator, data = build_accelerator(config), encode_task(load_task(run.config), loaded, config.max_length)
+    before = extract_features(accelerator, loaded.model, data)
+    after = extract_features(accelerator, tuned.model, data, before.keys() - {"train"})
+    if config.head_epochs:
+        train_head_first(accelerator, loaded.model, data, config)
+    ceiling = convex_ceiling(before, data, config.seed)
+    task = run.manifest["task"]["name"]
+    lead = {"run": run.path.resolve().name, "model": Path(config.model).name, "task": task}
+    lead |= {"regime": config.freeze, "head_epochs": config.head_epochs, "seed": config.seed}
+    for split in after:
+        place = {"place": split, "is_out_of_distribution": split in out, "num_examples": len(after[split])}
+        outputs = _head_outputs(loaded, before[split])
+        found = {**feature_movement(before[split], after[split]), **_start(data, split, outputs, ceiling.get(split))}
+        for quantity, (value, note) in found.items():
+            yield lead | {"quantity": quantity} | place | {"value": value, "note": note}
+    chosen = _draw(len(data.splits["train"]), num_gradient_examples, seed)
+    regime = run.manifest["regime"]
+    apply_regime(loaded.model, Regime(regime["label"], frozenset(regime["frozen_components"])), loaded.family)
+    for part, value in start_gradients(loaded, data, chosen).items():
+        place = {"place": part, "is_out_of_distribution": pd.NA, "num_examples": len(chosen)}
+        note = FROZEN if np.isnan(value) else ""
+        yield lead | {"quantity": "gradient_norm"} | place | {"value": value, "note": note}
+
+
+def feature_movement(before: Array, after: Array) -> dict[str, tuple[float, str]]:
+    """MOVEMENT of (texts, hidden) pooled features, each with a note where it is undefined; float64 inside.
+
+    ``feature_distance``: mean over texts of ‖f' - f‖, in the features' unit. ``relative_feature_distance``:
+    √(Σ‖f' - f‖² / Σ‖f - f̄‖²), in spreads of the features before: 0 when nothing moved, √2 where f' is as f and has
+    nothing to do with it; invariant to a rotation or scaling of both. ``shared_share``: ‖mean Δ‖² / mean ‖Δ‖², the
+    part of the movement that all texts share and a bias could undo; 1 is a translation. Ours.
+    """
+    first, second = np.asarray(before, np.float64), np.asarray(after, np.float64)
+    change = second - first
+    total, spread = float((change**2).sum()), float(((first - first.mean(axis=0)) ** 2).sum())
+    shared = len(change) * float((change.mean(axis=0) ** 2).sum())
+    return {
+        "feature_distance": (float(np.linalg.norm(change, axis=1).mean()), ""),
+        "relative_feature_distance": ((total / spread) ** 0.5, "") if spread else (float("nan"), NO_SPREAD),
+        "shared_share": (shared / total, "") if total else (float("nan"), STILL),
+    }
+
+
+def head_alignment(start: Array, best: Array) -> tuple[float, str]:
+    """Cosine of two heads on the same features, from their (texts, outputs) outputs, and a note where it is undefined.
+
+    Outputs are centred over texts (a bias is no direction) and, of several, over outputs (which softmax cannot see);
+    the cosine is that of what is left, so that heads v and v* have ⟨v, v*⟩_Σ / ‖v‖_Σ‖v*‖_Σ with Σ the covariance of
+    the features. 1: the same direction, however long; 0 on average for a random head. The plain cosine
+    of the weights would be ruled by directions in which no feature varies, and which no data determine (our choice).
+    """
+    first, second = (_centred(np.asarray(outputs, np.float64)) for outputs in (start, best))
+    size = float(np.linalg.norm(first) * np.linalg.norm(second))
+    return (float((first * second).sum()) / size, "") if size else (float("nan"), CONSTANT)
+
+
+def _centred(outputs: NDArray[np.float64]) -> NDArray[np.float64]:
+    centred: NDArray[np.float64] = outputs - outputs.mean(axis=0)
+    if outputs.shape[1] > 1:
+        centred -= centred.mean(axis=1, keepdims=True)
+    return centred
+
+
+def start_gradients(loaded: Loaded, data: EncodedTask, indices: NDArray[np.int64]) -> dict[str, float]:
+    """Part in PARTS to the Euclidean norm of the gradient of the mean loss over some training examples, in eval mode.
+
+    The parameters that have requires_grad count; NaN for a part that has none. Gradients are left at None.
+    """
+    model, split = loaded.model, data.splits["train"]
+    assert split.labels is not None
+    model.eval()
+    model.zero_grad()
+    device = next(model.parameters()).device
+    for places in evaluation_batches(split.lengths[indices]):
+        chosen = indices[places]
+        batch = {name: tensor.to(device) for name, tensor in make_batch(split, chosen, data).items()}
+        labels = torch.from_numpy(split.labels[chosen]).to(device)
+        losses = example_losses(data.task.kind, model(**batch), labels)
+        (losses.sum() / len(indices)).backward()  # type: ignore[no-untyped-call]
+    parameters, found = dict(model.named_parameters()), {}
+    for part, names in _parts(loaded).items():
+        gradients = [p.grad for name in names if (p := parameters[name]).requires_grad and p.grad is not None]
+        squared = sum(float(gradient.double().square().sum()) for gradient in gradients)
+        found[part] = squared**0.5 if gradients else float("nan")
+    model.zero_grad()
+    return found
+
+
+def _parts(loaded: Loaded) -> Mapping[str, list[str]]:
+    parts: dict[str, list[str]] = {part: [] for part in PARTS}
+    for leaf, names in list_components(loaded.model, loaded.family).items():
+        parts["head" if leaf == "head" else "embeddings" if leaf in EMBEDDING_PARAMETERS else "body"] += names
+    return parts
+
+
+def _start(
+    data: EncodedTask, split: str, outputs: Array, ceiling: NDArray[np.float32] | None
+) -> dict[str, tuple[float, str]]:
+    """START of one split: how the head that training began with stands to the best linear one."""
+    kind, labels = data.task.kind, data.splits[split].labels
+    none = (float("nan"), NO_CEILING)
+    unlabelled = "" if labels is not None else "no labels"
+    losses = [none if x is None else (compute_scores(kind, labels, x)["loss"], unlabelled) for x in (outputs, ceiling)]
+    alignment = none if ceiling is None else head_alignment(outputs, ceiling)
+    return {"head_alignment": alignment, "start_loss": losses[0], "ceiling_loss": losses[1]}
+
+
+@torch.inference_mode()
+def _head_outputs(loaded: Loaded, features: NDArray[np.float32]) -> NDArray[np.float32]:
+    head = loaded.model.head
+    outputs: NDArray[np.float32] = head(torch.from_numpy(features).to(head.weight.device)).cpu().numpy()
+    return outputs
+
+
+def _draw(num: int, wanted: int, seed: int) -> NDArray[np.int64]:
+    return np.sort(np.random.default_rng([*b"gradients", seed]).permutation(num)[:wanted])

@@ -1,0 +1,1 @@
+"""How far each layer moved, beside what two seeds and shuffled labels do to it."""
