@@ -1,0 +1,82 @@
+"""Question: where does position go, layer by layer, and does fine-tuning change that?
+
+Full fine-tuning, embeddings frozen and feature extraction, three seeds each, and one seed from random weights, on
+single sentences (sst2) and on pairs (cad_nli_original: segments). Hypothesis, the published expectation: position
+dominates the lower layers and gives way to content; fine-tuning changes the top layers most.
+
+    python experiments/where_position_goes.py --out reports/where_position_goes
+
+The data are not part of this repository: ../shared/data, or the folder that EMBEDDING_DRIFT_DATA names, holds sst2/ and
+cad_nli_original/ as .tsv files. Runs keep their model, about 90 MB each. Finished ones are used again, so that the
+command can be repeated after an interruption; `python -m toolkit flow RUNS --out DIR` makes the report from them alone.
+"""
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from toolkit.config import RunConfig
+
+DATA = os.environ.get("EMBEDDING_DRIFT_DATA", "../shared/data")
+TASKS: dict[str, dict[str, Any]] = {
+    "sst2": {
+        "train_file": f"{DATA}/sst2/train.tsv",
+        "validation_file": f"{DATA}/sst2/dev.tsv",
+        "max_train_examples": 2000,
+    },
+    "cad_nli_original": {
+        "train_file": f"{DATA}/cad_nli_original/train.tsv",
+        "validation_file": f"{DATA}/cad_nli_original/dev.tsv",
+        "test_file": (f"test={DATA}/cad_nli_original/test.tsv",),
+        "text_columns": ("sentence1", "sentence2"),
+    },
+}
+ARMS: dict[str, dict[str, Any]] = {
+    "full fine-tuning": {"freeze": "none"},
+    "embeddings frozen": {"freeze": "embeddings"},
+    "feature extraction": {"freeze": "backbone", "epochs": 30},  # a head on cached features needs them, and seconds
+    "random init": {"freeze": "none", "init": "random", "learning_rate": 5e-4},
+}
+ONE_SEED = ("random init",)
+
+
+def list_configs(seeds: int, output_dir: str) -> dict[str, list[RunConfig]]:
+    """Arm to its runs, all tasks of one seed after the other."""
+    common: dict[str, Any] = {"save_model": True, "remove_near_duplicates": True, "output_dir": output_dir}
+    return {
+        arm: [
+            RunConfig(seed=seed, **{**common, **fields, **task})
+            for seed in range(1 if arm in ONE_SEED else seeds)
+            for task in TASKS.values()
+        ]
+        for arm, fields in ARMS.items()
+    }
+
+
+def main() -> None:
+    """Train what is missing and write the report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the report")
+    parser.add_argument("--seeds", type=int, default=3, help="seeds per arm (default: 3)")
+    parser.add_argument("--runs", default="runs/where_position_goes", help="parent of the run directories")
+    parser.add_argument("--arms", nargs="*", choices=tuple(ARMS), default=tuple(ARMS), help="train only these arms")
+    arguments = parser.parse_args()
+    from toolkit.pipeline import finetune
+
+    configs = list_configs(arguments.seeds, arguments.runs)
+    runs = {arm: [finetune(config, reuse_finished=True) for config in configs[arm]] for arm in arguments.arms}
+    if set(arguments.arms) != set(ARMS):
+        print("Trained; without --arms the same command also writes the report.")
+        return
+    from toolkit.probes.flow.flow import measure_flow
+    from toolkit.reporting.probes.flow_report import write_flow_report
+
+    labels = {run.path.resolve().name: arm for arm, own in runs.items() for run in own}
+    flow = measure_flow([run.path for own in runs.values() for run in own], labels=labels)
+    command = f"python experiments/where_position_goes.py --out {arguments.out}"
+    print(f"Report: {write_flow_report(flow, arguments.out, title='Where position goes', command=command)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""Checkpoints and runs named, tables out: arms, seeds, references, the command, and one line for what cannot be."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from toolkit.cli import main
+from toolkit.commands.flow import FlowCommand
+from toolkit.config import RunConfig
+from toolkit.pipeline import finetune
+from toolkit.probes.flow.counterfactuals import COUNTERFACTUALS
+from toolkit.probes.flow.flow import Settings, measure_flow
+from toolkit.probes.flow.sources import PRETRAINED, RANDOM
+from toolkit.reporting.probes import flow_tables
+
+SMALL = Settings(num_positions=8, num_blocks=3, shift=4, num_texts=12, num_tokens=200)
+TinyModel = Callable[[str], Path]
+
+
+@pytest.fixture(scope="module")
+def runs(tiny_pairs: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two seeds of full fine-tuning and one of feature extraction, on pairs."""
+    out = str(tmp_path_factory.mktemp("flow"))
+    arms = [("none", 0), ("none", 1), ("backbone", 0)]
+    configs = [replace(tiny_pairs, freeze=f, seed=s, output_dir=out, save_model=True, epochs=1) for f, s in arms]
+    return [finetune(config).path for config in configs]
+
+
+@pytest.fixture(scope="module")
+def tables(runs: list[Path]):
+    return measure_flow(runs, settings=SMALL)
+
+
+def test_every_model_stands_in_every_table(tables) -> None:
+    models = tables["models"]
+    assert list(models["arm"]) == [
+        PRETRAINED,
+        "none (full fine-tuning)",
+        "none (full fine-tuning)",
+        "backbone (feature extraction)",
+        RANDOM,
+    ]
+    for name in ("ledger", "decoding", "counterfactuals"):
+        assert set(tables[name]["name"]) == set(models["name"])
+    assert (models["num_segments"] == 2).all()
+    assert list(models["seed"].fillna(-1)) == [-1, 0, 1, 0, -1]
+
+
+def test_feature_extraction_has_the_pretrained_body_and_its_own_head(tables) -> None:
+    body = tables["models"].set_index("arm")["body"]
+    assert body["backbone (feature extraction)"] == body[PRETRAINED]
+    assert body["none (full fine-tuning)"].nunique() == 2
+    ledger = tables["ledger"]
+    own = [ledger[ledger.arm == arm].omega_squared.to_numpy() for arm in (PRETRAINED, "backbone (feature extraction)")]
+    assert own[0].tobytes() == own[1].tobytes()
+    outputs = tables["counterfactuals"]
+    with_score = set(outputs[outputs.quantity == "score"]["arm"])
+    assert with_score == {"none (full fine-tuning)", "backbone (feature extraction)"}
+
+
+def test_the_score_before_is_that_of_the_run(tables, runs: list[Path]) -> None:
+    from toolkit.snapshots.store import open_run
+
+    everything = measure_flow(runs[:1], settings=replace(SMALL, num_texts=1000))["counterfactuals"]
+    scores = open_run(runs[0]).scores
+    last = scores[(scores.epoch == scores.epoch.max()) & (scores.split == "validation")].accuracy.iloc[0]
+    assert everything[everything.quantity == "score"].reference.iloc[0] == pytest.approx(last)
+
+
+def test_the_words_of_probe_and_report_agree() -> None:
+    assert (flow_tables.PRETRAINED, flow_tables.RANDOM) == (PRETRAINED, RANDOM)
+    assert tuple(COUNTERFACTUALS) == flow_tables.COUNTERFACTUALS
+    command, settings = FlowCommand(("minilm",)), Settings()
+    assert (command.positions, command.blocks) == (settings.num_positions, settings.num_blocks)
+    assert (command.shift, command.num_texts, command.seed) == (settings.shift, settings.num_texts, settings.seed)
+
+
+def test_a_checkpoint_on_texts_of_a_file(tiny_model: TinyModel, tiny_files) -> None:
+    path = Path(tiny_files("pair")["train_file"])
+    tables = measure_flow([tiny_model("bert")], texts=path, text_columns=("text", "other"), settings=SMALL)
+    assert list(tables["models"]["arm"])[-1] == RANDOM
+    assert set(tables["ledger"]["group"]) == {path.stem}
+    assert (tables["counterfactuals"]["quantity"] == "state").all()
+
+
+def test_the_command_writes_the_report(tiny_model: TinyModel, tiny_files, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    flags = ["--positions", "8", "--blocks", "3", "--shift", "4", "--num-texts", "12", "--task", "pair"]
+    with pytest.raises(SystemExit) as stop:
+        main(["flow", str(tiny_model("bert")), *flags, "--out", str(tmp_path / "out")])
+    assert stop.value.code == 0
+    assert "does position dominate" in capsys.readouterr().out
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert "--positions 8 --blocks 3 --shift 4 --num-texts 12" in text.replace("\\", "")
+    assert str(tmp_path) not in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["no-such-folder/x/y"], "no folder at"),
+        (["{bert}", "--texts", "nowhere.tsv"], "no file at"),
+        (["{bert}", "--positions", "0"], "--positions must be at least 1"),
+        (["{bert}", "--positions", "50"], "more than the 48 positions"),
+        (["{bert}", "--texts", "{empty}", "--text-columns", "a", "b"], "the text is empty"),
+    ],
+)
+def test_bad_input_is_one_line(words, message, tiny_model: TinyModel, tmp_path, capsys) -> None:
+    empty = tmp_path / "pairs.tsv"
+    empty.write_text("a\tb\n \t\nx\ty\n")
+    words = [word.format(bert=tiny_model("bert"), empty=empty) for word in words]
+    with pytest.raises(SystemExit) as stop:
+        main(["flow", *words])
+    assert stop.value.code == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("error: ")
+    assert message in error
+
+
+def test_a_run_without_its_model_says_what_to_do(tiny_config: RunConfig, tmp_path) -> None:
+    run = finetune(replace(tiny_config, output_dir=str(tmp_path), max_steps=1))
+    with pytest.raises(ValueError, match="--save-model"):
+        measure_flow([run.path], settings=SMALL)

@@ -1,0 +1,142 @@
+"""Checkpoints and runs in, all tables on where position goes out: the ledger, decoding and counterfactuals."""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from toolkit.analysis.comparison.arms import Labels
+from toolkit.config import RunConfig
+from toolkit.models.classifier import Loaded
+from toolkit.probes.flow.counterfactuals import NUM_TEXTS, SHIFT, measure_counterfactuals
+from toolkit.probes.flow.decoding import NUM_TOKENS, decode_positions
+from toolkit.probes.flow.design import NUM_BLOCKS, NUM_POSITIONS, cross
+from toolkit.probes.flow.ledger import num_segments_of, position_ledger
+from toolkit.probes.flow.sources import Subject, TextSource, open_subjects
+
+PLACE_COLUMNS = ("group", "arm", "name", "seed")
+"""Before the columns of each table: task, arm, model and seed (none for a checkpoint)."""
+
+Tables = dict[str, pd.DataFrame]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How closely to look."""
+
+    num_positions: int = NUM_POSITIONS
+    """Positions of the crossed design."""
+    num_blocks: int = NUM_BLOCKS
+    """Blocks of tokens that it rotates."""
+    shift: int = SHIFT
+    """Rows by which the shifted counterfactual moves."""
+    num_texts: int = NUM_TEXTS
+    """Texts that the counterfactuals read."""
+    num_tokens: int = NUM_TOKENS
+    """Tokens, at most, that the decoding probe fits on, and is scored on."""
+    seed: int = 0
+
+
+def measure_flow(
+    places: Sequence[str | Path],
+    *,
+    texts: Path | None = None,
+    text_columns: tuple[str, ...] = (),
+    task: str = RunConfig().task,
+    labels: Labels | None = None,
+    settings: Settings | None = None,
+    on_subject: Callable[[str], None] | None = None,
+) -> Tables:
+    """Look into every model named, and into the pretrained and a random one beside the runs.
+
+    Tables, each with PLACE_COLUMNS first: ``ledger`` (LEDGER_COLUMNS), ``decoding`` (DECODING_COLUMNS),
+    ``counterfactuals`` (COUNTERFACTUAL_COLUMNS), and ``models``: one line per model with the split that it was looked
+    at with and the design's numbers. Models with equal weights (feature extraction is the pretrained body) are measured
+    once. ``labels``: run directory name to arm. ``on_subject`` hears the name of each before its turn.
+    """
+    settings = settings or Settings()
+    parts: dict[str, list[pd.DataFrame]] = {}
+    for source, subjects in open_subjects(places, texts=texts, text_columns=text_columns, task=task, labels=labels):
+        known: dict[str, Tables] = {}
+        for subject in subjects:
+            if on_subject:
+                on_subject(f"{subject.arm}: {subject.name} on {source.title}")
+            for name, table in measure_subject(subject, source, settings, known).items():
+                parts.setdefault(name, []).append(table)
+    return {name: pd.concat(_with_rows(tables), ignore_index=True) for name, tables in parts.items()}
+
+
+def measure_subject(
+    subject: Subject, source: TextSource, settings: Settings, known: dict[str, Tables] | None = None
+) -> Tables:
+    """The tables of one model; ``known``: those of bodies already measured on these texts, by hash, and kept there."""
+    loaded = subject.load()
+    known = {} if known is None else known
+    key = _fingerprint(loaded)
+    if key not in known:
+        known[key] = _measure_body(loaded, source, settings)
+    data, split = source.encode(loaded)
+    found = measure_counterfactuals(
+        loaded,
+        data,
+        split,
+        has_head=subject.has_head,
+        shift=settings.shift,
+        num_texts=settings.num_texts,
+        seed=settings.seed,
+    )
+    place: Mapping[str, object] = dict(
+        zip(PLACE_COLUMNS, (source.title, subject.arm, subject.name, subject.seed), strict=True)
+    )
+    tables = {**known[key], "counterfactuals": found}
+    tables["models"] = tables["models"].assign(has_head=subject.has_head, split=source.split, body=key)
+    return {name: _placed(table, place) for name, table in tables.items()}
+
+
+def _measure_body(loaded: Loaded, source: TextSource, settings: Settings) -> Tables:
+    """What needs no head."""
+    design = cross(
+        loaded,
+        source.texts,
+        num_segments=num_segments_of(loaded),
+        num_positions=settings.num_positions,
+        num_blocks=settings.num_blocks,
+        seed=settings.seed,
+    )
+    data, split = source.encode(loaded)
+    facts = {
+        "family": loaded.family.name,
+        "num_positions": design.num_positions,
+        "num_contents": design.num_contents,
+        "num_segments": design.num_arrangements,
+        "num_sequences": design.num_sequences,
+        "note": design.note,
+    }
+    return {
+        "ledger": position_ledger(loaded, design, seed=settings.seed),
+        "decoding": decode_positions(loaded, data, split, num_tokens=settings.num_tokens, seed=settings.seed),
+        "models": pd.DataFrame([facts]),
+    }
+
+
+def _fingerprint(loaded: Loaded) -> str:
+    """Eight hex digits of the sha256 over the body's weights."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(loaded.model.backbone.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:8]
+
+
+def _placed(table: pd.DataFrame, place: Mapping[str, object]) -> pd.DataFrame:
+    """The table with its place in front."""
+    placed = table.copy()
+    for i, (name, value) in enumerate(place.items()):
+        placed.insert(i, name, pd.array([value] * len(placed), dtype="Int64") if name == "seed" else value)
+    return placed
+
+
+def _with_rows(tables: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
+    return [table for table in tables if len(table)] or list(tables[:1])
