@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from toolkit.analysis.comparison.cost import measure_cost as measure_cost
     from toolkit.analysis.comparison.efficiency import data_efficiency as data_efficiency
     from toolkit.analysis.comparison.joined import join_drift as join_drift
+    from toolkit.analysis.comparison.relative import relative_quality as relative_quality
     from toolkit.analysis.comparison.seeds import compare_seeds as compare_seeds
     from toolkit.analysis.comparison.summaries import side_by_side as side_by_side
     from toolkit.analysis.comparison.summaries import summarise_scores as summarise_scores
@@ -49,6 +50,11 @@ if TYPE_CHECKING:
     from toolkit.data.tasks import TASKS as TASKS
     from toolkit.models.regimes import REGIMES as REGIMES
     from toolkit.pipeline import finetune as finetune
+    from toolkit.probes.anatomy.anatomy import take_apart as take_apart
+    from toolkit.probes.anatomy.opening import open_model as open_model
+    from toolkit.probes.distortion import measure_distortion as measure_distortion
+    from toolkit.probes.flow.flow import measure_flow as measure_flow
+    from toolkit.probes.layers.layer_drift import measure_layer_drift as measure_layer_drift
     from toolkit.reporting.drift_figures import draw as draw
     from toolkit.reporting.drift_report import write_drift_report as write_drift_report
     from toolkit.reporting.position_report import write_position_report as write_position_report
@@ -97,10 +103,13 @@ _HOMES = {
     "measure_changes": "toolkit.analysis.changes.changes",
     "measure_cost": "toolkit.analysis.comparison.cost",
     "measure_design": "toolkit.analysis.gauge.design",
+    "measure_distortion": "toolkit.probes.distortion",
     "measure_drift": "toolkit.analysis.rows.drift",
+    "measure_flow": "toolkit.probes.flow.flow",
     "measure_gauge": "toolkit.analysis.gauge.gauge",
     "measure_gauge_rows": "toolkit.analysis.gauge.gauge",
     "measure_geometry": "toolkit.analysis.geometry.geometry",
+    "measure_layer_drift": "toolkit.probes.layers.layer_drift",
     "measure_neighbours": "toolkit.analysis.neighbours.neighbours",
     "measure_positions": "toolkit.analysis.positions.positions",
     "measure_rows": "toolkit.analysis.rows.rows",
@@ -110,13 +119,16 @@ _HOMES = {
     "most_changed": "toolkit.analysis.neighbours.neighbours",
     "movable_share": "toolkit.analysis.causes.precision",
     "neighbours": "toolkit.analysis.neighbours.neighbours",
+    "open_model": "toolkit.probes.anatomy.opening",
     "open_run": "toolkit.snapshots.store",
     "record": "toolkit.training.recording",
     "regress_drift": "toolkit.analysis.causes.regression",
+    "relative_quality": "toolkit.analysis.comparison.relative",
     "replay_decay": "toolkit.analysis.causes.nulls",
     "side_by_side": "toolkit.analysis.comparison.summaries",
     "sign_noise": "toolkit.analysis.causes.sign_noise",
     "summarise_scores": "toolkit.analysis.comparison.summaries",
+    "take_apart": "toolkit.probes.anatomy.anatomy",
     "verify_report": "toolkit.analysis.comparison.verify",
     "verify_run": "toolkit.snapshots.store",
     "write_drift_report": "toolkit.reporting.drift_report",

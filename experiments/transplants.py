@@ -1,0 +1,162 @@
+"""Question: does the drift of the embeddings matter to the tuned model, and which component's does?
+
+First planted causes, which must be recovered: `order` and `polarity` from shuffled positions with a frozen encoder, so
+that what is learned can only be in the embeddings: positions must be worth most of v(all) - v(none) on `order`, words
+most of it on `polarity`, and whatever was frozen exactly 0. Then full fine-tuning on SST-2 (single sentences) and on
+natural-language inference (pairs of sentences, so that both segments are in use).
+
+    python experiments/transplants.py --planted --out reports/transplants/planted
+    python experiments/transplants.py --data ../shared/data --out reports/transplants
+
+The data of the second are not part of this repository: DATA holds sst2/ and cad_nli_original/ as .tsv files. Finished
+runs are kept, so that a command can be repeated after an interruption; each run keeps its model (130 MB).
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from toolkit.config import RunConfig
+
+LEARNING_RATE = 2e-3
+"""Of the planted runs: with a frozen encoder the embeddings must move far to teach it anything."""
+NUM_ITEMS, NUM_DRAWS = 200, 2
+"""Of the planted runs: effects this large need no more."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A planted cause and what must come out."""
+
+    task: str
+    freeze: str
+    largest: str
+    """The component that must be worth more than half of v(all) - v(none)."""
+    still: tuple[str, ...]
+    """Components that must be worth exactly 0."""
+    num_examples: int = 1000
+    """Training examples that are enough to learn the task so."""
+
+
+CASES = (
+    Case("order", "encoder", "position", ("segment",)),
+    Case("polarity", "encoder", "word", ("segment",), 500),
+    Case("order", "encoder,word_embeddings", "position", ("word", "segment")),
+    Case("polarity", "encoder,position_embeddings", "word", ("position", "segment"), 500),
+)
+"""In single sentences segments are exactly 0 in the fixed gauge, frozen or not."""
+
+
+def planted_config(case: Case, seed: int, runs: str) -> RunConfig:
+    """The run of one case."""
+    return RunConfig(
+        task=case.task,
+        freeze=case.freeze,
+        positions="shuffled",
+        seed=seed,
+        learning_rate=LEARNING_RATE,
+        max_train_examples=case.num_examples,
+        save_model=True,
+        output_dir=runs,
+    )
+
+
+def real_configs(data: Path, seed: int, runs: str) -> list[RunConfig]:
+    """Full fine-tuning on SST-2 and on natural-language inference."""
+    common: dict[str, Any] = {"seed": seed, "learning_rate": 5e-5, "remove_near_duplicates": True, "save_model": True}
+    sst2, pairs = data / "sst2", data / "cad_nli_original"
+    return [
+        RunConfig(
+            train_file=f"{sst2}/train.tsv",
+            validation_file=f"{sst2}/dev.tsv",
+            max_train_examples=2000,
+            output_dir=runs,
+            **common,
+        ),
+        RunConfig(
+            train_file=f"{pairs}/train.tsv",
+            validation_file=f"{pairs}/dev.tsv",
+            test_file=(f"test={pairs}/test.tsv",),
+            text_columns=("sentence1", "sentence2"),
+            output_dir=runs,
+            **common,
+        ),
+    ]
+
+
+def recovered(case: Case, shapley: pd.DataFrame) -> pd.DataFrame:
+    """One line per component of a case: its Shapley value, what was expected of it, and whether that came out."""
+    lines = shapley[shapley["value"] == "log-likelihood"].set_index("component")
+    total = float(lines.loc["all", "estimate"])
+    table = lines[["estimate", "low", "high", "share", "num_seeds"]].drop(index="all").reset_index()
+    table.insert(0, "task", case.task)
+    table.insert(1, "frozen", case.freeze)
+    expected, came_out = [], []
+    for name, estimate in zip(table["component"], table["estimate"], strict=True):
+        is_largest, is_still = name == case.largest, name in case.still
+        expected.append("more than half of the sum" if is_largest else "exactly 0" if is_still else "")
+        came_out.append(estimate > total / 2 > 0 if is_largest else estimate == 0 if is_still else None)
+    return table.assign(expected=expected, came_out=came_out)
+
+
+def run_planted(seeds: Sequence[int], out: Path, runs: str) -> None:
+    """Every case: train what is missing, transplant, print what was recovered, write the report."""
+    from toolkit.pipeline import finetune
+    from toolkit.probes.transplants.game import Settings
+    from toolkit.probes.transplants.transplants import join, measure_transplants
+    from toolkit.reporting.probes.transplant_report import write_transplant_report
+
+    found, tables = [], []
+    for case in CASES:
+        own = [finetune(planted_config(case, seed, runs), reuse_finished=True) for seed in seeds]
+        found.append(measure_transplants(own, Settings(max_examples=NUM_ITEMS, num_draws=NUM_DRAWS)))
+        tables.append(recovered(case, found[-1].shapley))
+        print(tables[-1].to_string(index=False), flush=True)
+    table = pd.concat(tables, ignore_index=True)
+    command = f"python experiments/transplants.py --planted --seeds {len(seeds)} --out {out.as_posix()}"
+    title = "Planted causes, and what the transplants make of them"
+    path = write_transplant_report(join(found).tables, out, title=title, command=command)
+    table.to_csv(out / "tables" / "recovered.csv", index=False, lineterminator="\n")
+    print(f"Recovered: {all(table['came_out'].dropna())}\nReport: {path}")
+
+
+def run_real(seeds: Sequence[int], data: Path, out: Path, runs: str, *, reverse: bool) -> None:
+    """Both tasks: train what is missing, transplant, write the report."""
+    from toolkit.pipeline import finetune
+    from toolkit.probes.transplants.transplants import measure_transplants
+    from toolkit.reporting.probes.transplant_report import write_transplant_report
+
+    configs = [config for seed in seeds for config in real_configs(data, seed, runs)]
+    own = [finetune(config, reuse_finished=True) for config in configs]
+    found = measure_transplants(own, reverse=reverse)
+    command = f"python experiments/transplants.py --data {data.as_posix()} --seeds {len(seeds)} --out {out.as_posix()}"
+    command += " --reverse" if reverse else ""
+    title = "What the drift of the embeddings is worth to the tuned model"
+    print(f"Report: {write_transplant_report(found.tables, out, title=title, command=command)}")
+
+
+def main() -> None:
+    """Run what is missing and write the report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--planted", action="store_true", help="the planted causes, which need no data")
+    parser.add_argument("--data", type=Path, help="folder of the data sets")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the report")
+    parser.add_argument("--runs", default="runs", help="parent of run directories (default: runs)")
+    parser.add_argument("--seeds", type=int, default=3, help="seeds per case or task (default: 3)")
+    parser.add_argument("--reverse", action="store_true", help="also the reverse, with a re-fitted probe")
+    arguments = parser.parse_args()
+    seeds = range(arguments.seeds)
+    if arguments.planted:
+        run_planted(seeds, arguments.out, arguments.runs)
+    elif arguments.data is None:
+        parser.error("pass --data DIR, or --planted")
+    else:
+        run_real(seeds, arguments.data, arguments.out, arguments.runs, reverse=arguments.reverse)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,254 @@
+"""Transplants on tiny models: identities that must hold bit for bit, and planted faults that must show."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.probes.transplants.conftest import GetRun
+from toolkit.data.batches import evaluation_batches, make_batch
+from toolkit.data.tasks import load_task
+from toolkit.models.tuned import load_tuned
+from toolkit.probes.transplants.body import Body, design_of, draw_items
+from toolkit.probes.transplants.components import Components, raw_components
+from toolkit.probes.transplants.game import Settings
+from toolkit.probes.transplants.games import item_shapley
+from toolkit.probes.transplants.gauge import fixed_components, used_rows
+from toolkit.probes.transplants.play import build_components, play_run, score_items
+from toolkit.training.encoding import encode_task
+
+LIKELIHOOD = "log-likelihood"
+
+
+def prepare(run, dtype="float32", coordinates="fixed"):
+    loaded = load_tuned(run)
+    data = encode_task(load_task(run.config), loaded, run.config.max_length)
+    split = data.splits["validation"]
+    body = Body(loaded, data, dtype)
+    after = {name: np.array(tensor) for name, tensor in run.trajectory.snapshots[-1].tensors.items()}
+    return body, split, build_components(run, after, data, [split], coordinates)
+
+
+def reference_logits(run, *, with_first_snapshot=False):
+    """The tuned classifier as it is loaded, or with all five parameters of epoch 0 copied into it."""
+    loaded = load_tuned(run)
+    data = encode_task(load_task(run.config), loaded, run.config.max_length)
+    if with_first_snapshot:
+        named = dict(loaded.model.backbone.named_parameters())
+        with torch.no_grad():
+            for name, tensor in run.trajectory.at(0).tensors.items():
+                named[loaded.family.embedding_parameters[name]].copy_(torch.from_numpy(np.array(tensor)))
+    split = data.splits["validation"]
+    logits = np.empty((len(split), 2))
+    with torch.inference_mode():
+        for indices in evaluation_batches(split.lengths):
+            logits[indices] = loaded.model(**make_batch(split, indices, data)).numpy()
+    return logits, split
+
+
+@pytest.mark.parametrize("task", ["single", "pair"])
+def test_raw_coordinates_end_in_the_tuned_model_and_in_the_embeddings_from_before(tuned_run: GetRun, task: str) -> None:
+    run = tuned_run(task)
+    game = play_run(run, Settings(coordinates="raw", num_draws=0))
+    assert game.players == ("word", "position", "segment", "LayerNorm")
+    for coalition, is_before in ((-1, False), (0, True)):
+        logits, split = reference_logits(run, with_first_snapshot=is_before)
+        np.testing.assert_array_equal(game.values[LIKELIHOOD][coalition], score_items(logits, split.labels)[LIKELIHOOD])
+    assert game.gauge is None
+
+
+FAMILIES = ("bert", "roberta", "distilbert", "electra", "albert", "modernbert")
+
+
+@pytest.mark.parametrize(("task", "model_type"), [("single", "bert"), *(("pair", family) for family in FAMILIES)])
+def test_the_fixed_gauge_changes_no_output(tuned_run: GetRun, task: str, model_type: str) -> None:
+    run = tuned_run(task, model_type)
+    for dtype, bound in (("float32", 1e-5), ("float64", 1e-12)):
+        body, split, components = prepare(run, dtype)
+        raw = prepare(run, dtype, "raw")[2]
+        everyone = 2 ** len(components.players) - 1
+        for fixed, own in ((everyone, 2 ** len(raw.players) - 1), (0, 0)):
+            logits = []
+            for each, coalition in ((components, fixed), (raw, own)):
+                body.place(each.place(coalition))
+                logits.append(body.outputs(split))
+            assert np.abs(logits[0] - logits[1]).max() <= bound
+        placed = components.place(everyone)
+        rows, words = placed["word_embeddings"]
+        body.place({**placed, "word_embeddings": (rows, 1.1 * words)})  # no gauge: it must show
+        assert np.abs(body.outputs(split) - logits[0]).max() > 1e-3
+
+
+def test_the_check_of_a_game_agrees_and_shows_its_control(tuned_run: GetRun) -> None:
+    game = play_run(tuned_run("pair"), Settings(num_draws=0))
+    assert game.gauge is not None
+    assert game.gauge.difference <= 1e-5 < 1e-3 < game.gauge.control
+    assert game.players == ("word", "position", "segment", "inseparable rows", "common offset", "LayerNorm")
+
+
+def test_efficiency_and_one_pass_per_coalition(tuned_run: GetRun) -> None:
+    game = play_run(tuned_run("pair"), Settings(num_draws=2))
+    for values in game.values.values():
+        total = values[-1] - values[0]
+        np.testing.assert_allclose(item_shapley(values).sum(axis=0), total, atol=1e-12)
+    assert game.moving == 63
+    assert game.num_passes == 64 + 2 * 7 + 3
+
+
+def test_single_sentences_give_segments_exactly_0_though_their_row_moved(tuned_run: GetRun) -> None:
+    run = tuned_run("single")
+    tables = [snapshot.tensors["token_type_embeddings"] for snapshot in run.trajectory]
+    assert not np.array_equal(tables[0], tables[-1])
+    game = play_run(run, Settings(num_draws=1))
+    segment = game.players.index("segment")
+    assert not item_shapley(game.values[LIKELIHOOD])[segment].any()
+    assert game.rms_changes[segment] == 0
+    raw = play_run(run, Settings(num_draws=0, coordinates="raw"))
+    assert item_shapley(raw.values[LIKELIHOOD])[segment].any()  # what the gauge takes away
+
+
+FROZEN = {
+    "word_embeddings": "word",
+    "position_embeddings": "position",
+    "token_type_embeddings": "segment",
+    "LayerNorm.weight,LayerNorm.bias": "LayerNorm",
+}
+
+
+@pytest.mark.parametrize("coordinates", ["fixed", "raw"])
+@pytest.mark.parametrize("freeze", FROZEN)
+def test_what_was_frozen_gets_exactly_0(tuned_run: GetRun, freeze: str, coordinates: str) -> None:
+    game = play_run(tuned_run("pair", freeze=freeze), Settings(num_draws=1, coordinates=coordinates))
+    phi = dict(zip(game.players, item_shapley(game.values[LIKELIHOOD]), strict=True))
+    assert not phi[FROZEN[freeze]].any()
+    assert all(phi[name].any() for name in game.players if name != FROZEN[freeze])
+    line = game.players.index(FROZEN[freeze])
+    np.testing.assert_array_equal(game.perturbed[LIKELIHOOD][line, 0], game.values[LIKELIHOOD][0])
+
+
+def test_all_embeddings_frozen_is_one_pass_and_all_0(tuned_run: GetRun) -> None:
+    game = play_run(tuned_run("pair", freeze="embeddings"), Settings(num_draws=2))
+    assert game.num_passes == 1 + 3
+    assert not item_shapley(game.values[LIKELIHOOD]).any()
+
+
+def test_a_pass_that_is_saved_would_have_given_the_same(tuned_run: GetRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, settings = tuned_run("single", freeze="position_embeddings"), Settings(num_draws=0)
+    few = play_run(run, settings)
+    monkeypatch.setattr(Components, "moving", property(lambda self: 2 ** len(self.players) - 1))
+    all_of_them = play_run(run, settings)
+    assert few.num_passes == 16 + 3 < all_of_them.num_passes == 64 + 3
+    np.testing.assert_array_equal(few.values[LIKELIHOOD], all_of_them.values[LIKELIHOOD])
+
+
+def test_an_offset_between_tables_is_worth_something_in_raw_coordinates_only(
+    tuned_run: GetRun,
+) -> None:
+    """A planted gauge change of the tuned tables: W + 1cᵀ, P - 1cᵀ, and the pair [CLS] + k, P0 - k."""
+    run = tuned_run("pair")
+    loaded = load_tuned(run)
+    data = encode_task(load_task(run.config), loaded, run.config.max_length)
+    split = data.splits["validation"]
+    design = design_of([split], data, ("word_embeddings", "position_embeddings", "token_type_embeddings"))
+    before = {name: np.array(tensor, np.float64) for name, tensor in run.trajectory.at(0).tensors.items()}
+    rng, after = np.random.default_rng(0), {name: tensor.copy() for name, tensor in before.items()}
+    offset, pair = rng.normal(size=(2, 16))
+    after["word_embeddings"] += offset
+    after["position_embeddings"] -= offset
+    after["word_embeddings"][1] += pair
+    after["position_embeddings"][0] -= pair
+    after["token_type_embeddings"] += 0.7  # Π takes it away
+    fixed = fixed_components(run.trajectory, before, after, design)
+    for player in fixed.players:
+        assert player.rms_change < 1e-12
+    changed = [player.name for player in raw_components(before, after, used_rows(design)).players if player.has_moved]
+    assert changed == ["word", "position", "segment"]
+
+
+def test_a_moved_row_is_seen_by_its_own_player_alone(tuned_run: GetRun) -> None:
+    run = tuned_run("pair")
+    body, _, components = prepare(run)
+    names = components.names
+    before = components.place(0)
+    for name, table in (("word", "word_embeddings"), ("position", "position_embeddings")):
+        placed = components.place(1 << names.index(name))
+        assert [key for key in placed if not np.array_equal(placed[key][1], before[key][1])] == [table]
+    placed = components.place(1 << names.index("inseparable rows"))
+    rows, words = placed["word_embeddings"]
+    changed = rows[(words != before["word_embeddings"][1]).any(axis=1)]
+    assert changed.tolist() == [1]  # [CLS] stands for the pair
+    assert body.parameters["word_embeddings"].dtype == torch.float32
+
+
+def test_random_changes_have_the_norms_of_the_real_ones(tuned_run: GetRun) -> None:
+    components = prepare(tuned_run("pair"))[2]
+    drawn = components.perturbed(63, np.random.default_rng(0))
+    for real, random in zip(components.players, drawn.players, strict=True):
+        for part, other in zip(real.parts, random.parts, strict=True):
+            norms = [np.linalg.norm(p.after - p.before, axis=1) for p in (part, other)]
+            np.testing.assert_allclose(norms[0], norms[1], rtol=1e-9, atol=1e-15)
+            if part.is_centred:
+                np.testing.assert_allclose((other.after - other.before).mean(axis=1), 0, atol=1e-12)
+            if norms[0].any():
+                assert not np.allclose(part.after, other.after)
+
+
+def test_the_reverse_fits_a_probe_to_each_coalition(tuned_run: GetRun) -> None:
+    run = tuned_run("single", freeze="position_embeddings,token_type_embeddings")
+    game = play_run(run, Settings(direction="reverse", num_draws=0, coordinates="raw"))
+    assert game.num_passes == 4  # words and LayerNorm have moved
+    assert game.values[LIKELIHOOD].shape[0] == 16
+    phi = item_shapley(game.values[LIKELIHOOD])
+    assert phi[0].any()
+    assert not phi[1].any()
+    assert not phi[2].any()
+
+
+def test_the_reverse_of_a_frozen_body_is_the_forward_body_with_another_head(tuned_run: GetRun) -> None:
+    """With the encoder frozen, both directions have one body: v(all) is a probe on the tuned features."""
+    from toolkit.training.features import convex_ceiling
+
+    run = tuned_run("single", freeze="encoder")
+    game = play_run(run, Settings(direction="reverse", num_draws=0, coordinates="raw"))
+    body, split, _ = prepare(run)
+    data = replace(body.data, splits={"train": body.data.splits["train"], "validation": split})
+    features = {name: body.features(own).astype(np.float32) for name, own in data.splits.items()}
+    outputs = convex_ceiling(features, data, run.config.seed)["validation"].astype(np.float64)
+    expected = score_items(outputs, split.labels)[LIKELIHOOD]
+    np.testing.assert_allclose(game.values[LIKELIHOOD][-1], expected, atol=1e-9)
+
+
+def test_where_a_projection_stands_before_layer_norm_only_raw_coordinates_work(tuned_run: GetRun) -> None:
+    run = tuned_run("single", "deberta-v2")
+    with pytest.raises(ValueError, match="raw coordinates"):
+        play_run(run, Settings())
+    game = play_run(run, Settings(coordinates="raw", num_draws=0))
+    logits, split = reference_logits(run)
+    np.testing.assert_array_equal(game.values[LIKELIHOOD][-1], score_items(logits, split.labels)[LIKELIHOOD])
+    assert "segment" not in game.players
+    assert "not applicable" in game.notes[0]
+
+
+def test_items_are_drawn_alike_and_scored_as_among_all(tuned_run: GetRun) -> None:
+    run = tuned_run("single")
+    few, every = (play_run(run, Settings(num_draws=0, coordinates="raw", max_examples=n)) for n in (10, None))
+    places = np.flatnonzero(np.isin(every.ids, few.ids))
+    assert len(few.ids) == 10
+    np.testing.assert_array_equal(every.ids[places], few.ids)
+    np.testing.assert_allclose(few.values[LIKELIHOOD], every.values[LIKELIHOOD][:, places], atol=1e-5)
+    split = prepare(run)[1]
+    assert draw_items(split, 1000) is split
+
+
+def test_mistakes_are_one_line(tuned_run: GetRun) -> None:
+    run = tuned_run("single")
+    for settings, message in (
+        ({"split": "validatoin"}, "validation"),
+        ({"coordinates": "polar"}, "fixed"),
+        ({"max_examples": 0}, "--max-examples"),
+        ({"num_draws": -1}, "--num-draws"),
+        ({"dtype": "float16"}, "float32"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            play_run(run, Settings(**settings))

@@ -1,0 +1,129 @@
+"""From games to tables: sums, intervals, refused shares, planted causes and pure noise."""
+
+import numpy as np
+import pytest
+
+from toolkit.analysis.comparison.intervals import two_way_interval
+from toolkit.probes.transplants import summary
+from toolkit.probes.transplants.game import Game
+from toolkit.probes.transplants.games import item_shapley
+
+PLAYERS = ("word", "position", "segment", "LayerNorm")
+WORD, POSITION, SEGMENT = 0, 1, 2
+
+
+def make_game(seed, worth=(0.0, 0.3, 0.0, 0.0), noise=0.2, num_items=80, moving=0b1011, draws=3):
+    """A game in which each item is worth about the same; segments have not moved."""
+    rng = np.random.default_rng([9, seed])
+    own = np.array(worth)[:, None] + rng.normal(0, noise, (4, num_items)) + rng.normal(0, noise / 10, (4, 1))
+    own[[i for i in range(4) if not moving >> i & 1]] = 0
+    members = np.array([[c >> i & 1 for i in range(4)] for c in range(16)], float)
+    values = members @ own - 1
+    right = (values > -0.9).astype(float)
+    random = np.repeat(values[None, :1], 5, axis=0).repeat(draws, axis=1) + rng.normal(0, 0.01, (5, draws, num_items))
+    return Game(
+        PLAYERS,
+        moving,
+        np.arange(num_items),
+        "validation",
+        {"log-likelihood": values, "accuracy": right},
+        {"log-likelihood": random, "accuracy": np.zeros((5, draws, num_items))},
+        (0.1, 0.2, 0.0, 0.3),
+        None,
+        8,
+        (),
+    )
+
+
+def of(lines, component, value="log-likelihood", **match):
+    match |= {"component": component, "value": value}
+    (line,) = [line for line in lines if all(line[k] == v for k, v in match.items())]
+    return line
+
+
+def test_shapley_lines_add_up_and_are_the_interval_of_the_items_own_values():
+    games = [make_game(seed) for seed in range(4)]
+    lines = summary.shapley_lines(games)
+    for value, factor in (("log-likelihood", 1), ("accuracy", 100)):
+        total = of(lines, summary.TOTAL, value)["estimate"]
+        assert sum(of(lines, name, value)["estimate"] for name in PLAYERS) == pytest.approx(total)
+        table = np.stack([item_shapley(game.values[value])[POSITION] for game in games])
+        found, line = two_way_interval(table), of(lines, "position", value)
+        expected = [factor * x for x in (found.estimate, found.low, found.high)]
+        np.testing.assert_allclose([line["estimate"], line["low"], line["high"]], expected)
+        assert (line["num_seeds"], line["num_items"]) == (4, 80)
+
+
+def test_the_planted_cause_is_found_and_the_others_are_silent():
+    lines = summary.shapley_lines([make_game(seed) for seed in range(5)])
+    line = of(lines, "position")
+    assert line["low"] > 0.2
+    assert line["share"] == pytest.approx(1, abs=0.2)
+    for name in ("word", "LayerNorm"):
+        assert of(lines, name)["low"] < 0 < of(lines, name)["high"]
+    still = of(lines, "segment")
+    assert (still["estimate"], still["low"], still["high"]) == (0, 0, 0)
+    assert summary.NOT_MOVED in still["note"]
+
+
+def test_shares_are_refused_where_the_sum_may_be_0_and_for_one_seed():
+    for games, reason in (
+        ([make_game(seed, (0.0,) * 4) for seed in range(5)], summary.NO_SHARE),
+        ([make_game(0)], summary.NO_SHARE_OF_ONE),
+    ):
+        for line in summary.shapley_lines(games):
+            if line["value"] == "accuracy" and len(games) > 1:
+                continue  # right or wrong by a threshold: noise moves it one way
+            assert np.isnan(line["share"])
+            assert reason in line["note"] or line["component"] == summary.TOTAL
+
+
+def test_noise_alone_is_told_apart_from_0_no_more_often_than_its_level_says():
+    misses = 0
+    for world in range(60):
+        games = [make_game(100 * world + seed, (0.0,) * 4) for seed in range(4)]
+        line = of(summary.shapley_lines(games), "position")
+        misses += not line["low"] <= 0 <= line["high"]
+    assert misses <= 8  # of 60 at 5 %: a binomial count above 8 has a probability below 0.003
+
+
+def test_singles_are_the_transplant_random_changes_and_their_difference():
+    games = [make_game(seed) for seed in range(4)]
+    lines = summary.single_lines(games)
+    real, random, difference = (of(lines, "position", kind=kind) for kind in summary.KINDS)
+    assert real["estimate"] == pytest.approx(np.mean([g.values["log-likelihood"][2] + 1 for g in games]))
+    assert real["estimate"] - random["estimate"] == pytest.approx(difference["estimate"])
+    assert difference["low"] > 0.2
+    draws = [(g.perturbed["log-likelihood"][POSITION] - g.values["log-likelihood"][0]).mean(axis=1) for g in games]
+    assert (random["least"], random["greatest"]) == pytest.approx((np.min(draws), np.max(draws)))
+    whole = of(lines, summary.TOTAL, kind="transplant")
+    assert whole["estimate"] == pytest.approx(of(summary.shapley_lines(games), summary.TOTAL)["estimate"])
+    assert of(lines, "word", kind="difference")["low"] < 0
+
+
+def test_interactions_of_an_additive_game_are_0_and_a_planted_pair_is_found():
+    games = [make_game(seed) for seed in range(4)]
+    for line in summary.interaction_lines(games):
+        if line["value"] == "log-likelihood":
+            assert line["estimate"] == pytest.approx(0, abs=1e-12)
+    for game in games:
+        for coalition in range(16):
+            game.values["log-likelihood"][coalition] += 0.4 * (coalition & 3 == 3)  # words and positions together
+    found = {
+        (line["first"], line["second"]): line
+        for line in summary.interaction_lines(games)
+        if line["value"] == "log-likelihood"
+    }
+    assert found["word", "position"]["estimate"] == pytest.approx(0.4)
+    assert found["word", "LayerNorm"]["estimate"] == pytest.approx(0, abs=1e-12)
+    assert found["word", "segment"]["note"] == summary.NOT_MOVED
+
+
+def test_coalitions_and_checks_have_a_line_each():
+    games = {3: make_game(3), 5: make_game(5)}
+    lines = summary.coalition_lines(games)
+    assert len(lines) == 2 * 2 * 16
+    assert {line["coalition"] for line in lines} >= {"none", "all", "word + position"}
+    assert [line["seed"] for line in summary.check_lines(games)] == [3, 5]
+    empty = summary.frame([], summary.COLUMNS)
+    assert list(empty.columns) == list(summary.COLUMNS)

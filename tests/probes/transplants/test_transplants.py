@@ -1,0 +1,105 @@
+"""From run directories to tables and the command, on tiny runs."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.probes.transplants.conftest import GetRun
+from toolkit.cli import main
+from toolkit.pipeline import finetune
+from toolkit.probes.transplants import summary
+from toolkit.probes.transplants.game import Settings
+from toolkit.probes.transplants.transplants import measure_transplants
+
+COLUMNS = {
+    "shapley": summary.COLUMNS,
+    "interactions": summary.INTERACTION_COLUMNS,
+    "singles": summary.SINGLE_COLUMNS,
+    "coalitions": summary.COALITION_COLUMNS,
+    "checks": summary.CHECK_COLUMNS,
+}
+
+
+def test_seeds_are_one_arm_and_other_regimes_another(tuned_run: GetRun) -> None:
+    runs = [tuned_run("pair", seed=seed) for seed in (0, 1)] + [tuned_run("pair", freeze="position_embeddings")]
+    heard: list[tuple[str, int, int]] = []
+    found = measure_transplants(
+        runs, Settings(num_draws=1, max_examples=12), on_progress=lambda *event: heard.append(event)
+    )
+    for name, table in found.tables.items():
+        assert tuple(table.columns) == COLUMNS[name]
+    totals = found.shapley[(found.shapley["component"] == "all") & (found.shapley["value"] == "log-likelihood")]
+    assert totals["num_seeds"].tolist() == [2, 1]
+    assert (found.shapley["num_items"] == 12).all()
+    frozen = found.shapley[(found.shapley["component"] == "position") & (found.shapley["num_seeds"] == 1)]
+    assert (frozen["estimate"] == 0).all()
+    coalitions = found.coalitions[found.coalitions["value"] == "log-likelihood"]
+    ends = coalitions[coalitions["coalition"].isin(["all", "none"])].pivot_table(
+        index=["arm", "seed"], columns="coalition", values="mean", sort=False
+    )
+    gains = (ends["all"] - ends["none"]).groupby("arm", sort=False).mean()
+    np.testing.assert_allclose(totals["estimate"], gains, atol=1e-12)
+    assert (found.checks["gauge_difference"] <= 1e-5).all()
+    names = list(dict.fromkeys(name for name, _, _ in heard))
+    assert len(names) == 3
+    for name in names:
+        done = [(d, t) for n, d, t in heard if n == name]
+        assert done[-1][0] == done[-1][1] == max(d for d, _ in done)
+        assert len({t for _, t in done}) == 1
+
+
+def test_reverse_is_measured_beside_forward(tuned_run: GetRun) -> None:
+    run = tuned_run("single", freeze="position_embeddings,token_type_embeddings")
+    found = measure_transplants([run], Settings(coordinates="raw", num_draws=1), reverse=True)
+    assert found.shapley["direction"].unique().tolist() == ["forward", "reverse"]
+    assert found.singles["direction"].unique().tolist() == ["forward"]
+
+
+def test_a_run_without_its_model_is_refused_before_anything_is_scored(
+    tuned_run: GetRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = tuned_run("single")
+    bare = finetune(replace(good.config, save_model=False, seed=5, output_dir=str(tmp_path)))
+    monkeypatch.setattr("toolkit.probes.transplants.transplants.play_run", lambda *_: pytest.fail("scored"))
+    with pytest.raises(ValueError, match="--save-model"):
+        measure_transplants([good, bare])
+
+
+def test_the_command_prints_its_tables_and_writes_a_report(
+    tuned_run: GetRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, out = tuned_run("pair"), tmp_path / "report"
+    with pytest.raises(SystemExit) as stop:
+        main(["transplant", str(run.path), "--max-examples", "10", "--num-draws", "1", "--out", str(out)])
+    assert stop.value.code == 0
+    shown = capsys.readouterr().out
+    assert "inseparable rows" in shown
+    assert f"Report: {out / 'report.md'}" in " ".join(shown.split())
+    text = (out / "report.md").read_text()
+    assert "python -m toolkit transplant" in text
+    assert "--max-examples 10 --num-draws 1" in text
+    assert str(tmp_path) not in text
+    for link in re.findall(r"\]\((figures/[^)]+)\)", text):
+        assert (out / link).is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--split", "tset"], "test|validation"),
+        (["--max-examples", "0"], "--max-examples"),
+        (["--coordinates", "round"], "coordinates"),
+    ],
+)
+def test_mistakes_on_the_command_line_are_one_line(
+    tuned_run: GetRun, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["transplant", str(tuned_run("single").path), *words])
+    assert stop.value.code == 2
+    error = capsys.readouterr().err.strip()
+    assert "\n" not in error
+    assert re.search(message, error)

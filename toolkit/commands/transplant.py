@@ -1,0 +1,97 @@
+"""``transplant RUNS``: runs that kept their models in, what the drift of each embedding component is worth out."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from toolkit.naming import shown_command
+
+
+@dataclass(frozen=True, slots=True)
+class Transplant:
+    """Put back the embeddings from before training, component by component, and see what each was worth (Shapley)."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Run directories made with --save-model; runs that differ in their seed only are taken together."""
+    split: str | None = None
+    """Split to score on; default: the one that the task reports."""
+    max_examples: int | None = None
+    """Score this many items of it only, the same ones for every run."""
+    reverse: bool = False
+    """Also the tuned embeddings in the body from before training, with a logistic regression re-fitted on train."""
+    coordinates: Literal["fixed", "raw"] = "fixed"
+    """fixed: without what no output shows, the offsets between the tables; raw: the tables as they are."""
+    num_draws: int = 5
+    """Random changes of the same size beside each transplant; each is one more pass."""
+    dtype: Literal["float32", "float64"] = "float32"
+    """Of weights and activations."""
+    out: Path | None = None
+    """Folder for the report with its figures; default: print the tables only."""
+    title: str | None = None
+    """Title of the report."""
+
+    def run(self) -> int:
+        from toolkit.probes.transplants.game import Settings
+        from toolkit.probes.transplants.transplants import measure_transplants
+        from toolkit.reporting.probes.transplant_report import print_transplants, write_transplant_report
+
+        if self.out is not None and self.out.exists() and not self.out.is_dir():
+            raise ValueError(f"{self.out.name} is a file where the report's folder should go: pass another --out")
+        settings = Settings(
+            split=self.split,
+            max_examples=self.max_examples,
+            coordinates=self.coordinates,
+            num_draws=self.num_draws,
+            dtype=self.dtype,
+        )
+        with _passes() as hear:
+            found = measure_transplants(self.runs, settings, reverse=self.reverse, on_progress=hear)
+        print_transplants(found.tables)
+        if self.out is not None:
+            path = write_transplant_report(found.tables, self.out, title=self.title, command=self._command())
+            print(f"Report: {path}")
+        return 0
+
+    def _command(self) -> str:
+        """What makes the report again."""
+        assert self.out is not None
+        words = shown_command("transplant", self.runs, self.out, self.title)
+        for flag, value in (("--split", self.split), ("--max-examples", self.max_examples)):
+            words += f" {flag} {value}" if value is not None else ""
+        words += " --reverse" if self.reverse else ""
+        words += f" --coordinates {self.coordinates}" if self.coordinates != "fixed" else ""
+        words += f" --num-draws {self.num_draws}" if self.num_draws != 5 else ""
+        return words + (f" --dtype {self.dtype}" if self.dtype != "float32" else "")
+
+
+@contextmanager
+def _passes() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar of evaluation passes on stderr, one run after the other; nothing where there is no terminal."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda name, done, total: None
+        return
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("passes"), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(TextColumn("{task.description}", markup=False), *columns, console=console) as progress:
+        tasks = {}
+
+        def hear(name: str, done: int, total: int) -> None:
+            if name not in tasks:
+                tasks[name] = progress.add_task(name, total=total)
+            progress.update(tasks[name], completed=done, total=total)
+
+        yield hear

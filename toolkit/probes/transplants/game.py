@@ -1,0 +1,80 @@
+"""What is transplanted where, and what came of it: the settings of a game and its values, coalition by coalition."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolkit.analysis.rows.measures import Array
+from toolkit.lookup import lookup
+
+COORDINATES = ("fixed", "raw")
+DTYPES = ("float32", "float64")
+DIRECTIONS = ("forward", "reverse")
+UNITS = {"log-likelihood": "nats", "accuracy": "points"}
+"""Value to its unit; accuracy in points, log-likelihood per item in nats."""
+
+NUM_DRAWS = 5
+MAX_PROBE_EXAMPLES = 1000
+Values = Mapping[str, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What is transplanted and where it is scored."""
+
+    split: str | None = None
+    """None: the reported split of the task."""
+    max_examples: int | None = None
+    """Items scored, drawn with ``seed``, the same for every run; None for all."""
+    coordinates: str = "fixed"
+    direction: str = "forward"
+    num_draws: int = NUM_DRAWS
+    """Random perturbations beside each single transplant, and beside all together."""
+    dtype: str = "float32"
+    max_probe_examples: int = MAX_PROBE_EXAMPLES
+    """Training items that the probe of the reverse is fitted on, drawn with ``seed``."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        lookup(dict.fromkeys(COORDINATES), self.coordinates, "coordinates")
+        lookup(dict.fromkeys(DIRECTIONS), self.direction, "direction")
+        lookup(dict.fromkeys(DTYPES), self.dtype, "dtype")
+        least = {"max_examples": self.max_examples, "max_probe_examples": self.max_probe_examples}
+        for name, value in least.items():
+            if value is not None and value < 1:
+                raise ValueError(f"--{name.replace('_', '-')} must be at least 1; got {value}")
+        if self.num_draws < 0:
+            raise ValueError(f"--num-draws must be at least 0; got {self.num_draws}")
+
+
+@dataclass(frozen=True, slots=True)
+class GaugeCheck:
+    """Largest absolute difference of any logit between the fixed gauge and the raw parameters."""
+
+    difference: float
+    control: float
+    """The same with the words multiplied by 1.1, which no gauge allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Game:
+    """One run's transplants."""
+
+    players: tuple[str, ...]
+    moving: int
+    """The coalition of the players that are not bit for bit what they were."""
+    ids: NDArray[np.int64]
+    """(items,) of the scored items."""
+    split: str
+    values: Values
+    """Name of a value to (2^players, items); see :func:`toolkit.probes.transplants.games.item_shapley`."""
+    perturbed: Values
+    """Name of a value to (players + 1, draws, items): each player alone replaced by a random change of its size, and
+    last all of them together."""
+    rms_changes: tuple[float, ...]
+    gauge: GaugeCheck | None
+    """None in raw coordinates and in reverse."""
+    num_passes: int
+    notes: tuple[str, ...]

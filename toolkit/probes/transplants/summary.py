@@ -1,0 +1,147 @@
+"""The games of one arm's seeds in, what a report prints of them out, each number with its interval."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from toolkit.analysis.comparison.intervals import two_way_interval
+from toolkit.analysis.rows.measures import Array
+from toolkit.probes.transplants.game import UNITS, Game
+from toolkit.probes.transplants.games import item_interactions, item_shapley, name_coalition
+
+TOTAL = "all"
+"""The line of Σφ, which is v(all) - v(none)."""
+
+LEAD = ("model", "task", "arm", "split", "direction", "coordinates")
+"""Leading columns of every table."""
+
+INTERVAL = ("estimate", "low", "high", "unit", "num_seeds", "num_items", "note")
+COLUMNS = (*LEAD, "value", "component", *INTERVAL[:4], "share", *INTERVAL[4:])
+"""Columns of the Shapley values; ``share`` is NaN unless the interval of Σφ, over several seeds, excludes 0."""
+
+INTERACTION_COLUMNS = (*LEAD, "value", "first", "second", *INTERVAL)
+SINGLE_COLUMNS = (*LEAD, "value", "component", "kind", *INTERVAL[:4], "least", "greatest", "rms_change", *INTERVAL[4:])
+"""``kind``: ``transplant``, v(i) - v(none); ``random``, the same of random changes of its size, with the ``least`` and
+the ``greatest`` draw; ``difference`` of the two. ``rms_change``: weight units, mean over seeds; NaN for ``all``."""
+
+COALITION_COLUMNS = (*LEAD, "seed", "value", "coalition", "num_tuned", "mean", "unit")
+CHECK_COLUMNS = (*LEAD, "seed", "gauge_difference", "control_difference", "num_passes", "num_items", "note")
+
+KINDS = ("transplant", "random", "difference")
+NOT_MOVED = "bit for bit what it was: exactly 0"
+NO_SHARE = "no share: the interval of the sum does not exclude 0"
+NO_SHARE_OF_ONE = "no share: one seed"
+
+
+def shapley_lines(games: Sequence[Game]) -> list[dict[str, Any]]:
+    """Per value: Σφ first, then a line per component."""
+    lines = []
+    for value in UNITS:
+        shares = [item_shapley(game.values[value]) for game in games]
+        total = interval_line(np.stack([g.values[value][-1] - g.values[value][0] for g in games]), value)
+        is_clear = len(games) > 1 and (total["low"] > 0 or total["high"] < 0)
+        lines.append({"value": value, "component": TOTAL, **total, "share": 1.0 if is_clear else np.nan})
+        for i, component in enumerate(games[0].players):
+            line = interval_line(np.stack([own[i] for own in shares]), value, _is_moving(games, i))
+            refusal = "" if is_clear else NO_SHARE if len(games) > 1 else NO_SHARE_OF_ONE
+            line["note"] = "; ".join(filter(None, (line["note"], refusal)))
+            share = line["estimate"] / total["estimate"] if is_clear else np.nan
+            lines.append({"value": value, "component": component, **line, "share": share})
+    return lines
+
+
+def interaction_lines(games: Sequence[Game]) -> list[dict[str, Any]]:
+    """Per value and pair of components."""
+    lines = []
+    players = games[0].players
+    for value in UNITS:
+        found = [item_interactions(game.values[value]) for game in games]
+        for row, (first, second) in enumerate(found[0][0]):
+            is_moving = _is_moving(games, first) and _is_moving(games, second)
+            line = interval_line(np.stack([indices[row] for _, indices in found]), value, is_moving)
+            lines.append({"value": value, "first": players[first], "second": players[second], **line})
+    return lines
+
+
+def single_lines(games: Sequence[Game]) -> list[dict[str, Any]]:
+    """Per value and component, and for all together: the transplant, random changes of its size, their difference.
+
+    Draws of one seed are averaged item by item before the interval, which covers seeds and items.
+    """
+    lines = []
+    num_players = len(games[0].players)
+    for value in UNITS if games[0].perturbed[next(iter(UNITS))].shape[1] else ():
+        for i, component in enumerate((*games[0].players, TOTAL)):
+            coalition = 2**num_players - 1 if i == num_players else 1 << i
+            is_moving = i == num_players or _is_moving(games, i)
+            real = np.stack([g.values[value][coalition] - g.values[value][0] for g in games])
+            draws = np.stack([g.perturbed[value][i] - g.values[value][0] for g in games])
+            means = _in_units(draws.mean(axis=2), value)
+            rms = np.nan if i == num_players else float(np.mean([g.rms_changes[i] for g in games]))
+            for kind, table in zip(KINDS, (real, draws.mean(axis=1), real - draws.mean(axis=1)), strict=True):
+                ends = (means.min(), means.max()) if kind == "random" else (np.nan, np.nan)
+                facts = {"kind": kind, "least": ends[0], "greatest": ends[1], "rms_change": rms}
+                line = interval_line(table, value, is_moving)
+                lines.append({"value": value, "component": component, **facts, **line})
+    return lines
+
+
+def coalition_lines(games: Mapping[int, Game]) -> list[dict[str, Any]]:
+    """Seed to game: one line per seed, value and coalition, with the mean over items."""
+    return [
+        {
+            "seed": seed,
+            "value": value,
+            "coalition": name_coalition(coalition, game.players),
+            "num_tuned": coalition.bit_count(),
+            "mean": float(own.mean()) * (100 if unit == "points" else 1),
+            "unit": unit,
+        }
+        for seed, game in games.items()
+        for value, unit in UNITS.items()
+        for coalition, own in enumerate(game.values[value])
+    ]
+
+
+def check_lines(games: Mapping[int, Game]) -> list[dict[str, Any]]:
+    """Seed to game: what the gauge check found, and what had to be assumed."""
+    return [
+        {
+            "seed": seed,
+            "gauge_difference": np.nan if game.gauge is None else game.gauge.difference,
+            "control_difference": np.nan if game.gauge is None else game.gauge.control,
+            "num_passes": game.num_passes,
+            "num_items": len(game.ids),
+            "note": "; ".join(game.notes),
+        }
+        for seed, game in games.items()
+    ]
+
+
+def interval_line(table: Array, value: str, is_moving: bool = True) -> dict[str, Any]:
+    """INTERVAL of (seeds, items) differences, by :func:`toolkit.analysis.comparison.intervals.two_way_interval`.
+
+    What has not moved is known to be 0 and needs no interval: its ends are 0.
+    """
+    num_seeds, num_items = table.shape
+    counts = {"unit": UNITS[value], "num_seeds": num_seeds, "num_items": num_items}
+    if not is_moving:
+        return {"estimate": 0.0, "low": 0.0, "high": 0.0, **counts, "note": NOT_MOVED}
+    found = two_way_interval(table)
+    ends = _in_units(np.array([found.estimate, found.low, found.high]), value).tolist()
+    return {**dict(zip(INTERVAL[:3], ends, strict=True)), **counts, "note": found.note}
+
+
+def frame(lines: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
+    """Lines as a table with all of the columns, also without lines."""
+    return pd.DataFrame(list(lines), columns=list(columns))
+
+
+def _in_units(values: Array, value: str) -> Array:
+    return 100 * values if UNITS[value] == "points" else values
+
+
+def _is_moving(games: Sequence[Game], player: int) -> bool:
+    return any(game.moving >> player & 1 for game in games)

@@ -1,0 +1,97 @@
+"""The tables of transplants in, what they say in sentences out, each with its numbers."""
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from toolkit.reporting.cells import interval
+from toolkit.reporting.markdown import listing
+from toolkit.reporting.probes.transplant_figures import ACCURACY, LIKELIHOOD, PANEL, TOTAL
+
+Tables = Mapping[str, pd.DataFrame]
+
+KEY = [*PANEL, "direction", "coordinates"]
+
+
+def name_of(key: Sequence[object]) -> str:
+    """``minilm on sst2, none (full fine-tuning)``."""
+    return f"{key[0]} on {key[1]}, {key[2]}"
+
+
+def findings(tables: Tables) -> list[str]:
+    """Per arm and direction: what all components are worth, and each of them, and random changes beside it."""
+    lines = []
+    for key, own in tables["shapley"].groupby(KEY, sort=False):
+        lines += _of_arm(key, own, tables)
+    return lines
+
+
+def _of_arm(key: Sequence[object], own: pd.DataFrame, tables: Tables) -> list[str]:
+    values = {value: part.set_index("component") for value, part in own.groupby("value", sort=False)}
+    likelihood, accuracy = values[LIKELIHOOD], values[ACCURACY]
+    total, right = likelihood.loc[TOTAL], accuracy.loc[TOTAL]
+    lead = name_of(key) + (", reverse" if key[3] == "reverse" else "")
+    seeds = f"{total['num_seeds']} seed{'s' if total['num_seeds'] > 1 else ''} x {total['num_items']:,} items"
+    ends = _levels(tables["coalitions"], key)
+    lines = [
+        f"{lead} ({seeds}): {_what(key)} {total['estimate']:+.4f} nats per item "
+        f"({interval(total['low'], total['high'], 4)}) and {right['estimate']:+.2f} points of accuracy "
+        f"({interval(right['low'], right['high'])}){ends}."
+    ]
+    parts = likelihood.drop(index=TOTAL)
+    clear = parts[(parts["low"] > 0) | (parts["high"] < 0)].sort_values("estimate", key=abs, ascending=False)
+    if clear.empty:
+        lines.append(f"{lead}: no component's own value is told apart from 0.")
+    else:
+        shown = [_component(str(name), line) for name, line in clear.iterrows()]
+        lines.append(f"{lead}: told apart from 0 {'is' if len(shown) == 1 else 'are'} {listing(shown)}.")
+    still = [str(name) for name, line in parts.iterrows() if line["estimate"] == line["low"] == line["high"] == 0]
+    if still:
+        lines.append(f"{lead}: exactly 0, because bit for bit what it was: {listing(still)}.")
+    return lines + _random(lead, key, tables["singles"])
+
+
+def _what(key: Sequence[object]) -> str:
+    if key[3] == "reverse":
+        return "in the body from before, under a re-fitted probe, the tuned embeddings are worth"
+    return "to the tuned body and head, the drift of the embeddings is worth"
+
+
+def _component(name: str, line: "pd.Series") -> str:
+    share = "" if pd.isna(line["share"]) else f", {line['share']:.0%} of the sum"
+    return f"{name} {line['estimate']:+.4f} nats ({interval(line['low'], line['high'], 4)}{share})"
+
+
+def _levels(coalitions: pd.DataFrame, key: Sequence[object]) -> str:
+    """v(none) and v(all) as accuracies, means over seeds."""
+    own = coalitions[(coalitions[KEY] == list(key)).all(axis=1) & (coalitions["value"] == ACCURACY)]
+    means = own[own["coalition"].isin(["none", "all"])].groupby("coalition")["mean"].mean()
+    return f", from {means['none']:.1f} to {means['all']:.1f}" if len(means) == 2 else ""
+
+
+def _random(lead: str, key: Sequence[object], singles: pd.DataFrame) -> list[str]:
+    """Components whose drift does something else than random changes of its size."""
+    own = singles[(singles[KEY] == list(key)).all(axis=1) & (singles["value"] == LIKELIHOOD)]
+    if own.empty:
+        return []
+    differences = own[own["kind"] == "difference"].set_index("component")
+    clear = differences[(differences["low"] > 0) | (differences["high"] < 0)]
+    if clear.empty:
+        return [f"{lead}: no component alone does anything that random changes of its size do not do as well."]
+    shown = [f"{name} ({line['estimate']:+.4f} nats)" for name, line in clear.iterrows()]
+    return [f"{lead}: alone, beyond random changes of the same size: {listing(shown)}."]
+
+
+def caveats(tables: Tables) -> list[str]:
+    """What the numbers do not say."""
+    lines = [
+        "The body and the head were tuned together with these embeddings: v(S) asks what they are worth to this body, "
+        "not what training without that drift would have reached. That is a run with the component frozen.",
+        "Log-likelihood is the first value because accuracy moves in whole items; both are on the scored items.",
+    ]
+    if (tables["shapley"]["num_seeds"] == 1).any():
+        lines.append("Of one seed an interval covers new items only, not new seeds: no share is given.")
+    if tables["shapley"]["coordinates"].eq("raw").any():
+        lines.append("In raw coordinates the split among the tables depends on offsets that no output shows.")
+    notes = dict.fromkeys(note for note in tables["checks"]["note"] if note)
+    return [*lines, *(f"Of some runs: {note}." for note in notes)]
