@@ -230,6 +230,15 @@ def test_where_a_projection_stands_before_layer_norm_only_raw_coordinates_work(t
     assert "not applicable" in game.notes[0]
 
 
+def test_where_positions_enter_again_only_raw_coordinates_work(tuned_run: GetRun) -> None:
+    run = tuned_run("single", reinject_positions=True)
+    with pytest.raises(ValueError, match="raw coordinates"):
+        play_run(run, Settings())
+    game = play_run(run, Settings(coordinates="raw", num_draws=0))
+    logits, split = reference_logits(run)
+    np.testing.assert_array_equal(game.values[LIKELIHOOD][-1], score_items(logits, split.labels)[LIKELIHOOD])
+
+
 def test_items_are_drawn_alike_and_scored_as_among_all(tuned_run: GetRun) -> None:
     run = tuned_run("single")
     few, every = (play_run(run, Settings(num_draws=0, coordinates="raw", max_examples=n)) for n in (10, None))

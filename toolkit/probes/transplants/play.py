@@ -62,7 +62,7 @@ def build_components(
     design = design_of(splits, data, tuple(name for name in trajectory.parameters if name in TABLES))
     if coordinates == "raw":
         return raw_components(before, after, used_rows(design))
-    if getattr(run.config, "reinject_positions", False):
+    if run.config.reinject_positions:
         raise ValueError(
             f"{run.path}: positions enter again before each layer, and offsets between the tables are no gauge there: "
             "transplant in raw coordinates (--coordinates raw)"
