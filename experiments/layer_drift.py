@@ -1,0 +1,60 @@
+"""Question: which layers move in fine-tuning, and is that more than two seeds or shuffled labels make of them?
+
+Full fine-tuning, embeddings frozen and full fine-tuning on shuffled labels, on 2,000 examples of SST-2; layers are
+compared on SST-2's dev texts, on product reviews (cr) and on questions (trec). Hypothesis, the published expectation
+(Merchant et al. 2020, arXiv 2004.14448): the top layers change most.
+
+    python experiments/layer_drift.py --out reports/layer_drift
+
+The data are not part of this repository: ../shared/data, or the folder that EMBEDDING_DRIFT_DATA names, holds sst2/,
+cr/ and trec/ as .tsv files. Runs keep their model, about 90 MB each; finished ones are used again.
+"""
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from toolkit.config import RunConfig
+
+DATA = os.environ.get("EMBEDDING_DRIFT_DATA", "../shared/data")
+SST2: dict[str, Any] = {
+    "train_file": f"{DATA}/sst2/train.tsv",
+    "validation_file": f"{DATA}/sst2/dev.tsv",
+    "max_train_examples": 2000,
+    "remove_near_duplicates": True,
+}
+ARMS: dict[str, dict[str, Any]] = {
+    "full fine-tuning": {"freeze": "none"},
+    "embeddings frozen": {"freeze": "embeddings"},
+    "shuffled labels": {"freeze": "none", "shuffle_labels": True},
+}
+TEXTS = (f"sst2={DATA}/sst2/dev.tsv", f"product reviews={DATA}/cr/all.tsv", f"questions={DATA}/trec/test.tsv")
+
+
+def list_configs(seeds: int, output_dir: str) -> list[RunConfig]:
+    """Every run: all arms of one seed after the other."""
+    common: dict[str, Any] = {**SST2, "save_model": True, "output_dir": output_dir}
+    return [RunConfig(seed=seed, **common, **fields) for seed in range(seeds) for fields in ARMS.values()]
+
+
+def main() -> None:
+    """Train what is missing and write the report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the report")
+    parser.add_argument("--seeds", type=int, default=2, help="seeds per arm (default: 2)")
+    parser.add_argument("--runs", default="runs/layer_drift", help="parent of the run directories")
+    arguments = parser.parse_args()
+    from toolkit.pipeline import finetune
+    from toolkit.probes.layers.layer_drift import measure_layer_drift
+    from toolkit.probes.texts import read_texts
+    from toolkit.reporting.probes.layer_report import write_layer_report
+
+    runs = [finetune(config, reuse_finished=True) for config in list_configs(arguments.seeds, arguments.runs)]
+    table = measure_layer_drift(runs, read_texts(TEXTS, ("text",)))
+    command = f"python experiments/layer_drift.py --out {arguments.out}"
+    print(f"Report: {write_layer_report(table, arguments.out, title='How far each layer moved', command=command)}")
+
+
+if __name__ == "__main__":
+    main()
