@@ -32,10 +32,10 @@ ARMS: dict[str, dict[str, Any]] = {
 TEXTS = (f"sst2={DATA}/sst2/dev.tsv", f"product reviews={DATA}/cr/all.tsv", f"questions={DATA}/trec/test.tsv")
 
 
-def list_configs(seeds: int, output_dir: str) -> list[RunConfig]:
-    """Every run: all arms of one seed after the other."""
+def list_configs(seeds: int, output_dir: str) -> list[tuple[str, RunConfig]]:
+    """Arm and config of every run: all arms of one seed after the other."""
     common: dict[str, Any] = {**SST2, "save_model": True, "output_dir": output_dir}
-    return [RunConfig(seed=seed, **common, **fields) for seed in range(seeds) for fields in ARMS.values()]
+    return [(arm, RunConfig(seed=seed, **common, **fields)) for seed in range(seeds) for arm, fields in ARMS.items()]
 
 
 def main() -> None:
@@ -50,8 +50,10 @@ def main() -> None:
     from toolkit.probes.texts import read_texts
     from toolkit.reporting.probes.layer_report import write_layer_report
 
-    runs = [finetune(config, reuse_finished=True) for config in list_configs(arguments.seeds, arguments.runs)]
-    table = measure_layer_drift(runs, read_texts(TEXTS, ("text",)))
+    configs = list_configs(arguments.seeds, arguments.runs)
+    runs = [finetune(config, reuse_finished=True) for _, config in configs]
+    labels = {run.path.resolve().name: arm for run, (arm, _) in zip(runs, configs, strict=True)}
+    table = measure_layer_drift(runs, read_texts(TEXTS, ("text",)), labels=labels)
     command = f"python experiments/layer_drift.py --out {arguments.out}"
     print(f"Report: {write_layer_report(table, arguments.out, title='How far each layer moved', command=command)}")
 

@@ -140,11 +140,15 @@ def _arms(members: list[ReportedRun]) -> tuple[Arm, ...]:
     for key in keys:
         _, spoken, own_settings = key
         others = [dict(values) for _, words, values in keys if words == spoken]
-        varied = [
-            f"{k.replace('_', ' ')} {v}" for k, v in own_settings if k != _SIZE and any(o[k] != v for o in others)
-        ]
-        result.append(_arm(", ".join([spoken, *varied]), arms[key], has_size=len(sizes) > 1))
+        varied = [_shown(k, v) for k, v in own_settings if k != _SIZE and any(o[k] != v for o in others)]
+        result.append(_arm(", ".join(filter(None, [spoken, *varied])), arms[key], has_size=len(sizes) > 1))
     return tuple(result)
+
+
+def _shown(name: str, value: object) -> str:
+    """A setting in words; a flag that is off has none."""
+    words = name.replace("_", " ")
+    return {True: words, False: ""}[value] if isinstance(value, bool) else f"{words} {value}"
 
 
 def _labelled_arms(members: list[ReportedRun], labels: Labels) -> tuple[Arm, ...]:

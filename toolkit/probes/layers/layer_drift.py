@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
-from toolkit.analysis.comparison.arms import Group, ReportedRun, arrange
+from toolkit.analysis.comparison.arms import Group, Labels, ReportedRun, arrange
 from toolkit.analysis.similarity.refusal import Refused
 from toolkit.analysis.similarity.resampled import resampled_cka
 from toolkit.analysis.similarity.rsa import item_distances, rsa_interval, rsa_of_distances
@@ -50,6 +50,7 @@ def measure_layer_drift(
     *,
     max_texts: int = 300,
     seed: int = 0,
+    labels: Labels | None = None,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> "pd.DataFrame":
     """Similarity of every layer's sentence vectors, one value per line, columns COLUMNS.
@@ -64,11 +65,11 @@ def measure_layer_drift(
     distances). ``low`` and ``high``: 95 % over resampled texts. ``refusal``: why a value is NaN.
 
     ``texts``: None takes every scored split of the task, so that a task with out-of-distribution splits is compared on
-    them too. At most ``max_texts`` of each, drawn with ``seed``, the same for all models. ValueError for no runs, or
-    one that was made without ``--save-model``.
+    them too. At most ``max_texts`` of each, drawn with ``seed``, the same for all models. ``labels``: name of a run's
+    directory to the name of its arm. ValueError for no runs, or one that was made without ``--save-model``.
     """
     lines: list[tuple[object, ...]] = []
-    for group in arrange(runs):
+    for group in arrange(runs, labels):
         lines += _lines_of(group, texts, max_texts, seed, on_progress)
     return pd.DataFrame(lines, columns=list(COLUMNS))
 

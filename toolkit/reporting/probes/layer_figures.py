@@ -11,6 +11,9 @@ from toolkit.reporting.panels import line_style, plain, wrap
 SEED_AND_SEED = "seed and seed"
 """What the probe calls a comparison of two tuned models of one arm; a test holds the two words together."""
 
+TWO_COLUMNS = 48
+"""Letters of the longest label with which the legend has two columns."""
+
 SHOWN = ("debiased CKA", "RSA")
 """The measures that are drawn; the table has all."""
 
@@ -28,7 +31,7 @@ def similarity_by_layer(table: pd.DataFrame) -> Any:
     from matplotlib.figure import Figure
 
     domains, arms = list(dict.fromkeys(table["texts"])), list(dict.fromkeys(table["arm"]))
-    figure = Figure(figsize=(WIDTH, 2.1 * len(SHOWN) + 0.35 * len(arms) + 0.4), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 2.1 * len(SHOWN) + 0.3 * len(arms) + 0.4), layout="constrained")
     grid = figure.subplots(len(SHOWN), len(domains), sharex=True, sharey="row", squeeze=False)
     handles: dict[str, Any] = {}
     for row, measure in enumerate(SHOWN):
@@ -54,7 +57,7 @@ def similarity_by_layer(table: pd.DataFrame) -> Any:
         [handles[label] for label in order],
         [plain(label) for label in order],
         loc="outside lower center",
-        ncols=2,
+        ncols=2 if max(map(len, order)) <= TWO_COLUMNS else 1,
         frameon=False,
         handlelength=3.5,
     )
