@@ -19,10 +19,14 @@ STUDY = Study(
     arms={
         "full fine-tuning": {"freeze": "none"},
         "embeddings frozen": {"freeze": "embeddings"},
-        "feature extraction": {"freeze": "backbone"},
+        "feature extraction": {
+            "freeze": "backbone",
+            "epochs": 30,
+            "head_learning_rate": 5e-3,
+        },  # cheap, and it needs them
     },
     tasks={"polarity": {"task": "polarity"}, "order": {"task": "order"}},
-    common={"max_train_examples": 400, "epochs": 2},
+    common={"max_train_examples": 1000, "epochs": 3},
     seeds=range(3),
     margin_points=2.0,
     comparisons=[

@@ -18,9 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from toolkit.config import RunConfig
+from toolkit.naming import shown_path
+from toolkit.probes.transplants.transplants import Transplants
 
 LEARNING_RATE = 2e-3
 """Of the planted runs: with a frozen encoder the embeddings must move far to teach it anything."""
@@ -85,19 +89,37 @@ def real_configs(data: Path, seed: int, runs: str) -> list[RunConfig]:
     ]
 
 
-def recovered(case: Case, shapley: pd.DataFrame) -> pd.DataFrame:
-    """One line per component of a case: its Shapley value, what was expected of it, and whether that came out."""
-    lines = shapley[shapley["value"] == "log-likelihood"].set_index("component")
+def recovered(case: Case, found: Transplants) -> pd.DataFrame:
+    """One line per component of a case: its Shapley value, what was expected of it, and whether that came out.
+
+    ``num_seeds_so``: the seeds in each of which it came out.
+    """
+    lines = found.shapley[found.shapley["value"] == "log-likelihood"].set_index("component")
     total = float(lines.loc["all", "estimate"])
+    by_seed = shapley_by_seed(found.coalitions)
     table = lines[["estimate", "low", "high", "share", "num_seeds"]].drop(index="all").reset_index()
     table.insert(0, "task", case.task)
     table.insert(1, "frozen", case.freeze)
-    expected, came_out = [], []
-    for name, estimate in zip(table["component"], table["estimate"], strict=True):
-        is_largest, is_still = name == case.largest, name in case.still
-        expected.append("more than half of the sum" if is_largest else "exactly 0" if is_still else "")
-        came_out.append(estimate > total / 2 > 0 if is_largest else estimate == 0 if is_still else None)
-    return table.assign(expected=expected, came_out=came_out)
+    outcomes: list[tuple[str, bool | None, int | None]] = []
+    for name, estimate, own in zip(table["component"], table["estimate"], by_seed.T, strict=True):
+        if name == case.largest:
+            is_so = own > by_seed.sum(axis=1) / 2
+            outcomes.append(("more than half of the sum", bool(estimate > total / 2 > 0), int(is_so.sum())))
+        elif name in case.still:
+            outcomes.append(("exactly 0", bool(estimate == 0), int((own == 0).sum())))
+        else:
+            outcomes.append(("", None, None))
+    names = ["expected", "came_out", "num_seeds_so"]
+    return pd.concat([table, pd.DataFrame(outcomes, columns=names)], axis=1)
+
+
+def shapley_by_seed(coalitions: pd.DataFrame) -> NDArray[np.float64]:
+    """(seeds, components) Shapley values of each seed's mean log-likelihoods; the table has coalitions in order."""
+    from toolkit.probes.transplants.games import item_shapley
+
+    own = coalitions[coalitions["value"] == "log-likelihood"]
+    values = np.stack([part["mean"].to_numpy() for _, part in own.groupby("seed", sort=False)], axis=1)
+    return item_shapley(values).T
 
 
 def run_planted(seeds: Sequence[int], out: Path, runs: str) -> None:
@@ -111,10 +133,10 @@ def run_planted(seeds: Sequence[int], out: Path, runs: str) -> None:
     for case in CASES:
         own = [finetune(planted_config(case, seed, runs), reuse_finished=True) for seed in seeds]
         found.append(measure_transplants(own, Settings(max_examples=NUM_ITEMS, num_draws=NUM_DRAWS)))
-        tables.append(recovered(case, found[-1].shapley))
+        tables.append(recovered(case, found[-1]))
         print(tables[-1].to_string(index=False), flush=True)
     table = pd.concat(tables, ignore_index=True)
-    command = f"python experiments/transplants.py --planted --seeds {len(seeds)} --out {out.as_posix()}"
+    command = f"python experiments/transplants.py --planted --seeds {len(seeds)} --out {shown_path(out)}"
     title = "Planted causes, and what the transplants make of them"
     path = write_transplant_report(join(found).tables, out, title=title, command=command)
     table.to_csv(out / "tables" / "recovered.csv", index=False, lineterminator="\n")
@@ -130,7 +152,7 @@ def run_real(seeds: Sequence[int], data: Path, out: Path, runs: str, *, reverse:
     configs = [config for seed in seeds for config in real_configs(data, seed, runs)]
     own = [finetune(config, reuse_finished=True) for config in configs]
     found = measure_transplants(own, reverse=reverse)
-    command = f"python experiments/transplants.py --data {data.as_posix()} --seeds {len(seeds)} --out {out.as_posix()}"
+    command = f"python experiments/transplants.py --data {data.as_posix()} --seeds {len(seeds)} --out {shown_path(out)}"
     command += " --reverse" if reverse else ""
     title = "What the drift of the embeddings is worth to the tuned model"
     print(f"Report: {write_transplant_report(found.tables, out, title=title, command=command)}")

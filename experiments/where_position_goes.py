@@ -69,11 +69,12 @@ def main() -> None:
     if set(arguments.arms) != set(ARMS):
         print("Trained; without --arms the same command also writes the report.")
         return
-    from toolkit.probes.flow.flow import measure_flow
+    from toolkit.probes.flow.flow import Settings, measure_flow
     from toolkit.reporting.probes.flow_report import write_flow_report
 
     labels = {run.path.resolve().name: arm for arm, own in runs.items() for run in own}
-    flow = measure_flow([run.path for own in runs.values() for run in own], labels=labels)
+    settings = Settings(num_blocks=8, num_texts=400, num_tokens=2500)  # a minute for each model on one core
+    flow = measure_flow([run.path for own in runs.values() for run in own], labels=labels, settings=settings)
     command = f"python experiments/where_position_goes.py --out {arguments.out}"
     print(f"Report: {write_flow_report(flow, arguments.out, title='Where position goes', command=command)}")
 
