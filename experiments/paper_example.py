@@ -12,13 +12,13 @@ def main(run_dir: str, out: str) -> None:
     last = run.trajectory.snapshots[-1].epoch
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
-
     causes = toolkit.explain(run, "word_embeddings", last)
     (folder / "table.tex").write_text(causes.to_latex(index=False, float_format="%.3g", escape=True), encoding="utf-8")
-
     toolkit.draw("exposure", run, folder / "figure.pdf", with_null=True)
     print(f"{folder / 'table.tex'} and {folder / 'figure.pdf'}")
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("usage: python experiments/paper_example.py RUN OUT")
     main(*sys.argv[1:])

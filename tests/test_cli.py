@@ -6,12 +6,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import make_dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from toolkit.cli import finetune_main, main, parse_config
+from toolkit.cli import finetune_main, main, parse, parse_config
 from toolkit.config import RunConfig
 
 ROOT = Path(__file__).parents[1]
@@ -211,6 +212,29 @@ def test_every_command_names_an_unknown_flag(capsys: pytest.CaptureFixture[str])
     with pytest.raises(SystemExit):
         main(["studdy", "mine.py"])
     assert "unknown command 'studdy' (did you mean 'study'?); choose from: report" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "a command is missing; choose from: report, .*, verify; see [^;]* --help"),
+        (["report", "runs"], "--out is missing; see [^;]* report --help"),
+        (["verify"], r"PATH \(Run directory, or folder of a report\) is missing; see [^;]* verify --help"),
+    ],
+)
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_what_is_missing_is_named_and_help_once(words: list[str], said: str, encoding: str) -> None:
+    command = [sys.executable, "-m", "toolkit", *words]
+    environment = os.environ | {"PYTHONIOENCODING": encoding}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False, env=environment)
+    assert done.returncode == 2
+    assert re.fullmatch(rf"error: {said}\n", done.stderr), done.stderr
+
+
+def test_several_flags_that_are_missing_are_all_named() -> None:
+    needy = make_dataclass("Needy", [("out", Path), ("size", int)])
+    with pytest.raises(ValueError, match=r"^--out and --size are missing; see x --help$"):
+        parse(needy, [], prog="x")
 
 
 def test_a_config_file_gives_defaults_that_flags_change(tmp_path: Path) -> None:

@@ -120,15 +120,18 @@ def parse(kind: type[T], args: list[str], *, prog: str, **options: Any) -> T:
         command = [args[0]] if args and args[0] in _commands_of(kind) else []
         prog = " ".join([prog, *command])
         message = _unknown_word(kind, args, command, options) or _one_line(captured.getvalue())
+        message = message.rstrip(".")
         raise ValueError(f"{message}; see {prog} --help") from None
 
 
 def _unknown_word(kind: Any, args: list[str], command: list[str], options: dict[str, Any]) -> str:
-    """What is said of the first command or flag that there is not; empty if there are all.
+    """What is said of a command that is missing, or the first command or flag that there is not; empty otherwise.
 
     Looked for after the parser has failed: it names what it misses first, and a mistyped flag may hide a value.
     """
-    if (commands := _commands_of(kind)) and not command and args and not args[0].startswith("-"):
+    if (commands := _commands_of(kind)) and not args:
+        return f"a command is missing; choose from: {', '.join(commands)}"
+    if commands and not command and not args[0].startswith("-"):
         return unknown(args[0], "command", commands)
     flags = _flags_of(kind, command, options)
     for word in args[: args.index("--") if "--" in args else None]:
@@ -153,13 +156,37 @@ def _flags_of(kind: Any, command: list[str], options: dict[str, Any]) -> tuple[s
 
 def _one_line(box: str) -> str:
     """The message inside tyro's box, on one line, without its title and the help texts that tyro repeats in it."""
+    box = box.partition("For full helptext")[0]  # what follows is said in the caller's words
+    if missing := _missing(box):
+        return f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
     stripped = [re.sub(r"^[│|]\s?|\s*[│|]$", "", line).strip() for line in box.splitlines()]
-    lines = [line for line in stripped if line and line[0] not in "╭╰" and "full helptext" not in line]
+    lines = [line for line in stripped if line and line[0] not in "╭╰│|"]
     if "╭" not in box and len(lines) > 1 and _is_rule(lines[1]):
         lines = lines[1:]  # where box characters cannot be printed, the title stands above a rule
     text = " ".join(line for line in lines if not _is_rule(line))
     text = re.sub(r"^Error parsing RunConfig: | Argument helptext: .*$", "", text)
     return re.sub(r" Perhaps you meant: (--[\w-]+).*", r" (perhaps you meant \1)", text)
+
+
+def _missing(box: str) -> list[str]:
+    """The required flags that tyro's box lists, each on a line of its own and its help text indented below it.
+
+    An argument without a flag is shown with its help text, as its name says nothing.
+    """
+    _, title, listed = box.partition("Missing from ")
+    names: list[str] = []
+    for line in listed.splitlines()[1:] if title else []:
+        words = re.sub(r"^[│|]|[│|]\s*$", " ", line)
+        text, depth = words.strip(), len(words) - len(words.lstrip())
+        if not text or _is_rule(text):
+            continue
+        if depth <= 6:
+            flag = re.search(r"--[\w-]+", text)
+            names.append(flag[0] if flag else text)
+        elif names and not names[-1].startswith("--"):
+            names[-1] += f" {text}"
+    described = (name.removesuffix("(required)").strip().rstrip(".") for name in names)
+    return [re.sub(r"^([A-Z]+) (.+)$", r"\1 (\2)", name) for name in described]
 
 
 def _is_rule(line: str) -> bool:

@@ -1,12 +1,13 @@
 """What must be read with a report: an under-trained head, the edge of a grid, failed runs and runs at chance."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from toolkit.reporting.caveats import caveats, edge_warning, failures, verdict_counts
+from toolkit.reporting.caveats import caveats, edge_warning, failures, unstable, verdict_counts
 from toolkit.reporting.ceilings import against_ceiling_block, ceiling_sentence, ceilings
 from toolkit.reporting.page.model import NoteBlock, TableBlock, TextBlock
 from toolkit.reporting.run_sections import data_section, per_run
@@ -35,7 +36,10 @@ def test_a_head_ten_points_below_its_ceiling_is_said_right_after_the_answer(make
     line = ceilings(data.groups).iloc[0]
     assert line["missed_points"] == pytest.approx(10)
     assert line["full_minus_reached_points"] - line["full_minus_ceiling_points"] == pytest.approx(10)
-    assert f"reached {line['reached']:.3f} where the best linear head on the same features reaches " in found[1]
+    assert (
+        f"reached {line['reached']:.3f} where the linear head that cross-validation finds on the same features ("
+        in found[1]
+    )
     shown = re.search(r"minus reached \+([\d.]+) points, minus that head \+([\d.]+)\)", found[1])
     assert float(shown[1]) - float(shown[2]) == pytest.approx(10, abs=0.11)
     expected = data.comparison.query("is_reported_split")["difference_points"].iloc[0]
@@ -51,6 +55,7 @@ def test_a_small_part_is_not_called_as_much(make_run, data_of):
 def test_a_ceiling_below_what_was_reached_is_called_none(make_run, data_of):
     _, note = against_ceiling_block(ceilings(data_of(with_ceiling(make_run, -10.0)).groups))
     assert "On toy the trained head comes out above the recorded ceiling" in note.text
+    assert note.text.endswith("a yardstick, no bound.")
     assert len(against_ceiling_block(ceilings(data_of(with_ceiling(make_run, 3.0)).groups))) == 1
 
 
@@ -77,6 +82,55 @@ def test_the_ceiling_stands_beside_what_was_reached_for_every_task(make_run, dat
     line = ceilings(alone.groups).iloc[0]
     assert np.isnan(line["full_minus_ceiling_points"])
     assert "what it lacks is there optimisation" in ceiling_sentence(ceilings(alone.groups), 1.0)
+
+
+def ceiling_line(task, split, missed, minus_ceiling=5.0):
+    numbers = {"reached": 0.6, "ceiling": 0.6 + missed / 100, "missed_points": missed}
+    numbers |= {"full_minus_reached_points": minus_ceiling + missed, "full_minus_ceiling_points": minus_ceiling}
+    names = {"group": f"m on {task}", "model": "m", "task": task, "arm": FEATURES, "full": "full", "split": split}
+    return names | numbers | {"is_reported_split": split == "validation"}
+
+
+def test_a_ceiling_that_the_trained_head_beats_on_a_test_of_the_same_data_is_not_used():
+    lines = [ceiling_line("nli", "validation", 3.0), ceiling_line("trec", "validation", 3.0)]
+    beaten, elsewhere = ceiling_line("nli", "test", -2.4), ceiling_line("trec", "ood", -2.4)
+    text = ceiling_sentence(pd.DataFrame([*lines, beaten, elsewhere]), 1.0)
+    assert ("trec" in text, "nli" in text) == (True, False)
+    assert "nli" in ceiling_sentence(pd.DataFrame(lines), 1.0)
+    assert ceiling_sentence(pd.DataFrame([lines[0], beaten]), 1.0) == ""
+
+
+def test_where_that_head_does_as_well_as_full_the_difference_is_optimisation():
+    one, two = ceiling_line("a", "validation", 8.0, 0.5), ceiling_line("b", "validation", 8.0, 5.0)
+    text = ceiling_sentence(pd.DataFrame([one, two]), 1.0)
+    first, second = text.split(". On b ")
+    assert first.startswith("On a ")
+    assert first.endswith("the difference to full is the head's optimisation")
+    assert second.endswith("the difference to full is there optimisation as much as features.")
+    assert "optimisation as much" not in ceiling_sentence(pd.DataFrame([one]), 1.0)
+
+
+def tried(score):
+    """What a setting that was chosen scored on ``selection``."""
+    return tuning(("toy", FEATURES, False)).assign(mean_score=score, score="accuracy", num_items=9)
+
+
+def test_a_setting_that_scored_far_more_when_it_was_chosen_is_called_unstable(study, data_of):
+    runs, labels = study(num_seeds=2, right={FEATURES: 0.7})
+    data = data_of(runs, labels)
+    final = data.scores.query("arm == @FEATURES and is_reported_split")["value"].mean()
+    above, below = (replace(data, tuning=tried(final + points / 100)) for points in (20.5, 19.5))
+    text = unstable(above)
+    assert text == (
+        f"The chosen setting is unstable: feature extraction on toy ({final + 0.205:.3f} when it was chosen, "
+        f"{final:.3f} on validation, mean of 2 final runs)."
+    )
+    assert text in caveats(above)
+    (section,) = [each for each in study_sections(above, {}) if each.id == "tuning"]
+    assert text in [block.text for block in section.blocks if isinstance(block, NoteBlock)]
+    assert "No setting was chosen on the reported split." in section.lead
+    assert "`" not in section.lead
+    assert unstable(below) == unstable(data) == ""
 
 
 def tuning(*edges):
@@ -132,9 +186,10 @@ def test_runs_at_chance_are_counted_though_they_did_not_fail(study, data_of):
     at_chance = [run for run in data.runs if run.is_at_chance]
     assert at_chance
     failed = sum(run.is_failed for run in data.runs)
-    among = ", the failed ones among them," if failed else ""
+    among = ", the failed ones included," if failed else ""
     assert failures(data).startswith(f"{failed or 'None'} of 12 runs failed")
-    assert f"; {len(at_chance)}{among} are not above the majority class by more than chance: " in failures(data)
+    text = f". {len(at_chance)} of 12 runs{among} do not beat always giving the most frequent label by more than chance"
+    assert f"{text}: feature extraction {len(at_chance)} (" in failures(data)
 
 
 def test_nothing_is_said_of_chance_where_every_run_is_above_it(study, data_of):

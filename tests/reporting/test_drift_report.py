@@ -130,6 +130,12 @@ def test_the_example_of_a_paper(runs: list[toolkit.Run], tmp_path: Path) -> None
     assert (tmp_path / "paper" / "figure.pdf").read_bytes().startswith(b"%PDF")
 
 
+def test_the_example_of_a_paper_says_how_it_is_called() -> None:
+    command = [sys.executable, str(ROOT / "experiments" / "paper_example.py")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={"PYTHONPATH": str(ROOT)})
+    assert (done.returncode, done.stderr) == (1, "usage: python experiments/paper_example.py RUN OUT\n")
+
+
 def test_drawings(runs: list[toolkit.Run], tmp_path: Path) -> None:
     from PIL import Image
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from toolkit.analysis.comparison.verify import verify_report
 from toolkit.cli import main
 from toolkit.reporting.report import write_report
 
@@ -84,3 +85,21 @@ def test_few_runs_are_listed_and_what_no_flag_says_is_said(runs):
     assert "named in Python" not in text
     labels = {run.path.name: f"arm {i}" for i, run in enumerate(runs[:2])}
     assert "# arms or pairs were named in Python" in write_report(runs[:2], "out", labels=labels).read_text()
+
+
+def test_a_folder_of_runs_is_told_how_to_be_passed(runs, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["report", "runs", "--out", "r"])
+    assert stop.value.code == 2
+    assert "It holds 3 run directories: pass runs/*\n" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="expected a list of run directories; got runs alone"):
+        write_report("runs", "r")
+    assert not Path("r").exists()
+
+
+def test_a_report_as_it_was_written_passes_and_an_edited_page_does_not(runs):
+    write_report(runs, "out")
+    assert verify_report("out") == []
+    with Path("out/index.html").open("a") as file:
+        file.write(" ")
+    assert verify_report("out") == ["changed: index.html"]

@@ -1,6 +1,7 @@
 """Findings say plainly what was found: tasks by name with their numbers, built-in ones and other data apart."""
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -232,7 +233,31 @@ def test_drift_is_said_in_multiples_of_its_noise_and_not_of_the_vocabulary():
     )
 
 
+def drift_card(task, parameter, verdict):
+    return SimpleNamespace(kind="drift", id=f"drift: m on {task} / full / {parameter}", verdict=verdict)
+
+
+def test_on_how_many_tasks_drift_is_told_apart_from_noise_is_what_the_cards_say():
+    words = joined({"m on a": [1.1], "m on b": [1.02], "m on c": [1.3]}).assign(arm="full")
+    table = pd.concat([words, words.assign(parameter="position_embeddings", times_noise=[0.9, 0.98, 1.5])])
+    verdicts = {"word_embeddings": ("supported", "equivalent", "supported")}
+    verdicts["position_embeddings"] = ("under-powered", "equivalent", "supported")
+    cards = [
+        drift_card(task, name, verdict)
+        for name, own in verdicts.items()
+        for task, verdict in zip("abc", own, strict=True)
+    ]
+    assert drift_answer(table, pd.DataFrame(), cards) == (
+        "Under full the word rows that training showed moved 1.02 (b) to 1.30 (c) times as far as random gradient "
+        "signs would move them, told apart from noise on 2 of 3 tasks (equivalent to noise on b). Position rows: 0.90 "
+        "(a) to 1.50 (c) times, told apart from noise on 1 of 3 tasks (under-powered on a; equivalent to noise on b)."
+    )
+
+
 def test_a_refused_association_gives_its_reason():
-    table = pd.DataFrame([{"spearman": np.nan, "note": "refused: every gain is within the margin", "base": "full"}])
+    line = {"spearman": np.nan, "note": "refused: every gain is within the margin", "base": "full"}
+    table = pd.DataFrame([line | {"parameter": name} for name in ("LayerNorm.bias", "word_embeddings")])
     text = drift_answer(joined({"m on a": [1.0]}), table)
-    assert text.endswith("Does drift predict gain across tasks? Refused: every gain is within the margin.")
+    assert text.endswith(
+        "Does drift of word_embeddings predict gain across tasks? Refused: every gain is within the margin."
+    )

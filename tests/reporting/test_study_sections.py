@@ -1,13 +1,16 @@
 """What a report says of a study: the numbers of its tables, each refusal, and the same in Markdown as in HTML."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from toolkit import compare
+from toolkit.analysis.comparison.arms import arrange
 from toolkit.analysis.comparison.cards import make_cards
 from toolkit.analysis.comparison.evidence import write_evidence
 from toolkit.analysis.comparison.verdicts import VERDICTS
@@ -15,11 +18,14 @@ from toolkit.reporting.cells import shown
 from toolkit.reporting.comparison_section import mcnemar_counts, shown_comparison
 from toolkit.reporting.markdown_report import render_markdown
 from toolkit.reporting.page.model import FoldBlock, Page, Section, TableBlock, TextBlock, VerdictLine
+from toolkit.reporting.page.verdict_table import VERDICT_HOW
+from toolkit.reporting.provenance import command_of_run
 from toolkit.reporting.report import make_page, write_report
 from toolkit.reporting.report_data import find_runs
 from toolkit.reporting.study_findings import report_findings
 from toolkit.reporting.study_sections import study_sections
-from toolkit.reporting.verdict_lines import MOST_IN_OVERVIEW, group_of, overview
+from toolkit.reporting.verdict_lines import MOST_IN_OVERVIEW, group_of, not_listed, overview
+from toolkit.reporting.worth_sections import association_block
 
 
 def tables_of(blocks):
@@ -127,6 +133,25 @@ def test_one_line_for_associations_that_one_reason_refuses(study):
     assert len(refused) > 1
     assert sum(line.group == "Across tasks" for line in overview(cards)) == len({card.reason for card in refused})
     assert all(group_of(card) == "" for card in refused)
+    again = [replace(card, id=card.id.replace("full fine-tuning", "LP-FT"), reason="other") for card in refused]
+    claims = [line.claim for line in overview([*refused, *again])]
+    assert len(set(claims)) == len(claims) > 1  # two reasons are two claims, and they read as two
+    assert "word_embeddings" in claims[0]
+    assert claims[0].endswith("under full fine-tuning")
+
+
+def test_the_overview_says_how_many_cards_it_leaves_out(study):
+    cards = cards_of(*study(num_seeds=2))
+    drift = [card for card in cards if card.kind in ("drift", "offset")]
+    others = [card for card in cards if card not in drift]
+    all_lines = overview(cards)
+    more = len(others) - sum(not line.group.startswith("Drift") for line in all_lines)  # one line stands for several
+    assert f"{len(drift)} on drift" not in not_listed(cards, all_lines)
+    kept = [line for line in all_lines if not line.group.startswith("Drift")]
+    text = not_listed(cards, kept)
+    assert text.startswith(f"{len(drift) + more} more cards ({len(drift)} on drift, ")
+    assert text.endswith("in cards.json and tables/verdicts and are not in this count.")
+    assert not_listed(drift, overview(drift)) == ""
 
 
 def test_with_many_cards_the_overview_is_about_scores(study):
@@ -134,6 +159,37 @@ def test_with_many_cards_the_overview_is_about_scores(study):
     many = [*cards, *cards, *cards]
     assert len(many) > MOST_IN_OVERVIEW
     assert not any(line.group.startswith("Drift") for line in overview(many))
+
+
+def test_the_sentence_above_the_verdicts_names_the_exceptions():
+    line = VerdictLine(claim="c", verdict="not identifiable", value="", interval="", detail="", group="")
+    (text,) = [part for part in render_markdown(Page(title="t", verdicts=(line,))).split("\n\n") if "1 claims" in part]
+    for said in (text, VERDICT_HOW):
+        assert "refused or not recorded" in said
+        assert re.search("[Ww]ith one seed a claim is neither equivalent nor supported", said)
+
+
+def test_every_refusal_of_an_association_names_its_parameter():
+    lines = [
+        ("word_embeddings", "refused: noise"),
+        ("position_embeddings", "refused: noise"),
+        ("LayerNorm.bias", "few"),
+    ]
+    table = pd.DataFrame(
+        [{"model": "m", "base": "full", "parameter": p, "note": n, "spearman": np.nan} for p, n in lines]
+    )
+    assert association_block(table).text == (
+        "Does drift predict gain across tasks? Refused: noise (word_embeddings and position_embeddings under full); "
+        "few (LayerNorm.bias under full)."
+    )
+
+
+def test_a_command_names_the_folder_that_is_not_the_usual_one(make_run):
+    (group,) = arrange([make_run()])
+    (run,) = group.runs
+    elsewhere = SimpleNamespace(config=replace(run.config, output_dir=str(Path.cwd() / "my runs")))
+    assert "--output-dir" not in command_of_run(run)
+    assert command_of_run(elsewhere) == f"{command_of_run(run)} --output-dir 'my runs'"
 
 
 def words_of(text):

@@ -85,6 +85,15 @@ def test_finished_runs_cost_nothing_more(tiny_config: RunConfig, tmp_path: Path)
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_a_finished_study_is_said_to_be_so_and_nothing_is_estimated(tiny_config: RunConfig, tmp_path: Path) -> None:
+    study = make_study(tiny_config, seeds=(0,))
+    assert "No run of the study was started, and nothing was written." in shown(study, tmp_path)
+    run_study(study, executor=InProcess(), limit=2, out=tmp_path / "r", output_dir=tmp_path / "runs")
+    text = shown(study, tmp_path)
+    assert "All 2 runs are finished" in text
+    assert "Estimated" not in text
+
+
 def test_a_study_with_a_grid_counts_its_tuning(tiny_config: RunConfig, tmp_path: Path) -> None:
     study = make_study(tiny_config, grid=GRID, seeds=(0,))
     text = shown(study, tmp_path)

@@ -1,4 +1,4 @@
-"""``verify DIRECTORY``: every hash of a run, or every card of a report, computed again."""
+"""``verify DIRECTORY``: every hash of a run, or every hash and card of a report, computed again."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +8,7 @@ import tyro
 
 @dataclass(frozen=True, slots=True)
 class Verify:
-    """Recompute every hash of a run directory, or every card of a report; exit code 1 on any difference."""
+    """Recompute every hash of a run directory, or every hash and card of a report; exit code 1 on any difference."""
 
     directory: tyro.conf.Positional[Path]
     """Run directory, or folder of a report."""
@@ -22,8 +22,16 @@ class Verify:
             lines, has_differences = describe(self.directory, self.runs)
             print("\n".join(lines))
             return 1 if has_differences else 0
-        from toolkit.snapshots.store import verify_run
+        from toolkit.snapshots.store import open_run, verify_run
 
+        if self.directory.is_file():
+            raise ValueError(f"{self.directory} is a file, not a folder: pass a run directory or a report's folder")
+        if not self.directory.exists():
+            raise ValueError(f"no run directory and no report at {self.directory}")
+        try:
+            open_run(self.directory)
+        except ValueError:
+            raise ValueError(f"{self.directory} is neither a run directory nor a report with cards") from None
         differences = verify_run(self.directory)
         print("\n".join(differences) or f"{self.directory}: every file is as the manifest says")
         return 1 if differences else 0

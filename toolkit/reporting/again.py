@@ -7,6 +7,7 @@ from pathlib import Path
 from toolkit.analysis.comparison.arms import Group
 from toolkit.naming import shown_path
 from toolkit.reporting.markdown import shell_words
+from toolkit.reporting.provenance import command_of_run
 from toolkit.reporting.run_sections import MANY_RUNS
 from toolkit.snapshots.store import Run
 
@@ -23,7 +24,7 @@ def commands_of(
 
     ``is_arranged``: arms or pairs were named in Python, for which there is no flag.
     """
-    made = [run.config.to_command() for group in groups for run in group.runs]
+    made = [command_of_run(run) for group in groups for run in group.runs]
     if len(made) > MANY_RUNS:
         made = [f"# the {len(made)} commands of the runs are in tables/runs.csv"]
     if is_arranged:

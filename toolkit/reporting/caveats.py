@@ -1,8 +1,11 @@
 """The numbers of a report in, what has to be read with any of them out: one sentence each."""
 
+import numpy as np
+
 from toolkit.analysis.comparison.arms import differing_settings
 from toolkit.analysis.comparison.pairs import pair_arms
-from toolkit.reporting.markdown import listing
+from toolkit.analysis.comparison.reported import last_score
+from toolkit.reporting.markdown import listing, number
 from toolkit.reporting.pair_sentences import counted
 from toolkit.reporting.report_data import ReportData
 from toolkit.reporting.selections import headline, largest_size
@@ -11,11 +14,13 @@ MINILM = (
     "The embedded model minilm (all-MiniLM-L6-v2) is a BERT that was tuned on sentence pairs. That makes feature "
     "extraction look better than raw BERT would: a claim about BERT needs a second, raw backbone."
 )
+UNSTABLE_POINTS = 20
+"""A chosen setting is called unstable if it scored more than this above the final runs (ours)."""
 
 
 def caveats(data: ReportData) -> list[str]:
     """What has to be read with any number of the report: verdicts counted, failed runs, settings, model, seeds."""
-    sentences = [text for text in (verdict_counts(data), failures(data), edge_warning(data)) if text]
+    sentences = [text for text in (verdict_counts(data), failures(data), unstable(data), edge_warning(data)) if text]
     sentences += data.left_out
     if any(str(run.model) == "minilm" for run in data.runs):
         sentences.append(MINILM)
@@ -50,8 +55,12 @@ def failures(data: ReportData) -> str:
         text = f"None of {count} runs failed"
     if chance:
         total = sum(bool(run.is_at_chance) for run in data.runs)
-        among = ", the failed ones among them," if failed else ""
-        text += f"; {total}{among} are not above the majority class by more than chance: {listing(chance)}"
+        is_all = all(run.is_at_chance for run in data.runs if run.is_failed)
+        among = ", the failed ones included," if failed and is_all else ""
+        text += (
+            f". {total} of {count} runs{among} do not beat always giving the most frequent label by more than chance: "
+        )
+        text += listing(chance)
     return f"{text}."
 
 
@@ -70,6 +79,30 @@ def _by_arm(data: ReportData, quality: str) -> list[str]:
         f"{label} {count}" + (f" ({listing(list(dict.fromkeys(tasks[label])))})" if several else "")
         for label, count in counts.items()
     ]
+
+
+def unstable(data: ReportData) -> str:
+    """Arms whose chosen setting scored far better when it was chosen than in the final runs; '' without any."""
+    table = data.tuning
+    if table is None or "mean_score" not in table:
+        return ""
+    chosen = table[table["is_chosen"].astype(bool)]
+    scores = {(line["task"], line["arm"]): line for line in chosen.to_dict("records")}
+    parts = []
+    for arm in (arm for own in data.details for arm in own.group.arms):  # of the most training examples
+        first, label = arm.runs[0], arm.base or arm.label
+        line = scores.get((first.task, label))
+        if line is None or line.get("score", first.score) != first.score:
+            continue
+        final, count = float(np.mean([last_score(run, run.reported_split) for run in arm.runs])), len(arm.runs)
+        if 100 * (line["mean_score"] - final) > UNSTABLE_POINTS:
+            runs = f"mean of {count} final runs" if count > 1 else "the final run"
+            scored = f"{number(line['mean_score'])} when it was chosen, {number(final)} on {first.reported_split}"
+            parts.append(f"{label} on {first.task} ({scored}, {runs})")
+    if not parts:
+        return ""
+    one = len(parts) == 1
+    return f"The chosen {'setting is' if one else 'settings are'} unstable: {'; '.join(parts)}."
 
 
 def edge_warning(data: ReportData) -> str:

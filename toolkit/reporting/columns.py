@@ -101,8 +101,9 @@ COLUMNS: Mapping[str, Column] = {
     "margin_points": Column(label="margin", unit="points", how="Differences inside ± this are called equivalent."),
     "verdict": Column(
         label="verdict",
-        how="The first that holds of: not identifiable; equivalent (90 % interval inside the margin); supported "
-        "(interval excludes 0); under-powered (smallest detectable gap above the margin); not supported.",
+        how="The first that holds of: not identifiable (nothing could tell, refused, or not recorded); equivalent "
+        "(90 % interval inside the margin); supported (interval excludes 0); under-powered (smallest detectable gap "
+        "above the margin); not supported. One seed: neither equivalent nor supported.",
     ),
     "note": Column(label="note"),
     "num_trainable": Column(label="trainable parameters", how="Parameters that the optimizer may change."),
@@ -110,7 +111,9 @@ COLUMNS: Mapping[str, Column] = {
     "seconds": Column(
         label="seconds", how="Training, making features and the head's stage, mean over seeds; without evaluation."
     ),
-    "seconds_ratio": Column(label="time of full", how="Share of full fine-tuning's seconds.", digits=2),
+    "seconds_ratio": Column(
+        label="time of full", how="Share of full fine-tuning's seconds; shared machines distort it.", digits=2
+    ),
     "peak_memory_mib": Column(label="peak memory", unit="MiB", how="Greatest memory of the process, mean over seeds."),
     "examples_per_second": Column(label="examples per second", how="Training examples per second of training."),
     "score_mean": Column(label="mean score", how="Mean over seeds on the reported split at the last epoch."),
@@ -148,8 +151,8 @@ COLUMNS: Mapping[str, Column] = {
     "reached": Column(label="reached", how="Mean score of the trained head at the last epoch."),
     "ceiling": Column(
         label="convex ceiling",
-        how="Mean score of the best linear head on the same frozen features, fitted to convergence on the training "
-        "split. It bounds the training loss, not a score on other data.",
+        how="Mean score of the linear head that cross-validation finds on the same frozen features (strength chosen by "
+        "log loss): a yardstick, no strict bound; a trained head may beat it.",
     ),
     "full_minus_reached": Column(
         label="full minus reached", unit="points", how="Full fine-tuning minus the trained head, over seeds of both."
@@ -157,7 +160,7 @@ COLUMNS: Mapping[str, Column] = {
     "full_minus_ceiling": Column(
         label="full minus ceiling",
         unit="points",
-        how="Full fine-tuning minus the best linear head on the same features: what is left to the features.",
+        how="Full fine-tuning minus the linear head that cross-validation finds on the same features.",
     ),
     "spearman": Column(label="Spearman correlation", how="Over tasks, one point each: the mean over seeds."),
     "num_tasks": Column(label="tasks"),

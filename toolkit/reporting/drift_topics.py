@@ -53,9 +53,9 @@ def drift_topics(
 
 
 TRAINING = (
-    "Before training (epoch 0) and after every epoch. The convex ceiling is the score of the best linear head on the "
-    "same frozen features (logistic regression, or ridge regression, its strength chosen by cross-validation within "
-    "the training split). It bounds nothing on data from elsewhere."
+    "Before training (epoch 0) and after every epoch. The convex ceiling is the score of the linear head that "
+    "cross-validation finds within the training split on the same frozen features (logistic regression, strength "
+    "chosen by log loss, or ridge regression, by squared error): a yardstick, no strict bound."
 )
 DRIFT = (
     "Drift is how far a parameter is from epoch 0. The yardstick is the same number for a re-initialisation of the "

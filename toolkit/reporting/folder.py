@@ -1,7 +1,4 @@
-"""A report's files in, its folder out: what an earlier report wrote there is replaced, and nothing else is touched.
-
-files.json   name and sha256 of each file that the report wrote
-"""
+"""A report's files in, its folder out: what an earlier report wrote there is replaced, and nothing else is touched."""
 
 import json
 import shutil
@@ -10,11 +7,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
+from toolkit.analysis.comparison.written import FORMAT
+from toolkit.analysis.comparison.written import WRITTEN as WRITTEN
+from toolkit.analysis.comparison.written import written_files as written_files
 from toolkit.snapshots import files
-
-WRITTEN = "files.json"
-FORMAT = 1
-"""Version of files.json; a reader removes nothing that a newer one names."""
 
 _UNFINISHED = ".unfinished-"
 
@@ -51,15 +47,6 @@ def _publish(folder: Path, out: Path) -> None:
     for name in earlier.keys() - hashes.keys():
         _remove(out, name, earlier[name])
     _save(out, hashes)
-
-
-def written_files(out: Path) -> dict[str, str]:
-    """Name to sha256 of what a report wrote into a folder; empty where that is not known."""
-    try:
-        values = json.loads((out / WRITTEN).read_text(encoding="utf-8"))
-        return dict(values["files"]) if values["format"] <= FORMAT else {}
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
 
 
 def _save(out: Path, hashes: Mapping[str, str]) -> None:

@@ -35,7 +35,7 @@ def render_markdown(page: Page, tasks: Collection[str] = ()) -> str:
     findings = [f"{i}. {markdown.escape(text)}" for i, text in enumerate(page.findings, start=1)]
     parts += ["## Main findings", "\n".join(findings)] if findings else []
     if page.verdicts:
-        parts += ["## Verdicts", _verdicts(page.verdicts)]
+        parts += ["## Verdicts", _verdicts(page.verdicts, page.verdicts_note)]
     parts += ["## How to make this again", page.commands and _code(page.commands)]
     parts += [
         "Paths are relative to the directory in which the report was made; files from elsewhere are given by name only."
@@ -105,7 +105,7 @@ def _table(block: TableBlock) -> list[str]:
     return text
 
 
-def _verdicts(lines: Sequence[VerdictLine]) -> str:
+def _verdicts(lines: Sequence[VerdictLine], note: str) -> str:
     counts = [f"{count} {name}" for name in VERDICTS if (count := sum(line.verdict == name for line in lines))]
     rows = [[line.claim, line.value, line.interval, line.verdict] for line in lines[:MOST_VERDICTS]]
     table = markdown.table(["claim", "value", "interval", "verdict"], rows)
@@ -116,6 +116,8 @@ def _verdicts(lines: Sequence[VerdictLine]) -> str:
     )
     order = " → ".join(VERDICTS)
     return (
-        f"{len(lines)} claims: {', '.join(counts)}. The first rule that holds is the verdict, in this order: "
-        f"{order}.\n\n{table}{rest}"
+        f"{len(lines)} claims: {', '.join(counts)}. {f'{note} ' if note else ''}"
+        "The first rule that holds is the verdict, in this order: "
+        f"{order}. Not identifiable: no data of this kind could tell, or the quantity was refused or not recorded. "
+        f"With one seed a claim is neither equivalent nor supported.\n\n{table}{rest}"
     )

@@ -1,6 +1,7 @@
 """Runs in, what was run out: runs and arms, data, definitions of the measures, hashes, versions."""
 
 import re
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,6 +9,8 @@ import pandas as pd
 
 from toolkit.analysis.comparison.arms import Arm, Group, ReportedRun
 from toolkit.analysis.rows.measures import MEASURES
+from toolkit.config import RunConfig
+from toolkit.naming import shown_path
 from toolkit.reporting.blocks import rows_block
 from toolkit.reporting.markdown import NOT_APPLICABLE, listing, number
 from toolkit.reporting.page.model import Block, TextBlock
@@ -33,12 +36,20 @@ def runs_frame(groups: Sequence[Group]) -> pd.DataFrame:
     lines = [
         dict(zip(RUN_COLUMNS, [*_run_cells(run, arm), "failed" if run.is_failed else "finished"], strict=True))
         | _hash_cells(run)
-        | {"command": run.config.to_command()}
+        | {"command": command_of_run(run)}
         for group in groups
         for arm in group.arms
         for run in arm.runs
     ]
     return pd.DataFrame(lines)
+
+
+def command_of_run(run: ReportedRun) -> str:
+    """The command that repeats a run into the folder it was made in, with no absolute path in it."""
+    command, folder = run.config.to_command(), run.config.output_dir
+    if folder == RunConfig().output_dir:
+        return command
+    return f"{command} --output-dir {shlex.quote(shown_path(folder))}"
 
 
 def runs_block(groups: Sequence[Group]) -> Block:

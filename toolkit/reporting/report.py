@@ -32,7 +32,7 @@ from toolkit.reporting.run_sections import (
 from toolkit.reporting.score_figures import draw_scores
 from toolkit.reporting.study_findings import report_findings
 from toolkit.reporting.study_sections import caveats, study_sections
-from toolkit.reporting.verdict_lines import overview
+from toolkit.reporting.verdict_lines import not_listed, overview
 from toolkit.snapshots import files
 from toolkit.snapshots.store import Run
 
@@ -152,12 +152,14 @@ def make_page(
         f"An arm is all runs that differ in nothing but the seed. {count} here. Everything below is computed from the "
         "run directories alone; python -m toolkit verify recomputes every verdict."
     )
+    lines = overview(cards, {arm.label for tables in data.details for arm in tables.group.arms})
     page = Page(
         title=title if title is not None else "Embedding drift: " + ", ".join(group.title for group in data.groups),
         question=question or "",
         lead=lead,
-        findings=(*report_findings(data), *caveats(data)),
-        verdicts=overview(cards, {arm.label for tables in data.details for arm in tables.group.arms}),
+        findings=(*report_findings(data, cards), *caveats(data)),
+        verdicts=lines,
+        verdicts_note=not_listed(cards, lines),
         sections=tuple(_sections(data, cards, drawn)),
         words_after="word-rows",
         commands=commands,

@@ -20,8 +20,13 @@ class Sources:
 def find_runs(places: Sequence[Run | str | Path]) -> Sources:
     """Open what can be reported on; an unfinished run, a recorded one and a folder that is no run are left out.
 
-    They are what a glob brings along. ValueError for a place that does not exist, and when nothing is left.
+    They are what a glob brings along. ValueError for a place that does not exist, for one that is not in a list, and
+    when nothing is left.
     """
+    if isinstance(places, str | Path | Run):  # a str would be taken letter by letter
+        raise ValueError(
+            f"expected a list of run directories; got {getattr(places, 'path', places)} alone: put it in a list"
+        )
     runs, left_out = [], []
     for place in places:
         path = place.path if isinstance(place, Run) else Path(place)
@@ -34,8 +39,26 @@ def find_runs(places: Sequence[Run | str | Path]) -> Sources:
             runs.append(place if isinstance(place, Run) else open_run(path))
     if not runs:
         found = " ".join(left_out) or "none was given."
-        raise ValueError(f"no runs to report on: pass at least one finished run directory. {found}")
+        hints = "".join(f" {hint}" for place in places if (hint := _runs_within(place)))
+        raise ValueError(f"no runs to report on: pass at least one finished run directory. {found}{hints}")
     return Sources(tuple(runs), tuple(left_out))
+
+
+def _runs_within(place: Run | str | Path) -> str:
+    """What to pass instead of a folder that only holds run directories; empty for any other place."""
+    if isinstance(place, Run) or not Path(place).is_dir() or _is_run(Path(place)):
+        return ""
+    count = sum(_is_run(path) for path in Path(place).iterdir())
+    return f"It holds {count:,} run director{'ies' if count > 1 else 'y'}: pass {place}/*" if count else ""
+
+
+def _is_run(path: Path) -> bool:
+    """Whether a run directory, finished or not, is at a path."""
+    try:
+        open_run(path)
+    except ValueError:
+        return False
+    return True
 
 
 def _reason_against(path: Path) -> str:

@@ -93,7 +93,7 @@ def _before_and_after(arm: Arm, split: str, score: str) -> str:
 
 
 def ceiling_block(tables: GroupTables) -> Block | None:
-    """The best that any linear head could do on the frozen features, beside what was reached; None without one."""
+    """The linear head that cross-validation finds on the frozen features, beside what was reached; None without one."""
     rows, labelled = [], set(tables.baselines["split"])
     for arm in tables.group.arms:
         ceilings: list[dict[str, dict[str, float]]] = [
@@ -106,7 +106,7 @@ def ceiling_block(tables: GroupTables) -> Block | None:
             rows.append([arm.label, split, score, mean_and_sd(values), reached])
     if not rows:
         return None
-    caption = f"Convex ceiling of {tables.group.title}: the best linear head on the same features"
+    caption = f"Convex ceiling of {tables.group.title}: the linear head that cross-validation finds"
     return rows_block(["arm", "split", "score", "convex ceiling", "reached"], rows, caption)
 
 

@@ -41,7 +41,7 @@ def print_result(run: Run) -> None:
     score = run.manifest["task"]["score"]
     if ceiling:
         shown = ", ".join(f"{escape(split)} {_number(scores[score])}" for split, scores in ceiling.items())
-        console.print(f"Convex ceiling ({score} of the best linear head on the same features): {shown}")
+        console.print(f"Convex ceiling ({score} of the linear head that cross-validation finds): {shown}")
     console.print(_drift_table(run))
     num_frozen = len(run.manifest["frozen"]["parameters"])
     label = run.manifest["regime"]["label"]

@@ -4,9 +4,12 @@ Real data come first; the built-in tasks, whose label is carried by one thing al
 apart from them. What was looked for and not found is said like anything else.
 """
 
+from collections.abc import Sequence
+
 import pandas as pd
 
 from toolkit.analysis.comparison.arms import Group
+from toolkit.analysis.comparison.card import Card
 from toolkit.reporting.ceilings import ceiling_sentence, ceilings
 from toolkit.reporting.drift_answers import drift_answer
 from toolkit.reporting.findings import findings
@@ -20,15 +23,15 @@ MOST_PAIRS = 4
 """Pairs that have a sentence of their own; more are in the comparison."""
 
 
-def report_findings(data: ReportData) -> list[str]:
-    """About eight sentences, each with its numbers, in the order in which a reader asks."""
+def report_findings(data: ReportData, cards: Sequence[Card] = ()) -> list[str]:
+    """About eight sentences, each with its numbers, in the order in which a reader asks; ``cards``: the verdicts."""
     margin = margin_of(data.comparison)
     ceiling = ceiling_sentence(ceilings([own.group for own in data.details]), margin)
     compared = score_findings(data.comparison, controlled_tasks(data.groups))
     sentences = [*compared[:1], *([ceiling] if ceiling else []), *compared[1:]]
     if len(data.details) == 1:
         return sentences + findings(data.details[0])[: max(MOST - len(sentences), 2)]
-    answer = drift_answer(data.joined, data.association)
+    answer = drift_answer(data.joined, data.association, cards)
     return sentences + ([answer] if answer else [])
 
 

@@ -2,7 +2,7 @@
 
 from toolkit.reporting.blocks import folds, table_block
 from toolkit.reporting.caveats import caveats as caveats
-from toolkit.reporting.caveats import edge_warning
+from toolkit.reporting.caveats import edge_warning, unstable
 from toolkit.reporting.comparison_section import DIFFERENCE as DIFFERENCE
 from toolkit.reporting.comparison_section import TESTS as TESTS
 from toolkit.reporting.comparison_section import comparison_section
@@ -31,13 +31,12 @@ def tuning_section(data: ReportData) -> Section | None:
         return Section(
             id="tuning", title="Tuning", lead="Nothing was tuned: every arm was run with the settings given."
         )
-    warning = edge_warning(data)
-    warned = (NoteBlock(text=warning, is_warning=True),) if warning else ()
+    warned = tuple(NoteBlock(text=text, is_warning=True) for text in (unstable(data), edge_warning(data)) if text)
     counts = table.groupby([c for c in ("task", "arm") if c in table], sort=False).size()
     budget = f"{int(counts.min())}" if counts.min() == counts.max() else f"{int(counts.min())} to {int(counts.max())}"
     lead = (
-        f"Every arm had the same budget ({budget} settings per task), chosen by the score on the split `selection`, "
-        "which was held out of the training data. The reported split was never looked at."
+        f"Every arm had the same budget ({budget} settings per task), chosen by the score on the split selection, "
+        "which was held out of the training data. No setting was chosen on the reported split."
     )
     tasks = [str(task) for task in dict.fromkeys(table["task"])] if "task" in table else []
     bodies = [

@@ -1,5 +1,6 @@
 """Evidence cards in, the lines of a report's table of verdicts out, in the order in which a reader asks."""
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
@@ -7,6 +8,7 @@ import pandas as pd
 
 from toolkit.analysis.comparison.card import Card
 from toolkit.reporting.cells import interval
+from toolkit.reporting.drift_answers import whose
 from toolkit.reporting.markdown import number
 from toolkit.reporting.page.model import VerdictLine
 
@@ -15,6 +17,7 @@ MOST_IN_OVERVIEW = 40
 
 _ABOUT_SCORES = ("forbid", "score", "association")
 _KINDS = {"forbid": "Scores", "score": "Scores", "drift": "Drift", "offset": "Drift", "association": "Across tasks"}
+_NAMES = {"Drift": "drift", "Across tasks": "association", "Scores": "scores"}
 
 
 def overview(cards: Sequence[Card], arms: Collection[str] | None = None) -> tuple[VerdictLine, ...]:
@@ -41,17 +44,40 @@ def _without_repetition(cards: Sequence[Card]) -> list[Card]:
     """Without score cards that a forbid card repeats, and one for all associations that one reason refuses."""
     forbidden = {card.id.partition(": ")[2] for card in cards if card.kind == "forbid"}
     kept: list[Card] = []
-    reasons: set[str] = set()
+    refused: dict[str, list[Card]] = {}
+    for card in cards:
+        if card.kind == "association" and card.value != card.value:
+            refused.setdefault(card.reason, []).append(card)
     for card in cards:
         if card.kind == "score" and card.id.partition(": ")[2] in forbidden:
             continue
         if card.kind == "association" and card.value != card.value:
-            if card.reason in reasons:
+            if card is not refused[card.reason][0]:
                 continue
-            reasons.add(card.reason)
-            card = replace(card, claim="Tasks on which the embeddings moved further gained more from their moving")
+            card = replace(card, claim=_claim_of_all(refused[card.reason]))
         kept.append(card)
     return kept
+
+
+def _claim_of_all(cards: Sequence[Card]) -> str:
+    """One claim for associations that one reason refuses: it names the parameters and the arms that it is about."""
+    parts = [card.id.partition(": ")[2].split(" / ", 1) for card in cards]
+    arms = [(model, *rest.rpartition(" / ")[::2]) for model, rest in parts]
+    several = len({model for model, _, _ in arms}) > 1
+    named = whose((parameter, f"{arm} ({model})" if several else arm) for model, arm, parameter in arms)
+    return f"Tasks that moved further gained more from moving: {named}"
+
+
+def not_listed(cards: Sequence[Card], lines: Sequence[VerdictLine]) -> str:
+    """How many cards have no line of their own in the overview, of what kinds, and where they are; '' without any."""
+    left = Counter(_KINDS[card.kind] for card in cards)
+    left.subtract(line.group.partition(":")[0] for line in lines)
+    parts = [f"{left[kind]} on {name}" for kind, name in _NAMES.items() if left[kind] > 0]
+    if not parts:
+        return ""
+    total = sum(left.values())
+    which, be = ("1 more card", "is") if total == 1 else (f"{total} more cards", "are")
+    return f"{which} ({', '.join(parts)}) {be} in cards.json and tables/verdicts and {be} not in this count."
 
 
 def group_of(card: Card) -> str:

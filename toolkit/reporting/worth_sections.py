@@ -2,9 +2,11 @@
 
 import pandas as pd
 
+from toolkit.analysis.comparison.drift_cards import MARGIN
 from toolkit.reporting.blocks import figure_blocks, folds, rows_block, table_block, varying
 from toolkit.reporting.cells import interval, mean_text, points
 from toolkit.reporting.columns import COLUMNS
+from toolkit.reporting.drift_answers import whose
 from toolkit.reporting.images import Images
 from toolkit.reporting.markdown import NOT_APPLICABLE, listing, mean_and_sd
 from toolkit.reporting.page.model import Block, NoteBlock, Section, TextBlock
@@ -107,8 +109,9 @@ def drift_and_score_section(data: ReportData, images: Images) -> Section | None:
     joined = _drift_beside_score(table)
     caption = (
         "Drift of the word rows that training showed, in multiples of its sign-noise null, against the score minus "
-        "that of the run of the same seed with its embeddings frozen; the band is the margin; small marks are "
-        "runs, large ones the mean of a task."
+        "that of the run of the same seed with its embeddings frozen. Shaded across: the margin on the score. Shaded "
+        f"upright: drift within {MARGIN:g} of 1, which counts as equal to noise. Small marks are runs, large ones the "
+        "mean of a task."
     )
     figure = figure_blocks(images, "drift_against_gain", caption, "Drift against what forbidding it cost")
     lead = "The unit of any statement across tasks is a task, never an epoch or a seed: these are not independent."
@@ -149,7 +152,16 @@ def association_block(table: pd.DataFrame) -> Block:
     if table.empty:
         return TextBlock(text="Not applicable: no arm trained its embeddings beside one that froze them.")
     if table["spearman"].isna().all():
-        reasons = list(dict.fromkeys(str(note) for note in table["note"]))
-        return TextBlock(text=f"Does drift predict gain across tasks? {listing(reasons).capitalize()}.")
+        reasons: dict[str, list[tuple[str, str]]] = {}
+        several = table["model"].nunique() > 1
+        for line in table.to_dict("records"):
+            where = f"{line['base']} ({line['model']})" if several else str(line["base"])
+            reasons.setdefault(str(line["note"]), []).append((str(line["parameter"]), where))
+        parts = [f"{reason} ({whose(pairs)})" for reason, pairs in reasons.items()]
+        return TextBlock(text=f"Does drift predict gain across tasks? {_sentence('; '.join(parts))}.")
     names = ["model", "base", "parameter", "num_tasks", "num_runs", "spearman", "p", "q", "note"]
     return table_block(table, names, "Rank correlation of drift with gain, one point per task")
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]

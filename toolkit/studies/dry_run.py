@@ -73,7 +73,7 @@ def dry_run(
     for line in [*plan.notes, *_time_lines(plan, known, workers, limit)]:
         console.print(Text(line))
     console.print(gaps_table(study, plan, known, margin))
-    console.print(Text("Nothing was run, and nothing was written."))
+    console.print(Text("No run of the study was started, and nothing was written."))
 
 
 def _print_head(study: Study, console: Console) -> None:
@@ -120,15 +120,16 @@ def _time_lines(plan: StudyPlan, known: Calibration, workers: int, limit: int | 
     """What the table comes to, in sentences."""
     left = left_to_do(plan.runs)
     at_a_time = "one at a time" if workers == 1 else f"{workers} at a time"
+    if not left:
+        return [f"All {len(plan.runs)} runs are finished: only the report is still to be made, or made again."]
     lines = [f"{len(plan.runs)} runs, {len(plan.runs) - len(left)} finished, {len(left)} to do"]
-    if left:
-        stages = [left_to_do(plan.tuning), left_to_do(plan.final)]
-        seconds = [makespan((known.estimates[run.name].seconds for run in stage), workers) for stage in stages]
-        lines[0] += f": about {shown_roughly(sum(seconds))}, {at_a_time}, and the report."
-        first = left[:limit]
-        if limit is not None and len(first) < len(left):
-            took = makespan((known.estimates[run.name].seconds for run in first), workers)
-            lines.append(f"With --limit {limit}: {len(first)} of them, about {shown_roughly(took)}, and no report yet.")
+    stages = [left_to_do(plan.tuning), left_to_do(plan.final)]
+    seconds = [makespan((known.estimates[run.name].seconds for run in stage), workers) for stage in stages]
+    lines[0] += f": about {shown_roughly(sum(seconds))}, {at_a_time}, and the report."
+    first = left[:limit]
+    if limit is not None and len(first) < len(left):
+        took = makespan((known.estimates[run.name].seconds for run in first), workers)
+        lines.append(f"With --limit {limit}: {len(first)} of them, about {shown_roughly(took)}, and no report yet.")
     lines.append(f"Estimated from a few steps of each kind of run on this machine, in {shown_seconds(known.seconds)}.")
     if not all(known.estimates[run.name].is_measured for run in left):
         lines.append("* not timed itself: from the same regime on another task, by the number of tokens.")

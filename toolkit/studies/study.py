@@ -105,10 +105,14 @@ class Study:
 
     def _check_fields(self) -> None:
         names = tuple(f.name for f in fields(RunConfig))
-        groups = [self.common, self.tuning, *self.arms.values(), *self.tasks.values()]
-        for values in [*groups, *(setting for settings in self.grid.values() for setting in settings)]:
+        groups = [("common", self.common), ("tuning", self.tuning)]
+        groups += [(f"arm {arm!r}", values) for arm, values in self.arms.items()]
+        groups += [(f"task {task!r}", values) for task, values in self.tasks.items()]
+        groups += [(f"the grid of arm {arm!r}", each) for arm, settings in self.grid.items() for each in settings]
+        for place, values in groups:
             for name in values:
-                _require(name in names, unknown(name, "field", names))
+                nearest = unknown(name, "field", names).partition("; choose")[0]  # finetune.py --help has all of them
+                _require(name in names, f"{place}: {nearest}; finetune.py --help lists the fields")
                 owned = name in OWN_FIELDS and (name != "max_train_examples" or bool(self.sizes))
                 _require(not owned, f"{name} is set by the study itself: leave it out of arms, tasks and common")
                 held_out = name == "selection_fraction" and values is not self.tuning

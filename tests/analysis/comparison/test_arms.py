@@ -183,3 +183,10 @@ def test_shown_paths_are_never_absolute(tmp_path, monkeypatch):
     assert shown_path("runs/a") == shown_path(tmp_path / "here" / "runs" / "a") == "runs/a"
     assert shown_path(tmp_path / "elsewhere" / "a") == shown_path("../elsewhere/a") == "a"
     assert shown_path(".") == "."
+
+
+def test_one_run_that_is_not_in_a_list_is_one_clear_line(make_run):
+    run = make_run()
+    for alone in (run, run.path, str(run.path)):
+        with pytest.raises(ValueError, match=r"expected a list of run directories; got .* alone: put it in a list"):
+            arrange(alone)

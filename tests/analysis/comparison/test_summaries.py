@@ -114,3 +114,9 @@ def test_order_of_seeds_changes_nothing(runs):
     keys = ["split", "arm", "score"]
     assert first.sort_values(keys, ignore_index=True).equals(second.sort_values(keys, ignore_index=True))
     assert list(first.columns) == list(module.COLUMNS)
+
+
+def test_side_by_side_takes_runs_and_refuses_another_table(runs):
+    pd.testing.assert_frame_equal(side_by_side(runs), side_by_side(summarise_scores(runs)))
+    with pytest.raises(ValueError, match="expected the table of summarise_scores"):
+        side_by_side(compare(runs, num_draws=100))

@@ -212,7 +212,11 @@ def test_the_command_verifies_runs_and_reports(report, capsys):
     code, shown = run(str(report), "--runs", "reports")
     assert code == 1
     assert "verdict is written as 'supported'" in shown.out
-    assert "0 of 6 runs were at hand" in shown.out
+    last = shown.out.splitlines()[-1]
+    assert last.startswith("0 of 6 runs were at hand and measured again; 6 not at hand: tiny_toy_freeze-")
+    assert last.endswith(" and 3 more")
+    assert last.count("tiny_toy_freeze-") == 3
+    assert "\nnot at hand" not in shown.out
     code, shown = run("gone")
     assert (code, shown.err.count("\n")) == (2, 1)
 
@@ -220,3 +224,49 @@ def test_the_command_verifies_runs_and_reports(report, capsys):
 def test_a_folder_that_is_no_report_is_one_clear_line(tmp_path):
     with pytest.raises(ValueError, match="neither a run directory nor a report"):
         toolkit.verify_report(tmp_path)
+
+
+def list_files(report, *names):
+    """As write_report does: files.json names what the report wrote."""
+    for name in names:
+        (report / name).parent.mkdir(exist_ok=True)
+        (report / name).write_text(f"of {name}")
+    hashes = {name: files.sha256_of_file(report / name) for name in (*names, "cards.json", "evidence/runs.csv")}
+    (report / "files.json").write_text(json.dumps({"format": 1, "files": hashes}))
+
+
+def test_a_page_table_or_figure_that_is_changed_or_gone_is_found(report, capsys):
+    list_files(report, "report.md", "index.html", "tables/a.csv", "figures/x.png")
+    (report / "notes.txt").write_text("somebody's own")
+    assert verify_report(report, "reports") == []
+    (report / "report.md").write_text("edited")
+    (report / "figures/x.png").unlink()
+    with pytest.raises(SystemExit) as stop:
+        main(["verify", str(report), "--runs", "reports"])
+    assert stop.value.code == 1
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[:2] == ["missing: figures/x.png", "changed: report.md"]
+    assert len(shown) == 3, "and the runs that are not at hand; not that all holds"
+
+
+def test_a_changed_evidence_file_is_named_once(report):
+    list_files(report, "report.md")
+    with (report / "evidence/runs.csv").open("a") as file:
+        file.write("\n")
+    assert verify_report(report, "reports").count("changed: evidence/runs.csv") == 1
+
+
+def test_a_list_of_files_that_cannot_be_read_is_a_difference(report):
+    (report / "files.json").write_text("{")
+    (line,) = verify_report(report, "reports")
+    assert line.startswith("files.json cannot be read")
+
+
+def test_what_is_neither_a_run_nor_a_report_is_told_apart(tmp_path, capsys):
+    (tmp_path / "a.md").write_text("")
+    (tmp_path / "empty").mkdir()
+    for name, said in (("a.md", "is a file, not a folder"), ("empty", "is neither a run directory nor a report")):
+        with pytest.raises(SystemExit) as stop:
+            main(["verify", str(tmp_path / name)])
+        assert stop.value.code == 2
+        assert f"{name} {said}" in capsys.readouterr().err

@@ -101,8 +101,13 @@ def arrange(runs: Sequence[Run | str | Path], labels: Labels | None = None) -> t
 
     Without ``labels`` an arm is named after its regime and what else varies. With them (run directory name to label)
     the runs of one label in one group must agree in all settings but the seed and the number of training examples.
-    ValueError for no runs, an unfinished one, the same one twice, one without a label, or a label for other settings.
+    ValueError for no runs, one that is not in a list, an unfinished one, the same one twice, one without a label, or a
+    label for other settings.
     """
+    if isinstance(runs, str | Path | Run):  # a str would be taken letter by letter
+        raise ValueError(
+            f"expected a list of run directories; got {getattr(runs, 'path', runs)} alone: put it in a list"
+        )
     if not runs:
         raise ValueError("no runs to report on: pass at least one run directory")
     opened = [run if isinstance(run, Run) else open_run(run) for run in runs]

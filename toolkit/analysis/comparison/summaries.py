@@ -66,11 +66,16 @@ def summarise_groups(groups: Sequence[Group]) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=list(COLUMNS)).astype(dict.fromkeys(INTEGERS, "Int64"))
 
 
-def side_by_side(summary: pd.DataFrame, score: str | None = None) -> pd.DataFrame:
+def side_by_side(summary: pd.DataFrame | Sequence[Run | str | Path], score: str | None = None) -> pd.DataFrame:
     """In and out of distribution beside each other: one line per arm, ``<split>_mean`` and ``<split>_sd`` per split.
 
-    Of the headline score, or of ``score``; the reported split first. NaN: this task has no such split.
+    ``summary``: the table of :func:`summarise_scores`, or the runs that it is made of. Of the headline score, or of
+    ``score``; the reported split first. NaN: this task has no such split. ValueError for another table.
     """
+    if not isinstance(summary, pd.DataFrame):
+        summary = summarise_scores(summary)
+    if missing := [name for name in (*LEAD, *STATISTICS) if name not in summary]:
+        raise ValueError(f"expected the table of summarise_scores (or runs); got one without {', '.join(missing)}")
     chosen = summary[summary["is_headline"] if score is None else summary["score"] == score]
     chosen = chosen.sort_values("is_reported_split", ascending=False, kind="stable")
     splits = list(dict.fromkeys(chosen["split"]))

@@ -17,6 +17,7 @@ from toolkit.analysis.comparison.evidence_tables import answers_of, drift_of, ga
 from toolkit.analysis.comparison.joined import join_groups
 from toolkit.analysis.comparison.parameter_noise import distance_of_seeds
 from toolkit.analysis.comparison.reported import ReportedRun
+from toolkit.analysis.comparison.written import check_written
 from toolkit.snapshots import files
 from toolkit.snapshots.store import MANIFEST, open_run, verify_run
 
@@ -25,6 +26,10 @@ BROKEN = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 
 PATHS = ("model", "train_file", "validation_file", "test_file", "output_dir")
 """Fields of a config that evidence shows without the folders of a machine."""
+
+AWAY = "not at hand: "
+NAMED = 3
+"""Of the runs that are not at hand, so many are printed by name."""
 
 
 @dataclass
@@ -42,9 +47,10 @@ class Verification:
 def verify_report(folder: str | Path, runs_root: str | Path | None = None) -> list[str]:
     """The differences between a report's cards and its evidence, and between that and its runs; none when all holds.
 
-    Hashes of the evidence files, every card recomputed and compared as it is written, and for each run that is at hand
-    (below ``runs_root``; default: ./runs, beside the report and in runs/ beside it) its hashes and its evidence
-    measured again. ValueError when ``folder`` is no report.
+    Hashes of the evidence files and of whatever else the report wrote (files.json, where it has one), every card
+    recomputed and compared as it is written, and for each run that is at hand (below ``runs_root``; default: ./runs,
+    beside the report and in runs/ beside it) its hashes and its evidence measured again. ValueError when ``folder`` is
+    no report.
     """
     return check_report(folder, runs_root).differences
 
@@ -62,11 +68,18 @@ def check_report(folder: str | Path, runs_root: str | Path | None = None) -> Ver
     if runs_root is not None and not Path(runs_root).is_dir():
         raise ValueError(f"no folder of runs at {runs_root}")
     found = Verification()
+    _check_evidence(folder, runs_root, found)
+    found.differences += [line for line in check_written(folder) if line not in found.differences]
+    return found
+
+
+def _check_evidence(folder: Path, runs_root: str | Path | None, found: Verification) -> None:
+    """Cards against evidence, and evidence against runs."""
     try:
         written, hashes = load_cards(folder)
     except ValueError as error:
         found.differences.append(str(error))
-        return found
+        return
     found.num_cards = len(written)
     found.differences += _check_hashes(folder, hashes)
     try:
@@ -74,19 +87,22 @@ def check_report(folder: str | Path, runs_root: str | Path | None = None) -> Ver
         recomputed = [card.to_dict() for card in make_cards(evidence)]
     except BROKEN as error:
         found.differences.append(f"the cards cannot be recomputed: {' '.join(str(error).split())[:300]}")
-        return found
+        return
     found.differences += _check_cards(written, recomputed, are_files_whole=not found.differences)
     _check_runs(evidence, _roots(folder, runs_root), found)
-    return found
 
 
 def describe(folder: Path, runs_root: Path | None) -> tuple[list[str], bool]:
     """What is printed of a check, and whether it found a difference."""
     found = check_report(folder, runs_root)
-    lines = [*found.differences, *found.notes]
+    lines = list(found.differences)
     if not found.differences:
         lines.append(f"{folder}: all {found.num_cards} cards are what the evidence gives")
     measured = f"{found.num_runs} of {found.num_runs + len(found.notes)} runs were at hand and measured again"
+    if found.notes:
+        names = [note.removeprefix(AWAY) for note in found.notes]
+        more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+        measured += f"; {len(names):,} not at hand: {', '.join(names[:NAMED])}{more}"
     return [*lines, measured], bool(found.differences)
 
 
@@ -129,7 +145,7 @@ def _check_runs(evidence: Evidence, roots: list[Path], found: Verification) -> N
     for name, facts in evidence.facts.items():
         path = _find(name, str(facts.get("manifest_sha256")), roots)
         if path is None:
-            found.notes.append(f"not at hand: {name}")
+            found.notes.append(f"{AWAY}{name}")
             continue
         differences = [f"run {name}: {line}" for line in verify_run(path)]
         found.differences += differences

@@ -179,6 +179,8 @@ class Page:
     lead: str = ""
     findings: tuple[str, ...] = ()
     verdicts: tuple[VerdictLine, ...] = ()
+    verdicts_note: str = ""
+    """How many cards are not among these lines, and where they are."""
     sections: tuple[Section, ...] = ()
     words: WordsData | None = None
     words_after: str = ""

@@ -16,10 +16,11 @@ ICONS = {
 }
 """Verdict to the path of its sign, in a box of 12 by 12; a word stands beside it always."""
 VERDICT_HOW = (
-    "The first rule that holds. Not identifiable: no data of this kind could tell. Equivalent: the 90 % interval lies "
-    "within the margin. Supported: the interval excludes 0 and the null. Under-powered: the smallest detectable "
-    "gap is above the margin. Not supported: none of these. A verdict is about one claim: of many, some are "
-    "supported by chance, and q bounds the share of those among the claims that have no greater q."
+    "The first rule that holds. Not identifiable: no data of this kind could tell, or the quantity was refused or not "
+    "recorded. Equivalent: the 90 % interval lies within the margin. Supported: the interval excludes 0 and the null. "
+    "Under-powered: the smallest detectable gap is above the margin. Not supported: none of these. With one seed a "
+    "claim is neither equivalent nor supported. A verdict is about one claim: of many, some are supported by chance, "
+    "and q bounds the share of those among the claims that have no greater q."
 )
 DRAWING_HOW = (
     "Dot: estimate. Line: interval. Upright: what it is held against (0, for a ratio 1). Shaded: the margin within "

@@ -58,8 +58,13 @@ def _what(key: Sequence[object]) -> str:
 
 
 def _component(name: str, line: "pd.Series") -> str:
-    share = "" if pd.isna(line["share"]) else f", {line['share']:.0%} of the sum"
+    share = "" if pd.isna(line["share"]) else f", {share_text(line['share'])} of the sum"
     return f"{name} {line['estimate']:+.4f} nats ({interval(line['low'], line['high'], 4)}{share})"
+
+
+def share_text(share: float) -> str:
+    """Whole percent, without a sign on 0."""
+    return f"{round(100 * share) + 0}%"
 
 
 def _levels(coalitions: pd.DataFrame, key: Sequence[object]) -> str:
@@ -87,6 +92,7 @@ def caveats(tables: Tables) -> list[str]:
     lines = [
         "The body and the head were tuned together with these embeddings: v(S) asks what they are worth to this body, "
         "not what training without that drift would have reached. That is a run with the component frozen.",
+        "Each interval is of one component; none is adjusted for how many there are.",
         "Log-likelihood is the first value because accuracy moves in whole items; both are on the scored items.",
     ]
     if (tables["shapley"]["num_seeds"] == 1).any():

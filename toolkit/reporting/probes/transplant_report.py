@@ -10,7 +10,7 @@ from toolkit.reporting import markdown
 from toolkit.reporting.cells import interval
 from toolkit.reporting.images import write_images
 from toolkit.reporting.probes.transplant_figures import ACCURACY, LIKELIHOOD, PANEL, TOTAL, draw_transplants
-from toolkit.reporting.probes.transplant_findings import caveats, findings, name_of
+from toolkit.reporting.probes.transplant_findings import caveats, findings, name_of, share_text
 from toolkit.snapshots import files
 
 Tables = Mapping[str, pd.DataFrame]
@@ -81,7 +81,7 @@ def shapley_rows(lines: pd.DataFrame, singles: pd.DataFrame) -> Rows:
     rows: list[list[object]] = []
     for name in order:
         one, other = likelihood.loc[name], accuracy.loc[name]
-        share = "" if pd.isna(one["share"]) else f"{one['share']:.0%}"
+        share = "" if pd.isna(one["share"]) else share_text(one["share"])
         cells = [_signed(one["estimate"]), interval(one["low"], one["high"], 4)]
         cells += [_signed(other["estimate"], 2), interval(other["low"], other["high"])]
         rows.append(
