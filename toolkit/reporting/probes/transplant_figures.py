@@ -35,28 +35,25 @@ def _select(table: pd.DataFrame, direction: str, value: str) -> pd.DataFrame:
 
 
 def _panels(table: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """Title and lines of each panel: the task, and what else tells the panels apart."""
+    """Title and lines of each panel: the task with its seeds, and what else tells the panels apart."""
     groups = list(table.groupby(PANEL, sort=False))
-    names = [name for i, name in enumerate(PANEL) if name == "task" or len({key[i] for key, _ in groups}) > 1]
-    titles = [
-        "\n".join(wrap(str(key[PANEL.index(name)]), 34) for name in ("task", *names) if name in names)
-        for key, _ in groups
-    ]
-    titles = ["\n".join(dict.fromkeys(title.split("\n"))) for title in titles]
-    return [
-        (f"{title} ({lines['num_seeds'].iloc[0]} seed{'s' if lines['num_seeds'].iloc[0] > 1 else ''})", lines)
-        for title, (_, lines) in zip(titles, groups, strict=True)
-    ]
+    others = [i for i, name in enumerate(PANEL) if name != "task" and len({key[i] for key, _ in groups}) > 1]
+    panels = []
+    for key, lines in groups:
+        count = lines["num_seeds"].iloc[0]
+        first = f"{plain(str(key[PANEL.index('task')]))} ({count} seed{'s' if count > 1 else ''})"
+        panels.append(("\n".join([first, *(wrap(str(key[i]), 36) for i in others)]), lines))
+    return panels
 
 
-def _grid(count: int, height: float, columns: int = 3, **options: Any) -> tuple[Any, Any]:
+def _grid(count: int, height: float) -> tuple[Any, Any]:
+    """Axes in two columns: with three, titles and labels would be wider than a panel."""
     from matplotlib.figure import Figure
 
-    columns = min(count, columns)
+    columns = min(count, 2)
     rows = math.ceil(count / columns)
-    width = WIDTH if count > 1 else 0.62 * WIDTH
-    figure = Figure(figsize=(width, height * rows), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False, **options).ravel()
+    figure = Figure(figsize=(WIDTH if count > 1 else 0.62 * WIDTH, height * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
     for spare in axes[count:]:
         spare.set_visible(False)
     return figure, axes
@@ -146,7 +143,7 @@ def interaction_maps(table: pd.DataFrame) -> Any:
     if not panels:
         return None
     names = [list(dict.fromkeys([*lines["first"], *lines["second"]])) for _, lines in panels]
-    figure, axes = _grid(len(panels), 2.9, columns=2 if len(panels) > 1 else 1)
+    figure, axes = _grid(len(panels), 2.9)
     for place, (title, lines) in enumerate(panels):
         matrix = np.full((len(names[place]),) * 2, np.nan)
         for line in lines.to_dict("records"):
