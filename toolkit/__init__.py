@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from toolkit.probes.distortion import measure_distortion as measure_distortion
     from toolkit.probes.flow.flow import measure_flow as measure_flow
     from toolkit.probes.layers.layer_drift import measure_layer_drift as measure_layer_drift
+    from toolkit.probes.transplants.transplants import measure_transplants as measure_transplants
     from toolkit.reporting.drift_figures import draw as draw
     from toolkit.reporting.drift_report import write_drift_report as write_drift_report
     from toolkit.reporting.position_report import write_position_report as write_position_report
@@ -115,6 +116,7 @@ _HOMES = {
     "measure_rows": "toolkit.analysis.rows.rows",
     "measure_segments": "toolkit.analysis.positions.segments",
     "measure_similarity": "toolkit.analysis.similarity.similarity",
+    "measure_transplants": "toolkit.probes.transplants.transplants",
     "measure_updates": "toolkit.analysis.geometry.updates",
     "most_changed": "toolkit.analysis.neighbours.neighbours",
     "movable_share": "toolkit.analysis.causes.precision",

@@ -54,7 +54,7 @@ Array = NDArray[np.floating[Any]]
 def measure_distortion(
     runs: Sequence[Run | str | Path],
     *,
-    out_of_distribution: Collection[str] = ("ood",),
+    out_of_distribution: Collection[str] | None = None,
     num_gradient_examples: int = 512,
     seed: int = 0,
 ) -> pd.DataFrame:
@@ -73,8 +73,9 @@ def measure_distortion(
       clipping, over ``num_gradient_examples`` training examples drawn with ``seed``; body: all of the backbone but the
       embedding parameters. Of a part that is frozen in part, that of the rest.
 
-    ``out_of_distribution``: names of the splits that are so. Undefined is NaN with a ``note``. ValueError: no runs, no
-    saved model, a split that no run has, data that cannot be read any more.
+    ``out_of_distribution``: names of the splits that are so; None takes ``ood``, as the built-in tasks name theirs.
+    Undefined is NaN with a ``note``. ValueError: no runs, no saved model, a split that no run has, data that cannot be
+    read any more.
     """
     if not runs:
         raise ValueError("no runs to measure: pass at least one finished run with --save-model")
@@ -82,6 +83,8 @@ def measure_distortion(
         raise ValueError(f"num_gradient_examples must be at least 1; got {num_gradient_examples}")
     opened = [run if isinstance(run, Run) else open_run(run) for run in runs]
     splits = [split for run in opened for split in run.manifest["task"]["splits"] if split != "train"]
+    if out_of_distribution is None:
+        out_of_distribution = tuple(split for split in dict.fromkeys(splits) if split == "ood")
     for split in out_of_distribution:
         if split not in splits:
             raise ValueError(f"out_of_distribution: {unknown(split, 'split', tuple(dict.fromkeys(splits)))}")

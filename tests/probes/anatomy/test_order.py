@@ -150,6 +150,10 @@ def test_a_hidden_source_of_order_is_found_out(opened: Opened, anatomy_of: Anato
         hook.remove()
 
 
+def test_one_token_has_one_order() -> None:
+    assert _draw_order(1, 0).tolist() == [0]
+
+
 @pytest.mark.parametrize("length", [2, 3, 4, 9])
 def test_the_order_is_another_one(length: int) -> None:
     straight = np.arange(length)

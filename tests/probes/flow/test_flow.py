@@ -5,14 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from toolkit.cli import main
 from toolkit.commands.flow import FlowCommand
 from toolkit.config import RunConfig
+from toolkit.models.tuned import load_untuned
 from toolkit.pipeline import finetune
 from toolkit.probes.flow.counterfactuals import COUNTERFACTUALS
 from toolkit.probes.flow.flow import Settings, measure_flow
-from toolkit.probes.flow.sources import PRETRAINED, RANDOM
+from toolkit.probes.flow.sources import PRETRAINED, RANDOM, _loader
 from toolkit.reporting.probes import flow_tables
 
 SMALL = Settings(num_positions=8, num_blocks=3, shift=4, num_texts=12, num_tokens=200)
@@ -123,3 +125,14 @@ def test_a_run_without_its_model_says_what_to_do(tiny_config: RunConfig, tmp_pat
     run = finetune(replace(tiny_config, output_dir=str(tmp_path), max_steps=1))
     with pytest.raises(ValueError, match="--save-model"):
         measure_flow([run.path], settings=SMALL)
+
+
+def test_feature_extraction_that_kept_no_model_is_the_body_from_before(tiny_config: RunConfig, tmp_path) -> None:
+    run = finetune(replace(tiny_config, output_dir=str(tmp_path), max_steps=1, freeze="backbone"))
+    loaded = _loader(run)()
+    assert all(
+        torch.equal(now, before)
+        for now, before in zip(
+            loaded.model.backbone.parameters(), load_untuned(run).model.backbone.parameters(), strict=True
+        )
+    )

@@ -91,3 +91,11 @@ def test_a_run_without_its_model_is_named(tiny_config: RunConfig, tmp_path: Path
     run = finetune(replace(tiny_config, output_dir=str(tmp_path), max_steps=1))
     with pytest.raises(ValueError, match="--save-model"):
         measure_layer_drift([run])
+
+
+def test_every_position_table_has_its_own_before(train: Callable[..., Run]) -> None:
+    runs = [train(freeze="backbone"), train(freeze="backbone", positions="zero")]
+    runs += [train(freeze="backbone", positions="shuffled", seed=seed) for seed in (0, 1)]
+    table = measure_layer_drift(runs)
+    before_and_after = table[(table.comparison == BEFORE_AND_AFTER) & (table.measure == "debiased CKA")].value
+    assert before_and_after.to_numpy() == pytest.approx(1, abs=1e-6)  # nothing was trained but the head

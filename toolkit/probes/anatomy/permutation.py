@@ -63,6 +63,8 @@ def measure_permutation(loaded: Loaded, sentence: Sentence, seed: int = 0) -> Pe
 def _draw_order(length: int, seed: int) -> Rows:
     rng = np.random.default_rng(seed)
     straight = np.arange(length)
+    if length < 2:  # one token has one order
+        return straight
     while True:
         order = rng.permutation(length)
         is_reversal = length > 2 and np.array_equal(order, straight[::-1])

@@ -96,7 +96,7 @@ def _of_group(group: Group) -> list[Subject]:
     first = group.runs[0].run.config
     pretrained = Subject(PRETRAINED, first.model, None, lambda: _load(first.model), has_head=False)
     tuned = [
-        Subject(arm.base or arm.label, item.name, item.config.seed, _loader(item.run), has_head=_has_model(item.run))
+        Subject(arm.label, item.name, item.config.seed, _loader(item.run), has_head=_has_model(item.run))
         for arm in group.arms
         for item in arm.runs
     ]
@@ -105,7 +105,7 @@ def _of_group(group: Group) -> list[Subject]:
 
 def _loader(run: Run) -> Callable[[], Loaded]:
     """The tuned model; of feature extraction that kept none, the body, which is the one from before."""
-    if not _has_model(run) and run.manifest.get("regime", run.config.freeze) == "backbone":
+    if not _has_model(run) and run.manifest.get("regime", {}).get("label", run.config.freeze) == "backbone":
         return lambda: load_untuned(run)
     return lambda: load_tuned(run)
 

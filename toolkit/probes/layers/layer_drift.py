@@ -84,8 +84,7 @@ def _lines_of(
         facts = (group.title, arm.label, arm.runs[0].run.config.shuffle_labels)
         for item in arm.runs:
             on_progress(f"states of {item.name}")
-            # random weights are drawn with the run's seed; a checkpoint is the same for all
-            start = item.run.config.seed if item.config.init == "random" else None
+            start = _start_of(item)
             if start not in before:
                 before[start] = _read(load_untuned(item.run), chosen, item)
             after[_name(item)] = _read(load_tuned(item.run), chosen, item)
@@ -149,6 +148,14 @@ def _choose(run: Run, texts: Texts | None, max_texts: int, seed: int) -> dict[st
 def _read(loaded: Loaded, chosen: Mapping[str, Sequence[tuple[str, ...]]], item: ReportedRun) -> dict[str, Vectors]:
     length = item.run.config.max_length
     return {name: layer_vectors(loaded, encode_texts(loaded, own, length)) for name, own in chosen.items()}
+
+
+def _start_of(item: ReportedRun) -> tuple[object, ...]:
+    """What tells apart the models that runs of one group start from: equal for runs that start from the same."""
+    config = item.run.config
+    is_drawn = config.init == "random" or config.positions == "shuffled"
+    drawn = config.seed if is_drawn else None
+    return (config.init, config.positions, config.reinject_positions, config.max_length, drawn)
 
 
 def _name(item: ReportedRun) -> str:
