@@ -12,10 +12,11 @@ beside some 190 MB of snapshots).
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from toolkit.config import RunConfig
 
-ARMS = {
+ARMS: dict[str, dict[str, Any]] = {
     "full fine-tuning": {"freeze": "none"},
     "LP-FT": {"freeze": "none", "head_epochs": 3},
     "feature extraction": {"freeze": "backbone"},
@@ -25,9 +26,9 @@ TASKS = ("polarity", "order")
 
 def list_configs(runs: str, seeds: int) -> dict[RunConfig, str]:
     """Configs of the runs, each with its arm."""
-    common = {"max_train_examples": 1000, "save_model": True, "output_dir": runs}
+    common: dict[str, Any] = {"max_train_examples": 1000, "save_model": True, "output_dir": runs}
     return {
-        RunConfig(task=task, seed=seed, **common, **fields): arm  # type: ignore[arg-type]
+        RunConfig(task=task, seed=seed, **common, **fields): arm
         for task in TASKS
         for seed in range(seeds)
         for arm, fields in ARMS.items()
