@@ -68,14 +68,14 @@ def test_the_interval_is_section_6_written_out_once_more(seed_sd, item_sd, large
         rest = [table[k][i] - mean - seeds[k] - items[i] for k in range(4) for i in range(6)]
         ms_seed, ms_item = 6 * sum(s * s for s in seeds) / 3, 4 * sum(i * i for i in items) / 5
         ms_res = sum(r * r for r in rest) / 15
-        u = max(ms_seed + ms_item - ms_res, ms_seed, ms_item)
+        u = max(ms_seed + ms_item - ms_res, ms_seed)
         df = max(3, u * u / (ms_seed**2 / 3 + ms_item**2 / 5 + ms_res**2 / 15))
         half = t.ppf(0.95, df) * np.sqrt(u / 24)
         found = two_way_interval(table, 0.9)
         expected = (mean, mean - half, mean + half, df, u / 24, 0.9)
         assert np.allclose((found.estimate, found.low, found.high, found.df, found.variance, found.level), expected)
         assert found.note == ""
-        seen.add("both" if u > max(ms_seed, ms_item) else "one")
+        seen.add("both" if u > ms_seed else "one")
     assert largest == "any" or largest in seen
 
 
@@ -85,7 +85,8 @@ def test_neither_variance_nor_df_falls_below_its_floor(table):
     if np.ptp(table) == 0:
         return
     assert found.df >= len(table) - 1
-    assert found.variance * table.size >= max(squares.seed, squares.item) * (1 - 1e-12)
+    assert found.variance > 0
+    assert found.variance * table.size >= squares.seed * (1 - 1e-12)
     assert found.variance * table.size >= (squares.seed + squares.item - squares.residual) * (1 - 1e-9) - 1e-9
 
 
@@ -222,10 +223,10 @@ def test_a_nominal_95_percent_covers_92_to_97_in_1000_studies_of_right_and_wrong
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_seeds", [5, 8, 20])
-def test_arms_that_differ_in_noise_only_are_covered_too_often_never_too_rarely(num_seeds):
-    """The two floors of the variance cost width where neither seeds nor items differ: the known price, held here."""
+def test_arms_that_differ_in_noise_only_are_covered_as_often(num_seeds):
+    """The world in which a floor at the items' mean square would cover .978 to .988 (seen: it was there once)."""
     benchmark = runpy.run_path(str(BENCHMARK))
     line = benchmark["measure_cell"](
         benchmark["WORLDS"]["alike"], num_seeds, 0.0, num_studies=1000, num_items=400, num_draws=0
     )
-    assert 0.95 <= line["two_way_coverage"] <= 1
+    assert 0.92 <= line["two_way_coverage"] <= 0.97

@@ -26,8 +26,8 @@ TWO_WAY = "two-way interval over seeds and items"
 OVER_SEEDS = "t interval over seeds"
 ONE_CLAIM = "the verdict is about this claim alone, q about all compared pairs of the report"
 SOURCES = {
-    TWO_WAY: "mean paired difference, first minus second, ± t·√V, V = max(MS_seed + MS_item - MS_res, MS_seed, "
-    f"MS_item)/(KN); ours; {ONE_CLAIM}",
+    TWO_WAY: "mean paired difference, first minus second, ± t·√V, V = max(MS_seed + MS_item - MS_res, "
+    f"MS_seed)/(KN); ours; {ONE_CLAIM}",
     OVER_SEEDS: f"mean paired difference, first minus second, ± t·s/√K over K seeds; {ONE_CLAIM}",
 }
 

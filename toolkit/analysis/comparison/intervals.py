@@ -47,13 +47,12 @@ def two_way_interval(differences: ArrayLike, level: float = 0.95) -> Interval:
     """Mean difference with an interval over both seeds and items, by Student's t.
 
     ``differences``: float64 (seeds K, items N), first arm minus second on the same items with the same seed. The
-    interval is D̄ ± t_df·√V, V = U/(KN), U = max(MS_seed + MS_item - MS_res, MS_seed, MS_item), df = U² /
-    [MS_seed²/(K-1) + MS_item²/(N-1) + MS_res²/((K-1)(N-1))], but at least K - 1: the random-effects variance of a
-    two-way table with Satterthwaite's degrees of freedom (Satterthwaite 1946); the two floors are ours, so that V is
-    never below what either factor shows alone. Their price: where arms differ in noise only, neither by item nor by
-    seed (1 % discordance, no variance between seeds), the interval is too wide, by the floor at MS_item: it covers .978
-    to .988 at a level of .95 with 5, 8 and 20 seeds, above the .936 to .963 of all other simulated cases. That errs
-    on the safe side (`experiments/benchmarks/coverage.py`, world `alike`).
+    interval is D̄ ± t_df·√V, V = U/(KN), U = max(MS_seed + MS_item - MS_res, MS_seed), df = U² / [MS_seed²/(K-1) +
+    MS_item²/(N-1) + MS_res²/((K-1)(N-1))], but at least K - 1: the random-effects variance of a two-way table with
+    Satterthwaite's degrees of freedom (Satterthwaite 1946). The two floors are ours: V and df are never below those of
+    Student's t over the K seeds. A third floor, at MS_item, would make the interval too wide wherever arms differ in
+    noise only (`experiments/benchmarks/coverage.py`, world `alike`); MS_item stands in only where U would be 0, which
+    is to say that every seed has the same mean and items vary no more than the residual.
 
     One seed: V = MS_item/N, df = N - 1. One item: V = MS_seed/K, df = K - 1. The ``note`` says which of the two is not
     covered. All values equal: t has nothing to work with. If the value is -1, 0 or 1 (right-or-wrong scores), the
@@ -113,7 +112,9 @@ def mean_squares(differences: ArrayLike) -> MeanSquares:
 def combine(squares: MeanSquares, num_seeds: int, num_items: int) -> tuple[float, float]:
     """U and df of :func:`two_way_interval` from mean squares of at least two seeds and two items, not all 0."""
     seed, item, residual = squares
-    total = max(seed + item - residual, seed, item)
+    total = max(seed + item - residual, seed)
+    if total < 1e-12 * item:  # 0 but for rounding
+        total = item
     spread = seed**2 / (num_seeds - 1) + item**2 / (num_items - 1) + residual**2 / ((num_seeds - 1) * (num_items - 1))
     return total, max(total**2 / spread, num_seeds - 1.0)
 
