@@ -18,7 +18,7 @@ from toolkit.config import RunConfig
 from toolkit.families import TABLES
 from toolkit.models.classifier import load_classifier
 from toolkit.models.regimes import list_components
-from toolkit.training.loop import NonFiniteLossError
+from toolkit.training.losses import NonFiniteLossError
 
 
 def run(config: RunConfig, tmp_path: Path, **changes: object) -> Run:

@@ -20,7 +20,8 @@ from toolkit.snapshots.store import MANIFEST, Run, RunWriter, check_startable, o
 from toolkit.training.accelerators import build_accelerator
 from toolkit.training.encoding import encode_task
 from toolkit.training.features import Features, convex_ceiling, extract_features, train_head, train_head_first
-from toolkit.training.loop import Moment, NonFiniteLossError, Plan, StepLog, train
+from toolkit.training.loop import Moment, Plan, train
+from toolkit.training.losses import NonFiniteLossError, StepLog
 from toolkit.training.recorder import Recorder
 from toolkit.training.saver import Saver, fingerprint
 

@@ -38,7 +38,7 @@ class InProcess:
 
     def run(self, jobs: Sequence[Job], on_event: Callable[[Event], None]) -> None:
         from toolkit.pipeline import finetune
-        from toolkit.training.loop import NonFiniteLossError
+        from toolkit.training.losses import NonFiniteLossError
 
         for job in jobs:
             self.started.append(job.name)

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from toolkit.config import RunConfig
-from toolkit.training.loop import Plan, clipping_factor
+from toolkit.training.loop import Plan
+from toolkit.training.losses import clipping_factor
 from toolkit.training.optimizer import build_optimizer, group_parameters, learning_rate_factors
 
 

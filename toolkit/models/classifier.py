@@ -31,19 +31,25 @@ class Classifier(nn.Module):
 
     def features(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         """(examples, hidden) fp32 pooled vectors of a batch of (examples, longest) id tensors."""
-        output = self.backbone(**batch)
+        return self._pool(self.backbone(**batch), batch["attention_mask"])
+
+    def _pool(self, output: Any, attention_mask: torch.Tensor) -> torch.Tensor:
         if self.pooling == "pooler":
             pooled: torch.Tensor = output.pooler_output
             return pooled.float()
         states: torch.Tensor = output.last_hidden_state.float()
         if self.pooling == "cls":
             return states[:, 0]
-        mask = batch["attention_mask"].unsqueeze(-1).to(states.dtype)
+        mask = attention_mask.unsqueeze(-1).to(states.dtype)
         return (states * mask).sum(dim=1) / mask.sum(dim=1)
 
     def forward(self, **batch: torch.Tensor) -> torch.Tensor:
         """(examples, outputs) fp32 logits, or values in regression."""
-        features = self.features(batch)
+        return self.classify(self.backbone(**batch), batch["attention_mask"])
+
+    def classify(self, output: Any, attention_mask: torch.Tensor) -> torch.Tensor:
+        """(examples, outputs) fp32 logits, or values, from the backbone's output, whatever computed that."""
+        features = self._pool(output, attention_mask)
         # The head is a few thousand weights: fp32 costs nothing and keeps logits exact under autocast.
         with torch.autocast(features.device.type, enabled=False):
             logits: torch.Tensor = self.head(features)

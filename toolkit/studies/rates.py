@@ -105,13 +105,13 @@ def _time_scoring(accelerator: Any, model: Any, sample: Sample, config: RunConfi
 
 
 def _time_training(accelerator: Any, loaded: Any, sample: Sample, config: RunConfig) -> float:
-    from toolkit.training.loop import Plan, Stepper
+    from toolkit.training.loop import build_stepper
     from toolkit.training.recorder import Recorder
 
     train, backbone = sample.data.splits["train"], dict(loaded.model.backbone.named_parameters())
     names = loaded.family.embedding_parameters
     recorder = Recorder(sample.data, {k: backbone[name] for k, name in names.items() if name in backbone})
-    stepper = Stepper(accelerator, loaded.model, sample.data, config, Plan.of(config, 10**6), recorder)
+    stepper = build_stepper(accelerator, loaded.model, sample.data, config, 10**6, recorder)
     batches = batches_of(train, config, is_training=True)
     return _per_token(lambda indices: stepper.take(indices, 0), train.lengths, batches)
 

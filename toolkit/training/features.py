@@ -17,16 +17,8 @@ from toolkit.data.batches import EncodedTask, training_batches
 from toolkit.models.classifier import Classifier
 from toolkit.models.regimes import HEAD
 from toolkit.training.evaluation import run_over
-from toolkit.training.loop import (
-    Moment,
-    OnStep,
-    Plan,
-    StepLog,
-    check_finite,
-    clipping_factor,
-    example_losses,
-    run_epochs,
-)
+from toolkit.training.loop import Moment, OnStep, Plan, run_epochs
+from toolkit.training.losses import StepLog, check_finite, clipping_factor, example_losses
 from toolkit.training.optimizer import build_optimizer, group_parameters, learning_rate_factors
 from toolkit.training.recorder import Recorder
 

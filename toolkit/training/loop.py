@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.nn import functional
 
 from toolkit.config import RunConfig
 from toolkit.data.batches import EncodedTask, make_batch, parts_of_batch, training_batches
 from toolkit.models.classifier import Classifier
 from toolkit.training.evaluation import evaluate
+from toolkit.training.fast.stepper import FastStepper, is_fast
+from toolkit.training.losses import StepLog, check_finite, clipping_factor, example_losses
 from toolkit.training.optimizer import build_optimizer, group_parameters, learning_rate_factors
 from toolkit.training.recorder import Recorder
 
@@ -34,22 +35,8 @@ class Moment:
     """Split to (examples, outputs) logits or values; None between epochs."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepLog:
-    """What one optimizer step did."""
-
-    step: int
-    loss: float
-    learning_rate: float
-    gradient_norm: float
-
-
 OnStep = Callable[[StepLog, float], None]
 """Called after each step with its log and its seconds."""
-
-
-class NonFiniteLossError(RuntimeError):
-    """Training diverged; what is on disk is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +79,26 @@ def train(
     Components are frozen before this is called. NonFiniteLossError names the step at which training diverged.
     """
     plan = Plan.of(config, len(data.splits["train"]))
-    stepper = Stepper(accelerator, model, data, config, plan, recorder)
-    yield from run_epochs(plan, data, config, stepper.take, lambda: evaluate(accelerator, model, data), on_step)
+    stepper = build_stepper(accelerator, model, data, config, plan.num_steps, recorder)
+
+    def outputs() -> Mapping[str, NDArray[np.float32]]:
+        stepper.settle()
+        return evaluate(accelerator, model, data)
+
+    try:
+        for moment in run_epochs(plan, data, config, stepper.take, outputs, on_step):
+            stepper.settle()
+            yield moment
+    finally:
+        stepper.release()
+
+
+def build_stepper(
+    accelerator: Any, model: Classifier, data: EncodedTask, config: RunConfig, num_steps: int, recorder: Recorder
+) -> "Stepper | FastStepper":
+    """What takes the optimizer steps of a run of ``num_steps``: the fast one for a single CPU process."""
+    kind = FastStepper if is_fast(accelerator) else Stepper
+    return kind(accelerator, model, data, config, num_steps, recorder)
 
 
 def run_epochs(
@@ -132,12 +137,12 @@ class Stepper:
         model: Classifier,
         data: EncodedTask,
         config: RunConfig,
-        plan: Plan,
+        num_steps: int,
         recorder: Recorder,
     ) -> None:
         self.accelerator, self.data, self.config, self.recorder = accelerator, data, config, recorder
         self.groups = group_parameters(model, config.weight_decay)
-        self.factors = learning_rate_factors(plan.num_steps, config.warmup_fraction)
+        self.factors = learning_rate_factors(num_steps, config.warmup_fraction)
         self.peaks = [config.head_learning_rate if g.is_head else config.learning_rate for g in self.groups]
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         optimizer = build_optimizer(model, self.groups, config, accelerator.device)
@@ -186,26 +191,8 @@ class Stepper:
         self.recorder.record_rates(*rates, clipping_factor(norm, config.max_gradient_norm))
         return norm
 
+    def settle(self) -> None:
+        """Nothing: the model is always as anybody knows it."""
 
-def check_finite(norm: float, step: int) -> None:
-    """NonFiniteLossError when the gradient norm of the step (counted from 0) is not finite.
-
-    The norm, unlike a process's loss, is the same on every process, so that all stop together.
-    """
-    if not np.isfinite(norm):
-        raise NonFiniteLossError(
-            f"the loss or its gradient is not finite at step {step + 1}: training stopped, what is on disk is kept; "
-            "lower the learning rate or pass --precision no"
-        )
-
-
-def clipping_factor(norm: float, limit: float) -> float:
-    """By what ``torch.nn.utils.clip_grad_norm_`` multiplies gradients of this norm."""
-    return min(1.0, limit / (norm + 1e-6))
-
-
-def example_losses(kind: str, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """(examples,) cross-entropy in nats, or squared error in regression."""
-    if kind == "classification":
-        return functional.cross_entropy(outputs, labels, reduction="none")
-    return (outputs[:, 0] - labels.float()) ** 2
+    def release(self) -> None:
+        """Nothing: the parameters keep their memory."""

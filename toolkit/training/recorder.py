@@ -1,5 +1,7 @@
 """Optimizer steps in, the run's exposure and optimizer log out."""
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -8,6 +10,9 @@ from toolkit.data.batches import EncodedSplit, EncodedTask, gather_tokens
 from toolkit.families import TABLES
 from toolkit.snapshots.exposure import DesignCounter, Exposure, StepRows, TableExposure
 from toolkit.training.watch import row_norms
+
+Norms = Callable[[str, NDArray[np.int64]], NDArray[np.float32]]
+"""Table and rows to the Euclidean norms of these rows' gradients."""
 
 
 class Recorder:
@@ -23,8 +28,10 @@ class Recorder:
         self.head_learning_rates: list[float] = []
         self.clipping_factors: list[float] = []
 
-    def record_step(self, indices: NDArray[np.int64]) -> None:
+    def record_step(self, indices: NDArray[np.int64], norms: Norms | None = None) -> None:
         """Note the rows of one global batch; call it after the backward pass and before clipping.
+
+        ``norms(name, rows)``: norms of rows' gradients, where the tables' own ``.grad`` does not hold them.
 
         Every process holds the whole epoch's order, so the main process sees the global batch without communication,
         and gradients are already averaged over processes.
@@ -33,8 +40,8 @@ class Recorder:
         self._design.add(rows)
         for name, steps in self._steps.items():
             distinct, counts = np.unique(rows[name], return_counts=True)
-            norms = row_norms(self._tables[name], distinct)
-            steps.append(StepRows(distinct.astype(np.int32), counts.astype(np.int32), norms))
+            own = norms(name, distinct) if norms else row_norms(self._tables[name], distinct)
+            steps.append(StepRows(distinct.astype(np.int32), counts.astype(np.int32), own))
 
     def record_rates(self, learning_rate: float, head_learning_rate: float, clipping_factor: float) -> None:
         """Note the learning rates and clipping factor of one step."""

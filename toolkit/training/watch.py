@@ -112,11 +112,14 @@ class ExposureWatch:
 
 def row_norms(parameter: torch.Tensor, rows: NDArray[np.int64]) -> NDArray[np.float32]:
     """(rows,) Euclidean norm of some rows of a table's gradient; NaN where it has none."""
-    gradient: Any = parameter.grad
-    if gradient is None:
+    return norms_of_rows(parameter.grad, rows)
+
+
+def norms_of_rows(table: torch.Tensor | None, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    """(rows,) Euclidean norm of some rows of a tensor, sharded or sparse too; NaN where there is none."""
+    if table is None:
         return np.full(len(rows), np.nan, np.float32)
-    if hasattr(gradient, "full_tensor"):
-        gradient = gradient.full_tensor()
+    gradient: Any = table.full_tensor() if hasattr(table, "full_tensor") else table
     picked = gradient.index_select(0, torch.from_numpy(rows.astype(np.int64)).to(gradient.device))
     picked = picked.to_dense() if picked.is_sparse else picked
     norms: NDArray[np.float32] = torch.linalg.vector_norm(picked.float(), dim=1).cpu().numpy()

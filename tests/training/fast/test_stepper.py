@@ -1,0 +1,149 @@
+"""The fast step is the plain step: the same losses, norms, updates, exposure and records, for every family."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from toolkit.config import RunConfig
+from toolkit.data.batches import training_batches
+from toolkit.data.tasks import load_task
+from toolkit.models.classifier import load_classifier
+from toolkit.models.locate import locate_embeddings
+from toolkit.models.regimes import apply_regime, list_components, parse_regime
+from toolkit.training.accelerators import build_accelerator
+from toolkit.training.encoding import encode_task
+from toolkit.training.fast.half import halved_names
+from toolkit.training.fast.stepper import FastStepper, is_fast
+from toolkit.training.loop import Stepper, build_stepper
+from toolkit.training.recorder import Recorder
+
+FAMILIES = ("bert", "roberta", "distilbert", "albert", "electra", "deberta-v2", "modernbert")
+REGIMES = ("none", "embeddings", "encoder", "word_embeddings,layers.0")
+NUM_STEPS = 6
+
+
+class Training:
+    """NUM_STEPS steps of one kind of stepper."""
+
+    def __init__(self, kind: type, config: RunConfig, *, is_settled: bool = False) -> None:
+        accelerator, task = build_accelerator(config), load_task(config)
+        loaded = load_classifier(
+            config.model, pooling=config.pooling, num_outputs=task.num_outputs, dropout=config.dropout
+        )
+        self.model = loaded.model
+        self.frozen = apply_regime(
+            self.model, parse_regime(config.freeze, tuple(list_components(self.model, loaded.family))), loaded.family
+        )
+        self.before = {name: p.detach().clone() for name, p in self.model.named_parameters()}
+        data = encode_task(task, loaded, config.max_length)
+        self.recorder = Recorder(data, locate_embeddings(self.model).parameters)
+        self.stepper = kind(accelerator, self.model, data, config, NUM_STEPS, self.recorder)
+        self.logs = []
+        torch.manual_seed(3)
+        batches = training_batches(data.splits["train"].lengths, config.batch_size, seed=0, epoch=0)
+        for step in range(NUM_STEPS):
+            self.logs.append(self.stepper.take(batches[step % len(batches)], step))
+            if is_settled:
+                self.stepper.settle()
+        self.stepper.release()
+        self.after = {name: p.detach().clone() for name, p in self.model.named_parameters()}
+
+    def logged(self, field: str) -> np.ndarray:
+        return np.array([getattr(log, field) for log in self.logs])
+
+
+@pytest.fixture(scope="module")
+def config(tiny_config: RunConfig) -> RunConfig:
+    return replace(tiny_config, dropout=0.0, weight_decay=0.1)
+
+
+def _check_equal(fast: Training, plain: Training, *, tolerance: float) -> None:
+    for field in ("loss", "gradient_norm", "learning_rate"):
+        assert np.allclose(fast.logged(field), plain.logged(field), rtol=tolerance, atol=tolerance)
+    assert fast.after.keys() == plain.after.keys()
+    for name, expected in plain.after.items():
+        assert torch.allclose(fast.after[name], expected, atol=tolerance), name
+        is_moved = not torch.equal(fast.after[name], fast.before[name])
+        assert is_moved == (not torch.equal(expected, plain.before[name])), name
+    words = locate_embeddings(fast.model).parameters["word_embeddings"]
+    (name,) = (name for name, p in fast.model.named_parameters() if p is words)
+    is_unseen = torch.ones(len(words), dtype=torch.bool)
+    is_unseen[np.unique(np.concatenate([own.rows for own in plain.recorder._steps["word_embeddings"]]))] = False
+    assert is_unseen.sum() > 20
+    assert torch.equal(fast.after[name][is_unseen], plain.after[name][is_unseen])  # decay alone: bit for bit
+    for name, steps in plain.recorder._steps.items():
+        for own, other in zip(fast.recorder._steps[name], steps, strict=True):
+            assert np.array_equal(own.rows, other.rows)
+            assert np.array_equal(own.counts, other.counts)
+            assert np.allclose(own.norms, other.norms, rtol=1e-2, atol=tolerance, equal_nan=True)
+    assert np.allclose(fast.recorder.clipping_factors, plain.recorder.clipping_factors, rtol=1e-3)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_without_dropout_in_fp32_it_is_the_plain_step_up_to_rounding(tiny_model, config, family):
+    own = replace(config, model=str(tiny_model(family)))
+    _check_equal(Training(FastStepper, own), Training(Stepper, own), tolerance=2e-5)
+
+
+@pytest.mark.parametrize("freeze", REGIMES)
+def test_in_every_regime(config, freeze):
+    own = replace(config, freeze=freeze)
+    fast = Training(FastStepper, own)
+    _check_equal(fast, Training(Stepper, own), tolerance=2e-5)
+    assert all(torch.equal(fast.after[name], fast.before[name]) for name in fast.frozen)
+
+
+def test_accumulated_parts_pairs_and_a_pooler(config, tiny_pairs):
+    for own in (replace(config, gradient_accumulation_steps=4), replace(tiny_pairs, dropout=0.0, pooling="pooler")):
+        _check_equal(Training(FastStepper, own), Training(Stepper, own), tolerance=2e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_in_bf16_it_is_as_near_to_fp32_as_autocast_is(tiny_model, config, family):
+    """Both round to 8 bits, in other places: neither may be several times further from fp32 than the other."""
+    own = replace(config, model=str(tiny_model(family)))
+    exact = Training(Stepper, own)
+    half = [Training(kind, replace(own, precision="bf16")) for kind in (FastStepper, Stepper)]
+    errors = [
+        sum(float((run.after[n] - expected).norm() ** 2) for n, expected in exact.after.items()) ** 0.5 for run in half
+    ]
+    moved = sum(float((exact.after[n] - exact.before[n]).norm() ** 2) for n in exact.after) ** 0.5
+    assert 0 < errors[0] < max(3 * errors[1], 0.1 * moved)
+    assert np.allclose(half[0].logged("loss"), exact.logged("loss"), atol=0.02)
+
+
+def test_the_embedding_parameters_are_never_computed_with_in_half_precision(tiny_model):
+    for family in FAMILIES:
+        embeddings = locate_embeddings(load_classifier(str(tiny_model(family)), pooling="mean", num_outputs=2).model)
+        kept = {name for name, _ in embeddings.backbone.named_parameters()} - set(halved_names(embeddings))
+        assert set(embeddings.family.embedding_parameters.values()) & kept
+        assert {id(p) for p in embeddings.parameters.values()} <= {
+            id(p) for name, p in embeddings.backbone.named_parameters() if name in kept
+        }
+
+
+def test_settling_between_steps_changes_nothing_and_leaves_the_model_as_it_was_found(config):
+    fast, settled = Training(FastStepper, config), Training(FastStepper, config, is_settled=True)
+    assert all(torch.equal(fast.after[name], settled.after[name]) for name in fast.after)
+    assert all(p.shape == settled.before[name].shape for name, p in settled.model.named_parameters())
+    storages = [p.untyped_storage().data_ptr() for p in settled.model.parameters()]
+    assert len(set(storages)) == len(storages)
+    assert settled.model.backbone.config._attn_implementation != "embedding_drift"
+
+
+def test_dropout_is_drawn_anew_in_each_step_and_repeated_by_the_seed(config):
+    noisy = replace(config, dropout=0.3)
+    first, second, quiet = Training(FastStepper, noisy), Training(FastStepper, noisy), Training(FastStepper, config)
+    assert np.array_equal(first.logged("loss"), second.logged("loss"))
+    assert not np.array_equal(first.logged("loss"), quiet.logged("loss"))
+
+
+def test_one_process_on_a_cpu_takes_it(config):
+    accelerator, task = build_accelerator(config), load_task(config)
+    assert is_fast(accelerator)
+    loaded = load_classifier(config.model, pooling="mean", num_outputs=task.num_outputs)
+    data = encode_task(task, loaded, config.max_length)
+    recorder = Recorder(data, locate_embeddings(loaded.model).parameters)
+    assert isinstance(build_stepper(accelerator, loaded.model, data, config, 1, recorder), FastStepper)

@@ -1,0 +1,45 @@
+"""A step's outputs and labels in, its losses and what was logged of it out."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+
+@dataclass(frozen=True, slots=True)
+class StepLog:
+    """What one optimizer step did."""
+
+    step: int
+    loss: float
+    learning_rate: float
+    gradient_norm: float
+
+
+class NonFiniteLossError(RuntimeError):
+    """Training diverged; what is on disk is kept."""
+
+
+def check_finite(norm: float, step: int) -> None:
+    """NonFiniteLossError when the gradient norm of the step (counted from 0) is not finite.
+
+    The norm, unlike a process's loss, is the same on every process, so that all stop together.
+    """
+    if not np.isfinite(norm):
+        raise NonFiniteLossError(
+            f"the loss or its gradient is not finite at step {step + 1}: training stopped, what is on disk is kept; "
+            "lower the learning rate or pass --precision no"
+        )
+
+
+def clipping_factor(norm: float, limit: float) -> float:
+    """By what ``torch.nn.utils.clip_grad_norm_`` multiplies gradients of this norm."""
+    return min(1.0, limit / (norm + 1e-6))
+
+
+def example_losses(kind: str, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """(examples,) cross-entropy in nats, or squared error in regression."""
+    if kind == "classification":
+        return functional.cross_entropy(outputs, labels, reduction="none")
+    return (outputs[:, 0] - labels.float()) ** 2
