@@ -4,7 +4,7 @@ Full fine-tuning, embeddings frozen and full fine-tuning on shuffled labels, on 
 compared on SST-2's dev texts, on product reviews (cr) and on questions (trec). Hypothesis, the published expectation
 (Merchant et al. 2020, arXiv 2004.14448): the top layers change most.
 
-    python experiments/layer_drift.py --out reports/layer_drift
+    python experiments/layer_drift.py --out reports/layer_drift [--seeds 3] [--runs runs/layer_drift]
 
 The data are not part of this repository: ../shared/data, or the folder that EMBEDDING_DRIFT_DATA names, holds sst2/,
 cr/ and trec/ as .tsv files. Runs keep their model, about 90 MB each; finished ones are used again.
@@ -29,6 +29,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "embeddings frozen": {"freeze": "embeddings"},
     "shuffled labels": {"freeze": "none", "shuffle_labels": True},
 }
+SEEDS = 3
 TEXTS = (f"sst2={DATA}/sst2/dev.tsv", f"product reviews={DATA}/cr/all.tsv", f"questions={DATA}/trec/test.tsv")
 
 
@@ -42,20 +43,22 @@ def main() -> None:
     """Train what is missing and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder of the report")
-    parser.add_argument("--seeds", type=int, default=2, help="seeds per arm (default: 2)")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help=f"seeds per arm (default: {SEEDS})")
     parser.add_argument("--runs", default="runs/layer_drift", help="parent of the run directories")
     arguments = parser.parse_args()
+    from toolkit.naming import shown_path
     from toolkit.pipeline import finetune
-    from toolkit.probes.layers.layer_drift import measure_layer_drift
+    from toolkit.probes.layers.layer_drift import measure_layers
     from toolkit.probes.texts import read_texts
     from toolkit.reporting.probes.layer_report import write_layer_report
 
     configs = list_configs(arguments.seeds, arguments.runs)
     runs = [finetune(config, reuse_finished=True) for _, config in configs]
     labels = {run.path.resolve().name: arm for run, (arm, _) in zip(runs, configs, strict=True)}
-    table = measure_layer_drift(runs, read_texts(TEXTS, ("text",)), labels=labels)
-    command = f"python experiments/layer_drift.py --out {arguments.out}"
-    print(f"Report: {write_layer_report(table, arguments.out, title='How far each layer moved', command=command)}")
+    tables = measure_layers(runs, read_texts(TEXTS, ("text",)), labels=labels)
+    command = f"python experiments/layer_drift.py --out {shown_path(arguments.out)}"
+    command += f" --seeds {arguments.seeds}" if arguments.seeds != SEEDS else ""
+    print(f"Report: {write_layer_report(tables, arguments.out, title='How far each layer moved', command=command)}")
 
 
 if __name__ == "__main__":

@@ -15,16 +15,10 @@ from toolkit.data.tasks import load_task
 from toolkit.models.regimes import Regime, apply_regime
 from toolkit.models.tuned import load_untuned
 from toolkit.pipeline import finetune
-from toolkit.probes import distortion
-from toolkit.probes.distortion import (
-    COLUMNS,
-    FROZEN,
-    PARTS,
-    feature_movement,
-    head_alignment,
-    measure_distortion,
-    start_gradients,
-)
+from toolkit.probes import start_gradients as gradients_module
+from toolkit.probes.distortion import COLUMNS, FROZEN, measure_distortion
+from toolkit.probes.feature_changes import feature_movement, head_alignment
+from toolkit.probes.start_gradients import PARTS, start_gradients
 from toolkit.snapshots.store import Run
 from toolkit.training.encoding import encode_task
 
@@ -153,7 +147,7 @@ def test_the_start_is_the_one_that_the_run_had(runs: dict[str, Run], table: pd.D
 
 def test_gradients_are_those_of_autograd_in_one_piece(runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch) -> None:
     run = runs["full"]
-    monkeypatch.setattr(distortion, "evaluation_batches", lambda lengths: evaluation_batches(lengths, 24))
+    monkeypatch.setattr(gradients_module, "evaluation_batches", lambda lengths: evaluation_batches(lengths, 24))
     loaded = load_untuned(run)
     data = encode_task(load_task(run.config), loaded, run.config.max_length)
     apply_regime(loaded.model, Regime("none", frozenset()), loaded.family)

@@ -25,9 +25,10 @@ class Layers:
 
     def run(self) -> int:
         from toolkit.naming import shown_command
-        from toolkit.probes.layers.layer_drift import measure_layer_drift
+        from toolkit.probes.layers.layer_drift import measure_layers
         from toolkit.probes.texts import read_texts
-        from toolkit.reporting.probes.layer_report import layer_findings, layer_rows, write_layer_report
+        from toolkit.reporting.probes.layer_findings import layer_findings
+        from toolkit.reporting.probes.layer_report import groups_of, layer_rows, write_layer_report
         from toolkit.reporting.progress import reporting_progress
         from toolkit.reporting.screen import print_rows
         from toolkit.snapshots.store import open_run
@@ -37,10 +38,11 @@ class Layers:
             raise ValueError("no runs: pass at least one run directory")
         texts = read_texts(self.texts, self.text_columns or runs[0].config.text_columns) if self.texts else None
         with reporting_progress() as hear:
-            table = measure_layer_drift(runs, texts, max_texts=self.max_texts, on_progress=hear)
-        print_rows("Layers before and after", *layer_rows(table))
-        print("\n".join(layer_findings(table)))
+            tables = measure_layers(runs, texts, max_texts=self.max_texts, on_progress=hear)
+        for group, own in groups_of(tables).items():
+            print_rows(f"{group}: layers before and after", *layer_rows(own))
+            print("\n".join(layer_findings(own)))
         if self.out is not None:
             command = shown_command("layers", self.runs, self.out, self.title)
-            print(f"Report: {write_layer_report(table, self.out, title=self.title, command=command)}")
+            print(f"Report: {write_layer_report(tables, self.out, title=self.title, command=command)}")
         return 0

@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 from tests.analysis.comparison.planted import plant
 from tests.run_directories import write_run
 from toolkit.analysis.comparison.intervals import two_way_interval
-from toolkit.analysis.comparison.relative import COLUMNS, NOT_POSITIVE, ratio_interval, relative_quality
+from toolkit.analysis.comparison.relative import (
+    COLUMNS,
+    ITSELF,
+    NEVER_BOTH,
+    NOT_POSITIVE,
+    UNDEFINED,
+    _defined,
+    ratio_interval,
+    relative_quality,
+)
 
 FULL = "none (full fine-tuning)"
 
@@ -30,12 +39,12 @@ def test_ratio_is_that_of_the_mean_scores(runs):
     made, answers = runs
     table = relative_quality(made, FULL)
     assert tuple(table.columns) == COLUMNS
-    (line,) = table.to_dict("records")
+    _, line = table.to_dict("records")
     assert line["relative_quality"] == pytest.approx(answers["embeddings"].mean() / answers["none"].mean())
     assert line["low"] < line["relative_quality"] < line["high"]
     assert line["majority_quality"] == pytest.approx(0.5 / answers["none"].mean())
     assert (line["arm"], line["reference"], line["num_seeds"]) == ("embeddings (frozen)", FULL, 3)
-    wide = relative_quality(made, FULL, level=0.99).iloc[0]
+    wide = relative_quality(made, FULL, level=0.99).iloc[1]
     assert wide["low"] < line["low"]
 
 
@@ -47,9 +56,43 @@ def test_an_unknown_reference_is_named(runs):
 def test_no_share_of_nothing(tmp_path):
     cells = [(regime, seed) for regime in ("none", "embeddings") for seed in (0, 1)]
     made = [plant(write_run(tmp_path, r, seed, epochs=1).path, [r != "none"] * 20) for r, seed in cells]
-    (line,) = relative_quality(made, FULL).to_dict("records")
-    assert line["note"] == NOT_POSITIVE
-    assert np.isnan(line["relative_quality"])
+    for line in relative_quality(made, FULL).to_dict("records"):
+        assert line["note"] == NOT_POSITIVE
+        assert np.isnan(line["relative_quality"])
+
+
+def test_the_reference_is_one_without_interval(runs):
+    line = relative_quality(runs[0], FULL).iloc[0]
+    assert (line["arm"], line["relative_quality"], line["note"]) == (FULL, 1.0, ITSELF)
+    assert np.isnan([line["low"], line["high"]]).all()
+    assert line["majority_quality"] == pytest.approx(0.5 / runs[1]["none"].mean())
+
+
+def test_failed_runs_are_counted(tmp_path):
+    cells = [(regime, seed) for regime in ("none", "embeddings") for seed in range(3)]
+    share = {("embeddings", 1): 0.5}  # exactly the majority class
+    made = [
+        plant(write_run(tmp_path, *cell, epochs=1).path, np.arange(40) < 40 * share.get(cell, 0.9)) for cell in cells
+    ]
+    assert list(relative_quality(made, FULL)["num_failed"]) == [0, 1]
+
+
+def test_undefined_scores_are_named_and_leave_their_seed_out():
+    nan = np.nan
+    assert _defined(np.array([[0.5, 0.6], [nan, nan]])) == UNDEFINED.format("the reference's")
+    assert _defined(np.array([[nan, nan], [0.5, 0.6]])) == UNDEFINED.format("the arm's")
+    assert _defined(np.array([[nan, 0.5], [0.5, nan]])) == NEVER_BOTH
+    kept = _defined(np.array([[nan, 0.5, 0.4], [0.5, 0.6, 0.8]]))
+    assert np.array_equal(kept, [[0.5, 0.4], [0.6, 0.8]])
+
+
+def test_a_regression_whose_reference_has_no_score_says_so(tmp_path):
+    made = [write_run(tmp_path, r, s, epochs=1, is_regression=True) for r in ("none", "embeddings") for s in (0, 1)]
+    for run in made:
+        if run.config.freeze == "none":  # as if no correlation had been written down
+            object.__setattr__(run, "scores", run.scores.assign(pearson=np.nan))
+    table = relative_quality(made, FULL)
+    assert set(table[table["arm"] != FULL]["note"]) == {UNDEFINED.format("the reference's")}
 
 
 def test_with_equal_means_it_is_the_interval_of_the_difference():

@@ -3,21 +3,26 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from toolkit.commands.layers import Layers
 from toolkit.config import RunConfig
 from toolkit.pipeline import finetune
-from toolkit.probes.layers.layer_drift import (
-    BEFORE_AND_AFTER,
-    COLUMNS,
-    MEASURES,
-    SEED_AND_SEED,
-    compare_layers,
-    measure_layer_drift,
-)
+from toolkit.probes.layers.layer_drift import COLUMNS, measure_layer_drift, measure_layers
+from toolkit.probes.layers.means import BEFORE_AND_AFTER, OWN_SEEDS, SEED_AND_SEED, SHUFFLED
+from toolkit.probes.layers.similarities import MEASURES, compare_layers
 from toolkit.snapshots.store import Run
+
+FREEZES = ("none", "embeddings,layers.0-1")
+TEXTS = [
+    (f"{start} {noun} was {word}",)
+    for start in ("the", "a")
+    for noun in ("film", "story", "doctor", "book")
+    for word in ("good", "bad", "fine")
+]
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +53,9 @@ def test_frozen_layers_do_not_move_and_those_above_do(train: Callable[..., Run])
 
 def test_seeds_are_compared_within_an_arm(train: Callable[..., Run]) -> None:
     runs = [train(seed=seed) for seed in (0, 1)] + [train(shuffle_labels=True)]
-    table = measure_layer_drift(runs, {"own": [("the film was good",), ("bad",), ("a doctor",), ("good good",)]})
+    few = {"own": [("the film was good",), ("bad",), ("a doctor",), ("good good",)]}
+    tables = measure_layers(runs, few)
+    table = tables["layer_drift"]
     assert set(table.texts) == {"own"}
     assert (table.num_texts == 4).all()
     pairs = table[table.comparison == SEED_AND_SEED]
@@ -57,6 +64,27 @@ def test_seeds_are_compared_within_an_arm(train: Callable[..., Run]) -> None:
     assert table[table.is_shuffled].arm.nunique() == 1
     assert table[~table.is_shuffled].arm.nunique() == 1
     assert table.low.isna().all()  # four texts give a value and no interval
+    contrasts = tables["contrasts"]
+    assert set(contrasts.kind) == {OWN_SEEDS, SHUFFLED}
+    assert (contrasts.num_texts == 4).all()
+    assert contrasts.difference.notna().all()
+
+
+def test_a_regime_is_held_against_the_first_one(train: Callable[..., Run]) -> None:
+    """Positive and negative control: freezing two layers shows in their layers, freezing them twice shows nowhere."""
+    runs = [train(seed=seed, learning_rate=0.02, freeze=freeze) for freeze in FREEZES for seed in (0, 1)]
+    labels = {run.path.name: run.config.freeze for run in runs}
+    tables = measure_layers(runs, {"validation": TEXTS}, labels=labels)
+    own = tables["contrasts"].query("kind == 'first arm' and measure == 'debiased CKA'").set_index("layer")
+    assert set(own.against) == {"none"}
+    assert (own.difference[[0, 1, 2]] > 0).all()  # frozen: more similar to before
+    assert (own.low[[0, 1]] > 0).all()
+    assert (own.num_seeds == 2).all()
+    means = tables["means"].query("measure == 'debiased CKA'").set_index(["arm", "comparison", "layer"])
+    full = means.sort_index().loc["none", BEFORE_AND_AFTER]
+    assert own.other.to_numpy() == pytest.approx(full["mean"].to_numpy())
+    assert (full.low <= full["mean"]).all()
+    assert (full.high <= 1).all()
 
 
 def test_random_starts_are_each_their_own(train: Callable[..., Run]) -> None:
@@ -71,14 +99,13 @@ def test_a_layer_that_was_replaced_is_the_one_that_differs() -> None:
     first = {"texts": [rng.normal(size=(40, 6)) for _ in range(4)]}
     second = {"texts": [layer.copy() for layer in first["texts"]]}
     second["texts"][2] = rng.normal(size=(40, 6))
-    for name, layer, measure, value, low, high, num_texts, refusal in compare_layers(first, second):
-        assert (name, num_texts, refusal) == ("texts", 40, "")
+    for (name, layer, measure), one in compare_layers(first, second).items():
+        assert (name, one.num_texts, one.refusal) == ("texts", 40, "")
         if layer == 2:
-            assert abs(value) < 0.35, measure
+            assert abs(one.value) < 0.35, measure
         else:
-            assert value == pytest.approx(1)
-            assert low == pytest.approx(1)
-            assert high == pytest.approx(1)
+            assert one.value == pytest.approx(1)
+            assert one.pseudo == pytest.approx(1)
 
 
 def test_texts_are_reduced_to_what_was_asked(train: Callable[..., Run]) -> None:
@@ -99,3 +126,18 @@ def test_every_position_table_has_its_own_before(train: Callable[..., Run]) -> N
     table = measure_layer_drift(runs)
     before_and_after = table[(table.comparison == BEFORE_AND_AFTER) & (table.measure == "debiased CKA")].value
     assert before_and_after.to_numpy() == pytest.approx(1, abs=1e-6)  # nothing was trained but the head
+
+
+def test_the_command_keeps_two_tasks_apart(
+    train: Callable[..., Run],
+    tiny_files: Callable[[str], dict[str, Any]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    runs = (train(), train(**tiny_files("order")))
+    assert Layers(runs=tuple(run.path for run in runs), out=tmp_path / "report").run() == 0
+    shown = capsys.readouterr().out
+    assert shown.count("layers before and after") == 2
+    text = (tmp_path / "report" / "report.md").read_text()
+    assert text.count(": similarity") == 2
+    assert {path.name[:2] for path in (tmp_path / "report" / "figures").iterdir()} == {"1_", "2_"}

@@ -1,62 +1,135 @@
-"""The page on layers says what its table says, draws every arm, and takes odd names as text."""
+"""The page on layers says what its tables say, keeps groups apart, draws every arm, and takes odd names as text."""
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
-from toolkit.probes.layers import layer_drift
-from toolkit.reporting.probes.layer_figures import SEED_AND_SEED, draw_layers
-from toolkit.reporting.probes.layer_report import layer_findings, write_layer_report
+from toolkit.probes.layers import means, similarities
+from toolkit.probes.layers.means import ArmSimilarities, average, contrast
+from toolkit.probes.layers.similarities import Similarity
+from toolkit.reporting.probes import layer_figures, layer_findings
+from toolkit.reporting.probes.layer_report import contrast_rows, groups_of, layer_rows, write_layer_report
+
+GROUP = "m on <script>"
+AFTER = {"full": 0.5, "embeddings frozen": 0.51, "shuffled labels": 0.8}
 
 
-def a_table(last: float = 0.5, between: float = 0.7) -> pd.DataFrame:
-    """One arm, two seeds, one domain, three layers: the last one moves to ``last``."""
-    lines = []
-    for layer, value in enumerate((1.0, 0.9, last)):
-        for measure in ("debiased CKA", "RSA"):
-            for seed in ("seed 0", "seed 1"):
-                lines.append(("before and after", "before", seed, layer, measure, value))
-            lines.append((SEED_AND_SEED, "seed 0", "seed 1", layer, measure, 1.0 if layer < 2 else between))
-    table = pd.DataFrame(lines, columns=["comparison", "first", "second", "layer", "measure", "value"])
-    facts = {"group": "m on <script>", "arm": "full", "is_shuffled": False, "texts": "ood", "num_texts": 40}
-    return table.assign(**facts, low=table.value - 0.01, high=table.value + 0.01, refusal="")
+def found(value: float, seed: Any, spread: float = 0.02) -> dict[similarities.Place, Similarity]:
+    """Three layers of one domain; the last one is at ``value``, and every text group differs a little."""
+    pseudo = np.random.default_rng(seed).normal(0, spread, 30)
+    pseudo -= pseudo.mean()
+    return {
+        ("ood", layer, measure): Similarity(mean, mean + pseudo * (mean < 1), 300)
+        for layer, mean in enumerate((1.0, 0.9, value))
+        for measure in similarities.MEASURES
+    }
+
+
+def arm_of(name: str, value: float, between: float = 0.7, group: str = GROUP) -> ArmSimilarities:
+    """Three seeds at ``value`` - .01, ``value`` and ``value`` + .01."""
+    to_before = {seed: found(value + (seed - 1) / 100, [seed, *name.encode()]) for seed in range(3)}
+    pairs = {pair: found(between, 9) for pair in ((0, 1), (0, 2), (1, 2))}
+    return ArmSimilarities(group, name, name == "shuffled labels", 100, to_before, pairs)
+
+
+def tables_of(*arms: ArmSimilarities) -> dict[str, pd.DataFrame]:
+    return {"means": average(arms), "contrasts": contrast(arms)}
+
+
+@pytest.fixture(scope="module")
+def tables() -> dict[str, pd.DataFrame]:
+    return tables_of(*(arm_of(name, value) for name, value in AFTER.items()))
 
 
 def test_the_words_of_the_probe_and_of_its_page_are_one() -> None:
-    assert SEED_AND_SEED == layer_drift.SEED_AND_SEED
-    assert set(a_table().columns) == set(layer_drift.COLUMNS)
+    for name in ("BEFORE_AND_AFTER", "SEED_AND_SEED"):
+        assert getattr(layer_figures, name) == getattr(means, name)
+    for name in ("OWN_SEEDS", "SHUFFLED", "OTHER_ARM"):
+        assert getattr(layer_findings, name) == getattr(means, name)
+    assert set(layer_figures.SHOWN) == set(similarities.MEASURES)
 
 
-def test_findings_name_the_layer_and_hold_it_against_two_seeds() -> None:
-    (far,) = layer_findings(a_table(0.5, 0.7))
-    assert "layer 2 (0.500)" in far
-    assert "further from before than two seeds are from each other (0.700)" in far
-    (near,) = layer_findings(a_table(0.8, 0.7))
-    assert "no further from before than" in near
-    frozen = a_table().assign(value=1.0)
-    assert layer_findings(frozen) == ["m on <script>, full, texts ood: no layer moved."]
+def test_findings_hold_the_layer_against_two_seeds_and_shuffled_labels(tables: dict[str, pd.DataFrame]) -> None:
+    full, frozen, shuffled, against = layer_findings.layer_findings(tables)
+    assert "full, texts ood: least similar to before is layer 2, 0.500 (" in full
+    assert "with standardised columns 0.500 (" in full
+    assert "Its seeds with each other 0.700: it is further from before than that, -0.200 (" in full
+    assert "Under shuffled labels 0.800: it is further from before than that, -0.300 (" in full
+    assert "beyond the 0.013 by which two seeds of one arm differ in this" in full
+    assert "embeddings frozen, texts ood" in frozen
+    assert "it is less far from before than that, +0.100 (" in shuffled
+    assert "Under" not in shuffled
+    assert "where two seeds of one arm differ by 0.013" in against
+    assert against.startswith("embeddings frozen against full: told apart in")
+    assert "not told apart is not the same as equal" in against
 
 
-def test_the_page_escapes_and_repeats(tmp_path: Path) -> None:
-    first, second = (write_layer_report(a_table(), tmp_path / name, command="x") for name in ("a", "b"))
+def test_what_cannot_be_told_apart_says_so() -> None:
+    own = tables_of(arm_of("full", 0.7), arm_of("shuffled labels", 0.7))
+    first, second = layer_findings.layer_findings(own)
+    assert "Its seeds with each other 0.700: not told apart from that, " in first
+    assert "Under shuffled labels 0.700: not told apart from that, " in first
+    assert "not told apart from that, " in second
+    same = arm_of("full", 0.7).to_before  # every text as in the other arm: nothing varies
+    twice = [ArmSimilarities(GROUP, name, name == "shuffled labels", 100, same, {}) for name in AFTER]
+    assert "a difference of +0.000, without interval." in layer_findings.layer_findings(tables_of(*twice))[0]
+
+
+def test_an_arm_that_did_not_move() -> None:
+    still = {0: {place: Similarity(1.0, np.ones(30), 300) for place in found(1.0, 0)}}
+    own = tables_of(ArmSimilarities(GROUP, "probe", False, None, still, {}))
+    assert layer_findings.layer_findings(own) == ["probe, texts ood: no layer moved."]
+    assert own["contrasts"].empty
+    assert own["means"].low.isna().all()
+
+
+def test_one_interval_for_one_number(tables: dict[str, pd.DataFrame]) -> None:
+    """Findings and table show the same interval, that of the mean."""
+    full = layer_findings.layer_findings(tables)[0]
+    _, rows = layer_rows(tables)
+    cell = next(str(row[3]) for row in rows if row[:3] == ["full", "ood", "2"])
+    assert cell in full
+    gap = next(str(row[4]) for row in contrast_rows(tables)[1] if row[:3] == ["full", "ood", "2"])
+    assert gap in full
+
+
+def test_groups_are_never_averaged() -> None:
+    own = tables_of(arm_of("full", 0.5), arm_of("full", 0.9, group="other"))
+    parts = groups_of(own)
+    assert list(parts) == [GROUP, "other"]
+    assert [layer_rows(part)[1][2][3] for part in parts.values()] == [
+        layer_findings.with_interval(
+            *own["means"].query("group == @group and layer == 2").iloc[0][["mean", "low", "high"]]
+        )
+        for group in parts
+    ]
+
+
+def test_the_page_escapes_and_repeats(tmp_path: Path, tables: dict[str, pd.DataFrame]) -> None:
+    first, second = (write_layer_report(tables, tmp_path / name, command="x") for name in ("a", "b"))
     text = first.read_text()
     assert "<script>" not in text
     assert "figures/similarity_by_layer.png" in text
+    assert "Texts: 300 of ood. Seeds: 3 of full, 3 of embeddings frozen, 3 of shuffled labels." in text
+    assert "no claim about raw BERT" in text
     for path in sorted((tmp_path / "a").rglob("*.*")):
         assert path.read_bytes() == (tmp_path / "b" / path.relative_to(tmp_path / "a")).read_bytes(), path
-    assert pd.read_csv(tmp_path / "a/tables/layer_drift.csv").shape == a_table().shape
+    for name, table in tables.items():
+        assert pd.read_csv(tmp_path / f"a/tables/{name}.csv").shape == table.shape
     assert second.is_file()
 
 
-def test_every_arm_is_drawn() -> None:
-    table = pd.concat([a_table(), a_table().assign(arm="embeddings frozen")])
-    image = draw_layers(table)["similarity_by_layer"]["svg"].decode()
+def test_every_arm_and_measure_is_drawn(tables: dict[str, pd.DataFrame]) -> None:
+    image = layer_figures.draw_layers(tables["means"])["similarity_by_layer"]["svg"].decode()
     assert "embeddings frozen: after with before" in image
     assert "full: its seeds with each other" in image
+    assert "standardised columns" in image
 
 
-def test_a_file_is_no_folder(tmp_path: Path) -> None:
+def test_a_file_is_no_folder(tmp_path: Path, tables: dict[str, pd.DataFrame]) -> None:
     (tmp_path / "out").write_text("")
     with pytest.raises(ValueError, match="is a file"):
-        write_layer_report(a_table(), tmp_path / "out")
+        write_layer_report(tables, tmp_path / "out")

@@ -25,6 +25,7 @@ COLUMNS = (
     "size",
     "score",
     "num_seeds",
+    "num_failed",
     "arm_mean",
     "reference_mean",
     "relative_quality",
@@ -34,20 +35,26 @@ COLUMNS = (
     "note",
 )
 NOT_POSITIVE = "the reference's score is not above 0: no share of it"
+UNDEFINED = "{} score is undefined in every seed: no ratio"
+NEVER_BOTH = "no seed in which both scores are defined: no ratio"
+ITSELF = "the reference itself: 1 by definition, so without interval"
 
 
 def relative_quality(
     runs: Sequence[Run | str | Path], reference: str, *, level: float = 0.95, labels: Labels | None = None
 ) -> pd.DataFrame:
-    """One line per group, labelled split and arm beside ``reference``: R = arm's mean score / reference's, COLUMNS.
+    """One line per group, labelled split and arm: R = arm's mean score / the mean score of ``reference``, COLUMNS.
 
-    Same seeds and items for both. The interval is R ± t·√V / reference's mean, with t and V those of
-    :func:`toolkit.compare`'s interval of the linearised differences arm - R·reference, whose mean is 0: over seeds and
-    items for an accuracy, over seeds for another score. (Taylor linearisation of a ratio of means, as in Cochran 1977,
-    Sampling Techniques, chapter 6; with the two-way V it is ours.) The reference's own noise counts, other than in
-    the difference divided by a fixed score. ``majority_quality``: R of always answering the commonest class, which no
-    arm should be praised for (NaN in regression, and for a score that it has none of). NaN with a ``note`` where there
-    is no ratio. ``labels``: run directory name to arm. ValueError for a reference that no group has.
+    Same seeds and items for both. The reference has lines of its own: 1, without interval. The interval is R ± t·√V /
+    reference's mean, with t and V those of :func:`toolkit.compare`'s interval of the linearised differences arm -
+    R·reference, whose mean is 0: over seeds and items for an accuracy, over seeds for another score. (Taylor
+    linearisation of a ratio of means, as in Cochran 1977, Sampling Techniques, chapter 6; with the two-way V it is
+    ours.) The reference's own noise counts, other than in the difference divided by a fixed score.
+
+    ``majority_quality``: R of always answering the commonest class, which no arm should be praised for (NaN in
+    regression, and for a score that it has none of). ``num_failed``: runs of the arm at the majority class or below,
+    which count in R. NaN with a ``note`` where there is no ratio. ``labels``: run directory name to arm. ValueError
+    for a reference that no group has.
     """
     groups = arrange(runs, labels)
     check_pairs(groups, [(reference, reference)])
@@ -57,10 +64,13 @@ def relative_quality(
 
 def _lines_of(group: Group, reference: str, level: float) -> Iterator[dict[str, Any]]:
     for arm in group.arms:
-        for pair in pair_arms(group, [(arm.label, reference)]):
+        is_reference = reference in (arm.label, arm.base)
+        pairs = [ArmPair(arm, arm)] if is_reference else pair_arms(group, [(arm.label, reference)])
+        for pair in pairs:
             run = arm.runs[0]
             lead: dict[str, Any] = {"group": group.title, "model": run.model, "task": run.task, "arm": arm.label}
             lead |= {"reference": pair.second.label, "size": arm.size, "score": run.score, "num_seeds": len(pair.seeds)}
+            lead |= {"num_failed": sum(one.is_failed for one, _ in pair.runs)}
             if not pair.splits:
                 yield lead | {"note": NO_SEED}
             for split in pair.splits:
@@ -74,16 +84,35 @@ def _ratio(pair: ArmPair, split: str, score: str, level: float) -> dict[str, Any
     if note:
         return {"note": note}
     right = pair.right_answers(split) if score == "accuracy" else None
-    values = pair.counted_scores(split, score) if right is None else right
-    values = values[:, ~np.isnan(values).any(axis=0)] if right is None else values
-    first, second = (float(side.mean()) if side.size else float("nan") for side in values)
+    values = _defined(pair.counted_scores(split, score)) if right is None else right
+    if isinstance(values, str):
+        return {"num_seeds": 0, "note": values}
+    first, second = (float(side.mean()) for side in values)
     found: dict[str, Any] = {"arm_mean": first, "reference_mean": second, "num_seeds": values.shape[1]}
     if not second > 0:
         return found | {"note": NOT_POSITIVE}
-    interval = ratio_interval(values, level)
-    found |= {"relative_quality": interval.estimate, "low": interval.low, "high": interval.high, "note": interval.note}
     majority = float(pair.runs[0][0].answers[split]["label"].value_counts(normalize=True).max())
-    return found | {"majority_quality": majority / second if score == "accuracy" else float("nan")}
+    found |= {"majority_quality": majority / second if score == "accuracy" else float("nan")}
+    if pair.first is pair.second:
+        return found | {"relative_quality": 1.0, "note": ITSELF}
+    interval = ratio_interval(values, level)
+    return found | {
+        "relative_quality": interval.estimate,
+        "low": interval.low,
+        "high": interval.high,
+        "note": interval.note,
+    }
+
+
+def _defined(scores: NDArray[np.float64]) -> NDArray[np.float64] | str:
+    """(2, seeds) scores of arm and reference where both are defined, or why there are none."""
+    kept = scores[:, ~np.isnan(scores).any(axis=0)]
+    if kept.size:
+        return kept
+    for side, name in ((1, "the reference's"), (0, "the arm's")):
+        if np.isnan(scores[side]).all():
+            return UNDEFINED.format(name)
+    return NEVER_BOTH
 
 
 def ratio_interval(values: NDArray[np.float64], level: float = 0.95) -> Interval:

@@ -1,6 +1,5 @@
 """Runs with their models in, how similar each layer is to what it was before training out, with reference curves."""
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 
@@ -8,18 +7,21 @@ import numpy as np
 import pandas as pd
 
 from toolkit.analysis.comparison.arms import Group, Labels, ReportedRun, arrange
-from toolkit.analysis.similarity.refusal import Refused
-from toolkit.analysis.similarity.resampled import resampled_cka
-from toolkit.analysis.similarity.rsa import item_distances, rsa_interval, rsa_of_distances
 from toolkit.data.tasks import Split, load_task
 from toolkit.models.classifier import Loaded
 from toolkit.models.tuned import load_tuned, load_untuned
+from toolkit.probes.layers.means import (
+    BEFORE_AND_AFTER,
+    SEED_AND_SEED,
+    ArmSimilarities,
+    average,
+    contrast,
+    interval_of_tables,
+)
+from toolkit.probes.layers.similarities import Place, Similarity, compare_layers
 from toolkit.probes.layers.vectors import Vectors, layer_vectors
 from toolkit.probes.texts import encode_texts
 from toolkit.snapshots.store import Run
-
-BEFORE_AND_AFTER = "before and after"
-SEED_AND_SEED = "seed and seed"
 
 COLUMNS = (
     "group",
@@ -52,83 +54,87 @@ def measure_layer_drift(
     seed: int = 0,
     labels: Labels | None = None,
     on_progress: Callable[[str], None] = lambda _: None,
-) -> "pd.DataFrame":
-    """Similarity of every layer's sentence vectors, one value per line, columns COLUMNS.
+) -> pd.DataFrame:
+    """Similarity of every layer's sentence vectors, one pair of models per line, columns COLUMNS.
 
     ``before and after`` compares each run's tuned model with what it started from; ``seed and seed`` the tuned models
     of two seeds of one arm, which is as much as training differs when nothing but chance does. A run with
     ``--shuffle-labels`` (``is_shuffled``) says what training moves when there is nothing to learn but the examples.
-    Read a regime's curve beside both.
+    Read a regime's curve beside both: :func:`measure_layers` does.
 
     Measures, over the mean token vector of each text: ``debiased CKA`` and, where one column can decide it, ``debiased
     CKA, standardised columns`` (:mod:`toolkit.analysis.similarity.cka`), and ``RSA`` (Spearman's, of Euclidean
-    distances). ``low`` and ``high``: 95 % over resampled texts. ``refusal``: why a value is NaN.
+    distances). ``low`` and ``high``: 95 % over new texts for these two models
+    (:func:`toolkit.probes.layers.means.interval_of_tables`). ``refusal``: why a value is NaN.
 
     ``texts``: None takes every scored split of the task, so that a task with out-of-distribution splits is compared on
     them too. At most ``max_texts`` of each, drawn with ``seed``, the same for all models. ``labels``: name of a run's
     directory to the name of its arm. ValueError for no runs, or one that was made without ``--save-model``.
     """
-    lines: list[tuple[object, ...]] = []
+    options = {"max_texts": max_texts, "seed": seed, "labels": labels, "on_progress": on_progress}
+    return measure_layers(runs, texts, **options)["layer_drift"]  # type: ignore[arg-type]
+
+
+def measure_layers(
+    runs: Sequence[Run],
+    texts: Texts | None = None,
+    *,
+    max_texts: int = 300,
+    seed: int = 0,
+    labels: Labels | None = None,
+    on_progress: Callable[[str], None] = lambda _: None,
+) -> dict[str, pd.DataFrame]:
+    """The tables ``layer_drift`` (:func:`measure_layer_drift`, also for the arguments), ``means`` and ``contrasts``.
+
+    Means over seeds (columns MEANS of :mod:`toolkit.probes.layers.means`) and paired differences of each arm from its
+    own seeds, from shuffled labels and from the group's first arm (CONTRASTS), with intervals over seeds and texts.
+    """
+    arms: list[ArmSimilarities] = []
     for group in arrange(runs, labels):
-        lines += _lines_of(group, texts, max_texts, seed, on_progress)
-    return pd.DataFrame(lines, columns=list(COLUMNS))
+        arms += _arms_of(group, texts, max_texts, seed, on_progress)
+    lines = [line for arm in arms for line in _lines_of(arm)]
+    table = pd.DataFrame(lines, columns=list(COLUMNS))
+    return {"layer_drift": table, "means": average(arms), "contrasts": contrast(arms)}
 
 
-def _lines_of(
+def _arms_of(
     group: Group, texts: Texts | None, max_texts: int, seed: int, on_progress: Callable[[str], None]
-) -> Iterator[tuple[object, ...]]:
+) -> Iterator[ArmSimilarities]:
     chosen = _choose(group.runs[0].run, texts, max_texts, seed)
     before: dict[object, Mapping[str, Vectors]] = {}
     for arm in group.arms:
-        after: dict[str, Mapping[str, Vectors]] = {}
-        facts = (group.title, arm.label, arm.runs[0].run.config.shuffle_labels)
+        after: dict[int, Mapping[str, Vectors]] = {}
+        to_before, between = {}, {}
         for item in arm.runs:
             on_progress(f"states of {item.name}")
-            start = _start_of(item)
+            start, own = _start_of(item), item.config.seed
             if start not in before:
                 before[start] = _read(load_untuned(item.run), chosen, item)
-            after[_name(item)] = _read(load_tuned(item.run), chosen, item)
-            for line in compare_layers(before[start], after[_name(item)], seed):
-                yield (*facts, BEFORE_AND_AFTER, "before", _name(item), *line)
+            after[own] = _read(load_tuned(item.run), chosen, item)
+            to_before[own] = compare_layers(before[start], after[own], seed)
         for first, second in combinations(after, 2):
-            on_progress(f"{arm.label}: {first} and {second}")
-            for line in compare_layers(after[first], after[second], seed):
-                yield (*facts, SEED_AND_SEED, first, second, *line)
+            on_progress(f"{arm.label}: seeds {first} and {second}")
+            between[first, second] = compare_layers(after[first], after[second], seed)
+        is_shuffled = arm.runs[0].run.config.shuffle_labels
+        yield ArmSimilarities(group.title, arm.label, is_shuffled, arm.size, to_before, between)
 
 
-def compare_layers(
-    first: Mapping[str, Vectors], second: Mapping[str, Vectors], seed: int = 0
-) -> Iterator[tuple[object, ...]]:
-    """Domain, layer, measure, value, low, high, num_texts, refusal of two models' vectors of the same texts."""
-    for name in first:
-        for layer, (left, right) in enumerate(zip(first[name], second[name], strict=True)):
-            for measure, function in MEASURES.items():
-                try:
-                    values, refusal = function(left, right, seed), ""
-                except Refused as reason:
-                    values, refusal = (math.nan, math.nan, math.nan), str(reason)
-                yield (name, layer, measure, *values, len(left), refusal)
+def _lines_of(arm: ArmSimilarities) -> Iterator[tuple[object, ...]]:
+    for own, found in arm.to_before.items():
+        for place, one in found.items():
+            yield (*_facts(arm, BEFORE_AND_AFTER), "before", f"seed {own}", *_values(place, one))
+    for (first, second), found in arm.between.items():
+        for place, one in found.items():
+            yield (*_facts(arm, SEED_AND_SEED), f"seed {first}", f"seed {second}", *_values(place, one))
 
 
-def _cka(left: np.ndarray, right: np.ndarray, seed: int) -> tuple[float, float, float]:
-    return resampled_cka(left, right, seed=seed)
+def _facts(arm: ArmSimilarities, comparison: str) -> tuple[object, ...]:
+    return (arm.group, arm.arm, arm.is_shuffled, comparison)
 
 
-def _standardised_cka(left: np.ndarray, right: np.ndarray, seed: int) -> tuple[float, float, float]:
-    return resampled_cka(left, right, is_standardised=True, seed=seed)
-
-
-def _rsa(left: np.ndarray, right: np.ndarray, seed: int) -> tuple[float, float, float]:
-    before, after = item_distances(left), item_distances(right)
-    return (rsa_of_distances(before, after), *rsa_interval(before, after, seed=seed))
-
-
-MEASURES: Mapping[str, Callable[[np.ndarray, np.ndarray, int], tuple[float, float, float]]] = {
-    "debiased CKA": _cka,
-    "debiased CKA, standardised columns": _standardised_cka,
-    "RSA": _rsa,
-}
-"""Measure to the function of two (texts, hidden) versions and a seed that gives its value and interval."""
+def _values(place: Place, one: Similarity) -> tuple[object, ...]:
+    low, high, _ = interval_of_tables(one.pseudo[None])
+    return (*place, one.value, low, min(high, 1.0) if high == high else high, one.num_texts, one.refusal)
 
 
 def _choose(run: Run, texts: Texts | None, max_texts: int, seed: int) -> dict[str, list[tuple[str, ...]]]:
@@ -156,7 +162,3 @@ def _start_of(item: ReportedRun) -> tuple[object, ...]:
     is_drawn = config.init == "random" or config.positions == "shuffled"
     drawn = config.seed if is_drawn else None
     return (config.init, config.positions, config.reinject_positions, config.max_length, drawn)
-
-
-def _name(item: ReportedRun) -> str:
-    return f"seed {item.config.seed}"

@@ -1,4 +1,4 @@
-"""The table of layer drift in, its page out: report.md, a figure and the table."""
+"""The tables of layer drift in, their page out: report.md, a figure per group and the tables."""
 
 from pathlib import Path
 
@@ -6,81 +6,118 @@ import pandas as pd
 
 from toolkit.reporting import markdown
 from toolkit.reporting.images import write_images
-from toolkit.reporting.probes.layer_figures import SEED_AND_SEED, draw_layers
+from toolkit.reporting.probes.layer_figures import BEFORE_AND_AFTER, CKA, RSA, SEED_AND_SEED, STANDARDISED, draw_layers
+from toolkit.reporting.probes.layer_findings import Tables, layer_findings, with_interval
 from toolkit.snapshots import files
 
 CAPTION = (
     "Similarity of every layer to what it was before training, and of the tuned models of two seeds to each other: "
-    "mean over runs (or pairs of runs), band from the least to the greatest. Layer emb. is what the first layer reads."
+    "mean over runs (or pairs of runs), band: 95 % interval of the mean. Layer emb. is what layer 1 reads. Scales "
+    "differ between rows."
+)
+DEFINITIONS = (
+    "A text is its mean token vector at a layer; two models are compared on the same texts.",
+    "debiased CKA: HSIC₁(X,Y) / √(HSIC₁(X,X)·HSIC₁(Y,Y)) with linear kernels (Kornblith et al. 2019, arXiv 1905.00414; "
+    "Song et al. 2012, JMLR 13; Nguyen et al. 2021, arXiv 2010.15327). 1: the same up to rotation and scale; 0 on "
+    "average for unrelated vectors. One column whose variance is far above the rest decides it.",
+    "standardised columns: the same after every column of each model got standard deviation 1 (ours).",
+    "RSA: Spearman's correlation of the distances between texts before and after (Kriegeskorte et al. 2008).",
+    "Interval: 95 % of the mean, everywhere, over new seeds and new texts at once: the two-way interval of seeds x "
+    "groups of texts, of jackknife pseudo-values; of one seed (or of the one pair of two seeds), over new texts only. "
+    "A difference takes the same texts and seeds of both sides. No interval is adjusted for how many there are.",
+    "Two seeds: the mean similarity of the tuned models of all pairs of seeds of the arm; three seeds are three pairs.",
+)
+CAVEATS = (
+    "The embedded model minilm (all-MiniLM-L6-v2) is a BERT that was tuned on sentence pairs: what it shows is no "
+    "claim about raw BERT, which needs a raw backbone beside it.",
+    "The least similar layer is chosen by looking at all layers; its interval does not know that.",
+    "That the states of a layer changed does not say that the layer's own weights did: it reads what lies below.",
+    "Shuffled labels are no 'nothing learned': such a model memorises.",
 )
 
 Rows = tuple[list[str], list[list[object]]]
 
 
 def write_layer_report(
-    table: pd.DataFrame, out: str | Path, *, title: str | None = None, command: str | None = None
+    tables: Tables, out: str | Path, *, title: str | None = None, command: str | None = None
 ) -> Path:
-    """Write report.md, figures/ and tables/layer_drift.csv of ``measure_layer_drift``'s table; the path of report.md.
+    """Write report.md, figures/ and tables/ of ``measure_layers``'s tables into ``out``; the path of report.md.
 
-    ValueError when ``out`` is a file.
+    ``command`` is shown as what makes the report again. ValueError when ``out`` is a file.
     """
     out = Path(out)
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out.name} is a file where the report's folder should go: pass another --out")
     (out / "tables").mkdir(parents=True, exist_ok=True)
-    files.write_text(out / "tables" / "layer_drift.csv", table.to_csv(index=False, lineterminator="\n"))
-    parts = [f"# {markdown.escape(title or 'How far each layer moved')}", "## What was found"]
-    parts.append("\n".join(f"- {markdown.escape(line)}" for line in layer_findings(table)))
-    for place, (group, own) in enumerate(table.groupby("group", sort=False)):
-        prefix = f"{place + 1}_" if table["group"].nunique() > 1 else ""
-        images = draw_layers(own)
+    for name, table in tables.items():
+        files.write_text(out / "tables" / f"{name}.csv", table.to_csv(index=False, lineterminator="\n"))
+    groups = groups_of(tables)
+    parts = [f"# {markdown.escape(title or 'How far each layer moved')}"]
+    for place, (group, own) in enumerate(groups.items()):
+        prefix = f"{place + 1}_" if len(groups) > 1 else ""
+        images = draw_layers(own["means"])
         write_images(out / "figures", images, prefix)
-        parts.append(f"## {markdown.escape(group)}")
+        parts += [f"## {markdown.escape(group)}: what was found", _list([_counts(own["means"]), *layer_findings(own)])]
         parts += [f"![{CAPTION}](figures/{prefix}{name}.png)\n\n*{CAPTION}*" for name in images]
-        parts.append(markdown.table(*layer_rows(own)))
     parts += ["## How to make this again", markdown.code_block([command])] if command else []
+    parts += ["## What this does not say", _list(CAVEATS)]
+    for group, own in groups.items():
+        parts += [f"## {markdown.escape(group)}: similarity", "Mean (95 % interval).", markdown.table(*layer_rows(own))]
+        if len(own["contrasts"]):
+            said = "Debiased CKA of after with before, minus another one: below 0 the arm moved further."
+            parts += [f"## {markdown.escape(group)}: differences", said, markdown.table(*contrast_rows(own))]
+    parts += ["## Definitions", _list(DEFINITIONS)]
     files.write_text(out / "report.md", "\n\n".join(parts) + "\n")
     return out / "report.md"
 
 
-def layer_rows(table: pd.DataFrame) -> Rows:
-    """Header and rows: per arm, texts and layer the debiased CKA before and after, and between seeds."""
-    header = ["arm", "texts", "layer", "debiased CKA, before and after", "95 % over texts", "seed and seed", "RSA"]
+def groups_of(tables: Tables) -> dict[str, dict[str, pd.DataFrame]]:
+    """Group to its part of every table: no number is taken over groups."""
+    titles = dict.fromkeys(map(str, tables["means"]["group"]))
+    return {title: {name: table[table["group"] == title] for name, table in tables.items()} for title in titles}
+
+
+def layer_rows(tables: Tables) -> Rows:
+    """Header and rows of one group: per arm, texts and layer every mean similarity to before, and between seeds."""
+    header = ["arm", "texts", "layer", "debiased CKA", "standardised columns", "RSA", "two seeds, debiased CKA"]
+    columns = [(BEFORE_AND_AFTER, CKA), (BEFORE_AND_AFTER, STANDARDISED), (BEFORE_AND_AFTER, RSA), (SEED_AND_SEED, CKA)]
     rows: list[list[object]] = []
-    for (arm, texts, layer), own in table.groupby(["arm", "texts", "layer"], sort=False):
-        of_runs = own[own["comparison"] != SEED_AND_SEED]
-        cka, rsa = (of_runs[of_runs["measure"] == name] for name in ("debiased CKA", "RSA"))
-        pairs = own[(own["comparison"] == SEED_AND_SEED) & (own["measure"] == "debiased CKA")]
-        interval = f"{markdown.number(cka['low'].min())} to {markdown.number(cka['high'].max())}"
-        between: object = float(pairs["value"].mean()) if len(pairs) else None
-        place: object = "embeddings" if layer == 0 else str(layer)
-        rows.append([arm, texts, place, float(cka["value"].mean()), interval, between, float(rsa["value"].mean())])
+    for (arm, texts, layer), own in tables["means"].groupby(["arm", "texts", "layer"], sort=False):
+        cells = own.set_index(["comparison", "measure"])
+        shown = [_cell(cells.loc[key], "mean") if key in cells.index else None for key in columns]
+        rows.append([str(arm), str(texts), _place(layer), *shown])
     return header, rows
 
 
-def layer_findings(table: pd.DataFrame) -> list[str]:
-    """Sentences: where each arm moved most, and whether that is more than between two seeds or by shuffled labels."""
-    cka = table[table["measure"] == "debiased CKA"]
-    lines = []
-    for (group, arm, texts), own in cka.groupby(["group", "arm", "texts"], sort=False):
-        moved = own[own["comparison"] != SEED_AND_SEED].groupby("layer")["value"].mean()
-        between = own[own["comparison"] == SEED_AND_SEED].groupby("layer")["value"].mean()
-        if not moved.notna().any():
-            continue
-        least, most = int(moved.idxmax()), int(moved.idxmin())
-        if moved.min() > 1 - 1e-6:
-            lines.append(f"{group}, {arm}, texts {texts}: no layer moved.")
-            continue
-        text = (
-            f"{group}, {arm}, texts {texts}: the least similar layer to before is {_layer(most)} "
-            f"({moved[most]:.3f}), the most similar {_layer(least)} ({moved[least]:.3f})"
-        )
-        if most in between:
-            word = "further from before than" if moved[most] < between[most] else "no further from before than"
-            text += f"; there it is {word} two seeds are from each other ({between[most]:.3f})"
-        lines.append(text + ".")
-    return lines or ["Nothing could be compared."]
+def contrast_rows(tables: Tables) -> Rows:
+    """Header and rows of one group: per arm, texts and layer the differences of debiased CKA, one column for each."""
+    table = tables["contrasts"][tables["contrasts"]["measure"] == CKA]
+    against = list(dict.fromkeys(table["against"]))
+    rows: list[list[object]] = []
+    for (arm, texts, layer), own in table.groupby(["arm", "texts", "layer"], sort=False):
+        cells = own.set_index("against")
+        shown = [
+            _cell(cells.loc[name], "difference", is_signed=True) if name in cells.index else None for name in against
+        ]
+        rows.append([str(arm), str(texts), _place(layer), *shown])
+    return ["arm", "texts", "layer", *(f"minus {name}" for name in against)], rows
 
 
-def _layer(layer: int) -> str:
-    return "the embeddings" if layer == 0 else f"layer {layer}"
+def _cell(line: "pd.Series", column: str, *, is_signed: bool = False) -> str:
+    return with_interval(line[column], line["low"], line["high"], is_signed=is_signed)
+
+
+def _place(layer: object) -> str:
+    return "embeddings" if layer == 0 else str(layer)
+
+
+def _counts(means: pd.DataFrame) -> str:
+    """How many seeds and texts stand behind the numbers."""
+    texts = means.groupby("texts", sort=False)["num_texts"].first()
+    seeds = means.groupby("arm", sort=False)["num_seeds"].first()
+    shown = ", ".join(f"{count:,} of {name}" for name, count in texts.items())
+    return f"Texts: {shown}. Seeds: {', '.join(f'{count} of {arm}' for arm, count in seeds.items())}."
+
+
+def _list(lines: object) -> str:
+    return "\n".join(f"- {markdown.escape(line)}" for line in lines)  # type: ignore[attr-defined]

@@ -1,12 +1,11 @@
-"""Two versions of a few hundred items in, debiased CKA over resampled items out: its value and its interval."""
+"""Kernels of two versions of a few hundred items in, debiased CKA of them or of some of them out."""
 
 import math
 
 import numpy as np
 
 from toolkit.analysis.rows.measures import Array
-from toolkit.analysis.similarity.refusal import Refused, Rows, check_rows
-from toolkit.analysis.similarity.rsa import MIN_ITEMS, NUM_RESAMPLES
+from toolkit.analysis.similarity.refusal import Rows
 
 
 def kernel(rows: Rows) -> Array:
@@ -44,28 +43,3 @@ def _hsic(left: Array, right: Array, weights: Array) -> float:
     trace = float(weights @ ((left * right) @ weights))
     total = float(weights @ sums_left) * float(weights @ sums_right) / ((n - 1) * (n - 2))
     return trace + total - 2 / (n - 2) * float(weights @ (sums_left * sums_right))
-
-
-def resampled_cka(
-    reference: Rows, current: Rows, *, is_standardised: bool = False, level: float = 0.95, seed: int = 0
-) -> tuple[float, float, float]:
-    """Debiased CKA of two (items, columns) versions, and its interval over items drawn with replacement.
-
-    The basic bootstrap: the resampled values are mirrored at the value, so that their own bias counts against it and
-    not for it. The interval is NaN below 20 items. Refused below 4 items, and where a version's items are all alike.
-    """
-    check_rows(reference, current, "debiased CKA", min_rows=4)
-    sides = (standardised(reference), standardised(current)) if is_standardised else (reference, current)
-    if not all(side.shape[1] for side in sides):
-        raise Refused("debiased CKA is undefined: the items of a version are all equal")
-    before, after = kernel(sides[0]), kernel(sides[1])
-    value = cka_of_kernels(before, after)
-    if math.isnan(value):
-        raise Refused("debiased CKA is undefined: all items of a version are equally far from one another")
-    if len(before) < MIN_ITEMS:
-        return value, math.nan, math.nan
-    generator, n = np.random.default_rng([*b"resampled cka", seed]), len(before)
-    draws = [np.bincount(generator.integers(n, size=n), minlength=n).astype(np.float64) for _ in range(NUM_RESAMPLES)]
-    values = [cka_of_kernels(before, after, times) for times in draws]
-    low, high = np.nanquantile(values, [(1 - level) / 2, (1 + level) / 2])
-    return value, float(2 * value - high), float(2 * value - low)

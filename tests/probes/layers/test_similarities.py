@@ -1,0 +1,138 @@
+"""Jackknifed similarities: the values are those of the analysis half, and the intervals cover what they should."""
+
+import math
+from itertools import combinations
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+from toolkit.analysis.similarity.cka import debiased_cka
+from toolkit.analysis.similarity.moments import moments_of
+from toolkit.probes.layers.means import STILL, interval_of_tables, pseudo_of_seeds
+from toolkit.probes.layers.similarities import (
+    CKA,
+    MAX_GROUPS,
+    MEASURES,
+    RSA,
+    STANDARDISED,
+    Similarity,
+    compare,
+    text_groups,
+)
+
+HIDDEN = 8
+SIZES = np.linspace(2, 0.3, HIDDEN)
+
+
+def two_versions(num: int, noise: float = 1.0, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(num, HIDDEN)) * SIZES
+    return x, x @ rng.normal(size=(HIDDEN, HIDDEN)) / 3 + noise * rng.normal(size=(num, HIDDEN))
+
+
+def by_hand(measure: str, x: np.ndarray, y: np.ndarray) -> float:
+    if measure != RSA:
+        return debiased_cka(moments_of(x, y), is_standardised=measure == STANDARDISED)
+    pairs = np.triu_indices(len(x), 1)
+    distances = [np.linalg.norm(side[:, None] - side[None], axis=2)[pairs] for side in (x, y)]
+    return float(spearmanr(*distances)[0])
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_values_and_those_without_a_group_are_the_plain_ones(measure: str) -> None:
+    x, y = two_versions(45)
+    found, groups = compare(MEASURES[measure], x, y), text_groups(45)
+    assert found.value == pytest.approx(by_hand(measure, x, y), abs=1e-9)
+    assert found.pseudo.mean() == pytest.approx(found.value)
+    expected = []
+    for group in range(groups.max() + 1):
+        kept, times = groups != group, 45 / (groups == group).sum()
+        expected.append(times * found.value - (times - 1) * by_hand(measure, x[kept], y[kept]))
+    assert np.diff(found.pseudo) == pytest.approx(np.diff(expected), abs=1e-8)
+
+
+@pytest.mark.parametrize("num", [20, 29, 30, 31, 45, 59, 61, 300, 872])
+def test_groups_are_of_one_size_but_for_one_text(num: int) -> None:
+    sizes = np.bincount(text_groups(num, 3))
+    assert sizes.sum() == num
+    assert sizes.max() - sizes.min() <= max(1, math.ceil(num / MAX_GROUPS) // len(sizes) + 1)
+    assert 10 <= len(sizes) <= MAX_GROUPS
+
+
+def test_too_few_texts_and_texts_that_are_all_equal() -> None:
+    x, y = two_versions(19)
+    few = compare(MEASURES[CKA], x, y)
+    assert few.pseudo.size == 0
+    assert np.isfinite(few.value)
+    assert np.isnan(interval_of_tables(few.pseudo[None])[:2]).all()
+    for measure in MEASURES.values():
+        alike = compare(measure, x, np.ones_like(x))
+        assert np.isnan(alike.value)
+        assert "undefined" in alike.refusal
+
+
+def test_what_cannot_vary_has_no_interval() -> None:
+    x, _ = two_versions(60)
+    table = np.stack([compare(MEASURES[CKA], x, 3 * x + 1).pseudo] * 3)
+    low, high, note = interval_of_tables(table)
+    assert np.isnan([low, high]).all()
+    assert note == STILL
+
+
+MIX = np.random.default_rng(9).normal(size=(HIDDEN, HIDDEN)) / 3
+
+
+def models(rng: np.random.Generator, x: np.ndarray, spread: float) -> list[np.ndarray]:
+    """Three seeds' versions of the same texts: each has a mixing of its own and noise on every text."""
+    mixings = [MIX + spread * rng.normal(size=MIX.shape) for _ in range(3)]
+    return [x @ mixing + 0.7 * rng.normal(size=x.shape) for mixing in mixings]
+
+
+def tables_of(rng: np.random.Generator, spread: float, num: int) -> tuple[np.ndarray, np.ndarray]:
+    """(seeds, groups) pseudo-values of three seeds against before, and of the seeds against each other."""
+    x = rng.normal(size=(num, HIDDEN)) * SIZES
+    after = models(rng, x, spread)
+    before = np.stack([compare(MEASURES[CKA], x, y).pseudo for y in after])
+    pairs: dict[tuple[int, int], Similarity] = {
+        (i, j): compare(MEASURES[CKA], after[i], after[j]) for i, j in combinations(range(3), 2)
+    }
+    assert pseudo_of_seeds(pairs, range(3)).mean() == pytest.approx(np.mean([one.value for one in pairs.values()]))
+    return before, pseudo_of_seeds(pairs, range(3))
+
+
+def values_of(rng: np.random.Generator, spread: float, num: int) -> list[float]:
+    """Mean similarity to before and between the seeds, without pseudo-values."""
+    x = rng.normal(size=(num, HIDDEN)) * SIZES
+    after = models(rng, x, spread)
+    pairs = [debiased_cka(moments_of(one, other)) for one, other in combinations(after, 2)]
+    return [float(np.mean([debiased_cka(moments_of(x, y)) for y in after])), float(np.mean(pairs))]
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.15])
+def test_intervals_of_means_and_of_paired_differences_cover(spread: float) -> None:
+    """New seeds and new texts in every draw; the truth is the mean of many draws with more texts."""
+    many = np.mean([values_of(np.random.default_rng([1, i]), spread, 1000) for i in range(100)], axis=0)
+    truths, hits, num = (*many, many[0] - many[1]), np.zeros(3), 100
+    for i in range(num):
+        before, between = tables_of(np.random.default_rng([2, i]), spread, 60)
+        for k, table in enumerate((before, between, before - between)):
+            low, high, _ = interval_of_tables(table)
+            hits[k] += low <= truths[k] <= high
+    assert (hits >= 0.88 * num).all(), hits / num  # fewer has a probability below .5 % if the level holds
+
+
+def test_two_arms_that_are_alike_are_told_apart_rarely() -> None:
+    """The negative control; the positive one has an arm whose seeds keep less of the texts."""
+    false, true, num = 0, 0, 100
+    for i in range(num):
+        rng = np.random.default_rng([3, i])
+        x = rng.normal(size=(60, HIDDEN)) * SIZES
+        one, other = models(rng, x, 0.1), models(rng, x, 0.1)
+        far = [y + 1.5 * rng.normal(size=y.shape) for y in other]
+        tables = [np.stack([compare(MEASURES[CKA], x, y).pseudo for y in arm]) for arm in (one, other, far)]
+        low, high, _ = interval_of_tables(tables[0] - tables[1])
+        false += not low <= 0 <= high
+        true += interval_of_tables(tables[0] - tables[2])[0] > 0
+    assert false <= 12
+    assert true >= 90

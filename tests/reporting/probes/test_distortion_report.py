@@ -1,0 +1,89 @@
+"""The page on feature distortion: means and paired differences with Student's t, what is undefined, and the words."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import t, ttest_rel
+
+from toolkit.reporting.probes.distortion_report import (
+    arm_differences,
+    arm_means,
+    distortion_findings,
+    mean_rows,
+    write_distortion_report,
+)
+
+VALUES = {"full": (2.0, 2.2, 2.5), "LP-FT": (1.0, 1.3, 1.5), "probe": (0.0, 0.0, 0.0)}
+GRADIENTS = {"full": (1.0, 2.0, 3.0), "LP-FT": (1.1, 1.8, 3.2), "probe": (np.nan,) * 3}
+
+
+@pytest.fixture
+def table() -> pd.DataFrame:
+    """Three seeds of three arms: LP-FT moves less, the probe not at all and without gradients."""
+    lines = []
+    for quantity, place, values in (("relative_feature_distance", "ood", VALUES), ("gradient_norm", "body", GRADIENTS)):
+        for arm, own in values.items():
+            for seed, value in enumerate(own):
+                note = "frozen: it gets no gradient" if np.isnan(value) else ""
+                out = place == "ood" if quantity != "gradient_norm" else pd.NA
+                lines.append((arm, "m", "<toy>", seed, quantity, place, out, value, note))
+    columns = ["arm", "model", "task", "seed", "quantity", "place", "is_out_of_distribution", "value", "note"]
+    return pd.DataFrame(lines, columns=columns).astype({"is_out_of_distribution": "boolean"})
+
+
+def test_means_have_students_interval_and_count_what_is_undefined(table: pd.DataFrame) -> None:
+    means = arm_means(table).set_index(["quantity", "arm"])
+    line, values = means.loc["relative_feature_distance", "full"], np.array(VALUES["full"])
+    half = t.ppf(0.975, 2) * values.std(ddof=1) / 3**0.5
+    assert line["mean"] == pytest.approx(values.mean())
+    assert (line["low"], line["high"]) == pytest.approx((values.mean() - half, values.mean() + half))
+    frozen = means.loc["gradient_norm", "probe"]
+    assert (frozen["num_seeds"], frozen["num_undefined"]) == (0, 3)
+    assert np.isnan(frozen["mean"])
+    assert frozen["note"] == "frozen: it gets no gradient"
+    still = means.loc["relative_feature_distance", "probe"]
+    assert still["mean"] == 0
+    assert np.isnan(still["low"])
+
+
+def test_differences_are_paired_by_seed(table: pd.DataFrame) -> None:
+    differences = arm_differences(table.sample(frac=1, random_state=0)).set_index(["quantity", "first", "second"])
+    names = ("full", "LP-FT") if ("gradient_norm", "full", "LP-FT") in differences.index else ("LP-FT", "full")
+    line = differences.loc[("relative_feature_distance", *names)]
+    expected = ttest_rel(VALUES[names[0]], VALUES[names[1]]).confidence_interval(0.95)
+    assert (line["low"], line["high"]) == pytest.approx((expected.low, expected.high))
+    assert line["num_seeds"] == 3
+
+
+def test_words_say_what_is_told_apart_and_what_is_not(table: pd.DataFrame) -> None:
+    far, gradient = distortion_findings(arm_means(table), arm_differences(table))
+    assert "m on <toy>, ood: features move by" in far
+    assert "probe 0.000" in far
+    assert "told apart: full minus LP-FT +0.967 (" in far
+    assert "minus probe" not in far
+    assert "not told apart: full minus LP-FT -0.033 (" in gradient
+    assert "probe" not in gradient
+
+
+def test_the_page_escapes_and_repeats(tmp_path: Path, table: pd.DataFrame) -> None:
+    for name in ("a", "b"):
+        write_distortion_report(table, tmp_path / name, command="x", caveats=["little"])
+    text = (tmp_path / "a/report.md").read_text()
+    assert "<toy>" not in text
+    assert "undefined (frozen: it gets no gradient)" in text
+    assert "little" in text
+    for path in sorted((tmp_path / "a").rglob("*.*")):
+        assert path.read_bytes() == (tmp_path / "b" / path.relative_to(tmp_path / "a")).read_bytes(), path
+    assert len(pd.read_csv(tmp_path / "a/tables/distortion.csv")) == len(table)
+    with pytest.raises(ValueError, match="is a file"):
+        write_distortion_report(table, tmp_path / "a/report.md")
+
+
+def test_one_seed_has_no_interval(table: pd.DataFrame) -> None:
+    one = table[table["seed"] == 0]
+    assert arm_means(one)["low"].isna().all()
+    header, rows = mean_rows(arm_means(one))
+    assert header == ["quantity", "place", *VALUES]
+    assert rows[0][2:] == ["2.000", "1.000", "0.000"]

@@ -1,0 +1,180 @@
+"""Similarities of every seed in, means over seeds and differences of arms out, each with one kind of interval."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from toolkit.analysis.comparison.intervals import two_way_interval
+from toolkit.probes.layers.similarities import Place, Similarity
+
+BEFORE_AND_AFTER = "before and after"
+SEED_AND_SEED = "seed and seed"
+
+_PLACE = ["texts", "layer", "measure"]
+MEANS = ["group", "arm", "is_shuffled", "comparison", *_PLACE, "mean", "low", "high", "num_seeds", "num_texts", "note"]
+"""Columns of ``means``: similarity of an arm's models to those before training, or of its seeds with each other."""
+
+OWN_SEEDS, SHUFFLED, OTHER_ARM = "its own seeds", "shuffled labels", "first arm"
+CONTRASTS = ["group", "arm", "kind", "against", *_PLACE, "similarity", "other", "difference", "low", "high"]
+CONTRASTS += ["between_seeds", "num_seeds", "num_texts", "note"]
+"""Columns of ``contrasts``. difference: an arm's similarity to before (``similarity``) minus ``other``: below 0 the arm
+moved further. kind: other is the similarity of the arm's own seeds to each other (OWN_SEEDS), or the similarity to
+before of an arm with shuffled labels (SHUFFLED) or of the group's first arm (OTHER_ARM). between_seeds: by how much two
+seeds of one of the two arms differ in this similarity, on average; NaN for OWN_SEEDS and with one seed each."""
+
+NO_SEED = "no seed in common"
+STILL = "equal for all texts and seeds: no spread to make an interval from"
+_ROUNDING = 1e-9
+
+Found = Mapping[Place, Similarity]
+
+
+@dataclass(frozen=True, eq=False)
+class ArmSimilarities:
+    """What was found of one arm: every seed against before, and every pair of seeds against each other."""
+
+    group: str
+    arm: str
+    is_shuffled: bool
+    size: int | None
+    """Training examples asked for: only arms of one size are held against each other."""
+    to_before: Mapping[int, Found]
+    between: Mapping[tuple[int, int], Found]
+
+
+def average(arms: Sequence[ArmSimilarities]) -> pd.DataFrame:
+    """One line per arm, comparison and place, columns MEANS.
+
+    ``low`` and ``high``: the 95 % interval of the mean over new seeds and new texts (of one seed or one pair, over new
+    texts), see :func:`interval_of_tables`.
+    """
+    return pd.DataFrame([line for arm in arms for line in _means_of(arm)], columns=MEANS)
+
+
+def contrast(arms: Sequence[ArmSimilarities]) -> pd.DataFrame:
+    """One line per arm, what it is held against and place, columns CONTRASTS; texts and seeds are paired."""
+    lines: list[dict[str, Any]] = []
+    for arm in arms:
+        peers = [other for other in arms if (other.group, other.size) == (arm.group, arm.size) and other is not arm]
+        lines += _against_own_seeds(arm)
+        if not arm.is_shuffled:
+            for other in peers:
+                if other.is_shuffled:
+                    lines += _against(arm, other, SHUFFLED)
+            first = next((other for other in arms if other in (*peers, arm) and not other.is_shuffled), arm)
+            lines += _against(arm, first, OTHER_ARM) if first is not arm else []
+    return pd.DataFrame(lines, columns=CONTRASTS)
+
+
+def interval_of_tables(table: NDArray[np.float64]) -> tuple[float, float, str]:
+    """95 % interval of the mean of (seeds, groups of texts) pseudo-values, or of differences of such, and a note.
+
+    :func:`toolkit.analysis.comparison.intervals.two_way_interval` with groups of texts as the items: Student's t over
+    new seeds and new texts at once. (That pseudo-values may be treated as such is Tukey's idea for one sample; for two
+    factors it is ours, and a test holds its coverage.)
+    """
+    if not table.size:
+        return math.nan, math.nan, "too few texts for an interval"
+    if np.ptp(table) < _ROUNDING:
+        return math.nan, math.nan, STILL
+    interval = two_way_interval(table)
+    return interval.low, interval.high, interval.note.replace("items", "texts")
+
+
+def pseudo_of_seeds(between: Mapping[tuple[int, int], Similarity], seeds: Sequence[int]) -> NDArray[np.float64]:
+    """(seeds, groups) pseudo-values of the mean over pairs of seeds: K·mean - (K - 1)·mean of the pairs without a seed.
+
+    Of two seeds there is one pair: (1, groups), as without a second pair nothing says how pairs differ.
+    """
+    every = np.mean([found.pseudo for found in between.values()], axis=0)
+    if len(seeds) < 3:
+        return np.asarray(every[None])
+    without = [np.mean([found.pseudo for pair, found in between.items() if seed not in pair], axis=0) for seed in seeds]
+    return np.asarray(len(seeds) * every - (len(seeds) - 1) * np.array(without))
+
+
+def _means_of(arm: ArmSimilarities) -> Iterator[dict[str, Any]]:
+    lead = {"group": arm.group, "arm": arm.arm, "is_shuffled": arm.is_shuffled, "num_seeds": len(arm.to_before)}
+    for place in next(iter(arm.to_before.values())):
+        own = {seed: found[place] for seed, found in arm.to_before.items()}
+        yield lead | {"comparison": BEFORE_AND_AFTER} | _mean(place, list(own.values()), partial(_before, own))
+    seeds = list(arm.to_before)
+    for place in next(iter(arm.between.values()), {}):
+        pairs = {pair: found[place] for pair, found in arm.between.items()}
+        table = partial(pseudo_of_seeds, pairs, seeds)
+        yield lead | {"comparison": SEED_AND_SEED} | _mean(place, list(pairs.values()), table)
+
+
+def _mean(place: Place, own: Sequence[Similarity], table: Callable[[], NDArray[np.float64]]) -> dict[str, Any]:
+    """Mean and interval of one place; NaN with the reason where any of the values is refused."""
+    line: dict[str, Any] = dict(zip(_PLACE, place, strict=True))
+    line |= {"mean": float(np.mean([one.value for one in own])), "num_texts": own[0].num_texts}
+    refusal = next((one.refusal for one in own if one.refusal), "")
+    if refusal:
+        return line | {"note": refusal}
+    low, high, note = interval_of_tables(table())
+    # No similarity is above 1, where Student's t, which is symmetric, may reach.
+    return line | {"low": low, "high": min(high, 1.0) if high == high else high, "note": note}
+
+
+def _before(own: Mapping[int, Similarity]) -> NDArray[np.float64]:
+    return np.array([one.pseudo for one in own.values()])
+
+
+def _against_own_seeds(arm: ArmSimilarities) -> Iterator[dict[str, Any]]:
+    seeds = list(arm.to_before)
+    for place in next(iter(arm.between.values()), {}):
+        own = {seed: found[place] for seed, found in arm.to_before.items()}
+        between = {pair: found[place] for pair, found in arm.between.items()}
+        line = _line(arm, "its seeds with each other", OWN_SEEDS, place, own.values(), between.values())
+        if not line["note"]:
+            tables = _before(own), pseudo_of_seeds(between, seeds)
+            first = tables[0] if len(tables[1]) > 1 else tables[0].mean(axis=0, keepdims=True)
+            line |= dict(zip(("low", "high", "note"), interval_of_tables(first - tables[1]), strict=True))
+        yield line
+
+
+def _against(arm: ArmSimilarities, other: ArmSimilarities, kind: str) -> Iterator[dict[str, Any]]:
+    seeds = [seed for seed in arm.to_before if seed in other.to_before]
+    for place in next(iter(arm.to_before.values())):
+        own, theirs = ([side.to_before[seed][place] for seed in seeds] for side in (arm, other))
+        line = _line(arm, other.arm, kind, place, own, theirs)
+        if not line["note"]:
+            table = np.array([one.pseudo - two.pseudo for one, two in zip(own, theirs, strict=True)])
+            line |= dict(zip(("low", "high", "note"), interval_of_tables(table), strict=True))
+        yield line | {"between_seeds": _between_seeds((arm, other), place)}
+
+
+def _line(arm: ArmSimilarities, against: str, kind: str, place: Place, own: Any, others: Any) -> dict[str, Any]:
+    """A line without its interval; the note says why there is none."""
+    first, second = list(own), list(others)
+    refused = next((one.refusal for one in (*first, *second) if one.refusal), "" if first else NO_SEED)
+    means = [float(np.mean([one.value for one in side])) if side else math.nan for side in (first, second)]
+    return {"group": arm.group, "arm": arm.arm, "kind": kind, "against": against} | {
+        **dict(zip(_PLACE, place, strict=True)),
+        "similarity": means[0],
+        "other": means[1],
+        "difference": means[0] - means[1],
+        "low": math.nan,
+        "high": math.nan,
+        "between_seeds": math.nan,
+        "num_seeds": len(first),
+        "num_texts": first[0].num_texts if first else 0,
+        "note": refused,
+    }
+
+
+def _between_seeds(arms: Sequence[ArmSimilarities], place: Place) -> float:
+    gaps = [
+        abs(one - two)
+        for arm in arms
+        for one, two in combinations([found[place].value for found in arm.to_before.values()], 2)
+    ]
+    return float(np.mean(gaps)) if gaps else math.nan
