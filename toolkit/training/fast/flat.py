@@ -54,8 +54,12 @@ class FlatGroup:
         self.refresh()
 
     @torch.no_grad()
-    def collect(self, *, is_first: bool) -> None:
-        """Take what the backward pass left (``is_first``: instead of what was there, else added to it)."""
+    def collect(self, *, is_first: bool) -> torch.Tensor:
+        """Take what the backward pass left (``is_first``: instead of what was there, else added to it).
+
+        The sum of the gradients' squares comes back: each is in the cache now, which they are not all at once.
+        """
+        squares = torch.zeros(())
         for name, parameter in self._own.items():
             source, target = self.copies.get(name, parameter), self.gradients[name]
             if source.grad is None:
@@ -65,6 +69,8 @@ class FlatGroup:
             else:
                 target.add_(source.grad)
             source.grad = None
+            squares += torch.dot(target.view(-1), target.view(-1))
+        return squares
 
     @torch.no_grad()
     def refresh(self) -> None:

@@ -112,9 +112,8 @@ class FastStepper:
             losses = self._losses(part) * torch.from_numpy(weight)
             (losses.sum() / len(indices)).backward()  # type: ignore[no-untyped-call]
             loss_sum += float(losses.detach().sum())
-            for flat in self.flat:
-                flat.collect(is_first=k == 0)
-        norm = self._clip(indices, factor, step)
+            squares = [flat.collect(is_first=k == 0) for flat in self.flat]
+        norm = self._clip(float(torch.stack(squares).sum().sqrt()), indices, factor, step)
         for group in self.optimizer.param_groups:
             group["lr"] = group["peak"] * factor
         self.optimizer.step()
@@ -132,17 +131,14 @@ class FastStepper:
         outputs = self.model.classify(self.backbone(**batch), batch["attention_mask"])
         return example_losses(self.data.task.kind, outputs, torch.from_numpy(split.labels[indices]))
 
-    def _clip(self, indices: NDArray[np.int64], factor: float, step: int) -> float:
-        """Record the step and clip; NonFiniteLossError when the gradient is not finite."""
+    def _clip(self, norm: float, indices: NDArray[np.int64], factor: float, step: int) -> float:
+        """Record the step and let the optimizer clip; NonFiniteLossError when the gradient is not finite."""
         config = self.config
         self.recorder.record_step(indices, self._row_norms)
-        gradients = [flat.values.grad for flat in self.flat if flat.values.grad is not None]
-        norm = float(torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients]).norm())
         check_finite(norm, step)
         clipping = clipping_factor(norm, config.max_gradient_norm)
-        if clipping < 1:
-            for gradient in gradients:
-                gradient.mul_(clipping)
+        # What a GradScaler would set: the fused kernel divides gradients by it, without a pass over them of its own.
+        self.optimizer.grad_scale = torch.tensor(1 / clipping) if clipping < 1 else None  # type: ignore[attr-defined]
         has_backbone = any(not group.is_head for group in self.groups)
         rate = config.learning_rate * factor if has_backbone else float("nan")
         self.recorder.record_rates(rate, config.head_learning_rate * factor, clipping)
