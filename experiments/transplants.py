@@ -4,10 +4,12 @@ First planted causes, which must be recovered: `order` and `polarity` from shuff
 that what is learned can only be in the embeddings: positions must be worth most of v(all) - v(none) on `order`, words
 most of it on `polarity`, and whatever was frozen exactly 0. (After 500 examples of `polarity` instead of 2,000, words
 had 43 and 44 % in two seeds: the offset that all rows share moves first.) Then full fine-tuning on SST-2 (single
-sentences) and on natural-language inference (pairs of sentences, so that both segments are in use).
+sentences) and on natural-language inference (pairs of sentences, so that both segments are in use), also in reverse:
+the tuned embeddings in the body from before training, under a probe that is fitted anew to 1,000 training items for
+each coalition (about an hour of one core for all, most of it the encoder's passes over those items).
 
     python experiments/transplants.py --planted --seeds 5 --out reports/transplants/planted
-    python experiments/transplants.py --data ../shared/data --out reports/transplants
+    python experiments/transplants.py --data ../shared/data --out reports/transplants --reverse
 
 The data of the second are not part of this repository: DATA holds sst2/ and cad_nli_original/ as .tsv files. Finished
 runs are kept, so that a command can be repeated after an interruption; each run keeps its model (130 MB).

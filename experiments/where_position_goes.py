@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.config import RunConfig
+from toolkit.naming import shown_path
 
 DATA = os.environ.get("EMBEDDING_DRIFT_DATA", "../shared/data")
 TASKS: dict[str, dict[str, Any]] = {
@@ -73,9 +74,11 @@ def main() -> None:
     from toolkit.reporting.probes.flow_report import write_flow_report
 
     labels = {run.path.resolve().name: arm for arm, own in runs.items() for run in own}
-    settings = Settings(num_blocks=8, num_texts=400, num_tokens=2500)  # a minute for each model on one core
+    settings = Settings(num_blocks=16, num_texts=400, num_tokens=2500)  # half a minute for each model on one core
     flow = measure_flow([run.path for own in runs.values() for run in own], labels=labels, settings=settings)
-    command = f"python experiments/where_position_goes.py --out {arguments.out}"
+    # Where the runs lie is not shown: the numbers do not depend on it.
+    command = f"python experiments/where_position_goes.py --out {shown_path(arguments.out)}"
+    command += f" --seeds {arguments.seeds}" if arguments.seeds != parser.get_default("seeds") else ""
     print(f"Report: {write_flow_report(flow, arguments.out, title='Where position goes', command=command)}")
 
 

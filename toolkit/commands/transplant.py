@@ -26,7 +26,9 @@ class Transplant:
     coordinates: Literal["fixed", "raw"] = "fixed"
     """fixed: without what no output shows, the offsets between the tables; raw: the tables as they are."""
     num_draws: int = 5
-    """Random changes of the same size beside each transplant; each is one more pass."""
+    """Random changes of the same size and of each kind beside each transplant; each is one more pass."""
+    num_reverse_draws: int = 1
+    """The same in the reverse, where each is a pass over training items too."""
     dtype: Literal["float32", "float64"] = "float32"
     """Of weights and activations."""
     out: Path | None = None
@@ -46,6 +48,7 @@ class Transplant:
             max_examples=self.max_examples,
             coordinates=self.coordinates,
             num_draws=self.num_draws,
+            num_reverse_draws=self.num_reverse_draws,
             dtype=self.dtype,
         )
         with _passes() as hear:
@@ -65,6 +68,7 @@ class Transplant:
         words += " --reverse" if self.reverse else ""
         words += f" --coordinates {self.coordinates}" if self.coordinates != "fixed" else ""
         words += f" --num-draws {self.num_draws}" if self.num_draws != 5 else ""
+        words += f" --num-reverse-draws {self.num_reverse_draws}" if self.num_reverse_draws != 1 else ""
         return words + (f" --dtype {self.dtype}" if self.dtype != "float32" else "")
 
 

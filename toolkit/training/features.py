@@ -133,6 +133,7 @@ def convex_ceiling(features: Features, data: EncodedTask, seed: int) -> dict[str
     from sklearn.model_selection import GridSearchCV, KFold, StratifiedKFold
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
+    from threadpoolctl import threadpool_limits
 
     labels = data.splits["train"].labels
     assert labels is not None
@@ -146,7 +147,8 @@ def convex_ceiling(features: Features, data: EncodedTask, seed: int) -> dict[str
     if folds < 2:
         return {}  # too few examples of a class to choose a strength by
     cv = kind(folds, shuffle=True, random_state=seed)
-    fitted = GridSearchCV(pipeline, grid, cv=cv, scoring=scoring).fit(features["train"], labels)
+    with threadpool_limits(1):  # several threads would wait for each other at matrices this small
+        fitted = GridSearchCV(pipeline, grid, cv=cv, scoring=scoring).fit(features["train"], labels)
     others = {name: array for name, array in features.items() if name != "train"}
     if data.task.kind == "regression":
         return {name: fitted.predict(array)[:, None].astype(np.float32) for name, array in others.items()}

@@ -13,10 +13,37 @@ def cells(num_positions: int, num_contents: int, num_segments: int = 1) -> np.nd
     return np.random.default_rng(1).permutation(np.array(every))
 
 
-def summed(states: np.ndarray, levels: np.ndarray, shape: tuple[int, int, int], num_units: int = 1) -> CrossedSums:
-    """The states added in uneven batches."""
+def summed(states: np.ndarray, levels: np.ndarray, shape: tuple[int, int, int], num_units: int = 2) -> CrossedSums:
+    """The states added in uneven batches; ``num_units`` blocks."""
     sums = CrossedSums(*shape, num_units=num_units)
     for start in range(0, len(levels), 37):
         part = slice(start, start + 37)
         sums.add(states[part], *levels[part].T)
+    return sums
+
+
+def blocked(
+    rng: np.random.Generator,
+    num_blocks: int,
+    position: np.ndarray,
+    *,
+    by_block: float = 0.5,
+    noise: float = 0.3,
+    by_sequence: float = 0.0,
+) -> CrossedSums:
+    """Blocks of T tokens read at T positions: contents of uneven size, position rows (T, hidden) that all blocks
+    share, position rows of each block's own, noise per cell, and a vector that the tokens of one rotation share.
+    """
+    size, hidden = position.shape
+    sums = CrossedSums(size, num_blocks * size, 1, num_units=num_blocks)
+    place = np.tile(np.arange(size), size)
+    rotation = np.repeat(np.arange(size), size)
+    token = (place + rotation) % size
+    for block in range(num_blocks):
+        contents = rng.normal(size=(size, hidden)) * rng.lognormal(0, 0.5)
+        own = by_block * rng.normal(size=(size, hidden))
+        shared = by_sequence * rng.normal(size=(size, hidden))
+        states = contents[token] + position[place] + own[place] + shared[rotation]
+        states += noise * rng.normal(size=states.shape)
+        sums.add(states, place, block * size + token, 0 * place)
     return sums

@@ -11,12 +11,10 @@ from tests.conftest import FAMILY_CONFIGS
 from toolkit.data.batches import make_batch
 from toolkit.data.builtin import BUILTIN_TASKS
 from toolkit.models.classifier import Loaded, load_classifier
-from toolkit.probes.flow.counterfactuals import (
-    COUNTERFACTUAL_COLUMNS,
-    COUNTERFACTUALS,
-    measure_counterfactuals,
-    replaced_positions,
-)
+from toolkit.probes.flow.changes import Changes
+from toolkit.probes.flow.counterfactuals import COUNTERFACTUAL_COLUMNS, measure_counterfactuals
+from toolkit.probes.flow.jackknife import unit_values
+from toolkit.probes.flow.replacements import COUNTERFACTUALS, replaced_positions
 from toolkit.probes.texts import TEXTS, encode_texts
 from toolkit.sinusoid import sinusoidal_table
 
@@ -96,11 +94,36 @@ def test_the_changes_are_those_of_two_forward_passes(tiny_model: TinyModel, pool
         assert line["value"] == pytest.approx(expected, rel=1e-4)
         spread = float((old[mask] - old[mask].mean(dim=0)).norm())
         assert line["reference"] == pytest.approx(2**0.5 * spread / float(old[mask].norm()), rel=1e-4)
-        assert line["low"] <= line["value"] <= line["high"]
+        assert line["low"] < line["value"] < line["high"]
+        assert np.mean(line["unit_values"]) == pytest.approx(line["value"])
+        assert len(line["unit_values"]) == len(SINGLES)
     logits = own[own.quantity == "logits"].iloc[0]
     assert logits["value"] == pytest.approx(float((second - first).norm() / first.norm()), rel=1e-4)
+    change, size = (second - first).square().sum(dim=1).numpy(), first.square().sum(dim=1).numpy()
+    kept = [np.arange(len(size)) != i for i in range(len(size))]
+    left_out = [float(np.sqrt(change[keep].sum() / size[keep].sum())) for keep in kept]
+    expected = unit_values([logits["value"], *left_out])
+    np.testing.assert_allclose(sorted(logits["unit_values"]), sorted(expected), atol=0.01 * float(np.std(expected)))
     changed = own[own.quantity == "predictions"].iloc[0]["value"]
     assert changed == pytest.approx(float((second.argmax(1) != first.argmax(1)).float().mean()))
+    each = own[own.quantity == "predictions"].iloc[0]["unit_values"]
+    assert sorted(each) == sorted((second.argmax(1) != first.argmax(1)).double().tolist())
+
+
+def test_the_units_of_a_score_are_right_afterwards_minus_right_before():
+    changes = Changes(5)
+    before = [[2.0, 0], [2, 0], [0, 2], [0, 2], [2, 0]]
+    after = [[0.0, 2], [2, 0], [2, 0], [0, 2], [2, 0]]
+    changes.logits, changes.changes = {"": np.float32(before), "zero": np.float32(after)}, {"zero": []}
+    labels = np.array([0, 0, 0, 1, 1])
+    line = next(
+        each for each in changes.output_lines("classification", "accuracy", labels) if each["unit"] == "accuracy"
+    )
+    assert line["unit_values"] == (-1, 0, 1, 0, 0)
+    assert (line["value"], line["reference"]) == (0, 0.6)
+    other = changes.output_lines("classification", "macro_f1", labels)[-1]
+    assert other["unit_values"] == ()
+    assert other["note"] == "no interval: no mean over texts"
 
 
 def test_a_table_of_equal_rows_moves_only_under_what_changes_the_offset(tiny_model: TinyModel) -> None:

@@ -11,8 +11,9 @@ from scipy.stats import entropy
 from tests.conftest import FAMILY_CONFIGS
 from toolkit.data.builtin import BUILTIN_TASKS
 from toolkit.models.classifier import load_classifier
-from toolkit.probes.flow.decoding import DECODING_COLUMNS, choose_tokens, decode_positions, information
-from toolkit.probes.flow.probe import held_out_losses, word_losses
+from toolkit.probes.flow.decoding import DECODING_COLUMNS, decode_positions
+from toolkit.probes.flow.probe import held_out_losses, information, word_losses
+from toolkit.probes.flow.tokens import choose_tokens
 from toolkit.probes.texts import TEXTS, encode_texts
 
 SINGLES = tuple(BUILTIN_TASKS["polarity"].build()["validation"].texts[:80])
@@ -100,7 +101,8 @@ def test_texts_are_disjoint_and_special_tokens_left_out(tiny_model: TinyModel) -
     place = tokens.address - split.offsets[owner]
     assert (tokens.labels == np.searchsorted(tokens.edges, place, side="right") - 1).all()
     for word in np.unique(tokens.words):
-        assert len(set(tokens.control[tokens.words == word])) == 1
+        assert all(len(set(draw[tokens.words == word])) == 1 for draw in tokens.control)
+    assert len({draw.tobytes() for draw in tokens.control}) == len(tokens.control) == 5
 
 
 def test_positions_are_read_where_the_table_is_and_not_without_it(tiny_model: TinyModel) -> None:
@@ -108,15 +110,21 @@ def test_positions_are_read_where_the_table_is_and_not_without_it(tiny_model: Ti
     with torch.no_grad():
         loaded.model.backbone.embeddings.position_embeddings.weight.mul_(20)
     data = encode_texts(loaded, SINGLES)
-    table = decode_positions(loaded, data, data.splits[TEXTS], num_bins=4, num_draws=50).set_index("layer")
+    table = decode_positions(loaded, data, data.splits[TEXTS], num_bins=4).set_index("layer")
     assert tuple(table.reset_index().columns) == DECODING_COLUMNS
     assert table.bits[0] > 0.8 * table.entropy_bits[0] > table.control_bits[0]
     assert table.shuffled_bits.between(-0.2, 0.1).all()
-    assert (table.low <= table.high).all()
+    assert (table.low < table.high).all()
     np.testing.assert_allclose(table.selective_bits, table.bits - table.control_bits)
+    np.testing.assert_allclose(table.control_bits, [np.mean(draws) for draws in table.control_draws])
+    assert all(len(set(draws)) == 5 for draws in table.control_draws)
+    for name in ("bits", "selective_bits", "beyond_word_bits"):
+        values = np.array(table[{"bits": "bit_values"}.get(name, name.replace("bits", "values"))].to_list())
+        assert values.shape == (len(table), table.num_held_out_texts.iloc[0])
+        np.testing.assert_allclose(values.mean(axis=1), table[name])
     with torch.no_grad():
         loaded.model.backbone.embeddings.position_embeddings.weight.zero_()
-    without = decode_positions(loaded, data, data.splits[TEXTS], num_bins=4, num_draws=50).set_index("layer")
+    without = decode_positions(loaded, data, data.splits[TEXTS], num_bins=4).set_index("layer")
     assert without.bits[0] < without.word_bits[0] + 0.2 < table.bits[0] - 0.3
 
 
@@ -124,7 +132,7 @@ def test_positions_are_read_where_the_table_is_and_not_without_it(tiny_model: Ti
 def test_every_family(tiny_model: TinyModel, model_type: str) -> None:
     loaded = load_classifier(str(tiny_model(model_type)), pooling="mean", num_outputs=2)
     data = encode_texts(loaded, SINGLES[:20])
-    table = decode_positions(loaded, data, data.splits[TEXTS], num_bins=2, num_draws=5)
+    table = decode_positions(loaded, data, data.splits[TEXTS], num_bins=2, num_controls=2)
     assert len(table) == 5
     assert table.bits.notna().all()
     assert table.note.str.contains("no position table").all() == (model_type == "modernbert")
@@ -135,3 +143,12 @@ def test_too_few_texts_are_one_line(tiny_model: TinyModel) -> None:
     data = encode_texts(loaded, SINGLES[:4])
     with pytest.raises(ValueError, match="at least 10 different texts, got 4"):
         decode_positions(loaded, data, data.splits[TEXTS])
+
+
+def test_a_given_penalty_is_not_chosen_again():
+    _, texts, labels, _, held_out, noise = planted()
+    chosen = held_out_losses(noise, labels, texts, held_out, 4)
+    again = held_out_losses(noise, labels, texts, held_out, 4, chosen.inverse_penalty)
+    assert np.array_equal(chosen.losses, again.losses)
+    other = held_out_losses(noise, labels, texts, held_out, 4, 10.0)
+    assert (other.inverse_penalty, other.losses.mean() > chosen.losses.mean()) == (10.0, True)

@@ -12,8 +12,8 @@ from toolkit.commands.flow import FlowCommand
 from toolkit.config import RunConfig
 from toolkit.models.tuned import load_untuned
 from toolkit.pipeline import finetune
-from toolkit.probes.flow.counterfactuals import COUNTERFACTUALS
 from toolkit.probes.flow.flow import Settings, measure_flow
+from toolkit.probes.flow.replacements import COUNTERFACTUALS
 from toolkit.probes.flow.sources import PRETRAINED, RANDOM, _loader
 from toolkit.reporting.probes import flow_tables
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scipy.stats import sem, t
 
 from tests.conftest import FAMILY_CONFIGS
 from toolkit.data.builtin import BUILTIN_TASKS
@@ -74,7 +75,7 @@ def test_the_sum_before_layer_norm_has_the_shares_of_the_tables(tiny_model: Tiny
 
 def test_shuffled_states_read_0_and_chance(tiny_model: TinyModel) -> None:
     loaded, design = loaded_and_design(tiny_model("bert"), num_blocks=8)
-    ledgers = [position_ledger(loaded, design, seed=seed, num_draws=10) for seed in range(5)]
+    ledgers = [position_ledger(loaded, design, seed=seed) for seed in range(5)]
     lines = np.stack([ledger[ledger.factor == "position"][["shuffled_omega", "shuffled_eta"]] for ledger in ledgers])
     chance = 7 / (64 * 8 - 1)
     assert ledgers[0][ledgers[0].factor == "position"].eta_chance.iloc[0] == pytest.approx(chance)
@@ -106,15 +107,25 @@ def test_without_positions_no_layer_has_any_but_what_the_frame_and_the_order_bri
     assert all(omega(ledger, "content", layer) == pytest.approx(1, abs=1e-12) for layer in range(-1, 4))
 
 
-def test_the_interval_holds_the_estimate_and_one_block_has_none(tiny_model: TinyModel) -> None:
+def test_the_interval_is_that_of_its_blocks(tiny_model: TinyModel) -> None:
     loaded, design = loaded_and_design(tiny_model("bert"))
     ledger = position_ledger(loaded, design)
-    own = ledger[ledger.factor == "position"]
-    assert ((own.low <= own.omega_squared) & (own.omega_squared <= own.high) & (own.low < own.high)).all()
-    loaded, design = loaded_and_design(tiny_model("bert"), num_blocks=1)
+    assert (ledger.unit_values.map(len) == 4 * (ledger.omega_squared.notna() | (ledger.factor == "residual"))).all()
+    for line in ledger[ledger.omega_squared.notna()].itertuples():
+        assert np.mean(line.unit_values) == pytest.approx(line.omega_squared)
+        expected = sem(line.unit_values) * t.ppf(0.975, 3)
+        assert line.high - line.low == pytest.approx(2 * expected)
+    residual = ledger[ledger.factor == "residual"]
+    assert np.array(residual.unit_values.to_list()).mean(axis=1) == pytest.approx(residual.eta_squared, abs=1e-12)
+
+
+@pytest.mark.parametrize(("num_blocks", "note"), [(1, "no error term and no interval: one block"), (2, "no interval")])
+def test_few_blocks_say_what_they_cannot_give(tiny_model: TinyModel, num_blocks: int, note: str) -> None:
+    loaded, design = loaded_and_design(tiny_model("bert"), num_blocks=num_blocks)
     own = position_ledger(loaded, design).query("factor == 'position'")
     assert own.low.isna().all()
-    assert (own.note == "no interval: one block").all()
+    assert own.omega_squared.isna().all() == (num_blocks == 1)
+    assert own.note.str.startswith(note).all()
 
 
 @pytest.mark.parametrize("model_type", FAMILY_CONFIGS)
@@ -122,7 +133,7 @@ def test_every_family(tiny_model: TinyModel, model_type: str) -> None:
     """What a family lacks is not applicable, never 0."""
     loaded, design = loaded_and_design(tiny_model(model_type), PAIRS)
     loaded.model.backbone.double()
-    ledger = position_ledger(loaded, design, num_draws=20)
+    ledger = position_ledger(loaded, design)
     assert tuple(ledger.columns) == LEDGER_COLUMNS
     assert sorted(ledger.layer.unique()) == [-1, 0, 1, 2, 3]
     residual = ledger[(ledger.factor == "residual") & (ledger.layer == -1)].eta_squared.iloc[0]
@@ -164,6 +175,6 @@ def test_what_cannot_be_crossed_is_one_line(tiny_model: TinyModel, numbers, mess
 def test_the_mode_of_the_model_is_put_back(tiny_model: TinyModel) -> None:
     loaded, design = loaded_and_design(tiny_model("bert"))
     loaded.model.train()
-    first = position_ledger(loaded, design, num_draws=10)
+    first = position_ledger(loaded, design)
     assert loaded.model.training
-    assert first.equals(position_ledger(loaded, design, num_draws=10))  # no dropout
+    assert first.equals(position_ledger(loaded, design))  # no dropout

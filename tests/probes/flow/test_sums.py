@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.probes.flow.planted import cells, summed
+from tests.probes.flow.planted import blocked, cells, summed
+from toolkit.probes.flow.jackknife import bounds, leave_one_out, unit_values
 
 SHAPE = (5, 8, 2)
 
@@ -24,21 +25,30 @@ def test_the_sums_are_those_of_an_analysis_of_variance(shape):
     states = 100 + normal(len(levels), 3) + normal(5, 3, seed=1)[levels[:, 0]] + normal(8, 3, seed=2)[levels[:, 1]]
     squares = summed(states, levels, shape).squares()
     names = ["position", "content", "segment"][: 2 + (shape[2] > 1)]
+    crossed = {name: 0.0 for name in names if name != "content"}
     oracle = 0
     for dimension in states.T:
         frame = pd.DataFrame(levels, columns=["position", "content", "segment"]).assign(y=dimension)
+        frame["block"] = frame["content"] // 4
         formula = "y ~ " + " + ".join(f"C({name})" for name in names)
         oracle = oracle + anova_lm(ols(formula, frame).fit(), typ=2)
+        for name in crossed:
+            both = anova_lm(ols(f"y ~ C({name}) * C(block)", frame).fit(), typ=2)
+            crossed[name] += both.loc[f"C({name}):C(block)", "sum_sq"]
     for name in names:
         assert squares.factors[name] == pytest.approx(oracle.loc[f"C({name})", "sum_sq"], rel=1e-9)
         assert squares.df[name] * 3 == oracle.loc[f"C({name})", "df"]
     assert set(squares.factors) == set(names)
     assert squares.residual == pytest.approx(oracle.loc["Residual", "sum_sq"], rel=1e-9)
     assert squares.df_residual * 3 == oracle.loc["Residual", "df"]
-    mean_square = oracle.loc["Residual", "sum_sq"] / (oracle.loc["Residual", "df"] / 3)
+    residual = oracle.loc["Residual", "sum_sq"] / (oracle.loc["Residual", "df"] / 3)
     total = oracle["sum_sq"].sum()
-    omega = (oracle.loc["C(position)", "sum_sq"] - 4 * mean_square) / (total + mean_square)
-    assert squares.omega_squared("position") == pytest.approx(omega, rel=1e-9)
+    for name in names:
+        assert (name in squares.by_block) == (name in crossed)
+        df = shape[["position", "content", "segment"].index(name)] - 1
+        error = crossed[name] / df if name in crossed else residual  # two blocks: 1 x df degrees of freedom
+        omega = (oracle.loc[f"C({name})", "sum_sq"] - df * error) / (total + error)
+        assert squares.omega_squared(name) == pytest.approx(omega, rel=1e-9)
     assert squares.eta_squared("position") == pytest.approx(oracle.loc["C(position)", "sum_sq"] / total, rel=1e-9)
 
 
@@ -98,7 +108,7 @@ def test_weights_count_blocks_as_often_as_they_say():
             for i, rows in enumerate(twice)
         ]
     )
-    drawn = summed(np.concatenate([states[rows] for rows in twice]), picked, (3, 8, 1)).squares()
+    drawn = summed(np.concatenate([states[rows] for rows in twice]), picked, (3, 8, 1), num_units=4).squares()
     weighted = whole.squares(np.array([[1.0, 0, 2, 1], [1, 1, 1, 1]]))
     plain = whole.squares()
     for name in drawn.factors:
@@ -129,3 +139,54 @@ def test_equal_states_are_undefined():
     squares = summed(np.ones((len(levels), 3)), levels, SHAPE).squares()
     assert np.isnan(squares.omega_squared("position"))
     assert np.isnan(squares.eta_squared("content"))
+
+
+def old_omega_squared(squares) -> float:
+    """Position against the residual of all cells, as textbooks have it for independent cells."""
+    error = squares.residual / squares.df_residual
+    return float((squares.factors["position"] - squares.df["position"] * error) / (squares.total + error))
+
+
+def test_what_position_does_to_single_blocks_is_no_effect_of_position():
+    """The null of random position rows per block and none in common; the residual of the cells fails it."""
+    rngs = [np.random.default_rng(seed) for seed in range(100)]
+    found = [blocked(rng, 8, np.zeros((8, 6)), by_block=1, noise=0.1).squares() for rng in rngs]
+    omega = np.array([float(squares.omega_squared("position")) for squares in found])
+    old = np.array([old_omega_squared(squares) for squares in found])
+    assert abs(omega.mean()) < 4 * omega.std() / 10
+    assert old.mean() > 0.03
+    assert (old > 0).all()
+
+
+def test_a_vector_that_a_sequence_shares_leaves_chance_at_0():
+    """It cancels from every position's mean, and so must not count as their error."""
+    rngs = [np.random.default_rng(seed) for seed in range(60)]
+    found = [blocked(rng, 8, np.zeros((8, 6)), by_block=0, noise=0.1, by_sequence=3).squares() for rng in rngs]
+    omega = np.array([float(squares.omega_squared("position")) for squares in found])
+    assert abs(omega.mean()) < 4 * omega.std() / 60**0.5
+    assert np.mean([old_omega_squared(squares) for squares in found]) < -20 * omega.std() / 60**0.5
+
+
+@pytest.mark.parametrize("num_blocks", [8, 16])
+@pytest.mark.parametrize("size", [0.0, 0.15, 0.5])
+def test_the_interval_covers_the_share_that_many_blocks_have(num_blocks, size):
+    """95 % nominal: 90 % and more with an effect, and no less without one, where the interval is too wide."""
+    rows = size * np.random.default_rng(7).normal(size=(8, 4))
+    truth = 0.0
+    if size:
+        truth = float(blocked(np.random.default_rng(1), 3000, rows).squares().omega_squared("position"))
+    covered, means = [], []
+    for seed in range(150):
+        sums = blocked(np.random.default_rng([2, seed]), num_blocks, rows)
+        units = unit_values(sums.squares(leave_one_out(num_blocks)).omega_squared("position"))
+        found = bounds(units)
+        covered.append(found["low"] <= truth <= found["high"])
+        means.append(np.mean(units))
+    assert np.mean(covered) >= 0.9
+    assert np.mean(means) == pytest.approx(truth, abs=0.1 * truth + 4 * np.std(means) / 150**0.5)
+
+
+def test_one_block_has_no_error_term():
+    sums = blocked(np.random.default_rng(0), 1, normal(8, 4))
+    assert np.isnan(sums.squares().omega_squared("position"))
+    assert np.isfinite(sums.squares().omega_squared("content"))

@@ -27,7 +27,10 @@ def make_game(seed, worth=(0.0, 0.3, 0.0, 0.0), noise=0.2, num_items=80, moving=
         np.arange(num_items),
         "validation",
         {"log-likelihood": values, "accuracy": right},
-        {"log-likelihood": random, "accuracy": np.zeros((5, draws, num_items))},
+        {
+            "random": {"log-likelihood": random, "accuracy": np.zeros((5, draws, num_items))},
+            "rotated": {"log-likelihood": 2 * random - values[0], "accuracy": np.zeros((5, draws, num_items))},
+        },
         (0.1, 0.2, 0.0, 0.3),
         None,
         8,
@@ -90,15 +93,33 @@ def test_noise_alone_is_told_apart_from_0_no_more_often_than_its_level_says():
 def test_singles_are_the_transplant_random_changes_and_their_difference():
     games = [make_game(seed) for seed in range(4)]
     lines = summary.single_lines(games)
-    real, random, difference = (of(lines, "position", kind=kind) for kind in summary.KINDS)
+    real, random, difference = (of(lines, "position", kind=kind) for kind in ("transplant", "random", "difference"))
     assert real["estimate"] == pytest.approx(np.mean([g.values["log-likelihood"][2] + 1 for g in games]))
     assert real["estimate"] - random["estimate"] == pytest.approx(difference["estimate"])
     assert difference["low"] > 0.2
-    draws = [(g.perturbed["log-likelihood"][POSITION] - g.values["log-likelihood"][0]).mean(axis=1) for g in games]
+    draws = [
+        (g.perturbed["random"]["log-likelihood"][POSITION] - g.values["log-likelihood"][0]).mean(axis=1) for g in games
+    ]
     assert (random["least"], random["greatest"]) == pytest.approx((np.min(draws), np.max(draws)))
     whole = of(lines, summary.TOTAL, kind="transplant")
     assert whole["estimate"] == pytest.approx(of(summary.shapley_lines(games), summary.TOTAL)["estimate"])
     assert of(lines, "word", kind="difference")["low"] < 0
+    rotated, other = (of(lines, "position", kind=kind) for kind in ("rotated", "rotated difference"))
+    assert rotated["estimate"] == pytest.approx(2 * random["estimate"])
+    assert other["estimate"] == pytest.approx(real["estimate"] - rotated["estimate"])
+
+
+def test_a_kind_of_change_that_does_not_apply_has_a_reason_and_no_number():
+    games = [make_game(seed) for seed in range(2)]
+    for game in games:
+        for own in game.perturbed["rotated"].values():
+            own[POSITION] = np.nan
+    lines = summary.single_lines(games)
+    for kind in ("rotated", "rotated difference"):
+        line = of(lines, "position", kind=kind)
+        assert np.isnan([line["estimate"], line["low"], line["high"]]).all()
+        assert line["note"] == summary.NOT_ROTATED
+    assert np.isfinite(of(lines, "position", kind="difference")["estimate"])
 
 
 def test_interactions_of_an_additive_game_are_0_and_a_planted_pair_is_found():

@@ -53,9 +53,12 @@ def test_seeds_are_one_arm_and_other_regimes_another(tuned_run: GetRun) -> None:
 
 def test_reverse_is_measured_beside_forward(tuned_run: GetRun) -> None:
     run = tuned_run("single", freeze="position_embeddings,token_type_embeddings")
-    found = measure_transplants([run], Settings(coordinates="raw", num_draws=1), reverse=True)
-    assert found.shapley["direction"].unique().tolist() == ["forward", "reverse"]
-    assert found.singles["direction"].unique().tolist() == ["forward"]
+    found = measure_transplants([run], Settings(coordinates="raw", num_draws=2), reverse=True)
+    for table in (found.shapley, found.singles):
+        assert table["direction"].unique().tolist() == ["forward", "reverse"]
+    assert found.checks["num_draws"].tolist() == [2, 1]
+    drawn = found.singles[(found.singles["kind"] == "rotated") & (found.singles["value"] == "log-likelihood")]
+    assert drawn["estimate"].isna().tolist() == 2 * [False, False, False, True, False]  # LayerNorm has no rows
 
 
 def test_a_run_without_its_model_is_refused_before_anything_is_scored(
@@ -73,14 +76,27 @@ def test_the_command_prints_its_tables_and_writes_a_report(
 ) -> None:
     run, out = tuned_run("pair"), tmp_path / "report"
     with pytest.raises(SystemExit) as stop:
-        main(["transplant", str(run.path), "--max-examples", "10", "--num-draws", "1", "--out", str(out)])
+        main(
+            [
+                "transplant",
+                str(run.path),
+                "--max-examples",
+                "10",
+                "--num-draws",
+                "1",
+                "--num-reverse-draws",
+                "0",
+                "--out",
+                str(out),
+            ]
+        )
     assert stop.value.code == 0
     shown = capsys.readouterr().out
     assert "inseparable rows" in shown
     assert f"Report: {out / 'report.md'}" in " ".join(shown.split())
     text = (out / "report.md").read_text()
     assert "python -m toolkit transplant" in text
-    assert "--max-examples 10 --num-draws 1" in text
+    assert "--max-examples 10 --num-draws 1 --num-reverse-draws 0" in text
     assert str(tmp_path) not in text
     for link in re.findall(r"\]\((figures/[^)]+)\)", text):
         assert (out / link).is_file()

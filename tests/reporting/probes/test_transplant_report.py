@@ -12,6 +12,13 @@ from toolkit.reporting.probes.transplant_findings import findings
 from toolkit.reporting.probes.transplant_report import print_transplants, write_transplant_report
 
 COMPONENTS = ("word", "position", "segment", "inseparable rows", "common offset", "LayerNorm")
+KINDS = (
+    ("transplant", 1.0),
+    ("random", 0.1),
+    ("difference", 0.9),
+    ("rotated", 0.3),
+    ("rotated difference", 0.1),
+)
 VALUES = {"log-likelihood": ("nats", 1), "accuracy": ("points", 100)}
 
 
@@ -32,10 +39,11 @@ def make_tables(tasks=("sst2",), num_seeds=3, direction="forward", gain=0.05, ha
                 line = {k: factor * v for k, v in ends.items()} | {"unit": unit, "value": value, "component": name}
                 share = estimate / own["all"] if is_clear else np.nan
                 parts["shapley"].append(lead | line | counts | {"share": share})
-                for kind, part in (("transplant", 1.0), ("random", 0.1), ("difference", 0.9)):
+                for kind, part in KINDS:
                     both = {"kind": kind, "least": np.nan, "greatest": np.nan, "rms_change": 0.1}
-                    both |= {"least": -0.002, "greatest": 0.003} if kind == "random" else {}
-                    scaled = {k: factor * part * v for k, v in ends.items()}
+                    both |= {"least": -0.002, "greatest": 0.003} if kind in ("random", "rotated") else {}
+                    shown = np.nan if name == "LayerNorm" and "rotated" in kind else part
+                    scaled = {k: factor * shown * v for k, v in ends.items()}
                     parts["singles"].append(lead | line | scaled | both | counts)
             for i, first in enumerate(COMPONENTS):
                 for second in COMPONENTS[i + 1 :]:
@@ -47,6 +55,7 @@ def make_tables(tasks=("sst2",), num_seeds=3, direction="forward", gain=0.05, ha
                     parts["coalitions"].append(lead | line | {"num_tuned": 0})
         for seed in range(num_seeds):
             check = {"seed": seed, "gauge_difference": 3e-6, "control_difference": 0.16, "num_passes": 70}
+            check |= {"num_draws": 5 if direction == "forward" else 1}
             parts["checks"].append(lead | check | {"num_items": 100, "note": ""})
     tables = {name: pd.DataFrame(lines) for name, lines in parts.items()}
     return tables if has_random else tables | {"singles": tables["singles"].iloc[:0]}
@@ -58,7 +67,8 @@ def test_findings_name_the_sum_the_clear_components_and_what_did_not_move():
     assert "from 80.0 to 85.0" in text
     assert "position +0.0500 nats (+0.0400 to +0.0600, 93% of the sum)" in text
     assert "exactly 0, because bit for bit what it was: segment" in text
-    assert "beyond random changes of the same size: position" in text
+    assert "alone, told apart from random changes of the same size: position (+0.0450 nats)" in text
+    assert "; from its own change rotated: position (+0.0050 nats)" in text
     assert "word +" not in text
 
 
@@ -68,10 +78,10 @@ def test_without_a_clear_sum_or_with_one_seed_no_share_is_said():
     assert "no component's own value" in "\n".join(findings(make_tables(gain=0.001)))
 
 
-@pytest.mark.parametrize("tasks", [("sst2",), ("sst2", "nli")])
-def test_the_report_has_its_parts_and_every_figure_it_shows(tmp_path: Path, tasks) -> None:
+@pytest.mark.parametrize(("tasks", "has_random"), [(("sst2",), True), (("sst2", "nli"), False)])
+def test_the_report_has_its_parts_and_every_figure_it_shows(tmp_path: Path, tasks, has_random) -> None:
     both = make_tables(tasks)
-    other = make_tables(tasks, direction="reverse", has_random=False)
+    other = make_tables(tasks, direction="reverse", has_random=has_random)
     tables = {name: pd.concat([both[name], other[name]], ignore_index=True) for name in both}
     path = write_transplant_report(tables, tmp_path / "out", command="python -m toolkit transplant runs/a")
     text = path.read_text()
@@ -83,11 +93,15 @@ def test_the_report_has_its_parts_and_every_figure_it_shows(tmp_path: Path, task
         "interactions",
         "shapley_reverse",
         "shapley_accuracy_reverse",
+        "interactions_reverse",
+        *(["random_changes_reverse"] if has_random else []),
     }
     assert all((tmp_path / "out" / link).is_file() for link in shown)
     for heading in ("What was found", "How to make this again", "The reverse", "What this does not say"):
         assert f"## {heading}" in text
     assert "0.16" in text  # the control of the gauge
+    assert "| not applicable |" in text  # LayerNorm has no rows to rotate
+    assert "5 forward and 1 reverse" in text
     for name in tables:
         assert len(pd.read_csv(tmp_path / "out" / "tables" / f"{name}.csv")) == len(tables[name])
 

@@ -10,11 +10,13 @@ import pandas as pd
 from toolkit.analysis.comparison.arms import Labels
 from toolkit.config import RunConfig
 from toolkit.models.classifier import Loaded
-from toolkit.probes.flow.counterfactuals import NUM_TEXTS, SHIFT, measure_counterfactuals
-from toolkit.probes.flow.decoding import NUM_TOKENS, decode_positions
+from toolkit.probes.flow.counterfactuals import NUM_TEXTS, measure_counterfactuals
+from toolkit.probes.flow.decoding import decode_positions
 from toolkit.probes.flow.design import NUM_BLOCKS, NUM_POSITIONS, cross
 from toolkit.probes.flow.ledger import num_segments_of, position_ledger
+from toolkit.probes.flow.replacements import SHIFT
 from toolkit.probes.flow.sources import Subject, TextSource, open_subjects
+from toolkit.probes.flow.tokens import NUM_TOKENS
 
 PLACE_COLUMNS = ("group", "arm", "name", "seed")
 """Before the columns of each table: task, arm, model and seed (none for a checkpoint)."""
@@ -54,7 +56,9 @@ def measure_flow(
     Tables, each with PLACE_COLUMNS first: ``ledger`` (LEDGER_COLUMNS), ``decoding`` (DECODING_COLUMNS),
     ``counterfactuals`` (COUNTERFACTUAL_COLUMNS), and ``models``: one line per model with the split that it was looked
     at with and the design's numbers. Models with equal weights (feature extraction is the pretrained body) are measured
-    once. ``labels``: run directory name to arm. ``on_subject`` hears the name of each before its turn.
+    once. Columns whose names end in ``values`` hold one value per block or text (tuples), from which intervals over
+    seeds and differences of models are made. ``labels``: run directory name to arm. ``on_subject`` hears the name of
+    each before its turn.
     """
     settings = settings or Settings()
     parts: dict[str, list[pd.DataFrame]] = {}

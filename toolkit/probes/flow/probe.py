@@ -1,4 +1,4 @@
-"""States with labels to fit on and others to be scored in, the log-loss of each of the others out."""
+"""States with labels to fit on and others to be scored in; the log-loss of each of the others, and its bits, out."""
 
 from dataclasses import dataclass
 
@@ -25,15 +25,23 @@ class Fitted:
 
 
 def held_out_losses(
-    states: NDArray[np.floating], labels: Ids, texts: Ids, is_held_out: NDArray[np.bool_], num_classes: int
+    states: NDArray[np.floating],
+    labels: Ids,
+    texts: Ids,
+    is_held_out: NDArray[np.bool_],
+    num_classes: int,
+    inverse_penalty: float | None = None,
 ) -> Fitted:
     """Multinomial logistic regression (scikit-learn) on standardised states, scored on the held-out ones.
 
     ``states`` (tokens, hidden), ``labels`` (tokens,) in [0, num_classes), ``texts`` (tokens,) the text of each token:
     the penalty is chosen on a quarter of the texts that it may fit on, then all of these are fitted. A class that the
     fit never saw has the probability of half a token, so that the loss stays finite.
+    ``inverse_penalty``: not chosen but given.
     """
     fit = ~is_held_out
+    if inverse_penalty is not None:
+        return Fitted(_losses(states, labels, fit, is_held_out, num_classes, inverse_penalty), inverse_penalty)
     inner, outer = _inner_split(texts, fit)
     best, chosen = np.inf, INVERSE_PENALTIES[0]
     for value in INVERSE_PENALTIES:
@@ -83,6 +91,7 @@ def _losses(
 
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
+    from threadpoolctl import threadpool_limits
 
     centre, scale = states[fit].mean(axis=0), states[fit].std(axis=0)
     scale = np.where(scale > 0, scale, 1)
@@ -90,7 +99,7 @@ def _losses(
     log_probabilities = np.full((int(scored.sum()), num_classes), np.log(0.5 / fit.sum()))
     if len(seen) > 1:
         model = LogisticRegression(C=inverse_penalty, max_iter=150, tol=1e-3)
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), threadpool_limits(1):
             warnings.simplefilter("ignore", ConvergenceWarning)  # held-out loss judges the fit, finished or not
             model.fit((states[fit] - centre) / scale, labels[fit])
         # A probability that underflows to 0 would make one token's loss infinite.
@@ -99,3 +108,21 @@ def _losses(
     else:
         log_probabilities[:, seen] = 0.0
     return np.asarray(-log_probabilities[np.arange(len(log_probabilities)), labels[scored]], np.float64)
+
+
+def information(losses: Array, labels: Ids, texts: Ids, weights: Array, num_classes: int) -> Array:
+    """(draws,) bits: (entropy of the labels - mean loss) / ln 2, when text t counts ``weights[draw, t]`` times."""
+    num_texts = weights.shape[1]
+    counts = np.zeros((num_texts, num_classes))
+    np.add.at(counts, (texts, labels), 1)
+    tokens = weights @ counts
+    shares = tokens / tokens.sum(axis=1, keepdims=True)
+    mean_loss = weights @ np.bincount(texts, losses, minlength=num_texts) / tokens.sum(axis=1)
+    return np.asarray((_entropy(shares) - mean_loss) / np.log(2))
+
+
+def _entropy(shares: Array) -> Array:
+    """Nats, over the last axis."""
+    from scipy.special import entr
+
+    return np.asarray(entr(shares).sum(axis=-1))

@@ -22,8 +22,11 @@ class Squares:
     total: Array
     factors: dict[str, Array]
     """Of each factor with more than one level."""
+    by_block: dict[str, Array]
+    """Interaction with the blocks, of each factor that is crossed with them: position and segment, not content."""
     num_levels: dict[str, Array]
     num_cells: Array
+    num_blocks: Array
 
     @property
     def residual(self) -> Array:
@@ -38,12 +41,27 @@ class Squares:
     def df_residual(self) -> Array:
         return np.asarray(self.num_cells - 1.0 - sum(self.df.values()))
 
-    def omega_squared(self, factor: str) -> Array:
-        """ω² = (SS - df·MS_res) / (SS_tot + MS_res) (Hays 1963; Olejnik & Algina 2003), SS traced over dimensions.
+    def mean_square_error(self, factor: str) -> Array:
+        """What a factor's mean square is held against: its interaction with the blocks; of content, the residual.
 
-        0 is chance and a value may fall below it; NaN where all states are equal.
+        NaN for a factor crossed with blocks where there is one block only.
         """
-        mean_square = self.residual / self.df_residual
+        if factor not in self.by_block:
+            return np.asarray(self.residual / self.df_residual)
+        df = (self.num_blocks - 1.0) * self.df[factor]
+        return np.where(df > 0, self.by_block[factor] / np.where(df > 0, df, 1), np.nan)
+
+    def omega_squared(self, factor: str) -> Array:
+        """ω² = (SS - df·MS_err) / (SS_tot + MS_err) (Hays 1963; Olejnik & Algina 2003), SS traced over dimensions.
+
+        MS_err: :meth:`mean_square_error`. The textbook formula for one observation per cell has the residual of all
+        cells there. That is right where cells err independently; here the cells of a block share their text, and what a
+        position does to one text only (block x position) would count as position with 1 / blocks of its size. Blocks
+        are the sample, so that their interaction with the factor is its error, as in any design with a random factor.
+        A vector that all tokens of a sequence share cancels from both. 0 is chance, and a value may fall below it; NaN
+        where all states are equal, or with one block.
+        """
+        mean_square = self.mean_square_error(factor)
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.asarray(
                 (self.factors[factor] - self.df[factor] * mean_square) / (self.total + mean_square), np.float64
@@ -58,12 +76,17 @@ class Squares:
         """df / (N - 1): of position (T - 1) / (C·T - 1), what unrelated states give on average."""
         return np.asarray(self.df[factor] / (self.num_cells - 1))
 
+    def residual_share(self) -> Array:
+        """η² of all interactions together."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.asarray(self.residual / self.total, np.float64)
+
 
 class CrossedSums:
     """Streaming sums over the cells of a balanced design, for one layer."""
 
     def __init__(self, num_positions: int, num_contents: int, num_segments: int, num_units: int = 1) -> None:
-        """``num_units``: blocks, which the bootstrap resamples; each content lies in one, all of one size."""
+        """``num_units``: blocks, which the jackknife leaves out in turn; each content lies in one, all of one size."""
         self.shape = (num_positions, num_contents, num_segments)
         self.num_units = num_units
         self._pivot: Array | None = None
@@ -106,21 +129,30 @@ class CrossedSums:
         num = w.sum(axis=-1) * (num_contents / self.num_units)  # contents, those drawn twice counted twice
         cells = num * num_positions * num_segments
         scale = self._scales() if is_standardised else np.ones(self._squares.shape[1])
-        position, segment = ((x * scale).reshape(self.num_units, -1) for x in (self._position, self._segment))
-        whole = position.reshape(self.num_units, num_positions, -1).sum(axis=1)
+        rows = {"position": self._position * scale, "segment": self._segment * scale}
+        levels = {"position": num_positions, "segment": num_segments}
+        whole = rows["position"].reshape(self.num_units, num_positions, -1).sum(axis=1)
         grand = _quadratic(w, whole) / cells
-        own = np.square(self._content * scale).sum(axis=1).reshape(self.num_units, -1).sum(axis=1)
-        parts = {
-            "position": (_quadratic(w, position) / (num * num_segments), np.full_like(num, num_positions)),
-            "content": (w @ own / (num_positions * num_segments), num),
-            "segment": (_quadratic(w, segment) / (num * num_positions), np.full_like(num, num_segments)),
-        }
-        kept = {name: part for name, part in parts.items() if name != "segment" or num_segments > 1}
+        per_block = num_contents // self.num_units * num_positions * num_segments
+        blocks = w @ np.square(whole).sum(axis=1) / per_block - grand
+        content = w @ np.square(self._content * scale).sum(axis=1).reshape(self.num_units, -1).sum(axis=1)
+        factors, by_block = {"content": np.asarray(content / (num_positions * num_segments) - grand)}, {}
+        for name, size in levels.items():
+            if name == "segment" and size == 1:
+                continue
+            of_blocks = rows[name].reshape(self.num_units, -1)
+            factors[name] = np.asarray(_quadratic(w, of_blocks) / (cells / size) - grand)
+            both = w @ np.square(of_blocks).sum(axis=1) / (per_block // size) - grand
+            by_block[name] = np.asarray(both - blocks - factors[name])
+        num_levels = {"position": np.full_like(num, num_positions), "content": num}
+        num_levels["segment"] = np.full_like(num, num_segments)
         return Squares(
             total=np.asarray(w @ (self._squares @ scale**2) - grand),
-            factors={name: np.asarray(square - grand) for name, (square, _) in kept.items()},
-            num_levels={name: np.asarray(levels) for name, (_, levels) in kept.items()},
+            factors={name: factors[name] for name in FACTORS if name in factors},
+            by_block=by_block,
+            num_levels={name: np.asarray(num_levels[name]) for name in factors},
             num_cells=np.asarray(cells),
+            num_blocks=np.asarray(w.sum(axis=-1)),
         )
 
     def _scales(self) -> Array:

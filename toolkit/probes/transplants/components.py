@@ -1,7 +1,7 @@
 """The embedding parameters before and after training in, the players of a transplant out: what each puts where."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,15 +38,6 @@ class Part:
     def has_moved(self) -> bool:
         return not np.array_equal(self.before, self.after)
 
-    def perturbed(self, generator: np.random.Generator) -> "Part":
-        """The same with each row moved from ``before`` as far as it was, in a direction drawn at random."""
-        change = self.after - self.before
-        drawn = generator.standard_normal(change.shape)
-        if self.is_centred:
-            drawn -= drawn.mean(axis=1, keepdims=True)
-        lengths, wanted = (np.linalg.norm(rows, axis=1, keepdims=True) for rows in (drawn, change))
-        return replace(self, after=self.before + drawn * (wanted / lengths))
-
 
 @dataclass(frozen=True, slots=True)
 class Player:
@@ -67,10 +58,6 @@ class Player:
         held = [part for part in self.parts if part.before.any() or part.after.any()]
         squares = [np.sum(np.square(part.after - part.before), axis=1) for part in held]
         return float(np.sqrt(np.mean(np.concatenate(squares)))) if squares else 0.0
-
-    def perturbed(self, generator: np.random.Generator) -> "Player":
-        """See :meth:`Part.perturbed`."""
-        return replace(self, parts=tuple(part.perturbed(generator) for part in self.parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +88,6 @@ class Components:
             ]
             placed[parameter] = _add_up(chosen)
         return placed
-
-    def perturbed(self, coalition: int, generator: np.random.Generator) -> "Components":
-        """The same with a random change, of the size of its own, in place of each player's of a coalition."""
-        players = [p.perturbed(generator) if coalition >> i & 1 else p for i, p in enumerate(self.players)]
-        return replace(self, players=tuple(players))
 
 
 def _add_up(parts: Sequence[tuple[Rows | None, Array]]) -> tuple[Rows | None, Array]:

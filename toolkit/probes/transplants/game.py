@@ -15,7 +15,7 @@ DIRECTIONS = ("forward", "reverse")
 UNITS = {"log-likelihood": "nats", "accuracy": "points"}
 """Value to its unit; accuracy in points, log-likelihood per item in nats."""
 
-NUM_DRAWS = 5
+NUM_DRAWS, NUM_REVERSE_DRAWS = 5, 1
 MAX_PROBE_EXAMPLES = 1000
 Values = Mapping[str, Array]
 
@@ -31,7 +31,9 @@ class Settings:
     coordinates: str = "fixed"
     direction: str = "forward"
     num_draws: int = NUM_DRAWS
-    """Random perturbations beside each single transplant, and beside all together."""
+    """Random changes of each kind beside each single transplant, and beside all together; one pass for each."""
+    num_reverse_draws: int = NUM_REVERSE_DRAWS
+    """The same in the reverse, where a pass is one over the training items too, with a probe to fit."""
     dtype: str = "float32"
     max_probe_examples: int = MAX_PROBE_EXAMPLES
     """Training items that the probe of the reverse is fitted on, drawn with ``seed``."""
@@ -45,8 +47,14 @@ class Settings:
         for name, value in least.items():
             if value is not None and value < 1:
                 raise ValueError(f"--{name.replace('_', '-')} must be at least 1; got {value}")
-        if self.num_draws < 0:
-            raise ValueError(f"--num-draws must be at least 0; got {self.num_draws}")
+        for name, value in {"num_draws": self.num_draws, "num_reverse_draws": self.num_reverse_draws}.items():
+            if value < 0:
+                raise ValueError(f"--{name.replace('_', '-')} must be at least 0; got {value}")
+
+    @property
+    def own_draws(self) -> int:
+        """The number of draws in this direction."""
+        return self.num_draws if self.direction == "forward" else self.num_reverse_draws
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +78,10 @@ class Game:
     split: str
     values: Values
     """Name of a value to (2^players, items); see :func:`toolkit.probes.transplants.games.item_shapley`."""
-    perturbed: Values
-    """Name of a value to (players + 1, draws, items): each player alone replaced by a random change of its size, and
-    last all of them together."""
+    perturbed: Mapping[str, Values]
+    """Kind of random change (``random``, ``rotated``; see :mod:`.changes`) to the name of a value to (players + 1,
+    draws, items): each player alone replaced by a random change of its size, and last all of them together. NaN where
+    a kind does not apply: a single vector that is rotated is a random one."""
     rms_changes: tuple[float, ...]
     gauge: GaugeCheck | None
     """None in raw coordinates and in reverse."""

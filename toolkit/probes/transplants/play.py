@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toolkit.analysis.rows.measures import Array
 from toolkit.data.batches import EncodedSplit, EncodedTask
@@ -13,14 +12,13 @@ from toolkit.families import TABLES
 from toolkit.lookup import lookup
 from toolkit.models.tuned import load_tuned, load_untuned
 from toolkit.probes.transplants.body import Body, design_of, draw_items
-from toolkit.probes.transplants.components import Components, Placement, raw_components
-from toolkit.probes.transplants.game import UNITS, Game, GaugeCheck, Settings
+from toolkit.probes.transplants.changes import CHANGES, RANDOM, can_rotate, perturbed
+from toolkit.probes.transplants.components import Components, raw_components
+from toolkit.probes.transplants.game import UNITS, Game, Settings, Values
 from toolkit.probes.transplants.gauge import fixed_components, used_rows
+from toolkit.probes.transplants.scorers import ForwardScorer, ReverseScorer, Scorer, check_gauge
 from toolkit.snapshots.store import Run
 from toolkit.training.encoding import encode_task
-
-CONTROL_FACTOR = 1.1
-"""What the words are multiplied by in the control of the gauge check: no offset, so the outputs must show it."""
 
 OnPass = Callable[[int, int], None]
 
@@ -29,7 +27,8 @@ def play_run(run: Run, settings: Settings | None = None, on_pass: OnPass = lambd
     """Score every coalition of one run; v(S) with the components in S tuned, the rest from before training.
 
     Forward: in the tuned body under the tuned head. Reverse: in the body from before, under a logistic regression that
-    is fitted to the coalition's own features of training items. Coalitions that differ only in what has not moved are
+    is fitted to the coalition's own features of training items, with one penalty for all coalitions (see
+    :class:`toolkit.probes.transplants.probe.Probe`). Coalitions that differ only in what has not moved are
     the same model, and one pass serves them. ValueError when the run kept no model, has no classes to score, or lacks
     what the settings ask for.
     """
@@ -46,8 +45,32 @@ def play_run(run: Run, settings: Settings | None = None, on_pass: OnPass = lambd
         splits["train"] = draw_items(data.splits["train"], settings.max_probe_examples, settings.seed)
     after = Body(tuned, data).tensors()
     components = build_components(run, after, data, list(splits.values()), settings.coordinates)
-    scorer = _Scorer(Body(loaded, data, settings.dtype), replace(data, splits=splits), name, run.config.seed, settings)
-    return _play(scorer, components, run, after, settings, on_pass)
+    scorer = _scorer(Body(loaded, data, settings.dtype), replace(data, splits=splits), name, run, settings)
+    total = _count_passes(components, settings)
+    seeds = [settings.seed, run.config.seed]
+    values, drawn = _play(scorer, components, settings.own_draws, seeds, lambda: on_pass(scorer.num_passes, total))
+    gauge = None
+    if settings.coordinates == "fixed" and isinstance(scorer, ForwardScorer):
+        gauge = check_gauge(scorer, components, after)
+    on_pass(total, total)
+    return Game(
+        components.names,
+        components.moving,
+        scored.ids,
+        name,
+        values,
+        drawn,
+        tuple(player.rms_change for player in components.players),
+        gauge,
+        scorer.num_passes,
+        components.notes,
+    )
+
+
+def _scorer(body: Body, data: EncodedTask, split: str, run: Run, settings: Settings) -> ForwardScorer | ReverseScorer:
+    if settings.direction == "forward":
+        return ForwardScorer(body, data, split)
+    return ReverseScorer(body, data, split, run.config.seed)
 
 
 def build_components(
@@ -80,86 +103,45 @@ def _check(run: Run, task: Task, settings: Settings) -> None:
         raise ValueError("--reverse fits its probe on train: score another split")
 
 
-class _Scorer:
-    """Places parameters, runs the body once and scores every item."""
-
-    def __init__(self, body: Body, data: EncodedTask, split: str, seed: int, settings: Settings) -> None:
-        self.body, self.data, self.split, self.seed, self.settings = body, data, split, seed, settings
-        self.num_passes = 0
-
-    def outputs(self, placement: Placement) -> Array:
-        """(items, outputs) logits."""
-        self.body.place(placement)
-        self.num_passes += 1
-        if self.settings.direction == "forward":
-            return self.body.outputs(self.data.splits[self.split])
-        from toolkit.training.features import convex_ceiling
-
-        features = {name: self.body.features(split).astype(np.float32) for name, split in self.data.splits.items()}
-        fitted = convex_ceiling(features, self.data, self.seed)
-        if not fitted:
-            raise ValueError("too few training items of a class to fit a probe on: raise --max-probe-examples")
-        return fitted[self.split].astype(np.float64)
-
-    def values(self, placement: Placement) -> dict[str, Array]:
-        labels = self.data.splits[self.split].labels
-        assert labels is not None
-        return score_items(self.outputs(placement), labels)
-
-
-def score_items(outputs: Array, labels: NDArray[np.int64]) -> dict[str, Array]:
-    """(items, classes) logits and (items,) classes to the (items,) log-likelihood of the class (nats) and accuracy."""
-    from scipy.special import log_softmax
-
-    likelihoods = log_softmax(outputs, axis=1)[np.arange(len(labels)), labels]
-    return {"log-likelihood": likelihoods, "accuracy": (outputs.argmax(axis=1) == labels).astype(np.float64)}
-
-
 def _play(
-    scorer: _Scorer, components: Components, run: Run, after: Mapping[str, Array], settings: Settings, on_pass: OnPass
-) -> Game:
+    scorer: Scorer, components: Components, num_draws: int, seeds: list[int], on_pass: Callable[[], None]
+) -> tuple[Values, dict[str, Values]]:
+    """The values of all coalitions, and those of the random changes by kind."""
     num_players, moving = len(components.players), components.moving
-    lines = [i for i in range(num_players) if moving >> i & 1] + [num_players]
-    has_check = settings.coordinates == "fixed" and settings.direction == "forward"
-    total = 2 ** moving.bit_count() + settings.num_draws * len(lines) * bool(moving) + 3 * has_check
-    done: dict[int, dict[str, Array]] = {}
+    done = scorer.start(components)
     for coalition in range(2**num_players):
         if coalition & moving not in done:
             done[coalition & moving] = scorer.values(components.place(coalition & moving))
-            on_pass(scorer.num_passes, total)
+            on_pass()
     values = {name: np.stack([done[c & moving][name] for c in range(2**num_players)]) for name in UNITS}
-    perturbed = {name: np.repeat(values[name][None, :1], num_players + 1, axis=0) for name in UNITS}
-    perturbed = {name: np.repeat(array, settings.num_draws, axis=1) for name, array in perturbed.items()}
-    generator = np.random.default_rng([settings.seed, run.config.seed])
-    for line in lines if moving else []:
-        coalition = moving if line == num_players else 1 << line
-        for draw in range(settings.num_draws):
-            found = scorer.values(components.perturbed(coalition, generator).place(coalition))
-            on_pass(scorer.num_passes, total)
-            for name, array in found.items():
-                perturbed[name][line, draw] = array
-    gauge = check_gauge(scorer, components, after) if has_check else None
-    on_pass(total, total)
-    return Game(
-        components.names,
-        moving,
-        scorer.data.splits[scorer.split].ids,
-        scorer.split,
-        values,
-        perturbed,
-        tuple(player.rms_change for player in components.players),
-        gauge,
-        scorer.num_passes,
-        components.notes,
-    )
+    drawn: dict[str, Values] = {}
+    for place, kind in enumerate(CHANGES):
+        before = {name: np.repeat(own[None, :1], num_players + 1, axis=0) for name, own in values.items()}
+        drawn[kind] = {name: np.repeat(array, num_draws, axis=1) for name, array in before.items()}
+        generator = np.random.default_rng([*seeds, place])
+        for line, coalition in _lines(components):
+            for name in UNITS if not _applies(components, coalition, kind) else ():
+                drawn[kind][name][line] = np.nan
+            for draw in range(num_draws if _applies(components, coalition, kind) else 0):
+                found = scorer.values(perturbed(components, coalition, kind, generator).place(coalition))
+                on_pass()
+                for name, array in found.items():
+                    drawn[kind][name][line, draw] = array
+    return values, drawn
 
 
-def check_gauge(scorer: _Scorer, components: Components, after: Mapping[str, Array]) -> GaugeCheck:
-    """The tuned model in the fixed gauge against its raw parameters; the parameters are raw afterwards."""
-    everyone = components.place(2 ** len(components.players) - 1)
-    raw = {name: (rows, after[name] if rows is None else after[name][rows]) for name, (rows, _) in everyone.items()}
-    rows, words = everyone["word_embeddings"]
-    fixed = scorer.outputs(everyone)
-    control = scorer.outputs({**everyone, "word_embeddings": (rows, CONTROL_FACTOR * words)})
-    truth = scorer.outputs(raw)
-    return GaugeCheck(float(np.abs(fixed - truth).max()), float(np.abs(control - truth).max()))
+def _lines(components: Components) -> list[tuple[int, int]]:
+    """Lines of the random changes, each with its coalition: the players that moved, and last all of them."""
+    moving = components.moving
+    alone = [(i, 1 << i) for i in range(len(components.players)) if moving >> i & 1]
+    return [*alone, (len(components.players), moving)] if moving else []
+
+
+def _applies(components: Components, coalition: int, kind: str) -> bool:
+    return kind == RANDOM or can_rotate([p for i, p in enumerate(components.players) if coalition >> i & 1])
+
+
+def _count_passes(components: Components, settings: Settings) -> int:
+    draws = sum(_applies(components, coalition, kind) for kind in CHANGES for _, coalition in _lines(components))
+    check = 3 * (settings.coordinates == "fixed" and settings.direction == "forward")
+    return int(2 ** components.moving.bit_count() + settings.own_draws * draws + check)

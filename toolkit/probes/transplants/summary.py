@@ -8,6 +8,7 @@ import pandas as pd
 
 from toolkit.analysis.comparison.intervals import two_way_interval
 from toolkit.analysis.rows.measures import Array
+from toolkit.probes.transplants.changes import CHANGES, RANDOM, ROTATED
 from toolkit.probes.transplants.game import UNITS, Game
 from toolkit.probes.transplants.games import item_interactions, item_shapley, name_coalition
 
@@ -23,14 +24,27 @@ COLUMNS = (*LEAD, "value", "component", *INTERVAL[:4], "share", *INTERVAL[4:])
 
 INTERACTION_COLUMNS = (*LEAD, "value", "first", "second", *INTERVAL)
 SINGLE_COLUMNS = (*LEAD, "value", "component", "kind", *INTERVAL[:4], "least", "greatest", "rms_change", *INTERVAL[4:])
-"""``kind``: ``transplant``, v(i) - v(none); ``random``, the same of random changes of its size, with the ``least`` and
-the ``greatest`` draw; ``difference`` of the two. ``rms_change``: weight units, mean over seeds; NaN for ``all``."""
+"""``kind``: ``transplant``, v(i) - v(none); ``random`` and ``rotated``, the same of random changes of its size (see
+:mod:`.changes`), with the ``least`` and the ``greatest`` draw of any seed; ``difference`` and ``rotated difference``,
+transplant - those. ``rms_change``: weight units, mean over seeds; NaN for ``all``."""
 
 COALITION_COLUMNS = (*LEAD, "seed", "value", "coalition", "num_tuned", "mean", "unit")
-CHECK_COLUMNS = (*LEAD, "seed", "gauge_difference", "control_difference", "num_passes", "num_items", "note")
+CHECK_COLUMNS = (
+    *LEAD,
+    "seed",
+    "gauge_difference",
+    "control_difference",
+    "num_draws",
+    "num_passes",
+    "num_items",
+    "note",
+)
 
-KINDS = ("transplant", "random", "difference")
+TRANSPLANT = "transplant"
+DIFFERENCE = {RANDOM: "difference", ROTATED: "rotated difference"}
+KINDS = (TRANSPLANT, *(name for kind in CHANGES for name in (kind, DIFFERENCE[kind])))
 NOT_MOVED = "bit for bit what it was: exactly 0"
+NOT_ROTATED = "not applicable: one vector has no rows that share a direction"
 NO_SHARE = "no share: the interval of the sum does not exclude 0"
 NO_SHARE_OF_ONE = "no share: one seed"
 
@@ -68,23 +82,26 @@ def interaction_lines(games: Sequence[Game]) -> list[dict[str, Any]]:
 def single_lines(games: Sequence[Game]) -> list[dict[str, Any]]:
     """Per value and component, and for all together: the transplant, random changes of its size, their difference.
 
-    Draws of one seed are averaged item by item before the interval, which covers seeds and items.
+    Draws of one seed are averaged item by item before the interval, which covers seeds and items; each seed has draws
+    of its own, so that it covers draws too.
     """
     lines = []
     num_players = len(games[0].players)
-    for value in UNITS if games[0].perturbed[next(iter(UNITS))].shape[1] else ():
+    for value in UNITS if games[0].perturbed[RANDOM][next(iter(UNITS))].shape[1] else ():
         for i, component in enumerate((*games[0].players, TOTAL)):
             coalition = 2**num_players - 1 if i == num_players else 1 << i
             is_moving = i == num_players or _is_moving(games, i)
             real = np.stack([g.values[value][coalition] - g.values[value][0] for g in games])
-            draws = np.stack([g.perturbed[value][i] - g.values[value][0] for g in games])
-            means = _in_units(draws.mean(axis=2), value)
             rms = np.nan if i == num_players else float(np.mean([g.rms_changes[i] for g in games]))
-            for kind, table in zip(KINDS, (real, draws.mean(axis=1), real - draws.mean(axis=1)), strict=True):
-                ends = (means.min(), means.max()) if kind == "random" else (np.nan, np.nan)
-                facts = {"kind": kind, "least": ends[0], "greatest": ends[1], "rms_change": rms}
-                line = interval_line(table, value, is_moving)
-                lines.append({"value": value, "component": component, **facts, **line})
+            lead = {"value": value, "component": component, "rms_change": rms}
+            lines.append(lead | {"kind": TRANSPLANT, **interval_line(real, value, is_moving)})
+            for kind in CHANGES:
+                draws = np.stack([g.perturbed[kind][value][i] - g.values[value][0] for g in games])
+                means = _in_units(draws.mean(axis=2), value)
+                ends = {"least": means.min(), "greatest": means.max()}
+                mean = draws.mean(axis=1)
+                lines.append(lead | {"kind": kind, **ends, **interval_line(mean, value, is_moving)})
+                lines.append(lead | {"kind": DIFFERENCE[kind], **interval_line(real - mean, value, is_moving)})
     return lines
 
 
@@ -112,6 +129,7 @@ def check_lines(games: Mapping[int, Game]) -> list[dict[str, Any]]:
             "seed": seed,
             "gauge_difference": np.nan if game.gauge is None else game.gauge.difference,
             "control_difference": np.nan if game.gauge is None else game.gauge.control,
+            "num_draws": next(iter(game.perturbed[RANDOM].values())).shape[1],
             "num_passes": game.num_passes,
             "num_items": len(game.ids),
             "note": "; ".join(game.notes),
@@ -129,6 +147,8 @@ def interval_line(table: Array, value: str, is_moving: bool = True) -> dict[str,
     counts = {"unit": UNITS[value], "num_seeds": num_seeds, "num_items": num_items}
     if not is_moving:
         return {"estimate": 0.0, "low": 0.0, "high": 0.0, **counts, "note": NOT_MOVED}
+    if np.isnan(table).any():
+        return {**dict.fromkeys(INTERVAL[:3], np.nan), **counts, "note": NOT_ROTATED}
     found = two_way_interval(table)
     ends = _in_units(np.array([found.estimate, found.low, found.high]), value).tolist()
     return {**dict(zip(INTERVAL[:3], ends, strict=True)), **counts, "note": found.note}

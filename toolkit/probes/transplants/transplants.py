@@ -57,7 +57,6 @@ def measure_transplants(
     parts = []
     for direction in directions:
         own = replace(settings, direction=direction)
-        own = replace(own, num_draws=0) if direction == "reverse" else own  # a probe would be fitted for each draw
         parts += [_of_arm(arm, own, on_progress) for group in groups for arm in group.arms]
     return join(parts)
 

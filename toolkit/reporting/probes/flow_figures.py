@@ -53,8 +53,8 @@ def where_position_goes(groups: Sequence[FlowGroup]) -> Any:
 
 
 def decoding(groups: Sequence[FlowGroup]) -> Any:
-    """Bits of position that a linear probe reads, and those beyond its control task."""
-    columns = {"bits": "bits read off the state", "selective_bits": "bits beyond the control task"}
+    """Bits of position that a linear probe reads, those beyond words, and those beyond its control task."""
+    columns = {"bits": "bits read", "beyond_word_bits": "beyond the word", "selective_bits": "beyond the control"}
     figure, grid = _grid(groups, columns)
     styles = _styles(groups)
     for row, group in enumerate(groups):
@@ -127,16 +127,11 @@ def _styles(groups: Sequence[FlowGroup]) -> dict[str, dict[str, Any]]:
 def _curve(
     axes: Any, group: FlowGroup, arm: str, style: dict[str, Any], table: str, column: str, **where: object
 ) -> bool:
-    """Mean over an arm's models, band from least to greatest; of one model its own interval. Whether there is any."""
+    """Mean over an arm's models, band its interval where there is one. Whether there is any value."""
     values = group.over_seeds(table, arm, column, **where)
     if values.empty:
         return False
-    low, high = values["min"], values["max"]
-    if group.num_models(arm) == 1 and column in ("omega_squared", "selective_bits", "value"):
-        low = group.over_seeds(table, arm, "low", **where)["mean"]
-        high = group.over_seeds(table, arm, "high", **where)["mean"]
-    if len(low) == len(values):
-        axes.fill_between(values.index, low, high, color=style["color"], alpha=0.15, linewidth=0)
+    axes.fill_between(values.index, values["low"], values["high"], color=style["color"], alpha=0.15, linewidth=0)
     axes.plot(values.index, values["mean"], **style)
     return True
 

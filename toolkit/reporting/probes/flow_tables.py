@@ -5,6 +5,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from toolkit.analysis.comparison.intervals import Interval
+from toolkit.reporting.probes.flow_intervals import VALUES, estimate, record, summary
+
 FACTORS = ("position", "content", "segment")
 PRETRAINED, RANDOM = "pretrained", "random weights"
 """What the probe calls the reference and the null; a test holds the words together."""
@@ -33,13 +36,34 @@ class FlowGroup:
         lines = self.tables[table]
         return lines[lines["arm"] == arm]
 
-    def over_seeds(self, table: str, arm: str, column: str, **where: object) -> pd.DataFrame:
-        """Mean, least and greatest model of an arm: index layer, columns mean, min, max; undefined left out."""
+    def lines(self, table: str, arm: str, column: str, **where: object) -> pd.DataFrame:
+        """The lines of one arm that have a value in a column; ``where``: columns and what they must be."""
         lines = self.of(table, arm)
         for name, value in where.items():
             lines = lines[lines[name] == value]
-        lines = lines.dropna(subset=[column])
-        return lines.groupby(lines["layer"].astype(int))[column].agg(["mean", "min", "max"])
+        return lines.dropna(subset=[column])
+
+    def over_seeds(self, table: str, arm: str, column: str, **where: object) -> pd.DataFrame:
+        """Mean over an arm's models with its interval: index layer, columns mean, low, high; undefined left out."""
+        lines = self.lines(table, arm, column, **where)
+        found = {int(layer): summary(own, column) for layer, own in lines.groupby("layer")}
+        return pd.DataFrame.from_dict(found, orient="index", columns=["mean", "low", "high"])
+
+    def change(self, arm: str, factor: str, layer: int, *, since: int) -> Interval:
+        """How a factor's share changes from one layer of an arm to another, on the same blocks."""
+        column = "eta_squared" if factor == "residual" else "omega_squared"
+        last, first = (self.lines("ledger", arm, column, factor=factor, layer=each) for each in (layer, since))
+        return estimate(last, column, first)
+
+    def drift(self, arm: str) -> dict[int, Interval]:
+        """By layer, position's share in an arm minus that in the pretrained model, on the same blocks."""
+        column = "omega_squared"
+        own, before = (self.lines("ledger", each, column, factor="position") for each in (arm, PRETRAINED))
+        layers = sorted(set(own["layer"]) & set(before["layer"]))
+        return {
+            int(layer): estimate(own[own["layer"] == layer], column, before[before["layer"] == layer])
+            for layer in layers
+        }
 
     def num_models(self, arm: str) -> int:
         return int(self.of("models", arm)["name"].nunique())
@@ -70,6 +94,55 @@ def _group(title: str, tables: Tables) -> FlowGroup:
     return FlowGroup(title, tables, labels)
 
 
+def intervals_of(tables: Tables) -> pd.DataFrame:
+    """Every mean over seeds with its interval, and every difference of position from the pretrained model.
+
+    Columns: group, arm, ``against`` (pretrained for a difference), table, quantity, ``of`` (factor or counterfactual),
+    layer, mean, low, high, df, num_models, num_units, note.
+    """
+    rows: list[dict[str, object]] = []
+    for group in groups_of(tables):
+        for arm in dict.fromkeys(group.tables["models"]["arm"]):
+            start = {"group": group.title, "arm": arm, "against": ""}
+            rows += [start | line for line in _means(group, str(arm))]
+            if arm != PRETRAINED and PRETRAINED in group.arms:
+                lines = group.lines("ledger", str(arm), "omega_squared", factor="position")
+                for layer, interval in group.drift(str(arm)).items():
+                    at = {"table": "ledger", "quantity": "omega_squared", "of": "position", "layer": layer}
+                    own = lines[lines["layer"] == layer]
+                    rows.append(start | {"against": PRETRAINED} | at | record(interval, own, "omega_squared"))
+    return pd.DataFrame(rows)
+
+
+def _means(group: FlowGroup, arm: str) -> list[dict[str, object]]:
+    """One line per arm for every column that has values per unit, and for every counterfactual."""
+    rows: list[dict[str, object]] = []
+    keys = {"ledger": "factor", "counterfactuals": "counterfactual", "decoding": ""}
+    for table, key in keys.items():
+        own = group.of(table, arm)
+        by = ["layer", *([key] if key else []), *(["quantity"] if "quantity" in own else [])]
+        for column in (name for name in VALUES if name in own and not (table == "ledger" and name == "eta_squared")):
+            defined = own.dropna(subset=[column])
+            for place, lines in defined.groupby(by, dropna=False, sort=False):
+                at = dict(zip(by, place, strict=True))
+                what = {"table": table, "quantity": at.get("quantity", column), "of": at.get(key, "")}
+                rows.append({**what, "layer": at["layer"], **record(estimate(lines, column), lines, column)})
+    return rows
+
+
+_STAGES = {-1: ("the sum before LayerNorm", "sum", "Σ"), 0: ("the input", "input", "in")}
+
+
+def stage_text(layer: int) -> str:
+    """A stage in a sentence: the sum of embeddings, the encoder's input, the layers."""
+    return _STAGES.get(layer, (f"layer {layer}",))[0]
+
+
+def stage_cell(layer: int) -> str:
+    """A stage in a table."""
+    return _STAGES[layer][1] if layer in _STAGES else str(layer)
+
+
 def stage_tick(layer: int) -> str:
-    """A stage on an axis: the sum of embeddings, the encoder's input, the layers."""
-    return {-1: "Σ", 0: "in"}.get(layer, str(layer))
+    """A stage on an axis."""
+    return _STAGES[layer][2] if layer in _STAGES else str(layer)

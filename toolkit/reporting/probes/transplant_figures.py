@@ -16,6 +16,11 @@ LIKELIHOOD, ACCURACY = "log-likelihood", "accuracy"
 TOTAL = "all"
 AXES = {LIKELIHOOD: "log-likelihood per item (nats)", ACCURACY: "accuracy (points)"}
 POSITIVE, NEGATIVE, SUM = "#0072B2", "#D55E00", "0.35"
+RANDOM_CHANGES = {
+    "random": (0.08, "s", "0.35", "random changes of its size, row by row: mean, all draws"),
+    "rotated": (0.3, "D", "#E69F00", "its own change in rotated directions: mean, all draws"),
+}
+"""Kind of random change to where its mark stands, the mark, its colour and what the legend says."""
 
 
 def draw_transplants(tables: Mapping[str, pd.DataFrame]) -> Images:
@@ -25,8 +30,8 @@ def draw_transplants(tables: Mapping[str, pd.DataFrame]) -> Images:
     for direction, suffix in (("forward", ""), ("reverse", "_reverse")):
         for value, name in ((LIKELIHOOD, "shapley"), (ACCURACY, "shapley_accuracy")):
             makers[name + suffix] = partial(shapley_bars, _select(shapley, direction, value), value)
-    makers["random_changes"] = partial(random_changes, _select(singles, "forward", LIKELIHOOD))
-    makers["interactions"] = partial(interaction_maps, _select(interactions, "forward", LIKELIHOOD))
+        makers["random_changes" + suffix] = partial(random_changes, _select(singles, direction, LIKELIHOOD))
+        makers["interactions" + suffix] = partial(interaction_maps, _select(interactions, direction, LIKELIHOOD))
     return render(makers)
 
 
@@ -102,39 +107,37 @@ def random_changes(table: pd.DataFrame) -> Any:
     if not panels:
         return None
     most = max(lines["component"].nunique() for _, lines in panels)
-    figure, axes = _grid(len(panels), 0.3 * most + 1.1)
+    figure, axes = _grid(len(panels), 0.36 * most + 1.2)
     for place, (title, lines) in enumerate(panels):
-        components = list(dict.fromkeys(lines["component"]))
-        real, random = (lines[lines["kind"] == kind].set_index("component") for kind in ("transplant", "random"))
-        for y, name in enumerate(components):
-            one, other = real.loc[name], random.loc[name]
-            axes[place].hlines(y - 0.14, one["low"], one["high"], color=POSITIVE, linewidth=1)
-            axes[place].plot([one["estimate"]], [y - 0.14], marker="o", markersize=4, color=POSITIVE)
-            axes[place].hlines(y + 0.16, other["least"], other["greatest"], color="0.55", linewidth=2.4)
-            axes[place].plot([other["estimate"]], [y + 0.16], marker="s", markersize=3.5, color="0.35")
-        axes[place].axvline(0, color="black", linewidth=0.6)
-        names = [f"{name} together" if name == TOTAL else name for name in components]
-        axes[place].set_yticks(range(len(components)), [plain(name) for name in names])
-        axes[place].set_ylim(len(components) - 0.4, -0.6)
+        _draw_changes(axes[place], lines)
         axes[place].set_title(title)
         axes[place].set_xlabel("change of " + AXES[LIKELIHOOD].replace(" (", "\n("))
-        axes[place].locator_params(axis="x", nbins=4)
-    handles = [
-        Line2D(
-            [], [], color=POSITIVE, marker="o", markersize=4, linewidth=1, label="the tuned component, 95 % interval"
-        ),
-        Line2D(
-            [],
-            [],
-            color="0.45",
-            marker="s",
-            markersize=3.5,
-            linewidth=2.4,
-            label="random changes of its size: mean, all draws",
-        ),
-    ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
+    label = "the tuned component, 95 % interval"
+    handles = [Line2D([], [], marker="o", markersize=4, linewidth=1, color=POSITIVE, label=label)]
+    for kind, (_, marker, colour, label) in RANDOM_CHANGES.items():
+        if (table["kind"] == kind).any():
+            handles.append(Line2D([], [], marker=marker, markersize=3.5, linewidth=2.4, color=colour, label=label))
+    figure.legend(handles=handles, loc="outside lower center", ncols=1, frameon=False)
     return figure
+
+
+def _draw_changes(axes: Any, lines: pd.DataFrame) -> None:
+    components = list(dict.fromkeys(lines["component"]))
+    by_kind = {kind: own.set_index("component") for kind, own in lines.groupby("kind")}
+    for y, name in enumerate(components):
+        real = by_kind["transplant"].loc[name]
+        axes.hlines(y - 0.16, real["low"], real["high"], color=POSITIVE, linewidth=1)
+        axes.plot([real["estimate"]], [y - 0.16], marker="o", markersize=4, color=POSITIVE)
+        for kind, (shift, marker, colour, _) in RANDOM_CHANGES.items():
+            drawn = by_kind[kind].loc[name] if kind in by_kind else None
+            if drawn is not None and pd.notna(drawn["estimate"]):
+                axes.hlines(y + shift, drawn["least"], drawn["greatest"], color=colour, linewidth=2.4, alpha=0.6)
+                axes.plot([drawn["estimate"]], [y + shift], marker=marker, markersize=3.5, color=colour)
+    axes.axvline(0, color="black", linewidth=0.6)
+    names = [f"{name} together" if name == TOTAL else name for name in components]
+    axes.set_yticks(range(len(components)), [plain(name) for name in names])
+    axes.set_ylim(len(components) - 0.4, -0.6)
+    axes.locator_params(axis="x", nbins=4)
 
 
 def interaction_maps(table: pd.DataFrame) -> Any:
@@ -150,10 +153,14 @@ def interaction_maps(table: pd.DataFrame) -> Any:
             i, j = names[place].index(line["first"]), names[place].index(line["second"])
             matrix[i, j] = matrix[j, i] = line["estimate"]
         reach = float(np.nanmax(np.abs(matrix))) or 1.0
-        image = axes[place].imshow(matrix, cmap="RdBu", vmin=-reach, vmax=reach)
-        _write_cells(axes[place], matrix, lines, names[place], reach)
+        # In the unit of the cells: ticks of small numbers would need more room than a panel has.
+        exponent = math.floor(math.log10(reach))
+        unit, reach = 10.0**exponent, reach / 10.0**exponent
+        image = axes[place].imshow(matrix / unit, cmap="RdBu", vmin=-reach, vmax=reach)
+        _write_cells(axes[place], matrix / unit, lines, names[place], reach)
+        axes[place].set_xlabel(f"cells: 10$^{{{exponent}}}$ nats; * interval excludes 0", fontsize=7)
         axes[place].set_title(title)
-        figure.colorbar(image, ax=axes[place], shrink=0.8, label="nats per item")
+        figure.colorbar(image, ax=axes[place], shrink=0.8, label=f"10$^{{{exponent}}}$ nats per item")
     return figure
 
 
@@ -164,13 +171,11 @@ def _write_cells(axes: Any, matrix: Any, lines: pd.DataFrame, names: list[str], 
         for line in lines.to_dict("records")
         if line["low"] > 0 or line["high"] < 0
     }
-    exponent = math.floor(math.log10(reach))
     for i, j in zip(*np.nonzero(~np.isnan(matrix)), strict=True):
         star = "*" if frozenset((names[i], names[j])) in clear else ""
-        shown = f"{matrix[i, j] / 10.0**exponent:.1f}".replace("-0.0", "0.0")
+        shown = f"{matrix[i, j]:.1f}".replace("-0.0", "0.0")
         text = "0" if matrix[i, j] == 0 else shown + star
         colour = "white" if abs(matrix[i, j]) > 0.65 * reach else "black"
         axes.text(j, i, text, ha="center", va="center", fontsize=6, color=colour)
     axes.set_xticks(range(len(names)), [plain(name) for name in names], rotation=40, ha="right")
     axes.set_yticks(range(len(names)), [plain(name) for name in names])
-    axes.set_xlabel(f"cells: 10$^{{{exponent}}}$ nats; * interval excludes 0", fontsize=7)

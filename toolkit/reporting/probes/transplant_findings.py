@@ -11,6 +11,8 @@ from toolkit.reporting.probes.transplant_figures import ACCURACY, LIKELIHOOD, PA
 Tables = Mapping[str, pd.DataFrame]
 
 KEY = [*PANEL, "direction", "coordinates"]
+COMPARED = {"difference": "random changes of the same size", "rotated difference": "its own change rotated"}
+"""Kind of difference from a random change to what is said of it."""
 
 
 def name_of(key: Sequence[object]) -> str:
@@ -75,16 +77,16 @@ def _levels(coalitions: pd.DataFrame, key: Sequence[object]) -> str:
 
 
 def _random(lead: str, key: Sequence[object], singles: pd.DataFrame) -> list[str]:
-    """Components whose drift does something else than random changes of its size."""
+    """Components whose drift, alone, does something else than random changes of its size."""
     own = singles[(singles[KEY] == list(key)).all(axis=1) & (singles["value"] == LIKELIHOOD)]
-    if own.empty:
-        return []
-    differences = own[own["kind"] == "difference"].set_index("component")
-    clear = differences[(differences["low"] > 0) | (differences["high"] < 0)]
-    if clear.empty:
-        return [f"{lead}: no component alone does anything that random changes of its size do not do as well."]
-    shown = [f"{name} ({line['estimate']:+.4f} nats)" for name, line in clear.iterrows()]
-    return [f"{lead}: alone, beyond random changes of the same size: {listing(shown)}."]
+    said = []
+    for kind, what in COMPARED.items():
+        lines = own[own["kind"] == kind].set_index("component")
+        clear = lines[(lines["low"] > 0) | (lines["high"] < 0)]
+        if len(lines):
+            shown = [f"{name} ({line['estimate']:+.4f} nats)" for name, line in clear.iterrows()]
+            said.append(f"{what}: {listing(shown) if shown else 'none'}")
+    return [f"{lead}: alone, told apart from {'; from '.join(said)}."] if said else []
 
 
 def caveats(tables: Tables) -> list[str]:
@@ -95,9 +97,25 @@ def caveats(tables: Tables) -> list[str]:
         "Each interval is of one component; none is adjusted for how many there are.",
         "Log-likelihood is the first value because accuracy moves in whole items; both are on the scored items.",
     ]
+    lines += _of_random(tables)
     if (tables["shapley"]["num_seeds"] == 1).any():
         lines.append("Of one seed an interval covers new items only, not new seeds: no share is given.")
     if tables["shapley"]["coordinates"].eq("raw").any():
         lines.append("In raw coordinates the split among the tables depends on offsets that no output shows.")
     notes = dict.fromkeys(note for note in tables["checks"]["note"] if note)
     return [*lines, *(f"Of some runs: {note}." for note in notes)]
+
+
+def _of_random(tables: Tables) -> list[str]:
+    """What random changes control for, and how many of each there were."""
+    if tables["singles"].empty:
+        return []
+    drawn = tables["checks"].groupby("direction", sort=False)["num_draws"].max()
+    counts = listing([f"{count} {direction}" for direction, count in drawn.items()])
+    return [
+        "Random changes row by row cancel out where many rows act together, as drift does not: a weak control. Rotated "
+        "changes keep what the rows share and lose only where in the space it points. A component that is one vector "
+        "has the first kind only. Neither keeps how a change lies to the main directions of the table.",
+        f"Random changes of each kind beside each transplant, in each seed: {counts}; where there are few, their range "
+        "is no interval, and not being told apart from them is no equality.",
+    ]

@@ -9,7 +9,15 @@ import pandas as pd
 from toolkit.reporting import markdown
 from toolkit.reporting.cells import interval
 from toolkit.reporting.images import write_images
-from toolkit.reporting.probes.transplant_figures import ACCURACY, LIKELIHOOD, PANEL, TOTAL, draw_transplants
+from toolkit.reporting.probes.transplant_definitions import DEFINITIONS
+from toolkit.reporting.probes.transplant_figures import (
+    ACCURACY,
+    LIKELIHOOD,
+    PANEL,
+    RANDOM_CHANGES,
+    TOTAL,
+    draw_transplants,
+)
 from toolkit.reporting.probes.transplant_findings import caveats, findings, name_of, share_text
 from toolkit.snapshots import files
 
@@ -20,11 +28,13 @@ CAPTIONS = {
     "Shapley values with 95 % intervals over seeds and items.",
     "shapley_accuracy": "The same for the accuracy.",
     "random_changes": "Each tuned component alone in the embeddings from before, beside random changes of the same "
-    "size row by row: is it this drift, or any of its size?",
+    "size, row by row and with all rows rotated alike: is it this drift, or any of its size?",
     "interactions": "Shapley interaction index of every pair of components: above 0 they do more together than apart. "
     "The stars are of single intervals, not adjusted for their number.",
     "shapley_reverse": "The reverse: the tuned components in the body from before training, under a re-fitted probe.",
     "shapley_accuracy_reverse": "The same for the accuracy.",
+    "random_changes_reverse": "The reverse: each tuned component alone beside random changes of the same size.",
+    "interactions_reverse": "The reverse: Shapley interaction index of every pair of components; stars as above.",
 }
 
 
@@ -74,7 +84,7 @@ Rows = tuple[list[str], list[list[object]]]
 def shapley_rows(lines: pd.DataFrame, singles: pd.DataFrame) -> Rows:
     """Header and rows of one arm's components: both values with intervals, the share, and alone beside random."""
     header = ["component", "φ (nats)", "95 % interval", "φ (points)", "95 % interval", "share", "alone (nats)"]
-    header += ["random (nats)", "draws", "note"]
+    header += ["random (nats)", "draws", "rotated (nats)", "draws", "note"]
     alone = _alone(lines, singles)
     likelihood, accuracy = (lines[lines["value"] == name].set_index("component") for name in (LIKELIHOOD, ACCURACY))
     order = [name for name in likelihood.index if name != TOTAL] + [TOTAL]
@@ -85,21 +95,25 @@ def shapley_rows(lines: pd.DataFrame, singles: pd.DataFrame) -> Rows:
         cells = [_signed(one["estimate"]), interval(one["low"], one["high"], 4)]
         cells += [_signed(other["estimate"], 2), interval(other["low"], other["high"])]
         rows.append(
-            ["sum: all - none" if name == TOTAL else name, *cells, share, *alone.get(name, ["", "", ""]), one["note"]]
+            ["sum: all - none" if name == TOTAL else name, *cells, share, *alone.get(name, [""] * 5), one["note"]]
         )
     return header, rows
 
 
 def _alone(lines: pd.DataFrame, singles: pd.DataFrame) -> dict[str, list[object]]:
-    """Component to what it does alone, what random changes of its size do, and the least and the greatest draw."""
+    """Component to what it does alone, and for each kind of random change what that does, from least to greatest."""
     keys = [*PANEL, "direction", "coordinates"]
     own = singles[(singles[keys] == lines[keys].iloc[0]).all(axis=1) & (singles["value"] == LIKELIHOOD)]
     found: dict[str, list[object]] = {}
     for name, part in own.groupby("component", sort=False):
         by_kind = part.set_index("kind")
-        real, random = by_kind.loc["transplant"], by_kind.loc["random"]
-        ends = interval(random["least"], random["greatest"], 4)
-        found[str(name)] = [_signed(real["estimate"]), _signed(random["estimate"]), ends]
+        found[str(name)] = [_signed(by_kind.loc["transplant", "estimate"])]
+        for kind in RANDOM_CHANGES:
+            if kind not in by_kind.index or pd.isna(by_kind.loc[kind, "estimate"]):
+                found[str(name)] += ["not applicable", ""]
+                continue
+            drawn = by_kind.loc[kind]
+            found[str(name)] += [_signed(drawn["estimate"]), interval(drawn["least"], drawn["greatest"], 4)]
     return found
 
 
@@ -117,33 +131,13 @@ def _render(tables: Tables, drawn: Sequence[str], title: str | None, command: st
     parts += ["## Components", *_components(tables)]
     parts += ["## Is it this drift, or any of its size?", *_figures(drawn, "random_changes")]
     parts += ["## Pairs of components", *_figures(drawn, "interactions")]
-    if reverse := _figures(drawn, "shapley_reverse", "shapley_accuracy_reverse"):
+    names = ("shapley_reverse", "shapley_accuracy_reverse", "random_changes_reverse", "interactions_reverse")
+    if reverse := _figures(drawn, *names):
         parts += ["## The reverse: tuned embeddings in the body from before", *reverse]
     parts += ["## The gauge, checked on these runs", _checks(tables["checks"])]
     parts += ["## What this does not say", _listed(caveats(tables))]
     parts += ["## Definitions", _listed(DEFINITIONS)]
     return "\n\n".join(parts) + "\n"
-
-
-DEFINITIONS = (
-    "v(S): the mean over items of the log-likelihood of the label (or of being right), in the body and under the head "
-    "as tuned, with the components in S as tuned and the others as before training. v(none) is the tuned body on the "
-    "embeddings from before.",
-    "φ: the Shapley value (Shapley 1953), a component's mean gain over all orders in which they can be tuned; "
-    "exact, over all 2^n coalitions. The φ add up to v(all) - v(none).",
-    "interaction: the Shapley interaction index of a pair (Grabisch and Roubens 1999).",
-    "fixed coordinates: for each token of the training run the sum of word, position and segment rows is taken apart "
-    "into deviations W', P', S' from the tables' means and the sum m of the means (common offset), after removal of "
-    "each row's own mean over coordinates, which LayerNorm removes anyway. Offsets between tables, which no output "
-    "shows, thereby move nothing.",
-    "inseparable rows: [CLS] and position 0 stand with each other only, so nothing can say which of them moved; they "
-    "are one component and are left out of the means.",
-    "interval: 95 %, over new seeds and new items at once (random-effects, Satterthwaite's degrees of freedom), of the "
-    "items' own Shapley values.",
-    "share: φ over the sum; given only where the interval of the sum, over several seeds, excludes 0.",
-    "random: the component from before with each row moved as far as training moved it, in a random direction (one "
-    "vector for the offset, LayerNorm's weight and bias each).",
-)
 
 
 def _components(tables: Tables) -> list[str]:
@@ -158,7 +152,7 @@ def _components(tables: Tables) -> list[str]:
 
 
 def _without_random(cells: list[Any]) -> list[Any]:
-    return cells[:6] + cells[9:]
+    return cells[:6] + cells[11:]
 
 
 def _checks(checks: pd.DataFrame) -> str:
