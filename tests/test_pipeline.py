@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -167,14 +168,14 @@ def test_feature_extraction_runs_the_backbone_once_and_in_eval_mode(
     from toolkit.models.classifier import Classifier
 
     calls: list[int] = []
-    original = Classifier.features
+    original = Classifier.pool
 
-    def counted(self: Classifier, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        assert not self.training
-        calls.append(len(batch["input_ids"]))
-        return original(self, batch)
+    def counted(self: Classifier, output: Any, attention_mask: torch.Tensor) -> torch.Tensor:
+        assert not any(module.training for module in self.backbone.modules())
+        calls.append(len(attention_mask))
+        return original(self, output, attention_mask)
 
-    monkeypatch.setattr(Classifier, "features", counted)
+    monkeypatch.setattr(Classifier, "pool", counted)
     finished = run(tiny_config, tmp_path, freeze="backbone", epochs=4)
     sizes = finished.manifest["task"]["splits"]
     assert sum(calls) == sum(split["num_examples"] for split in sizes.values())

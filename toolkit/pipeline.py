@@ -19,7 +19,8 @@ from toolkit.snapshots.capture import capture
 from toolkit.snapshots.store import MANIFEST, Run, RunWriter, check_startable, open_run, start_run
 from toolkit.training.accelerators import build_accelerator
 from toolkit.training.encoding import encode_task
-from toolkit.training.features import Features, convex_ceiling, extract_features, train_head, train_head_first
+from toolkit.training.evaluation import extract_features
+from toolkit.training.features import Features, convex_ceiling, train_head, train_head_first
 from toolkit.training.loop import Moment, Plan, train
 from toolkit.training.losses import NonFiniteLossError, StepLog
 from toolkit.training.recorder import Recorder

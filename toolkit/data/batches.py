@@ -13,7 +13,7 @@ from toolkit.data.tasks import Split, Task
 CHUNK_BATCHES = 50
 """Examples are sorted by length inside chunks of this many batches: little padding, and still a shuffled order."""
 
-EVALUATION_BATCH_SIZE = 64
+EVALUATION_BATCH_SIZE = 128
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,9 +31,10 @@ class Classifier(nn.Module):
 
     def features(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         """(examples, hidden) fp32 pooled vectors of a batch of (examples, longest) id tensors."""
-        return self._pool(self.backbone(**batch), batch["attention_mask"])
+        return self.pool(self.backbone(**batch), batch["attention_mask"])
 
-    def _pool(self, output: Any, attention_mask: torch.Tensor) -> torch.Tensor:
+    def pool(self, output: Any, attention_mask: torch.Tensor) -> torch.Tensor:
+        """(examples, hidden) fp32 pooled vectors from the backbone's output, whatever computed that."""
         if self.pooling == "pooler":
             pooled: torch.Tensor = output.pooler_output
             return pooled.float()
@@ -49,7 +50,7 @@ class Classifier(nn.Module):
 
     def classify(self, output: Any, attention_mask: torch.Tensor) -> torch.Tensor:
         """(examples, outputs) fp32 logits, or values, from the backbone's output, whatever computed that."""
-        features = self._pool(output, attention_mask)
+        features = self.pool(output, attention_mask)
         # The head is a few thousand weights: fp32 costs nothing and keeps logits exact under autocast.
         with torch.autocast(features.device.type, enabled=False):
             logits: torch.Tensor = self.head(features)

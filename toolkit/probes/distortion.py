@@ -21,7 +21,8 @@ from toolkit.probes.start_gradients import start_gradients
 from toolkit.snapshots.store import Run, open_run
 from toolkit.training.accelerators import build_accelerator
 from toolkit.training.encoding import encode_task
-from toolkit.training.features import convex_ceiling, extract_features, train_head_first
+from toolkit.training.evaluation import extract_features
+from toolkit.training.features import convex_ceiling, train_head_first
 from toolkit.training.scores import compute_scores
 
 COLUMNS = (

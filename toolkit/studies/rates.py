@@ -92,13 +92,15 @@ def _time_scoring(accelerator: Any, model: Any, sample: Sample, config: RunConfi
     import torch
 
     from toolkit.data.batches import make_batch
+    from toolkit.training.evaluation import scorer
 
     split = next(split for name, split in sample.data.splits.items() if name != "train")
+    outputs = scorer(accelerator, model)
 
     def score(indices: NDArray[np.int64]) -> None:
         batch = {k: v.to(accelerator.device) for k, v in make_batch(split, indices, sample.data).items()}
         with torch.inference_mode(), accelerator.autocast():
-            model(**batch).cpu()
+            outputs(batch).cpu()
 
     model.eval()
     return _per_token(score, split.lengths, batches_of(split, config, is_training=False))

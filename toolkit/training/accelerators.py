@@ -73,6 +73,13 @@ def use_all_cores(accelerator: Any) -> None:
         torch.set_num_threads(cores or 1)
 
 
+def is_fast(accelerator: Any) -> bool:
+    """Whether `toolkit.training.fast` serves a run: one process on a CPU. Others are Accelerate's to share out."""
+    from accelerate.utils import DistributedType
+
+    return bool(accelerator.distributed_type == DistributedType.NO and accelerator.device.type == "cpu")
+
+
 def describe_devices(accelerator: Any) -> dict[str, Any]:
     """What the run ran on, for the manifest."""
     is_cuda = accelerator.device.type == "cuda"

@@ -3,7 +3,7 @@
 The backbone runs once, in eval mode: under ``model.train()`` a frozen backbone would still apply dropout.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from toolkit.config import RunConfig
 from toolkit.data.batches import EncodedTask, training_batches
 from toolkit.models.classifier import Classifier
 from toolkit.models.regimes import HEAD
-from toolkit.training.evaluation import run_over
+from toolkit.training.evaluation import extract_features
 from toolkit.training.loop import Moment, OnStep, Plan, run_epochs
 from toolkit.training.losses import StepLog, check_finite, clipping_factor, example_losses
 from toolkit.training.optimizer import build_optimizer, group_parameters, learning_rate_factors
@@ -27,15 +27,6 @@ Features = Mapping[str, NDArray[np.float32]]
 
 CEILING_STRENGTHS = tuple(10.0**k for k in range(-4, 3))
 CEILING_FOLDS = 5
-
-
-def extract_features(
-    accelerator: Any, model: Classifier, data: EncodedTask, splits: Collection[str] | None = None
-) -> Features:
-    """Pooled vectors of every split (or of ``splits``): one pass of the backbone in eval mode, gathered on all."""
-    model.to(accelerator.device)
-    chosen = {name: split for name, split in data.splits.items() if splits is None or name in splits}
-    return {name: run_over(accelerator, model, model.features, split, data) for name, split in chosen.items()}
 
 
 def train_head_first(accelerator: Any, model: Classifier, data: EncodedTask, config: RunConfig) -> list[float]:

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from toolkit.config import RunConfig
 from toolkit.data.batches import EncodedTask, make_batch, parts_of_batch, training_batches
 from toolkit.models.classifier import Classifier
+from toolkit.training.accelerators import is_fast
 from toolkit.training.evaluation import evaluate
-from toolkit.training.fast.stepper import FastStepper, is_fast
+from toolkit.training.fast.stepper import FastStepper
 from toolkit.training.losses import StepLog, check_finite, clipping_factor, example_losses
 from toolkit.training.optimizer import build_optimizer, group_parameters, learning_rate_factors
 from toolkit.training.recorder import Recorder

@@ -12,10 +12,10 @@ from toolkit.data.tasks import load_task
 from toolkit.models.classifier import load_classifier
 from toolkit.models.locate import locate_embeddings
 from toolkit.models.regimes import apply_regime, list_components, parse_regime
-from toolkit.training.accelerators import build_accelerator
+from toolkit.training.accelerators import build_accelerator, is_fast
 from toolkit.training.encoding import encode_task
 from toolkit.training.fast.half import halved_names
-from toolkit.training.fast.stepper import FastStepper, is_fast
+from toolkit.training.fast.stepper import FastStepper
 from toolkit.training.loop import Stepper, build_stepper
 from toolkit.training.recorder import Recorder
 

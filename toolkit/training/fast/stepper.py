@@ -27,13 +27,6 @@ from toolkit.training.recorder import Recorder
 from toolkit.training.watch import norms_of_rows
 
 
-def is_fast(accelerator: Any) -> bool:
-    """Whether a run can take this step: one process on a CPU. Others are Accelerate's to share out."""
-    from accelerate.utils import DistributedType
-
-    return bool(accelerator.distributed_type == DistributedType.NO and accelerator.device.type == "cpu")
-
-
 class FastStepper:
     """One optimizer step at a time over a whole batch, in one process on a CPU.
 
