@@ -9,7 +9,7 @@ extraction). Each arm is compared with full fine-tuning; the report says which d
 Relative quality, each arm's score as a share of full fine-tuning's with its interval, printed and, with OUT, written
 as a report with a figure (the runs of the study alone, whatever else lies in the folder):
 
-    python experiments/freeze_sweep.py runs reports/freeze_sweep
+    python experiments/freeze_sweep.py runs reports/freeze_sweep/relative_quality
 """
 
 import sys

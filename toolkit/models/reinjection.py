@@ -73,7 +73,9 @@ class Reinjection:
         return part if is_projected else self._project(part)
 
     def _project(self, part: torch.Tensor) -> torch.Tensor:
-        return part if self._projection is None else functional.linear(part, self._projection.weight)
+        if self._projection is None:
+            return part
+        return functional.linear(part, self._projection.weight.to(part.dtype))  # which may be a half-precision copy
 
     def _on_layer(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._is_first:

@@ -11,13 +11,18 @@ HEAD_FILE = "head.safetensors"
 """In a run's ``model/``, beside what ``AutoModel.from_pretrained`` reads."""
 
 
+def check_model(run: Run) -> None:
+    """ValueError when the run did not keep its model: to be called for all runs before the first is worked on."""
+    if not (run.path / "model" / HEAD_FILE).is_file():
+        raise ValueError(f"{run.path} holds no model: repeat the run with --save-model --overwrite (the numbers stay)")
+
+
 def load_tuned(run: Run) -> Loaded:
     """The classifier that a run ended with, in eval mode, fp32; ValueError when the run did not keep its model."""
     from safetensors.torch import load_file
 
+    check_model(run)
     folder = run.path / "model"
-    if not (folder / HEAD_FILE).is_file():
-        raise ValueError(f"{run.path} holds no model: repeat the run with --save-model --overwrite (the numbers stay)")
     loaded = load_classifier(str(folder), pooling=run.config.pooling, num_outputs=_num_outputs(run))
     loaded.model.head.load_state_dict(load_file(folder / HEAD_FILE))
     loaded.model.eval()

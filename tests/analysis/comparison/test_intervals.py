@@ -204,21 +204,21 @@ def test_the_coverage_benchmark_prints_its_table(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", [str(BENCHMARK), "--studies", "3", "--items", "20", "--draws", "100"])
     runpy.run_path(str(BENCHMARK), run_name="__main__")
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2 + 2 * 3 * 3
+    assert len(lines) == 2 + 2 * 5 * 3
     assert "two_way_coverage" in lines[1]
     assert "bootstrap_coverage" in lines[1]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed_sd", [0.0, 0.05, 0.2])
-@pytest.mark.parametrize("num_seeds", [5, 8, 20])
+@pytest.mark.parametrize("num_seeds", [3, 5, 8, 20])
 def test_a_nominal_95_percent_covers_92_to_97_in_1000_studies_of_right_and_wrong(num_seeds, seed_sd):
-    """Two arms whose errors differ, from experiments/benchmarks/coverage.py; its other world is described there."""
+    """Two arms whose errors differ, from experiments/benchmarks/coverage.py; with three seeds .90 is all there is."""
     benchmark = runpy.run_path(str(BENCHMARK))
     line = benchmark["measure_cell"](
         benchmark["WORLDS"]["apart"], num_seeds, seed_sd, num_studies=1000, num_items=400, num_draws=0
     )
-    assert 0.92 <= line["two_way_coverage"] <= 0.97
+    assert (0.92 if num_seeds >= 5 else 0.90) <= line["two_way_coverage"] <= 0.97
 
 
 @pytest.mark.slow

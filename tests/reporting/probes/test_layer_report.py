@@ -1,5 +1,6 @@
 """The page on layers says what its tables say, keeps groups apart, draws every arm, and takes odd names as text."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,16 @@ def test_what_cannot_be_told_apart_says_so() -> None:
     same = arm_of("full", 0.7).to_before  # every text as in the other arm: nothing varies
     twice = [ArmSimilarities(GROUP, name, name == "shuffled labels", 100, same, {}) for name in AFTER]
     assert "a difference of +0.000, without interval." in layer_findings.layer_findings(tables_of(*twice))[0]
+
+
+def test_one_seed_makes_no_claim_about_an_arm() -> None:
+    full, frozen, shuffled = (arm_of(name, value) for name, value in AFTER.items())
+    one = [replace(arm, to_before={1: arm.to_before[1]}, between={}) for arm in (frozen, shuffled)]
+    lines = layer_findings.layer_findings(tables_of(full, *one))
+    assert "Under shuffled labels 0.800: a difference of -0.300 (" in lines[0]
+    assert "one seed, so it says nothing of the arm" in lines[0]
+    assert "one seed in common, so it says nothing of the arms" in lines[-1]
+    assert not any("told apart" in line or "from before than that" in line for line in lines[1:])
 
 
 def test_an_arm_that_did_not_move() -> None:

@@ -75,6 +75,8 @@ def test_findings_name_the_sum_the_clear_components_and_what_did_not_move():
 def test_without_a_clear_sum_or_with_one_seed_no_share_is_said():
     for tables in (make_tables(gain=0.001), make_tables(num_seeds=1)):
         assert "of the sum" not in "\n".join(findings(tables))
+    warning = "one seed, so that the intervals are over items alone"
+    assert [warning in "\n".join(findings(make_tables(num_seeds=n))) for n in (1, 3)] == [True, False]
     assert "no component's own value" in "\n".join(findings(make_tables(gain=0.001)))
 
 

@@ -11,9 +11,11 @@ from toolkit.data.batches import training_batches
 from toolkit.data.tasks import load_task
 from toolkit.models.classifier import load_classifier
 from toolkit.models.locate import locate_embeddings
+from toolkit.models.positions import prepare_positions
 from toolkit.models.regimes import apply_regime, list_components, parse_regime
 from toolkit.training.accelerators import build_accelerator, is_fast
 from toolkit.training.encoding import encode_task
+from toolkit.training.fast.dropout import PackedDropout
 from toolkit.training.fast.half import halved_names
 from toolkit.training.fast.stepper import FastStepper
 from toolkit.training.loop import Stepper, build_stepper
@@ -27,17 +29,22 @@ NUM_STEPS = 6
 class Training:
     """NUM_STEPS steps of one kind of stepper."""
 
-    def __init__(self, kind: type, config: RunConfig, *, is_settled: bool = False) -> None:
+    def __init__(self, kind: type, config: RunConfig, *, is_settled: bool = False, gain: float = 1.0) -> None:
+        """``gain``: of the layers' weight matrices; those of a tiny random model hardly reach its outputs otherwise."""
         accelerator, task = build_accelerator(config), load_task(config)
         loaded = load_classifier(
             config.model, pooling=config.pooling, num_outputs=task.num_outputs, dropout=config.dropout
         )
         self.model = loaded.model
+        with torch.no_grad():
+            for name, parameter in self.model.backbone.named_parameters():
+                parameter *= gain if "layer." in name and parameter.ndim > 1 else 1.0
         self.frozen = apply_regime(
             self.model, parse_regime(config.freeze, tuple(list_components(self.model, loaded.family))), loaded.family
         )
         self.before = {name: p.detach().clone() for name, p in self.model.named_parameters()}
         data = encode_task(task, loaded, config.max_length)
+        prepare_positions(loaded, config)
         self.recorder = Recorder(data, locate_embeddings(self.model).parameters)
         self.stepper = kind(accelerator, self.model, data, config, NUM_STEPS, self.recorder)
         self.logs = []
@@ -100,6 +107,54 @@ def test_accumulated_parts_pairs_and_a_pooler(config, tiny_pairs):
         _check_equal(Training(FastStepper, own), Training(Stepper, own), tolerance=2e-5)
 
 
+@pytest.mark.parametrize("freeze", ["encoder", "layers.0-1", "word_embeddings,layers.2"])
+def test_frozen_weights_in_half_precision_are_those_of_the_model(config, freeze):
+    """Compared with autocast's step: wrong frozen copies would show in the losses and in every update."""
+    own = replace(config, freeze=freeze, precision="bf16")
+    fast, plain = Training(FastStepper, own, gain=10), Training(Stepper, own, gain=10)
+    assert np.allclose(fast.logged("loss"), plain.logged("loss"), atol=5e-4)
+    updates = [
+        torch.cat([(run.after[n] - run.before[n]).flatten() for n in run.after if n not in run.frozen])
+        for run in (fast, plain)
+    ]
+    assert torch.cosine_similarity(*updates, dim=0) > 0.98
+    assert np.allclose(fast.logged("gradient_norm"), plain.logged("gradient_norm"), rtol=0.01)
+
+
+@pytest.mark.parametrize("precision", ["no", "bf16"])
+@pytest.mark.parametrize("family", ["bert", "electra", "albert"])
+def test_positions_are_added_again_in_half_precision_too(tiny_model, config, family, precision):
+    """ELECTRA and ALBERT project what is added again, with a weight that half precision has a copy of."""
+    own = replace(config, model=str(tiny_model(family)), precision=precision, reinject_positions=True)
+    fast, plain = Training(FastStepper, own), Training(Stepper, own)
+    assert np.allclose(fast.logged("loss"), plain.logged("loss"), atol=0.01)
+
+
+def test_an_interruption_while_it_gets_ready_leaves_nothing_behind(config, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("toolkit.training.fast.stepper.use_attention", interrupted)
+    seen = []
+    monkeypatch.setattr(Training, "__init__", _interrupted_training(Training.__init__, seen))
+    with pytest.raises(KeyboardInterrupt):
+        Training(FastStepper, config)
+    (training,) = seen
+    training.stepper.release()
+    assert {n: p.shape for n, p in training.model.named_parameters()} == {
+        n: p.shape for n, p in training.before.items()
+    }
+    assert not any(isinstance(module, PackedDropout) for module in training.model.modules())
+
+
+def _interrupted_training(init, seen):
+    def wrapped(self, *args, **kwargs):
+        seen.append(self)
+        init(self, *args, **kwargs)
+
+    return wrapped
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_in_bf16_it_is_as_near_to_fp32_as_autocast_is(tiny_model, config, family):
     """Both round to 8 bits, in other places: neither may be several times further from fp32 than the other."""
@@ -131,6 +186,7 @@ def test_settling_between_steps_changes_nothing_and_leaves_the_model_as_it_was_f
     storages = [p.untyped_storage().data_ptr() for p in settled.model.parameters()]
     assert len(set(storages)) == len(storages)
     assert settled.model.backbone.config._attn_implementation != "embedding_drift"
+    assert not any(isinstance(module, PackedDropout) for module in settled.model.modules())
 
 
 def test_dropout_is_drawn_anew_in_each_step_and_repeated_by_the_seed(config):

@@ -9,7 +9,7 @@ import pandas as pd
 from toolkit.analysis.comparison.arms import Group, Labels, ReportedRun, arrange
 from toolkit.data.tasks import Split, load_task
 from toolkit.models.classifier import Loaded
-from toolkit.models.tuned import load_tuned, load_untuned
+from toolkit.models.tuned import check_model, load_tuned, load_untuned
 from toolkit.probes.layers.means import (
     BEFORE_AND_AFTER,
     SEED_AND_SEED,
@@ -89,6 +89,8 @@ def measure_layers(
     Means over seeds (columns MEANS of :mod:`toolkit.probes.layers.means`) and paired differences of each arm from its
     own seeds, from shuffled labels and from the group's first arm (CONTRASTS), with intervals over seeds and texts.
     """
+    for run in runs:
+        check_model(run)
     arms: list[ArmSimilarities] = []
     for group in arrange(runs, labels):
         arms += _arms_of(group, texts, max_texts, seed, on_progress)

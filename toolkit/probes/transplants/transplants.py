@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from toolkit.analysis.comparison.arms import Arm, arrange
-from toolkit.models.tuned import HEAD_FILE
+from toolkit.models.tuned import check_model
 from toolkit.probes.transplants import summary
 from toolkit.probes.transplants.game import Game, Settings
 from toolkit.probes.transplants.play import play_run
@@ -53,7 +53,7 @@ def measure_transplants(
     directions = ["forward", "reverse"] if reverse else [settings.direction]
     groups = arrange(runs)
     for run in (item.run for group in groups for item in group.runs):
-        _check_model(run)
+        check_model(run)
     parts = []
     for direction in directions:
         own = replace(settings, direction=direction)
@@ -70,12 +70,6 @@ def join(parts: Sequence[Transplants]) -> Transplants:
         filled = [table for table in tables if len(table)]
         joined[name] = pd.concat(filled, ignore_index=True) if filled else tables[0]
     return Transplants(**joined)
-
-
-def _check_model(run: Run) -> None:
-    """As :func:`toolkit.models.tuned.load_tuned`, but before the first of many runs is scored."""
-    if not (run.path / "model" / HEAD_FILE).is_file():
-        raise ValueError(f"{run.path} holds no model: repeat the run with --save-model --overwrite (the numbers stay)")
 
 
 def _of_arm(arm: Arm, settings: Settings, on_progress: OnProgress) -> Transplants:

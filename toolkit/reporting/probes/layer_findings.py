@@ -77,6 +77,8 @@ def _held_against(line: "Mapping[str, object]") -> str:
     low, high, floor = (float(line[name]) for name in ("low", "high", "between_seeds"))  # type: ignore[arg-type]
     if low != low:
         return f"{other}: a difference of {_gap(line)}, without interval."
+    if line["num_seeds"] == 1:
+        return f"{other}: a difference of {_gap(line)} over texts; one seed, so it says nothing of the arm."
     if low <= 0 <= high:
         return f"{other}: not told apart from that, {_gap(line)}."
     text = f"{other}: it is {'further' if high < 0 else 'less far'} from before than that, {_gap(line)}"
@@ -91,6 +93,10 @@ def _against_first(arm: str, against: str, own: pd.DataFrame) -> str:
     known = own[own["low"].notna()]
     if known.empty:
         return ""
+    if known["num_seeds"].max() == 1:
+        greatest = known.loc[known["difference"].abs().idxmax()]
+        text = f"{arm} against {against}: the greatest difference is {_gap(greatest)}, {_place(greatest)}"
+        return f"{text}; one seed in common, so it says nothing of the arms."
     apart = known[(known["low"] > 0) | (known["high"] < 0)]
     further = f"{(apart['high'] < 0).sum()} further from before, {(apart['low'] > 0).sum()} less far"
     text = f"{arm} against {against}: told apart in {len(apart)} of {len(known)} layers and texts ({further})"

@@ -19,7 +19,8 @@ DEFINITIONS = (
     "reverse: the tuned components in the body from before training, under a logistic regression on standardised "
     "pooled vectors that is fitted anew to each coalition's training items; v(none) is the model from before. Its "
     "penalty is chosen once per run, by cross-validated log loss on the features of none and of all together, so that "
-    "no choice counts as a component's worth.",
+    "no choice counts as a component's worth. Its training items are the same for every seed: the intervals do not "
+    "cover another sample of them, and values of a few ten-thousandths may rest on it.",
     "random: the component from before with each row moved as far as training moved it, in a random direction (one "
     "vector for the offset, LayerNorm's weight and bias each).",
     "rotated: all rows' moves turned by one random rotation (uniform among all; of the embeddings, among those that "

@@ -40,6 +40,8 @@ def _of_arm(key: Sequence[object], own: pd.DataFrame, tables: Tables) -> list[st
         f"({interval(total['low'], total['high'], 4)}) and {right['estimate']:+.2f} points of accuracy "
         f"({interval(right['low'], right['high'])}){ends}."
     ]
+    if total["num_seeds"] == 1:
+        lines.append(f"{lead}: one seed, so that the intervals are over items alone and say nothing of other seeds.")
     parts = likelihood.drop(index=TOTAL)
     clear = parts[(parts["low"] > 0) | (parts["high"] < 0)].sort_values("estimate", key=abs, ascending=False)
     if clear.empty:

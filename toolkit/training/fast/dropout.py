@@ -60,3 +60,10 @@ def pack_dropout(module: nn.Module) -> None:
     for child in module.modules():
         if type(child) is nn.Dropout:
             child.__class__ = PackedDropout
+
+
+def unpack_dropout(module: nn.Module) -> None:
+    """Undo `pack_dropout`, so that whoever saves the model needs nothing of ours to load it."""
+    for child in module.modules():
+        if type(child) is PackedDropout:
+            child.__class__ = nn.Dropout  # type: ignore[assignment]

@@ -1,5 +1,6 @@
 """Parameters in groups in, the same as views of one buffer per group out: one call updates them all."""
 
+import contextlib
 import mmap
 from collections.abc import Collection, Mapping
 
@@ -13,8 +14,11 @@ def allocate(number: int, dtype: torch.dtype) -> torch.Tensor:
     """(number,) zeros, in huge pages where the system has them: a step walks through all of it several times."""
     if not number:
         return torch.zeros(0, dtype=dtype)
-    memory = mmap.mmap(-1, number * dtype.itemsize)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.zeros(number, dtype=dtype)
+    # Private, not shared as by default: only such memory gets huge pages, and a forked process must not write to it.
+    memory = mmap.mmap(-1, number * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a kernel without them
         memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=dtype)
 
@@ -22,7 +26,8 @@ def allocate(number: int, dtype: torch.dtype) -> torch.Tensor:
 class FlatGroup:
     """The parameters of one optimizer group, end to end: values, gradients and half-precision copies.
 
-    The same numbers as parameter by parameter, since AdamW works element by element; but nothing is allocated in a
+    The same numbers as parameter by parameter, since AdamW works element by element (one that gets no gradient, which
+    torch's AdamW would leave alone, decays here: no family has one); but nothing is allocated in a
     step, and a step is a few long loops instead of hundreds of short ones. The parameters' own ``data`` become views,
     until `release`.
     """

@@ -17,7 +17,7 @@ from toolkit.models.classifier import Classifier
 from toolkit.models.locate import locate_embeddings
 from toolkit.models.regimes import BACKBONE
 from toolkit.training.fast.attention import NAME, use_attention
-from toolkit.training.fast.dropout import pack_dropout
+from toolkit.training.fast.dropout import pack_dropout, unpack_dropout
 from toolkit.training.fast.flat import FlatGroup, allocate
 from toolkit.training.fast.half import HalfBackbone, halved_names
 from toolkit.training.fast.words import CompactWords
@@ -67,7 +67,6 @@ class FastStepper:
             for flat in self.flat
             if BACKBONE + name in flat.gradients
         }
-        pack_dropout(model.backbone)
         self._attention: str | None = None
         self._is_ready = False
 
@@ -145,11 +144,12 @@ class FastStepper:
 
     def _prepare(self) -> None:
         if not self._is_ready:
+            self._is_ready = True  # first: what follows can be interrupted, and `settle` undoes any part of it
             self.model.train()
+            pack_dropout(self.model.backbone)
             if self.words is not None:
                 self.words.install()
             self._attention = use_attention(self.embeddings.backbone, NAME)
-            self._is_ready = True
 
     def settle(self) -> None:
         """Put the model back as anybody knows it, with everything that was learned."""
@@ -158,7 +158,8 @@ class FastStepper:
                 self.words.settle()
             if self._attention is not None:
                 use_attention(self.embeddings.backbone, self._attention)
-            self._is_ready = False
+            unpack_dropout(self.model.backbone)
+            self._attention, self._is_ready = None, False
 
     def release(self) -> None:
         """Settle, and give the parameters memory of their own again: nothing may be trained here any more."""
