@@ -90,6 +90,16 @@ def test_neither_variance_nor_df_falls_below_its_floor(table):
     assert found.variance * table.size >= (squares.seed + squares.item - squares.residual) * (1 - 1e-9) - 1e-9
 
 
+@pytest.mark.parametrize("table", [[[1, -1], [-1, 1]], [[0, -1], [-1, 0]], [[0, 1, 2], [2, 1, 0], [1, 1, 1]]])
+def test_seeds_of_one_mean_whose_items_cancel_still_have_a_spread(table):
+    table = np.array(table, float)
+    squares, found = mean_squares(table), two_way_interval(table)
+    assert squares.seed == pytest.approx(0)
+    assert squares.item <= squares.residual
+    assert found.variance * table.size == pytest.approx(squares.residual)
+    assert found.low < table.mean() < found.high
+
+
 @given(REAL, st.floats(-5, 5), st.floats(0.25, 8), st.randoms(use_true_random=False))
 def test_shift_scale_mirror_and_order(table, shift, scale, random):
     if np.ptp(table) == 0:

@@ -51,7 +51,7 @@ def two_way_interval(differences: ArrayLike, level: float = 0.95) -> Interval:
     MS_item²/(N-1) + MS_res²/((K-1)(N-1))], but at least K - 1: the random-effects variance of a two-way table with
     Satterthwaite's degrees of freedom (Satterthwaite 1946). The two floors are ours: V and df are never below those of
     Student's t over the K seeds. A third floor, at MS_item, would make the interval too wide wherever five or more
-    seeds differ in noise only; MS_item stands in only where U would be 0, which is to say that every seed has the same
+    seeds differ in noise only; MS_res stands in only where U would be 0, which is to say that every seed has the same
     mean and items vary no more than the residual. Simulated coverage at .95 (`experiments/benchmarks/coverage.py`):
     .936 to .969 with 5 to 20 seeds, .911 to .959 with 3, .878 to .962 with 2, least where seeds differ most.
 
@@ -114,8 +114,8 @@ def combine(squares: MeanSquares, num_seeds: int, num_items: int) -> tuple[float
     """U and df of :func:`two_way_interval` from mean squares of at least two seeds and two items, not all 0."""
     seed, item, residual = squares
     total = max(seed + item - residual, seed)
-    if total < 1e-12 * item:  # 0 but for rounding
-        total = item
+    if total < 1e-12 * residual:  # 0 but for rounding
+        total = residual
     spread = seed**2 / (num_seeds - 1) + item**2 / (num_items - 1) + residual**2 / ((num_seeds - 1) * (num_items - 1))
     return total, max(total**2 / spread, num_seeds - 1.0)
 
