@@ -53,7 +53,7 @@ def two_way_interval(differences: ArrayLike, level: float = 0.95) -> Interval:
     Student's t over the K seeds. A third floor, at MS_item, would make the interval too wide wherever five or more
     seeds differ in noise only; MS_res stands in only where U would be 0, which is to say that every seed has the same
     mean and items vary no more than the residual. Simulated coverage at .95 (`experiments/benchmarks/coverage.py`):
-    .936 to .969 with 5 to 20 seeds, .911 to .959 with 3, .878 to .962 with 2, least where seeds differ most.
+    .936 to .969 with 5 to 20 seeds, .911 to .959 with 3, .881 to .963 with 2, least where seeds differ most.
 
     One seed: V = MS_item/N, df = N - 1. One item: V = MS_seed/K, df = K - 1. The ``note`` says which of the two is not
     covered. All values equal: t has nothing to work with. If the value is -1, 0 or 1 (right-or-wrong scores), the
