@@ -33,6 +33,8 @@ def drop(states: torch.Tensor, probability: float) -> torch.Tensor:
 
 def draw_mask(shape: torch.Size, level: int, dtype: torch.dtype) -> torch.Tensor:
     """A tensor of ``shape``: 0 with probability level/65536, else 1/(1 - level/65536) as ``dtype`` rounds it."""
+    if level == LEVELS:
+        return torch.zeros(shape, dtype=dtype)
     number = shape.numel()
     words = torch.empty(-(-number // 4), dtype=torch.int64).random_(-(2**63), None)
     bits = words.view(torch.int16)[:number].view(shape)

@@ -2,7 +2,8 @@
 
 Where the plain step's time goes, and what is done about it here: dropout's random bits (`dropout`), gradients, moments
 and updates of word rows that no batch shows (`words`), casts of weights and states (`half`), gradients in fresh memory
-and hundreds of short loops (`flat`). experiments/benchmarks/NOTES.md has what each is worth.
+and hundreds of short loops (`flat`), passes over memory within a layer (`layer`). experiments/benchmarks/NOTES.md has
+what each is worth.
 """
 
 from typing import Any
@@ -20,6 +21,7 @@ from toolkit.training.fast.attention import NAME, use_attention
 from toolkit.training.fast.dropout import pack_dropout, unpack_dropout
 from toolkit.training.fast.flat import FlatGroup, allocate
 from toolkit.training.fast.half import HalfBackbone, halved_names
+from toolkit.training.fast.layer import fuse_layers, part_layers
 from toolkit.training.fast.words import CompactWords
 from toolkit.training.losses import StepLog, check_finite, clipping_factor, example_losses
 from toolkit.training.optimizer import BETAS, EPS, group_parameters, is_fused, learning_rate_factors
@@ -147,6 +149,7 @@ class FastStepper:
             self._is_ready = True  # first: what follows can be interrupted, and `settle` undoes any part of it
             self.model.train()
             pack_dropout(self.model.backbone)
+            fuse_layers(self.embeddings.backbone)
             if self.words is not None:
                 self.words.install()
             self._attention = use_attention(self.embeddings.backbone, NAME)
@@ -159,6 +162,7 @@ class FastStepper:
             if self._attention is not None:
                 use_attention(self.embeddings.backbone, self._attention)
             unpack_dropout(self.model.backbone)
+            part_layers(self.embeddings.backbone)
             self._attention, self._is_ready = None, False
 
     def release(self) -> None:

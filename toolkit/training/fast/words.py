@@ -8,6 +8,9 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional
 
+CACHED_ROWS = 256
+"""Decayed step after step while they are in a core's cache."""
+
 
 class CompactWords:
     """The rows of a word table that some training data use, as a parameter of their own.
@@ -28,6 +31,7 @@ class CompactWords:
         self._place[self.rows] = torch.arange(len(self.rows))
         self.parameter = nn.Parameter(self.table.detach()[self.rows])
         self._rest = self.table.detach()[self.others]
+        self._decays: list[float] = []
         padding = module.padding_idx
         self._padding = None if padding is None or is_other[padding] else int(self._place[padding])
 
@@ -45,16 +49,22 @@ class CompactWords:
     def _look_up(self, ids: torch.Tensor) -> torch.Tensor:
         return functional.embedding(self._place[ids], self.parameter, self._padding)
 
-    @torch.no_grad()
     def decay(self, amount: float) -> None:
-        """One AdamW step of the rows that are not in use; ``amount``: learning rate times weight decay."""
+        """One AdamW step of the rows that are not in use; ``amount``: learning rate times weight decay.
+
+        It is done at the next `settle`: nobody looks at these rows before.
+        """
         if amount:
-            self._rest.mul_(1 - amount)
+            self._decays.append(1 - amount)
 
     @torch.no_grad()
     def settle(self) -> None:
         """Write all rows back into the whole table and look words up there again."""
         module: Any = self.module
+        for rows in torch.split(self._rest, CACHED_ROWS):
+            for factor in self._decays:
+                rows.mul_(factor)  # one by one, as AdamW rounds
+        self._decays.clear()
         self.table[self.rows] = self.parameter.detach()
         self.table[self.others] = self._rest
         if "forward" in vars(module):
