@@ -1,6 +1,7 @@
 """Batches: every example once, order a function of seed and epoch, parts that add up, tensors as the tokenizer's."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.data.batches import CHUNK_BATCHES, EncodedTask, encode_split, make_batch, parts_of_batch, training_batches
+from toolkit.data.batches import (
+    CHUNK_BATCHES,
+    EncodedTask,
+    encode_split,
+    evaluation_batches,
+    make_batch,
+    parts_of_batch,
+    training_batches,
+)
 from toolkit.data.tasks import Split
 
 lengths_of = st.lists(st.integers(1, 128), min_size=1, max_size=400).map(np.array)
@@ -42,6 +51,15 @@ def test_batches_of_a_chunk_are_of_similar_length() -> None:
     order = np.random.default_rng(1).permutation(len(lengths))
     assert share(training_batches(lengths, 32, seed=0, epoch=0)) > 0.95
     assert share(list(order.reshape(-1, 32))) < 0.65
+
+
+@given(lengths_of, st.integers(1, 600))
+def test_batches_for_scoring_are_as_large_as_the_tokens_allow(lengths: np.ndarray, num_tokens: int) -> None:
+    batches = evaluation_batches(lengths, num_tokens)
+    assert np.concatenate(batches).tolist() == np.argsort(lengths, kind="stable").tolist()
+    assert all(len(batch) * lengths[batch].max() <= num_tokens or len(batch) == 1 for batch in batches)
+    for batch, after in pairwise(batches):
+        assert (len(batch) + 1) * lengths[after[0]] > num_tokens
 
 
 @given(st.integers(1, 70), st.integers(1, 9))

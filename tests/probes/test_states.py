@@ -19,7 +19,7 @@ def test_states_are_those_of_each_text_alone(tiny_model: Callable[[str], Path], 
     loaded = load_classifier(str(tiny_model(model_type)), pooling="mean", num_outputs=2)
     data = encode_texts(loaded, [(text,) for text in WORDS])
     seen = set()
-    for states in stream_states(loaded, data, data.splits[TEXTS], batch_size=2):
+    for states in stream_states(loaded, data, data.splits[TEXTS], num_tokens=16):
         for row, index in enumerate(states.indices):
             seen.add(int(index))
             alone = loaded.tokenizer(WORDS[index], return_tensors="pt", return_token_type_ids=False)

@@ -13,7 +13,8 @@ from toolkit.data.tasks import Split, Task
 CHUNK_BATCHES = 50
 """Examples are sorted by length inside chunks of this many batches: little padding, and still a shuffled order."""
 
-EVALUATION_BATCH_SIZE = 128
+EVALUATION_TOKENS = 4096
+"""Of a batch that nothing is learned from, padding included: as fast as larger ones on a CPU, and bounded in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +128,16 @@ def training_batches(lengths: NDArray[np.int64], batch_size: int, *, seed: int, 
     return batches
 
 
-def evaluation_batches(lengths: NDArray[np.int64], batch_size: int = EVALUATION_BATCH_SIZE) -> list[NDArray[np.int64]]:
-    """All examples once, in batches of similar length."""
+def evaluation_batches(lengths: NDArray[np.int64], num_tokens: int = EVALUATION_TOKENS) -> list[NDArray[np.int64]]:
+    """All examples once, in the order of length, in batches of at most ``num_tokens`` tokens or one example."""
     order = np.argsort(lengths, kind="stable")
-    return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+    batches, start = [], 0
+    for end in range(1, len(order) + 1):
+        is_full = end < len(order) and (end + 1 - start) * lengths[order[end]] > num_tokens
+        if is_full or end == len(order):
+            batches.append(order[start:end])
+            start = end
+    return batches
 
 
 def parts_of_batch(

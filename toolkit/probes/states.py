@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from toolkit.data.batches import EVALUATION_BATCH_SIZE, EncodedSplit, EncodedTask, evaluation_batches, make_batch
+from toolkit.data.batches import EVALUATION_TOKENS, EncodedSplit, EncodedTask, evaluation_batches, make_batch
 from toolkit.models.classifier import Loaded
 
 
@@ -29,7 +29,7 @@ class States:
 
 
 def stream_states(
-    loaded: Loaded, data: EncodedTask, split: EncodedSplit, *, batch_size: int = EVALUATION_BATCH_SIZE
+    loaded: Loaded, data: EncodedTask, split: EncodedSplit, *, num_tokens: int = EVALUATION_TOKENS
 ) -> Iterator[States]:
     """Run the backbone over a split in eval mode, in the order of length, and hand out one batch after the other.
 
@@ -41,7 +41,7 @@ def stream_states(
     was_training = backbone.training
     backbone.eval()
     try:
-        for indices in evaluation_batches(split.lengths, batch_size):
+        for indices in evaluation_batches(split.lengths, num_tokens):
             batch = {name: tensor.to(device) for name, tensor in make_batch(split, indices, data).items()}
             with torch.inference_mode():
                 output = backbone(**batch, output_hidden_states=True)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from toolkit.config import KEEP_THREADS, RunConfig
+from toolkit.training.memory import keep_freed_memory
 
 
 def resolve_precision(wanted: str) -> str:
@@ -56,6 +57,8 @@ def build_accelerator(config: RunConfig) -> Any:
             f"({accelerator.num_processes} processes x {config.gradient_accumulation_steps} accumulation steps)"
         )
     use_all_cores(accelerator)
+    if accelerator.device.type == "cpu":
+        keep_freed_memory()
     return accelerator
 
 

@@ -120,6 +120,7 @@ def convex_ceiling(features: Features, data: EncodedTask, seed: int) -> dict[str
     cross-validation within train: a yardstick of what a linear head can reach. Its strength is chosen by log
     loss (or squared error), so that a head trained otherwise can score higher: it is no strict bound.
     """
+    from joblib import parallel_config
     from sklearn.linear_model import LogisticRegression, Ridge
     from sklearn.model_selection import GridSearchCV, KFold, StratifiedKFold
     from sklearn.pipeline import make_pipeline
@@ -138,7 +139,8 @@ def convex_ceiling(features: Features, data: EncodedTask, seed: int) -> dict[str
     if folds < 2:
         return {}  # too few examples of a class to choose a strength by
     cv = kind(folds, shuffle=True, random_state=seed)
-    with threadpool_limits(1):  # several threads would wait for each other at matrices this small
+    # Folds side by side; within one, several threads would wait for each other at matrices this small.
+    with threadpool_limits(1), parallel_config("threading", n_jobs=torch.get_num_threads()):
         fitted = GridSearchCV(pipeline, grid, cv=cv, scoring=scoring).fit(features["train"], labels)
     others = {name: array for name, array in features.items() if name != "train"}
     if data.task.kind == "regression":

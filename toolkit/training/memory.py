@@ -1,0 +1,24 @@
+"""Freed memory stays with the process: large tensors of every step would otherwise be mapped, zeroed and unmapped."""
+
+import ctypes
+import sys
+
+MMAP_THRESHOLD, TRIM_THRESHOLD, TOP_PAD = -3, -1, -2
+"""glibc's names of what mallopt(3) sets."""
+
+
+def keep_freed_memory() -> bool:
+    """Have glibc's allocator keep what is freed, for this process; False where the C library is another.
+
+    A page that is touched for the first time takes 2 microseconds on a virtual machine, and scoring touched 10,000 per
+    1,000 sentences. The process never holds more than at its peak, and does not give it back before it ends.
+    """
+    if sys.platform != "linux":
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except AttributeError:
+        return False  # musl
+    settings = {MMAP_THRESHOLD: 2**30, TRIM_THRESHOLD: 2**31 - 1, TOP_PAD: 2**26}
+    accepted = [mallopt(name, value) for name, value in settings.items()]
+    return accepted == [1, 1, 1]
