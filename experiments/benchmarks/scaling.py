@@ -1,0 +1,112 @@
+"""Question: how do time and memory of the analyses grow with the rows of a word table?
+
+Runs of three snapshots with tables of 4,000 to 250,002 rows (memory.py makes them) go through each analysis; seconds,
+and the memory of the process's own at its peak (RssAnon) above what it held before, are written to scaling.csv and
+drawn in scaling.png beside this file. The exponent of each line is the slope of its logarithm over the rows from 16,000
+on; a memory exponent is that of the peaks, where they rise by more than 10 MiB. Exact neighbours compare every row with
+every other and stop at 64,000 rows. Linux only.
+
+    python experiments/benchmarks/scaling.py [--hidden 384] [--folder FOLDER]
+"""
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from memory import PARAMETER, Peak, _read_status, accumulate_moments, make_run
+
+from toolkit.analysis.neighbours.neighbours import measure_neighbours
+from toolkit.analysis.rows.drift import measure_drift
+from toolkit.analysis.rows.rows import measure_rows, write_rows
+from toolkit.reporting.images import image_of, styled
+from toolkit.snapshots.store import open_run
+
+ROWS = (4_000, 16_000, 64_000, 250_002)
+NUM_SNAPSHOTS = 3
+FITTED_FROM = 16_000
+QUADRATIC, MOST_QUADRATIC = "nearest neighbours, exact", 64_000
+MIB = 2**20
+LEAST_MIB = 10.0
+"""Peaks below this are the noise of Python's own memory."""
+
+
+def analyses(run: Path, folder: Path) -> dict[str, Callable[[], object]]:
+    """What is measured of one run."""
+    return {
+        "drift of the table": lambda: measure_drift(run),
+        "all measures of every row, one epoch": lambda: measure_rows(run, PARAMETER, NUM_SNAPSHOTS - 1),
+        "the same, all epochs, to a file": lambda: write_rows(run, PARAMETER, folder / "rows.parquet"),
+        "ΣΔΔᵀ (spectra, geometry)": lambda: accumulate_moments(open_run(run).trajectory),
+        QUADRATIC: lambda: measure_neighbours(run),
+    }
+
+
+def measure(hidden: int, folder: Path) -> pd.DataFrame:
+    """One line per analysis and number of rows: seconds and MiB."""
+    lines = []
+    for num_rows in ROWS:
+        with tempfile.TemporaryDirectory(dir=folder) as own:
+            run = Path(own) / "run"
+            make_run(run, num_rows, hidden, NUM_SNAPSHOTS)
+            for name, analyse in analyses(run, Path(own)).items():
+                if name == QUADRATIC and num_rows > MOST_QUADRATIC:
+                    continue
+                held, started = _read_status("RssAnon"), time.perf_counter()
+                with Peak() as peak:
+                    analyse()
+                seconds = time.perf_counter() - started
+                lines.append((name, num_rows, seconds, (peak.anonymous - held) / MIB))
+                print(f"{name:40}{num_rows:10,}{seconds:10.2f} s{lines[-1][3]:10.0f} MiB", flush=True)
+    return pd.DataFrame(lines, columns=["analysis", "rows", "seconds", "mib"])
+
+
+def exponent(points: pd.DataFrame, column: str) -> float:
+    """Slope of log ``column`` over log rows by least squares; NaN where there is nothing to fit."""
+    used = points[points.rows >= FITTED_FROM]
+    if column == "mib":
+        used = used[used.mib > LEAST_MIB]
+    return float(np.polyfit(np.log(used.rows), np.log(used[column]), 1)[0]) if len(used) > 1 else float("nan")
+
+
+def draw(table: pd.DataFrame, path: Path, title: str) -> None:
+    """Two panels, time and memory over rows, each line with its exponent."""
+    import matplotlib.pyplot as plt
+
+    with styled():
+        figure, panels = plt.subplots(1, 2, figsize=(7.2, 4.2), layout="constrained")
+        for panel, column, label in zip(panels, ("seconds", "mib"), ("seconds", "peak memory, MiB"), strict=True):
+            for marker, (name, points) in zip("osD^v", table.groupby("analysis", sort=False), strict=True):
+                slope = exponent(points, column)
+                shown = points[points[column] > (LEAST_MIB if column == "mib" else 0)]
+                text = f"{name}: " + (f"rows^{slope:.2f}" if slope == slope else f"below {LEAST_MIB:g} MiB")
+                panel.plot(shown.rows, shown[column], marker=marker, markersize=4, linewidth=1, label=text)
+            panel.set(xscale="log", yscale="log", xlabel="rows", ylabel=label)
+            panel.set_xticks(ROWS, [f"{rows:,}" for rows in ROWS])
+            panel.minorticks_off()
+            panel.spines[["top", "right"]].set_visible(False)
+            panel.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16), fontsize=7)
+        figure.suptitle(title, fontsize=8)
+        path.write_bytes(image_of(figure, "png"))
+        plt.close(figure)
+
+
+def main() -> None:
+    """Measure, write the table, draw it, print the exponents."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hidden", type=int, default=384)
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="where there is room")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent, help="where scaling.csv and .png go")
+    flags = parser.parse_args()
+    table = measure(flags.hidden, flags.folder)
+    table.round(3).to_csv(flags.out / "scaling.csv", index=False)
+    draw(table, flags.out / "scaling.png", f"{NUM_SNAPSHOTS} snapshots of rows x {flags.hidden} in fp32")
+    for name, points in table.groupby("analysis", sort=False):
+        print(f"{name:40} seconds ~ rows^{exponent(points, 'seconds'):.2f}, MiB ~ rows^{exponent(points, 'mib'):.2f}")
+
+
+if __name__ == "__main__":
+    main()
