@@ -91,19 +91,19 @@ def measure_rates(config: RunConfig, loaded: Any, sample: Sample) -> Rates:
 def _time_scoring(accelerator: Any, model: Any, sample: Sample, config: RunConfig) -> float:
     import torch
 
-    from toolkit.data.batches import make_batch
-    from toolkit.training.evaluation import scorer
+    from toolkit.training.evaluation import run_batches, scoring
 
     split = next(split for name, split in sample.data.splits.items() if name != "train")
-    outputs = scorer(accelerator, model)
+    side_by_side = torch.get_num_threads()
+    with scoring(accelerator, model) as backbone:
 
-    def score(indices: NDArray[np.int64]) -> None:
-        batch = {k: v.to(accelerator.device) for k, v in make_batch(split, indices, sample.data).items()}
-        with torch.inference_mode(), accelerator.autocast():
-            outputs(batch).cpu()
+        def score(batch: dict[str, Any]) -> Any:
+            return model.classify(backbone(**batch), batch["attention_mask"])
 
-    model.eval()
-    return _per_token(score, split.lengths, batches_of(split, config, is_training=False))
+        def run(indices: NDArray[np.int64]) -> None:
+            run_batches(accelerator, model, score, split, sample.data, [indices] * side_by_side)
+
+        return _per_token(run, split.lengths, batches_of(split, config, is_training=False)) / side_by_side
 
 
 def _time_training(accelerator: Any, loaded: Any, sample: Sample, config: RunConfig) -> float:

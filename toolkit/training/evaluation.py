@@ -1,6 +1,8 @@
-"""A model and splits in, its outputs for every example out, shared out over processes."""
+"""A model and splits in, its outputs for every example out, shared out over processes and threads."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -14,14 +16,18 @@ from toolkit.training.accelerators import is_fast
 from toolkit.training.fast.half import HalfBackbone, halved_names
 
 Batch = dict[str, torch.Tensor]
+Results = list[NDArray[np.float32]]
 
 
 def evaluate(accelerator: Any, model: Classifier, data: EncodedTask) -> dict[str, NDArray[np.float32]]:
     """Outputs of every split but ``train``, on all processes; dropout off, and the mode put back afterwards."""
-    score = scorer(accelerator, model)
-    return {
-        name: run_over(accelerator, model, score, split, data) for name, split in data.splits.items() if name != "train"
-    }
+    others = {name: split for name, split in data.splits.items() if name != "train"}
+    with scoring(accelerator, model) as backbone:
+
+        def score(batch: Batch) -> torch.Tensor:
+            return model.classify(backbone(**batch), batch["attention_mask"])
+
+        return {name: run_over(accelerator, model, score, split, data) for name, split in others.items()}
 
 
 def extract_features(
@@ -29,29 +35,29 @@ def extract_features(
 ) -> Mapping[str, NDArray[np.float32]]:
     """(examples, hidden) pooled vectors of every split (or of ``splits``), on all processes, in eval mode."""
     model.to(accelerator.device)
-    backbone = _scoring_backbone(accelerator, model)
     chosen = {name: split for name, split in data.splits.items() if splits is None or name in splits}
+    with scoring(accelerator, model) as backbone:
 
-    def pool(batch: Batch) -> torch.Tensor:
-        return model.pool(backbone(**batch), batch["attention_mask"])
+        def pool(batch: Batch) -> torch.Tensor:
+            return model.pool(backbone(**batch), batch["attention_mask"])
 
-    return {name: run_over(accelerator, model, pool, split, data) for name, split in chosen.items()}
-
-
-def scorer(accelerator: Any, model: Classifier) -> Callable[[Batch], torch.Tensor]:
-    """The model's outputs of a batch, as it is now: weights that change afterwards need another scorer."""
-    backbone = _scoring_backbone(accelerator, model)
-    return lambda batch: model.classify(backbone(**batch), batch["attention_mask"])
+        return {name: run_over(accelerator, model, pool, split, data) for name, split in chosen.items()}
 
 
-def _scoring_backbone(accelerator: Any, model: Classifier) -> Callable[..., Any]:
-    """The backbone; in one bf16 CPU process with half-precision copies, instead of casts in every batch."""
+@contextmanager
+def scoring(accelerator: Any, model: Classifier) -> Iterator[Callable[..., Any]]:
+    """The backbone to score with; in one bf16 CPU process it holds half-precision copies, instead of casts per batch.
+
+    Afterwards the model has its own weights again: they must not be used or changed inside.
+    """
     if not (is_fast(accelerator) and accelerator.mixed_precision == "bf16"):
-        return model.backbone
+        yield model.backbone
+        return
     embeddings = locate_embeddings(model.backbone)
     parameters = dict(embeddings.backbone.named_parameters())
     copies = {name: parameters[name].detach().bfloat16() for name in halved_names(embeddings)}
-    return HalfBackbone(embeddings, copies, torch.bfloat16)
+    with HalfBackbone(embeddings, copies, torch.bfloat16) as backbone:
+        yield backbone
 
 
 def run_over(
@@ -64,17 +70,47 @@ def run_over(
     """(examples, width) ``function`` of every example in eval mode, shared out over processes and gathered on all."""
     from accelerate.utils import gather_object
 
-    was_training = model.training
-    model.eval()
     mine = evaluation_batches(split.lengths)[accelerator.process_index :: accelerator.num_processes]
-    results = []
-    with torch.inference_mode(), accelerator.autocast():
-        for indices in mine:
-            batch = {k: v.to(accelerator.device) for k, v in make_batch(split, indices, data).items()}
-            results.append((indices, function(batch).float().cpu().numpy()))
-    model.train(was_training)
+    results = list(zip(mine, run_batches(accelerator, model, function, split, data, mine), strict=True))
     results = gather_object(results)
     gathered = np.empty((len(split), results[0][1].shape[1]), np.float32)
     for indices, values in results:
         gathered[indices] = values
     return gathered
+
+
+def run_batches(
+    accelerator: Any,
+    model: torch.nn.Module,
+    function: Callable[[Batch], torch.Tensor],
+    split: EncodedSplit,
+    data: EncodedTask,
+    batches: Sequence[NDArray[np.int64]],
+) -> Results:
+    """(examples, width) ``function`` of each batch in eval mode.
+
+    A single CPU process works on as many batches at a time as it has threads, each on one: two threads on one batch
+    take 1.6 times less time than one, on two batches half.
+    """
+
+    def run(indices: NDArray[np.int64]) -> NDArray[np.float32]:
+        batch = {k: v.to(accelerator.device) for k, v in make_batch(split, indices, data).items()}
+        with torch.inference_mode(), accelerator.autocast():  # both are a thread's own
+            values: NDArray[np.float32] = function(batch).float().cpu().numpy()
+        return values
+
+    was_training, num_threads = model.training, torch.get_num_threads()
+    model.eval()
+    try:
+        if num_threads == 1 or not is_fast(accelerator) or _has_memory(model):
+            return [run(indices) for indices in batches]
+        with ThreadPoolExecutor(num_threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            return list(pool.map(run, batches))
+    finally:
+        torch.set_num_threads(num_threads)  # what a thread sets for itself reaches MKL's setting for all
+        model.train(was_training)
+
+
+def _has_memory(model: torch.nn.Module) -> bool:
+    """Whether hooks hand something from one module to a later one, as `toolkit.models.reinjection` does."""
+    return any(module._forward_pre_hooks for module in model.modules())

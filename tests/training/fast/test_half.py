@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 import torch
 
+from toolkit.data.batches import evaluation_batches
 from toolkit.data.tasks import load_task
 from toolkit.models.classifier import load_classifier
 from toolkit.models.locate import locate_embeddings
+from toolkit.models.positions import prepare_positions
 from toolkit.training.accelerators import build_accelerator
 from toolkit.training.encoding import encode_task
-from toolkit.training.evaluation import evaluate, run_over, scorer
+from toolkit.training.evaluation import evaluate, run_batches, run_over, scoring
 from toolkit.training.fast.half import HalfBackbone, halved_names
 
 FAMILIES = ("bert", "roberta", "distilbert", "albert", "electra", "deberta-v2", "modernbert")
@@ -52,23 +54,72 @@ def test_in_fp32_the_copies_give_the_backbones_own_states(tiny_model, family):
     ids = torch.tensor([[1, 9, 8, 12, 2], [1, 30, 2, 0, 0]])
     batch = {"input_ids": ids, "attention_mask": (ids != 0).long()}
     with torch.inference_mode():
-        states = HalfBackbone(embeddings, copies, torch.float32)(**batch).last_hidden_state
+        with HalfBackbone(embeddings, copies, torch.float32) as backbone:
+            states = backbone(**batch).last_hidden_state
         assert torch.equal(states, model.backbone(**batch).last_hidden_state)
         for copy in copies.values():
             copy.zero_()
-        assert not torch.equal(HalfBackbone(embeddings, copies, torch.float32)(**batch).last_hidden_state, states)
+        with HalfBackbone(embeddings, copies, torch.float32) as backbone:
+            assert not torch.equal(backbone(**batch).last_hidden_state, states)
+    after = dict(embeddings.backbone.named_parameters())
+    assert after.keys() == parameters.keys()
+    assert all(after[name] is parameter for name, parameter in parameters.items())
     assert not any(module._forward_hooks for module in [embeddings.module])
 
 
-def test_a_scorer_keeps_the_weights_of_its_moment(tiny_config):
+def test_scoring_leaves_the_model_as_it_was_also_after_an_error(tiny_config):
     config = replace(tiny_config, precision="bf16")
     accelerator, task = build_accelerator(config), load_task(config)
-    model = load_classifier(config.model, pooling="mean", num_outputs=task.num_outputs).model.eval()
-    batch = {"input_ids": torch.tensor([[1, 9, 8, 2]]), "attention_mask": torch.ones(1, 4, dtype=torch.long)}
-    with torch.inference_mode():
-        score = scorer(accelerator, model)
-        before = score(batch)
-        weight = model.backbone.encoder.layer[0].intermediate.dense.weight
-        weight += 1
-        assert torch.equal(score(batch), before)
-        assert not torch.equal(scorer(accelerator, model)(batch), before)
+    model = load_classifier(config.model, pooling="mean", num_outputs=task.num_outputs).model
+    before = dict(model.named_parameters())
+
+    def fail():
+        with scoring(accelerator, model) as backbone:
+            assert {p.dtype for p in model.backbone.encoder.parameters()} == {torch.bfloat16, torch.float32}
+            backbone(input_ids=torch.tensor([[10**9]]))
+
+    with pytest.raises(IndexError):
+        fail()
+    assert all(before[name] is parameter for name, parameter in model.named_parameters())
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+@pytest.mark.parametrize("precision", ["no", "bf16"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_several_threads_compute_what_one_does(tiny_model, tiny_config, family, precision):
+    config = replace(tiny_config, model=str(tiny_model(family)), precision=precision)
+    accelerator, task, before = build_accelerator(config), load_task(config), torch.get_num_threads()
+    loaded = load_classifier(config.model, pooling="mean", num_outputs=task.num_outputs)
+    data, model = encode_task(task, loaded, config.max_length), loaded.model.train()
+    split, found = data.splits["train"], []
+    batches = evaluation_batches(split.lengths, 64)
+    assert len(batches) > 5
+    for threads in (1, 3):
+        torch.set_num_threads(threads)
+        try:
+            with scoring(accelerator, model) as backbone:
+                found.append(
+                    run_batches(
+                        *(accelerator, model, lambda b, run=backbone: run(**b).last_hidden_state[:, 0]),
+                        *(split, data, batches),
+                    )
+                )
+            assert torch.get_num_threads() == threads
+        finally:
+            torch.set_num_threads(before)
+        assert model.training
+    assert [len(values) for values in found[0]] == [len(batch) for batch in batches]
+    assert all(np.array_equal(*pair) for pair in zip(*found, strict=True))
+
+
+def test_a_model_whose_hooks_hand_something_on_is_run_by_one_thread(tiny_config, monkeypatch):
+    config = replace(tiny_config, reinject_positions=True)
+    accelerator, task = build_accelerator(config), load_task(config)
+    loaded = load_classifier(config.model, pooling="mean", num_outputs=task.num_outputs)
+    data = encode_task(task, loaded, config.max_length)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr("toolkit.training.evaluation.ThreadPoolExecutor", None)
+    prepare_positions(loaded, config)
+    assert evaluate(accelerator, loaded.model, data)
+    with pytest.raises(TypeError):
+        evaluate(accelerator, load_classifier(config.model, pooling="mean", num_outputs=2).model, data)

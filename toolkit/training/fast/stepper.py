@@ -150,6 +150,7 @@ class FastStepper:
             self.model.train()
             pack_dropout(self.model.backbone)
             fuse_layers(self.embeddings.backbone)
+            self.backbone.install()
             if self.words is not None:
                 self.words.install()
             self._attention = use_attention(self.embeddings.backbone, NAME)
@@ -159,6 +160,7 @@ class FastStepper:
         if self._is_ready:
             if self.words is not None:
                 self.words.settle()
+            self.backbone.settle()
             if self._attention is not None:
                 use_attention(self.embeddings.backbone, self._attention)
             unpack_dropout(self.model.backbone)
