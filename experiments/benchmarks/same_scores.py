@@ -14,9 +14,11 @@ Answers are kept in --folder, one file per side and seed: repeated, it takes up 
 """
 
 import argparse
+import io
 import math
 import tempfile
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import numpy as np
@@ -89,7 +91,8 @@ def train_plainly(config: RunConfig) -> Answers:
 
 def train_ours(config: RunConfig) -> Answers:
     """Fine-tune as anybody does."""
-    predictions = finetune(config).predictions
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        predictions = finetune(config).predictions
     last = predictions[predictions.epoch == predictions.epoch.max()]
     parts = [last[last.split == name].sort_values("id") for name in ("validation", "test")]
     return np.concatenate([(part.prediction == part.label).to_numpy() for part in parts])
