@@ -88,7 +88,7 @@ def encode_split(split: Split, tokenizer: Any, max_length: int, num_segments: in
 
 def gather_tokens(split: EncodedSplit, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Flat token addresses of some examples and, for each, its place in its example (0 = first token)."""
-    lengths = split.lengths[indices]
+    lengths = split.offsets[indices + 1] - split.offsets[indices]
     place = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     return np.repeat(split.offsets[indices], lengths) + place, place
 
@@ -96,7 +96,7 @@ def gather_tokens(split: EncodedSplit, indices: NDArray[np.int64]) -> tuple[NDAr
 def make_batch(split: EncodedSplit, indices: NDArray[np.int64], data: EncodedTask) -> dict[str, torch.Tensor]:
     """Padded tensors of some examples: input_ids, attention_mask and token_type_ids, each (examples, longest) int64."""
     address, place = gather_tokens(split, indices)
-    lengths = split.lengths[indices]
+    lengths = split.offsets[indices + 1] - split.offsets[indices]
     row = np.repeat(np.arange(len(indices)), lengths)
     shape = (len(indices), int(lengths.max()))
     input_ids, mask = np.full(shape, data.pad_id, np.int64), np.zeros(shape, np.int64)

@@ -13,6 +13,7 @@ from toolkit.data.batches import EncodedSplit, EncodedTask, evaluation_batches, 
 from toolkit.models.classifier import Classifier
 from toolkit.models.locate import locate_embeddings
 from toolkit.training.accelerators import is_fast
+from toolkit.training.fast.attention import NAME, use_attention
 from toolkit.training.fast.half import HalfBackbone, halved_names
 
 Batch = dict[str, torch.Tensor]
@@ -56,8 +57,13 @@ def scoring(accelerator: Any, model: Classifier) -> Iterator[Callable[..., Any]]
     embeddings = locate_embeddings(model.backbone)
     parameters = dict(embeddings.backbone.named_parameters())
     copies = {name: parameters[name].detach().bfloat16() for name in halved_names(embeddings)}
-    with HalfBackbone(embeddings, copies, torch.bfloat16) as backbone:
-        yield backbone
+    attention = use_attention(embeddings.backbone, NAME)
+    try:
+        with HalfBackbone(embeddings, copies, torch.bfloat16) as backbone:
+            yield backbone
+    finally:
+        if attention is not None:
+            use_attention(embeddings.backbone, attention)
 
 
 def run_over(

@@ -5,20 +5,23 @@ import torch
 from torch.nn import functional
 
 from toolkit.models.classifier import load_classifier
-from toolkit.training.fast.attention import NAME, attend, use_attention
+from toolkit.training.fast.attention import NAME, SHORT, attend, use_attention
 
 FAMILIES = ("bert", "roberta", "distilbert", "albert", "electra", "deberta-v2", "modernbert")
 
 
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("tokens", [5, SHORT + 4])
 @pytest.mark.parametrize("scaling", [None, 0.2])
-def test_it_is_scaled_dot_product_attention(scaling):
+def test_it_is_scaled_dot_product_attention(scaling, tokens, is_training):
     torch.manual_seed(0)
-    query, key, value = (torch.randn(3, 2, 5, 4, dtype=torch.float64) for _ in range(3))
-    mask = torch.zeros(3, 1, 5, 5, dtype=torch.float64)
-    mask[1, :, :, 3:] = torch.finfo(torch.float64).min
-    out, _ = attend(torch.nn.Identity(), query, key, value, mask, scaling=scaling)
-    expected = functional.scaled_dot_product_attention(query, key, value, mask, scale=scaling).transpose(1, 2)
-    assert torch.allclose(out, expected, atol=1e-12)
+    query, key, value = (torch.randn(3, 2, tokens, 4, dtype=torch.float64) for _ in range(3))
+    mask = torch.zeros(3, 1, tokens, tokens, dtype=torch.float64)
+    mask[1, :, :, 3:] = mask[2, :, 1, 2] = torch.finfo(torch.float64).min  # keys of an example, and one of one query
+    for own in (mask, None):
+        out, _ = attend(torch.nn.Identity().train(is_training), query, key, value, own, scaling=scaling)
+        expected = functional.scaled_dot_product_attention(query, key, value, own, scale=scaling).transpose(1, 2)
+        assert torch.allclose(out, expected, atol=1e-12)
 
 
 def test_dropout_drops_shares_and_keeps_their_mean():

@@ -71,7 +71,7 @@ def test_scoring_leaves_the_model_as_it_was_also_after_an_error(tiny_config):
     config = replace(tiny_config, precision="bf16")
     accelerator, task = build_accelerator(config), load_task(config)
     model = load_classifier(config.model, pooling="mean", num_outputs=task.num_outputs).model
-    before = dict(model.named_parameters())
+    before, attention = dict(model.named_parameters()), model.backbone.config._attn_implementation
 
     def fail():
         with scoring(accelerator, model) as backbone:
@@ -81,6 +81,7 @@ def test_scoring_leaves_the_model_as_it_was_also_after_an_error(tiny_config):
     with pytest.raises(IndexError):
         fail()
     assert all(before[name] is parameter for name, parameter in model.named_parameters())
+    assert model.backbone.config._attn_implementation == attention
     assert not any(module._forward_hooks for module in model.modules())
 
 
