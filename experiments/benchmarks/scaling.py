@@ -1,18 +1,21 @@
 """Question: how do time and memory of the analyses grow with the rows of a word table?
 
-Runs of three snapshots with tables of 4,000 to 250,002 rows (memory.py makes them) go through each analysis; seconds,
-and the memory of the process's own at its peak (RssAnon) above what it held before, are written to scaling.csv and
-drawn in scaling.png beside this file. The exponent of each line is the slope of its logarithm over the rows from 16,000
-on; a memory exponent is that of the peaks, where they rise by more than 10 MiB. Exact neighbours compare every row with
-every other and stop at 64,000 rows. Linux only.
+Runs of three snapshots with tables of 4,000 to 250,002 rows (memory.py makes them) go through each analysis, each time
+in a new process that has done it once for 1,000 rows; seconds, and the memory of the process's own at its peak
+(RssAnon) above what it held before, are written to scaling.csv and drawn in scaling.png beside this file. The exponent
+of each line is the slope of its logarithm over the rows from 16,000 on. Exact neighbours compare every row with every
+other and stop at 64,000 rows. Linux only.
 
     python experiments/benchmarks/scaling.py [--hidden 384] [--folder FOLDER]
 """
 
 import argparse
+import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -30,8 +33,8 @@ NUM_SNAPSHOTS = 3
 FITTED_FROM = 16_000
 QUADRATIC, MOST_QUADRATIC = "nearest neighbours, exact", 64_000
 MIB = 2**20
-LEAST_MIB = 10.0
-"""Peaks below this are the noise of Python's own memory."""
+LEAST_MIB = 5.0
+"""Peaks below this are the noise of Python's own memory, and not drawn."""
 
 
 def analyses(run: Path, folder: Path) -> dict[str, Callable[[], object]]:
@@ -45,30 +48,39 @@ def analyses(run: Path, folder: Path) -> dict[str, Callable[[], object]]:
     }
 
 
+def measure_one(name: str, run: Path, small: Path, folder: Path) -> tuple[float, float]:
+    """Seconds and MiB of one analysis of ``run``."""
+    analyses(small, folder)[name]()  # imports, and what is allocated once
+    held, started = _read_status("RssAnon"), time.perf_counter()
+    with Peak() as peak:
+        analyses(run, folder)[name]()
+    return time.perf_counter() - started, (peak.anonymous - held) / MIB
+
+
 def measure(hidden: int, folder: Path) -> pd.DataFrame:
     """One line per analysis and number of rows: seconds and MiB."""
     lines = []
-    for num_rows in ROWS:
-        with tempfile.TemporaryDirectory(dir=folder) as own:
-            run = Path(own) / "run"
+    with (
+        tempfile.TemporaryDirectory(dir=folder) as own,
+        ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool,
+    ):
+        small, run = Path(own) / "small", Path(own) / "run"
+        make_run(small, 1_000, hidden, NUM_SNAPSHOTS)
+        for num_rows in ROWS:
             make_run(run, num_rows, hidden, NUM_SNAPSHOTS)
-            for name, analyse in analyses(run, Path(own)).items():
+            for name in analyses(run, Path(own)):
                 if name == QUADRATIC and num_rows > MOST_QUADRATIC:
                     continue
-                held, started = _read_status("RssAnon"), time.perf_counter()
-                with Peak() as peak:
-                    analyse()
-                seconds = time.perf_counter() - started
-                lines.append((name, num_rows, seconds, (peak.anonymous - held) / MIB))
-                print(f"{name:40}{num_rows:10,}{seconds:10.2f} s{lines[-1][3]:10.0f} MiB", flush=True)
+                seconds, mib = pool.submit(measure_one, name, run, small, Path(own)).result()
+                lines.append((name, num_rows, seconds, mib))
+                print(f"{name:40}{num_rows:10,}{seconds:10.2f} s{mib:10.0f} MiB", flush=True)
+            shutil.rmtree(run)
     return pd.DataFrame(lines, columns=["analysis", "rows", "seconds", "mib"])
 
 
 def exponent(points: pd.DataFrame, column: str) -> float:
     """Slope of log ``column`` over log rows by least squares; NaN where there is nothing to fit."""
-    used = points[points.rows >= FITTED_FROM]
-    if column == "mib":
-        used = used[used.mib > LEAST_MIB]
+    used = points[(points.rows >= FITTED_FROM) & (points[column] > (LEAST_MIB if column == "mib" else 0))]
     return float(np.polyfit(np.log(used.rows), np.log(used[column]), 1)[0]) if len(used) > 1 else float("nan")
 
 
@@ -82,7 +94,8 @@ def draw(table: pd.DataFrame, path: Path, title: str) -> None:
             for marker, (name, points) in zip("osD^v", table.groupby("analysis", sort=False), strict=True):
                 slope = exponent(points, column)
                 shown = points[points[column] > (LEAST_MIB if column == "mib" else 0)]
-                text = f"{name}: " + (f"rows^{slope:.2f}" if slope == slope else f"below {LEAST_MIB:g} MiB")
+                unknown = f"at most {points[column].max():.0f} MiB"
+                text = f"{name}: " + (f"rows^{slope:.2f}" if slope == slope else unknown)
                 panel.plot(shown.rows, shown[column], marker=marker, markersize=4, linewidth=1, label=text)
             panel.set(xscale="log", yscale="log", xlabel="rows", ylabel=label)
             panel.set_xticks(ROWS, [f"{rows:,}" for rows in ROWS])
