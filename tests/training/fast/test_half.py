@@ -113,14 +113,21 @@ def test_several_threads_compute_what_one_does(tiny_model, tiny_config, family, 
     assert all(np.array_equal(*pair) for pair in zip(*found, strict=True))
 
 
-def test_a_model_whose_hooks_hand_something_on_is_run_by_one_thread(tiny_config, monkeypatch):
+def test_threads_share_no_batches_of_a_model_that_hands_something_on_nor_too_few(tiny_config, monkeypatch):
     config = replace(tiny_config, reinject_positions=True)
     accelerator, task = build_accelerator(config), load_task(config)
     loaded = load_classifier(config.model, pooling="mean", num_outputs=task.num_outputs)
     data = encode_task(task, loaded, config.max_length)
+    split = data.splits["train"]
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     monkeypatch.setattr("toolkit.training.evaluation.ThreadPoolExecutor", None)
-    prepare_positions(loaded, config)
-    assert evaluate(accelerator, loaded.model, data)
+
+    def run(number):
+        batches = evaluation_batches(split.lengths, 64)[:number]
+        return run_batches(accelerator, loaded.model, lambda batch: loaded.model(**batch), split, data, batches)
+
+    assert len(run(1)) == 1  # both threads work on it
     with pytest.raises(TypeError):
-        evaluate(accelerator, load_classifier(config.model, pooling="mean", num_outputs=2).model, data)
+        run(2)
+    prepare_positions(loaded, config)  # its hooks keep the positions of a forward pass for later layers
+    assert len(run(2)) == 2
