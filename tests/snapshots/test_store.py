@@ -15,7 +15,7 @@ from toolkit.snapshots.exposure import Exposure, StepRows, TableExposure
 from toolkit.snapshots.files import map_tensor, read_header, sha256_of_array, write_tensors, write_with
 from toolkit.snapshots.optimizer_log import OptimizerLog
 from toolkit.snapshots.snapshot import Vocabulary
-from toolkit.snapshots.store import RunWriter, open_run, start_run, verify_run
+from toolkit.snapshots.store import Run, RunWriter, open_run, start_run, verify_run
 
 RNG = np.random.default_rng(0)
 WORDS, POSITIONS = RNG.normal(size=(7, 4)).astype(np.float32), RNG.normal(size=(3, 4)).astype(np.float32)
@@ -210,3 +210,9 @@ def test_headers_that_lie_are_refused(entry: dict[str, object], said: str, tmp_p
     path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(16))
     with pytest.raises(ValueError, match=f"is not a whole safetensors file .*{said}"):
         read_header(path)
+
+
+def test_a_config_that_is_not_json_is_named(tmp_path):
+    (tmp_path / "config.json").write_text("x")
+    with pytest.raises(ValueError, match=r"config\.json is not JSON"):
+        _ = Run(tmp_path).is_recorded

@@ -165,7 +165,11 @@ class Run:
     def is_recorded(self) -> bool:
         """Whether another training loop made it (``toolkit.record``, the Trainer's callback): it has no RunConfig."""
         path = self.path / "config.json"
-        return path.exists() and bool(json.loads(path.read_text(encoding="utf-8")).get(RECORDED))
+        try:
+            values = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        except ValueError as error:
+            raise ValueError(f"{path} is not JSON ({error}): restore it or run again") from None
+        return bool(values.get(RECORDED)) if isinstance(values, dict) else False
 
     @cached_property
     def config(self) -> RunConfig:
