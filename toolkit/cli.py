@@ -20,6 +20,7 @@ import tyro
 from toolkit.commands import Command
 from toolkit.config import RunConfig
 from toolkit.lookup import unknown
+from toolkit.memory import keep_freed_memory
 
 USER_ERROR = 2
 INTERRUPTED = 130
@@ -36,6 +37,7 @@ T = TypeVar("T")
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point of ``embedding-drift`` and ``python -m toolkit``."""
     args = list(sys.argv[1:] if argv is None else argv)
+    keep_freed_memory()
     name = Path(sys.argv[0]).name
     prog = "python -m toolkit" if name == "__main__.py" else name
     sys.exit(guarded(lambda: parse(Command, args, prog=prog).run()))  # type: ignore[arg-type]

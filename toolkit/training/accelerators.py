@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from toolkit.config import KEEP_THREADS, RunConfig
-from toolkit.training.memory import keep_freed_memory
+from toolkit.memory import keep_freed_memory
 
 
 def resolve_precision(wanted: str) -> str:

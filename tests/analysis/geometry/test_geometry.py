@@ -173,7 +173,7 @@ def test_average_cosine_of_the_embedded_model():
         assert table.num_rows["raw"] == rows.sum()
 
 
-def test_the_null_is_a_gaussian_of_the_same_shape():
+def test_the_null_is_a_gaussian_of_the_same_shape(monkeypatch):
     chosen = tuple(GEOMETRY.values())
     null = measure_null(240, 12, chosen, 40, 0)
     rng = np.random.default_rng(99)
@@ -189,6 +189,9 @@ def test_the_null_is_a_gaussian_of_the_same_shape():
     assert null["cosine_share_top1", "raw"][0] == pytest.approx(0.35, abs=0.15)  # the largest of 12 chi-squares
     assert measure_null(240, 12, chosen, 40, 0) is null, "not kept"
     assert np.isnan(measure_null(30, 4, chosen, 0, 0)["isoscore", "centred"]).all()
+    measure_null.cache_clear()
+    monkeypatch.setattr(geometry, "MAX_KEPT", 0)
+    assert measure_null(240, 12, chosen, 40, 0) == null, "drawn again at every reading"
 
 
 def test_table(make_trajectory: Callable[..., Trajectory], monkeypatch):

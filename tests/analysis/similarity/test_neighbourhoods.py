@@ -45,7 +45,7 @@ def test_against_loops(seed, k, is_centred, is_restricted):
     assert np.allclose(overlap(found, is_corrected=False), shares)
     chance = k / found.num_others
     assert np.allclose(overlap(found), (shares - chance) / (1 - chance))
-    assert np.allclose(second_order_cosine(x, y, found, is_centred=is_centred), second, atol=1e-10)
+    assert np.allclose(second_order_cosine(x, y, found), second, atol=1e-10)
 
 
 def test_against_scikit_learn_over_several_blocks(monkeypatch):
@@ -75,7 +75,7 @@ def test_the_same_neighbourhoods_give_1_and_destroyed_ones_are_found():
     for y, is_centred in ((x, False), (2 * x @ rotation, False), (2 * x @ rotation + 5, True)):
         found = find_neighbourhoods(x, y, 10, is_centred=is_centred)
         assert overlap(found).mean() == pytest.approx(1, abs=1e-12)
-        assert np.allclose(second_order_cosine(x, y, found, is_centred=is_centred), 1)
+        assert np.allclose(second_order_cosine(x, y, found), 1)
     previous = (1.0, 1.0)
     for size in (0.1, 0.3, 1, 3, 10):
         y = x + size * noise
@@ -95,7 +95,7 @@ def test_the_same_neighbourhoods_give_1_and_destroyed_ones_are_found():
 def test_a_common_mean_makes_unrelated_rows_look_alike_until_it_is_taken_away():
     x, y = np.random.default_rng(3).normal(1, 1, (2, 512, 768))
     raw, centred = (find_neighbourhoods(x, y, 10, is_centred=is_centred) for is_centred in (False, True))
-    assert second_order_cosine(x, y, raw, is_centred=False).mean() == pytest.approx(0.994, abs=0.002)
+    assert second_order_cosine(x, y, raw).mean() == pytest.approx(0.994, abs=0.002)
     value = second_order_cosine(x, y, centred).mean()
     order = np.random.default_rng(4).permutation(512)
     null = second_order_cosine(x, y[order], find_neighbourhoods(x, y[order], 10, is_centred=True)).mean()

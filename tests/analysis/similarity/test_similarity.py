@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from toolkit.analysis.similarity import cka, similarity_pairs
+from toolkit.analysis.similarity import cka, similarity, similarity_pairs
 from toolkit.analysis.similarity.alignment import unaligned_relative_drift
 from toolkit.analysis.similarity.similarity import COLUMNS, SIMILARITIES, compare_rows, measure_similarity
 from toolkit.analysis.similarity.similarity_pairs import NULLS, PermutedPair, TablePair, null_base
@@ -133,6 +134,25 @@ def test_isotropic_drift_moves_each_row_as_far_as_it_moved():
     assert np.allclose(lengths, np.linalg.norm(y.astype(np.float64) - x, axis=1), rtol=1e-5)
     assert lengths[5] == 0
     assert abs(np.mean(np.sum((drawn.current - x) * (y - x), axis=1) / np.sum((y - x) ** 2))) < 0.01
+
+
+def test_what_noise_takes_over_from_its_origin_is_what_its_tables_give():
+    x, y = _tables(size=0.01).astype(np.float32)
+    pair = TablePair(x, y)
+    drawn = NULLS["isotropic drift"](pair, np.random.default_rng(0))
+    fresh = TablePair(x, drawn.current)
+    assert drawn.moments.xx is pair.moments.xx
+    for name, entry in SIMILARITIES.items():
+        assert entry.function(drawn) == pytest.approx(entry.function(fresh), rel=1e-12), name
+
+
+def test_a_null_is_the_same_however_many_draws_are_evaluated_at_a_time(monkeypatch):
+    x, y = _tables(n=70, p=5)
+    together = compare_rows(x, y, num_null=5, k=4)
+    monkeypatch.setattr(similarity, "MAX_WORKERS", 1)
+    alone = compare_rows(x, y, num_null=5, k=4)
+    pd.testing.assert_frame_equal(together, alone, rtol=1e-12)
+    assert together.null_sd.gt(0).all()
 
 
 @pytest.mark.parametrize("null", ["permuted rows", "independent Gaussians"])

@@ -43,6 +43,9 @@ MIN_ROWS = 10
 BLOCK_ROWS = 1024
 """Rows at a time: each block updates a (hidden, hidden) matrix, which small blocks would do more often than needed."""
 
+MAX_KEPT = 2**25
+"""Values of a null table that are kept between readings: 256 MB, and BERT's words are fewer."""
+
 Indices = NDArray[np.intp]
 
 
@@ -178,12 +181,16 @@ def measure_null(
 
 
 def _gaussian(num_rows: int, hidden: int, has_mean: bool, seed: tuple[int, int]) -> Callable[[], Iterator[Array]]:
-    """A reader of one table of independent standard normal values, drawn again, and the same, at every reading."""
+    """A reader of one table of independent standard normal values, the same at every reading.
 
-    def read() -> Iterator[Array]:
+    A table that is too large to be kept is drawn again every time.
+    """
+
+    def draw() -> Iterator[Array]:
         generator = np.random.default_rng([*b"geometry", *seed])
         mean = generator.normal(size=hidden) if has_mean else 0.0
         for start in range(0, num_rows, BLOCK_ROWS):
             yield mean + generator.normal(size=(min(BLOCK_ROWS, num_rows - start), hidden))
 
-    return read
+    kept = list(draw()) if num_rows * hidden <= MAX_KEPT else None
+    return draw if kept is None else lambda: iter(kept)

@@ -9,6 +9,7 @@ import math
 import numpy as np
 
 from toolkit.analysis.rows.measures import Array
+from toolkit.analysis.similarity.axes import correlate
 from toolkit.analysis.similarity.moments import Moments
 from toolkit.analysis.similarity.refusal import Refused
 
@@ -29,7 +30,7 @@ def procrustes_similarity(moments: Moments) -> float:
     norms = math.sqrt(np.trace(moments.xx)) * math.sqrt(max(np.trace(moments.yy), 0))
     if not norms > 0:
         raise Refused("Procrustes similarity is undefined: the rows of a version are all equal")
-    return _best_rotation(moments)[1] / norms
+    return float(np.linalg.svd(moments.xy, compute_uv=False).sum()) / norms
 
 
 def unaligned_relative_drift(moments: Moments) -> float:
@@ -43,7 +44,7 @@ def aligned_relative_drift(moments: Moments) -> float:
     Orthogonal Procrustes (Schönemann 1966) of centred rows, with the denominator of the un-aligned drift so that the
     two compare. No scaling is removed.
     """
-    return math.sqrt(_aligned_square(moments)) / _reference_norm(moments)
+    return math.sqrt(moments.aligned_square) / _reference_norm(moments)
 
 
 def translation_share(moments: Moments) -> float:
@@ -60,7 +61,7 @@ def rotation_share(moments: Moments) -> float:
     The share of squared un-aligned drift that the best rotation removes after the common shift: translation share,
     rotation share and (aligned / un-aligned)² add up to 1. Refused where nothing moved.
     """
-    removed = float(np.trace(moments.dd)) - _aligned_square(moments)
+    removed = float(np.trace(moments.dd)) - moments.aligned_square
     return removed / _squared_change(moments)
 
 
@@ -71,7 +72,7 @@ def svcca(moments: Moments) -> float:
     variance. Refused for n < 5p.
     """
     _refuse_few_rows(moments, "SVCCA")
-    return float(np.mean(_canonical(moments, VARIANCE_KEPT)[1]))
+    return float(np.mean(canonical_correlations(moments, VARIANCE_KEPT)))
 
 
 def pwcca(moments: Moments, *, weights_of: str = "reference") -> float:
@@ -85,56 +86,14 @@ def pwcca(moments: Moments, *, weights_of: str = "reference") -> float:
     if weights_of not in ("reference", "current"):
         raise ValueError(f"weights_of is 'reference' or 'current', not {weights_of!r}")
     _refuse_few_rows(moments, "PWCCA")
-    loadings_x, correlations, loadings_y = _canonical(moments, 1.0)
-    loadings = loadings_x if weights_of == "reference" else loadings_y
+    loadings = moments.variates.of_x if weights_of == "reference" else moments.variates.of_y
     weights = np.abs(loadings).sum(axis=1)
-    return float(weights @ correlations / weights.sum())
+    return float(weights @ moments.variates.correlations / weights.sum())
 
 
 def canonical_correlations(moments: Moments, variance_kept: float = 1.0) -> Array:
     """(directions,) canonical correlations, largest first, between the leading directions of both versions."""
-    return _canonical(moments, variance_kept)[1]
-
-
-def _canonical(moments: Moments, variance_kept: float) -> tuple[Array, Array, Array]:
-    """Inner products of the variates with the columns of X, the correlations, and the same with the columns of Y."""
-    (roots_x, basis_x), (roots_y, basis_y) = (_leading(m, variance_kept) for m in (moments.xx, moments.yy))
-    if not (len(roots_x) and len(roots_y)):
-        raise Refused("CCA is undefined: the rows of a version are all equal")
-    between = (basis_x / roots_x).T @ moments.xy @ (basis_y / roots_y)
-    left, correlations, right = np.linalg.svd(between, full_matrices=False)
-    # Rounding may leave 1 + 1e-15.
-    return left.T @ (basis_x * roots_x).T, np.minimum(correlations, 1), right @ (basis_y * roots_y).T
-
-
-def _leading(products: Array, variance_kept: float) -> tuple[Array, Array]:
-    """Square roots of the leading eigenvalues of XᵀX, largest first, and their directions as columns."""
-    values, vectors = np.linalg.eigh(products)
-    values, vectors = values[::-1], vectors[:, ::-1]
-    has_variance = values > values[0] * len(values) * np.finfo(np.float64).eps
-    count = int(has_variance.sum())
-    if variance_kept < 1:
-        shares = np.cumsum(values[:count]) / values[:count].sum()
-        count = min(count, int(np.searchsorted(shares, variance_kept)) + 1)
-    return np.sqrt(values[:count]), vectors[:, :count]
-
-
-def _best_rotation(moments: Moments) -> tuple[Array, float]:
-    """Q that brings X nearest to Y, and the sum of the singular values of XᵀY."""
-    from scipy.linalg import orthogonal_procrustes
-
-    # It takes two matrices A and B and uses AᵀB only: I and XᵀY stand for tables of any length.
-    rotation, nuclear_norm = orthogonal_procrustes(np.eye(moments.num_columns), moments.xy)
-    return rotation, float(nuclear_norm)
-
-
-def _aligned_square(moments: Moments) -> float:
-    """min ‖XQ - Y‖² of centred rows, as ‖X(Q - I) - Δ‖² so that small drift keeps its digits."""
-    turn = _best_rotation(moments)[0] - np.eye(moments.num_columns)
-    unaligned = float(np.trace(moments.dd))
-    square = np.vdot(turn, moments.xx @ turn) - 2 * np.vdot(turn, moments.xd) + unaligned
-    # No rotation at all is one of the choices, so rounding never makes the best one worse than it.
-    return min(max(float(square), 0.0), unaligned)
+    return correlate(moments.axes_of_x.leading(variance_kept), moments.xy, moments.axes_of_y.leading(variance_kept))
 
 
 def _reference_norm(moments: Moments) -> float:

@@ -1,13 +1,14 @@
 """Two versions of the same rows in, their cross-products out, block by block: what CKA, Procrustes and CCA need."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toolkit.analysis.rows.measures import Array
+from toolkit.analysis.similarity.axes import Axes, Variates, find_variates, principal_axes
+from toolkit.analysis.similarity.lazy import LazyProperty
 from toolkit.analysis.similarity.refusal import Rows, check_rows
 
 BLOCK_ROWS = 1024
@@ -18,10 +19,12 @@ BLOCK_ROWS = 1024
 class Moments:
     """Sums over n rows of X (the reference) and Y = X + Δ (the current version), columns centred, float64.
 
-    Δ is kept instead of Y, so that a drift of 1e-8 is not lost in the difference of two large sums.
+    Δ is kept instead of Y, so that a drift of 1e-8 is not lost in the difference of two large sums. What only some
+    similarities need is computed when it is first asked for, and once.
     """
 
-    num_rows: int
+    versions: tuple[Rows, Rows] = field(repr=False)
+    """X and Y themselves, (n, p), not centred."""
     mean: Array
     """(p,) column means of X."""
     offset: Array
@@ -34,21 +37,21 @@ class Moments:
     """(p, p) XᵀΔ."""
     dd: Array
     """(p, p) ΔᵀΔ."""
-    norms: Array
-    """(2, n) ‖x_i‖² and ‖y_i‖² of each centred row."""
-    standardised_norms: Array
-    """(2, n) the same after each column of each version was divided by its own standard deviation."""
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.versions[0])
 
     @property
     def num_columns(self) -> int:
         return len(self.xx)
 
-    @cached_property
+    @LazyProperty
     def xy(self) -> Array:
         """(p, p) XᵀY."""
         return self.xx + self.xd
 
-    @cached_property
+    @LazyProperty
     def yy(self) -> Array:
         """(p, p) YᵀY."""
         return self.xx + self.xd + self.xd.T + self.dd
@@ -58,7 +61,7 @@ class Moments:
         """Σ‖Δ_i‖², not centred."""
         return float(np.trace(self.dd)) + self.num_rows * float(self.offset @ self.offset)
 
-    @cached_property
+    @LazyProperty
     def scales(self) -> tuple[Array, Array]:
         """(p,) 1 / standard deviation of the columns of X and of Y; 0 for a constant column, which then drops out."""
         return (
@@ -66,59 +69,128 @@ class Moments:
             _inverse_deviations(self.yy, self.mean + self.offset, self.num_rows),
         )
 
+    @LazyProperty
+    def norms(self) -> Array:
+        """(2, n) ‖x_i‖² and ‖y_i‖² of each centred row."""
+        return self._squares(np.ones(self.num_columns), np.ones(self.num_columns))
 
-def moments_of(reference: Rows, current: Rows) -> Moments:
-    """The moments of two versions of the same rows, (n, p) each; three passes over blocks, never an n by n matrix."""
+    @LazyProperty
+    def standardised_norms(self) -> Array:
+        """(2, n) the same after each column of each version was divided by its own standard deviation."""
+        return self._squares(*self.scales)
+
+    @LazyProperty
+    def axes_of_x(self) -> Axes:
+        return principal_axes(self.xx)
+
+    @LazyProperty
+    def axes_of_y(self) -> Axes:
+        return principal_axes(self.yy)
+
+    @LazyProperty
+    def variates(self) -> Variates:
+        """Of all axes; Refused where the rows of a version are all equal."""
+        return find_variates(self.axes_of_x, self.xy, self.axes_of_y)
+
+    @LazyProperty
+    def aligned_square(self) -> float:
+        """min ‖XQ - Y‖² over rotations and reflections Q, as ‖X(Q - I) - Δ‖² so that small drift keeps its digits."""
+        from scipy.linalg import orthogonal_procrustes
+
+        # It takes two matrices A and B and uses AᵀB only: I and XᵀY stand for tables of any length.
+        identity, unaligned = np.eye(self.num_columns), float(np.trace(self.dd))
+        turn = orthogonal_procrustes(identity, self.xy)[0] - identity
+        square = np.vdot(turn, self.xx @ turn) - 2 * np.vdot(turn, self.xd) + unaligned
+        # No rotation at all is one of the choices, so rounding never makes the best one worse than it.
+        return min(max(float(square), 0.0), unaligned)
+
+    def _squares(self, scale_x: Array, scale_y: Array) -> Array:
+        squares, mean_y = np.empty((2, self.num_rows)), self.mean + self.offset
+        for rows, x, y in _blocks(*self.versions):
+            for line, values in enumerate(((x - self.mean) * scale_x, (y - mean_y) * scale_y)):
+                squares[line, rows] = np.einsum("ij,ij->i", values, values)
+        return squares
+
+
+@dataclass(frozen=True)
+class PermutedMoments(Moments):
+    """Those of X and the rows of Y in another order: what depends on one version alone is the origin's."""
+
+    origin: Moments = field(kw_only=True, repr=False)
+    order: NDArray[np.intp] = field(kw_only=True, repr=False)
+
+    @LazyProperty
+    def yy(self) -> Array:
+        return self.origin.yy
+
+    @LazyProperty
+    def scales(self) -> tuple[Array, Array]:
+        return self.origin.scales
+
+    @LazyProperty
+    def norms(self) -> Array:
+        return np.stack([self.origin.norms[0], self.origin.norms[1, self.order]])
+
+    @LazyProperty
+    def standardised_norms(self) -> Array:
+        return np.stack([self.origin.standardised_norms[0], self.origin.standardised_norms[1, self.order]])
+
+    @LazyProperty
+    def axes_of_x(self) -> Axes:
+        return self.origin.axes_of_x
+
+    @LazyProperty
+    def axes_of_y(self) -> Axes:
+        return self.origin.axes_of_y
+
+
+def moments_of(reference: Rows, current: Rows, known: Moments | None = None) -> Moments:
+    """The moments of two versions of the same rows, (n, p) each; two passes over blocks, never an n by n matrix.
+
+    ``known``: moments with the same reference, whose own sums are then not computed again.
+    """
     check_rows(reference, current, "a similarity")
     num_rows, p = reference.shape
-    mean, offset = np.zeros(p), np.zeros(p)
+    mean, offset, square = np.zeros(p), np.zeros(p), 0.0
     for _, x, y in _blocks(reference, current):
-        mean += x.sum(axis=0)
         offset += (y - x).sum(axis=0)
+        if known is None:
+            mean += x.sum(axis=0)
+            square += float(np.vdot(x, x))
     mean, offset = mean / num_rows, offset / num_rows
+    if known is not None:
+        mean, square = known.mean, known.square
     xx, xd, dd = np.zeros((p, p)), np.zeros((p, p)), np.zeros((p, p))
-    norms, square = np.empty((2, num_rows)), 0.0
-    for rows, x, y in _blocks(reference, current):
-        square += float(np.vdot(x, x))
+    for _, x, y in _blocks(reference, current):
         delta = y - x - offset
         x = x - mean
-        xx += x.T @ x
+        if known is None:
+            xx += x.T @ x
         xd += x.T @ delta
         dd += delta.T @ delta
-        norms[:, rows] = _squares(x), _squares(x + delta)
-    moments = Moments(num_rows, mean, offset, square, xx, xd, dd, norms, np.empty((2, num_rows)))
-    scale_x, scale_y = moments.scales
-    for rows, x, y in _blocks(reference, current):
-        x, y = x - mean, y - mean - offset
-        moments.standardised_norms[:, rows] = _squares(x * scale_x), _squares(y * scale_y)
-    return moments
+    return Moments((reference, current), mean, offset, square, xx if known is None else known.xx, xd, dd)
 
 
-def permuted_moments(moments: Moments, reference: Rows, current: Rows, order: NDArray[np.intp]) -> Moments:
-    """The moments of ``reference`` and ``current[order]``, given those of the two in order: a third of the work."""
+def permuted_moments(moments: Moments, current: Rows, order: NDArray[np.intp]) -> PermutedMoments:
+    """The moments of X and ``current``, Y[order], given those of the two in order: a third of the work."""
     xy = np.zeros_like(moments.xx)
-    for _, x, y in _blocks(reference, current, order):
-        xy += (x - moments.mean).T @ (y - moments.mean - moments.offset)
-    return replace(
-        moments,
+    reference, mean_y = moments.versions[0], moments.mean + moments.offset
+    for _, x, y in _blocks(reference, current):
+        xy += (x - moments.mean).T @ (y - mean_y)
+    return PermutedMoments(
+        (reference, current),
+        *(moments.mean, moments.offset, moments.square, moments.xx),
         xd=xy - moments.xx,
         dd=moments.xx + moments.yy - xy - xy.T,
-        norms=np.stack([moments.norms[0], moments.norms[1, order]]),
-        standardised_norms=np.stack([moments.standardised_norms[0], moments.standardised_norms[1, order]]),
+        origin=moments,
+        order=order,
     )
 
 
-def _blocks(
-    reference: Rows, current: Rows, order: NDArray[np.intp] | None = None
-) -> Iterator[tuple[slice, Array, Array]]:
+def _blocks(reference: Rows, current: Rows) -> Iterator[tuple[slice, Array, Array]]:
     for start in range(0, len(reference), BLOCK_ROWS):
         rows = slice(start, min(start + BLOCK_ROWS, len(reference)))
-        y = current[rows] if order is None else current[order[rows]]
-        yield rows, np.asarray(reference[rows], np.float64), np.asarray(y, np.float64)
-
-
-def _squares(rows: Array) -> Array:
-    return np.asarray(np.einsum("ij,ij->i", rows, rows))
+        yield rows, np.asarray(reference[rows], np.float64), np.asarray(current[rows], np.float64)
 
 
 def _inverse_deviations(products: Array, mean: Array, num_rows: int) -> Array:

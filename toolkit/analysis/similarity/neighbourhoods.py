@@ -6,6 +6,7 @@ away: a common mean brings all rows near one another, and a shift of all rows is
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +19,8 @@ Indices = NDArray[np.int64]
 CANDIDATE_ROWS = 4096
 """Candidates compared with the queries at a time: 32 MB for 1,000 queries."""
 
-QUERY_ROWS = 50
-"""Queries whose neighbourhoods are compared at a time: 8 MB at k = 10 and 1,024 columns."""
+QUERY_ROWS = 10
+"""Queries whose neighbourhoods are compared at a time: 1.6 MB at k = 10 and 1,024 columns, in a core's cache."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class Neighbourhoods:
     """(m, k) the same in the current version."""
     num_others: Indices
     """(m,) candidates beside the query itself."""
+    means: tuple[Array, Array] | None = None
+    """(p,) mean rows that were taken away from both versions."""
 
 
 def find_neighbourhoods(
@@ -53,8 +56,9 @@ def find_neighbourhoods(
     check_rows(reference, current, "k-NN overlap")
     if k < 1:
         raise ValueError(f"k is a number of neighbours, at least 1, not {k}")
-    means = [_mean(rows) if is_centred else None for rows in (reference, current)]
-    has_direction = _has_direction(reference, means[0]) & _has_direction(current, means[1])
+    means = (_mean(reference), _mean(current)) if is_centred else None
+    before, after = means or (None, None)
+    has_direction = _has_direction(reference, before) & _has_direction(current, after)
     queries, candidates = (_with_direction(ids, has_direction) for ids in (queries, candidates))
     num_others = len(candidates) - np.isin(queries, candidates).astype(np.int64)
     if not len(queries):
@@ -63,9 +67,9 @@ def find_neighbourhoods(
         raise Refused(f"k-NN overlap needs more than k = {k} other rows with a direction, there are {num_others.min()}")
     found = [
         _nearest(rows, k, queries=queries, candidates=candidates, mean=mean)[0]
-        for rows, mean in zip((reference, current), means, strict=True)
+        for rows, mean in ((reference, before), (current, after))
     ]
-    return Neighbourhoods(queries, found[0], found[1], num_others)
+    return Neighbourhoods(queries, found[0], found[1], num_others, means)
 
 
 def overlap(neighbourhoods: Neighbourhoods, *, is_corrected: bool = True) -> Array:
@@ -83,15 +87,15 @@ def overlap(neighbourhoods: Neighbourhoods, *, is_corrected: bool = True) -> Arr
     return np.asarray((shares - chance) / (1 - chance))
 
 
-def second_order_cosine(
-    reference: Rows, current: Rows, neighbourhoods: Neighbourhoods, *, is_centred: bool = True
-) -> Array:
+def second_order_cosine(reference: Rows, current: Rows, neighbourhoods: Neighbourhoods) -> Array:
     """(m,) cosine between a row's cosines to the union of both its neighbourhoods, before and after, -1 to 1.
 
-    Hamilton, Leskovec & Jurafsky 2016 (arXiv 1606.02821), with our centring: without it, unrelated rows with a common
-    mean give nearly 1. Even centred, unrelated rows do not give 0: read the null. NaN where all cosines are 0.
+    Hamilton, Leskovec & Jurafsky 2016 (arXiv 1606.02821), with our centring where the neighbourhoods were found so:
+    without it, unrelated rows with a common mean give nearly 1. Even centred, unrelated rows do not give 0: read the
+    null. NaN where all cosines are 0.
     """
-    means = [_mean(rows) if is_centred else None for rows in (reference, current)]
+    versions = zip((reference, current), neighbourhoods.means or (None, None), strict=True)
+    sides_of = [partial(_cosines, rows, mean) for rows, mean in versions]
     values = np.empty(len(neighbourhoods.queries))
     for start in range(0, len(values), QUERY_ROWS):
         some = slice(start, start + QUERY_ROWS)
@@ -101,11 +105,7 @@ def second_order_cosine(
         is_new = ~(after[:, :, None] == before[:, None, :]).any(axis=2)
         in_union = np.concatenate([np.ones(before.shape, np.bool_), is_new], axis=1)
         union = np.concatenate([before, after], axis=1)
-        sides = [
-            _cosines(rows, queries, union, mean) * in_union
-            for rows, mean in zip((reference, current), means, strict=True)
-        ]
-        values[some] = _row_cosines(sides[0], sides[1])
+        values[some] = _row_cosines(*(cosines(queries, union) * in_union for cosines in sides_of))
     return values
 
 
@@ -146,8 +146,10 @@ def _with_direction(ids: Indices | None, has_direction: NDArray[np.bool_]) -> In
 
 
 def _take(rows: Rows, ids: Indices, mean: Array | None) -> Array:
-    taken = np.asarray(rows[ids], np.float64)
-    return taken if mean is None else taken - mean
+    taken = rows[ids].astype(np.float64)
+    if mean is not None:
+        taken -= mean
+    return taken
 
 
 def _mean(rows: Rows) -> Array:
@@ -169,11 +171,13 @@ def _directions(rows: Array) -> Array:
     return np.asarray(np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0))
 
 
-def _cosines(rows: Rows, queries: Indices, others: Indices, mean: Array | None) -> Array:
+def _cosines(rows: Rows, mean: Array | None, queries: Indices, others: Indices) -> Array:
     """(m, j) cosine of each query to its own others, (m, j) rows."""
     targets = _directions(_take(rows, queries, mean))
-    of_others = _directions(_take(rows, others.reshape(-1), mean)).reshape(*others.shape, -1)
-    return np.asarray(np.einsum("mjp,mp->mj", of_others, targets))
+    of_others = _take(rows, others.reshape(-1), mean).reshape(*others.shape, -1)
+    lengths = np.sqrt(np.einsum("mjp,mjp->mj", of_others, of_others))
+    products = (of_others @ targets[:, :, None])[:, :, 0]
+    return np.asarray(np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0))
 
 
 def _row_cosines(left: Array, right: Array) -> Array:

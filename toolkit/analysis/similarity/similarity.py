@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,9 @@ COLUMNS = (
 null that gave a value, of num_null_rows rows each. value_of_null_rows: the value over just these rows, which is what
 to hold against the null: the same as value unless the table was too long for its null. num_used: rows that were looked
 at, of num_rows. refusal: why the value is NaN."""
+
+MAX_WORKERS = 4
+"""Draws of a null at a time: each holds a version of up to MAX_NULL_ROWS rows in float64."""
 
 ALL_ROWS = "all rows"
 SEEN = "seen rows"
@@ -107,8 +111,8 @@ def compare_rows(
     base = null_base(pair)
     values = {name: _value(name, entry, pair) for name, entry in chosen.items()}
     kinds = {name: null or entry.null for name, entry in chosen.items() if not values[name][1]}
-    drawn = _draw_nulls(base, chosen, kinds, num_null, seed)
     of_base = {name: values[name] if base is pair else _value(name, entry, base) for name, entry in chosen.items()}
+    drawn = _draw_nulls(base, chosen, kinds, num_null, seed)
     lines = [
         {
             "measure": name,
@@ -141,16 +145,24 @@ def _value(name: str, entry: Similarity, pair: TablePair) -> tuple[float, str]:
 def _draw_nulls(
     base: TablePair, chosen: Mapping[str, Similarity], kinds: Mapping[str, str], num_null: int, seed: int
 ) -> dict[str, list[float]]:
-    """The values of each measure over the draws of its null; each kind of null has its own random stream."""
-    drawn: dict[str, list[float]] = {name: [] for name in kinds}
-    for index, (kind, draw) in enumerate(NULLS.items()):
-        names = [name for name in kinds if kinds[name] == kind]
-        generator = np.random.default_rng([*b"similarity null", seed, index])
-        for _ in range(num_null if names else 0):
-            pair = draw(base, generator)
-            for name in names:
-                drawn[name].append(_value(name, chosen[name], pair)[0])
-    return drawn
+    """The values of each measure over the draws of its null; each draw has its own random stream.
+
+    Draws are evaluated side by side, some at a time, since a draw holds a version of the whole table.
+    """
+    from threadpoolctl import threadpool_info, threadpool_limits
+
+    names = {kind: [name for name in kinds if kinds[name] == kind] for kind in NULLS}
+    draws = [(index, kind, draw) for index, kind in enumerate(NULLS) if names[kind] for draw in range(num_null)]
+
+    def evaluate(index: int, kind: str, draw: int) -> dict[str, float]:
+        pair = NULLS[kind](base, np.random.default_rng([*b"similarity null", seed, index, draw]))
+        return {name: _value(name, chosen[name], pair)[0] for name in names[kind]}
+
+    num_threads = max((library["num_threads"] for library in threadpool_info()), default=1)
+    num_workers = max(1, min(num_threads, MAX_WORKERS, len(draws)))
+    with threadpool_limits(num_threads // num_workers), ThreadPoolExecutor(num_workers) as pool:
+        found = list(pool.map(evaluate, *zip(*draws, strict=True))) if draws else []
+    return {name: [values[name] for values in found if name in values] for name in kinds}
 
 
 def _summary(values: list[float]) -> dict[str, float]:

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toolkit.analysis.rows.measures import Array
-from toolkit.analysis.similarity.moments import Moments, moments_of, permuted_moments
+from toolkit.analysis.similarity.lazy import LazyProperty
+from toolkit.analysis.similarity.moments import BLOCK_ROWS, Moments, moments_of, permuted_moments
 from toolkit.analysis.similarity.neighbourhoods import Neighbourhoods, find_neighbourhoods
 from toolkit.analysis.similarity.refusal import Rows, check_rows
 from toolkit.analysis.similarity.rsa import item_distances, permute_items
@@ -33,7 +33,7 @@ class TablePair:
     seed: int = 0
     """Draws the rows that are items and queries where there are more than MAX_ITEMS, MAX_QUERIES."""
 
-    @cached_property
+    @LazyProperty
     def drawn(self) -> NDArray[np.int64]:
         """(n,) all rows in random order: the first are the items, the first some more the queries."""
         return np.random.default_rng([*b"drawn rows", self.seed]).permutation(len(self.reference))
@@ -46,21 +46,32 @@ class TablePair:
     def queries(self) -> NDArray[np.int64]:
         return np.sort(self.drawn[:MAX_QUERIES])
 
-    @cached_property
+    @LazyProperty
+    def drift_lengths(self) -> Array:
+        """(n,) float64 Euclidean length of each row's drift."""
+        lengths = np.empty(len(self.reference))
+        for start in range(0, len(lengths), BLOCK_ROWS):
+            rows = slice(start, start + BLOCK_ROWS)
+            lengths[rows] = np.linalg.norm(
+                np.subtract(self.current[rows], self.reference[rows], dtype=np.float64), axis=1
+            )
+        return lengths
+
+    @LazyProperty
     def moments(self) -> Moments:
         return moments_of(self.reference, self.current)
 
-    @cached_property
+    @LazyProperty
     def distances(self) -> tuple[Array, Array]:
         """(items, items) distances between the items in both versions; Refused below 4."""
         check_rows(self.reference[self.items], self.current[self.items], "RSA", min_rows=4)
         return item_distances(self.reference[self.items]), item_distances(self.current[self.items])
 
-    @cached_property
+    @LazyProperty
     def raw_neighbours(self) -> Neighbourhoods:
         return find_neighbourhoods(self.reference, self.current, self.k, queries=self.queries)
 
-    @cached_property
+    @LazyProperty
     def centred_neighbours(self) -> Neighbourhoods:
         return find_neighbourhoods(self.reference, self.current, self.k, queries=self.queries, is_centred=True)
 
@@ -72,20 +83,20 @@ class PermutedPair(TablePair):
     origin: TablePair = field(kw_only=True)
     order: NDArray[np.int64] = field(kw_only=True)
 
-    @cached_property
+    @LazyProperty
     def moments(self) -> Moments:
-        return permuted_moments(self.origin.moments, self.reference, self.origin.current, self.order)
+        return permuted_moments(self.origin.moments, self.current, self.order)
 
-    @cached_property
+    @LazyProperty
     def distances(self) -> tuple[Array, Array]:
         reference, current = self.origin.distances
         return reference, permute_items(current, np.searchsorted(self.items, self.order[self.items]))
 
-    @cached_property
+    @LazyProperty
     def raw_neighbours(self) -> Neighbourhoods:
         return self._renamed(self.origin.raw_neighbours)
 
-    @cached_property
+    @LazyProperty
     def centred_neighbours(self) -> Neighbourhoods:
         return self._renamed(self.origin.centred_neighbours)
 
@@ -96,7 +107,18 @@ class PermutedPair(TablePair):
         sources = place[self.order[found.queries]]
         kept = sources >= 0  # a row without a direction was no query
         current = np.argsort(self.order)[found.current[sources[kept]]]
-        return Neighbourhoods(found.queries[kept], found.reference[kept], current, found.num_others[kept])
+        return Neighbourhoods(found.queries[kept], found.reference[kept], current, found.num_others[kept], found.means)
+
+
+@dataclass(frozen=True)
+class NoisePair(TablePair):
+    """The reference, and the reference plus noise: the sums of the reference are the origin's."""
+
+    origin: TablePair = field(kw_only=True)
+
+    @LazyProperty
+    def moments(self) -> Moments:
+        return moments_of(self.reference, self.current, self.origin.moments)
 
 
 def _permuted(pair: TablePair, generator: np.random.Generator) -> TablePair:
@@ -114,12 +136,14 @@ def _gaussians(pair: TablePair, generator: np.random.Generator) -> TablePair:
 
 def _noise(pair: TablePair, generator: np.random.Generator) -> TablePair:
     """The reference, and the reference plus Gaussian noise as long, row by row, as the real drift."""
-    noise = generator.standard_normal(pair.reference.shape, np.float32)
-    drift = pair.current - pair.reference
-    lengths = (np.einsum("ij,ij->i", rows, rows, dtype=np.float64) for rows in (drift, noise))
-    noise *= np.sqrt(np.divide(*lengths))[:, None].astype(np.float32)
-    # The sum in float64: rounded to fp32 it would lose what a small drift is made of.
-    return TablePair(pair.reference, np.add(pair.reference, noise, dtype=np.float64), pair.k, pair.seed)
+    # In float64: rounded to fp32 the sum would lose what a small drift is made of.
+    current = np.empty(pair.reference.shape)
+    for start in range(0, len(current), BLOCK_ROWS):
+        rows = slice(start, start + BLOCK_ROWS)
+        noise = generator.standard_normal(current[rows].shape, np.float32).astype(np.float64)
+        noise *= (pair.drift_lengths[rows] / np.sqrt(np.einsum("ij,ij->i", noise, noise)))[:, None]
+        np.add(pair.reference[rows], noise, out=current[rows])
+    return NoisePair(pair.reference, current, pair.k, pair.seed, origin=pair)
 
 
 PERMUTED = "permuted rows"

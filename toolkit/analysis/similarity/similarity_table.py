@@ -65,7 +65,7 @@ def _rsa_interval(pair: TablePair, *, is_ranked: bool) -> tuple[float, float]:
 
 def _second_order(pair: TablePair, *, is_centred: bool) -> float:
     found = pair.centred_neighbours if is_centred else pair.raw_neighbours
-    return _mean(second_order_cosine(pair.reference, pair.current, found, is_centred=is_centred))
+    return _mean(second_order_cosine(pair.reference, pair.current, found))
 
 
 def _mean(values: Array) -> float:

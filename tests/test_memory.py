@@ -8,7 +8,7 @@ import pytest
 
 FAULTS = """
 import resource, sys, torch
-from toolkit.training.memory import keep_freed_memory
+from toolkit.memory import keep_freed_memory
 is_kept = keep_freed_memory() if sys.argv[1] == "keep" else None
 def make():
     [torch.ones(number) for number in (10_000_000, 300_000, 10_000_000)]
