@@ -38,6 +38,7 @@ CHANGES = {
     "shuffle_labels": True,
     "positions": "shuffled",
     "reinject_positions": True,
+    "batch_tokens": 2048,
     "precision": "bf16",
     "snapshot_steps": "log",
     "train_file": "a.tsv",

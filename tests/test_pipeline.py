@@ -211,6 +211,22 @@ def test_epochs_agree_between_snapshots_and_scores(tiny_config: RunConfig, tmp_p
     assert finished.trajectory.at(last).step == 1
 
 
+@pytest.mark.parametrize("freeze", ["none", "backbone"])
+def test_a_budget_of_tokens_makes_more_and_smaller_steps(tiny_config: RunConfig, tmp_path: Path, freeze: str) -> None:
+    plain = run(tiny_config, tmp_path, freeze=freeze)
+    finished = run(
+        tiny_config, tmp_path, freeze=freeze, batch_tokens=60, snapshot_steps=3, head_epochs=int(freeze == "none")
+    )
+    ends = [snapshot.step for snapshot in finished.trajectory if snapshot.is_epoch_end]
+    assert [snapshot.epoch for snapshot in finished.trajectory if snapshot.is_epoch_end] == [0, 1, 2]
+    assert set(finished.scores["epoch"]) == {0, 1, 2}
+    assert ends[-1] > plain.trajectory.snapshots[-1].step
+    assert [s.step for s in finished.trajectory] == sorted({*ends, *range(0, ends[-1] + 1, 3)})
+    used = [own.trajectory.read_exposure().tables["word_embeddings"].counts.sum() for own in (plain, finished)]
+    assert used[0] == used[1] > 0, "every token once per epoch"
+    assert len(finished.optimizer_log.learning_rates) == ends[-1]
+
+
 def test_other_weights_in_the_same_folder_are_another_run(
     tiny_model: Callable[[str], Path], tiny_config: RunConfig, tmp_path: Path
 ) -> None:

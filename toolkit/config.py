@@ -23,6 +23,7 @@ ADDED = (
     "shuffle_labels",
     "positions",
     "reinject_positions",
+    "batch_tokens",
 )
 """Fields that came after format 1: at their defaults they stay out of the digest, so that older runs keep names."""
 
@@ -61,6 +62,8 @@ class RunConfig:
     """Stop after this many optimizer steps, whatever --epochs says."""
     batch_size: int = 32
     """Examples per optimizer step, over all processes and accumulation steps."""
+    batch_tokens: int | None = None
+    """At most this many tokens per optimizer step too, padding included: long texts then come in smaller batches."""
     gradient_accumulation_steps: int = 1
     """Parts of each process's share of a batch; the numbers stay the same up to rounding and dropout's draws."""
     learning_rate: float = 5e-5
@@ -116,7 +119,7 @@ class RunConfig:
         _check_types(self)
         for name in ("epochs", "batch_size", "gradient_accumulation_steps", "max_length"):
             _require(getattr(self, name) >= 1, self, name, "at least 1")
-        for name in ("max_steps", "max_train_examples"):
+        for name in ("max_steps", "max_train_examples", "batch_tokens"):
             _require(getattr(self, name) is None or getattr(self, name) >= 1, self, name, "at least 1")
         for name in ("learning_rate", "head_learning_rate", "max_gradient_norm"):
             _require(0 < getattr(self, name) < float("inf"), self, name, "above 0 and finite")

@@ -114,7 +114,7 @@ def _train_and_save(
         writer = start_run(path, overwrite=config.overwrite)
         saver = Saver(writer, config, data, loaded, recorder, accelerator.device)
     set_seed(config.seed, device_specific=True)
-    with _Progress(accelerator, config, path.name, Plan.of(config, len(data.splits["train"])).num_steps) as progress:
+    with _Progress(accelerator, config, path.name, Plan.of(config, data.splits["train"].lengths).num_steps) as progress:
         ceiling: Features = {}
         head_stage: dict[str, Any] | None = None
         if all(name in frozen for name, _ in model.named_parameters() if name.startswith(BACKBONE)):

@@ -33,6 +33,21 @@ def test_an_epoch_holds_every_example_once(lengths: np.ndarray, size: int, seed:
     assert all(np.array_equal(a, b) for a, b in zip(batches, again, strict=True))
 
 
+@given(lengths_of, st.integers(1, 40), st.integers(1, 600), st.integers(0, 2**32 - 1))
+def test_a_budget_of_tokens_cuts_batches_and_changes_nothing_else(
+    lengths: np.ndarray, size: int, num_tokens: int, seed: int
+) -> None:
+    batches = training_batches(lengths, size, num_tokens, seed=seed, epoch=1)
+    assert sorted(np.concatenate(batches).tolist()) == list(range(len(lengths)))
+    for batch in batches:
+        assert len(batch) <= size
+        assert len(batch) == 1 or len(batch) * lengths[batch].max() <= num_tokens
+    free = training_batches(lengths, size, seed=seed, epoch=1)
+    ample = training_batches(lengths, size, int(size * lengths.max()), seed=seed, epoch=1)
+    assert len(batches) >= len(free) == len(ample)
+    assert all(np.array_equal(a, b) for a, b in zip(free, ample, strict=True))
+
+
 def test_seed_and_epoch_change_the_order() -> None:
     lengths = np.full(300, 7)
     orders = [

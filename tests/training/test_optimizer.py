@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from toolkit.config import RunConfig
+from toolkit.data.batches import training_batches
 from toolkit.training.loop import Plan
 from toolkit.training.losses import clipping_factor
 from toolkit.training.optimizer import build_optimizer, group_parameters, learning_rate_factors
@@ -72,8 +73,32 @@ def test_clipping_factor_is_what_torch_multiplies_by(norm: float, limit: float) 
 
 @given(st.integers(1, 300), st.integers(1, 40), st.integers(1, 4), st.none() | st.integers(1, 60))
 def test_plan_counts_steps(num_examples: int, batch_size: int, epochs: int, max_steps: int | None) -> None:
-    plan = Plan.of(RunConfig(epochs=epochs, batch_size=batch_size, max_steps=max_steps, snapshot_steps=3), num_examples)
-    assert plan.steps_per_epoch == -(-num_examples // batch_size)
-    assert plan.num_steps == min(epochs * plan.steps_per_epoch, max_steps or 10**9)
+    config = RunConfig(epochs=epochs, batch_size=batch_size, max_steps=max_steps, snapshot_steps=3)
+    plan, per_epoch = Plan.of(config, np.full(num_examples, 9)), -(-num_examples // batch_size)
+    assert plan.epoch_steps == (per_epoch,) * epochs
+    assert plan.num_steps == min(epochs * per_epoch, max_steps or 10**9)
     assert plan.is_epoch_end(plan.num_steps)
+    for step in range(plan.num_steps + 1):
+        assert plan.epochs_done(step) == step / per_epoch
+        assert plan.is_epoch_end(step) == (step % per_epoch == 0 or step == plan.num_steps)
     assert [s for s in range(1, 10) if plan.is_snapshot(s)] == [3, 6, 9]
+
+
+@given(
+    st.lists(st.integers(1, 60), min_size=1, max_size=200).map(np.array),
+    st.integers(1, 200),
+    st.none() | st.integers(1, 9),
+)
+def test_a_plan_counts_the_batches_that_a_budget_of_tokens_cuts(
+    lengths: np.ndarray, num_tokens: int, max_steps: int | None
+) -> None:
+    config = RunConfig(epochs=3, batch_size=8, batch_tokens=num_tokens, max_steps=max_steps)
+    plan = Plan.of(config, lengths)
+    sizes = [len(training_batches(lengths, 8, num_tokens, seed=0, epoch=epoch)) for epoch in range(3)]
+    assert plan.epoch_steps == tuple(sizes)
+    assert plan.num_steps == min(sum(sizes), max_steps or 10**9)
+    done = [plan.epochs_done(step) for step in range(sum(sizes) + 1)]
+    assert done == pytest.approx(
+        [0, *(epoch + (i + 1) / size for epoch, size in enumerate(sizes) for i in range(size))]
+    )
+    assert [done[end] for end in np.cumsum(sizes)] == [1, 2, 3]

@@ -110,12 +110,14 @@ def make_batch(split: EncodedSplit, indices: NDArray[np.int64], data: EncodedTas
     return batch
 
 
-def training_batches(lengths: NDArray[np.int64], batch_size: int, *, seed: int, epoch: int) -> list[NDArray[np.int64]]:
+def training_batches(
+    lengths: NDArray[np.int64], batch_size: int, num_tokens: int | None = None, *, seed: int, epoch: int
+) -> list[NDArray[np.int64]]:
     """The batches of one epoch, as example indices: a function of seed and epoch alone.
 
     Examples are shuffled, sorted by length inside chunks of CHUNK_BATCHES batches, cut, and the batches of each chunk
-    shuffled again. The last batch of the epoch's last chunk may be smaller. Resuming or adding processes therefore
-    needs no state of a sampler.
+    shuffled again. The last batch of a chunk may be smaller, and with ``num_tokens`` (padding included, or one example)
+    any may be. Resuming or adding processes therefore needs no state of a sampler.
     """
     rng = np.random.default_rng([seed, 2, epoch])
     order = rng.permutation(len(lengths))
@@ -123,18 +125,26 @@ def training_batches(lengths: NDArray[np.int64], batch_size: int, *, seed: int, 
     for start in range(0, len(order), CHUNK_BATCHES * batch_size):
         chunk = order[start : start + CHUNK_BATCHES * batch_size]
         chunk = chunk[np.argsort(lengths[chunk], kind="stable")]
-        cut = [chunk[i : i + batch_size] for i in range(0, len(chunk), batch_size)]
+        cut = _cut(chunk, lengths, batch_size, num_tokens)
         batches += [cut[i] for i in rng.permutation(len(cut))]
     return batches
 
 
 def evaluation_batches(lengths: NDArray[np.int64], num_tokens: int = EVALUATION_TOKENS) -> list[NDArray[np.int64]]:
     """All examples once, in the order of length, in batches of at most ``num_tokens`` tokens or one example."""
-    order = np.argsort(lengths, kind="stable")
+    return _cut(np.argsort(lengths, kind="stable"), lengths, len(lengths), num_tokens)
+
+
+def _cut(
+    order: NDArray[np.int64], lengths: NDArray[np.int64], batch_size: int, num_tokens: int | None
+) -> list[NDArray[np.int64]]:
+    """Batches of at most ``batch_size`` examples and ``num_tokens`` tokens (or one example), in an order by length."""
+    if num_tokens is None:
+        return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
     batches, start = [], 0
     for end in range(1, len(order) + 1):
-        is_full = end < len(order) and (end + 1 - start) * lengths[order[end]] > num_tokens
-        if is_full or end == len(order):
+        more = end + 1 - start
+        if end == len(order) or more > batch_size or more * lengths[order[end]] > num_tokens:
             batches.append(order[start:end])
             start = end
     return batches

@@ -45,19 +45,27 @@ class Rates:
 
     def seconds_of(self, config: RunConfig, sample: Sample) -> float:
         """A run's seconds, its start-up apart."""
-        from toolkit.training.loop import Plan
-
-        work, plan = sample.workload(config), Plan.of(config, sample.workload(config).num_train)
+        work = sample.workload(config)
+        per_epoch = steps_per_epoch(sample, config, work.num_train)
+        num_steps = min(config.epochs * per_epoch, config.max_steps or math.inf)
         train = mean_tokens(sample, config, is_training=True)
         scoring = self.scoring * work.num_scored * mean_tokens(sample, config, is_training=False)
         features = self.scoring * work.num_train * train
         reading = sample.seconds_reading + sample.seconds_encoding * (work.num_train + work.num_scored)
         if self.is_frozen_backbone:
-            return reading + features + scoring + self.head * plan.num_steps + self.ceiling
-        num_scorings = 1 + math.ceil(plan.num_steps / plan.steps_per_epoch)
-        training = self.training * plan.num_steps * min(config.batch_size, work.num_train) * train
-        first = features + self.head * config.head_epochs * plan.steps_per_epoch if config.head_epochs else 0.0
+            return reading + features + scoring + self.head * num_steps + self.ceiling
+        num_scorings = 1 + math.ceil(num_steps / per_epoch)
+        training = self.training * (num_steps / per_epoch) * work.num_train * train
+        first = features + self.head * config.head_epochs * per_epoch if config.head_epochs else 0.0
         return reading + first + training + num_scorings * scoring
+
+
+def steps_per_epoch(sample: Sample, config: RunConfig, num_train: int) -> int:
+    """Optimizer steps of an epoch of ``num_train`` examples; by the sample's where a budget of tokens cuts batches."""
+    if config.batch_tokens is None:
+        return -(-num_train // config.batch_size)
+    split = sample.data.splits["train"]
+    return math.ceil(num_train / len(split) * len(batches_of(split, config, is_training=True)))
 
 
 def mean_tokens(sample: Sample, config: RunConfig, *, is_training: bool) -> float:
@@ -121,10 +129,9 @@ def _time_training(accelerator: Any, loaded: Any, sample: Sample, config: RunCon
 def _time_head(model: Any, sample: Sample, config: RunConfig) -> float:
     """Seconds per step on features that are drawn: their values do not matter here."""
     from toolkit.training.features import HeadStepper
-    from toolkit.training.loop import Plan
 
     features, batches = _draw_features(model, len(sample.data.splits["train"])), range(10 * TIMED_BATCHES)
-    stepper = HeadStepper(deepcopy(model.head), features, sample.data, config, Plan.of(config, 10**6), None)
+    stepper = HeadStepper(deepcopy(model.head), features, sample.data, config, 10**6, None)
     indices = np.arange(min(config.batch_size, len(features)))
     return _seconds(lambda: [stepper.take(indices, 0) for _ in batches]) / len(batches)
 

@@ -5,6 +5,7 @@ The backbone runs once, in eval mode: under ``model.train()`` a frozen backbone 
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from toolkit.config import RunConfig
-from toolkit.data.batches import EncodedTask, training_batches
+from toolkit.data.batches import EncodedTask
 from toolkit.models.classifier import Classifier
 from toolkit.models.regimes import HEAD
 from toolkit.training.evaluation import extract_features
-from toolkit.training.loop import Moment, OnStep, Plan, run_epochs
+from toolkit.training.loop import Moment, OnStep, Plan, epoch_batches, run_epochs
 from toolkit.training.losses import StepLog, check_finite, clipping_factor, example_losses
 from toolkit.training.optimizer import build_optimizer, group_parameters, learning_rate_factors
 from toolkit.training.recorder import Recorder
@@ -41,14 +42,10 @@ def train_head_first(accelerator: Any, model: Classifier, data: EncodedTask, con
         for name, array in extract_features(accelerator, model, data, ("train",)).items()
     }
     own = replace(config, epochs=config.head_epochs, max_steps=None)
-    plan, lengths = Plan.of(own, len(data.splits["train"])), data.splits["train"].lengths
-    stepper = HeadStepper(model.head, tensors["train"], data, own, plan, None)
-    losses = []
-    for epoch in range(own.epochs):
-        batches = training_batches(lengths, own.batch_size, seed=own.seed, epoch=epoch)
-        first = epoch * plan.steps_per_epoch
-        losses.append(float(np.mean([stepper.take(batch, first + i).loss for i, batch in enumerate(batches)])))
-    return losses
+    epochs = [epoch_batches(data.splits["train"].lengths, own, epoch) for epoch in range(own.epochs)]
+    stepper = HeadStepper(model.head, tensors["train"], data, own, sum(map(len, epochs)), None)
+    step = count()
+    return [float(np.mean([stepper.take(batch, next(step)).loss for batch in batches])) for batches in epochs]
 
 
 def train_head(
@@ -66,8 +63,8 @@ def train_head(
     batch: it is too small to share out, and nothing needs to be sent.
     """
     tensors = {name: torch.from_numpy(array).to(accelerator.device) for name, array in features.items()}
-    plan = Plan.of(config, len(data.splits["train"]))
-    stepper = HeadStepper(model.head, tensors["train"], data, config, plan, recorder)
+    plan = Plan.of(config, data.splits["train"].lengths)
+    stepper = HeadStepper(model.head, tensors["train"], data, config, plan.num_steps, recorder)
     yield from run_epochs(plan, data, config, stepper.take, lambda: _outputs(model.head, tensors), on_step)
 
 
@@ -80,14 +77,14 @@ class HeadStepper:
         features: torch.Tensor,
         data: EncodedTask,
         config: RunConfig,
-        plan: Plan,
+        num_steps: int,
         recorder: Recorder | None,
     ) -> None:
         labels = data.splits["train"].labels
         assert labels is not None
         self.head, self.features, self.config, self.recorder = head, features, config, recorder
         self.kind, self.labels = data.task.kind, torch.from_numpy(labels).to(features.device)
-        self.factors = learning_rate_factors(plan.num_steps, config.warmup_fraction)
+        self.factors = learning_rate_factors(num_steps, config.warmup_fraction)
         model = nn.ModuleDict({HEAD.rstrip("."): head})
         self.optimizer = build_optimizer(model, group_parameters(model, config.weight_decay), config, features.device)
 

@@ -44,19 +44,30 @@ OnStep = Callable[[StepLog, float], None]
 class Plan:
     """How many optimizer steps a run takes, and which of them are snapshots."""
 
-    steps_per_epoch: int
+    epoch_steps: tuple[int, ...]
+    """Steps of each epoch: the same, unless a budget of tokens cuts the batches."""
     num_steps: int
-    snapshot_steps: int | str | None
+    snapshot_steps: int | str | None = None
 
     @classmethod
-    def of(cls, config: RunConfig, num_examples: int) -> "Plan":
-        per_epoch = -(-num_examples // config.batch_size)
-        total = config.epochs * per_epoch
-        return cls(per_epoch, min(total, config.max_steps or total), config.snapshot_steps)
+    def of(cls, config: RunConfig, lengths: NDArray[np.int64]) -> "Plan":
+        """``lengths``: (examples,) tokens of the training examples."""
+        if config.batch_tokens is None:
+            steps = (-(-len(lengths) // config.batch_size),) * config.epochs
+        else:
+            steps = tuple(len(epoch_batches(lengths, config, epoch)) for epoch in range(config.epochs))
+        return cls(steps, min(sum(steps), config.max_steps or sum(steps)), config.snapshot_steps)
+
+    def epochs_done(self, step: int) -> float:
+        """Epochs after so many steps; a fraction within one."""
+        ends = np.cumsum(self.epoch_steps)
+        epoch = min(int(np.searchsorted(ends, step)), len(ends) - 1)
+        size = self.epoch_steps[epoch]
+        return float((epoch * size + step - (ends[epoch] - size)) / size)  # step / size where all epochs are alike
 
     def is_epoch_end(self, step: int) -> bool:
         """Whether an epoch, or training, ends with this step."""
-        return step % self.steps_per_epoch == 0 or step == self.num_steps
+        return step == self.num_steps or self.epochs_done(step).is_integer()
 
     def is_snapshot(self, step: int) -> bool:
         """Whether a snapshot between epochs is due after this step."""
@@ -79,7 +90,7 @@ def train(
 
     Components are frozen before this is called. NonFiniteLossError names the step at which training diverged.
     """
-    plan = Plan.of(config, len(data.splits["train"]))
+    plan = Plan.of(config, data.splits["train"].lengths)
     stepper = build_stepper(accelerator, model, data, config, plan.num_steps, recorder)
 
     def outputs() -> Mapping[str, NDArray[np.float32]]:
@@ -92,6 +103,11 @@ def train(
             yield moment
     finally:
         stepper.release()
+
+
+def epoch_batches(lengths: NDArray[np.int64], config: RunConfig, epoch: int) -> list[NDArray[np.int64]]:
+    """The batches of an epoch of a run, as example indices."""
+    return training_batches(lengths, config.batch_size, config.batch_tokens, seed=config.seed, epoch=epoch)
 
 
 def build_stepper(
@@ -115,7 +131,7 @@ def run_epochs(
     lengths, step = data.splits["train"].lengths, 0
     for epoch in range(config.epochs):
         losses = []
-        batches = training_batches(lengths, config.batch_size, seed=config.seed, epoch=epoch)
+        batches = epoch_batches(lengths, config, epoch)
         for indices in batches[: plan.num_steps - step]:
             started = time.perf_counter()
             log = take(indices, step)
@@ -123,8 +139,8 @@ def run_epochs(
             losses.append(log.loss)
             on_step(log, time.perf_counter() - started)
             if plan.is_snapshot(step) and not plan.is_epoch_end(step):
-                yield Moment(step / plan.steps_per_epoch, step, False, float("nan"), None)
-        yield Moment(step / plan.steps_per_epoch, step, True, float(np.mean(losses)), outputs())
+                yield Moment(plan.epochs_done(step), step, False, float("nan"), None)
+        yield Moment(plan.epochs_done(step), step, True, float(np.mean(losses)), outputs())
         if step == plan.num_steps:
             return
 

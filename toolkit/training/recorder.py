@@ -24,6 +24,8 @@ class Recorder:
         self._tables = tables
         self._steps: dict[str, list[StepRows]] = {name: [] for name in TABLES if name in tables}
         self._design = DesignCounter(tuple(self._steps))
+        self.num_examples = 0
+        """Examples of all steps so far."""
         self.learning_rates: list[float] = []
         self.head_learning_rates: list[float] = []
         self.clipping_factors: list[float] = []
@@ -36,6 +38,7 @@ class Recorder:
         Every process holds the whole epoch's order, so the main process sees the global batch without communication,
         and gradients are already averaged over processes.
         """
+        self.num_examples += len(indices)
         rows = exposed_rows(self._data.splits["train"], indices, self._data.position_offset)
         self._design.add(rows)
         for name, steps in self._steps.items():

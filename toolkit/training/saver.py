@@ -137,7 +137,7 @@ class Saver:
                 "positions": None if self.loaded.positions is None else dict(self.loaded.positions),
                 "cost": {
                     **{f"seconds_{name}": round(value, 3) for name, value in seconds.items()},
-                    "examples_per_second": self._num_examples_trained() / max(sum(seconds.values()), 1e-9),
+                    "examples_per_second": self.recorder.num_examples / max(sum(seconds.values()), 1e-9),
                     "peak_memory_bytes": peak_memory_bytes(accelerator),
                 },
                 **describe_devices(accelerator),
@@ -147,10 +147,6 @@ class Saver:
                 "git_commit": read_git_commit(),
             }
         )
-
-    def _num_examples_trained(self) -> float:
-        num_steps, size = len(self.recorder.learning_rates), self.config.batch_size
-        return float(min(num_steps * size, self.config.epochs * len(self.data.splits["train"])))
 
     def _describe_model(self) -> dict[str, Any]:
         parameters = list(self.loaded.model.parameters())
