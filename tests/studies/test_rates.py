@@ -1,0 +1,55 @@
+"""Rates and a sample in, seconds out: one second per padded token makes the seconds a count of tokens."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from toolkit.config import RunConfig
+from toolkit.data.batches import CHUNK_BATCHES
+from toolkit.studies.rates import Rates
+from toolkit.studies.samples import Sample, padded_tokens, take_sample
+from toolkit.training.loop import Plan, epoch_batches
+
+PER_TRAINED_TOKEN = Rates(training=1.0, scoring=0.0, head=0.0, ceiling=0.0, is_frozen_backbone=False)
+PER_HEAD_STEP = Rates(training=0.0, scoring=0.0, head=1.0, ceiling=0.0, is_frozen_backbone=True)
+
+
+@pytest.fixture
+def sample(tiny_config: RunConfig) -> Sample:
+    from toolkit.models.classifier import load_classifier
+
+    loaded: Any = load_classifier(tiny_config.model, pooling="mean", num_outputs=2, seed=0)
+    taken = take_sample(tiny_config, loaded)
+    return replace(taken, seconds_reading=0.0, seconds_encoding=0.0)
+
+
+@pytest.mark.parametrize("batch_tokens", [None, 60])
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_seconds_are_those_of_the_tokens_and_steps_of_the_run(
+    tiny_config: RunConfig, sample: Sample, epochs: int, batch_tokens: int | None
+) -> None:
+    """The sample is the whole of this small task, so the first epoch is counted exactly, and others nearly."""
+    assert sample.num_examples["train"] <= CHUNK_BATCHES * tiny_config.batch_size
+    config, lengths = (
+        replace(tiny_config, epochs=epochs, batch_tokens=batch_tokens),
+        sample.data.splits["train"].lengths,
+    )
+    tokens = sum(padded_tokens(lengths, epoch_batches(lengths, config, epoch)) for epoch in range(epochs))
+    tolerance = 1e-9 if epochs == 1 else 0.03
+    assert PER_TRAINED_TOKEN.seconds_of(config, sample) == pytest.approx(tokens, rel=tolerance)
+    steps = Plan.of(config, lengths).num_steps
+    assert PER_HEAD_STEP.seconds_of(config, sample) == pytest.approx(steps, rel=tolerance)
+    stopped = replace(config, max_steps=2)
+    share = 2 / Plan.of(replace(config, epochs=1), lengths).num_steps
+    expected = share * padded_tokens(lengths, epoch_batches(lengths, config, 0))
+    assert PER_TRAINED_TOKEN.seconds_of(stopped, sample) == pytest.approx(expected)
+    assert PER_HEAD_STEP.seconds_of(stopped, sample) == 2
+
+
+def test_more_examples_take_as_much_more(tiny_config: RunConfig, sample: Sample) -> None:
+    ten_times = replace(sample, num_examples={name: 10 * n for name, n in sample.num_examples.items()})
+    one, ten = (PER_TRAINED_TOKEN.seconds_of(tiny_config, own) for own in (sample, ten_times))
+    assert ten == pytest.approx(10 * one)
+    assert np.isfinite(ten)
