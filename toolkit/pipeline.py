@@ -163,7 +163,8 @@ class _Progress:
         self.seconds["training"] += seconds
         self.bar.update()
         self.bar.set_postfix(loss=f"{log.loss:.3f}", refresh=False)
-        self.accelerator.log({"train/loss": log.loss, "train/learning_rate": log.learning_rate}, step=log.step)
+        if self.accelerator.trackers:
+            self.accelerator.log({"train/loss": log.loss, "train/learning_rate": log.learning_rate}, step=log.step)
 
     def on_moment(self, moment: Moment, scores: list[Mapping[str, Any]]) -> None:
         values = {f"{row['split']}/{k}": v for row in scores for k, v in row.items() if isinstance(v, float) and v == v}

@@ -100,9 +100,13 @@ class DesignCounter:
 
     def _merge(self) -> None:
         combinations, counts = self._counted
-        distinct, place = np.unique(np.concatenate([combinations, *self._waiting]), axis=0, return_inverse=True)
+        both = np.concatenate([combinations, *self._waiting])
         weights = np.concatenate([counts, np.ones(self._num_waiting, np.int64)])
-        self._counted = distinct, np.bincount(place.reshape(-1), weights, len(distinct)).astype(np.int64)
+        keys, sizes = np.zeros(len(both), np.int64), both.max(axis=0, initial=0) + 1
+        for column, size in zip(both.T, sizes, strict=True):  # a number per combination, in the same order: sorted fast
+            keys = keys * int(size) + column
+        _, first, place = np.unique(keys, return_index=True, return_inverse=True)
+        self._counted = both[first], np.bincount(place.reshape(-1), weights, len(first)).astype(np.int64)
         self._waiting, self._num_waiting = [], 0
 
     def design(self) -> Design:
