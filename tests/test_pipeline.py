@@ -227,6 +227,17 @@ def test_a_budget_of_tokens_makes_more_and_smaller_steps(tiny_config: RunConfig,
     assert len(finished.optimizer_log.learning_rates) == ends[-1]
 
 
+def test_batches_smaller_than_their_parts_train_the_same(tiny_config: RunConfig, tmp_path: Path) -> None:
+    """Five tokens a batch: one example each, in four parts of which three repeat it with weight 0."""
+    changes: dict[str, Any] = {"batch_tokens": 5, "dropout": 0.0, "max_steps": 6}
+    one, four = (run(tiny_config, tmp_path, gradient_accumulation_steps=k, **changes) for k in (1, 4))
+    assert one.path != four.path
+    for name in one.trajectory.parameters:
+        last = [own.trajectory.snapshots[-1].tensors[name] for own in (one, four)]
+        np.testing.assert_allclose(*last, atol=1e-6)
+    assert not np.array_equal(*first_and_last(one, "word_embeddings"))
+
+
 def test_other_weights_in_the_same_folder_are_another_run(
     tiny_model: Callable[[str], Path], tiny_config: RunConfig, tmp_path: Path
 ) -> None:

@@ -63,7 +63,8 @@ class RunConfig:
     batch_size: int = 32
     """Examples per optimizer step, over all processes and accumulation steps."""
     batch_tokens: int | None = None
-    """At most this many tokens per optimizer step too, padding included: long texts then come in smaller batches."""
+    """At most this many tokens per optimizer step too, padding included, or one example: long texts come in smaller
+    batches, and weigh more there, since each step is the mean of its batch."""
     gradient_accumulation_steps: int = 1
     """Parts of each process's share of a batch; the numbers stay the same up to rounding and dropout's draws."""
     learning_rate: float = 5e-5

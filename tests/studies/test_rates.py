@@ -3,14 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from toolkit.config import RunConfig
-from toolkit.data.batches import CHUNK_BATCHES
+from toolkit.data.batches import CHUNK_BATCHES, epoch_batches
 from toolkit.studies.rates import Rates
 from toolkit.studies.samples import Sample, padded_tokens, take_sample
-from toolkit.training.loop import Plan, epoch_batches
+from toolkit.training.loop import Plan
 
 PER_TRAINED_TOKEN = Rates(training=1.0, scoring=0.0, head=0.0, ceiling=0.0, is_frozen_backbone=False)
 PER_HEAD_STEP = Rates(training=0.0, scoring=0.0, head=1.0, ceiling=0.0, is_frozen_backbone=True)
@@ -52,4 +51,4 @@ def test_more_examples_take_as_much_more(tiny_config: RunConfig, sample: Sample)
     ten_times = replace(sample, num_examples={name: 10 * n for name, n in sample.num_examples.items()})
     one, ten = (PER_TRAINED_TOKEN.seconds_of(tiny_config, own) for own in (sample, ten_times))
     assert ten == pytest.approx(10 * one)
-    assert np.isfinite(ten)
+    assert one > 0

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from toolkit.config import RunConfig
 from toolkit.data.tasks import Split, Task
 
 CHUNK_BATCHES = 50
@@ -111,13 +112,13 @@ def make_batch(split: EncodedSplit, indices: NDArray[np.int64], data: EncodedTas
 
 
 def training_batches(
-    lengths: NDArray[np.int64], batch_size: int, num_tokens: int | None = None, *, seed: int, epoch: int
+    lengths: NDArray[np.int64], batch_size: int, batch_tokens: int | None = None, *, seed: int, epoch: int
 ) -> list[NDArray[np.int64]]:
     """The batches of one epoch, as example indices: a function of seed and epoch alone.
 
     Examples are shuffled, sorted by length inside chunks of CHUNK_BATCHES batches, cut, and the batches of each chunk
-    shuffled again. The last batch of a chunk may be smaller, and with ``num_tokens`` (padding included, or one example)
-    any may be. Resuming or adding processes therefore needs no state of a sampler.
+    shuffled again. The last batch of a chunk may be smaller, and with ``batch_tokens`` (padding included, or one
+    example) any may be. Resuming or adding processes therefore needs no state of a sampler.
     """
     rng = np.random.default_rng([seed, 2, epoch])
     order = rng.permutation(len(lengths))
@@ -125,9 +126,14 @@ def training_batches(
     for start in range(0, len(order), CHUNK_BATCHES * batch_size):
         chunk = order[start : start + CHUNK_BATCHES * batch_size]
         chunk = chunk[np.argsort(lengths[chunk], kind="stable")]
-        cut = _cut(chunk, lengths, batch_size, num_tokens)
+        cut = _cut(chunk, lengths, batch_size, batch_tokens)
         batches += [cut[i] for i in rng.permutation(len(cut))]
     return batches
+
+
+def epoch_batches(lengths: NDArray[np.int64], config: RunConfig, epoch: int) -> list[NDArray[np.int64]]:
+    """The batches of an epoch of a run, as example indices."""
+    return training_batches(lengths, config.batch_size, config.batch_tokens, seed=config.seed, epoch=epoch)
 
 
 def evaluation_batches(lengths: NDArray[np.int64], num_tokens: int = EVALUATION_TOKENS) -> list[NDArray[np.int64]]:

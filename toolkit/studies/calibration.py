@@ -28,7 +28,7 @@ DATA = ("task", "train_file", "validation_file", "test_file", "dataset", "datase
     "label_column", "remove_near_duplicates")  # fmt: skip
 """Fields that say what is read."""
 
-MODEL = ("model", "pooling", "max_length", "batch_size", "batch_tokens")
+MODEL = ("model", "pooling", "max_length", "batch_size")
 """Fields that, beside the data, decide what a sample holds."""
 
 

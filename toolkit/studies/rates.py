@@ -132,7 +132,7 @@ def _time_head(model: Any, sample: Sample, config: RunConfig) -> float:
 
     features, batches = _draw_features(model, len(sample.data.splits["train"])), range(10 * TIMED_BATCHES)
     stepper = HeadStepper(deepcopy(model.head), features, sample.data, config, 10**6, None)
-    indices = np.arange(min(config.batch_size, len(features)))
+    (indices,) = spread(batches_of(sample.data.splits["train"], config, is_training=True), 1)
     return _seconds(lambda: [stepper.take(indices, 0) for _ in batches]) / len(batches)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolkit.config import RunConfig
-from toolkit.data.batches import CHUNK_BATCHES, EncodedSplit, EncodedTask, evaluation_batches
+from toolkit.data.batches import CHUNK_BATCHES, EncodedSplit, EncodedTask, epoch_batches, evaluation_batches
 from toolkit.data.tasks import Split, load_task
 
 SCORED_EXAMPLES = 256
@@ -75,8 +75,6 @@ Batches = list[NDArray[np.int64]]
 
 def batches_of(split: EncodedSplit, config: RunConfig, *, is_training: bool) -> Batches:
     """The batches of a split in order of their padded size."""
-    from toolkit.training.loop import epoch_batches
-
     lengths = split.lengths
     batches = epoch_batches(lengths, replace(config, seed=0), 0) if is_training else evaluation_batches(lengths)
     return sorted(batches, key=lambda indices: padded_tokens(lengths, [indices]))

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from toolkit.config import RunConfig
-from toolkit.data.batches import EncodedTask
+from toolkit.data.batches import EncodedTask, epoch_batches
 from toolkit.models.classifier import Classifier
 from toolkit.models.regimes import HEAD
 from toolkit.training.evaluation import extract_features
-from toolkit.training.loop import Moment, OnStep, Plan, epoch_batches, run_epochs
+from toolkit.training.loop import Moment, OnStep, Plan, run_epochs
 from toolkit.training.losses import StepLog, check_finite, clipping_factor, example_losses
 from toolkit.training.optimizer import build_optimizer, group_parameters, learning_rate_factors
 from toolkit.training.recorder import Recorder

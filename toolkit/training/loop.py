@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from toolkit.config import RunConfig
-from toolkit.data.batches import EncodedTask, make_batch, parts_of_batch, training_batches
+from toolkit.data.batches import EncodedTask, epoch_batches, make_batch, parts_of_batch
 from toolkit.models.classifier import Classifier
 from toolkit.training.accelerators import is_fast
 from toolkit.training.evaluation import evaluate
@@ -67,7 +68,7 @@ class Plan:
 
     def is_epoch_end(self, step: int) -> bool:
         """Whether an epoch, or training, ends with this step."""
-        return step == self.num_steps or self.epochs_done(step).is_integer()
+        return step in (0, self.num_steps, *accumulate(self.epoch_steps))
 
     def is_snapshot(self, step: int) -> bool:
         """Whether a snapshot between epochs is due after this step."""
@@ -103,11 +104,6 @@ def train(
             yield moment
     finally:
         stepper.release()
-
-
-def epoch_batches(lengths: NDArray[np.int64], config: RunConfig, epoch: int) -> list[NDArray[np.int64]]:
-    """The batches of an epoch of a run, as example indices."""
-    return training_batches(lengths, config.batch_size, config.batch_tokens, seed=config.seed, epoch=epoch)
 
 
 def build_stepper(

@@ -1,6 +1,9 @@
 """The table of similarities: what every entry claims, nulls, refusals, and planted faults that break the claims."""
 
+import contextlib
+import threading
 from dataclasses import replace
+from threading import Barrier, BrokenBarrierError
 
 import numpy as np
 import pandas as pd
@@ -146,11 +149,26 @@ def test_what_noise_takes_over_from_its_origin_is_what_its_tables_give():
         assert entry.function(drawn) == pytest.approx(entry.function(fresh), rel=1e-12), name
 
 
-def test_a_null_is_the_same_however_many_draws_are_evaluated_at_a_time(monkeypatch):
+@pytest.mark.parametrize("num_threads", [2, 4])
+def test_a_null_is_the_same_however_many_draws_are_evaluated_at_a_time(monkeypatch, num_threads):
     x, y = _tables(n=70, p=5)
-    together = compare_rows(x, y, num_null=5, k=4)
-    monkeypatch.setattr(similarity, "MAX_WORKERS", 1)
-    alone = compare_rows(x, y, num_null=5, k=4)
+    threads, barrier = set(), Barrier(num_threads)
+    biased = SIMILARITIES["biased_cka"]
+
+    def value(pair):
+        if threading.current_thread() is not threading.main_thread():
+            threads.add(threading.get_ident())
+            if not barrier.broken:
+                with contextlib.suppress(BrokenBarrierError):
+                    barrier.wait(timeout=2)  # so that no worker takes all draws
+        return biased.function(pair)
+
+    measures = SIMILARITIES | {"biased_cka": replace(biased, function=value)}
+    monkeypatch.setattr(similarity, "count_threads", lambda: num_threads)
+    together = compare_rows(x, y, measures, num_null=8, k=4)
+    assert len(threads) == num_threads
+    monkeypatch.setattr(similarity, "count_threads", lambda: 1)
+    alone = compare_rows(x, y, num_null=8, k=4)
     pd.testing.assert_frame_equal(together, alone, rtol=1e-12)
     assert together.null_sd.gt(0).all()
 

@@ -66,7 +66,8 @@ def measure_geometry(
     indices, or the name of a stratum). ``null_mean`` and ``null_sd`` are over ``num_null`` independent Gaussian tables
     of the same shape; the SD of so few is rough, and 0 draws leave both NaN. A value that would say nothing is NaN and
     ``refusal`` says why. ``num_undefined`` counts the rows that the statistic had to leave out (length 0).
-    Streams: nothing larger than a block of rows and a (hidden, hidden) matrix is kept.
+    Streams: nothing larger than a block of rows, a (hidden, hidden) matrix and one null table of at most MAX_KEPT
+    values is kept.
     """
     trajectory, chosen = trajectory_of(source), select_statistics(statistics)
     groups = group_rows(trajectory, parameter, rows, by_stratum)
@@ -171,6 +172,7 @@ def measure_null(
             for statistic in (s for s in chosen if s.has_common_mean_null is has_mean):
                 for variant in statistic.variants:
                     values[statistic.name, variant].append(_value(statistic, clouds[variant])[0])
+            del raw, clouds  # or two null tables would be kept while the next is drawn
     return {
         key: (
             float(np.mean(drawn)) if drawn else math.nan,

@@ -35,8 +35,8 @@ class Neighbourhoods:
     """(m, k) the same in the current version."""
     num_others: Indices
     """(m,) candidates beside the query itself."""
-    means: tuple[Array, Array] | None = None
-    """(p,) mean rows that were taken away from both versions."""
+    means: tuple[Array, Array] | None
+    """(p,) mean rows that were taken away from both versions; None for none."""
 
 
 def find_neighbourhoods(

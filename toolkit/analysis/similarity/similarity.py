@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -101,7 +102,7 @@ def compare_rows(
 
     They may come from two runs. Beside each value stands a null of the same shape, ``num_null`` draws with ``seed``:
     the entry of NULLS that the measure names, or ``null`` for all. Outside its range a measure is refused: value NaN,
-    the reason in ``refusal``. ``k``: neighbours of a row.
+    the reason in ``refusal``. ``k``: neighbours of a row. Draws are evaluated in several threads.
     """
     check_rows(reference, current, "a similarity")
     chosen = _select(measures)
@@ -111,6 +112,7 @@ def compare_rows(
     base = null_base(pair)
     values = {name: _value(name, entry, pair) for name, entry in chosen.items()}
     kinds = {name: null or entry.null for name, entry in chosen.items() if not values[name][1]}
+    # Before the draws, which share what it leaves in the pair.
     of_base = {name: values[name] if base is pair else _value(name, entry, base) for name, entry in chosen.items()}
     drawn = _draw_nulls(base, chosen, kinds, num_null, seed)
     lines = [
@@ -149,7 +151,7 @@ def _draw_nulls(
 
     Draws are evaluated side by side, some at a time, since a draw holds a version of the whole table.
     """
-    from threadpoolctl import threadpool_info, threadpool_limits
+    from threadpoolctl import threadpool_limits
 
     names = {kind: [name for name in kinds if kinds[name] == kind] for kind in NULLS}
     draws = [(index, kind, draw) for index, kind in enumerate(NULLS) if names[kind] for draw in range(num_null)]
@@ -158,11 +160,23 @@ def _draw_nulls(
         pair = NULLS[kind](base, np.random.default_rng([*b"similarity null", seed, index, draw]))
         return {name: _value(name, chosen[name], pair)[0] for name in names[kind]}
 
-    num_threads = max((library["num_threads"] for library in threadpool_info()), default=1)
-    num_workers = max(1, min(num_threads, MAX_WORKERS, len(draws)))
-    with threadpool_limits(num_threads // num_workers), ThreadPoolExecutor(num_workers) as pool:
-        found = list(pool.map(evaluate, *zip(*draws, strict=True))) if draws else []
+    if not draws:
+        return {name: [] for name in kinds}
+    _ = base.drift_lengths  # or each of the first draws would compute them
+    num_threads = count_threads()
+    num_workers = min(num_threads, MAX_WORKERS, len(draws))
+    limit = partial(threadpool_limits, num_threads // num_workers, user_api="blas")
+    # Some libraries keep a limit of their own for each thread that calls them.
+    with limit(), ThreadPoolExecutor(num_workers, initializer=limit) as pool:
+        found = list(pool.map(evaluate, *zip(*draws, strict=True)))
     return {name: [values[name] for values in found if name in values] for name in kinds}
+
+
+def count_threads() -> int:
+    """Threads that matrix products may use: what the user, or the machine, allows."""
+    from threadpoolctl import threadpool_info
+
+    return max((info["num_threads"] or 1 for info in threadpool_info() if info["user_api"] == "blas"), default=1)
 
 
 def _summary(values: list[float]) -> dict[str, float]:

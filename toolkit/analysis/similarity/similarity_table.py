@@ -28,7 +28,8 @@ class Similarity:
     """A number that compares two versions of a table, and what must be known to read it."""
 
     function: Callable[[TablePair], float]
-    """Raises Refused outside the range in which the number means anything."""
+    """Raises Refused outside the range in which the number means anything. Several threads call it, each with a pair of
+    its own."""
     source: str
     """Where the formula comes from, with any departure."""
     description: str
