@@ -12,7 +12,7 @@ from toolkit.memory import keep_freed_memory
 is_kept = keep_freed_memory() if sys.argv[1] == "keep" else None
 def make():
     [torch.ones(number) for number in (10_000_000, 300_000, 10_000_000)]
-for _ in range(5):
+for _ in range(15):  # the first four or five rounds still find their places in the heap
     make()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(5):
