@@ -90,7 +90,8 @@ def draw(table: pd.DataFrame, path: Path, title: str) -> None:
 
     with styled():
         figure, panels = plt.subplots(1, 2, figsize=(7.2, 4.2), layout="constrained")
-        for panel, column, label in zip(panels, ("seconds", "mib"), ("seconds", "peak memory, MiB"), strict=True):
+        labels = ("seconds", f"peak memory, MiB (below {LEAST_MIB:g}: not shown)")
+        for panel, column, label in zip(panels, ("seconds", "mib"), labels, strict=True):
             for marker, (name, points) in zip("osD^v", table.groupby("analysis", sort=False), strict=True):
                 slope = exponent(points, column)
                 shown = points[points[column] > (LEAST_MIB if column == "mib" else 0)]
@@ -107,6 +108,11 @@ def draw(table: pd.DataFrame, path: Path, title: str) -> None:
         plt.close(figure)
 
 
+def title_of(hidden: int) -> str:
+    """What was measured, and from where on the exponents are fitted."""
+    return f"{NUM_SNAPSHOTS} snapshots of rows x {hidden} in fp32; exponents fitted from {FITTED_FROM:,} rows up"
+
+
 def main() -> None:
     """Measure, write the table, draw it, print the exponents."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -116,7 +122,7 @@ def main() -> None:
     flags = parser.parse_args()
     table = measure(flags.hidden, flags.folder)
     table.round(3).to_csv(flags.out / "scaling.csv", index=False)
-    draw(table, flags.out / "scaling.png", f"{NUM_SNAPSHOTS} snapshots of rows x {flags.hidden} in fp32")
+    draw(table, flags.out / "scaling.png", title_of(flags.hidden))
     for name, points in table.groupby("analysis", sort=False):
         print(f"{name:40} seconds ~ rows^{exponent(points, 'seconds'):.2f}, MiB ~ rows^{exponent(points, 'mib'):.2f}")
 

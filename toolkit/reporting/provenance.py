@@ -90,7 +90,7 @@ def _run_cells(run: ReportedRun, arm: Arm) -> list[object]:
         epochs,
         rate,
         f"{config.head_learning_rate:g}",
-        f"{config.batch_size}" + (f" (at most {config.batch_tokens} tokens)" if config.batch_tokens else ""),
+        f"{config.batch_size} (at most {config.batch_tokens} tokens)" if config.batch_tokens else config.batch_size,
         str(run.run.manifest.get("precision") or config.precision),
         str(model.get("pooling") or config.pooling),
         str(model.get("head") or "not recorded"),

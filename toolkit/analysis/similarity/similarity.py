@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from toolkit.analysis.rows.blocks import Scratch, iterate_blocks
 from toolkit.analysis.rows.strata import assign_strata, count_rows, table_exposure
 from toolkit.analysis.similarity.refusal import Refused, Rows, check_rows, refuse_below
-from toolkit.analysis.similarity.similarity_pairs import NULLS, TablePair, null_base
+from toolkit.analysis.similarity.similarity_pairs import NOISE, NULLS, TablePair, null_base
 from toolkit.analysis.similarity.similarity_table import ITEMS, QUERIES, SIMILARITIES, Similarity
 from toolkit.lookup import lookup, unknown
 from toolkit.snapshots.snapshot import Trajectory
@@ -162,7 +162,8 @@ def _draw_nulls(
 
     if not draws:
         return {name: [] for name in kinds}
-    _ = base.drift_lengths  # or each of the first draws would compute them
+    if names[NOISE]:
+        _ = base.drift_lengths  # or each of the first draws would compute them
     num_threads = count_threads()
     num_workers = min(num_threads, MAX_WORKERS, len(draws))
     limit = partial(threadpool_limits, num_threads // num_workers, user_api="blas")
