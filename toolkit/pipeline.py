@@ -162,7 +162,7 @@ class _Progress:
     def on_step(self, log: StepLog, seconds: float) -> None:
         self.seconds["training"] += seconds
         self.bar.update()
-        self.bar.set_postfix(loss=f"{log.loss:.3f}", refresh=False)
+        self.bar.set_postfix_str(f"loss={log.loss:.3f}", refresh=False)
         if self.accelerator.trackers:
             self.accelerator.log({"train/loss": log.loss, "train/learning_rate": log.learning_rate}, step=log.step)
 

@@ -65,7 +65,7 @@ def train_head(
     tensors = {name: torch.from_numpy(array).to(accelerator.device) for name, array in features.items()}
     plan = Plan.of(config, data.splits["train"].lengths)
     stepper = HeadStepper(model.head, tensors["train"], data, config, plan.num_steps, recorder)
-    yield from run_epochs(plan, data, config, stepper.take, lambda: _outputs(model.head, tensors), on_step)
+    yield from run_epochs(plan, data, config, recorder, stepper.take, lambda: _outputs(model.head, tensors), on_step)
 
 
 class HeadStepper:

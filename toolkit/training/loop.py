@@ -99,7 +99,7 @@ def train(
         return evaluate(accelerator, model, data)
 
     try:
-        for moment in run_epochs(plan, data, config, stepper.take, outputs, on_step):
+        for moment in run_epochs(plan, data, config, recorder, stepper.take, outputs, on_step):
             stepper.settle()
             yield moment
     finally:
@@ -118,17 +118,22 @@ def run_epochs(
     plan: Plan,
     data: EncodedTask,
     config: RunConfig,
+    recorder: Recorder,
     take: Callable[[NDArray[np.int64], int], StepLog],
     outputs: Callable[[], Mapping[str, NDArray[np.float32]]],
     on_step: OnStep,
 ) -> Iterator[Moment]:
-    """Call ``take(example indices, steps done)`` for every batch and yield the moments, whatever it is that trains."""
+    """Call ``take(example indices, steps done)`` for every batch and yield the moments, whatever it is that trains.
+
+    ``recorder`` is told what comes; it is ``take`` that has it record.
+    """
     yield Moment(0, 0, True, float("nan"), outputs())
     lengths, step = data.splits["train"].lengths, 0
     for epoch in range(config.epochs):
         losses = []
-        batches = epoch_batches(lengths, config, epoch)
-        for indices in batches[: plan.num_steps - step]:
+        batches = epoch_batches(lengths, config, epoch)[: plan.num_steps - step]
+        recorder.expect(batches)
+        for indices in batches:
             started = time.perf_counter()
             log = take(indices, step)
             step += 1
