@@ -56,7 +56,8 @@ def search_faiss(rows: Rows, k: int) -> Ids:
     found: Ids = index.search(units, k + 1)[1]
     is_self = found == np.arange(len(rows))[:, None]
     is_self[~is_self.any(axis=1), k] = True
-    return found[~is_self].reshape(len(rows), k)
+    others: Ids = found[~is_self].reshape(len(rows), k)
+    return others
 
 
 def count_differing(rows: Rows, ours: Ids, theirs: Ids) -> tuple[int, float]:

@@ -73,7 +73,7 @@ def train_plainly(config: RunConfig) -> Answers:
     model.train()
     for batch in batches:
         assert train.labels is not None
-        functional.cross_entropy(outputs(train, batch), torch.from_numpy(train.labels[batch])).backward()
+        functional.cross_entropy(outputs(train, batch), torch.from_numpy(train.labels[batch])).backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), config.max_gradient_norm)
         optimizer.step()
         schedule.step()

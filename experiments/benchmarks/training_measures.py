@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -191,7 +192,8 @@ def time_with_records(data: str | None, freeze: str, examples: int, epochs: int)
     """Seconds of the part of a run that `time_without_records` times, with all that a run directory holds."""
     from toolkit import finetune, pipeline
 
-    seconds = []
+    seconds: list[float] = []
+    module: Any = pipeline
     inner = pipeline._train_and_save
 
     def timed(*arguments: Any) -> None:
@@ -199,7 +201,7 @@ def time_with_records(data: str | None, freeze: str, examples: int, epochs: int)
         inner(*arguments)
         seconds.append(time.perf_counter() - started)
 
-    pipeline._train_and_save = timed
+    module._train_and_save = timed
     with tempfile.TemporaryDirectory() as folder:
         finetune(config_of(data, freeze=freeze, max_train_examples=examples, epochs=epochs, output_dir=folder))
     return {"seconds": seconds[0]}
@@ -238,7 +240,7 @@ def _loopback_bytes() -> int:
     return int(Path("/sys/class/net/lo/statistics/tx_bytes").read_text())
 
 
-MEASURES = {
+MEASURES: dict[str, Callable[..., dict[str, Any]]] = {
     "trainer": time_trainer,
     "toolkit": time_toolkit,
     "peak": measure_peak,

@@ -127,7 +127,7 @@ def _data_hashes(config: RunConfig) -> dict[str, str]:
 
 def _hash(path: Path) -> str:
     if not path.is_file():
-        raise ValueError(f"no file at {path}")
+        raise ValueError(f"no file at {path}, which the study names: its first lines may say where the data belong")
     return _hash_of_version(path, path.stat().st_mtime_ns, path.stat().st_size)
 
 

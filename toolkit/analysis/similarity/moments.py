@@ -35,8 +35,8 @@ class Moments:
     """(p, p) XᵀX."""
     xd: Array
     """(p, p) XᵀΔ."""
-    dd: Array
-    """(p, p) ΔᵀΔ."""
+    unaligned: float
+    """Σ‖Δ_i‖² of centred rows."""
 
     @property
     def num_rows(self) -> int:
@@ -54,12 +54,16 @@ class Moments:
     @LazyProperty
     def yy(self) -> Array:
         """(p, p) YᵀY."""
-        return self.xx + self.xd + self.xd.T + self.dd
+        dd = np.zeros_like(self.xx)
+        for _, x, y in _blocks(*self.versions):
+            delta = y - x - self.offset
+            dd += delta.T @ delta
+        return self.xx + self.xd + self.xd.T + dd
 
     @property
     def squared_change(self) -> float:
         """Σ‖Δ_i‖², not centred."""
-        return float(np.trace(self.dd)) + self.num_rows * float(self.offset @ self.offset)
+        return self.unaligned + self.num_rows * float(self.offset @ self.offset)
 
     @LazyProperty
     def scales(self) -> tuple[Array, Array]:
@@ -98,11 +102,11 @@ class Moments:
         from scipy.linalg import orthogonal_procrustes
 
         # It takes two matrices A and B and uses AᵀB only: I and XᵀY stand for tables of any length.
-        identity, unaligned = np.eye(self.num_columns), float(np.trace(self.dd))
+        identity = np.eye(self.num_columns)
         turn = orthogonal_procrustes(identity, self.xy)[0] - identity
-        square = np.vdot(turn, self.xx @ turn) - 2 * np.vdot(turn, self.xd) + unaligned
+        square = np.vdot(turn, self.xx @ turn) - 2 * np.vdot(turn, self.xd) + self.unaligned
         # No rotation at all is one of the choices, so rounding never makes the best one worse than it.
-        return min(max(float(square), 0.0), unaligned)
+        return min(max(float(square), 0.0), self.unaligned)
 
     def _squares(self, scale_x: Array, scale_y: Array) -> Array:
         squares, mean_y = np.empty((2, self.num_rows)), self.mean + self.offset
@@ -160,15 +164,15 @@ def moments_of(reference: Rows, current: Rows, known: Moments | None = None) -> 
     mean, offset = mean / num_rows, offset / num_rows
     if known is not None:
         mean, square = known.mean, known.square
-    xx, xd, dd = np.zeros((p, p)), np.zeros((p, p)), np.zeros((p, p))
+    xx, xd, unaligned = np.zeros((p, p)), np.zeros((p, p)), 0.0
     for _, x, y in _blocks(reference, current):
         delta = y - x - offset
         x = x - mean
         if known is None:
             xx += x.T @ x
         xd += x.T @ delta
-        dd += delta.T @ delta
-    return Moments((reference, current), mean, offset, square, xx if known is None else known.xx, xd, dd)
+        unaligned += float(np.vdot(delta, delta))
+    return Moments((reference, current), mean, offset, square, xx if known is None else known.xx, xd, unaligned)
 
 
 def permuted_moments(moments: Moments, current: Rows, order: NDArray[np.intp]) -> PermutedMoments:
@@ -181,7 +185,7 @@ def permuted_moments(moments: Moments, current: Rows, order: NDArray[np.intp]) -
         (reference, current),
         *(moments.mean, moments.offset, moments.square, moments.xx),
         xd=xy - moments.xx,
-        dd=moments.xx + moments.yy - xy - xy.T,
+        unaligned=float(np.trace(moments.xx) + np.trace(moments.yy) - 2 * np.trace(xy)),
         origin=moments,
         order=order,
     )
