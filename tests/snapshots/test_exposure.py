@@ -1,13 +1,14 @@
-"""Which rows stood together, counted batch by batch: as if all tokens were counted at once."""
+"""What stood together, and the rows of each step, noted bit by bit: as if all were counted at once."""
 
 from collections import Counter
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.families import TABLES
-from toolkit.snapshots.exposure import DesignCounter
+from toolkit.snapshots.exposure import JOINED, DesignCounter, StepRows, TableExposure, TableLog
 
 tokens = st.tuples(st.sampled_from([0, 1, 7, 250_001]), st.sampled_from([0, 3, 8191]), st.integers(0, 1))
 batches_of_tokens = st.lists(st.lists(tokens, max_size=12), max_size=8)
@@ -27,3 +28,29 @@ def test_combinations_are_counted_whatever_the_batches(batches, num_tables, is_m
     assert [tuple(line) for line in design.combinations.tolist()] == sorted(expected)
     assert design.counts.tolist() == [expected[key] for key in sorted(expected)]
     assert (design.combinations.dtype, design.counts.dtype) == (np.int32, np.int64)
+
+
+@pytest.mark.parametrize("num_steps", [0, 1, JOINED - 1, JOINED, 2 * JOINED + 3])
+def test_a_log_gives_every_step_however_many_were_put_together(num_steps: int) -> None:
+    rng = np.random.default_rng(num_steps)
+    steps = []
+    for _ in range(num_steps):
+        rows = np.flatnonzero(rng.random(20) < 0.3).astype(np.int32)
+        counts = rng.integers(1, 4, len(rows), dtype=np.int32)
+        steps.append(StepRows(rows, counts, rng.random(len(rows), np.float32)))
+    log, counter = TableLog(), DesignCounter(("word_embeddings",))
+
+    for step in steps:
+        log.add(step)
+        counter.add({"word_embeddings": np.repeat(step.rows, step.counts)})
+
+    found, expected = log.exposure(), TableExposure.from_steps(steps)
+    for part in ("offsets", "rows", "counts", "norms"):
+        assert np.array_equal(getattr(found, part), getattr(expected, part)), part
+        assert getattr(found, part).dtype == getattr(expected, part).dtype, part
+    half = TableExposure.from_steps(steps[: num_steps // 2])
+    assert all(np.array_equal(getattr(found.first(num_steps // 2), x), getattr(half, x)) for x in ("offsets", "rows"))
+    design = counter.design()
+    used = np.bincount(np.repeat(expected.rows, expected.counts), minlength=20)
+    assert np.array_equal(design.combinations[:, 0], np.flatnonzero(used))
+    assert np.array_equal(design.counts, used[used > 0])

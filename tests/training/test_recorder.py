@@ -98,7 +98,7 @@ def test_more_batches_than_are_looked_at_together() -> None:
 def test_another_batch_than_was_expected_is_refused() -> None:
     data = _data([3, 5, 2], seed=0)
 
-    with pytest.raises(ValueError, match="step 1 recorded another batch than was expected"):
+    with pytest.raises(ValueError, match="recorded another batch than was expected"):
         _record(data, [np.array([0, 1])], [np.array([0, 2])])
 
 

@@ -1,12 +1,16 @@
 """Rows of each optimizer step in, their exposure out: steps, token counts and gradient norms, stored as CSR."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toolkit.families import TABLES
+
+JOINED = 64
+"""Steps after which their arrays are put together. Small arrays that every step left behind would lie between the large
+ones that steps allocate and free: memory then falls to pieces, and 600 steps later a step takes 5 % longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,24 @@ class TableExposure:
             np.concatenate([np.empty(0, np.float32), *(step.norms for step in steps)]),
         )
 
+    @classmethod
+    def join(cls, parts: Sequence["TableExposure"]) -> "TableExposure":
+        """Exposures of consecutive steps, end to end."""
+        starts = np.cumsum([0, *(len(part.rows) for part in parts)])
+        return cls(
+            np.concatenate(
+                [*(part.offsets[:-1] + start for part, start in zip(parts, starts, strict=False)), starts[-1:]]
+            ),
+            np.concatenate([np.empty(0, np.int32), *(part.rows for part in parts)]),
+            np.concatenate([np.empty(0, np.int32), *(part.counts for part in parts)]),
+            np.concatenate([np.empty(0, np.float32), *(part.norms for part in parts)]),
+        )
+
+    def first(self, num_steps: int) -> "TableExposure":
+        """The exposure of the first steps alone."""
+        end = self._end(num_steps)
+        return TableExposure(self.offsets[: num_steps + 1], self.rows[:end], self.counts[:end], self.norms[:end])
+
     @property
     def num_steps(self) -> int:
         return len(self.offsets) - 1
@@ -70,6 +92,24 @@ class TableExposure:
         return int(self.offsets[self.num_steps if last_step is None else min(last_step, self.num_steps)])
 
 
+class TableLog:
+    """The rows of one table, step after step. Small arrays are put together, not kept: see JOINED."""
+
+    def __init__(self) -> None:
+        self._joined: list[TableExposure] = []
+        self._recent: list[StepRows] = []
+
+    def add(self, step: StepRows) -> None:
+        self._recent.append(step)
+        if len(self._recent) == JOINED:
+            self._joined.append(TableExposure.from_steps(self._recent))
+            self._recent = []
+
+    def exposure(self) -> TableExposure:
+        """Everything added so far."""
+        return TableExposure.join([*self._joined, TableExposure.from_steps(self._recent)])
+
+
 @dataclass(frozen=True, slots=True)
 class Design:
     """Which rows of the tables were added up in one place: the distinct combinations, and how often each occurred."""
@@ -88,26 +128,30 @@ class DesignCounter:
     def __init__(self, tables: tuple[str, ...]) -> None:
         self._tables = tables
         self._counted = np.empty((0, len(tables)), np.int32), np.empty(0, np.int64)
+        self._recent: list[NDArray[np.int32]] = []
         self._waiting: list[NDArray[np.int32]] = []
         self._num_waiting = 0
 
-    def add(self, rows: Mapping[str, NDArray[np.int64]]) -> None:
+    def add(self, rows: Mapping[str, NDArray[np.int64] | NDArray[np.int32]]) -> None:
         """The rows of some real tokens: per table (tokens,)."""
-        self._waiting.append(np.stack([rows[name].astype(np.int32) for name in self._tables], axis=1))
-        self._num_waiting += len(self._waiting[-1])
+        self._recent.append(np.stack([rows[name].astype(np.int32) for name in self._tables], axis=1))
+        self._num_waiting += len(self._recent[-1])
+        if len(self._recent) == JOINED:
+            self._waiting.append(np.concatenate(self._recent))
+            self._recent = []
         if self._num_waiting > 1_000_000:  # so that a long run does not keep every token of every epoch
             self._merge()
 
     def _merge(self) -> None:
         combinations, counts = self._counted
-        both = np.concatenate([combinations, *self._waiting])
+        both = np.concatenate([combinations, *self._waiting, *self._recent])
         weights = np.concatenate([counts, np.ones(self._num_waiting, np.int64)])
         keys, sizes = np.zeros(len(both), np.int64), both.max(axis=0, initial=0) + 1
         for column, size in zip(both.T, sizes, strict=True):  # a number per combination, in the same order: sorted fast
             keys = keys * int(size) + column
         _, first, place = np.unique(keys, return_index=True, return_inverse=True)
         self._counted = both[first], np.bincount(place.reshape(-1), weights, len(first)).astype(np.int64)
-        self._waiting, self._num_waiting = [], 0
+        self._recent, self._waiting, self._num_waiting = [], [], 0
 
     def design(self) -> Design:
         """Everything counted so far."""

@@ -1,9 +1,7 @@
 """Optimizer steps in, the run's exposure and optimizer log out."""
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,26 +9,13 @@ from numpy.typing import NDArray
 
 from toolkit.data.batches import EncodedSplit, EncodedTask, gather_tokens
 from toolkit.families import TABLES
-from toolkit.snapshots.exposure import DesignCounter, Exposure, StepRows, TableExposure
+from toolkit.snapshots.exposure import DesignCounter, Exposure, TableExposure
 from toolkit.training.watch import row_norms
 
 Norms = Callable[[str, NDArray[np.int64]], NDArray[np.float32]]
 """Table and rows to the Euclidean norms of these rows' gradients."""
 BATCHES_AHEAD = 64
 """Batches whose rows are found together: sorting the tokens of many takes a fraction of sorting them one by one."""
-
-
-class BatchRows(NamedTuple):
-    """The rows that one batch uses, by table."""
-
-    indices: NDArray[np.int64]
-    """(examples,) the batch itself."""
-    rows: Mapping[str, NDArray[np.int64]]
-    """(tokens,) the row of each real token."""
-    distinct: Mapping[str, NDArray[np.int64]]
-    """(rows,) each of them once, ascending."""
-    counts: Mapping[str, NDArray[np.int64]]
-    """(rows,) tokens that use it."""
 
 
 class Recorder:
@@ -40,10 +25,10 @@ class Recorder:
         """``tables``: the model's embedding tables by canonical name, live: their ``.grad`` is read at each step."""
         self._data = data
         self._tables = tables
-        self._steps: dict[str, list[StepRows]] = {name: [] for name in TABLES if name in tables}
-        self._design = DesignCounter(tuple(self._steps))
+        self._names = tuple(name for name in TABLES if name in tables)
+        self._design = DesignCounter(self._names)
         self._coming: Iterator[NDArray[np.int64]] = iter(())
-        self._found: deque[BatchRows] = deque()
+        self._blocks: list[_Block] = []
         self.num_examples = 0
         """Examples of all steps so far."""
         self.learning_rates: list[float] = []
@@ -52,7 +37,9 @@ class Recorder:
 
     def expect(self, batches: Iterable[NDArray[np.int64]]) -> None:
         """Say which global batches the next steps take, in order, so that their rows can be found many at a time."""
-        self._coming, self._found = iter(batches), deque()
+        self._coming = iter(batches)
+        if self._blocks:
+            self._blocks[-1].end()
 
     def record_step(self, indices: NDArray[np.int64], norms: Norms | None = None) -> None:
         """Note the rows of one global batch; call it after the backward pass and before clipping.
@@ -63,18 +50,12 @@ class Recorder:
         Every process holds the whole epoch's order, so the main process sees the global batch without communication,
         and gradients are already averaged over processes.
         """
-        if not self._found:
+        if not (self._blocks and self._blocks[-1].batches):
+            self._count_design()
             ahead = list(islice(self._coming, BATCHES_AHEAD)) or [indices]
-            self._found.extend(rows_of_batches(self._data.splits["train"], ahead, self._data.position_offset))
-        batch = self._found.popleft()
-        if not np.array_equal(batch.indices, indices):
-            raise ValueError(f"step {len(self.learning_rates) + 1} recorded another batch than was expected")
+            self._blocks.append(_Block(self._data, ahead, self._names))
+        self._blocks[-1].record(indices, norms or (lambda name, rows: row_norms(self._tables[name], rows)))
         self.num_examples += len(indices)
-        self._design.add(batch.rows)
-        for name, steps in self._steps.items():
-            distinct, counts = batch.distinct[name], batch.counts[name]
-            own = norms(name, distinct) if norms else row_norms(self._tables[name], distinct)
-            steps.append(StepRows(distinct.astype(np.int32), counts.astype(np.int32), own))
 
     def record_rates(self, learning_rate: float, head_learning_rate: float, clipping_factor: float) -> None:
         """Note the learning rates and clipping factor of one step."""
@@ -84,25 +65,65 @@ class Recorder:
 
     def exposure(self) -> Exposure:
         """The exposure of all steps so far."""
-        tables = {name: TableExposure.from_steps(steps) for name, steps in self._steps.items()}
+        self._count_design()
+        tables = {name: TableExposure.join([block.exposure(name) for block in self._blocks]) for name in self._names}
         return Exposure(tables, self._design.design())
 
+    def _count_design(self) -> None:
+        if self._blocks:
+            self._design.add(self._blocks[-1].new_rows())
 
-def rows_of_batches(split: EncodedSplit, batches: list[NDArray[np.int64]], position_offset: int) -> Iterator[BatchRows]:
-    """What each of some batches uses, found for all of them at once."""
-    rows = exposed_rows(split, np.concatenate(batches), position_offset)
-    sizes = [(split.offsets[batch + 1] - split.offsets[batch]).sum() for batch in batches]
-    number, ends = np.repeat(np.arange(len(batches)), sizes), np.cumsum(sizes)[:-1]
-    found = {}
-    for name, own in rows.items():
-        num_rows = int(own.max(initial=0)) + 1
-        keys, counts = np.unique(number * num_rows + own, return_counts=True)  # by batch, then by row
-        starts = np.searchsorted(keys, np.arange(1, len(batches)) * num_rows)
-        found[name] = [
-            np.split(values, by) for values, by in ((own, ends), (keys % num_rows, starts), (counts, starts))
-        ]
-    for k, batch in enumerate(batches):
-        yield BatchRows(batch, *({name: parts[column][k] for name, parts in found.items()} for column in range(3)))
+
+class _Block:
+    """Some batches and what each of them uses, found at once and kept in few large arrays (see exposure's JOINED)."""
+
+    def __init__(self, data: EncodedTask, batches: list[NDArray[np.int64]], names: tuple[str, ...]) -> None:
+        split = data.splits["train"]
+        rows = exposed_rows(split, np.concatenate(batches), data.position_offset)
+        self.batches = batches[::-1]
+        """Those that no step has taken yet, the next one last."""
+        self._num_taken = self._num_counted = 0
+        sizes = [int((split.offsets[batch + 1] - split.offsets[batch]).sum()) for batch in batches]
+        self._ends = np.cumsum([0, *sizes])
+        number = np.repeat(np.arange(len(batches)), sizes)
+        self._rows = {name: rows[name].astype(np.int32) for name in names}
+        self._tables = {name: _exposure_of(rows[name], number, len(batches)) for name in names}
+
+    def record(self, indices: NDArray[np.int64], norms: Norms) -> None:
+        """Note the norms of the next batch's rows."""
+        if not np.array_equal(self.batches[-1], indices):
+            raise ValueError("a step recorded another batch than was expected")
+        for name, table in self._tables.items():
+            part = slice(*table.offsets[self._num_taken : self._num_taken + 2])
+            table.norms[part] = norms(name, table.rows[part].astype(np.int64))
+        self.batches.pop()
+        self._num_taken += 1
+
+    def end(self) -> None:
+        """No step will take what is left."""
+        self.batches.clear()
+
+    def new_rows(self) -> dict[str, NDArray[np.int32]]:
+        """Per table (tokens,) the rows of the tokens of all steps since the last call."""
+        part = slice(self._ends[self._num_counted], self._ends[self._num_taken])
+        self._num_counted = self._num_taken
+        found = {name: rows[part] for name, rows in self._rows.items()}
+        if not self.batches:
+            self._rows = dict.fromkeys(self._rows, np.empty(0, np.int32))  # nobody asks for them again
+        return found
+
+    def exposure(self, name: str) -> TableExposure:
+        """That of the steps so far to one table."""
+        return self._tables[name].first(self._num_taken)
+
+
+def _exposure_of(rows: NDArray[np.int64], step: NDArray[np.int64], num_steps: int) -> TableExposure:
+    """Of one table: ``rows``, ``step``, both (tokens,): the row and the step of each token. Norms are NaN."""
+    num_rows = int(rows.max(initial=0)) + 1
+    keys, counts = np.unique(step * num_rows + rows, return_counts=True)  # by step, then by row
+    offsets = np.searchsorted(keys, np.arange(num_steps + 1) * num_rows)
+    norms = np.full(len(keys), np.nan, np.float32)
+    return TableExposure(offsets, (keys % num_rows).astype(np.int32), counts.astype(np.int32), norms)
 
 
 def exposed_rows(split: EncodedSplit, indices: NDArray[np.int64], position_offset: int) -> dict[str, NDArray[np.int64]]:

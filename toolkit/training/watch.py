@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from toolkit.families import TABLES
 from toolkit.models.locate import Embeddings
-from toolkit.snapshots.exposure import DesignCounter, Exposure, StepRows, TableExposure
+from toolkit.snapshots.exposure import DesignCounter, Exposure, StepRows, TableLog
 
 Rows = dict[str, NDArray[np.int64]]
 
@@ -31,7 +31,7 @@ class ExposureWatch:
         self._embeddings = embeddings
         self._signature = inspect.signature(embeddings.module.forward)
         self._names = tuple(name for name in TABLES if name in embeddings.parameters)
-        self._steps: dict[str, list[StepRows]] = {name: [] for name in self._names if name not in shared}
+        self._steps = {name: TableLog() for name in self._names if name not in shared}
         self._design = DesignCounter(self._names)
         self._pending: list[Rows] = []
         # The tensors themselves are kept until the step ends, so that their addresses are not given out again.
@@ -96,7 +96,7 @@ class ExposureWatch:
         for name, steps in self._steps.items():
             distinct, counts = np.unique(rows[name], return_counts=True)
             norms = row_norms(self._embeddings.parameters[name], distinct) / np.float32(gradient_scale)
-            steps.append(StepRows(distinct.astype(np.int32), counts.astype(np.int32), norms))
+            steps.add(StepRows(distinct.astype(np.int32), counts.astype(np.int32), norms))
 
     def _has_gradient(self) -> bool:
         gradients = [self._embeddings.parameters[name].grad for name in self._steps]
@@ -106,7 +106,7 @@ class ExposureWatch:
         """What the steps so far used; None when that is not known."""
         if self.problem:
             return None
-        tables = {name: TableExposure.from_steps(steps) for name, steps in self._steps.items()}
+        tables = {name: steps.exposure() for name, steps in self._steps.items()}
         return Exposure(tables, self._design.design())
 
 
