@@ -95,6 +95,22 @@ def test_more_batches_than_are_looked_at_together() -> None:
     assert all(np.array_equal(tensors[name], others[name]) for name in tensors)
 
 
+def test_asking_for_the_exposure_between_steps_changes_nothing() -> None:
+    data, batches = _data([3, 5, 2, 7, 1], seed=1), _batches(5, [2, 3, 1, 2], seed=1)
+    recorder = Recorder(data, {name: torch.zeros(rows, 1) for name, rows in NUM_ROWS.items()})
+
+    recorder.expect(batches)
+    for step, batch in enumerate(batches):
+        recorder.record_step(batch)
+        assert recorder.exposure().tables["word_embeddings"].num_steps == step + 1
+
+    often, once = recorder.exposure().design, _record(data, batches, batches).design
+    assert often is not None
+    assert once is not None
+    assert np.array_equal(often.combinations, once.combinations)
+    assert np.array_equal(often.counts, once.counts)
+
+
 def test_another_batch_than_was_expected_is_refused() -> None:
     data = _data([3, 5, 2], seed=0)
 
