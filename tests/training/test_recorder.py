@@ -1,4 +1,5 @@
 from collections import Counter
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -7,10 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from toolkit.config import RunConfig
 from toolkit.data.batches import EncodedSplit, EncodedTask
 from toolkit.families import TABLES
 from toolkit.snapshots.exposure import Exposure
-from toolkit.training.recorder import BATCHES_AHEAD, Recorder
+from toolkit.training.loop import Plan, run_epochs
+from toolkit.training.losses import StepLog
+from toolkit.training.recorder import BATCHES_AHEAD, Norms, Recorder
 
 NUM_ROWS = dict(zip(TABLES, (12, 9, 2), strict=True))
 OFFSET = 2
@@ -36,9 +40,19 @@ def _record(data: EncodedTask, batches: list[NDArray[np.int64]], expected: list[
     recorder = Recorder(data, {name: torch.zeros(rows, 1) for name, rows in NUM_ROWS.items()})
     recorder.expect(expected)
     for step, batch in enumerate(batches):
-        recorder.record_step(batch, lambda _, rows, step=step: (step + rows / 100).astype(np.float32))
+        recorder.record_step(batch, _norms_of(step))
     assert recorder.num_examples == sum(map(len, batches))
     return recorder.exposure()
+
+
+def _norms_of(step: int) -> Norms:
+    return lambda _, rows: (step + rows / 100).astype(np.float32)
+
+
+def _check_same(one: Exposure, other: Exposure) -> None:
+    tensors, others = one.to_tensors(), other.to_tensors()
+    assert tensors.keys() == others.keys()
+    assert all(np.array_equal(tensors[name], others[name]) for name in tensors)
 
 
 def _batches(num_examples: int, sizes: list[int], seed: int) -> list[NDArray[np.int64]]:
@@ -90,9 +104,7 @@ def test_more_batches_than_are_looked_at_together() -> None:
 
     ahead, one_by_one = _record(data, batches, batches), _record(data, batches, [])
 
-    tensors, others = ahead.to_tensors(), one_by_one.to_tensors()
-    assert tensors.keys() == others.keys()
-    assert all(np.array_equal(tensors[name], others[name]) for name in tensors)
+    _check_same(ahead, one_by_one)
 
 
 def test_asking_for_the_exposure_between_steps_changes_nothing() -> None:
@@ -101,14 +113,10 @@ def test_asking_for_the_exposure_between_steps_changes_nothing() -> None:
 
     recorder.expect(batches)
     for step, batch in enumerate(batches):
-        recorder.record_step(batch)
+        recorder.record_step(batch, _norms_of(step))
         assert recorder.exposure().tables["word_embeddings"].num_steps == step + 1
 
-    often, once = recorder.exposure().design, _record(data, batches, batches).design
-    assert often is not None
-    assert once is not None
-    assert np.array_equal(often.combinations, once.combinations)
-    assert np.array_equal(often.counts, once.counts)
+    _check_same(recorder.exposure(), _record(data, batches, batches))
 
 
 def test_another_batch_than_was_expected_is_refused() -> None:
@@ -123,8 +131,41 @@ def test_what_is_expected_anew_takes_the_place_of_what_was() -> None:
     recorder = Recorder(data, {name: torch.zeros(rows, 1) for name, rows in NUM_ROWS.items()})
 
     recorder.expect([np.array([0]), np.array([1])])
-    recorder.record_step(np.array([0]))
+    recorder.record_step(np.array([0]), _norms_of(0))
     recorder.expect([np.array([2])])
-    recorder.record_step(np.array([2]))
+    recorder.record_step(np.array([2]), _norms_of(1))
 
-    assert recorder.exposure().tables["word_embeddings"].num_steps == 2
+    _check_same(recorder.exposure(), _record(data, [np.array([0]), np.array([2])], []))
+
+
+def test_few_large_batches_are_looked_at_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolkit.training.recorder.TOKENS_AHEAD", 8)
+    data, batches = _data([3, 5, 2, 7, 1], seed=2), [np.array([k]) for k in range(5)]
+    taken: list[int] = []
+
+    recorder = Recorder(data, {name: torch.zeros(rows, 1) for name, rows in NUM_ROWS.items()})
+    recorder.expect(taken.append(k) or batch for k, batch in enumerate(batches))
+    recorder.record_step(batches[0])
+
+    assert taken == [0, 1]  # 3 + 5 tokens
+    _check_same(_record(data, batches, batches), _record(data, batches, []))
+
+
+def test_training_says_which_batches_come() -> None:
+    data, config = _data([3, 5, 2, 7, 1, 4], seed=3), RunConfig(batch_size=2, epochs=3, max_steps=5)
+    told: list[list[list[int]]] = []
+    taken: list[list[int]] = []
+
+    class Spy(Recorder):
+        def expect(self, batches: Iterable[NDArray[np.int64]]) -> None:
+            told.append([batch.tolist() for batch in batches])
+
+    def take(indices: NDArray[np.int64], step: int) -> StepLog:
+        taken.append(indices.tolist())
+        return StepLog(step + 1, 0.0, 0.0, 0.0)
+
+    plan = Plan.of(config, data.splits["train"].lengths)
+    list(run_epochs(plan, data, config, Spy(data, {}), take, dict, lambda log, seconds: None))
+
+    assert [len(batches) for batches in told] == [3, 2]
+    assert taken == [batch for batches in told for batch in batches]

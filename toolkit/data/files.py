@@ -67,7 +67,8 @@ READERS: Mapping[str, Callable[[Path], pd.DataFrame]] = {
 def read_file(path: Path, text_columns: tuple[str, ...], label_column: str) -> RawSplit:
     """Read one split; ValueError for a file that is missing or unreadable and for columns that it lacks."""
     if not path.is_file():
-        raise ValueError(f"no file at {path}: a relative path starts from the folder that you are in")
+        hint = "" if path.is_absolute() else ": a relative path starts from the folder that you are in"
+        raise ValueError(f"no file at {path}{hint}")
     read = lookup(READERS, path.suffix.lower(), "kind of data file")
     try:
         frame = read(path)

@@ -41,25 +41,13 @@ class TableExposure:
         """Concatenate the rows of consecutive optimizer steps."""
         offsets = np.zeros(len(steps) + 1, np.int64)
         np.cumsum([len(step.rows) for step in steps], out=offsets[1:])
-        return cls(
-            offsets,
-            np.concatenate([np.empty(0, np.int32), *(step.rows for step in steps)]),
-            np.concatenate([np.empty(0, np.int32), *(step.counts for step in steps)]),
-            np.concatenate([np.empty(0, np.float32), *(step.norms for step in steps)]),
-        )
+        return cls(offsets, *_end_to_end(steps))
 
     @classmethod
     def join(cls, parts: Sequence["TableExposure"]) -> "TableExposure":
         """Exposures of consecutive steps, end to end."""
-        starts = np.cumsum([0, *(len(part.rows) for part in parts)])
-        return cls(
-            np.concatenate(
-                [*(part.offsets[:-1] + start for part, start in zip(parts, starts, strict=False)), starts[-1:]]
-            ),
-            np.concatenate([np.empty(0, np.int32), *(part.rows for part in parts)]),
-            np.concatenate([np.empty(0, np.int32), *(part.counts for part in parts)]),
-            np.concatenate([np.empty(0, np.float32), *(part.norms for part in parts)]),
-        )
+        sizes = [np.diff(part.offsets) for part in parts]
+        return cls(np.concatenate([[0], *sizes]).cumsum().astype(np.int64), *_end_to_end(parts))
 
     def first(self, num_steps: int) -> "TableExposure":
         """The exposure of the first steps alone."""
@@ -90,6 +78,17 @@ class TableExposure:
 
     def _end(self, last_step: int | None) -> int:
         return int(self.offsets[self.num_steps if last_step is None else min(last_step, self.num_steps)])
+
+
+def _end_to_end(
+    parts: Sequence[StepRows] | Sequence[TableExposure],
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float32]]:
+    """Rows, counts and norms."""
+    return (
+        np.concatenate([np.empty(0, np.int32), *(part.rows for part in parts)]),
+        np.concatenate([np.empty(0, np.int32), *(part.counts for part in parts)]),
+        np.concatenate([np.empty(0, np.float32), *(part.norms for part in parts)]),
+    )
 
 
 class TableLog:

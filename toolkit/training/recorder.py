@@ -1,7 +1,6 @@
 """Optimizer steps in, the run's exposure and optimizer log out."""
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
 
 import numpy as np
 import torch
@@ -14,8 +13,9 @@ from toolkit.training.watch import row_norms
 
 Norms = Callable[[str, NDArray[np.int64]], NDArray[np.float32]]
 """Table and rows to the Euclidean norms of these rows' gradients."""
-BATCHES_AHEAD = 64
-"""Batches whose rows are found together: sorting the tokens of many takes a fraction of sorting them one by one."""
+BATCHES_AHEAD, TOKENS_AHEAD = 64, 50_000
+"""Batches whose rows are found together, and tokens: many calls for few tokens each take longer than one for them all,
+but sorting far more takes longer again."""
 
 
 class Recorder:
@@ -45,15 +45,14 @@ class Recorder:
         """Note the rows of one global batch; call it after the backward pass and before clipping.
 
         ``norms(name, rows)``: norms of rows' gradients, where the tables' own ``.grad`` does not hold them. ValueError
-        for another batch than the one that was expected.
+        for another batch than the one that is expected; where none is, any batch is taken.
 
         Every process holds the whole epoch's order, so the main process sees the global batch without communication,
         and gradients are already averaged over processes.
         """
         if not (self._blocks and self._blocks[-1].batches):
             self._count_design()
-            ahead = list(islice(self._coming, BATCHES_AHEAD)) or [indices]
-            self._blocks.append(_Block(self._data, ahead, self._names))
+            self._blocks.append(_Block(self._data, self._look_ahead() or [indices], self._names))
         self._blocks[-1].record(indices, norms or (lambda name, rows: row_norms(self._tables[name], rows)))
         self.num_examples += len(indices)
 
@@ -68,6 +67,18 @@ class Recorder:
         self._count_design()
         tables = {name: TableExposure.join([block.exposure(name) for block in self._blocks]) for name in self._names}
         return Exposure(tables, self._design.design())
+
+    def _look_ahead(self) -> list[NDArray[np.int64]]:
+        """The next expected batches, as many as are found together."""
+        ahead: list[NDArray[np.int64]] = []
+        offsets, num_tokens = self._data.splits["train"].offsets, 0
+        while len(ahead) < BATCHES_AHEAD and num_tokens < TOKENS_AHEAD:
+            batch = next(self._coming, None)
+            if batch is None:
+                break
+            ahead.append(batch)
+            num_tokens += int((offsets[batch + 1] - offsets[batch]).sum())
+        return ahead
 
     def _count_design(self) -> None:
         if self._blocks:

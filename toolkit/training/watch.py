@@ -120,7 +120,7 @@ def norms_of_rows(table: torch.Tensor | None, rows: NDArray[np.int64]) -> NDArra
     if table is None:
         return np.full(len(rows), np.nan, np.float32)
     gradient: Any = table.full_tensor() if hasattr(table, "full_tensor") else table
-    picked = gradient.index_select(0, torch.from_numpy(rows.astype(np.int64)).to(gradient.device))
+    picked = gradient.index_select(0, torch.from_numpy(rows.astype(np.int64, copy=False)).to(gradient.device))
     picked = picked.to_dense() if picked.is_sparse else picked
     norms: NDArray[np.float32] = torch.linalg.vector_norm(picked.float(), dim=1).cpu().numpy()
     return norms

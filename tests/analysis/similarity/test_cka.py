@@ -121,8 +121,18 @@ def test_moments_are_the_plain_sums_whatever_the_block_and_the_dtype(monkeypatch
     x, y = x.astype(np.float64), y.astype(np.float64)
     a, b = x - x.mean(0), y - y.mean(0)
     expected = {"xx": a.T @ a, "xy": a.T @ b, "yy": b.T @ b}
-    expected |= {"unaligned": np.sum((b - a) ** 2), "square": np.sum(x**2)}
+    expected |= {"centred_change": np.sum((b - a) ** 2), "square": np.sum(x**2)}
     for name, value in expected.items():
         assert np.allclose(getattr(moments, name), value, rtol=1e-12, atol=1e-11), name
     assert moments.squared_change == pytest.approx(np.sum((y - x) ** 2), rel=1e-12)
     assert np.allclose(moments.norms, [np.sum(a**2, 1), np.sum(b**2, 1)], rtol=1e-12)
+
+
+def test_a_version_far_smaller_than_the_other_keeps_its_own_sums():
+    rng = np.random.default_rng(6)
+    x, y = rng.normal(size=(2, 500, 16))
+    for factor in (1, 1e-4, 1e-8):
+        moments = moments_of(x, factor * y)
+        b = factor * (y - y.mean(0))
+        assert np.allclose(moments.yy / factor**2, b.T @ b / factor**2, rtol=1e-9, atol=1e-6)
+        assert biased_cka(moments) == pytest.approx(biased_cka(moments_of(x, y)), rel=1e-6)

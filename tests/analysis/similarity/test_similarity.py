@@ -129,6 +129,20 @@ def test_permuted_pairs_are_what_the_permuted_rows_give(monkeypatch):
         assert entry.function(drawn) == pytest.approx(entry.function(fresh), rel=1e-9, abs=1e-9), name
 
 
+@pytest.mark.parametrize("num_rows", [2, 3])
+@pytest.mark.parametrize("drift", [0, 1e-9, 1e-3])
+def test_the_permuted_null_of_few_rows_that_hardly_moved(num_rows, drift):
+    """Some draws are the order itself: their drift is tiny, and a difference of large sums could fall below 0."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        reference = rng.normal(size=(num_rows, 5))
+        current = reference + drift * rng.normal(size=reference.shape)
+        (line,) = compare_rows(reference, current, ["unaligned_relative_drift"], seed=seed).to_dict("records")
+        assert line["num_null"] == 20
+        smallest = unaligned_relative_drift(TablePair(reference, current).moments)
+        assert line["null_q025"] >= smallest * (1 - 1e-6)
+
+
 def test_isotropic_drift_moves_each_row_as_far_as_it_moved():
     x, y = _tables().astype(np.float32)
     y[5] = x[5]

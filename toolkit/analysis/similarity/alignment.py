@@ -61,7 +61,7 @@ def rotation_share(moments: Moments) -> float:
     The share of squared un-aligned drift that the best rotation removes after the common shift: translation share,
     rotation share and (aligned / un-aligned)² add up to 1. Refused where nothing moved.
     """
-    removed = moments.unaligned - moments.aligned_square
+    removed = moments.centred_change - moments.aligned_square
     return removed / _squared_change(moments)
 
 

@@ -35,7 +35,7 @@ class Moments:
     """(p, p) XᵀX."""
     xd: Array
     """(p, p) XᵀΔ."""
-    unaligned: float
+    centred_change: float
     """Σ‖Δ_i‖² of centred rows."""
 
     @property
@@ -54,16 +54,16 @@ class Moments:
     @LazyProperty
     def yy(self) -> Array:
         """(p, p) YᵀY."""
-        dd = np.zeros_like(self.xx)
-        for _, x, y in _blocks(*self.versions):
-            delta = y - x - self.offset
-            dd += delta.T @ delta
-        return self.xx + self.xd + self.xd.T + dd
+        yy, mean_y = np.zeros_like(self.xx), self.mean + self.offset
+        for _, _, y in _blocks(*self.versions):
+            y = y - mean_y
+            yy += y.T @ y
+        return yy
 
     @property
     def squared_change(self) -> float:
         """Σ‖Δ_i‖², not centred."""
-        return self.unaligned + self.num_rows * float(self.offset @ self.offset)
+        return self.centred_change + self.num_rows * float(self.offset @ self.offset)
 
     @LazyProperty
     def scales(self) -> tuple[Array, Array]:
@@ -104,9 +104,9 @@ class Moments:
         # It takes two matrices A and B and uses AᵀB only: I and XᵀY stand for tables of any length.
         identity = np.eye(self.num_columns)
         turn = orthogonal_procrustes(identity, self.xy)[0] - identity
-        square = np.vdot(turn, self.xx @ turn) - 2 * np.vdot(turn, self.xd) + self.unaligned
+        square = np.vdot(turn, self.xx @ turn) - 2 * np.vdot(turn, self.xd) + self.centred_change
         # No rotation at all is one of the choices, so rounding never makes the best one worse than it.
-        return min(max(float(square), 0.0), self.unaligned)
+        return min(max(float(square), 0.0), self.centred_change)
 
     def _squares(self, scale_x: Array, scale_y: Array) -> Array:
         squares, mean_y = np.empty((2, self.num_rows)), self.mean + self.offset
@@ -164,28 +164,32 @@ def moments_of(reference: Rows, current: Rows, known: Moments | None = None) -> 
     mean, offset = mean / num_rows, offset / num_rows
     if known is not None:
         mean, square = known.mean, known.square
-    xx, xd, unaligned = np.zeros((p, p)), np.zeros((p, p)), 0.0
+    xx, xd, centred_change = np.zeros((p, p)), np.zeros((p, p)), 0.0
     for _, x, y in _blocks(reference, current):
         delta = y - x - offset
         x = x - mean
         if known is None:
             xx += x.T @ x
         xd += x.T @ delta
-        unaligned += float(np.vdot(delta, delta))
-    return Moments((reference, current), mean, offset, square, xx if known is None else known.xx, xd, unaligned)
+        centred_change += float(np.vdot(delta, delta))
+    xx = xx if known is None else known.xx
+    return Moments((reference, current), mean, offset, square, xx, xd, centred_change)
 
 
 def permuted_moments(moments: Moments, current: Rows, order: NDArray[np.intp]) -> PermutedMoments:
     """The moments of X and ``current``, Y[order], given those of the two in order: a third of the work."""
-    xy = np.zeros_like(moments.xx)
+    xy, centred_change = np.zeros_like(moments.xx), 0.0
     reference, mean_y = moments.versions[0], moments.mean + moments.offset
     for _, x, y in _blocks(reference, current):
-        xy += (x - moments.mean).T @ (y - mean_y)
+        x, y = x - moments.mean, y - mean_y
+        xy += x.T @ y
+        delta = y - x  # from the traces it could come out below 0
+        centred_change += float(np.vdot(delta, delta))
     return PermutedMoments(
         (reference, current),
         *(moments.mean, moments.offset, moments.square, moments.xx),
         xd=xy - moments.xx,
-        unaligned=float(np.trace(moments.xx) + np.trace(moments.yy) - 2 * np.trace(xy)),
+        centred_change=centred_change,
         origin=moments,
         order=order,
     )
