@@ -10,7 +10,7 @@ from toolkit.families import TABLES
 
 JOINED = 64
 """Steps after which their arrays are put together. Small arrays that every step left behind would lie between the large
-ones that steps allocate and free: memory then falls to pieces, and 600 steps later a step takes 5 % longer."""
+ones that steps allocate and free: memory falls to pieces, and steps grow slower (experiments/benchmarks/NOTES.md)."""
 
 
 @dataclass(frozen=True, slots=True)

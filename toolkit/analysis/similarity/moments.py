@@ -177,7 +177,7 @@ def moments_of(reference: Rows, current: Rows, known: Moments | None = None) -> 
 
 
 def permuted_moments(moments: Moments, current: Rows, order: NDArray[np.intp]) -> PermutedMoments:
-    """The moments of X and ``current``, Y[order], given those of the two in order: a third of the work."""
+    """The moments of X and ``current``, Y[order], given those of the two in order: one product of tables."""
     xy, centred_change = np.zeros_like(moments.xx), 0.0
     reference, mean_y = moments.versions[0], moments.mean + moments.offset
     for _, x, y in _blocks(reference, current):
