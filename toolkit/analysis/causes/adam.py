@@ -130,8 +130,8 @@ def replay_adam(rows: Float32, gradients: Iterable[Float32], log: OptimizerLog, 
     """(n, hidden) float32 rows and their gradient before clipping at each step to the rows after the last of them.
 
     The recursion of torch.optim.AdamW with its roundings, plain and fused, on a CPU: fp32, with the two fused
-    multiply-adds that its vector kernels use, done here in float64 and rounded once. Where this was written the result
-    was bit-identical; a processor without them may differ in the last place.
+    multiply-adds that its vector kernels use, done here in float64 and rounded once, and its square root. Where this
+    was written the result was bit-identical; a processor without them may differ in the last place.
     """
     weights, f32 = np.array(rows, np.float32, order="C"), np.float32
     first, second = np.zeros_like(weights), np.zeros_like(weights)
@@ -149,9 +149,22 @@ def replay_adam(rows: Float32, gradients: Iterable[Float32], log: OptimizerLog, 
         weights *= f32(1 - rate * log.weight_decay[parameter])
         first = _add_product(first, f32(1 - beta1), clipped - first)
         second = _add_product(second * f32(beta2), f32(1 - beta2) * clipped, clipped)
-        divisor = np.sqrt(second) / f32((1 - beta2**num_done) ** 0.5) + eps
+        divisor = _root(second, log.is_fused) / f32((1 - beta2**num_done) ** 0.5) + eps
         weights += f32(-rate / (1 - beta1**num_done)) * first / divisor
     return weights
+
+
+def _root(values: Float32, is_fused: bool) -> Float32:
+    """The square root that AdamW's kernel takes: the processor's own where fused, else torch's.
+
+    torch's comes from MKL, which rounds a fifth of the values the other way on AMD's processors (torch 2.13, Zen 5).
+    """
+    if is_fused:
+        return np.sqrt(values)
+    import torch
+
+    root: Float32 = torch.from_numpy(values).sqrt().numpy()
+    return root
 
 
 def _add_product(addend: Float32, left: Float32 | np.float32, right: Float32) -> Float32:
