@@ -15,6 +15,8 @@ from toolkit.models.locate import locate_embeddings
 from toolkit.training.accelerators import is_fast
 from toolkit.training.fast.attention import NAME, use_attention
 from toolkit.training.fast.half import HalfBackbone, halved_names
+from toolkit.training.fast.layer import part_layers
+from toolkit.training.fast.top import READ_FIRST, narrow_top
 
 Batch = dict[str, torch.Tensor]
 Results = list[NDArray[np.float32]]
@@ -58,10 +60,13 @@ def scoring(accelerator: Any, model: Classifier) -> Iterator[Callable[..., Any]]
     parameters = dict(embeddings.backbone.named_parameters())
     copies = {name: parameters[name].detach().bfloat16() for name in halved_names(embeddings)}
     attention = use_attention(embeddings.backbone, NAME)
+    if model.pooling in READ_FIRST:
+        narrow_top(embeddings.backbone)
     try:
         with HalfBackbone(embeddings, copies, torch.bfloat16) as backbone:
             yield backbone
     finally:
+        part_layers(embeddings.backbone)
         if attention is not None:
             use_attention(embeddings.backbone, attention)
 

@@ -103,9 +103,21 @@ def test_in_every_regime(config, freeze):
     assert all(torch.equal(fast.after[name], fast.before[name]) for name in fast.frozen)
 
 
-def test_accumulated_parts_pairs_and_a_pooler(config, tiny_pairs):
-    for own in (replace(config, gradient_accumulation_steps=4), replace(tiny_pairs, dropout=0.0, pooling="pooler")):
-        _check_equal(Training(FastStepper, own), Training(Stepper, own), tolerance=2e-5)
+def test_accumulated_parts(config):
+    own = replace(config, gradient_accumulation_steps=4)
+    _check_equal(Training(FastStepper, own), Training(Stepper, own), tolerance=2e-5)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "pooler"])
+def test_pairs_of_which_one_state_is_read(tiny_pairs, pooling, monkeypatch):
+    """The gain makes the top layer matter, and that nothing but its first token is computed is seen."""
+    shapes = []
+    watch = torch.nn.Linear.forward
+    monkeypatch.setattr(torch.nn.Linear, "forward", lambda self, x: shapes.append(x.shape) or watch(self, x))
+    own = replace(tiny_pairs, dropout=0.0, pooling=pooling)
+    fast = Training(FastStepper, own, gain=10)
+    assert sum(shape[1] == 1 for shape in shapes if len(shape) == 3) == 4 * NUM_STEPS  # query, output, up and down
+    _check_equal(fast, Training(Stepper, own, gain=10), tolerance=1e-4)
 
 
 @pytest.mark.parametrize("freeze", ["encoder", "layers.0-1", "word_embeddings,layers.2"])

@@ -22,22 +22,31 @@ def fuse_layers(backbone: Any) -> None:
     BERT's, RoBERTa's and ELECTRA's are (one code under three names in transformers), unless their config changes what
     they compute or somebody's hook waits inside of one.
     """
+    for layer in backbone.modules():
+        if is_plain(layer, backbone.config):
+            layer.forward = StandIn(_forward, layer)  # type: ignore[assignment]
+
+
+def part_layers(backbone: nn.Module) -> None:
+    """Give every layer with a stand-in its own forward again."""
+    for layer in backbone.modules():
+        if isinstance(vars(layer).get("forward"), StandIn):
+            del layer.forward
+
+
+class StandIn(partial[Any]):
+    """What takes the place of a layer's forward, its first argument the layer."""
+
+
+def is_plain(layer: Any, config: Any) -> bool:
+    """Whether ``layer`` is one of BERT's that computes what BERT's paper says, watched by nobody inside."""
     from transformers.models.bert.modeling_bert import BertLayer
     from transformers.models.electra.modeling_electra import ElectraLayer
     from transformers.models.roberta.modeling_roberta import RobertaLayer
 
-    kinds, config = (BertLayer, ElectraLayer, RobertaLayer), backbone.config
-    for layer in backbone.modules():
-        is_plain = type(layer) in kinds and not layer.is_decoder and not layer.chunk_size_feed_forward
-        if is_plain and config.hidden_act == "gelu" and not _has_hooks_inside(layer):
-            layer.forward = partial(_forward, layer)
-
-
-def part_layers(backbone: nn.Module) -> None:
-    """Undo `fuse_layers`."""
-    for layer in backbone.modules():
-        if getattr(vars(layer).get("forward"), "func", None) is _forward:
-            del layer.forward
+    if type(layer) not in (BertLayer, ElectraLayer, RobertaLayer) or layer.is_decoder or layer.chunk_size_feed_forward:
+        return False
+    return config.hidden_act == "gelu" and not _has_hooks_inside(layer)
 
 
 def _forward(layer: Any, states: torch.Tensor, attention_mask: torch.Tensor | None = None, *_: Any, **__: Any) -> Any:

@@ -1,0 +1,121 @@
+"""The top layer for its first token alone is the layer: that token's state, and every gradient that reaches it."""
+
+import pytest
+import torch
+from torch import nn
+
+from tests.training.fast.test_layer import EXAMPLES, FUSED, HEADS, HIDDEN, TOKENS, _furthest, _layer, _mask, _states
+from toolkit.models.classifier import load_classifier
+from toolkit.training.fast import dropout
+from toolkit.training.fast.attention import NAME, use_attention
+from toolkit.training.fast.layer import fuse_layers, part_layers
+from toolkit.training.fast.top import narrow_top, run_first
+
+
+def _run(function, layer, mask, states, token=0) -> dict[str, torch.Tensor]:
+    """One token's state and every gradient of a loss that reads no other."""
+    states = states.clone().requires_grad_()
+    layer.zero_grad()
+    out = function(layer, states, mask)[:, token : token + 1]
+    (out * torch.linspace(-1, 2, out.numel(), dtype=out.dtype).view(out.shape)).sum().backward()
+    return {"out": out.detach(), "states": states.grad} | {n: p.grad.clone() for n, p in layer.named_parameters()}
+
+
+def _plain(layer, states, mask) -> torch.Tensor:
+    return layer(states, mask)
+
+
+@pytest.mark.parametrize("kind", ["none", "padding", "pairs"])
+def test_its_state_and_gradients_are_those_of_the_layer(kind):
+    layer, states, mask = _layer(), _states(), _mask(kind)
+    mask = mask if mask is None else mask.clone()
+    if kind == "pairs":
+        mask[1, 0, 0, 1] = torch.finfo(mask.dtype).min  # of the first token with another
+    expected = _run(_plain, layer, mask, states)
+    assert run_first(layer, states, mask).shape == (EXAMPLES, 1, HIDDEN)
+    assert _furthest(_run(run_first, layer, mask, states), expected) < 1e-10
+    assert _furthest(_run(_plain, layer, mask, states, token=1), expected) > 1e-3
+    if kind != "none":
+        assert _furthest(_run(run_first, layer, None, states), expected) > 1e-3
+
+
+def test_dropout_stands_where_the_layer_has_it(monkeypatch):
+    """With masks given, three of them, and the layer's own for its other tokens, which must not matter."""
+    layer, states = _layer(dropout=0.25), _states()
+    dropout.pack_dropout(layer)
+    drawn = []
+
+    def draw(shape, level, dtype):
+        assert level == (0.25 if drawn else 0.125) * 2**16
+        torch.manual_seed(len(drawn))
+        drawn.append(torch.randint(0, 3, shape).to(dtype))
+        return drawn[-1]
+
+    monkeypatch.setattr(dropout, "draw_mask", draw)
+    found = _run(run_first, layer, _mask("padding"), states)
+    assert [tuple(mask.shape) for mask in drawn] == [(EXAMPLES, HEADS, TOKENS, 1), *[(EXAMPLES, 1, HIDDEN)] * 2]
+    dropout.unpack_dropout(layer)
+    shares, first, second = drawn
+    others = torch.randint(0, 3, (EXAMPLES, TOKENS - 1, HIDDEN)).double()
+    masks = iter(
+        (
+            torch.cat([shares.transpose(2, 3), torch.ones(EXAMPLES, HEADS, TOKENS - 1, TOKENS)], 2),
+            torch.cat([first, others], 1),
+            torch.cat([second, others], 1),
+        )
+    )
+    monkeypatch.setattr(nn.functional, "dropout", lambda states, *_, **__: states * next(masks))
+    assert _furthest(found, _run(_plain, layer, _mask("padding"), states)) < 1e-10
+    assert next(masks, None) is None
+
+
+def test_in_eval_mode_nothing_is_dropped():
+    layer = _layer(dropout=0.3).eval()
+    assert torch.allclose(run_first(layer, _states(), None), layer(_states())[:, :1], atol=1e-12)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "albert", "electra", "deberta-v2", "modernbert"])
+def test_a_backbone_with_a_narrow_top_computes_the_same_first_state_and_is_put_back(tiny_model, family):
+    backbone = load_classifier(str(tiny_model(family)), pooling="cls", num_outputs=2).model.backbone.eval()
+    ids = torch.tensor([[1, 9, 8, 12, 2], [1, 30, 2, 0, 0]])
+    batch = {"input_ids": ids, "attention_mask": (ids != 0).long()}
+
+    def run():
+        with torch.inference_mode():
+            return backbone(**batch).last_hidden_state
+
+    use_attention(backbone, NAME)  # whose mask is one to add
+    plain = run()
+    for is_fused in (False, True):
+        if is_fused:
+            fuse_layers(backbone)
+        narrow_top(backbone)
+        narrow = run()
+        assert narrow.shape[1] == (1 if family in FUSED else 5)
+        assert torch.allclose(narrow[:, 0], plain[:, 0], atol=1e-5)
+        part_layers(backbone)
+        assert torch.equal(run(), plain)
+
+
+def test_a_top_whose_states_somebody_waits_for_is_left_alone():
+    class Backbone(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = nn.Module()
+            self.encoder.layer = nn.ModuleList([_layer(), _layer()])
+            self.config = _layer().attention.self.config
+
+    backbone = Backbone()
+
+    def narrowed():
+        narrow_top(backbone)
+        found = ["forward" in vars(layer) for layer in backbone.encoder.layer]
+        part_layers(backbone)
+        return found
+
+    assert narrowed() == [False, True]
+    handle = backbone.encoder.layer[1].register_forward_hook(lambda *_: None)
+    assert narrowed() == [False, False]
+    handle.remove()
+    backbone.encoder.layer[1].output.register_forward_hook(lambda *_: None)
+    assert narrowed() == [False, False]
