@@ -200,6 +200,7 @@ def test_settling_between_steps_changes_nothing_and_leaves_the_model_as_it_was_f
     assert len(set(storages)) == len(storages)
     assert settled.model.backbone.config._attn_implementation != "embedding_drift"
     assert not any(isinstance(module, PackedDropout) for module in settled.model.modules())
+    assert not any("forward" in vars(module) for module in settled.model.modules())
 
 
 def test_dropout_is_drawn_anew_in_each_step_and_repeated_by_the_seed(config):

@@ -1,11 +1,15 @@
 """The top layer for its first token alone is the layer: that token's state, and every gradient that reaches it."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
 from tests.training.fast.test_layer import EXAMPLES, FUSED, HEADS, HIDDEN, TOKENS, _furthest, _layer, _mask, _states
 from toolkit.models.classifier import load_classifier
+from toolkit.training.accelerators import build_accelerator
+from toolkit.training.evaluation import scoring
 from toolkit.training.fast import dropout
 from toolkit.training.fast.attention import NAME, use_attention
 from toolkit.training.fast.layer import fuse_layers, part_layers
@@ -119,3 +123,21 @@ def test_a_top_whose_states_somebody_waits_for_is_left_alone():
     handle.remove()
     backbone.encoder.layer[1].output.register_forward_hook(lambda *_: None)
     assert narrowed() == [False, False]
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "pooler"])
+def test_scoring_computes_the_state_that_is_read_and_puts_the_model_back(tiny_model, tiny_config, pooling):
+    accelerator = build_accelerator(replace(tiny_config, precision="bf16"))
+    model = load_classifier(str(tiny_model("bert")), pooling=pooling, num_outputs=2).model.eval()
+    ids = torch.tensor([[1, 9, 8, 12, 2], [1, 30, 2, 0, 0]])
+    batch = {"input_ids": ids, "attention_mask": (ids != 0).long()}
+    with torch.inference_mode():
+        plain = model.features(batch)
+        with scoring(accelerator, model) as backbone:
+            output = backbone(**batch)
+        assert output.last_hidden_state.shape[1] == (5 if pooling == "mean" else 1)
+        assert torch.allclose(model.pool(output, batch["attention_mask"]), plain, atol=0.05)
+        assert torch.equal(model.features(batch), plain)
+    with pytest.raises(KeyboardInterrupt), scoring(accelerator, model):
+        raise KeyboardInterrupt
+    assert not any("forward" in vars(module) for module in model.modules())
