@@ -109,7 +109,7 @@ def time_toolkit(data: str | None, freeze: str, examples: int, epochs: int, is_s
     for name in LATE_IMPORTS:
         importlib.import_module(name)
     with tempfile.TemporaryDirectory() as folder:
-        # The pooler, as in BertForSequenceClassification: the same model on both sides.
+        # The pooler, as in BertForSequenceClassification: the same layers on both sides.
         own = {"freeze": freeze, "max_train_examples": examples, "epochs": epochs, "pooling": "pooler"}
         config = config_of(data, output_dir=folder, **own)
         load_task(config)
@@ -138,7 +138,8 @@ def _operations(lengths: Any, hidden: int = 384, layers: int = 6, inner: int = 1
     """Floating-point operations of the matrix products of one epoch of full fine-tuning, over unpadded tokens.
 
     Forward 2 per weight and token, backward 4; attention's two products 4·length·hidden per token and layer, times 3.
-    Only those that a pooler needs: of the top layer keys and values of every token, all else of each first token.
+    Only those that the pooler needs, without its own: of the top layer keys and values of every token, all else of
+    each first token.
     """
     attention, keys, rest = 3 * 4 * hidden, 2 * hidden**2, 2 * hidden**2 + 2 * hidden * inner
     below = (layers - 1) * (6 * (keys + rest) * lengths.sum() + attention * (lengths.astype(float) ** 2).sum())

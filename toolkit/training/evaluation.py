@@ -16,7 +16,7 @@ from toolkit.training.accelerators import is_fast
 from toolkit.training.fast.attention import NAME, use_attention
 from toolkit.training.fast.half import HalfBackbone, halved_names
 from toolkit.training.fast.layer import part_layers
-from toolkit.training.fast.top import READ_FIRST, narrow_top
+from toolkit.training.fast.top import narrow_top
 
 Batch = dict[str, torch.Tensor]
 Results = list[NDArray[np.float32]]
@@ -51,7 +51,8 @@ def extract_features(
 def scoring(accelerator: Any, model: Classifier) -> Iterator[Callable[..., Any]]:
     """The backbone to score with; in one bf16 CPU process it holds half-precision copies, instead of casts per batch.
 
-    Afterwards the model has its own weights again: they must not be used or changed inside.
+    Afterwards the model has its own weights again: they must not be used or changed inside. Where only the first
+    token's state is pooled, the last states may be (examples, 1, hidden).
     """
     if not (is_fast(accelerator) and accelerator.mixed_precision == "bf16"):
         yield model.backbone
@@ -60,9 +61,8 @@ def scoring(accelerator: Any, model: Classifier) -> Iterator[Callable[..., Any]]
     parameters = dict(embeddings.backbone.named_parameters())
     copies = {name: parameters[name].detach().bfloat16() for name in halved_names(embeddings)}
     attention = use_attention(embeddings.backbone, NAME)
-    if model.pooling in READ_FIRST:
-        narrow_top(embeddings.backbone)
     try:
+        narrow_top(embeddings.backbone, model.pooling)
         with HalfBackbone(embeddings, copies, torch.bfloat16) as backbone:
             yield backbone
     finally:

@@ -138,9 +138,11 @@ def test_frozen_weights_in_half_precision_are_those_of_the_model(config, freeze)
 @pytest.mark.parametrize("family", ["bert", "electra", "albert"])
 def test_positions_are_added_again_in_half_precision_too(tiny_model, config, family, precision):
     """ELECTRA and ALBERT project what is added again, with a weight that half precision has a copy of."""
-    own = replace(config, model=str(tiny_model(family)), precision=precision, reinject_positions=True)
-    fast, plain = Training(FastStepper, own), Training(Stepper, own)
-    assert np.allclose(fast.logged("loss"), plain.logged("loss"), atol=0.01)
+    for pooling in ("mean", "cls"):
+        own = replace(config, model=str(tiny_model(family)), precision=precision, pooling=pooling)
+        own = replace(own, reinject_positions=True)
+        fast, plain = Training(FastStepper, own), Training(Stepper, own)
+        assert np.allclose(fast.logged("loss"), plain.logged("loss"), atol=0.01)
 
 
 def test_an_interruption_while_it_gets_ready_leaves_nothing_behind(config, monkeypatch):
@@ -168,10 +170,13 @@ def _interrupted_training(init, seen):
     return wrapped
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_in_bf16_it_is_as_near_to_fp32_as_autocast_is(tiny_model, config, family):
+@pytest.mark.parametrize(
+    ("family", "pooling"),
+    [*((family, "mean") for family in FAMILIES), ("bert", "cls"), ("electra", "cls"), ("bert", "pooler")],
+)
+def test_in_bf16_it_is_as_near_to_fp32_as_autocast_is(tiny_model, config, family, pooling):
     """Both round to 8 bits, in other places: neither may be several times further from fp32 than the other."""
-    own = replace(config, model=str(tiny_model(family)))
+    own = replace(config, model=str(tiny_model(family)), pooling=pooling)
     exact = Training(Stepper, own)
     half = [Training(kind, replace(own, precision="bf16")) for kind in (FastStepper, Stepper)]
     errors = [
@@ -193,6 +198,7 @@ def test_the_embedding_parameters_are_never_computed_with_in_half_precision(tiny
 
 
 def test_settling_between_steps_changes_nothing_and_leaves_the_model_as_it_was_found(config):
+    config = replace(config, pooling="cls")
     fast, settled = Training(FastStepper, config), Training(FastStepper, config, is_settled=True)
     assert all(torch.equal(fast.after[name], settled.after[name]) for name in fast.after)
     assert all(p.shape == settled.before[name].shape for name, p in settled.model.named_parameters())

@@ -93,7 +93,7 @@ def test_a_backbone_with_a_narrow_top_computes_the_same_first_state_and_is_put_b
     for is_fused in (False, True):
         if is_fused:
             fuse_layers(backbone)
-        narrow_top(backbone)
+        narrow_top(backbone, "cls")
         narrow = run()
         assert narrow.shape[1] == (1 if family in FUSED else 5)
         assert torch.allclose(narrow[:, 0], plain[:, 0], atol=1e-5)
@@ -111,24 +111,36 @@ def test_a_top_whose_states_somebody_waits_for_is_left_alone():
 
     backbone = Backbone()
 
-    def narrowed():
-        narrow_top(backbone)
+    def narrowed(pooling="cls"):
+        narrow_top(backbone, pooling)
         found = ["forward" in vars(layer) for layer in backbone.encoder.layer]
         part_layers(backbone)
         return found
 
-    assert narrowed() == [False, True]
-    handle = backbone.encoder.layer[1].register_forward_hook(lambda *_: None)
-    assert narrowed() == [False, False]
-    handle.remove()
-    backbone.encoder.layer[1].output.register_forward_hook(lambda *_: None)
-    assert narrowed() == [False, False]
+    assert narrowed() == narrowed("pooler") == [False, True]
+    assert narrowed("mean") == [False, False]
+    top = backbone.encoder.layer[1]
+    for wait in (
+        top.register_forward_hook,
+        top.register_full_backward_hook,
+        top.register_full_backward_pre_hook,
+        top.output.register_forward_hook,
+        backbone.encoder.register_forward_hook,
+    ):
+        handle = wait(lambda *_: None)
+        assert narrowed() == [False, False], wait
+        handle.remove()
+        assert narrowed() == [False, True]
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "pooler"])
 def test_scoring_computes_the_state_that_is_read_and_puts_the_model_back(tiny_model, tiny_config, pooling):
     accelerator = build_accelerator(replace(tiny_config, precision="bf16"))
     model = load_classifier(str(tiny_model("bert")), pooling=pooling, num_outputs=2).model.eval()
+    with torch.no_grad():  # a tiny random model's layers hardly reach its outputs otherwise
+        for name, parameter in model.backbone.named_parameters():
+            is_above = "layer." in name or "pooler" in name
+            parameter *= 10.0 if is_above and parameter.ndim > 1 else 1.0
     ids = torch.tensor([[1, 9, 8, 12, 2], [1, 30, 2, 0, 0]])
     batch = {"input_ids": ids, "attention_mask": (ids != 0).long()}
     with torch.inference_mode():
@@ -136,7 +148,9 @@ def test_scoring_computes_the_state_that_is_read_and_puts_the_model_back(tiny_mo
         with scoring(accelerator, model) as backbone:
             output = backbone(**batch)
         assert output.last_hidden_state.shape[1] == (5 if pooling == "mean" else 1)
-        assert torch.allclose(model.pool(output, batch["attention_mask"]), plain, atol=0.05)
+        found = model.pool(output, batch["attention_mask"])
+        assert torch.allclose(found, plain, atol=0.05)
+        assert not torch.allclose(model.features(batch | {"attention_mask": torch.ones_like(ids)}), plain, atol=0.05)
         assert torch.equal(model.features(batch), plain)
     with pytest.raises(KeyboardInterrupt), scoring(accelerator, model):
         raise KeyboardInterrupt

@@ -24,7 +24,7 @@ def fuse_layers(backbone: Any) -> None:
     """
     for layer in backbone.modules():
         if is_plain(layer, backbone.config):
-            layer.forward = StandIn(_forward, layer)  # type: ignore[assignment]
+            layer.forward = StandIn(_forward, layer)
 
 
 def part_layers(backbone: nn.Module) -> None:

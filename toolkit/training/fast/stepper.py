@@ -2,8 +2,8 @@
 
 Where the plain step's time goes, and what is done about it here: dropout's random bits (`dropout`), gradients, moments
 and updates of word rows that no batch shows (`words`), casts of weights and states (`half`), gradients in fresh memory
-and hundreds of short loops (`flat`), passes over memory within a layer (`layer`), states that no pooling reads (`top`). experiments/benchmarks/NOTES.md has
-what each is worth.
+and hundreds of short loops (`flat`), passes over memory within a layer (`layer`), states of the
+top layer that the pooling does not read (`top`). experiments/benchmarks/NOTES.md has what each is worth.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ from toolkit.training.fast.dropout import pack_dropout, unpack_dropout
 from toolkit.training.fast.flat import FlatGroup, allocate
 from toolkit.training.fast.half import HalfBackbone, halved_names
 from toolkit.training.fast.layer import fuse_layers, part_layers
-from toolkit.training.fast.top import READ_FIRST, narrow_top
+from toolkit.training.fast.top import narrow_top
 from toolkit.training.fast.words import CompactWords
 from toolkit.training.losses import StepLog, check_finite, clipping_factor, example_losses
 from toolkit.training.optimizer import BETAS, EPS, group_parameters, is_fused, learning_rate_factors
@@ -151,8 +151,7 @@ class FastStepper:
             self.model.train()
             pack_dropout(self.model.backbone)
             fuse_layers(self.embeddings.backbone)
-            if self.model.pooling in READ_FIRST:
-                narrow_top(self.embeddings.backbone)
+            narrow_top(self.embeddings.backbone, self.model.pooling)
             self.backbone.install()
             if self.words is not None:
                 self.words.install()
