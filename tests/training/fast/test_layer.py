@@ -13,6 +13,8 @@ from toolkit.training.fast.layer import fuse_layers, part_layers, run_layer, wei
 
 EXAMPLES, TOKENS, HIDDEN, HEADS = 3, 5, 12, 2
 FUSED = {"bert", "roberta", "electra"}
+FAMILIES = (*sorted(FUSED), "distilbert", "albert", "deberta-v2", "modernbert")
+IDS = torch.tensor([[1, 9, 8, 12, 2], [1, 30, 2, 0, 0]])
 
 
 def _layer(dropout: float = 0.0, dtype: torch.dtype = torch.float64, **fields) -> BertLayer:
@@ -47,11 +49,11 @@ def _mask(kind: str, dtype: torch.dtype = torch.float64) -> torch.Tensor | None:
     return mask
 
 
-def _run(function, layer, mask, states) -> dict[str, torch.Tensor]:
-    """Outputs and every gradient of a loss that no symmetry hides."""
+def _run(function, layer, mask, states, tokens=slice(None)) -> dict[str, torch.Tensor]:
+    """Outputs, of all tokens or some, and every gradient of a loss of theirs that no symmetry hides."""
     states = states.clone().requires_grad_()
     layer.zero_grad()
-    out = function(layer, states, mask)
+    out = function(layer, states, mask)[:, tokens]
     (out * torch.linspace(-1, 2, out.numel(), dtype=out.dtype).view(out.shape)).sum().backward()
     return {"out": out.detach(), "states": states.grad} | {n: p.grad.clone() for n, p in layer.named_parameters()}
 
@@ -64,6 +66,19 @@ def _furthest(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor])
     """The largest relative difference (a key's bias has a gradient of rounding alone: hence the summand below)."""
     assert found.keys() == expected.keys()
     return max(float((found[n] - expected[n]).norm() / (expected[n].norm() + 1e-4)) for n in expected)
+
+
+def _backbone(tiny_model, family) -> nn.Module:
+    """A tiny model of a family, with the attention whose mask is one to add."""
+    backbone = load_classifier(str(tiny_model(family)), pooling="mean", num_outputs=2).model.backbone.eval()
+    use_attention(backbone, NAME)
+    return backbone
+
+
+def _last_states(backbone) -> torch.Tensor:
+    """(2, 5, hidden) states of IDS above the top layer; the second text is padded."""
+    with torch.inference_mode():
+        return backbone(input_ids=IDS, attention_mask=(IDS != 0).long()).last_hidden_state
 
 
 @pytest.mark.parametrize("kind", ["none", "padding", "pairs"])
@@ -156,26 +171,18 @@ def test_in_half_precision_it_rounds_no_worse_than_the_layer():
     assert all(fused[n].dtype == plain[n].dtype for n in plain)
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "albert", "electra", "deberta-v2", "modernbert"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_backbone_with_fused_layers_computes_the_same_and_is_put_back(tiny_model, family):
-    backbone = load_classifier(str(tiny_model(family)), pooling="mean", num_outputs=2).model.backbone.eval()
-    ids = torch.tensor([[1, 9, 8, 12, 2], [1, 30, 2, 0, 0]])
-    batch = {"input_ids": ids, "attention_mask": (ids != 0).long()}
-
-    def run():
-        with torch.inference_mode():
-            return backbone(**batch).last_hidden_state
-
-    use_attention(backbone, NAME)  # whose mask is one to add
-    plain = run()
+    backbone = _backbone(tiny_model, family)
+    plain = _last_states(backbone)
     fuse_layers(backbone)
     fused = [m for m in backbone.modules() if "forward" in vars(m)]
     assert bool(fused) == (family in FUSED)
     assert len(fused) in (0, backbone.config.num_hidden_layers)
-    assert torch.allclose(run(), plain, atol=1e-5)
+    assert torch.allclose(_last_states(backbone), plain, atol=1e-5)
     part_layers(backbone)
     assert not any("forward" in vars(module) for module in backbone.modules())
-    assert torch.equal(run(), plain)
+    assert torch.equal(_last_states(backbone), plain)
 
 
 def test_layers_that_compute_something_else_or_are_watched_inside_are_left_alone():

@@ -6,27 +6,31 @@ import pytest
 import torch
 from torch import nn
 
-from tests.training.fast.test_layer import EXAMPLES, FUSED, HEADS, HIDDEN, TOKENS, _furthest, _layer, _mask, _states
+from tests.training.fast.test_layer import (
+    EXAMPLES,
+    FAMILIES,
+    FUSED,
+    HEADS,
+    HIDDEN,
+    IDS,
+    TOKENS,
+    _backbone,
+    _furthest,
+    _last_states,
+    _layer,
+    _mask,
+    _plain,
+    _run,
+    _states,
+)
 from toolkit.models.classifier import load_classifier
 from toolkit.training.accelerators import build_accelerator
 from toolkit.training.evaluation import scoring
 from toolkit.training.fast import dropout
-from toolkit.training.fast.attention import NAME, use_attention
 from toolkit.training.fast.layer import fuse_layers, part_layers
 from toolkit.training.fast.top import narrow_top, run_first
 
-
-def _run(function, layer, mask, states, token=0) -> dict[str, torch.Tensor]:
-    """One token's state and every gradient of a loss that reads no other."""
-    states = states.clone().requires_grad_()
-    layer.zero_grad()
-    out = function(layer, states, mask)[:, token : token + 1]
-    (out * torch.linspace(-1, 2, out.numel(), dtype=out.dtype).view(out.shape)).sum().backward()
-    return {"out": out.detach(), "states": states.grad} | {n: p.grad.clone() for n, p in layer.named_parameters()}
-
-
-def _plain(layer, states, mask) -> torch.Tensor:
-    return layer(states, mask)
+FIRST, SECOND = slice(0, 1), slice(1, 2)
 
 
 @pytest.mark.parametrize("kind", ["none", "padding", "pairs"])
@@ -35,12 +39,12 @@ def test_its_state_and_gradients_are_those_of_the_layer(kind):
     mask = mask if mask is None else mask.clone()
     if kind == "pairs":
         mask[1, 0, 0, 1] = torch.finfo(mask.dtype).min  # of the first token with another
-    expected = _run(_plain, layer, mask, states)
+    expected = _run(_plain, layer, mask, states, FIRST)
     assert run_first(layer, states, mask).shape == (EXAMPLES, 1, HIDDEN)
-    assert _furthest(_run(run_first, layer, mask, states), expected) < 1e-10
-    assert _furthest(_run(_plain, layer, mask, states, token=1), expected) > 1e-3
+    assert _furthest(_run(run_first, layer, mask, states, FIRST), expected) < 1e-10
+    assert _furthest(_run(_plain, layer, mask, states, SECOND), expected) > 1e-3
     if kind != "none":
-        assert _furthest(_run(run_first, layer, None, states), expected) > 1e-3
+        assert _furthest(_run(run_first, layer, None, states, FIRST), expected) > 1e-3
 
 
 def test_dropout_stands_where_the_layer_has_it(monkeypatch):
@@ -56,7 +60,7 @@ def test_dropout_stands_where_the_layer_has_it(monkeypatch):
         return drawn[-1]
 
     monkeypatch.setattr(dropout, "draw_mask", draw)
-    found = _run(run_first, layer, _mask("padding"), states)
+    found = _run(run_first, layer, _mask("padding"), states, FIRST)
     assert [tuple(mask.shape) for mask in drawn] == [(EXAMPLES, HEADS, TOKENS, 1), *[(EXAMPLES, 1, HIDDEN)] * 2]
     dropout.unpack_dropout(layer)
     shares, first, second = drawn
@@ -69,7 +73,7 @@ def test_dropout_stands_where_the_layer_has_it(monkeypatch):
         )
     )
     monkeypatch.setattr(nn.functional, "dropout", lambda states, *_, **__: states * next(masks))
-    assert _furthest(found, _run(_plain, layer, _mask("padding"), states)) < 1e-10
+    assert _furthest(found, _run(_plain, layer, _mask("padding"), states, FIRST)) < 1e-10
     assert next(masks, None) is None
 
 
@@ -78,27 +82,19 @@ def test_in_eval_mode_nothing_is_dropped():
     assert torch.allclose(run_first(layer, _states(), None), layer(_states())[:, :1], atol=1e-12)
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "albert", "electra", "deberta-v2", "modernbert"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_backbone_with_a_narrow_top_computes_the_same_first_state_and_is_put_back(tiny_model, family):
-    backbone = load_classifier(str(tiny_model(family)), pooling="cls", num_outputs=2).model.backbone.eval()
-    ids = torch.tensor([[1, 9, 8, 12, 2], [1, 30, 2, 0, 0]])
-    batch = {"input_ids": ids, "attention_mask": (ids != 0).long()}
-
-    def run():
-        with torch.inference_mode():
-            return backbone(**batch).last_hidden_state
-
-    use_attention(backbone, NAME)  # whose mask is one to add
-    plain = run()
+    backbone = _backbone(tiny_model, family)
+    plain = _last_states(backbone)
     for is_fused in (False, True):
         if is_fused:
             fuse_layers(backbone)
         narrow_top(backbone, "cls")
-        narrow = run()
+        narrow = _last_states(backbone)
         assert narrow.shape[1] == (1 if family in FUSED else 5)
         assert torch.allclose(narrow[:, 0], plain[:, 0], atol=1e-5)
         part_layers(backbone)
-        assert torch.equal(run(), plain)
+        assert torch.equal(_last_states(backbone), plain)
 
 
 def test_a_top_whose_states_somebody_waits_for_is_left_alone():
@@ -141,8 +137,7 @@ def test_scoring_computes_the_state_that_is_read_and_puts_the_model_back(tiny_mo
         for name, parameter in model.backbone.named_parameters():
             is_above = "layer." in name or "pooler" in name
             parameter *= 10.0 if is_above and parameter.ndim > 1 else 1.0
-    ids = torch.tensor([[1, 9, 8, 12, 2], [1, 30, 2, 0, 0]])
-    batch = {"input_ids": ids, "attention_mask": (ids != 0).long()}
+    batch = {"input_ids": IDS, "attention_mask": (IDS != 0).long()}
     with torch.inference_mode():
         plain = model.features(batch)
         with scoring(accelerator, model) as backbone:
@@ -150,7 +145,7 @@ def test_scoring_computes_the_state_that_is_read_and_puts_the_model_back(tiny_mo
         assert output.last_hidden_state.shape[1] == (5 if pooling == "mean" else 1)
         found = model.pool(output, batch["attention_mask"])
         assert torch.allclose(found, plain, atol=0.05)
-        assert not torch.allclose(model.features(batch | {"attention_mask": torch.ones_like(ids)}), plain, atol=0.05)
+        assert not torch.allclose(model.features(batch | {"attention_mask": torch.ones_like(IDS)}), plain, atol=0.05)
         assert torch.equal(model.features(batch), plain)
     with pytest.raises(KeyboardInterrupt), scoring(accelerator, model):
         raise KeyboardInterrupt
