@@ -138,11 +138,15 @@ def test_blocks_are_new_memory_unless_scratch_is_given(make_trajectory):
         assert all(block.ctypes.data % 64 == 0 for block in (*reused, *fresh))
 
 
-def test_values_beyond_the_range_of_squares_are_still_finite():
-    table = np.array([[1e200, -1e200], [0.0, 1.0]])
+def test_values_beyond_the_range_of_sums_are_still_finite():
+    table = np.array([[1.7e308, 1.7e308], [0.0, 1.0]])
     snapshot = Snapshot(0, 0, {"word_embeddings": table})
     assert np.array_equal(next(iterate_blocks([snapshot], "word_embeddings"))[1][0], table)
-    table[1, 0] = np.inf
+
+
+@pytest.mark.parametrize("row", [[0, np.inf], [-np.inf, 0], [np.inf, -np.inf], [np.nan, 1], [-np.nan, np.inf]])
+def test_what_is_not_finite_is_refused(row):
+    snapshot = Snapshot(0, 0, {"word_embeddings": np.array([[1.0, 2.0], row])})
     with pytest.raises(ValueError, match="word_embeddings holds NaN or infinity at epoch 0"):
         next(iterate_blocks([snapshot], "word_embeddings"))
 

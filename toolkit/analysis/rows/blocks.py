@@ -73,8 +73,9 @@ def _aligned(shape: tuple[int, ...]) -> Array:
 
 
 def _is_finite(block: Array) -> bool:
-    # One pass without a temporary array. The sum of squares overflows where the values of float64 tables do not.
-    return math.isfinite(np.vdot(block, block)) or bool(np.isfinite(block).all())
+    # One pass without a temporary array, and without BLAS, whose threads wait for one another when the machine is busy.
+    # Values that are not finite never add up to one that is; the sum of large ones can overflow.
+    return math.isfinite(np.einsum("ij->", block)) or bool(np.isfinite(block).all())
 
 
 def _table(snapshot: Snapshot, parameter: str) -> np.ndarray:
