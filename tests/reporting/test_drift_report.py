@@ -1,6 +1,7 @@
 """The drift report: every number in it is one of its CSV tables, and what cannot be computed says why."""
 
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -153,6 +154,13 @@ def test_drawings(runs: list[toolkit.Run], tmp_path: Path) -> None:
 def test_runs_that_are_no_seeds_of_one_regime_are_refused(runs: list[toolkit.Run], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"is no other seed of .*: it differs in freeze"):
         toolkit.write_drift_report([runs[0].path, runs[2].path], tmp_path / "out")
+    config = replace(runs[0].config, output_dir=str(tmp_path), overwrite=True, max_steps=1)
+    other = toolkit.finetune(replace(config, seed=7, learning_rate=0.5))
+    with pytest.raises(ValueError, match="it differs in max steps and learning rate; give runs of one model"):
+        toolkit.write_drift_report([runs[0].path, other.path], tmp_path / "out")
+    shutil.copytree(runs[0].path, tmp_path / "copy")
+    with pytest.raises(ValueError, match="and copy have the same seed, 0: give runs of different seeds"):
+        toolkit.write_drift_report([runs[0].path, tmp_path / "copy"], tmp_path / "out")
     with pytest.raises(ValueError, match="no row of word_embeddings that training showed has moved"):
         toolkit.draw("exposure", runs[2], tmp_path / "x.png")
 

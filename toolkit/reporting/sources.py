@@ -3,8 +3,10 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 
+from toolkit.analysis.comparison.arms import ReportedRun, differences_beside_seed
 from toolkit.naming import names_of
 from toolkit.snapshots.embedded import find_embedded
 from toolkit.snapshots.importers import import_checkpoints
@@ -71,17 +73,20 @@ def _check_seeds(runs: Sequence[Run], names: Sequence[str]) -> None:
         if run.is_recorded or first.is_recorded:
             fields = [] if run.trajectory.parameters == first.trajectory.parameters else ["parameters"]
         else:
-            fields = [
-                f for f in ("model", "task", "freeze", "init") if getattr(run.config, f) != getattr(first.config, f)
-            ]
+            fields = differences_beside_seed(ReportedRun(first, names[0]), ReportedRun(run, name))
         shapes = [{k: v.shape for k, v in r.trajectory.snapshots[0].tensors.items()} for r in (first, run)]
         if shapes[0] != shapes[1]:
             fields.append("shapes")
         if fields:
+            words = " and ".join(field.replace("_", " ") for field in fields)
             raise ValueError(
-                f"{name} is no other seed of {names[0]}: it differs in {' and '.join(fields)}; give runs of one model, "
+                f"{name} is no other seed of {names[0]}: it differs in {words}; give runs of one model, "
                 "task and regime, or compare regimes with python -m toolkit report"
             )
+    seeds = [None if run.is_recorded else run.config.seed for run in runs]
+    for (seed, name), (other, second) in combinations(zip(seeds, names, strict=True), 2):
+        if seed is not None and seed == other:
+            raise ValueError(f"{name} and {second} have the same seed, {seed}: give runs of different seeds")
 
 
 def is_run_directory(place: str | Path) -> bool:

@@ -54,6 +54,27 @@ def test_files_are_known_by_their_hash(make_run):
     assert [group.title for group in groups] == ["tiny on toy", "tiny on toy (2)"]
 
 
+def test_weights_are_known_by_their_hash_and_the_hub_by_its_commit(make_run):
+    for known in ({"weights_sha256": "a"}, {"revision": "a"}):
+        own, other = {"model": known}, {"model": dict.fromkeys(known, "b")}
+        same = arrange([make_run(facts=own), make_run(seed=1, facts=own)])
+        assert [len(arm.runs) for group in same for arm in group.arms] == [2]
+        groups = arrange([make_run(facts=own), make_run(seed=1, facts=other)])
+        assert [group.title for group in groups] == ["tiny on toy", "tiny on toy (2)"]
+
+
+def test_a_test_file_is_known_by_its_hash_too(make_run):
+    def tested(path, sha, seed):
+        task = {"name": "toy", "data_sha256": {"t": sha}}
+        return make_run(seed=seed, config={"test_file": (f"t={path}",)}, facts={"task": task})
+
+    (group,) = arrange([tested("a.csv", "a" * 64, 0), tested("./a.csv", "a" * 64, 1), tested("a.csv", "b" * 64, 2)])
+    assert {arm.label: len(arm.runs) for arm in group.arms} == {
+        "none (full fine-tuning), test file t aaaaaaaa": 2,
+        "none (full fine-tuning), test file t bbbbbbbb": 1,
+    }
+
+
 def test_starts_have_words_and_stand_in_their_order(make_run):
     starts = [{"init": "random"}, {"head_epochs": 1}, {}]
     runs = [make_run(config=start) for start in starts] + [make_run("embeddings", config={"head_epochs": 2})]

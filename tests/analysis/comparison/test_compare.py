@@ -175,6 +175,18 @@ def test_only_common_seeds_are_paired_and_all_failed_runs_counted(places):
     assert np.isnan(apart["difference_points"])
 
 
+def test_rows_of_another_file_are_other_items_though_numbers_and_labels_agree(make_run):
+    def tested(regime, seed, sha256):
+        return make_run(regime, seed, facts={"task": {"name": "toy", "data_sha256": {"ood": sha256}}})
+
+    for of_first, of_second, is_refused in (("a", "a", False), ("a", "b", True), ("a", None, False)):
+        runs = [tested("none", seed, of_first) for seed in (0, 1)]
+        table = compare([*runs, *(tested("backbone", seed, of_second) for seed in (0, 1))], num_draws=100)
+        refused = table["note"] == OTHER_ITEMS
+        assert set(refused[table["split"] == "ood"]) == {is_refused}
+        assert not refused[table["split"] == "validation"].any()
+
+
 def test_other_items_are_refused_and_seeds_with_their_own_items_are_not_crossed(places):
     first, second = draw((0.9, 0.8), 100)
     runs = runs_of(places, first, second)

@@ -119,24 +119,31 @@ def arrange(runs: Sequence[Run | str | Path], labels: Labels | None = None) -> t
     reported = [ReportedRun(run, name) for run, name in zip(opened, names_of(run.path for run in opened), strict=True)]
     groups: dict[tuple[object, ...], list[ReportedRun]] = {}
     for item in reported:
-        groups.setdefault(_source(item), []).append(item)
+        groups.setdefault(tuple(_source(item).values()), []).append(item)
     titles = distinct(f"{members[0].model} on {members[0].task}" for members in groups.values())
     made = (_arms(own) if labels is None else _labelled_arms(own, labels) for own in groups.values())
     return tuple(Group(title, arms) for title, arms in zip(titles, made, strict=True))
 
 
-def _source(item: ReportedRun) -> tuple[object, ...]:
-    """Model, task and data of a run; files are known by their sha256, wherever they lay."""
-    hashes, config = item.part("task").get("data_sha256") or {}, item.run.config
-    files = (hashes.get("train") or config.train_file, hashes.get("validation") or config.validation_file)
-    return (config.model, item.task, config.dataset, config.dataset_config, *files)
+def _source(item: ReportedRun) -> dict[str, object]:
+    """Model, task and data of a run; weights and files are known by what they hold, wherever they lay."""
+    hashes, config = item.data_sha256, item.run.config
+    return {
+        "model": config.model,
+        "weights": item.weights,
+        "task": item.task,
+        "dataset": config.dataset,
+        "dataset_config": config.dataset_config,
+        "train_file": hashes.get("train") or config.train_file,
+        "validation_file": hashes.get("validation") or config.validation_file,
+    }
 
 
 def _arms(members: list[ReportedRun]) -> tuple[Arm, ...]:
     """Arms in the order: full, LP-FT, embeddings frozen, other regimes by name, feature extraction, random init."""
     arms: dict[tuple[str, str, tuple[tuple[str, object], ...]], list[ReportedRun]] = {}
     for item in members:
-        own = settings(item.config)
+        own = settings(item)
         spoken = _spoken(item.regime, item.config)
         arms.setdefault((item.regime, spoken, tuple(own.items())), []).append(item)
     keys = sorted(arms, key=lambda key: _place(key[0], dict(key[2])))
@@ -174,9 +181,9 @@ def _labelled_arms(members: list[ReportedRun], labels: Labels) -> tuple[Arm, ...
 
 def _check_agree(label: str, runs: list[ReportedRun]) -> None:
     first, *others = runs
-    known = {**settings(first.config), "freeze": first.regime}
+    known = {**settings(first), "freeze": first.regime}
     for other in others:
-        own = {**settings(other.config), "freeze": other.regime}
+        own = {**settings(other), "freeze": other.regime}
         names = [name for name in known if name != _SIZE and known[name] != own[name]]
         if names:
             differs = ", ".join(f"{name.replace('_', ' ')} {known[name]} and {own[name]}" for name in names)
@@ -218,15 +225,29 @@ def _magnitude(size: object) -> float:
     return float(size) if isinstance(size, int) else float("inf")
 
 
-def settings(config: RunConfig) -> dict[str, object]:
-    """Every field that makes two runs of one model, task and regime different, except the seed."""
+def settings(item: ReportedRun) -> dict[str, object]:
+    """Every field that makes two runs of one model, task and regime different, except the seed.
+
+    A test file is its split's name and the start of its sha256, where that is known.
+    """
     left_out = (*_SOURCE, *NOT_IN_DIGEST, "freeze", "seed")
-    return {k: v for k, v in asdict(config).items() if k not in left_out}
+    found = {k: v for k, v in asdict(item.config).items() if k not in left_out}
+    files = []
+    for entry in item.config.test_file:
+        name, sha256 = entry.partition("=")[0], item.data_sha256.get(entry.partition("=")[0])
+        files.append(f"{name} {sha256[:8]}" if sha256 else entry)
+    return found | {"test_file": ", ".join(files) or "none"}
+
+
+def differences_beside_seed(first: ReportedRun, second: ReportedRun) -> list[str]:
+    """What two runs differ in that are no seeds of one arm: model, weights, task, data, regime or a setting."""
+    one, other = ({**_source(item), "freeze": item.regime, **settings(item)} for item in (first, second))
+    return [name for name in one if one[name] != other[name]]
 
 
 def differing_settings(first: Arm, second: Arm) -> list[str]:
     """The settings, the regime apart, in which two arms differ, as far as they do anything in both."""
-    one, other = settings(first.runs[0].config), settings(second.runs[0].config)
+    one, other = settings(first.runs[0]), settings(second.runs[0])
     idle = {"learning_rate"} if first.is_feature_extraction or second.is_feature_extraction else set()
     names = [field.name for field in fields(RunConfig) if field.name in one and field.name not in idle]
     return [name for name in names if one[name] != other[name]]

@@ -13,7 +13,7 @@ from toolkit.analysis.comparison.associations import associate_drift as associat
 from toolkit.analysis.comparison.compare import compare_pair
 from toolkit.analysis.comparison.estimates import Settings
 from toolkit.analysis.comparison.evidence_tables import drift_of, led
-from toolkit.analysis.comparison.pairs import OTHER_ITEMS, ArmPair, are_same_items
+from toolkit.analysis.comparison.pairs import OTHER_ITEMS, ArmPair, have_same_items
 from toolkit.analysis.comparison.reported import ReportedRun, counted_score, last_score
 from toolkit.snapshots.store import Run
 
@@ -144,6 +144,6 @@ def _gain(run: ReportedRun, partner: Arm | None, split: str, note: str) -> dict[
         return {"gain_points": np.nan, "note": f"no run of this seed under {partner.label}"}
     if split not in run.answers or split not in other.answers:
         return {"gain_points": np.nan, "note": f"no labelled split {split}"}
-    if not are_same_items(run.answers[split], other.answers[split]):
+    if not have_same_items(run, other, split):
         return {"gain_points": np.nan, "note": OTHER_ITEMS}
     return {"gain_points": 100 * (counted_score(run, split) - counted_score(other, split)), "note": note}

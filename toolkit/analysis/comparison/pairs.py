@@ -54,7 +54,7 @@ class ArmPair:
 
     def note_on_items(self, split: str) -> str:
         """Empty when the runs of each seed have the same items with the same labels; else what is wrong."""
-        is_same = all(are_same_items(one.answers[split], other.answers[split]) for one, other in self.runs)
+        is_same = all(have_same_items(one, other, split) for one, other in self.runs)
         return "" if is_same else OTHER_ITEMS
 
     def right_answers(self, split: str) -> NDArray[np.float64] | None:
@@ -62,10 +62,11 @@ class ArmPair:
 
         None when seeds have other items (a split that was drawn with the seed), so that items are no common factor.
         """
-        reference = self.runs[0][0].answers[split]
-        if not all(are_same_items(reference, one.answers[split]) for one, _ in self.runs):
+        reference = self.runs[0][0]
+        if not all(have_same_items(reference, one, split) for one, _ in self.runs):
             return None
-        return np.array([[right_of(runs[side], split, reference.index) for runs in self.runs] for side in (0, 1)])
+        ids = reference.answers[split].index
+        return np.array([[right_of(runs[side], split, ids) for runs in self.runs] for side in (0, 1)])
 
     def scores(self, split: str, score: str) -> NDArray[np.float64]:
         """(2, seeds) score of the first and of the second at their last epochs, undefined as :func:`last_score` is."""
@@ -83,8 +84,15 @@ def right_of(run: ReportedRun, split: str, ids: "pd.Index") -> NDArray[np.float6
     return right
 
 
-def are_same_items(first: "pd.DataFrame", second: "pd.DataFrame") -> bool:
-    """Whether ids are unique, equal as sets, and carry the same labels."""
+def have_same_items(one: ReportedRun, other: ReportedRun, split: str) -> bool:
+    """Whether two runs answered the same items of a split: ids are unique, equal as sets, and carry the same labels.
+
+    Rows of another file can have the same numbers and labels: where both hashes of it are known, they must be equal.
+    """
+    known = {run.data_sha256.get(split) for run in (one, other)} - {None}
+    if len(known) > 1:
+        return False
+    first, second = one.answers[split], other.answers[split]
     if not (first.index.is_unique and second.index.is_unique) or len(first) != len(second):
         return False
     if not first.index.isin(second.index).all():

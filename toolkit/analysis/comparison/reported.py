@@ -44,6 +44,17 @@ class ReportedRun:
         return str(self.part("task").get("name") or self.config.task)
 
     @property
+    def weights(self) -> str | None:
+        """What the checkpoint is known by, whatever its name: the sha256 of its weights or the hub's commit."""
+        model = self.part("model")
+        return model.get("weights_sha256") or model.get("revision")
+
+    @property
+    def data_sha256(self) -> dict[str, str]:
+        """Role (train, validation, a test split) to the sha256 of its data file; empty without files."""
+        return self.part("task").get("data_sha256") or {}
+
+    @property
     def regime(self) -> str:
         return str(self.part("regime").get("label") or self.config.freeze)
 
@@ -74,7 +85,7 @@ class ReportedRun:
 
     def part(self, key: str) -> dict[str, Any]:
         """A section of the manifest, empty when it is absent."""
-        value = self.run.manifest.get(key)
+        value = self.run.manifest.get(key) if self.run.is_finished else None
         return value if isinstance(value, dict) else {}
 
     def lead(self) -> dict[str, Any]:

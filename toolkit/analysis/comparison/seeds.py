@@ -8,7 +8,7 @@ import pandas as pd
 
 from toolkit.analysis.comparison.arms import Group, Labels, arrange
 from toolkit.analysis.comparison.paired_tests import mcnemar
-from toolkit.analysis.comparison.pairs import OTHER_ITEMS, ArmPair, Pairs, are_same_items, check_pairs, pair_arms
+from toolkit.analysis.comparison.pairs import OTHER_ITEMS, ArmPair, Pairs, check_pairs, have_same_items, pair_arms
 from toolkit.analysis.comparison.reported import ReportedRun, counted_score
 from toolkit.snapshots.store import Run
 
@@ -88,7 +88,7 @@ def compare_runs(first: ReportedRun, second: ReportedRun) -> list[dict[str, Any]
             continue
         other = second.answers[split]
         line = _lead(first) | {"split": split, "num_items": len(mine), "score": first.score, "note": ""}
-        if not are_same_items(mine, other):
+        if not have_same_items(first, second, split):
             line["note"] = OTHER_ITEMS
         else:
             line |= _differences(first, second, split)
