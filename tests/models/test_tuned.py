@@ -1,11 +1,13 @@
 """What a run saved is what it was scored with."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from toolkit.config import RunConfig
 from toolkit.data.batches import make_batch
@@ -14,6 +16,7 @@ from toolkit.models.classifier import Loaded
 from toolkit.models.tuned import load_tuned, load_untuned
 from toolkit.pipeline import finetune
 from toolkit.snapshots.store import Run
+from toolkit.studies.plan import run_path
 from toolkit.training.encoding import encode_task
 
 
@@ -31,6 +34,45 @@ def test_the_tuned_and_the_untuned_model_repeat_the_predictions(tiny_config: Run
         recorded = np.stack(predictions[predictions.epoch == epoch].sort_values("id").scores.to_list())
         np.testing.assert_allclose(logits(loaded, run), recorded, atol=1e-5)
     assert not np.allclose(logits(load_untuned(run), run), logits(load_tuned(run), run), atol=1e-3)
+
+
+def test_a_checkpoint_that_was_replaced_is_not_what_the_run_started_from(
+    tiny_config: RunConfig, tmp_path: Path
+) -> None:
+    """Measured from other weights, everything that a probe says of training would be wrong without a word."""
+    folder = tmp_path / "base"
+    shutil.copytree(tiny_config.model, folder)
+    run = finetune(replace(tiny_config, model=str(folder), output_dir=str(tmp_path / "runs"), max_steps=1))
+    load_untuned(run)
+    weights = load_file(folder / "model.safetensors")
+    save_file({name: tensor + 0.1 for name, tensor in weights.items()}, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ValueError, match=r"the weights of .*base are not those that .* started from: put these back"):
+        load_untuned(run)
+
+
+def test_a_checkpoint_of_the_hub_is_known_by_its_commit(
+    tiny_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A branch moves on between two seeds, in a cache laid out like the hub's: two runs, each with its own start."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    cached = tmp_path / "cache" / "models--acme--tiny"
+    (cached / "refs").mkdir(parents=True)
+    for commit, shift in (("a" * 40, 0.0), ("b" * 40, 0.1)):
+        shutil.copytree(tiny_config.model, cached / "snapshots" / commit)
+        path = cached / "snapshots" / commit / "model.safetensors"
+        save_file({name: tensor + shift for name, tensor in load_file(path).items()}, path, {"format": "pt"})
+    runs = []
+    for commit in ("a" * 40, "b" * 40):
+        (cached / "refs" / "main").write_text(commit)
+        config = replace(tiny_config, model="acme/tiny", output_dir=str(tmp_path / "runs"), max_steps=1)
+        runs.append(finetune(config))
+    assert run_path(config) == runs[-1].path, "a study must know what is finished"
+    assert [run.manifest["model"]["revision"] for run in runs] == ["a" * 40, "b" * 40]
+    words = "embeddings.word_embeddings.weight"
+    for run in runs:
+        found = load_untuned(run).model.backbone.state_dict()[words].numpy()
+        assert np.array_equal(found, run.trajectory.at(0).tensors["word_embeddings"])
 
 
 def test_a_run_without_its_model_says_what_to_do(tiny_config: RunConfig, tmp_path: Path) -> None:

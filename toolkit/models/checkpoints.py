@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +26,33 @@ class Source:
     location: str
     """A folder, or a hub id."""
     revision: str | None = None
+    """Of a hub id: as the user wrote it, and the commit once it is :meth:`pinned`."""
     is_hub: bool = False
     sha256: str | None = None
     """Of the weights: the embedded model's file, or all safetensors files of a folder; None for the hub."""
 
+    def pinned(self) -> "Source":
+        """The same source at the commit that it stands for now, since a branch of the hub moves on.
+
+        What cannot be found is left as it is: :meth:`read_config` says why.
+        """
+        if not self.is_hub:
+            return self
+        from huggingface_hub import hf_hub_download
+
+        with contextlib.suppress(OSError, ValueError):
+            path = Path(hf_hub_download(self.location, "config.json", **self._options()))
+            return replace(self, revision=path.parent.name)  # the cache has one folder per commit
+        return self
+
     def digest_entry(self) -> dict[str, str]:
-        """What a run's digest must cover beside the name: the weights of a folder, which may change under one name."""
-        is_folder = not self.is_hub and self.name != EMBEDDED
-        return {"model": self.sha256} if is_folder and self.sha256 else {}
+        """What a run's digest must cover beside the name: the weights, which may change under one name.
+
+        Of a folder their sha256, of the hub the commit (where it is known: of a pinned source); the embedded model is
+        known by its name.
+        """
+        identity = self.revision if self.is_hub else self.sha256
+        return {"model": identity} if identity and self.name != EMBEDDED else {}
 
     def _options(self) -> dict[str, Any]:
         if not self.is_hub:

@@ -81,7 +81,7 @@ def load_classifier(
     The pooler is built only for ``pooling="pooler"``: unused it would get no gradient. ValueError for a name that
     cannot be had, an unsupported architecture, a pooling that the family lacks, or a checkpoint with missing tensors.
     """
-    source = find_checkpoint(name)
+    source = find_checkpoint(name).pinned()
     config = source.read_config()
     family = family_of(config.model_type)
     if pooling == "pooler" and not family.has_pooler:

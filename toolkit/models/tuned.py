@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from toolkit.config import RunConfig
+from toolkit.models.checkpoints import find_checkpoint
 from toolkit.models.classifier import Loaded, load_classifier
 from toolkit.models.positions import prepare_positions
 from toolkit.snapshots.store import Run
@@ -37,10 +38,26 @@ def load_untuned(run: Run) -> Loaded:
     """
     config: RunConfig = run.config
     loaded = load_classifier(
-        config.model, pooling=config.pooling, num_outputs=_num_outputs(run), init=config.init, seed=config.seed
+        name_of_start(run), pooling=config.pooling, num_outputs=_num_outputs(run), init=config.init, seed=config.seed
     )
     loaded.model.eval()
     return prepare_positions(loaded, config)
+
+
+def name_of_start(run: Run) -> str:
+    """The checkpoint that a run started from, one of the hub with its commit.
+
+    ValueError where the weights of a folder are not those that the run's manifest has the hash of.
+    """
+    name, known = run.config.model, run.manifest["model"]
+    source = find_checkpoint(name)
+    if source.is_hub:
+        return f"{source.location}@{known['revision']}" if known.get("revision") else name
+    if known.get("weights_sha256") not in (None, source.sha256):
+        raise ValueError(
+            f"the weights of {name} are not those that {run.path.name} started from: put these back, or run again"
+        )
+    return name
 
 
 def _num_outputs(run: Run) -> int:

@@ -11,13 +11,13 @@ import torch
 from numpy.typing import NDArray
 
 from toolkit.data.batches import EncodedTask
-from toolkit.data.tasks import load_task
 from toolkit.lookup import unknown
 from toolkit.models.classifier import Loaded
 from toolkit.models.regimes import Regime, apply_regime
 from toolkit.models.tuned import load_tuned, load_untuned
 from toolkit.probes.feature_changes import Array, feature_movement, head_alignment
 from toolkit.probes.start_gradients import start_gradients
+from toolkit.probes.tasks import task_of
 from toolkit.snapshots.store import Run, open_run
 from toolkit.training.accelerators import build_accelerator
 from toolkit.training.encoding import encode_task
@@ -89,7 +89,7 @@ def measure_distortion(
 def _lines_of(run: Run, out: Collection[str], num_gradient_examples: int, seed: int) -> Iterator[dict[str, Any]]:
     tuned, loaded = load_tuned(run), load_untuned(run)
     config = replace(run.config, precision="no", log_with=None)
-    accelerator, data = build_accelerator(config), encode_task(load_task(run.config), loaded, config.max_length)
+    accelerator, data = build_accelerator(config), encode_task(task_of(run), loaded, config.max_length)
     before = extract_features(accelerator, loaded.model, data)
     after = extract_features(accelerator, tuned.model, data, before.keys() - {"train"})
     if config.head_epochs:

@@ -115,7 +115,7 @@ def _leaves(model: str, pooling: str) -> tuple[str, ...]:
 def _model_hash(model: str) -> Mapping[str, str]:
     from toolkit.models.checkpoints import find_checkpoint
 
-    return find_checkpoint(model).digest_entry()
+    return find_checkpoint(model).pinned().digest_entry()
 
 
 def _data_hashes(config: RunConfig) -> dict[str, str]:

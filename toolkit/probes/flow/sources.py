@@ -12,8 +12,9 @@ from toolkit.data.batches import EncodedSplit, EncodedTask
 from toolkit.data.files import read_file
 from toolkit.data.tasks import Split, Task, check_texts, load_task
 from toolkit.models.classifier import Loaded, load_classifier
-from toolkit.models.tuned import HEAD_FILE, load_tuned, load_untuned
+from toolkit.models.tuned import HEAD_FILE, load_tuned, load_untuned, name_of_start
 from toolkit.naming import shown_path
+from toolkit.probes.tasks import task_of
 from toolkit.snapshots.store import Run, open_run
 from toolkit.training.encoding import encode_task
 
@@ -82,8 +83,8 @@ def open_subjects(
         return [(source, [*_checkpoints(checkpoints), _random(checkpoints[0])])]
     found = []
     for group in arrange(runs, labels):
-        config = group.runs[0].run.config
-        source = own or _task_texts(load_task(config), config)
+        run = group.runs[0].run
+        source = own or _task_texts(task_of(run), run.config)
         found.append((source, [*_of_group(group), *_checkpoints(checkpoints)]))
     return found
 
@@ -93,14 +94,14 @@ def _is_run(place: str | Path) -> bool:
 
 
 def _of_group(group: Group) -> list[Subject]:
-    first = group.runs[0].run.config
-    pretrained = Subject(PRETRAINED, first.model, None, lambda: _load(first.model), has_head=False)
+    first = group.runs[0].run
+    pretrained = Subject(PRETRAINED, first.config.model, None, lambda: _load(name_of_start(first)), has_head=False)
     tuned = [
         Subject(arm.label, item.name, item.config.seed, _loader(item.run), has_head=_has_model(item.run))
         for arm in group.arms
         for item in arm.runs
     ]
-    return [pretrained, *tuned, _random(first.model)]
+    return [pretrained, *tuned, _random(first.config.model)]
 
 
 def _loader(run: Run) -> Callable[[], Loaded]:

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from toolkit.analysis.comparison.arms import Group, Labels, ReportedRun, arrange
-from toolkit.data.tasks import Split, load_task
+from toolkit.data.tasks import Split
 from toolkit.models.classifier import Loaded
 from toolkit.models.tuned import check_model, load_tuned, load_untuned
 from toolkit.probes.layers.means import (
@@ -20,6 +20,7 @@ from toolkit.probes.layers.means import (
 )
 from toolkit.probes.layers.similarities import Place, Similarity, compare_layers
 from toolkit.probes.layers.vectors import Vectors, layer_vectors
+from toolkit.probes.tasks import task_of
 from toolkit.probes.texts import encode_texts
 from toolkit.snapshots.store import Run
 
@@ -142,7 +143,7 @@ def _values(place: Place, one: Similarity) -> tuple[object, ...]:
 def _choose(run: Run, texts: Texts | None, max_texts: int, seed: int) -> dict[str, list[tuple[str, ...]]]:
     """The texts of each domain, the same for every model; ValueError when a domain has too few to say anything."""
     if texts is None:
-        splits: Mapping[str, Split] = load_task(run.config).splits
+        splits: Mapping[str, Split] = task_of(run).splits
         texts = {name: split.texts for name, split in splits.items() if name != "train"}
     chosen = {}
     for name, own in texts.items():

@@ -7,10 +7,11 @@ import numpy as np
 
 from toolkit.analysis.rows.measures import Array
 from toolkit.data.batches import EncodedSplit, EncodedTask
-from toolkit.data.tasks import Task, load_task
+from toolkit.data.tasks import Task
 from toolkit.families import TABLES
 from toolkit.lookup import lookup
 from toolkit.models.tuned import load_tuned, load_untuned
+from toolkit.probes.tasks import task_of
 from toolkit.probes.transplants.body import Body, design_of, draw_items
 from toolkit.probes.transplants.changes import CHANGES, RANDOM, can_rotate, perturbed
 from toolkit.probes.transplants.components import Components, raw_components
@@ -35,7 +36,7 @@ def play_run(run: Run, settings: Settings | None = None, on_pass: OnPass = lambd
     settings = settings or Settings()
     loaded = (load_tuned if settings.direction == "forward" else load_untuned)(run)
     tuned = loaded if settings.direction == "forward" else load_tuned(run)
-    task = load_task(run.config)
+    task = task_of(run)
     _check(run, task, settings)
     data = encode_task(task, loaded, run.config.max_length)
     name = settings.split or task.reported_split

@@ -1,0 +1,43 @@
+"""A probe reads the data that its run was trained on, or nothing."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolkit.config import RunConfig
+from toolkit.pipeline import finetune
+from toolkit.probes.distortion import measure_distortion
+from toolkit.probes.flow.sources import open_subjects
+from toolkit.probes.layers.layer_drift import measure_layer_drift
+from toolkit.probes.tasks import task_of
+from toolkit.probes.transplants.play import play_run
+from toolkit.snapshots.store import Run
+
+PROBES: tuple[Callable[[Run], Any], ...] = (
+    task_of,
+    play_run,
+    lambda run: measure_layer_drift([run]),
+    lambda run: measure_distortion([run]),
+    lambda run: open_subjects([run.path]),
+)
+
+
+def test_data_that_have_changed_are_refused(tiny_config: RunConfig, tmp_path: Path) -> None:
+    """With the labels turned round, everything that a probe scores would be wrong without a word."""
+    files = {}
+    for name in ("train_file", "validation_file"):
+        files[name] = str(tmp_path / f"{name}.tsv")
+        Path(files[name]).write_bytes(Path(getattr(tiny_config, name)).read_bytes())
+    config = replace(tiny_config, **files, output_dir=str(tmp_path / "runs"), max_steps=1, save_model=True)  # type: ignore[arg-type]
+    run = finetune(config)
+    task = task_of(run)
+    assert task.data_hashes == run.manifest["task"]["data_sha256"]
+    lines = Path(files["validation_file"]).read_text().splitlines()
+    flipped = [line[:-1] + str(1 - int(line[-1])) for line in lines[1:]]
+    Path(files["validation_file"]).write_text("\n".join([lines[0], *flipped]) + "\n")
+    for probe in PROBES:
+        with pytest.raises(ValueError, match=r"the data of .* have changed since it was trained \(validation\)"):
+            probe(run)
