@@ -319,3 +319,15 @@ def test_bad_input_is_one_clear_line(make_trajectory):
     trajectory.at(3).tensors["word_embeddings"][0, 0] = np.nan
     with pytest.raises(ValueError, match="the run diverged"):
         measure_similarity(trajectory)
+
+
+@pytest.mark.parametrize("level", [0.1, 1000.1])
+@pytest.mark.parametrize("side", [0, 1])
+def test_rows_that_are_all_equal_have_no_shape_whatever_centring_leaves_of_them(level, side):
+    """Sums of 0.1 are not exact: a CKA of the rest would be a number between 0 and 1 that says nothing."""
+    tables = [np.random.default_rng(0).normal(size=(300, 8)), np.full((300, 8), level) + np.arange(8) * 0.37]
+    of_shape = [name for name in SIMILARITIES if any(word in name for word in ("cka", "cca", "procrustes", "rsa"))]
+    found = compare_rows(tables[side], tables[1 - side], of_shape, num_null=2)
+    assert len(found) == 10
+    assert found["value"].isna().all()
+    assert found["refusal"].str.contains("equal").all()

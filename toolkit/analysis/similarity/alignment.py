@@ -27,9 +27,8 @@ def procrustes_similarity(moments: Moments) -> float:
     1 for any two rows, and far above 0 for unrelated rows unless n is far above p. Refused where the rows of a version
     are all equal.
     """
-    norms = math.sqrt(np.trace(moments.xx)) * math.sqrt(max(np.trace(moments.yy), 0))
-    if not norms > 0:
-        raise Refused("Procrustes similarity is undefined: the rows of a version are all equal")
+    moments.check_varying("Procrustes similarity")
+    norms = math.sqrt(np.trace(moments.xx)) * math.sqrt(np.trace(moments.yy))
     return float(np.linalg.svd(moments.xy, compute_uv=False).sum()) / norms
 
 
@@ -71,7 +70,7 @@ def svcca(moments: Moments) -> float:
     Raghu et al. 2017, arXiv 1706.05806. Each version keeps the fewest principal directions that hold 99 % of its
     variance. Refused for n < 5p.
     """
-    _refuse_few_rows(moments, "SVCCA")
+    _check_correlation(moments, "SVCCA")
     return float(np.mean(canonical_correlations(moments, VARIANCE_KEPT)))
 
 
@@ -85,7 +84,7 @@ def pwcca(moments: Moments, *, weights_of: str = "reference") -> float:
     """
     if weights_of not in ("reference", "current"):
         raise ValueError(f"weights_of is 'reference' or 'current', not {weights_of!r}")
-    _refuse_few_rows(moments, "PWCCA")
+    _check_correlation(moments, "PWCCA")
     loadings = moments.variates.of_x if weights_of == "reference" else moments.variates.of_y
     weights = np.abs(loadings).sum(axis=1)
     return float(weights @ moments.variates.correlations / weights.sum())
@@ -108,7 +107,8 @@ def _squared_change(moments: Moments) -> float:
     return moments.squared_change
 
 
-def _refuse_few_rows(moments: Moments, what: str) -> None:
+def _check_correlation(moments: Moments, what: str) -> None:
+    moments.check_varying(what)
     n, p = moments.num_rows, moments.num_columns
     if n < ROWS_PER_COLUMN * p:
         raise Refused(f"{what} needs at least {ROWS_PER_COLUMN} rows per column: {n} rows, {p} columns")

@@ -22,9 +22,8 @@ def biased_cka(moments: Moments, *, is_standardised: bool = False) -> float:
     Unrelated rows do not give 0 but about p/(n+p) (independent Gaussians), and two rows always give 1: its null
     belongs beside it. Refused where the rows of a version are all equal.
     """
+    moments.check_varying("CKA")
     xx, xy, yy = (math.sqrt(square) for square in _squared_products(moments, is_standardised))
-    if not (xx > 0 and yy > 0):
-        raise Refused("CKA is undefined: the rows of a version are all equal")
     return (xy / xx) * (xy / yy)
 
 
@@ -34,10 +33,12 @@ def debiased_cka(moments: Moments, *, is_standardised: bool = False) -> float:
     HSIC₁ is the U-statistic of Song et al. 2012 (JMLR 13), put into CKA by Nguyen et al. 2021 (arXiv 2010.15327).
     With linear kernels and centred rows it needs no n by n matrix (our derivation; a test holds it to that form):
     n(n-3)·HSIC₁ = ‖XᵀY‖²_F - n/(n-2)·Σ‖x_i‖²‖y_i‖² + Σ‖x_i‖²·Σ‖y_i‖²/((n-1)(n-2)).
-    Refused for n ≤ 3, and where HSIC₁ of a version with itself is 0: all its rows equally far from one another.
+    Refused for n ≤ 3, and where HSIC₁ of a version with itself is 0: all its rows equal, or equally far from one
+    another.
     """
     n = moments.num_rows
     refuse_below(n, 4, "debiased CKA")
+    moments.check_varying("debiased CKA")
     a, b = moments.standardised_norms if is_standardised else moments.norms
     xx, xy, yy = _squared_products(moments, is_standardised)
     of_x, of_both, of_y = _unbiased(xx, a, a, n), _unbiased(xy, a, b, n), _unbiased(yy, b, b, n)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from toolkit.analysis.rows.measures import Array
 from toolkit.analysis.similarity.axes import Axes, Variates, find_variates, principal_axes
 from toolkit.analysis.similarity.lazy import LazyProperty
-from toolkit.analysis.similarity.refusal import Rows, check_rows
+from toolkit.analysis.similarity.refusal import Refused, Rows, check_rows
 
 BLOCK_ROWS = 1024
 """Rows converted to float64 at a time: large enough for a matrix product, 8 MB at 1,024 columns."""
@@ -72,6 +72,11 @@ class Moments:
             _inverse_deviations(self.xx, self.mean, self.num_rows),
             _inverse_deviations(self.yy, self.mean + self.offset, self.num_rows),
         )
+
+    def check_varying(self, what: str) -> None:
+        """Refused where all rows of a version are equal: what centring leaves of them is rounding."""
+        if not all(scales.any() for scales in self.scales):
+            raise Refused(f"{what} is undefined: the rows of a version are all equal")
 
     @LazyProperty
     def norms(self) -> Array:
