@@ -106,7 +106,7 @@ class RunConfig:
     text_columns: tuple[str, ...] = ()
     """One or two text columns; default: text, or sentence."""
     label_column: str = "label"
-    """Integers or strings: classification; floats: regression."""
+    """Integers or strings: classification; floats: regression, where a word among most floats is refused."""
     output_dir: str = "runs"
     """Parent of run directories."""
     overwrite: bool = False

@@ -163,13 +163,46 @@ def test_regression_keeps_its_targets() -> None:
         ({"train": [0, 1], "validation": [2]}, "'validation' has the label 2, which training lacks"),
         ({"train": [0, 1], "test": [0, None]}, "'test', row 2: the label is missing"),
         ({"train": [0.1, 0.2], "validation": ["x"]}, "labels that are no numbers"),
+        ({"train": ["0.1", "0.2"], "validation": ["1", "nan"]}, r"labels that are no numbers.*: row 2 \('nan'\)"),
         ({"train": [0.1, 0.2], "validation": [float("inf")]}, "infinite"),
+        ({"train": ["0.1", "1e999"]}, r"'train' has an infinite label: row 2 \(inf\)"),
         ({"train": list(range(2000))}, "2000 distinct labels"),
     ],
 )
 def test_labels_that_cannot_be_learned(raw: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         encode_labels(raw)
+
+
+@pytest.mark.parametrize("suffix", READERS)
+@pytest.mark.parametrize("word", ["nan", "-inf", "N/A"])
+def test_one_word_among_targets_makes_no_classification(suffix: str, word: str, tmp_path: Path) -> None:
+    labels = [str(i / 40) if suffix == ".parquet" else i / 40 for i in range(40)]  # a column of parquet has one type
+    frame = pd.DataFrame({"text": "a", "label": pd.Series([*labels[:39], word], dtype=object)})
+    split = read_file(write(frame, tmp_path / f"data{suffix}"), (), "label")
+    with pytest.raises(
+        ValueError, match=rf"'train' has .* no finite numbers \(row 40 \('{word}'\)\) where most are floats"
+    ):
+        encode_labels({"train": split.labels})
+
+
+@pytest.mark.parametrize("word", ["nan", "Infinity"])
+def test_no_number_as_text_beside_integers_is_no_class(word: str) -> None:
+    with pytest.raises(ValueError, match=rf"row 2 \('{word}'\), row 3 .* and 1 more\) where the others are numbers"):
+        encode_labels({"train": ["1", *4 * [word]]})
+
+
+@pytest.mark.parametrize(
+    "train", [["1", "2", "none", "1"], ["1", "2", "N/A"], ["cat", "dog", "2.5"], ["nan", "cat", "1"], ["nan", "inf"]]
+)
+def test_classes_may_be_named_by_numbers_and_words(train: list[object]) -> None:
+    encoded = encode_labels({"train": train, "validation": train})
+    assert (encoded.kind, set(encoded.names)) == ("classification", set(train))
+
+
+def test_numbers_and_texts_of_numbers_are_one_kind() -> None:
+    assert encode_labels({"train": [0, "1", 1]}).names == ("0", "1")
+    assert encode_labels({"train": [0.5, "1.5", "2"]}).kind == "regression"
 
 
 def test_names_of_file_tasks(tmp_path: Path) -> None:

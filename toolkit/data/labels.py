@@ -31,7 +31,8 @@ def encode_labels(raw: Mapping[str, list[object] | None], names: tuple[str, ...]
     """Encode the labels of all splits after those of ``train``.
 
     Floats make it a regression, integers and strings a classification. ``names`` are the classes 0, 1, ... where the
-    source knows them. ValueError for missing labels, one label only, or a label that training lacks.
+    source knows them. ValueError for missing labels, one label only, a label that training lacks, or words beside
+    numbers that read as targets: see :func:`_check_numbers`.
     """
     present = {split: _drop_absent(split, labels) for split, labels in raw.items()}
     train = present["train"]
@@ -39,6 +40,7 @@ def encode_labels(raw: Mapping[str, list[object] | None], names: tuple[str, ...]
         raise ValueError("split 'train' has no labels: check --label-column")
     if present.get("validation", train) is None:
         raise ValueError("split 'validation' has no labels: check --label-column")
+    _check_numbers(train)
     convert = _converter(train)
     present = {split: None if labels is None else [convert(x) for x in labels] for split, labels in present.items()}
     train = present["train"] or []
@@ -47,18 +49,53 @@ def encode_labels(raw: Mapping[str, list[object] | None], names: tuple[str, ...]
     return _encode_classes(present, train, names)
 
 
+def _check_numbers(train: list[object]) -> None:
+    """ValueError where labels that are no numbers would turn targets into classes without a word.
+
+    Most labels are numbers, some of them floats: then a word is a mistake. So is nan or inf as text beside any number.
+    Integers beside other words (1, 2, none) are names of classes.
+    """
+    strange = [i for i, label in enumerate(train) if not (_is_number(label) or _matches(FLOAT, label))]
+    if not 0 < len(strange) < len(train):
+        return
+    has_floats = any(_is_float(label) or (_matches(FLOAT, label) and not _matches(INTEGER, label)) for label in train)
+    is_regression = has_floats and 2 * len(strange) < len(train)
+    if is_regression or all(_is_hole(train[i]) for i in strange):
+        beside = "most are floats, which mean regression" if is_regression else "the others are numbers"
+        raise ValueError(
+            f"split 'train' has labels that are no finite numbers ({_rows(train, strange)}) where {beside}: "
+            "mend or drop these rows, or, if the labels name classes, write all of them as words"
+        )
+
+
 def _converter(train: list[object]) -> Callable[[object], object]:
     """How to read labels that are text: as integers or floats where every training label is one, else as text.
 
     Training decides for every split: a split in which only some labels occur must not be read otherwise.
     """
-    if not all(isinstance(label, str) for label in train):
-        return lambda label: label
     patterns: tuple[tuple[str, Callable[[str], object]], ...] = ((INTEGER, int), (FLOAT, float))
     for pattern, convert in patterns:
-        if all(re.fullmatch(pattern, str(label).strip()) for label in train):
-            return lambda label: convert(label) if re.fullmatch(pattern, str(label).strip()) else label  # type: ignore[arg-type]
-    return str
+        if all(_is_number(label) or _matches(pattern, label) for label in train):
+            return lambda label: convert(label) if _matches(pattern, label) else label  # type: ignore[arg-type]
+    return str if all(isinstance(label, str) for label in train) else lambda label: label
+
+
+def _matches(pattern: str, label: object) -> bool:
+    return isinstance(label, str) and re.fullmatch(pattern, label.strip()) is not None
+
+
+def _is_hole(label: object) -> bool:
+    """Whether a label is the text of a number that is not there, such as nan or inf."""
+    try:
+        return isinstance(label, str) and not math.isfinite(float(label))
+    except ValueError:
+        return False
+
+
+def _rows(labels: list[object], rows: list[int]) -> str:
+    """``row 3 ('nan'), row 7 ('N/A') and 5 more``, counted from 1 below the header."""
+    shown = ", ".join(f"row {i + 1} ({_shown(labels[i])})" for i in rows[:3])
+    return shown + (f" and {len(rows) - 3} more" if len(rows) > 3 else "")
 
 
 def _is_number(label: object) -> bool:
@@ -91,12 +128,13 @@ def _encode_targets(present: Mapping[str, list[object] | None]) -> EncodedLabels
         if labels is None:
             targets[split] = None
             continue
-        try:
-            values = np.array([float(label) for label in labels])  # type: ignore[arg-type]
-        except (TypeError, ValueError):
-            raise ValueError(f"split {split!r} has labels that are no numbers, but training has floats") from None
-        if not np.isfinite(values).all():
-            raise ValueError(f"split {split!r} has an infinite label")
+        if strange := [i for i, label in enumerate(labels) if not _is_number(label)]:
+            raise ValueError(
+                f"split {split!r} has labels that are no numbers, but training has floats: {_rows(labels, strange)}"
+            )
+        values = np.array([float(label) for label in labels])  # type: ignore[arg-type]
+        if infinite := np.flatnonzero(~np.isfinite(values)).tolist():
+            raise ValueError(f"split {split!r} has an infinite label: {_rows(labels, infinite)}")
         targets[split] = values
     train = targets["train"]
     assert train is not None
