@@ -205,6 +205,24 @@ def test_numbers_and_texts_of_numbers_are_one_kind() -> None:
     assert encode_labels({"train": [0.5, "1.5", "2"]}).kind == "regression"
 
 
+@pytest.mark.parametrize(
+    ("texts", "label", "message"),
+    [
+        (("text", "label"), "label", "'label' is the label column and a text column"),
+        ((), "text", "'text' is the label column and a text column"),
+        (("text", "text"), "label", "--text-columns names 'text' twice"),
+        (("text",), "id", "each of the 4 training labels of data occurs once"),
+    ],
+)
+def test_columns_that_nothing_can_be_learned_from(
+    texts: tuple[str, ...], label: str, message: str, tmp_path: Path
+) -> None:
+    frame = pd.DataFrame({"text": list("abcd"), "label": [0, 1, 0, 1], "id": list("wxyz")})
+    path = str(write(frame, tmp_path / "data.csv"))
+    with pytest.raises(ValueError, match=message):
+        load_task(RunConfig(train_file=path, validation_file=path, text_columns=texts, label_column=label))
+
+
 def test_names_of_file_tasks(tmp_path: Path) -> None:
     (tmp_path / "reviews").mkdir()
     for name, expected in (("reviews/train.tsv", "reviews"), ("reviews/spring.csv", "spring")):

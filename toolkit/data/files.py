@@ -64,7 +64,7 @@ READERS: Mapping[str, Callable[[Path], pd.DataFrame]] = {
 }
 
 
-def read_file(path: Path, text_columns: tuple[str, ...], label_column: str) -> RawSplit:
+def read_file(path: Path, text_columns: tuple[str, ...], label_column: str | None) -> RawSplit:
     """Read one split; ValueError for a file that is missing or unreadable and for columns that it lacks."""
     if not path.is_file():
         hint = "" if path.is_absolute() else ": a relative path starts from the folder that you are in"
@@ -77,8 +77,13 @@ def read_file(path: Path, text_columns: tuple[str, ...], label_column: str) -> R
     return split_of_frame(frame, text_columns, label_column, str(path))
 
 
-def split_of_frame(frame: pd.DataFrame, text_columns: tuple[str, ...], label_column: str, source: str) -> RawSplit:
-    """Texts and labels of a table; a table without the label column is a split without labels."""
+def split_of_frame(
+    frame: pd.DataFrame, text_columns: tuple[str, ...], label_column: str | None, source: str
+) -> RawSplit:
+    """Texts and labels of a table; a table without the label column, or None for it, is a split without labels.
+
+    ValueError for a column that is missing, or named twice: a model that reads its label has nothing to learn.
+    """
     columns = tuple(str(column) for column in frame.columns)
     names = text_columns or tuple(name for name in DEFAULT_TEXT_COLUMNS if name in columns)[:1]
     if not names:
@@ -86,6 +91,12 @@ def split_of_frame(frame: pd.DataFrame, text_columns: tuple[str, ...], label_col
     for name in names:
         if name not in columns:
             raise ValueError(f"{source}: {unknown(name, 'column', columns)}")
+    if len(set(names)) < len(names):
+        raise ValueError(f"--text-columns names {names[0]!r} twice: a pair needs two columns, a single text one")
+    if label_column in names:
+        raise ValueError(
+            f"{label_column!r} is the label column and a text column: change --label-column or --text-columns"
+        )
     texts = [
         tuple(_text(cell, source) for cell in row)
         for row in zip(*(frame[name].tolist() for name in names), strict=True)

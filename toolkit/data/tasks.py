@@ -156,6 +156,12 @@ def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig
         check_texts(split_name, split.texts)
     encoded = encode_labels({k: s.labels for k, s in raw.splits.items()}, raw.label_names)
     splits = {k: Split(np.arange(len(s.texts)), tuple(s.texts), encoded.labels[k]) for k, s in raw.splits.items()}
+    labels = splits["train"].labels
+    if encoded.kind == "classification" and labels is not None and len(np.unique(labels)) == len(labels):
+        raise ValueError(
+            f"each of the {len(labels)} training labels of {name} occurs once, and such a class cannot be "
+            "learned: check --label-column (floats mean regression)"
+        )
     reported = next(k for k in splits if k.startswith("validation"))
     if config.max_train_examples is not None:
         splits["train"] = _draw(splits["train"], config.max_train_examples, config.seed)

@@ -45,6 +45,6 @@ def read_texts(entries: Sequence[str], text_columns: tuple[str, ...] = ()) -> di
             raise ValueError(f"--texts takes NAME=PATH, got {entry!r}")
         if name in texts:
             raise ValueError(f"--texts: the name {name!r} is taken; choose another")
-        texts[name] = read_file(Path(path), text_columns, "label").texts
+        texts[name] = read_file(Path(path), text_columns, None).texts
         check_texts(name, texts[name])
     return texts

@@ -147,7 +147,7 @@ def _only(task: Task, split: str) -> Task:
 
 def _read_texts(path: Path, columns: tuple[str, ...]) -> TextSource:
     """A data file's texts as a task without labels."""
-    raw = read_file(path, columns, "label")
+    raw = read_file(path, columns, None)
     if not raw.texts:
         raise ValueError(f"{path} has no text: nothing to look at the model with")
     check_texts(path.name, raw.texts)
