@@ -128,6 +128,8 @@ def test_mistakes(changes: dict[str, object], message: str) -> None:
         ("[]", "must hold one JSON object"),
         ('{"modle": "x"}', r"unknown field 'modle' \(did you mean 'model'\?\)"),
         ('{"format": 99}', "newer format"),
+        ('{"format": "2", "seed": 1}', "format '2', which is no integer"),
+        ('{"seed": "1"}', r"^config\.json: seed must be"),
     ],
 )
 def test_bad_config_files(text: str, message: str) -> None:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from toolkit.json_files import parse_object
 from toolkit.lookup import unknown
 
 FORMAT = 1
@@ -159,20 +160,17 @@ class RunConfig:
     @classmethod
     def from_json(cls, text: str, source: str = "config.json") -> "RunConfig":
         """Parse config.json; ValueError for an unknown field, a newer format or text that is not JSON."""
-        try:
-            values: dict[str, Any] = json.loads(text)
-        except ValueError as error:
-            raise ValueError(f"{source} is not JSON ({error})") from None
-        if not isinstance(values, dict):
-            raise ValueError(f"{source} must hold one JSON object, not a {type(values).__name__}")
-        if values.pop("format", FORMAT) > FORMAT:
-            raise ValueError(f"{source} has a newer format than {FORMAT}: update the toolkit")
+        values = parse_object(text, source, newest=FORMAT)
+        values.pop("format", None)
         names = tuple(field.name for field in fields(cls))
         for name in values:
             if name not in names:
                 raise ValueError(f"{source}: {unknown(name, 'field', names)}")
         arguments: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
-        return cls(**arguments)
+        try:
+            return cls(**arguments)
+        except ValueError as error:
+            raise ValueError(f"{source}: {error}") from None
 
 
 def _check_types(config: RunConfig) -> None:

@@ -215,3 +215,11 @@ def test_every_public_name_is_there() -> None:
     for name in toolkit.__all__:
         value: Any = getattr(toolkit, name)
         assert value is not None
+
+
+@pytest.mark.parametrize("text", ["{", "[]"])
+def test_a_damaged_default_length_is_named(text: str, tiny_model: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = shutil.copytree(tiny_model("bert"), tmp_path / "bert")
+    (folder / "sentence_bert_config.json").write_text(text)
+    with pytest.raises(ValueError, match=r"sentence_bert_config\.json .*: restore it or make it again$"):
+        open_sources([folder])

@@ -409,8 +409,17 @@ def test_torn_files_and_wrong_headers(tmp_path: Path) -> None:
     header = json.dumps({name: {"dtype": "F32", "shape": [8000, 4], "data_offsets": [0, 128]}}).encode()
     path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(128))
     assert "does not have the size of its shape" in refused(folder)
-    for name, text in (("config.json", "{"), ("vocab.txt", "\udcff"), ("tokenizer.json", '{"model": 3}')):
-        folder = write(tmp_path / name, tensors_of())
+    decoders = ('{"added_tokens_decoder": {"x": {"content": "a"}}}', '{"added_tokens_decoder": [1]}', "[]")
+    for i, (name, text) in enumerate(
+        (
+            ("config.json", "{"),
+            ("config.json", "[]"),
+            ("vocab.txt", "\udcff"),
+            ("tokenizer.json", '{"model": 3}'),
+            *(("tokenizer_config.json", text) for text in decoders),
+        )
+    ):
+        folder = write(tmp_path / f"damaged-{i}", tensors_of())
         (folder / name).write_bytes(text.encode("utf-8", "surrogateescape"))
         assert name in refused(folder)
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from safetensors.numpy import load_file
 
+from tests.run_directories import write_run as write_whole_run
 from toolkit.config import RunConfig
 from toolkit.snapshots.exposure import Exposure, StepRows, TableExposure
 from toolkit.snapshots.files import map_tensor, read_header, sha256_of_array, write_tensors, write_with
@@ -216,3 +217,39 @@ def test_a_config_that_is_not_json_is_named(tmp_path):
     (tmp_path / "config.json").write_text("x")
     with pytest.raises(ValueError, match=r"config\.json is not JSON"):
         _ = Run(tmp_path).is_recorded
+
+
+def read_all(path: Path) -> None:
+    """Everything that the commands read of a run."""
+    run = open_run(path)
+    _ = (run.config, run.manifest, run.scores, run.predictions, run.optimizer_log, run.trajectory)
+
+
+@pytest.mark.parametrize(
+    ("name", "contents"),
+    [
+        ("config.json", ("{", "[]", '{"format": "2"}')),
+        ("manifest.json", ("{", "{}", "[]", '{"format": "x", "files": {}}', "\udcff")),
+        (
+            "vocabulary.json",
+            ("{", "{}", '{"tokens": [1], "special_rows": []}', '{"tokens": [], "special_rows": ["a"]}'),
+        ),
+        ("optimizer.json", ("[]", '{"format": 1}', '{"format": 1, "betas": 3}')),
+        ("scores.csv", ("", "a,b\n1,2\n", "epoch,split\n", "epoch,split\nx,test\n")),
+        ("predictions.parquet", ("", "PAR1")),
+    ],
+)
+def test_a_damaged_file_of_a_run_is_named(name: str, contents: tuple[str, ...], tmp_path: Path) -> None:
+    path = write_whole_run(tmp_path, "none", 0).path
+    read_all(path)
+    for content in contents:
+        (path / name).write_bytes(content.encode("utf-8", "surrogateescape"))
+        with pytest.raises(ValueError, match=rf"{path / name}.*: restore it or make it again$"):
+            read_all(path)
+
+
+def test_predictions_without_a_column_are_named(tmp_path: Path) -> None:
+    run = write_whole_run(tmp_path, "none", 0)
+    RunWriter(run.path).write_predictions(run.predictions.drop(columns="label"))
+    with pytest.raises(ValueError, match=r"predictions\.parquet lacks the column label"):
+        _ = open_run(run.path).predictions

@@ -1,12 +1,12 @@
 """What a user named on the command line in, trajectories to analyse out: run directories, or any checkpoints."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
 from toolkit.analysis.comparison.arms import ReportedRun, differences_beside_seed
+from toolkit.json_files import read_object
 from toolkit.naming import names_of
 from toolkit.snapshots.embedded import find_embedded
 from toolkit.snapshots.importers import import_checkpoints
@@ -98,5 +98,5 @@ def _default_length(place: str | Path) -> int | None:
     path = (find_embedded(str(place)) or Path(place)) / "sentence_bert_config.json"
     if not path.is_file():
         return None
-    length = json.loads(path.read_text(encoding="utf-8")).get("max_seq_length")
+    length = read_object(path).get("max_seq_length")
     return length if isinstance(length, int) else None

@@ -12,7 +12,7 @@ from toolkit.snapshots.embedded import find_embedded
 from toolkit.snapshots.places import Place, Resolve, find_places, shown_names
 from toolkit.snapshots.snapshot import Snapshot, Trajectory, Vocabulary, read_snapshot
 from toolkit.snapshots.store import Run
-from toolkit.snapshots.tokenizer_files import read_json, read_tokenizer_files
+from toolkit.snapshots.tokenizer_files import read_settings, read_tokenizer_files
 from toolkit.snapshots.weights import check_finite, open_file, open_weights
 
 HALF = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
@@ -90,8 +90,7 @@ def import_checkpoints(places: Sequence[str | Path], *, resolve: Resolve | None 
 def _open(place: Place, name: str) -> _Opened:
     if place.is_ours and place.file is not None:
         return _open_ours(place.file, name)
-    config = read_json(place.fetch("config.json"))
-    config = config if isinstance(config, dict) else {}
+    config = read_settings(place.fetch("config.json"))
     model_type = config.get("model_type")
     family = family_of(model_type) if isinstance(model_type, str) else None
     opened = open_file(place.file, family, name) if place.file else open_weights(place.fetch, family, name)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from toolkit.json_files import REMEDY, parse_object
+
 FORMAT = 1
 """Version of optimizer.json; a reader refuses another."""
 
@@ -56,16 +58,19 @@ class OptimizerLog:
         return json.dumps(values) + "\n"
 
     @classmethod
-    def from_json(cls, text: str) -> "OptimizerLog":
-        """Inverse of :meth:`to_json`; ValueError for another format."""
-        values = json.loads(text)
-        if values.pop("format") != FORMAT:
-            raise ValueError(f"optimizer.json has another format than {FORMAT}: update the toolkit")
-        for name in ("learning_rates", "head_learning_rates", "clipping_factors"):
-            values[name] = np.array(values[name], dtype=np.float64)
-        values["betas"] = tuple(float("nan") if beta is None else beta for beta in values["betas"])
-        values["eps"] = float("nan") if values["eps"] is None else values["eps"]
-        return cls(**values)
+    def from_json(cls, text: str, source: str = "optimizer.json") -> "OptimizerLog":
+        """Inverse of :meth:`to_json`; ValueError for another format or a damaged file."""
+        values = parse_object(text, source)
+        if values.pop("format", None) != FORMAT:
+            raise ValueError(f"{source} has another format than {FORMAT}: update the toolkit")
+        try:
+            for name in ("learning_rates", "head_learning_rates", "clipping_factors"):
+                values[name] = np.array(values[name], dtype=np.float64)
+            values["betas"] = tuple(float("nan") if beta is None else beta for beta in values["betas"])
+            values["eps"] = float("nan") if values["eps"] is None else values["eps"]
+            return cls(**values)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{source} is no optimizer log ({error!r}): {REMEDY}") from None
 
 
 def _without_nan(numbers: Iterable[float]) -> list[float | None]:

@@ -7,8 +7,9 @@ from functools import cache
 from pathlib import Path
 
 from toolkit.hub import is_hub_reachable
+from toolkit.json_files import read_json
 from toolkit.snapshots.files import read_header
-from toolkit.snapshots.tokenizer_files import Fetch, read_json
+from toolkit.snapshots.tokenizer_files import Fetch, read_settings
 from toolkit.snapshots.weights import INDEX, SINGLE
 
 Resolve = Callable[[str], "str | Path | None"]
@@ -157,8 +158,7 @@ def _step(folder: Path) -> int:
     if match := CHECKPOINT.fullmatch(folder.resolve().name):
         return int(match[1])
     state = folder / "trainer_state.json"
-    content = read_json(state) if state.exists() else {}
-    step = content.get("global_step", 0) if isinstance(content, dict) else 0
+    step = read_settings(state if state.exists() else None).get("global_step", 0)
     return step if isinstance(step, int) else 0
 
 

@@ -3,7 +3,7 @@
 import json
 import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +13,7 @@ import numpy as np
 
 from toolkit.config import FORMAT as FORMAT_OF_CONFIG
 from toolkit.config import RunConfig
+from toolkit.json_files import REMEDY, read_object
 from toolkit.snapshots import files
 from toolkit.snapshots.exposure import Exposure
 from toolkit.snapshots.optimizer_log import OptimizerLog
@@ -165,11 +166,7 @@ class Run:
     def is_recorded(self) -> bool:
         """Whether another training loop made it (``toolkit.record``, the Trainer's callback): it has no RunConfig."""
         path = self.path / "config.json"
-        try:
-            values = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        except ValueError as error:
-            raise ValueError(f"{path} is not JSON ({error}): restore it or run again") from None
-        return bool(values.get(RECORDED)) if isinstance(values, dict) else False
+        return bool(read_object(path).get(RECORDED)) if path.exists() else False
 
     @cached_property
     def config(self) -> RunConfig:
@@ -184,39 +181,42 @@ class Run:
     @cached_property
     def manifest(self) -> dict[str, Any]:
         """Hashes, versions, devices, the frozen parameters and their proof; ValueError when unfinished."""
-        manifest: dict[str, Any] = json.loads(self._text(MANIFEST))
-        if manifest["format"] > MANIFEST_FORMAT:
-            raise ValueError(f"{self.path / MANIFEST} has a newer format than {MANIFEST_FORMAT}: update the toolkit")
-        return manifest
+        return read_object(self._existing(MANIFEST), {"format": int, "files": dict}, newest=MANIFEST_FORMAT)
 
     @cached_property
     def scores(self) -> "pd.DataFrame":
         """One row per epoch and split: step, number of examples, loss and the task's scores."""
         import pandas as pd
 
-        return pd.read_csv(self._existing("scores.csv"))
+        return _read_table(self._existing("scores.csv"), pd.read_csv, ("epoch", "split"))
 
     @cached_property
     def predictions(self) -> "pd.DataFrame":
         """One row per epoch, split and example: id, label, prediction, scores (the logits, or the value)."""
         import pandas as pd
 
-        return pd.read_parquet(self._existing("predictions.parquet"))
+        columns = ("epoch", "split", "id", "label", "prediction")
+        return _read_table(self._existing("predictions.parquet"), pd.read_parquet, columns)
 
     @cached_property
     def optimizer_log(self) -> OptimizerLog | None:
         """Learning rates, clipping and hyperparameters of every step; None when they were not recorded."""
         if not (self.path / "optimizer.json").exists():
             return None
-        return OptimizerLog.from_json(self._text("optimizer.json"))
+        return OptimizerLog.from_json(self._text("optimizer.json"), str(self.path / "optimizer.json"))
 
     @cached_property
     def vocabulary(self) -> Vocabulary | None:
         """Row to token text; None when no tokenizer was at hand."""
-        if not (self.path / "vocabulary.json").exists():
+        path = self.path / "vocabulary.json"
+        if not path.exists():
             return None
-        values = json.loads(self._text("vocabulary.json"))
-        return Vocabulary(tuple(values["tokens"]), frozenset(values["special_rows"]), values["pad_row"])
+        values = read_object(path, {"tokens": list, "special_rows": list}, newest=int(FORMAT))
+        tokens, special, pad = values["tokens"], values["special_rows"], values.get("pad_row")
+        is_whole = all(isinstance(token, str) for token in tokens)
+        if not (is_whole and all(type(row) is int for row in (*special, *(() if pad is None else (pad,))))):
+            raise ValueError(f"{path} is no vocabulary of texts and rows: {REMEDY}")
+        return Vocabulary(tuple(tokens), frozenset(special), pad)
 
     @cached_property
     def trajectory(self) -> Trajectory:
@@ -247,6 +247,19 @@ class Run:
 
     def _text(self, name: str) -> str:
         return self._existing(name).read_text(encoding="utf-8")
+
+
+def _read_table(path: Path, read: "Callable[[Path], pd.DataFrame]", columns: tuple[str, ...]) -> "pd.DataFrame":
+    """A table of a run; ValueError when it is damaged, lacks a column or a row, or its epochs are no numbers."""
+    try:
+        table = read(path)
+    except (ValueError, OSError) as error:  # pandas' and pyarrow's errors are both of these
+        raise ValueError(f"{path} cannot be read ({' '.join(str(error).split())[:200]}): {REMEDY}") from None
+    if missing := [name for name in columns if name not in table]:
+        raise ValueError(f"{path} lacks the column {missing[0]}: {REMEDY}")
+    if table.empty or table["epoch"].dtype.kind not in "fi":
+        raise ValueError(f"{path} {'has no rows' if table.empty else 'has epochs that are no numbers'}: {REMEDY}")
+    return table
 
 
 def open_run(path: str | Path) -> Run:

@@ -1,10 +1,10 @@
 """The tokenizer files beside a checkpoint in, its vocabulary out: row -> token text, without a tokenizer."""
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from toolkit.json_files import REMEDY, read_json, read_object
 from toolkit.snapshots.snapshot import Vocabulary
 
 Fetch = Callable[[str], Path | None]
@@ -40,16 +40,6 @@ def read_tokenizer_files(fetch: Fetch, num_rows: int) -> Vocabulary | None:
     return Vocabulary(tuple(tokens), special, pad_row if pad_row is not None and pad_row < num_rows else None)
 
 
-def read_json(path: Path | None) -> Any:
-    """The content of a JSON file, ``{}`` where there is none; ValueError when it is damaged."""
-    if path is None:
-        return {}
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"cannot read {path}: {error}; restore it") from None
-
-
 def _rows(fetch: Fetch) -> dict[str, int]:
     """Token text to row, added tokens among them."""
     whole, text, plain = fetch("tokenizer.json"), fetch("vocab.txt"), fetch("vocab.json")
@@ -69,9 +59,18 @@ def _rows(fetch: Fetch) -> dict[str, int]:
     else:
         return {}
     added = fetch("added_tokens.json")
-    decoder = _mapping(read_json(fetch("tokenizer_config.json"))).get("added_tokens_decoder", {})
     rows |= _checked(added, read_json(added)) if added else {}
-    return rows | {str(entry["content"]): int(row) for row, entry in _mapping(decoder).items() if "content" in entry}
+    settings = fetch("tokenizer_config.json")
+    decoder = read_settings(settings).get("added_tokens_decoder") or {}
+    try:
+        return rows | {str(entry["content"]): int(row) for row, entry in decoder.items() if "content" in entry}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"{settings}: added_tokens_decoder is no object of row: token ({error}); {REMEDY}") from None
+
+
+def read_settings(path: Path | None) -> Mapping[str, Any]:
+    """The object that a JSON file of a checkpoint holds, empty where there is none; ValueError for a damaged one."""
+    return {} if path is None else read_object(path)
 
 
 def _of_tokenizer_json(path: Path, content: Any) -> dict[str, int]:
@@ -98,18 +97,18 @@ def _special_tokens(fetch: Fetch) -> tuple[set[str], str | None]:
     names: set[str] = set()
     pad = None
     for file in ("special_tokens_map.json", "tokenizer_config.json"):
-        settings = _mapping(read_json(fetch(file)))
+        settings = read_settings(fetch(file))
         entries = [settings.get(role) for role in ROLES]
         for field in EXTRA:
-            extra = settings.get(field) or ()
-            entries += extra.values() if isinstance(extra, dict) else extra
+            extra = settings.get(field)
+            entries += extra.values() if isinstance(extra, dict) else extra if isinstance(extra, list) else ()
         names |= {text for text in map(_text, entries) if text}
         pad = _text(settings.get("pad_token")) or pad
     return names, pad
 
 
 def _specials_of_tokenizer_json(fetch: Fetch) -> set[str]:
-    entries = _mapping(read_json(fetch("tokenizer.json"))).get("added_tokens") or ()
+    entries = read_settings(fetch("tokenizer.json")).get("added_tokens") or ()
     return {str(entry["content"]) for entry in entries if entry.get("special")}
 
 
@@ -117,7 +116,3 @@ def _text(entry: Any) -> str | None:
     """A token is written as its text, or as an object with its ``content``."""
     text = entry.get("content") if isinstance(entry, dict) else entry
     return text if isinstance(text, str) else None
-
-
-def _mapping(content: Any) -> Mapping[str, Any]:
-    return content if isinstance(content, dict) else {}
