@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.torch
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
@@ -483,6 +485,15 @@ def test_places_that_hold_nothing_to_read(tmp_path: Path, monkeypatch: pytest.Mo
         import_checkpoints([write(tmp_path / "gpt", tensors_of(), model_type="gpt2")])
     quantised = tensors_of() | {BERT["word_embeddings"]: np.ones((8, 4), np.int8)}
     assert "as I8, which is no floating-point weight" in refused(write(tmp_path / "q", quantised))
+
+
+@pytest.mark.parametrize(("dtype", "shown"), [("float8_e4m3fn", "F8_E4M3"), ("float8_e5m2", "F8_E5M2")])
+def test_floats_of_eight_bits_are_not_supported(dtype: str, shown: str, tmp_path: Path) -> None:
+    folder = write(tmp_path / "x", tensors_of())
+    tensors = {name: torch.from_numpy(array) for name, array in tensors_of().items()}
+    tensors[BERT["word_embeddings"]] = torch.ones(8, 4).to(getattr(torch, dtype))
+    safetensors.torch.save_file(tensors, folder / "model.safetensors")
+    assert f"as {shown}, a format that is not supported: dequantise it and save it as float32 or" in refused(folder)
 
 
 def test_names_are_short_distinct_and_never_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -168,7 +168,10 @@ def _checked(tensors: FileTensors, shown: str) -> FileTensors:
     for name in tensors:
         path, (dtype, shape, offset) = tensors._entries[name]
         if dtype not in DTYPES:
-            raise ValueError(f"{shown} stores {name} as {dtype}, which is no floating-point weight: dequantise it")
+            # F8_E4M3, F8_E5M2, F4 ...: floats, but of so few bits that a scale beside them belongs to the value.
+            what = "a format that is not supported" if dtype.startswith("F") else "which is no floating-point weight"
+            kinds = " or ".join(DTYPES.values())
+            raise ValueError(f"{shown} stores {name} as {dtype}, {what}: dequantise it and save it as {kinds}")
         if len(shape) != (2 if name in TABLES else 1) or 0 in shape:
             raise ValueError(f"{shown}: {name} has the shape {shape}; expected {_expected(name)}")
         if offset + prod(shape) * SIZES[dtype] > path.stat().st_size:
