@@ -5,6 +5,7 @@ import json
 import shlex
 from dataclasses import asdict, fields, replace
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -114,11 +115,30 @@ def test_run_names_are_safe_as_directory_names(model: str, freeze: str) -> None:
         ({"epochs": "3"}, "epochs must be .*int.*; got '3'"),
         ({"epochs": True}, "epochs must be"),
         ({"snapshot_steps": "every"}, "snapshot_steps must be"),
+        ({"epochs": np.float64(1.5)}, r"^epochs must be an integer; got 1\.5$"),
+        ({"max_steps": np.bool_(True)}, "^max_steps must be an integer or None; got"),
+        ({"snapshot_steps": 1.5}, "^snapshot_steps must be an integer or 'log' or None; got"),
+        ({"text_columns": "text"}, "^text_columns must be a tuple, each part of it a text; got 'text'$"),
+        ({"dropout": "0.1"}, "^dropout must be a number or None; got"),
     ],
 )
 def test_mistakes(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(RunConfig(), **changes)
+
+
+def test_numbers_of_numpy_are_kept_as_pythons() -> None:
+    given = {
+        "batch_size": np.int64(8),
+        "max_steps": np.int32(5),
+        "weight_decay": np.float32(0.5),
+        "dropout": np.int8(0),
+    }
+    config = RunConfig(**given, learning_rate=np.float64(0.1))
+    assert config == RunConfig(batch_size=8, max_steps=5, weight_decay=0.5, dropout=0, learning_rate=0.1)
+    assert {type(getattr(config, name)) for name in (*given, "learning_rate")} == {int, float}
+    assert RunConfig.from_json(config.to_json()) == config
+    assert type(RunConfig(weight_decay=1).weight_decay) is int  # as it was: the digest tells 1 from 1.0
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -27,6 +28,9 @@ ADDED = (
     "batch_tokens",
 )
 """Fields that came after format 1: at their defaults they stay out of the digest, so that older runs keep names."""
+
+WORDS = {int: "an integer", float: "a number", str: "a text", bool: "True or False", type(None): "None"}
+"""What the types of fields are called."""
 
 KEEP_THREADS = "EMBEDDING_DRIFT_KEEP_THREADS"
 """Environment variable: a study has shared the cores out among its runs, and no run takes more."""
@@ -130,7 +134,7 @@ class RunConfig:
         _require(self.head_epochs >= 0, self, "head_epochs", "at least 0")
         _require(0 <= self.selection_fraction < 1, self, "selection_fraction", "at least 0 and below 1")
         _require(self.dropout is None or 0 <= self.dropout < 1, self, "dropout", "between 0 and 1")
-        _require(0 <= self.seed < 2**32, self, "seed", "between 0 and 2**32 - 1")
+        check_seed(self.seed)
         steps = self.snapshot_steps
         _require(steps is None or steps == "log" or int(steps) >= 1, self, "snapshot_steps", "at least 1, or log")
         _require(len(self.text_columns) <= 2, self, "text_columns", "one or two columns")
@@ -174,15 +178,37 @@ class RunConfig:
 
 
 def _check_types(config: RunConfig) -> None:
-    """ValueError for a field of the wrong type, which only the API and config.json can bring: flags are parsed."""
+    """ValueError for a field of the wrong type, which only the API and config.json can bring: flags are parsed.
+
+    NumPy's numbers are kept as Python's, which config.json can hold.
+    """
     for name, annotation in get_type_hints(RunConfig).items():
-        value = getattr(config, name)
+        value = _as_python(getattr(config, name))
+        object.__setattr__(config, name, value)
         if get_origin(annotation) is Literal and isinstance(value, str):
             choices = tuple(str(choice) for choice in get_args(annotation))
             if value not in choices:
                 raise ValueError(unknown(value, name, choices))
         elif not _conforms(value, annotation):
-            raise ValueError(f"{name} must be {str(annotation).replace('typing.', '')}; got {value!r}")
+            raise ValueError(f"{name} must be {_in_words(annotation)}; got {value!r}")
+
+
+def _as_python(value: object) -> object:
+    # Python's own numbers stay as they are: the digest of a run tells 1 from 1.0.
+    if isinstance(value, int | float) and type(value).__module__ == "builtins":
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    return float(value) if isinstance(value, Real) else value
+
+
+def _in_words(annotation: Any) -> str:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is tuple:
+        return f"a tuple, each part of it {_in_words(arguments[0])}"
+    if arguments:
+        return " or ".join(repr(x) if origin is Literal else _in_words(x) for x in arguments)
+    return WORDS[annotation]
 
 
 def _conforms(value: object, annotation: Any) -> bool:
@@ -196,6 +222,12 @@ def _conforms(value: object, annotation: Any) -> bool:
     if annotation is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     return isinstance(value, annotation) and (annotation is bool or not isinstance(value, bool))
+
+
+def check_seed(seed: int) -> None:
+    """ValueError for a seed that a random generator does not take."""
+    if not 0 <= seed < 2**32:
+        raise ValueError(f"--seed must be between 0 and 2**32 - 1; got {seed}")
 
 
 def _require(is_met: bool, config: RunConfig, name: str, expected: str) -> None:

@@ -114,6 +114,8 @@ def test_a_finished_run_is_refused_an_unfinished_one_starts_again(tmp_path: Path
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="is a file where a run directory should go"):
         start_run(tmp_path / "file")
+    with pytest.raises(ValueError, match="file is a file where the folder of runs should go: pass another --output"):
+        start_run(tmp_path / "file" / "more" / "run")
 
 
 def test_verify_finds_a_single_flipped_bit(tmp_path: Path) -> None:

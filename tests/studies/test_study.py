@@ -186,6 +186,7 @@ def test_a_choice_that_has_seen_another_split_or_lacks_a_run_is_refused() -> Non
         ("x = 1", "it defines nothing"),
         ("import nowhere_at_all", "ModuleNotFoundError"),
         ("STUDY = (", "SyntaxError"),
+        ("raise SystemExit(3)", r"study\.py cannot be run: SystemExit: 3"),
     ],
 )
 def test_a_file_that_is_no_study_is_one_line(tmp_path: Path, text: str, message: str) -> None:

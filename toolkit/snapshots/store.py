@@ -125,6 +125,8 @@ def check_startable(path: Path, *, overwrite: bool) -> None:
         raise ValueError(
             f"{path} holds a finished run of this config: pass --overwrite (in Python: overwrite=True) to replace it"
         )
+    if file := next((parent for parent in path.parents if parent.is_file()), None):
+        raise ValueError(f"{file} is a file where the folder of runs should go: pass another --output-dir")
     if path.exists() and not path.is_dir():
         raise ValueError(f"{path} is a file where a run directory should go: pass another --output-dir")
     if path.exists() and any(path.iterdir()) and not _is_run(path):

@@ -177,7 +177,7 @@ def load_study(path: str | Path) -> Study:
         study = runpy.run_path(str(path)).get(NAME)
     except ValueError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ValueError(f"{path} cannot be run: {type(error).__name__}: {error}") from error
     if not isinstance(study, Study):
         found = "nothing" if study is None else f"a {type(study).__name__}"

@@ -218,6 +218,7 @@ def test_mistakes_are_one_line(tuned_run: GetRun) -> None:
         ({"split": "validatoin"}, "validation"),
         ({"coordinates": "polar"}, "fixed"),
         ({"max_examples": 0}, "--max-examples"),
+        ({"seed": -1}, "--seed must be between 0"),
         ({"num_draws": -1}, "--num-draws"),
         ({"num_reverse_draws": -1}, "--num-reverse-draws"),
         ({"dtype": "float16"}, "float32"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from toolkit.analysis.comparison.arms import Labels
-from toolkit.config import RunConfig
+from toolkit.config import RunConfig, check_seed
 from toolkit.models.classifier import Loaded
 from toolkit.probes.flow.counterfactuals import NUM_TEXTS, measure_counterfactuals
 from toolkit.probes.flow.decoding import decode_positions
@@ -39,6 +39,9 @@ class Settings:
     num_tokens: int = NUM_TOKENS
     """Tokens, at most, that the decoding probe fits on, and is scored on."""
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
 
 
 def measure_flow(

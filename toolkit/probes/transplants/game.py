@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolkit.analysis.rows.measures import Array
+from toolkit.config import check_seed
 from toolkit.lookup import lookup
 
 COORDINATES = ("fixed", "raw")
@@ -40,6 +41,7 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        check_seed(self.seed)
         lookup(dict.fromkeys(COORDINATES), self.coordinates, "coordinates")
         lookup(dict.fromkeys(DIRECTIONS), self.direction, "direction")
         lookup(dict.fromkeys(DTYPES), self.dtype, "dtype")
