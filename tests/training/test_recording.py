@@ -205,6 +205,57 @@ def test_an_optimizer_that_was_used_before_is_not_replayed(tiny_model: Any, tmp_
     assert run.trajectory.exposure is not None
 
 
+@pytest.mark.parametrize(
+    ("way", "problem"),
+    [
+        ("another optimizer", "position_embeddings.*: updated by another optimizer than the one logged"),
+        ("a second optimizer of the same", "word_embeddings: updated by another optimizer than the one logged"),
+        ("by hand", "position_embeddings: changed, but not by the optimizer that was logged"),
+        ("no optimizer", None),
+        ("the head's optimizer", None),
+        ("a wrapper", None),
+    ],
+)
+def test_what_another_optimizer_updates_is_not_called_frozen(
+    way: str, problem: str | None, tiny_model: Any, tmp_path: Path
+) -> None:
+    """One optimizer is logged: what it does not hold is frozen only where nothing else moves it."""
+    model, tokenizer = load(tiny_model("bert"))
+    words, positions = (getattr(model.bert.embeddings, f"{name}_embeddings").weight for name in ("word", "position"))
+    optimizer = torch.optim.AdamW([words], lr=1e-3)
+    rest = {
+        "another optimizer": [p for p in model.parameters() if p is not words],
+        "a second optimizer of the same": [words],
+        "the head's optimizer": model.classifier.parameters(),
+    }
+    optimizers = [optimizer, *([torch.optim.AdamW(rest[way], lr=1e-3)] if way in rest else [])]
+    if way == "a wrapper":
+        outer = torch.optim.AdamW([words], lr=1e-3)
+        outer.param_groups = optimizer.param_groups
+        outer.register_step_pre_hook(lambda *_: optimizer.step())
+        optimizers = [outer]
+    model.train()
+    recording = toolkit.record(model, tmp_path / "run")
+    recording.snapshot(epoch=0, step=0)
+    model(**encode(tokenizer, TEXTS)).logits.sum().backward()
+    for each in optimizers:
+        each.step()
+    if way == "by hand":
+        with torch.no_grad():
+            positions -= 1e-3 * positions.grad
+    recording.snapshot(epoch=1, step=1)
+    if problem is None:
+        run = recording.finish()
+        assert run.optimizer_log is not None
+        return
+    with pytest.warns(UserWarning, match=problem):
+        run = recording.finish()
+    assert run.optimizer_log is None
+    for analysis in (toolkit.sign_noise, toolkit.decompose):
+        with pytest.raises(ValueError, match=r"has no optimizer\.json"):
+            analysis(run, "position_embeddings", 1)
+
+
 @pytest.mark.parametrize("is_overflowing", [False, True])
 def test_a_gradient_scaler_with_a_fused_optimizer(is_overflowing: bool, tiny_model: Any, tmp_path: Path) -> None:
     """The scaler leaves the division to the optimizer, or tells it to skip the step."""

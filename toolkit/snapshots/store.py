@@ -75,6 +75,10 @@ class RunWriter:
         files.write_tensors(path, stored, metadata)
         return path
 
+    def moved_parameters(self) -> list[str]:
+        """The parameters of which the snapshots so far hold more than one tensor."""
+        return [name for name, tensors in self._digests.items() if len(tensors) > 1]
+
     def write_scores(self, scores: "pd.DataFrame") -> None:
         files.write_with(self.path / "scores.csv", lambda path: scores.to_csv(path, index=False))
 

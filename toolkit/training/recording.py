@@ -95,6 +95,7 @@ class Recording:
         tensors = capture(self._embeddings.backbone, self._embeddings.family)  # on every process: may be a collective
         if self._writer is not None:
             self._writer.write_snapshot(epoch, step, tensors, is_epoch_end=float(epoch).is_integer())
+            self._log.note_moved(self._writer.moved_parameters())
             self._write_logs(self._writer)
 
     def _write_logs(self, writer: RunWriter) -> None:

@@ -1,5 +1,6 @@
 """The steps of anybody's optimizer in, the log of those that update the embedding parameters out."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,8 @@ import torch
 from torch import nn
 
 from toolkit.snapshots.optimizer_log import OptimizerLog
+
+NOT_REPLAYED = "updates cannot be replayed"
 
 
 class UpdateLog:
@@ -24,13 +27,36 @@ class UpdateLog:
         return len(self._rates)
 
     def concerns(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> bool:
-        """Whether a step of this optimizer is a step of the run: the first one that updates what is of interest."""
+        """Whether a step of this optimizer is a step of the run: the first one that updates what is of interest.
+
+        One that updates embedding parameters beside it is a problem: the log would call frozen what it moves.
+        """
         if self._optimizer is None:
             trainable = [p for p in self._parameters.values() if p.requires_grad]
             wanted = {id(p) for p in trainable or model.parameters()}
             own = {id(p) for group in optimizer.param_groups for p in group["params"]}
             self._optimizer = None if own.isdisjoint(wanted) else optimizer
+        if self._optimizer is not None and optimizer is not self._optimizer:
+            self._note_another(optimizer, self._optimizer)
         return optimizer is self._optimizer
+
+    def _note_another(self, optimizer: torch.optim.Optimizer, followed: torch.optim.Optimizer) -> None:
+        """Note a step of another optimizer; a wrapper such as SAM shares its groups with the one that it wraps."""
+        shared = {id(group) for group in followed.param_groups}
+        own = {id(p) for group in optimizer.param_groups if id(group) not in shared for p in group["params"]}
+        names = [name for name, p in self._parameters.items() if p.requires_grad and id(p) in own]
+        if names:
+            self.problem = f"{', '.join(names)}: updated by another optimizer than the one logged: {NOT_REPLAYED}"
+
+    def note_moved(self, moved: Iterable[str]) -> None:
+        """Note parameters that changed although the logged optimizer does not hold them: by no optimizer, as it seems.
+
+        One that is trainable, in no optimizer and never changes is frozen, as the log has it.
+        """
+        held = self._first["weight_decay"] if self._first else {}
+        names = [name for name in moved if name not in held]
+        if names and self.problem is None:
+            self.problem = f"{', '.join(names)}: changed, but not by the optimizer that was logged: {NOT_REPLAYED}"
 
     def add(self, optimizer: torch.optim.Optimizer) -> None:
         """Note one step of an optimizer, before it."""
@@ -43,13 +69,13 @@ class UpdateLog:
         rates = {_number(group["lr"]) for group in groups.values()}
         self._rates.append(rates.pop() if rates else float("nan"))
         if rates:
-            self.problem = "the embedding parameters have different learning rates: updates cannot be replayed"
+            self.problem = f"the embedding parameters have different learning rates: {NOT_REPLAYED}"
         settings = next(iter(groups.values()), optimizer.defaults)
         betas = settings.get("betas")
         if self._first is None and (taken := _steps_taken(optimizer, self._parameters)):
             self.problem = (
-                f"the optimizer had taken {taken} steps before recording began, whose moments are not known: updates "
-                "cannot be replayed"
+                f"the optimizer had taken {taken} steps before recording began, whose moments are not known: "
+                f"{NOT_REPLAYED}"
             )
         first = {
             "algorithm": _algorithm(optimizer, settings),
@@ -60,7 +86,7 @@ class UpdateLog:
         }
         # As text, in which an undefined number equals itself.
         if self._first is not None and repr(first) != repr(self._first):
-            self.problem = "the optimizer or its weight decay changed during training: updates cannot be replayed"
+            self.problem = f"the optimizer or its weight decay changed during training: {NOT_REPLAYED}"
         self._first = self._first or first
 
     def optimizer_log(self, dtype: torch.dtype) -> OptimizerLog | None:
