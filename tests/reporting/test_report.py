@@ -259,6 +259,18 @@ def test_what_a_glob_brings_along_is_left_out_and_said(make_run, runs):
 
 
 @pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("name", ["scores.csv", "predictions.parquet", "config.json"])
+def test_a_run_that_was_changed_after_it_finished_is_left_out_and_said(runs, name):
+    with open(runs[0].path / name, "ab") as file:
+        file.write(b"\n")
+    text = section(write_report(runs, "out").read_text(), "Main findings")
+    assert f"{runs[0].path.name} is left out: it is not as its manifest says (changed: {name})" in text
+    assert set(pd.read_csv("out/tables/runs.csv")["run"]) == {run.path.name for run in runs[1:]}
+    with pytest.raises(ValueError, match=f"no runs to report on.*changed: {name}"):
+        write_report(runs[:1], "out")
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_every_measure_is_defined(runs):
     text = section(write_report(runs, "out").read_text(), "Definitions")
     for name, measure in MEASURES.items():

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.naming import shown_path
-from toolkit.snapshots.store import Run, open_run
+from toolkit.snapshots.store import Run, open_run, verify_small_files
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,9 @@ class Sources:
 def find_runs(places: Sequence[Run | str | Path]) -> Sources:
     """Open what can be reported on; an unfinished run, a recorded one and a folder that is no run are left out.
 
-    They are what a glob brings along. ValueError for a place that does not exist, for one that is not in a list, and
-    when nothing is left.
+    They are what a glob brings along. So is a run whose scores, answers or config changed after it finished; its
+    snapshots, too large to be hashed each time, are left to ``verify``. ValueError for a place that does not exist, for
+    one that is not in a list, and when nothing is left.
     """
     if isinstance(places, str | Path | Run):  # a str would be taken letter by letter
         raise ValueError(
@@ -73,4 +74,6 @@ def _reason_against(path: Path) -> str:
         return "its training diverged (the loss was not finite), which counts against its arm"
     if not run.is_finished:
         return "it is unfinished (no manifest.json)"
+    if differences := verify_small_files(run):
+        return f"it is not as its manifest says ({'; '.join(differences)}): restore it or run it again"
     return "it served to choose settings (--selection-fraction)" if run.config.selection_fraction else ""

@@ -3,7 +3,7 @@
 import json
 import math
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +28,9 @@ DIVERGED = "diverged.json"
 
 MANIFEST_FORMAT = 1
 """Version of manifest.json; a reader refuses a higher one."""
+
+SMALL_FILES = ("config.json", "optimizer.json", "predictions.parquet", "scores.csv", "vocabulary.json")
+"""The files of a run whose size does not grow with the model's."""
 
 RECORDED = "is_recorded"
 """The field of config.json that marks a run which another training loop made."""
@@ -117,9 +120,15 @@ def facts_of(position_offset: int, layer_norm_eps: float | None) -> dict[str, st
     return facts if layer_norm_eps is None else facts | {"layer_norm_eps": repr(layer_norm_eps)}
 
 
-def hash_files(path: Path) -> dict[str, str]:
-    """Relative name to sha256 of every file of a run directory but the manifest and temporary files."""
-    names = sorted(p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file())
+def hash_files(path: Path, names: Iterable[str] | None = None) -> dict[str, str]:
+    """Relative name to sha256 of every file of a run directory but the manifest and temporary files.
+
+    With ``names``, of those that are there; the others are not read.
+    """
+    if names is None:
+        names = sorted(p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file())
+    else:
+        names = [name for name in names if (path / name).is_file()]
     return {name: files.sha256_of_file(path / name) for name in names if name != MANIFEST and ".tmp" not in name}
 
 
@@ -316,8 +325,16 @@ def verify_run(path: str | Path) -> list[str]:
         raise ValueError(f"{run.path} is not a run directory: it has no snapshots/")
     if not run.is_finished:
         raise ValueError(f"{run.path} is unfinished (no {MANIFEST}): run it again with the same command")
-    expected: dict[str, str] = run.manifest["files"]
-    found = hash_files(run.path)
+    return _differences(run.manifest["files"], hash_files(run.path))
+
+
+def verify_small_files(run: Run) -> list[str]:
+    """:func:`verify_run` of what takes milliseconds, whatever the size of the model: not its snapshots and exposure."""
+    expected = {name: digest for name, digest in run.manifest["files"].items() if name in SMALL_FILES}
+    return _differences(expected, hash_files(run.path, SMALL_FILES))
+
+
+def _differences(expected: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
     lines = [f"missing: {name}" for name in expected if name not in found]
     lines += [f"changed: {name}" for name in expected if name in found and found[name] != expected[name]]
     return lines + [f"not in the manifest: {name}" for name in found if name not in expected]
