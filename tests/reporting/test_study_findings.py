@@ -117,6 +117,14 @@ def test_a_number_is_printed_as_zero_only_if_it_nearly_is(value):
     assert shown == "0.0" or shown[0] == ("+" if value > 0 else "-")
 
 
+def test_nothing_is_said_in_short_of_pairs_of_which_nothing_can_be_said():
+    refused = line(verdict="not identifiable")
+    (only,) = score_findings(pd.DataFrame([refused]), set())
+    assert only.startswith("On sst2 nothing can be said of full fine-tuning and feature extraction (every run failed)")
+    found = score_findings(pd.DataFrame([refused, EQUAL]), set())
+    assert found[0].startswith("In short, on sst2 full fine-tuning scores within 1.5 points of embeddings frozen.")
+
+
 def test_the_answer_comes_first_and_real_data_controlled_tasks_and_other_data_stay_apart():
     lines = [line(), line("trec", 8, 6, 10), line("order", 34.1, 31, 37), line("order", 42, 40, 44, split="ood")]
     lines += [line(split="cr", difference=6.9, low=5.6, high=8.2), line("trec", 7.0, 5, 9, split="test"), EQUAL]

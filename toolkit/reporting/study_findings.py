@@ -55,7 +55,8 @@ def score_findings(comparison: pd.DataFrame, controlled: set[str]) -> list[str]:
     real, built_in = table[is_reported & ~is_controlled], table[is_reported & is_controlled]
     main, rest = (real, built_in) if len(real) else (built_in, real)
     kind = "" if built_in.empty else "real " if len(real) else "controlled "
-    sentences = [_answer(main, kind), *_each_pair(main)]
+    answer = _answer(main, kind)
+    sentences = [*([answer] if answer else []), *_each_pair(main)]
     if len(rest):
         what = f"On the controlled (built-in) {_tasks(rest)}"
         sentences.append(f"{what}, in points: {_in_brief(rest)}.")
@@ -81,14 +82,15 @@ def _pairs(table: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
 
 
 def _answer(table: pd.DataFrame, kind: str) -> str:
-    """The answer in short, without intervals, and what the numbers are."""
+    """The answer in short, without intervals, and what the numbers are; '' where no pair has one."""
     tasks = list(dict.fromkeys(table["name"]))
     where = f"on {tasks[0]}" if len(tasks) == 1 else f"on {len(tasks)} {kind}tasks"
     by_first: dict[str, list[tuple[str, pd.DataFrame]]] = {}
     for first, second, own in _pairs(table)[:MOST_PAIRS]:
-        by_first.setdefault(first, []).append((second, own))
+        if (own["verdict"] != "not identifiable").any():
+            by_first.setdefault(first, []).append((second, own))
     text = "; ".join(in_short(first, pairs) for first, pairs in by_first.items())
-    return f"In short, {where} {text}. Scores: {_what(table)}."
+    return f"In short, {where} {text}. Scores: {_what(table)}." if text else ""
 
 
 def _what(table: pd.DataFrame) -> str:

@@ -8,7 +8,7 @@ from scipy import stats
 from tests.analysis.comparison.planted import plant
 from tests.run_directories import write_run
 from toolkit.analysis.comparison.arms import arrange
-from toolkit.analysis.comparison.compare import AT_CHANCE, COLUMNS, compare, false_discovery
+from toolkit.analysis.comparison.compare import AT_CHANCE, COLUMNS, ONE_CLASS, compare, false_discovery
 from toolkit.analysis.comparison.estimates import Settings, estimate_from_items, estimate_from_seeds, p_value
 from toolkit.analysis.comparison.intervals import ITEMS_ONLY, Interval, seeds_interval, two_way_interval
 from toolkit.analysis.comparison.multiplicity import benjamini_hochberg
@@ -306,6 +306,16 @@ def test_the_difference_is_shown_with_and_without_failed_runs(places, failed):
         assert without[2] - without[1] < (line["high_points"] - line["low_points"]) / 2  # planted: it widens the whole
     else:
         assert np.isnan(without).all()  # one pair is left
+
+
+def test_a_split_of_one_class_is_not_identifiable_whoever_is_right(places):
+    """Where one answer is right throughout, an accuracy is no sign of learning, and the lack of it none of failure."""
+    arms = zip(("none", "backbone"), draw((0.95, 0.5), 200), strict=True)
+    runs = [plant(p, own, labels=np.zeros(200, int)) for r, arm in arms for p, own in zip(places[r], arm, strict=True)]
+    line = one_line(compare(runs, num_draws=0))
+    assert (line["verdict"], line["reason"], line["is_equivalent"]) == ("not identifiable", ONE_CLASS, False)
+    assert line["low_points"] > 30
+    assert "failed" not in line["note"]
 
 
 def test_runs_at_chance_are_counted_beside_failed_ones_and_said(places):

@@ -38,6 +38,7 @@ LEAD = (
     "second_mean",
 )
 COLLAPSED = "every run of both arms failed: nothing was learned that could differ"
+ONE_CLASS = "the split holds one class: an answer that never changes would be right on all of it"
 AT_CHANCE = "no run of either arm is above the majority class by more than chance"
 
 COLUMNS = (
@@ -89,6 +90,8 @@ def compare(
     neither failed, from defined scores only: NaN when fewer than two are left, the same when all are. ``size`` is the
     number of training examples that was asked for (NA for all), ``num_train_examples`` what was left of it.
 
+    A split whose items all have one label is not identifiable: the difference is given and no verdict rests on it.
+
     ``pairs``: labels (first, second); by default full fine-tuning against each other arm, or all pairs without it.
     ``labels``: run directory name to arm. One paired seed gives an interval over items and no p. Elsewhere: McNemar's
     test per seed (:func:`toolkit.compare_seeds`), the spread of each arm (:func:`toolkit.summarise_scores`) and its
@@ -139,14 +142,22 @@ def compare_pair(pair: ArmPair, settings: Settings) -> list[dict[str, Any]]:
         own = {"split": split, "is_reported_split": split == first.reported_split}
         own["num_items"] = len(pair.runs[0][0].answers[split])
         lines += [lead | own | {"is_headline": s == first.score} | _compared(pair, split, s, settings) for s in scores]
+    one_class = {split for split in pair.splits if pair.runs[0][0].holds_one_class(split)}
+    lines = [_refused(line, ONE_CLASS) if line["split"] in one_class else line for line in lines]
+    if first.reported_split in one_class:  # which tells of no run whether it failed
+        return lines
     if all(arm.num_failed == len(arm.runs) for arm in (pair.first, pair.second)):
-        refusal = {"verdict": "not identifiable", "reason": COLLAPSED, "is_equivalent": False}
-        return [line | refusal if line["verdict"] else line for line in lines]
+        return [_refused(line, COLLAPSED) for line in lines]
     note = _note_on_failure(pair)
     if not note:
         return lines
     ends = [{k: "; ".join(filter(None, (line[k], note))) for k in ("note", "reason") if k in line} for line in lines]
     return [line | end for line, end in zip(lines, ends, strict=True)]
+
+
+def _refused(line: dict[str, Any], reason: str) -> dict[str, Any]:
+    """A line whose numbers stay and allow no verdict; one that was not compared says so already."""
+    return line | {"verdict": "not identifiable", "reason": reason, "is_equivalent": False} if line["verdict"] else line
 
 
 def _lead(pair: ArmPair) -> dict[str, Any]:

@@ -106,6 +106,10 @@ class ReportedRun:
         last = table[(table["epoch"] == table["epoch"].max()) & table["label"].notna()]
         return {str(s): part.set_index("id") for s, part in last.groupby("split", sort=False, observed=True)}
 
+    def holds_one_class(self, split: str) -> bool:
+        """Whether every item of a labelled split has one label, so that an accuracy there tells nothing of learning."""
+        return not self.is_regression and self.answers[split]["label"].nunique() == 1
+
     @cached_property
     def is_failed(self) -> bool:
         """Whether it learned nothing that the reported split shows.
