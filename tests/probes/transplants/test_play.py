@@ -7,14 +7,24 @@ import torch
 from tests.probes.transplants.conftest import GetRun
 from toolkit.data.batches import evaluation_batches, make_batch
 from toolkit.data.tasks import load_task
+from toolkit.families import TABLES
 from toolkit.models.tuned import load_tuned
 from toolkit.probes.transplants.body import Body, design_of, draw_items
-from toolkit.probes.transplants.components import Components, raw_components
+from toolkit.probes.transplants.components import (
+    NOTHING_FIXED,
+    ONE_ROW,
+    UNCHANGED,
+    Components,
+    all_inseparable,
+    raw_components,
+)
 from toolkit.probes.transplants.game import Settings
 from toolkit.probes.transplants.games import item_shapley
 from toolkit.probes.transplants.gauge import fixed_components, used_rows
 from toolkit.probes.transplants.play import build_components, play_run
 from toolkit.probes.transplants.scorers import score_items
+from toolkit.snapshots.exposure import Design, Exposure, StepRows, TableExposure
+from toolkit.snapshots.snapshot import Snapshot, Trajectory
 from toolkit.training.encoding import encode_task
 
 LIKELIHOOD = "log-likelihood"
@@ -103,6 +113,7 @@ def test_single_sentences_give_segments_exactly_0_though_their_row_moved(tuned_r
     segment = game.players.index("segment")
     assert not item_shapley(game.values[LIKELIHOOD])[segment].any()
     assert game.rms_changes[segment] == 0
+    assert game.stillness[segment] == ONE_ROW
     raw = play_run(run, Settings(num_draws=0, coordinates="raw"))
     assert item_shapley(raw.values[LIKELIHOOD])[segment].any()  # what the gauge takes away
 
@@ -121,6 +132,7 @@ def test_what_was_frozen_gets_exactly_0(tuned_run: GetRun, freeze: str, coordina
     game = play_run(tuned_run("pair", freeze=freeze), Settings(num_draws=1, coordinates=coordinates))
     phi = dict(zip(game.players, item_shapley(game.values[LIKELIHOOD]), strict=True))
     assert not phi[FROZEN[freeze]].any()
+    assert game.stillness[game.players.index(FROZEN[freeze])] == UNCHANGED
     assert all(phi[name].any() for name in game.players if name != FROZEN[freeze])
     line = game.players.index(FROZEN[freeze])
     for drawn in game.perturbed.values():
@@ -164,6 +176,41 @@ def test_an_offset_between_tables_is_worth_something_in_raw_coordinates_only(
         assert player.rms_change < 1e-12
     changed = [player.name for player in raw_components(before, after, used_rows(design)).players if player.has_moved]
     assert changed == ["word", "position", "segment"]
+
+
+TEMPLATE, FREE = [(5, 0, 0), (6, 1, 0), (7, 2, 0)], [(5, 0, 0), (5, 1, 0), (6, 0, 0), (6, 1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "moved", "word", "position", "segment"),
+    [
+        (TEMPLATE, TABLES, all_inseparable(1), all_inseparable(1), ONE_ROW),
+        (TEMPLATE, TABLES[:1], all_inseparable(1), UNCHANGED, UNCHANGED),
+        (FREE, TABLES, NOTHING_FIXED, NOTHING_FIXED, ONE_ROW),
+    ],
+)
+def test_a_table_that_moved_is_not_called_what_it_was(tokens, moved, word, position, segment) -> None:
+    """In templated texts a row stands at one place only: what is left of a table after centring may be one row, or 0.
+
+    Every row of a table that moved is shifted alike.
+    """
+    combinations = np.array(tokens, np.int32)
+    design = Design(TABLES, combinations, np.ones(len(tokens), np.int64))
+    steps = {name: np.unique(rows, return_counts=True) for name, rows in zip(TABLES, combinations.T, strict=True)}
+    exposure = Exposure(
+        {
+            n: TableExposure.from_steps([StepRows(r, c.astype(np.int32), np.ones(len(r)))])
+            for n, (r, c) in steps.items()
+        },
+        design,
+    )
+    before = {name: np.zeros((9, 4)) for name in TABLES}
+    after = {name: before[name] + (name in moved) * np.array([0.5, -0.25, -0.25, 0.0]) for name in TABLES}
+    trajectory = Trajectory([Snapshot(0, 0, before), Snapshot(1, 1, after)], read_exposure=lambda: exposure)
+    players = {player.name: player for player in fixed_components(trajectory, before, after, design).players}
+    for name, why in (("word", word), ("position", position), ("segment", segment)):
+        assert not players[name].has_moved
+        assert players[name].stillness == why
 
 
 def test_a_moved_row_is_seen_by_its_own_player_alone(tuned_run: GetRun) -> None:

@@ -1,5 +1,7 @@
 """From games to tables: sums, intervals, refused shares, planted causes and pure noise."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -67,6 +69,8 @@ def test_the_planted_cause_is_found_and_the_others_are_silent():
     still = of(lines, "segment")
     assert (still["estimate"], still["low"], still["high"]) == (0, 0, 0)
     assert summary.NOT_MOVED in still["note"]
+    told = [replace(make_game(seed), stillness=("", "", "all its rows are inseparable", "")) for seed in range(2)]
+    assert of(summary.shapley_lines(told), "segment")["note"].startswith("all its rows are inseparable: exactly 0; ")
 
 
 def test_shares_are_refused_where_the_sum_may_be_0_and_for_one_seed():

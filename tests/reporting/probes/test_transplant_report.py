@@ -72,6 +72,17 @@ def test_findings_name_the_sum_the_clear_components_and_what_did_not_move():
     assert "word +" not in text
 
 
+def test_a_component_that_is_0_for_another_reason_is_not_called_what_it_was():
+    tables = make_tables()
+    is_segment = tables["shapley"]["component"] == "segment"
+    tables["shapley"].loc[is_segment, "note"] = (
+        "one row of it is in use (not applicable): exactly 0; no share: one seed"
+    )
+    text = "\n".join(findings(tables))
+    assert "exactly 0, because one row of it is in use (not applicable): segment." in text
+    assert "bit for bit" not in text
+
+
 def test_without_a_clear_sum_or_with_one_seed_no_share_is_said():
     for tables in (make_tables(gain=0.001), make_tables(num_seeds=1)):
         assert "of the sum" not in "\n".join(findings(tables))

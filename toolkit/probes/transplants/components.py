@@ -16,6 +16,12 @@ OFFSET = "common offset"
 PLAYERS = (*PLAYER.values(), INSEPARABLE, OFFSET, LAYER_NORM)
 """Every player there can be, in the order of every table."""
 
+
+UNCHANGED = "bit for bit what it was"
+NOTHING_FIXED = "in fixed coordinates nothing of it moved"
+ONE_ROW = "one row of it is in use, and what all rows share is the common offset (not applicable)"
+"""Why a player that has not moved has not; :func:`all_inseparable` is the fourth reason."""
+
 Rows = NDArray[np.intp]
 Placement = Mapping[str, tuple[Rows | None, Array]]
 """Parameter to the rows to write and their (rows, hidden) values; None and (hidden,) for a vector."""
@@ -45,10 +51,12 @@ class Player:
 
     name: str
     parts: tuple[Part, ...]
+    stillness: str = UNCHANGED
+    """Why it has not moved; nothing where it has."""
 
     @property
     def has_moved(self) -> bool:
-        """Whether it is anything but bit for bit what it was: if not, it is worth exactly 0."""
+        """Whether any of its parts is not bit for bit what it was: if not, it is worth exactly 0."""
         return any(part.has_moved for part in self.parts)
 
     @property
@@ -123,6 +131,11 @@ def raw_components(before: Mapping[str, Array], after: Mapping[str, Array], used
         players.append(Player(PLAYER[table], (Part(table, rows, own, tuned),)))
     missing = [player for table, player in PLAYER.items() if table not in used]
     return Components((*players, *layer_norm_player(before, after)), not_applicable(missing))
+
+
+def all_inseparable(num_left: int) -> str:
+    """Why a table of which at most one row stands apart from rows of another table has nothing of its own to move."""
+    return f"all its rows in use{' but one' if num_left else ''} are inseparable (not applicable)"
 
 
 def not_applicable(players: Sequence[str]) -> tuple[str, ...]:

@@ -74,7 +74,7 @@ class Game:
 
     players: tuple[str, ...]
     moving: int
-    """The coalition of the players that are not bit for bit what they were."""
+    """The coalition of the players that have moved."""
     ids: NDArray[np.int64]
     """(items,) of the scored items."""
     split: str
@@ -89,3 +89,5 @@ class Game:
     """None in raw coordinates and in reverse."""
     num_passes: int
     notes: tuple[str, ...]
+    stillness: tuple[str, ...] = ()
+    """Per player why it has not moved, if it has not; without these, because it is bit for bit what it was."""

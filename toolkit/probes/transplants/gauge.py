@@ -1,6 +1,6 @@
 """The parameters before and after training and the tokens that are scored in, players that no offset confounds out."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -11,12 +11,16 @@ from toolkit.analysis.gauge.incidence import Labels, label_groups
 from toolkit.analysis.rows.measures import Array
 from toolkit.probes.transplants.components import (
     INSEPARABLE,
+    NOTHING_FIXED,
     OFFSET,
+    ONE_ROW,
     PLAYER,
+    UNCHANGED,
     Components,
     Part,
     Player,
     Rows,
+    all_inseparable,
     layer_norm_player,
     not_applicable,
 )
@@ -53,15 +57,31 @@ def fixed_components(
             Part(name, rows[chosen], own[name][chosen], tuned[name][chosen], is_centred=True)
             for chosen in (is_main, ~is_main)
         )
-        players.append(Player(PLAYER[name], (alone,)))
+        players.append(Player(PLAYER[name], (alone,), _stillness([name], before, after, alone, others)))
         apart += [others] if len(others.before) else []
-    players += [Player(INSEPARABLE, tuple(apart))] if apart else []
+    why = _stillness(used, before, after)
+    players += [Player(INSEPARABLE, tuple(apart), why)] if apart else []
     last = list(used)[-1]
     offsets = [centre.offset[None] for centre in ends]
-    players.append(Player(OFFSET, (Part(last, used[last], offsets[0], offsets[1], is_centred=True),)))
+    players.append(Player(OFFSET, (Part(last, used[last], offsets[0], offsets[1], is_centred=True),), why))
     missing = [player for table, player in PLAYER.items() if table not in used]
     notes = (*not_applicable(missing), *([corpus.note] if corpus.note else []))
     return Components((*players, *layer_norm_player(before, after)), notes)
+
+
+def _stillness(
+    tables: Iterable[str],
+    before: Mapping[str, Array],
+    after: Mapping[str, Array],
+    alone: Part | None = None,
+    others: Part | None = None,
+) -> str:
+    """Why a player of these tables has not moved, if it has not: a table that moved may leave nothing of its own."""
+    if all(np.array_equal(before[name], after[name]) for name in tables):
+        return UNCHANGED
+    if alone is None or others is None or len(alone.before) > 1:
+        return NOTHING_FIXED
+    return all_inseparable(len(alone.before)) if len(others.before) else ONE_ROW
 
 
 def used_rows(scored: Design) -> dict[str, Rows]:

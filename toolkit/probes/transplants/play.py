@@ -65,6 +65,7 @@ def play_run(run: Run, settings: Settings | None = None, on_pass: OnPass = lambd
         gauge,
         scorer.num_passes,
         components.notes,
+        tuple(player.stillness for player in components.players),
     )
 
 

@@ -9,6 +9,7 @@ import pandas as pd
 from toolkit.analysis.comparison.intervals import two_way_interval
 from toolkit.analysis.rows.measures import Array
 from toolkit.probes.transplants.changes import CHANGES, RANDOM, ROTATED
+from toolkit.probes.transplants.components import UNCHANGED
 from toolkit.probes.transplants.game import UNITS, Game
 from toolkit.probes.transplants.games import item_interactions, item_shapley, name_coalition
 
@@ -43,7 +44,9 @@ CHECK_COLUMNS = (
 TRANSPLANT = "transplant"
 DIFFERENCE = {RANDOM: "difference", ROTATED: "rotated difference"}
 KINDS = (TRANSPLANT, *(name for kind in CHANGES for name in (kind, DIFFERENCE[kind])))
-NOT_MOVED = "bit for bit what it was: exactly 0"
+EXACTLY_0 = ": exactly 0"
+"""Ends the note of what has not moved, behind the reason."""
+NOT_MOVED = f"{UNCHANGED}{EXACTLY_0}"
 NOT_ROTATED = "not applicable: one vector has no rows that share a direction"
 NO_SHARE = "no share: the interval of the sum does not exclude 0"
 NO_SHARE_OF_ONE = "no share: one seed"
@@ -58,7 +61,7 @@ def shapley_lines(games: Sequence[Game]) -> list[dict[str, Any]]:
         is_clear = len(games) > 1 and (total["low"] > 0 or total["high"] < 0)
         lines.append({"value": value, "component": TOTAL, **total, "share": 1.0 if is_clear else np.nan})
         for i, component in enumerate(games[0].players):
-            line = interval_line(np.stack([own[i] for own in shares]), value, _is_moving(games, i))
+            line = interval_line(np.stack([own[i] for own in shares]), value, _stillness(games, i))
             refusal = "" if is_clear else NO_SHARE if len(games) > 1 else NO_SHARE_OF_ONE
             line["note"] = "; ".join(filter(None, (line["note"], refusal)))
             share = line["estimate"] / total["estimate"] if is_clear else np.nan
@@ -73,8 +76,8 @@ def interaction_lines(games: Sequence[Game]) -> list[dict[str, Any]]:
     for value in UNITS:
         found = [item_interactions(game.values[value]) for game in games]
         for row, (first, second) in enumerate(found[0][0]):
-            is_moving = _is_moving(games, first) and _is_moving(games, second)
-            line = interval_line(np.stack([indices[row] for _, indices in found]), value, is_moving)
+            still = _stillness(games, first, second)
+            line = interval_line(np.stack([indices[row] for _, indices in found]), value, still)
             lines.append({"value": value, "first": players[first], "second": players[second], **line})
     return lines
 
@@ -90,18 +93,18 @@ def single_lines(games: Sequence[Game]) -> list[dict[str, Any]]:
     for value in UNITS if games[0].perturbed[RANDOM][next(iter(UNITS))].shape[1] else ():
         for i, component in enumerate((*games[0].players, TOTAL)):
             coalition = 2**num_players - 1 if i == num_players else 1 << i
-            is_moving = i == num_players or _is_moving(games, i)
+            still = "" if i == num_players else _stillness(games, i)
             real = np.stack([g.values[value][coalition] - g.values[value][0] for g in games])
             rms = np.nan if i == num_players else float(np.mean([g.rms_changes[i] for g in games]))
             lead = {"value": value, "component": component, "rms_change": rms}
-            lines.append(lead | {"kind": TRANSPLANT, **interval_line(real, value, is_moving)})
+            lines.append(lead | {"kind": TRANSPLANT, **interval_line(real, value, still)})
             for kind in CHANGES:
                 draws = np.stack([g.perturbed[kind][value][i] - g.values[value][0] for g in games])
                 means = _in_units(draws.mean(axis=2), value)
                 ends = {"least": means.min(), "greatest": means.max()}
                 mean = draws.mean(axis=1)
-                lines.append(lead | {"kind": kind, **ends, **interval_line(mean, value, is_moving)})
-                lines.append(lead | {"kind": DIFFERENCE[kind], **interval_line(real - mean, value, is_moving)})
+                lines.append(lead | {"kind": kind, **ends, **interval_line(mean, value, still)})
+                lines.append(lead | {"kind": DIFFERENCE[kind], **interval_line(real - mean, value, still)})
     return lines
 
 
@@ -138,15 +141,15 @@ def check_lines(games: Mapping[int, Game]) -> list[dict[str, Any]]:
     ]
 
 
-def interval_line(table: Array, value: str, is_moving: bool = True) -> dict[str, Any]:
+def interval_line(table: Array, value: str, still: str = "") -> dict[str, Any]:
     """INTERVAL of (seeds, items) differences, by :func:`toolkit.analysis.comparison.intervals.two_way_interval`.
 
-    What has not moved is known to be 0 and needs no interval: its ends are 0.
+    What has not moved, and ``still`` says why, is known to be 0 and needs no interval: its ends are 0.
     """
     num_seeds, num_items = table.shape
     counts = {"unit": UNITS[value], "num_seeds": num_seeds, "num_items": num_items}
-    if not is_moving:
-        return {"estimate": 0.0, "low": 0.0, "high": 0.0, **counts, "note": NOT_MOVED}
+    if still:
+        return {"estimate": 0.0, "low": 0.0, "high": 0.0, **counts, "note": still}
     if np.isnan(table).any():
         return {**dict.fromkeys(INTERVAL[:3], np.nan), **counts, "note": NOT_ROTATED}
     found = two_way_interval(table)
@@ -163,5 +166,8 @@ def _in_units(values: Array, value: str) -> Array:
     return 100 * values if UNITS[value] == "points" else values
 
 
-def _is_moving(games: Sequence[Game], player: int) -> bool:
-    return any(game.moving >> player & 1 for game in games)
+def _stillness(games: Sequence[Game], *players: int) -> str:
+    """The note of what is exactly 0 because one of some players moved in no game, with the reason; '' elsewhere."""
+    still = [i for i in players if not any(game.moving >> i & 1 for game in games)]
+    reasons = dict.fromkeys(game.stillness[i] if game.stillness else UNCHANGED for i in still for game in games)
+    return f"{' or '.join(reasons)}{EXACTLY_0}" if still else ""

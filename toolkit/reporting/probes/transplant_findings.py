@@ -49,10 +49,18 @@ def _of_arm(key: Sequence[object], own: pd.DataFrame, tables: Tables) -> list[st
     else:
         shown = [_component(str(name), line) for name, line in clear.iterrows()]
         lines.append(f"{lead}: told apart from 0 {'is' if len(shown) == 1 else 'are'} {listing(shown)}.")
-    still = [str(name) for name, line in parts.iterrows() if line["estimate"] == line["low"] == line["high"] == 0]
-    if still:
-        lines.append(f"{lead}: exactly 0, because bit for bit what it was: {listing(still)}.")
+    still: dict[str, list[str]] = {}
+    for name, line in parts.iterrows():
+        if line["estimate"] == line["low"] == line["high"] == 0:
+            still.setdefault(_why_still(line["note"]), []).append(str(name))
+    lines += [f"{lead}: exactly 0, because {why}: {listing(names)}." for why, names in still.items()]
     return lines + _random(lead, key, tables["singles"])
+
+
+def _why_still(note: str) -> str:
+    """The reason in the note of a component that is exactly 0."""
+    why, is_given, _ = note.partition(": exactly 0")
+    return why if is_given else "bit for bit what it was"
 
 
 def _what(key: Sequence[object]) -> str:
