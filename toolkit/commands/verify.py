@@ -32,6 +32,8 @@ class Verify:
             open_run(self.directory)
         except ValueError:
             raise ValueError(f"{self.directory} is neither a run directory nor a report with cards") from None
+        if self.runs is not None:
+            raise ValueError(f"{self.directory} is a run: --runs says where a report's runs are, leave it out")
         differences = verify_run(self.directory)
         print("\n".join(differences) or f"{self.directory}: every file is as the manifest says")
         return 1 if differences else 0

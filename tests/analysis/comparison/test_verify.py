@@ -217,6 +217,10 @@ def test_the_command_verifies_runs_and_reports(report, capsys):
     assert last.endswith(" and 3 more")
     assert last.count("tiny_toy_freeze-") == 3
     assert "\nnot at hand" not in shown.out
+    for folder in ("runs", "nope"):
+        code, shown = run(str(next(Path("runs").iterdir())), "--runs", folder)
+        assert (code, shown.err.count("\n")) == (2, 1)
+        assert "--runs says where a report's runs are" in shown.err
     code, shown = run("gone")
     assert (code, shown.err.count("\n")) == (2, 1)
 
