@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from toolkit.reporting.folder import WRITTEN, report_folder, written_files
+from toolkit.reporting.folder import WRITTEN, check_out, report_folder, written_files
 from toolkit.reporting.report import write_report
 from toolkit.snapshots.files import sha256_of_file
 
@@ -49,6 +49,20 @@ def test_figures_of_other_groups_are_removed(make_run) -> None:
     write_report(runs[:1], "out")
     assert not list(Path("out/figures").glob("*other*"))
     assert Path("out/figures/drift_over_epochs.png").exists()
+
+
+def test_a_file_in_the_way_is_named_without_the_folders_of_a_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "mine").write_text("")
+    with pytest.raises(
+        ValueError, match=r"^sub/mine is a file where the report's folder should go: pass another --out"
+    ):
+        check_out(tmp_path / "sub" / "mine")
+    check_out(tmp_path / "sub")
+    check_out(tmp_path / "new")
 
 
 def test_files_are_replaced_removed_and_named(tmp_path: Path) -> None:

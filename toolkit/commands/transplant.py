@@ -39,10 +39,11 @@ class Transplant:
     def run(self) -> int:
         from toolkit.probes.transplants.game import Settings
         from toolkit.probes.transplants.transplants import measure_transplants
+        from toolkit.reporting.folder import check_out
         from toolkit.reporting.probes.transplant_report import print_transplants, write_transplant_report
 
-        if self.out is not None and self.out.exists() and not self.out.is_dir():
-            raise ValueError(f"{self.out.name} is a file where the report's folder should go: pass another --out")
+        if self.out is not None:
+            check_out(self.out)
         settings = Settings(
             split=self.split,
             max_examples=self.max_examples,

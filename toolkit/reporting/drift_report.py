@@ -9,12 +9,13 @@ from rich.progress import Progress
 from rich.table import Table
 
 from toolkit.analysis.changes.changes import NOT_APPLICABLE
-from toolkit.naming import shown_command, shown_path
+from toolkit.naming import shown_command
 from toolkit.reporting import markdown
 from toolkit.reporting.drift_figures import draw_report
 from toolkit.reporting.drift_findings import drift_findings
 from toolkit.reporting.drift_tables import DriftTables, collect
 from toolkit.reporting.drift_text import sections
+from toolkit.reporting.folder import check_out
 from toolkit.reporting.images import write_images
 from toolkit.reporting.sources import Opened, open_sources
 from toolkit.snapshots import files
@@ -49,8 +50,7 @@ def write_drift_report(places: Sequence[str | Path], out: str | Path, *, title: 
     directory followed by runs of other seeds. Other files in ``out`` stay. ValueError as :func:`open_sources`.
     """
     out, opened = Path(out), open_sources(places, at_least=2)
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"{shown_path(out)} is a file where the report's folder should go: pass another --out")
+    check_out(out)
     if any(out.resolve().is_relative_to(run.path.resolve()) for run in opened.runs):
         raise ValueError("the report would lie inside a run: pass another --out")
     with Progress(console=Console(stderr=True), transient=True) as progress:

@@ -10,9 +10,16 @@ from pathlib import Path, PurePosixPath
 from toolkit.analysis.comparison.written import FORMAT
 from toolkit.analysis.comparison.written import WRITTEN as WRITTEN
 from toolkit.analysis.comparison.written import written_files as written_files
+from toolkit.naming import shown_path
 from toolkit.snapshots import files
 
 _UNFINISHED = ".unfinished-"
+
+
+def check_out(out: Path) -> None:
+    """ValueError when what is to become a report's folder is a file."""
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{shown_path(out)} is a file where the report's folder should go: pass another --out")
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import pandas as pd
 from toolkit.analysis.positions.position_statistics import STATISTICS
 from toolkit.analysis.positions.resemblance import NUM_DRAWS
 from toolkit.reporting import markdown
+from toolkit.reporting.folder import check_out
 from toolkit.reporting.images import write_images
 from toolkit.reporting.position_answers import answers, caveats, standing_out
 from toolkit.reporting.position_figures import draw_positions
@@ -45,8 +46,7 @@ def write_position_report(
     out = Path(out)
     if default_length is not None and default_length < 1:
         raise ValueError(f"the default length is a number of tokens, at least 1; got {default_length}")
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"{out.name} is a file where the report's folder should go: pass another --out")
+    check_out(out)
     tables = collect_positions(source, default_length=default_length, seed=seed, num_draws=num_draws)
     drawn = draw_positions(tables)
     (out / "tables").mkdir(parents=True, exist_ok=True)

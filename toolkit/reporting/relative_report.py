@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from toolkit.reporting import markdown
+from toolkit.reporting.folder import check_out
 from toolkit.reporting.images import write_images
 from toolkit.reporting.markdown import listing
 from toolkit.reporting.relative_figure import draw_relative, shown_splits
@@ -38,8 +39,7 @@ def write_relative_report(
     of report.md; ValueError when ``out`` is a file.
     """
     out = Path(out)
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"{out.name} is a file where the report's folder should go: pass another --out")
+    check_out(out)
     (out / "tables").mkdir(parents=True, exist_ok=True)
     files.write_text(
         out / "tables" / "relative_quality.csv", table.to_csv(index=False, lineterminator="\n", float_format="%.10g")

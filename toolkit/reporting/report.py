@@ -11,11 +11,10 @@ from toolkit.analysis.comparison.arms import Group, arrange
 from toolkit.analysis.comparison.card import Card, save_cards
 from toolkit.analysis.comparison.cards import make_cards
 from toolkit.analysis.comparison.evidence import write_evidence
-from toolkit.naming import shown_path
 from toolkit.reporting.again import commands_of
 from toolkit.reporting.drift_topics import drift_topics
 from toolkit.reporting.figures import draw
-from toolkit.reporting.folder import report_folder
+from toolkit.reporting.folder import check_out, report_folder
 from toolkit.reporting.images import Images, write_images
 from toolkit.reporting.markdown_report import render_markdown
 from toolkit.reporting.page.model import Block, Page, Section
@@ -115,8 +114,7 @@ def _write(out: Path, page: Page, data: ReportData, cards: Sequence[Card], drawn
 
 
 def _check_out(out: Path, groups: Sequence[Group]) -> None:
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"{shown_path(out)} is a file where the report's folder should go: pass another --out")
+    check_out(out)
     for run in (run for group in groups for run in group.runs):
         if out.resolve().is_relative_to(run.run.path.resolve()):
             raise ValueError(f"the report would lie inside the run {run.name}: pass another --out")

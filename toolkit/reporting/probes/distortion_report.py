@@ -11,6 +11,7 @@ import pandas as pd
 from toolkit.analysis.comparison.intervals import seeds_interval
 from toolkit.reporting import markdown
 from toolkit.reporting.cells import interval
+from toolkit.reporting.folder import check_out
 from toolkit.snapshots import files
 
 PLACE = ["model", "task", "quantity", "place"]
@@ -53,8 +54,7 @@ def write_distortion_report(
     when ``out`` is a file.
     """
     out = Path(out)
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"{out.name} is a file where the report's folder should go: pass another --out")
+    check_out(out)
     (out / "tables").mkdir(parents=True, exist_ok=True)
     means, differences = arm_means(table), arm_differences(table)
     for name, own in {"distortion": table, "means": means, "differences": differences}.items():

@@ -5,6 +5,7 @@ from pathlib import Path
 import pandas as pd
 
 from toolkit.reporting import markdown
+from toolkit.reporting.folder import check_out
 from toolkit.reporting.images import write_images
 from toolkit.reporting.probes.flow_expectations import EXPECTATION, RULES
 from toolkit.reporting.probes.flow_figures import draw_flow
@@ -54,8 +55,7 @@ def write_flow_report(tables: Tables, out: str | Path, *, title: str | None = No
     ``command`` is shown as what makes the report again. ValueError when ``out`` is a file.
     """
     out = Path(out)
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"{out.name} is a file where the report's folder should go: pass another --out")
+    check_out(out)
     (out / "tables").mkdir(parents=True, exist_ok=True)
     for name, table in tables.items():
         per_unit = [column for column in table if str(column).endswith("_values")]

@@ -5,6 +5,7 @@ from pathlib import Path
 import pandas as pd
 
 from toolkit.reporting import markdown
+from toolkit.reporting.folder import check_out
 from toolkit.reporting.images import write_images
 from toolkit.reporting.probes.layer_figures import BEFORE_AND_AFTER, CKA, RSA, SEED_AND_SEED, STANDARDISED, draw_layers
 from toolkit.reporting.probes.layer_findings import Tables, layer_findings, with_interval
@@ -46,8 +47,7 @@ def write_layer_report(
     ``command`` is shown as what makes the report again. ValueError when ``out`` is a file.
     """
     out = Path(out)
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"{out.name} is a file where the report's folder should go: pass another --out")
+    check_out(out)
     (out / "tables").mkdir(parents=True, exist_ok=True)
     for name, table in tables.items():
         files.write_text(out / "tables" / f"{name}.csv", table.to_csv(index=False, lineterminator="\n"))

@@ -8,6 +8,7 @@ import pandas as pd
 
 from toolkit.reporting import markdown
 from toolkit.reporting.cells import interval
+from toolkit.reporting.folder import check_out
 from toolkit.reporting.images import write_images
 from toolkit.reporting.probes.transplant_definitions import DEFINITIONS
 from toolkit.reporting.probes.transplant_figures import (
@@ -47,8 +48,7 @@ def write_transplant_report(
     shown as what makes the report again. Other files in ``out`` stay. ValueError when ``out`` is a file.
     """
     out = Path(out)
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"{out.name} is a file where the report's folder should go: pass another --out")
+    check_out(out)
     drawn = draw_transplants(tables)
     (out / "tables").mkdir(parents=True, exist_ok=True)
     for name, table in tables.items():
