@@ -141,3 +141,13 @@ def test_moved_and_frozen():
     assert frozen["verdict"] == "frozen"
     assert np.isnan([frozen["learning_rate"], frozen["movable_fp32"]]).all()
     assert _verdict(weights, weights, log=make_log([np.nan] * 10))["verdict"] == "frozen"
+
+
+def test_a_trained_parameter_is_not_called_frozen_before_its_first_step():
+    weights = np.random.default_rng(0).normal(0, 0.04, (50, 40)).astype(np.float32)
+    log = make_log([np.nan] * 10 + [2e-5] * 10)  # the first ten steps without a rate, as far as the snapshot goes
+    line = _verdict(weights, weights, log=log)
+    assert line["verdict"] == "did not move"
+    assert math.isnan(line["learning_rate"])
+    with pytest.raises(ValueError, match="epoch 0 is not after the reference, epoch 0"):
+        guard_precision(_trajectory(weights, weights), 0, log=log)

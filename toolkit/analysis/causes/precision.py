@@ -115,12 +115,14 @@ def guard_precision(
     epoch; NaN where unknown or the parameter was frozen), movable_fp32, movable_bf16, movable_fp16 (shares of
     coordinates at epoch 0; NaN without a rate or beyond the format), moved_share (share of coordinates that changed)
     and verdict: ``moved``, ``frozen``, ``did not move``, or ``not identifiable: ...`` where nothing moved and the
-    weights have half precision, of which "no drift" is never a finding.
+    weights have half precision, of which "no drift" is never a finding. ValueError: an epoch that is not after 0.
     """
     trajectory = trajectory_of(source)
     if log is None and (run := run_of(source)) is not None:
         log = run.optimizer_log
     first, last = trajectory.at(0), trajectory.at(epoch)
+    if last.epoch <= first.epoch:
+        raise ValueError(f"epoch {last.epoch:g} is not after the reference, epoch 0: nothing could have moved yet")
     lines = []
     for parameter in trajectory.parameters:
         before, after = (np.asarray(snapshot.tensors[parameter]) for snapshot in (first, last))
@@ -138,12 +140,13 @@ def guard_precision(
 def _largest_rate(
     log: OptimizerLog | None, parameter: str, last_step: int, learning_rate: float | None
 ) -> tuple[bool, float]:
-    """Whether the parameter was frozen, and its largest learning rate; NaN where unknown."""
+    """Whether the parameter was frozen in the whole run, and its largest learning rate so far; NaN where unknown."""
     if log is None:
         return False, float("nan") if learning_rate is None else learning_rate
-    rates = log.learning_rates[:last_step]
-    is_frozen = parameter not in log.weight_decay or bool(np.isnan(rates).all())
-    return is_frozen, float("nan") if is_frozen else float(np.nanmax(rates))
+    rates = log.learning_rates
+    is_frozen = parameter not in log.weight_decay or bool(len(rates) and np.isnan(rates).all())
+    known = rates[:last_step][~np.isnan(rates[:last_step])]
+    return is_frozen, float("nan") if is_frozen or not len(known) else float(known.max())
 
 
 def _share_or_nan(table: np.ndarray, rate: float, dtype: str) -> float:
