@@ -69,6 +69,7 @@ def test_sizes_multiply_the_final_runs() -> None:
         ({"comparisons": [Comparison("full", "full")]}, "compared with itself: full"),
         ({"comparisons": [Comparison("full", "features"), Comparison("features", "full")]}, "compared twice"),
         ({"margin_points": 0.0}, "margin_points must be above 0"),
+        ({"margin_points": float("inf")}, "margin_points must be above 0 and finite; got inf"),
         ({"arms": {**ARMS, "full": {"freez": "none"}}}, "unknown field 'freez'.*freeze"),
         ({"arms": {**ARMS, "full": {"freze": "none"}}}, r"^arm 'full': unknown field 'freze' .*'freeze'\?\); [^,]*$"),
         ({"tasks": {"pair": {"zzz": 1}}}, "^task 'pair': unknown field 'zzz'; finetune.py --help"),

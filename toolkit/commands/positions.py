@@ -20,12 +20,14 @@ class Positions:
     """Title of the report."""
 
     def run(self) -> int:
+        from toolkit.counts import at_least
         from toolkit.naming import shown_command
         from toolkit.reporting.position_report import print_positions, write_position_report
         from toolkit.reporting.sources import open_sources
 
+        length = None if self.default_length is None else at_least("--default-length", self.default_length, 1)
         opened = open_sources((self.model,))
-        length = self.default_length or opened.default_length
+        length = length or opened.default_length
         print_positions(opened.trajectory, default_length=length)
         if self.out is not None:
             command = shown_command("positions", (self.model,), self.out, self.title)

@@ -10,6 +10,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
+from toolkit.counts import at_least
 from toolkit.data.batches import EncodedTask
 from toolkit.lookup import unknown
 from toolkit.models.classifier import Loaded
@@ -73,8 +74,7 @@ def measure_distortion(
     """
     if not runs:
         raise ValueError("no runs to measure: pass at least one finished run with --save-model")
-    if num_gradient_examples < 1:
-        raise ValueError(f"num_gradient_examples must be at least 1; got {num_gradient_examples}")
+    at_least("num_gradient_examples", num_gradient_examples, 1)
     opened = [run if isinstance(run, Run) else open_run(run) for run in runs]
     splits = [split for run in opened for split in run.manifest["task"]["splits"] if split != "train"]
     if out_of_distribution is None:

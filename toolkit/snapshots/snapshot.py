@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Real
 from pathlib import Path
 
 import numpy as np
@@ -58,7 +59,7 @@ class Trajectory:
 
     def at(self, epoch: float) -> Snapshot:
         """The snapshot of an epoch; ValueError with the epochs at hand when there is none."""
-        if isinstance(epoch, str):
+        if not isinstance(epoch, Real):
             raise ValueError(f"an epoch is a number; got {epoch!r}")
         for snapshot in self.snapshots:
             if snapshot.epoch == epoch:

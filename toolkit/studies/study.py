@@ -1,5 +1,6 @@
 """A study file in, its cells out: which runs answer the question, and with which settings each regime was tried."""
 
+import math
 import runpy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -71,7 +72,9 @@ class Study:
         _require(bool(self.arms and self.tasks and self.seeds), "a study needs arms, tasks and seeds")
         _require(len(set(self.seeds)) == len(self.seeds), f"seeds are given twice: {list(self.seeds)}")
         _require(len(set(self.sizes)) == len(self.sizes), f"sizes are given twice: {list(self.sizes)}")
-        _require(self.margin_points > 0, f"margin_points must be above 0; got {self.margin_points}")
+        _require(
+            0 < self.margin_points < math.inf, f"margin_points must be above 0 and finite; got {self.margin_points}"
+        )
         asked = [frozenset((comparison.first, comparison.second)) for comparison in self.comparisons]
         for pair in asked:
             _require(len(pair) == 2, f"an arm is compared with itself: {', '.join(pair)}")

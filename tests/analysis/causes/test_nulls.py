@@ -148,6 +148,10 @@ def test_replay_refuses_what_it_cannot_replay():
         replay_decay(rows, _log([1e-3]), "word_embedding")
     with pytest.raises(ValueError, match="the rows are float64"):
         replay_decay(rows.astype(np.float64), _log([1e-3]), "word_embeddings")
+    with pytest.raises(ValueError, match="last_step must be a whole number of at least 0; got -1"):
+        replay_decay(rows, _log([1e-3] * 4), "word_embeddings", last_step=-1)
+    with pytest.raises(ValueError, match="the optimizer log has 4 steps; asked for the first 99"):
+        replay_decay(rows, _log([1e-3] * 4), "word_embeddings", last_step=99)
 
 
 def test_unexplained_share():

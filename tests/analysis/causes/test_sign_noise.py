@@ -185,8 +185,10 @@ def test_refusals(by_signs):
         sign_noise(trajectory, WORDS, 1, log=make_log(log.learning_rates * np.nan))
     with pytest.raises(ValueError, match="rows 0 to 599; asked for 3 to 600"):
         _null(by_signs, [3, 600])
-    with pytest.raises(ValueError, match="needs at least 2"):
+    with pytest.raises(ValueError, match="num_replicates must be a whole number of at least 2; got 1"):
         _null(by_signs, [3], num_replicates=1)
+    with pytest.raises(ValueError, match="num_coordinates must be a whole number of at least 0; got -5"):
+        _null(by_signs, [3], num_coordinates=-5)
     with pytest.raises(ValueError, match=r"unknown embedding parameter of this run 'position_embeddings'"):
         sign_noise(trajectory, "position_embeddings", 1, log=log)
     with pytest.raises(ValueError, match="exposure of word_embeddings was not recorded"):

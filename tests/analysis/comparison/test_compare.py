@@ -444,6 +444,7 @@ def test_arms_are_paired_within_their_size_and_by_their_base(make_run):
     ("values", "message"),
     [
         ({"margin_points": 0}, "margin_points must be above 0"),
+        ({"margin_points": np.inf}, "margin_points must be above 0 and finite; got inf"),
         ({"level": 1}, "level must be between 0 and 1"),
         ({"alpha": 0}, "alpha must be between 0 and 1"),
     ],

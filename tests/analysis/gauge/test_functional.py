@@ -290,8 +290,11 @@ def test_a_sample_is_seeded_named_and_near_the_whole():
     independent = functional_drift(trajectory(*states, design=design, keep_design=False), 1)
     assert independent["sample"].str.startswith("tables drawn independently").all()
     assert independent.note.str.contains("no design was recorded").all()
-    with pytest.raises(ValueError, match="max_combinations must be at least 1"):
+    with pytest.raises(ValueError, match="max_combinations must be a whole number of at least 1; got 0"):
         functional_drift(source, 1, max_combinations=0)
+    for eps in (np.nan, -1e-12, np.inf):
+        with pytest.raises(ValueError, match=f"eps must be at least 0 and finite; got {eps:g}"):
+            functional_drift(source, 1, eps=eps)
 
 
 def test_every_epoch_is_measured_from_the_reference():

@@ -190,6 +190,11 @@ def test_words_are_looked_up():
         neighbours(trajectory, "§")
     with pytest.raises(ValueError, match=f"word row {N} is outside the table: rows are 0 to {N - 1}"):
         neighbours(trajectory, N)
+    for row in (1.5, -1):
+        with pytest.raises(ValueError, match=f"the row of a word must be a whole number of at least 0; got {row}"):
+            neighbours(trajectory, row)
+    with pytest.raises(ValueError, match=r"k must be a whole number of at least 1; got 2\.5"):
+        neighbours(trajectory, "word50", k=2.5)
     nameless = _trajectory(_words(), _words(), vocabulary=None)
     with pytest.raises(ValueError, match="no vocabulary to look 'word50' up in: give the number of its row"):
         neighbours(nameless, "word50")

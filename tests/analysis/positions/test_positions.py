@@ -105,6 +105,8 @@ def test_refusals_are_in_the_table_and_errors_are_one_line():
         positions.measure_positions(source, window=(4, 20))
     with pytest.raises(ValueError, match="no position_embeddings"):
         positions.measure_positions(trajectory_of(np.ones((3, 3)), name="word_embeddings"))
+    with pytest.raises(ValueError, match="num_draws must be a whole number of at least 1; got 0"):
+        positions.measure_positions(trajectory_of(np.eye(20, 12)), num_draws=0)
 
 
 def test_an_odd_hidden_size_has_no_sinusoid():

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from toolkit.analysis.rows.drift import COLUMNS, measure_drift
 from toolkit.analysis.rows.measures import MEASURES
-from toolkit.analysis.rows.rows import measure_rows
+from toolkit.analysis.rows.row_pass import RowPass
+from toolkit.analysis.rows.rows import measure_rows, write_rows
 from toolkit.analysis.rows.strata import assign_strata
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 
@@ -138,6 +139,31 @@ def test_parameters_that_the_model_lacks_are_absent(make_trajectory):
     kept = ("word_embeddings", "LayerNorm.weight")
     snapshots = [replace(s, tensors={name: s.tensors[name] for name in kept}) for s in make_trajectory()]
     assert set(measure_drift(Trajectory(snapshots))["parameter"]) == set(kept)
+
+
+@pytest.mark.parametrize("block_rows", [0, -1, 2.5])
+def test_a_number_of_rows_that_is_none_is_refused(make_trajectory, tmp_path, block_rows):
+    for measure in (
+        lambda: measure_drift(make_trajectory(), ["norm"], block_rows=block_rows),
+        lambda: write_rows(make_trajectory(), "word_embeddings", tmp_path / "rows.parquet", block_rows=block_rows),
+    ):
+        with pytest.raises(ValueError, match=f"block_rows must be a whole number of at least 1; got {block_rows}"):
+            measure()
+    assert not list(tmp_path.iterdir())
+
+
+def test_rows_that_were_never_read_are_undefined():
+    passed = RowPass(MEASURES, 3)
+    passed.add(slice(0, 2), np.ones((2, 4)), np.full((2, 4), 2.0))
+    for name, values in passed.values().items():
+        assert np.isfinite(values[:2]).all(), name
+        assert np.isnan(values[2]), name
+
+
+@pytest.mark.parametrize("epoch", [None, "1"])
+def test_an_epoch_is_a_number(make_trajectory, epoch):
+    with pytest.raises(ValueError, match=f"an epoch is a number; got {epoch!r}"):
+        measure_rows(make_trajectory(), "word_embeddings", epoch)
 
 
 def test_errors_are_one_clear_line(make_trajectory):

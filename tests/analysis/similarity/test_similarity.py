@@ -311,6 +311,8 @@ def test_bad_input_is_one_clear_line(make_trajectory):
         ({"epoch": 9}, "no snapshot of epoch 9"),
         ({"parameter": "words"}, "unknown embedding parameter"),
         ({"null": "gaussian"}, "unknown null 'gaussian'"),
+        ({"k": 2.5}, r"k must be a whole number of at least 1; got 2\.5"),
+        ({"num_null": -1}, "num_null must be a whole number of at least 0; got -1"),
     ):
         with pytest.raises(ValueError, match=message):
             measure_similarity(trajectory, **arguments)

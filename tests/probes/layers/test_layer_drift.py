@@ -112,6 +112,9 @@ def test_texts_are_reduced_to_what_was_asked(train: Callable[..., Run]) -> None:
     assert set(measure_layer_drift([train()], max_texts=10).num_texts) == {10}
     with pytest.raises(ValueError, match="at least 4 texts"):
         measure_layer_drift([train()], {"few": [("good",)]})
+    for few in (-1, 0, 2, 10.0):
+        with pytest.raises(ValueError, match=f"max_texts must be a whole number of at least 4; got {few}"):
+            measure_layer_drift([train()], max_texts=few)
 
 
 def test_a_run_without_its_model_is_named(tiny_config: RunConfig, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from toolkit.counts import at_least
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.lookup import unknown
 from toolkit.snapshots.optimizer_log import OptimizerLog
@@ -31,6 +32,8 @@ def replay_decay(
         raise ValueError(unknown(parameter, "parameter", known))
     if rows.dtype != np.float32:
         raise ValueError(f"decay is replayed in the dtype of training, float32; the rows are {rows.dtype}")
+    if last_step is not None and at_least("last_step", last_step, 0) > log.num_steps:
+        raise ValueError(f"the optimizer log has {log.num_steps} steps; asked for the first {last_step}")
     replayed = np.array(rows, order="C", subok=False)
     rates = log.learning_rates[:last_step]
     # The same float64 arithmetic and one rounding that torch does with Python's lr and wd.

@@ -17,6 +17,7 @@ from toolkit.analysis.causes.nulls import replay_decay
 from toolkit.analysis.causes.row_steps import RowSteps, row_steps
 from toolkit.analysis.rows.measures import Array, norm
 from toolkit.analysis.rows.strata import assign_strata, count_rows
+from toolkit.counts import at_least
 from toolkit.snapshots.optimizer_log import OptimizerLog
 from toolkit.snapshots.snapshot import Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
@@ -61,8 +62,8 @@ def sign_noise(
     learning rate.
     """
     trajectory, log = trajectory_of(source), resolve_log(source, log)
-    if num_replicates < 2:
-        raise ValueError(f"num_replicates is {num_replicates}: a null needs at least 2, and hundreds for its quantiles")
+    at_least("num_replicates", num_replicates, 2)  # a null of one value has no spread; its quantiles want hundreds
+    at_least("num_coordinates", num_coordinates, 0)
     count_rows(trajectory, parameter)  # a name the model lacks is refused before anything else
     first, last = trajectory.at(0), trajectory.at(epoch)
     steps = AdamSteps.of(log, parameter, last.step)

@@ -68,8 +68,8 @@ class Settings:
         for name, value in (("level", self.level), ("alpha", self.alpha)):
             if not 0 < value < 1:
                 raise ValueError(f"{name} must be between 0 and 1; got {value}")
-        if not self.margin_points > 0:
-            raise ValueError(f"margin_points must be above 0; got {self.margin_points}")
+        if not 0 < self.margin_points < np.inf:
+            raise ValueError(f"margin_points must be above 0 and finite; got {self.margin_points}")
 
 
 def estimate_from_items(differences: Array, settings: Settings) -> dict[str, Any]:

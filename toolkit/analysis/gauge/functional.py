@@ -14,6 +14,7 @@ from toolkit.analysis.gauge.gauge import OFFSET
 from toolkit.analysis.gauge.shapley import shapley_values
 from toolkit.analysis.rows.blocks import iterate_blocks
 from toolkit.analysis.rows.measures import Array
+from toolkit.counts import at_least
 from toolkit.snapshots.snapshot import Snapshot
 from toolkit.snapshots.store import Source, trajectory_of
 
@@ -69,8 +70,9 @@ def functional_drift(
     """
     trajectory = trajectory_of(source)
     eps = trajectory.layer_norm_eps if eps is None else eps
-    if max_combinations < 1 or eps < 0:
-        raise ValueError(f"max_combinations must be at least 1 and eps not below 0; got {max_combinations} and {eps:g}")
+    at_least("max_combinations", max_combinations, 1)
+    if not 0 <= eps < math.inf:
+        raise ValueError(f"eps must be at least 0 and finite; got {eps:g}")
     corpus = reference_corpus(trajectory)
     rows, shares, sample = draw_combinations(corpus, max_combinations, seed)
     chosen = list(trajectory) if epoch is None else [trajectory.at(epoch)]

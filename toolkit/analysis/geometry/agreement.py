@@ -18,6 +18,7 @@ from toolkit.analysis.rows.blocks import iterate_blocks
 from toolkit.analysis.rows.drift import ALL_ROWS
 from toolkit.analysis.rows.measures import Array
 from toolkit.analysis.rows.strata import assign_strata, count_rows
+from toolkit.counts import at_least
 from toolkit.snapshots.snapshot import Trajectory
 from toolkit.snapshots.store import Source, run_of, trajectory_of
 
@@ -91,6 +92,7 @@ def measure_agreement(
         raise ValueError(f"agreement is between runs: pass a list of at least 2, not a {type(sources).__name__}")
     if len(sources) < 2:
         raise ValueError(f"agreement is between runs: at least 2 are needed, got {len(sources)}")
+    at_least("num_null", num_null, 0)
     trajectories = [trajectory_of(source) for source in sources]
     names = [_name(source, index) for index, source in enumerate(sources)]
     _check_comparable(trajectories, names, parameter, reference_epoch)

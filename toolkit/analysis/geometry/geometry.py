@@ -16,6 +16,7 @@ from toolkit.analysis.rows.drift import ALL_ROWS
 from toolkit.analysis.rows.measures import Array
 from toolkit.analysis.rows.strata import assign_strata, count_rows
 from toolkit.analysis.similarity.refusal import Refused
+from toolkit.counts import at_least
 from toolkit.families import TABLES
 from toolkit.lookup import unknown
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
@@ -70,6 +71,7 @@ def measure_geometry(
     values is kept.
     """
     trajectory, chosen = trajectory_of(source), select_statistics(statistics)
+    at_least("num_null", num_null, 0)
     groups = group_rows(trajectory, parameter, rows, by_stratum)
     snapshots = [s for s in trajectory if s.is_epoch_end] if epoch is None else [trajectory.at(epoch)]
     known: dict[str | int, list[tuple[object, ...]]] = {}

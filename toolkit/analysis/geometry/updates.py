@@ -11,6 +11,7 @@ from toolkit.analysis.geometry.geometry import BLOCK_ROWS, Indices, group_rows, 
 from toolkit.analysis.geometry.spectra import energy_in_top, entropy_rank
 from toolkit.analysis.rows.measures import Array
 from toolkit.analysis.rows.strata import count_rows, table_exposure
+from toolkit.counts import at_least
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
 
@@ -64,6 +65,7 @@ def measure_updates(
     mean, chance k/hidden. Its null (ours) turns that span at random, NUM_SUBSPACES times, and keeps Δ as it is: an
     update of few directions aligns more or less by luck, which random rows would not show.
     """
+    at_least("num_null", num_null, 0)
     trajectory = trajectory_of(source)
     reference = trajectory.at(reference_epoch)
     snapshot = trajectory.snapshots[-1] if epoch is None else trajectory.at(epoch)

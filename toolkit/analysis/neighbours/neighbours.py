@@ -27,6 +27,7 @@ from toolkit.analysis.neighbours.word_search import (
     word_table,
 )
 from toolkit.analysis.rows.strata import assign_strata, table_exposure
+from toolkit.counts import at_least
 from toolkit.lookup import lookup
 from toolkit.snapshots.snapshot import Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
@@ -54,6 +55,7 @@ def neighbours(
     trajectory = trajectory_of(source)
     row = find_row(trajectory, word)
     pair = compared(trajectory, reference_epoch, epoch)
+    at_least("k", k, 1)
     candidates = list_words(trajectory, pair[1], only_seen=only_seen, include_unused=include_unused)
     columns: dict[str, Any] = {"rank": np.arange(1, k + 1)}
     rows = []
@@ -140,6 +142,7 @@ def most_changed(
     the size of similarity_change. ValueError for another order or fewer than two draws.
     """
     lookup(ORDERS, order, "order")
+    at_least("num", num, 1)
     sources = cast(list[Source], list(source) if isinstance(source, list | tuple) else [source])
     found = _find_all(sources, epoch, k, seed, num_draws, reference_epoch, is_centred)
     table = choose(found, num, order)

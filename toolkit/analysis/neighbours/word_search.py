@@ -13,6 +13,7 @@ from toolkit.analysis.neighbours.screening import Ids
 from toolkit.analysis.rows.blocks import iterate_blocks
 from toolkit.analysis.rows.measures import Array
 from toolkit.analysis.rows.strata import assign_strata, table_exposure
+from toolkit.counts import at_least
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 
 PARAMETER = "word_embeddings"
@@ -36,7 +37,7 @@ class WordSearch:
         for rows, blocks in iterate_blocks(pair, PARAMETER):
             is_zero[rows] = ~(blocks[0].any(axis=1) & blocks[1].any(axis=1))
         words = words[~is_zero[words]]
-        if not 1 <= k < len(words):
+        if not 1 <= at_least("k", k, 0) < len(words):
             raise ValueError(f"k must be 1 to {len(words) - 1}, the number of other words; got {k}")
         return cls(words, k, is_centred)
 
@@ -88,9 +89,9 @@ def find_row(trajectory: Trajectory, word: str | int) -> int:
     """The row of a word given by its text, or by its row; ValueError with the three nearest texts."""
     num_rows = len(word_table(trajectory.snapshots[0]))
     if not isinstance(word, str):
-        if not 0 <= int(word) < num_rows:
-            raise ValueError(f"word row {word} is outside the table: rows are 0 to {num_rows - 1}")
-        return int(word)
+        if (row := at_least("the row of a word", word, 0)) >= num_rows:
+            raise ValueError(f"word row {row} is outside the table: rows are 0 to {num_rows - 1}")
+        return row
     if trajectory.vocabulary is None:
         raise ValueError(
             f"this trajectory has no vocabulary to look {word!r} up in: give the number of its row instead"

@@ -16,6 +16,7 @@ from toolkit.analysis.positions.orbits import orbit_share
 from toolkit.analysis.positions.position_controls import SNR, WAVES_SNR, draw_sinusoids, draw_smooth, draw_waves
 from toolkit.analysis.rows.measures import Array
 from toolkit.analysis.similarity.refusal import Refused
+from toolkit.counts import at_least
 
 LINE_THRESHOLD = 5.0
 """Score of :func:`line_match` from which a table carries the sinusoid's waves; set on controls, before any
@@ -114,6 +115,7 @@ def _judge(
     num_draws: int,
     seed: int,
 ) -> Verdict:
+    at_least("num_draws", num_draws, 1)
     none = np.empty(0)
     undecided = Verdict(NOT_IDENTIFIABLE, "all rows are equal", float("nan"), threshold, none, none)
     try:

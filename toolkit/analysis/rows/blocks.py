@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from toolkit.analysis.rows.measures import Array
+from toolkit.counts import at_least
 from toolkit.snapshots.snapshot import MappedTensors, Snapshot
 
 BLOCK_ROWS = 64
@@ -51,7 +52,7 @@ def iterate_blocks(
                 f"{parameter} has shape {table.shape} at epoch {snapshot.epoch:g} but {tables[0].shape} at epoch "
                 f"{snapshots[0].epoch:g}: snapshots of one model are needed"
             )
-    for start in range(0, len(tables[0]), block_rows):
+    for start in range(0, len(tables[0]), at_least("block_rows", block_rows, 1)):
         rows = slice(start, min(start + block_rows, len(tables[0])))
         memory = scratch or Scratch()
         blocks = [memory.array(f"block {i}", table[rows].shape) for i, table in enumerate(tables)]

@@ -29,10 +29,10 @@ class RowPass:
         self.scratch = Scratch()
         """Memory of the pass, for ``iterate_blocks`` to read into."""
         self._measures = measures
-        self._called = {name: np.empty(num_rows) for name, measure in measures.items() if not _is_known(measure)}
+        self._called = {name: np.full(num_rows, np.nan) for name, m in measures.items() if not _is_known(m)}
         formulas = [FORMULAS[measure.name] for name, measure in measures.items() if name not in self._called]
         needed = {*BASIC, *(name for needs, _ in formulas for name in needs)}
-        self._sums = {name: np.empty(num_rows) for name in SUMS if name in needed}
+        self._sums: dict[str, Array] = {name: np.full(num_rows, np.nan) for name in SUMS if name in needed}
 
     def add(self, rows: slice, reference: Array, current: Array) -> Array:
         """Take in the reference and current values of some rows, each (rows, hidden) float64; returns ‖Δ‖ of each."""

@@ -12,6 +12,7 @@ from toolkit.analysis.rows.blocks import Scratch, iterate_blocks
 from toolkit.analysis.rows.measures import MEASURES, Array, Measure, Measures, lengths, or_nan, select_measures
 from toolkit.analysis.rows.row_pass import RowPass
 from toolkit.analysis.rows.strata import assign_strata, count_rows, table_exposure
+from toolkit.counts import at_least
 from toolkit.snapshots.files import atomic_path
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
@@ -61,7 +62,7 @@ def write_rows(
     from pyarrow import parquet
 
     trajectory, chosen = trajectory_of(source), select_measures(measures)
-    wanted = _wanted(trajectory, epochs)
+    wanted, block_rows = _wanted(trajectory, epochs), at_least("block_rows", block_rows, 1)
     path = Path(path)
     if path.suffix != ".parquet":
         raise ValueError(
@@ -143,7 +144,7 @@ def _measure(
     """Of some rows: the measures from the reference to the last snapshot, ‖Δ‖, and the length of the way ``since``."""
     snapshots = since if since[0] is reference else [reference, *since]
     num_rows = rows.stop - rows.start
-    row_pass, length, walked = RowPass(chosen, num_rows), np.empty(num_rows), np.empty(num_rows)
+    row_pass, (length, walked) = RowPass(chosen, num_rows), np.full((2, num_rows), np.nan)
     parts = [_part(snapshot, parameter, rows) for snapshot in snapshots]
     for part, blocks in iterate_blocks(parts, parameter, scratch=row_pass.scratch):
         length[part] = row_pass.add(part, blocks[0], blocks[-1])

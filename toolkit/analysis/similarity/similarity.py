@@ -15,6 +15,7 @@ from toolkit.analysis.rows.strata import assign_strata, count_rows, table_exposu
 from toolkit.analysis.similarity.refusal import Refused, Rows, check_rows, refuse_below
 from toolkit.analysis.similarity.similarity_pairs import NOISE, NULLS, TablePair, null_base
 from toolkit.analysis.similarity.similarity_table import ITEMS, QUERIES, SIMILARITIES, Similarity
+from toolkit.counts import at_least
 from toolkit.lookup import lookup, unknown
 from toolkit.snapshots.snapshot import Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
@@ -104,6 +105,7 @@ def compare_rows(
     the entry of NULLS that the measure names, or ``null`` for all. Outside its range a measure is refused: value NaN,
     the reason in ``refusal``. ``k``: neighbours of a row. Draws are evaluated in several threads.
     """
+    k, num_null = at_least("k", k, 1), at_least("num_null", num_null, 0)
     check_rows(reference, current, "a similarity")
     chosen = _select(measures)
     if null is not None:

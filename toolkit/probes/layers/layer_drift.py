@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from toolkit.analysis.comparison.arms import Group, Labels, ReportedRun, arrange
+from toolkit.counts import at_least
 from toolkit.data.tasks import Split
 from toolkit.models.classifier import Loaded
 from toolkit.models.tuned import check_model, load_tuned, load_untuned
@@ -42,6 +43,9 @@ COLUMNS = (
 )
 """Columns of :func:`measure_layer_drift`. layer: 0 is what the first layer reads. first and second: the two models, a
 run by its seed, ``before`` for what it started from."""
+
+FEWEST_TEXTS = 4
+"""The debiased CKA divides by n - 3."""
 
 Texts = Mapping[str, Sequence[tuple[str, ...]]]
 """Name of a domain to its texts, singles or pairs as the task has them."""
@@ -90,6 +94,7 @@ def measure_layers(
     Means over seeds (columns MEANS of :mod:`toolkit.probes.layers.means`) and paired differences of each arm from its
     own seeds, from shuffled labels and from the group's first arm (CONTRASTS), with intervals over seeds and texts.
     """
+    at_least("max_texts", max_texts, FEWEST_TEXTS)
     for run in runs:
         check_model(run)
     arms: list[ArmSimilarities] = []
@@ -147,8 +152,8 @@ def _choose(run: Run, texts: Texts | None, max_texts: int, seed: int) -> dict[st
         texts = {name: split.texts for name, split in splits.items() if name != "train"}
     chosen = {}
     for name, own in texts.items():
-        if len(own) < 4:
-            raise ValueError(f"texts {name!r}: similarity needs at least 4 texts; got {len(own)}")
+        if len(own) < FEWEST_TEXTS:
+            raise ValueError(f"texts {name!r}: similarity needs at least {FEWEST_TEXTS} texts; got {len(own)}")
         order = np.random.default_rng([*b"layer texts", seed]).permutation(len(own))[:max_texts]
         chosen[name] = [own[i] for i in np.sort(order)]
     return chosen

@@ -1,0 +1,25 @@
+"""Numbers that count something: whole and large enough, or one line that says so."""
+
+import numpy as np
+import pytest
+
+from toolkit.commands.positions import Positions
+from toolkit.counts import at_least
+
+
+@pytest.mark.parametrize("value", [3, np.int64(3), np.uint8(3)])
+def test_whole_numbers_pass_as_plain_ints(value):
+    assert type(at_least("k", value, 3)) is int
+    assert at_least("k", value, 3) == 3
+
+
+@pytest.mark.parametrize("value", [2, -1, 3.0, 3.5, float("nan"), "3", None])
+def test_others_are_refused(value):
+    with pytest.raises(ValueError, match=rf"^k must be a whole number of at least 3; got {value!r}$"):
+        at_least("k", value, 3)
+
+
+@pytest.mark.parametrize("length", [0, -5])
+def test_the_default_length_of_positions_is_checked_before_anything_is_read(length):
+    with pytest.raises(ValueError, match=f"--default-length must be a whole number of at least 1; got {length}"):
+        Positions("nowhere", default_length=length).run()
