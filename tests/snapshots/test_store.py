@@ -15,8 +15,8 @@ from toolkit.config import RunConfig
 from toolkit.snapshots.exposure import Exposure, StepRows, TableExposure
 from toolkit.snapshots.files import map_tensor, read_header, sha256_of_array, write_tensors, write_with
 from toolkit.snapshots.optimizer_log import OptimizerLog
-from toolkit.snapshots.snapshot import Vocabulary
-from toolkit.snapshots.store import Run, RunWriter, open_run, start_run, verify_run
+from toolkit.snapshots.snapshot import Trajectory, Vocabulary
+from toolkit.snapshots.store import Run, RunWriter, open_run, runs_of, start_run, verify_run
 
 RNG = np.random.default_rng(0)
 WORDS, POSITIONS = RNG.normal(size=(7, 4)).astype(np.float32), RNG.normal(size=(3, 4)).astype(np.float32)
@@ -255,3 +255,15 @@ def test_predictions_without_a_column_are_named(tmp_path: Path) -> None:
     RunWriter(run.path).write_predictions(run.predictions.drop(columns="label"))
     with pytest.raises(ValueError, match=r"predictions\.parquet lacks the column label"):
         _ = open_run(run.path).predictions
+
+
+def test_runs_are_taken_as_runs_or_paths_in_a_list(tmp_path):
+    (tmp_path / "snapshots").mkdir()
+    assert runs_of([tmp_path, str(tmp_path), Run(tmp_path)]) == runs_of(Run(tmp_path) for _ in range(3))
+    for alone in (tmp_path, str(tmp_path), Run(tmp_path)):
+        with pytest.raises(ValueError, match=f"expected a list of runs; got {tmp_path} alone: put it in a list"):
+            runs_of(alone)
+    with pytest.raises(ValueError, match="expected a list of runs; got Trajectory alone"):
+        runs_of(Trajectory([]))
+    with pytest.raises(ValueError, match="expected run directories; got Trajectory"):
+        runs_of([Trajectory([])])

@@ -19,7 +19,7 @@ from toolkit.models.tuned import load_tuned, load_untuned
 from toolkit.probes.feature_changes import Array, feature_movement, head_alignment
 from toolkit.probes.start_gradients import start_gradients
 from toolkit.probes.tasks import task_of
-from toolkit.snapshots.store import Run, open_run
+from toolkit.snapshots.store import Run, runs_of
 from toolkit.training.accelerators import build_accelerator
 from toolkit.training.encoding import encode_task
 from toolkit.training.evaluation import extract_features
@@ -72,10 +72,10 @@ def measure_distortion(
     Undefined is NaN with a ``note``. ValueError: no runs, no saved model, a split that no run has, data that cannot be
     read any more.
     """
-    if not runs:
+    opened = runs_of(runs)
+    if not opened:
         raise ValueError("no runs to measure: pass at least one finished run with --save-model")
     at_least("num_gradient_examples", num_gradient_examples, 1)
-    opened = [run if isinstance(run, Run) else open_run(run) for run in runs]
     splits = [split for run in opened for split in run.manifest["task"]["splits"] if split != "train"]
     if out_of_distribution is None:
         out_of_distribution = tuple(split for split in dict.fromkeys(splits) if split == "ood")

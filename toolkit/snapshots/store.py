@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from toolkit.snapshots.snapshot import FORMAT, Trajectory, Vocabulary, read_snap
 
 if TYPE_CHECKING:
     import pandas as pd
+
+T = TypeVar("T")
 
 MANIFEST = "manifest.json"
 DIVERGED = "diverged.json"
@@ -316,6 +318,24 @@ def run_of(source: Source) -> Run | None:
     if isinstance(source, str | Path):
         return open_run(source)
     return source if isinstance(source, Run) else None
+
+
+def listed(sources: Iterable[T]) -> list[T]:
+    """What a function of several runs is given, as a list; ValueError for one alone: a str is a sequence of letters."""
+    if isinstance(sources, str | Path | Run | Trajectory):
+        alone = sources if isinstance(sources, str | Path) else getattr(sources, "path", type(sources).__name__)
+        raise ValueError(f"expected a list of runs; got {alone} alone: put it in a list")
+    return list(sources)
+
+
+def runs_of(sources: Iterable[Run | str | Path]) -> list[Run]:
+    """The runs that a function of several of them is given, as runs or paths; ValueError for anything else."""
+    runs = []
+    for source in listed(sources):
+        if (run := run_of(source)) is None:
+            raise ValueError(f"expected run directories; got {type(source).__name__}: pass the run itself, or its path")
+        runs.append(run)
+    return runs
 
 
 def verify_run(path: str | Path) -> list[str]:

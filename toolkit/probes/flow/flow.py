@@ -17,6 +17,7 @@ from toolkit.probes.flow.ledger import num_segments_of, position_ledger
 from toolkit.probes.flow.replacements import SHIFT
 from toolkit.probes.flow.sources import Subject, TextSource, open_subjects
 from toolkit.probes.flow.tokens import NUM_TOKENS
+from toolkit.snapshots.store import Run, listed
 
 PLACE_COLUMNS = ("group", "arm", "name", "seed")
 """Before the columns of each table: task, arm, model and seed (none for a checkpoint)."""
@@ -45,7 +46,7 @@ class Settings:
 
 
 def measure_flow(
-    places: Sequence[str | Path],
+    places: Sequence[Run | str | Path],
     *,
     texts: Path | None = None,
     text_columns: tuple[str, ...] = (),
@@ -63,9 +64,10 @@ def measure_flow(
     seeds and differences of models are made. ``labels``: run directory name to arm. ``on_subject`` hears the name of
     each before its turn.
     """
+    named = [place.path if isinstance(place, Run) else place for place in listed(places)]
     settings = settings or Settings()
     parts: dict[str, list[pd.DataFrame]] = {}
-    for source, subjects in open_subjects(places, texts=texts, text_columns=text_columns, task=task, labels=labels):
+    for source, subjects in open_subjects(named, texts=texts, text_columns=text_columns, task=task, labels=labels):
         known: dict[str, Tables] = {}
         for subject in subjects:
             if on_subject:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -23,7 +24,7 @@ from toolkit.probes.layers.similarities import Place, Similarity, compare_layers
 from toolkit.probes.layers.vectors import Vectors, layer_vectors
 from toolkit.probes.tasks import task_of
 from toolkit.probes.texts import encode_texts
-from toolkit.snapshots.store import Run
+from toolkit.snapshots.store import Run, runs_of
 
 COLUMNS = (
     "group",
@@ -52,7 +53,7 @@ Texts = Mapping[str, Sequence[tuple[str, ...]]]
 
 
 def measure_layer_drift(
-    runs: Sequence[Run],
+    runs: Sequence[Run | str | Path],
     texts: Texts | None = None,
     *,
     max_texts: int = 300,
@@ -81,7 +82,7 @@ def measure_layer_drift(
 
 
 def measure_layers(
-    runs: Sequence[Run],
+    runs: Sequence[Run | str | Path],
     texts: Texts | None = None,
     *,
     max_texts: int = 300,
@@ -95,10 +96,11 @@ def measure_layers(
     own seeds, from shuffled labels and from the group's first arm (CONTRASTS), with intervals over seeds and texts.
     """
     at_least("max_texts", max_texts, FEWEST_TEXTS)
-    for run in runs:
+    opened = runs_of(runs)
+    for run in opened:
         check_model(run)
     arms: list[ArmSimilarities] = []
-    for group in arrange(runs, labels):
+    for group in arrange(opened, labels):
         arms += _arms_of(group, texts, max_texts, seed, on_progress)
     lines = [line for arm in arms for line in _lines_of(arm)]
     table = pd.DataFrame(lines, columns=list(COLUMNS))
