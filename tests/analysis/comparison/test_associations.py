@@ -124,3 +124,15 @@ def test_parameters_are_one_family():
     assert len(table) == 2
     assert (table["q"] >= table["p"]).all()
     assert table["q"].max() == pytest.approx(table["p"].max())
+
+
+@pytest.mark.parametrize(
+    ("other", "got"),
+    [
+        (joined([1.0], [1.0]).drop(columns=["is_frozen", "gain_verdict"]), "one without is_frozen, gain_verdict"),
+        (["runs/one"], "list"),
+    ],
+)
+def test_another_table_is_refused(other, got):
+    with pytest.raises(ValueError, match=f"^expected the table of join_drift; got {got}$"):
+        associate_drift(other)

@@ -128,3 +128,8 @@ def test_nothing_is_beyond_where_nothing_moved(make_run):
 def test_a_model_without_segments_has_no_line_for_them(make_run):
     table = join_drift([make_run(lacking=("token_type_embeddings",))])
     assert list(table["parameter"]) == [name for name in EMBEDDING_PARAMETERS if name != "token_type_embeddings"]
+
+
+def test_a_split_that_no_run_has_is_refused(runs):
+    with pytest.raises(ValueError, match=r"unknown split 'validaton' \(did you mean 'validation'\?\); choose from: "):
+        join_drift(runs, split="validaton")

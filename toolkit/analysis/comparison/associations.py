@@ -7,6 +7,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from toolkit.analysis.comparison.summaries import check_table
+
 LEAST_TASKS = 6
 """Fewer points say nothing: of five tasks even a perfect order has an exact two-sided p of 2/5! = .017, and a single
 task decides it."""
@@ -17,6 +19,8 @@ NUM_PERMUTATIONS = 99_999
 TOLD_APART = "supported"
 """The verdict on a gain whose interval excludes 0 and that may be above the margin."""
 
+NEEDED = ("group", "model", "base", "size", "run", "epoch", "parameter", "is_frozen")
+VALUES = ("times_noise", "gain_points", "gain_verdict")
 COLUMNS = ("model", "base", "parameter", "num_tasks", "num_runs", "spearman", "p", "q", "note")
 
 
@@ -31,8 +35,9 @@ def associate_drift(joined: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:
     ``p``: two-sided permutation test over the tasks (exact up to eight of them, else 99,999 draws with ``seed``);
     ``q``: Benjamini-Hochberg over the lines. All NaN, with a ``note``: under six tasks, because nothing is fitted to so
     few, and where no task's gain is told apart from 0 (``gain_verdict``), because ranks of gains that are noise are
-    noise. The association is between tasks and says nothing of cause.
+    noise. The association is between tasks and says nothing of cause. ValueError for another table.
     """
+    check_table(joined, (*NEEDED, *VALUES), "join_drift")
     lines = [
         {"model": model, "base": base, "parameter": parameter} | _line(points, seed)
         for (model, base, parameter), points in _points(joined)

@@ -15,6 +15,8 @@ from toolkit.analysis.comparison.estimates import Settings
 from toolkit.analysis.comparison.evidence_tables import drift_of, led
 from toolkit.analysis.comparison.pairs import OTHER_ITEMS, ArmPair, have_same_items
 from toolkit.analysis.comparison.reported import ReportedRun, counted_score, last_score
+from toolkit.analysis.comparison.summaries import splits_of
+from toolkit.lookup import lookup
 from toolkit.snapshots.store import Run
 
 DRIFT = ("parameter", "num_exposed_rows", "drift", "times_noise", "drift_note", "relative_drift", "share_beyond_decay")
@@ -62,7 +64,7 @@ def join_drift(
     that of the run of the same seed and ``size`` (examples asked for, NaN for all) whose embeddings were frozen: what
     forbidding the drift cost. NaN with a ``note`` where there is none, or where the start (fresh weights, a head stage)
     is another; other settings that differ are named in the note. ``gain_verdict``: that of :func:`toolkit.compare` on
-    the two arms with ``margin_points``; empty without a frozen one.
+    the two arms with ``margin_points``; empty without a frozen one. ValueError for a ``split`` that no run has.
     """
     return join_groups(arrange(runs, labels), split, settings=Settings(margin_points=margin_points))
 
@@ -76,6 +78,8 @@ def join_groups(
 ) -> pd.DataFrame:
     """:func:`join_drift` of groups that are arranged already; ``drift``: `measure_beyond_noise` of their runs, led by
     the run's name, where it is known."""
+    if split is not None:
+        lookup({name: group for group in groups for name in splits_of(group)}, split, "split")
     if drift is None:
         drift = led([run for group in groups for run in group.runs], drift_of)
     moved = drift.rename(columns={"refusal": "drift_note"})

@@ -74,8 +74,7 @@ def side_by_side(summary: pd.DataFrame | Sequence[Run | str | Path], score: str 
     """
     if not isinstance(summary, pd.DataFrame):
         summary = summarise_scores(summary)
-    if missing := [name for name in (*LEAD, *STATISTICS) if name not in summary]:
-        raise ValueError(f"expected the table of summarise_scores (or runs); got one without {', '.join(missing)}")
+    check_table(summary, (*LEAD, *STATISTICS), "summarise_scores (or runs)")
     chosen = summary[summary["is_headline"] if score is None else summary["score"] == score]
     chosen = chosen.sort_values("is_reported_split", ascending=False, kind="stable")
     splits = list(dict.fromkeys(chosen["split"]))
@@ -90,6 +89,14 @@ def side_by_side(summary: pd.DataFrame | Sequence[Run | str | Path], score: str 
     columns = [*index, *(f"{split}_{name}" for split in splits for name in ("mean", "sd"))]
     table = pd.DataFrame([line for line in lines.values() if line], columns=columns)
     return table.astype(dict.fromkeys(INTEGERS, "Int64"))
+
+
+def check_table(table: object, columns: Iterable[str], source: str) -> None:
+    """ValueError unless ``table`` has the ``columns`` of the table that ``source`` makes."""
+    if not isinstance(table, pd.DataFrame):
+        raise ValueError(f"expected the table of {source}; got {type(table).__name__}")
+    if missing := [name for name in columns if name not in table]:
+        raise ValueError(f"expected the table of {source}; got one without {', '.join(missing)}")
 
 
 def statistics(values: Iterable[float]) -> dict[str, float]:
