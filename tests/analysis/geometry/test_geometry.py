@@ -12,6 +12,7 @@ from toolkit.analysis.geometry import geometry
 from toolkit.analysis.geometry.cloud import Cloud, accumulate_moments
 from toolkit.analysis.geometry.geometry import COLUMNS, group_rows, measure_geometry, measure_null
 from toolkit.analysis.geometry.geometry_table import GEOMETRY
+from toolkit.analysis.geometry.updates import measure_updates
 from toolkit.analysis.similarity.refusal import Refused
 from toolkit.snapshots.files import map_tensor, read_header
 from toolkit.snapshots.snapshot import Snapshot, Trajectory, Vocabulary
@@ -266,3 +267,12 @@ def test_strata_separate_what_a_mean_over_the_table_hides():
     assert value["[unused]"] > 0.9
     assert abs(value["exposure unknown"]) < 0.01
     assert value["all rows"] < 0.05
+
+
+@pytest.mark.parametrize("measure", [measure_geometry, measure_updates])
+@pytest.mark.parametrize("rows", [(40, 30), (30, 40)])
+def test_snapshots_of_other_shapes_are_refused(measure, rows):
+    tables = [np.random.default_rng(0).normal(size=(n, 8)).astype(np.float32) for n in rows]
+    trajectory = Trajectory([Snapshot(i, i, {"word_embeddings": table}) for i, table in enumerate(tables)])
+    with pytest.raises(ValueError, match="snapshots of one model are needed"):
+        measure(trajectory)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from toolkit.analysis.geometry.cloud import Cloud
 from toolkit.analysis.geometry.geometry_table import GeometryStatistic, select_statistics
-from toolkit.analysis.rows.blocks import Scratch, file_of, iterate_blocks
+from toolkit.analysis.rows.blocks import Scratch, file_of, iterate_blocks, tables_of
 from toolkit.analysis.rows.drift import ALL_ROWS
 from toolkit.analysis.rows.measures import Array
 from toolkit.analysis.rows.strata import assign_strata, count_rows
@@ -74,6 +74,7 @@ def measure_geometry(
     at_least("num_null", num_null, 0)
     groups = group_rows(trajectory, parameter, rows, by_stratum)
     snapshots = [s for s in trajectory if s.is_epoch_end] if epoch is None else [trajectory.at(epoch)]
+    tables_of([trajectory.snapshots[0], *snapshots], parameter)  # the groups are rows of the first
     known: dict[str | int, list[tuple[object, ...]]] = {}
     lines: list[tuple[object, ...]] = []
     for index, snapshot in enumerate(snapshots):
@@ -119,7 +120,7 @@ def read_rows(snapshots: Sequence[Snapshot], parameter: str, rows: Indices) -> I
 
     The blocks hold until the next ones are asked for.
     """
-    tables = [np.asarray(snapshot.tensors[parameter]) for snapshot in snapshots]
+    tables = tables_of(snapshots, parameter)
     scratch = Scratch()
     for start in range(0, len(rows), BLOCK_ROWS):
         part = slice(start, min(start + BLOCK_ROWS, len(rows)))

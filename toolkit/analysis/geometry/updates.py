@@ -9,6 +9,7 @@ import pandas as pd
 from toolkit.analysis.geometry.cloud import Cloud
 from toolkit.analysis.geometry.geometry import BLOCK_ROWS, Indices, group_rows, read_rows
 from toolkit.analysis.geometry.spectra import energy_in_top, entropy_rank
+from toolkit.analysis.rows.blocks import tables_of
 from toolkit.analysis.rows.measures import Array
 from toolkit.analysis.rows.strata import count_rows, table_exposure
 from toolkit.counts import at_least
@@ -69,6 +70,7 @@ def measure_updates(
     trajectory = trajectory_of(source)
     reference = trajectory.at(reference_epoch)
     snapshot = trajectory.snapshots[-1] if epoch is None else trajectory.at(epoch)
+    tables_of([trajectory.snapshots[0], reference, snapshot], parameter)  # the rows are chosen in the first
     name, chosen = _choose_rows(trajectory, reference, snapshot, parameter, rows)
     norms = row_norms(reference, snapshot, parameter, chosen)
     num_moved = int(np.count_nonzero(norms))

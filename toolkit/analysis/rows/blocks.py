@@ -36,6 +36,18 @@ class Scratch:
         return known[: shape[0]]
 
 
+def tables_of(snapshots: Sequence[Snapshot], parameter: str) -> list[np.ndarray]:
+    """(rows, hidden) of every snapshot, not read yet; ValueError where one lacks the parameter or differs in shape."""
+    tables = [_table(snapshot, parameter) for snapshot in snapshots]
+    for snapshot, table in zip(snapshots, tables, strict=True):
+        if table.shape != tables[0].shape:
+            raise ValueError(
+                f"{parameter} has shape {table.shape} at epoch {snapshot.epoch:g} but {tables[0].shape} at epoch "
+                f"{snapshots[0].epoch:g}: snapshots of one model are needed"
+            )
+    return tables
+
+
 def iterate_blocks(
     snapshots: Sequence[Snapshot], parameter: str, block_rows: int = BLOCK_ROWS, *, scratch: Scratch | None = None
 ) -> Iterator[tuple[slice, list[Array]]]:
@@ -45,13 +57,7 @@ def iterate_blocks(
     until the next one, which is faster. ValueError when a snapshot lacks the parameter, has another shape than the
     first or holds NaN.
     """
-    tables = [_table(snapshot, parameter) for snapshot in snapshots]
-    for snapshot, table in zip(snapshots, tables, strict=True):
-        if table.shape != tables[0].shape:
-            raise ValueError(
-                f"{parameter} has shape {table.shape} at epoch {snapshot.epoch:g} but {tables[0].shape} at epoch "
-                f"{snapshots[0].epoch:g}: snapshots of one model are needed"
-            )
+    tables = tables_of(snapshots, parameter)
     for start in range(0, len(tables[0]), at_least("block_rows", block_rows, 1)):
         rows = slice(start, min(start + block_rows, len(tables[0])))
         memory = scratch or Scratch()
