@@ -321,3 +321,13 @@ def test_a_run_that_diverged_is_refused():
         b[name][3] = np.nan
         with pytest.raises(ValueError, match=f"{name} holds NaN or infinity at epoch 1"):
             functional_drift(trajectory(a, b, design=design), 1)
+
+
+@pytest.mark.parametrize(("before", "hidden"), [(0.0, HIDDEN), (0.5, HIDDEN), (0.3, 7), (0.3, 1)])
+def test_a_reference_without_output_is_undefined(before, hidden):
+    """Every row is one number: nothing is left when its mean is taken away."""
+    start = {name: np.full((SIZES[name], hidden), before) for name in TABLES}
+    end = {name: table + np.random.default_rng(19).normal(size=table.shape) for name, table in start.items()}
+    table = functional_drift(trajectory(start, end, design=make_design()), 1)
+    assert table.value.isna().all()
+    assert table.note.str.startswith("undefined: the embedding output of the reference is 0").all()

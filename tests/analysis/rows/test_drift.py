@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from toolkit.analysis.causes.precision import guard_precision
+from toolkit.analysis.changes.changes import measure_changes
 from toolkit.analysis.rows.drift import COLUMNS, measure_drift
 from toolkit.analysis.rows.measures import MEASURES
 from toolkit.analysis.rows.row_pass import RowPass
@@ -164,6 +166,14 @@ def test_rows_that_were_never_read_are_undefined():
 def test_an_epoch_is_a_number(make_trajectory, epoch):
     with pytest.raises(ValueError, match=f"an epoch is a number; got {epoch!r}"):
         measure_rows(make_trajectory(), "word_embeddings", epoch)
+
+
+@pytest.mark.parametrize("shape", [(0, 8), (5, 0)])
+@pytest.mark.parametrize("measure", [measure_drift, measure_changes, lambda pair: guard_precision(pair, 1)])
+def test_a_table_without_values_is_refused(measure, shape):
+    pair = Trajectory([Snapshot(i, i, {"word_embeddings": np.zeros(shape, np.float32)}) for i in (0, 1)])
+    with pytest.raises(ValueError, match=rf"word_embeddings has no values at epoch 0: its shape is \({shape[0]}, "):
+        measure(pair)
 
 
 def test_errors_are_one_clear_line(make_trajectory):

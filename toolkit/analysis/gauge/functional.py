@@ -35,6 +35,9 @@ COLUMNS = (
 WHOLE = "embedding output"
 LAYER_NORM = "LayerNorm"
 INSEPARABLE = "inseparable rows"
+NO_OUTPUT = "undefined: the embedding output of the reference is 0 for every token, and nothing can be a share of it"
+FLAT = 1e-12
+"""A sum of rows whose columns differ by less than this share of it does not vary: rounding leaves as much."""
 BLOCK = 256
 """Combinations at a time: what is computed from a block stays in the cache."""
 
@@ -66,7 +69,7 @@ def functional_drift(
     ``eps``: the embedding LayerNorm's; None takes the run's own (1e-12, BERT's, where it is not known). ``epoch``: None
     for every snapshot. More than ``max_combinations`` combinations are sampled with ``seed``; ``sample`` says how. A
     common scale of all tables changes no output but does move each component: ``common_scale`` is a column, and
-    ``note`` warns where it could matter to the split.
+    ``note`` warns where it could matter to the split, and says why all is NaN where the reference's output is 0.
     """
     trajectory = trajectory_of(source)
     eps = trajectory.layer_norm_eps if eps is None else eps
@@ -86,7 +89,8 @@ def functional_drift(
     for snapshot, centre in zip(chosen, centres, strict=True):
         values = play(before, _State.load(snapshot, centre, corpus, rows), shares, eps)
         scale = centre.scale_since(reference)
-        note = "; ".join(filter(None, (_warning(scale, values.drift), corpus.note)))
+        undefined = NO_OUTPUT if math.isnan(values.drift) else ""
+        note = "; ".join(filter(None, (undefined, _warning(scale, values.drift), corpus.note)))
         facts = (scale, len(rows), sample, eps, note)
         moment = (float(snapshot.epoch), snapshot.step)
         lines.append((*moment, WHOLE, "functional_drift", values.drift, *facts))
@@ -175,9 +179,12 @@ def play(before: _State, after: _State, shares: Array, eps: float) -> Game:
     """Every coalition of the components of two states, in blocks of combinations; shares: (combinations,)."""
     players = (*before.players, *([LAYER_NORM] if before.has_layer_norm else []))
     values, drift, size = np.zeros(2 ** len(players)), 0.0, 0.0
+    has_output = bool(before.bias.any())
     for start in range(0, len(shares), BLOCK):
         block = slice(start, start + BLOCK)
-        output = normalise(before.sums(block), eps) * before.weight + before.bias
+        sums = before.sums(block)
+        has_output = has_output or bool(np.any(_squares(project(sums)) > FLAT**2 * _squares(sums)))
+        output = normalise(sums, eps) * before.weight + before.bias
         moved = normalise(after.sums(block), eps) * after.weight + after.bias
         size += float(shares[block] @ _squares(output))
         drift += float(shares[block] @ _squares(moved - output))
@@ -193,6 +200,7 @@ def play(before: _State, after: _State, shares: Array, eps: float) -> Game:
             for has_norm, (weight, bias) in enumerate(norms):
                 index = coalition | has_norm << len(changes)
                 values[index] += shares[block] @ _squares(directions * weight + bias - base)
+    size = size if has_output and size > 0 else math.nan  # what rounding leaves of no output is none
     return Game(drift / size, players, values / size)
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from toolkit.analysis.neighbours.nearest import nearest_neighbours
 from toolkit.analysis.neighbours.screening import Ids
-from toolkit.analysis.rows.blocks import iterate_blocks
+from toolkit.analysis.rows.blocks import iterate_blocks, tables_of
 from toolkit.analysis.rows.measures import Array
 from toolkit.analysis.rows.strata import assign_strata, table_exposure
 from toolkit.counts import at_least
@@ -128,9 +128,7 @@ def list_words(trajectory: Trajectory, snapshot: Snapshot, *, only_seen: bool, i
 
 def word_table(snapshot: Snapshot) -> NDArray[Any]:
     """The word rows of a snapshot (rows, hidden); ValueError when it has none."""
-    if PARAMETER not in snapshot.tensors:
-        raise ValueError(f"the snapshot of epoch {snapshot.epoch:g} lacks {PARAMETER}")
-    return np.asarray(snapshot.tensors[PARAMETER])
+    return tables_of([snapshot], PARAMETER)[0]
 
 
 def texts(trajectory: Trajectory, rows: Ids) -> list[str]:

@@ -89,6 +89,8 @@ def _table(snapshot: Snapshot, parameter: str) -> np.ndarray:
     if parameter not in snapshot.tensors:
         raise ValueError(f"the snapshot of epoch {snapshot.epoch:g} lacks {parameter}")
     tensor = snapshot.tensors[parameter]
+    if not tensor.size:
+        raise ValueError(f"{parameter} has no values at epoch {snapshot.epoch:g}: its shape is {tensor.shape}")
     # A view as a plain array: slicing a memmap subclass costs more than it is worth here.
     return np.atleast_2d(np.asarray(tensor))
 

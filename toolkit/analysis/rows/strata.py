@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from toolkit.families import TABLES
+from toolkit.analysis.rows.blocks import tables_of
 from toolkit.lookup import unknown
 from toolkit.snapshots.exposure import TableExposure
 from toolkit.snapshots.snapshot import Trajectory
@@ -56,10 +56,10 @@ def assign_strata(trajectory: Trajectory, parameter: str) -> "pd.Categorical":
 
 
 def count_rows(trajectory: Trajectory, parameter: str) -> int:
-    """Rows of a table, 1 for a LayerNorm vector; ValueError when the trajectory has no such parameter."""
+    """Rows of a table, 1 for a LayerNorm vector; ValueError when the trajectory has no such parameter, or no rows."""
     if parameter not in trajectory.parameters:
         raise ValueError(unknown(parameter, "embedding parameter of this run", trajectory.parameters))
-    return int(trajectory.snapshots[0].tensors[parameter].shape[0]) if parameter in TABLES else 1
+    return len(tables_of(trajectory.snapshots[:1], parameter)[0])
 
 
 def table_exposure(trajectory: Trajectory, parameter: str) -> TableExposure | None:
