@@ -8,7 +8,9 @@ from tests.analysis.adam_runs import WORDS, make_log, plant, random_exposure, si
 from toolkit.analysis.causes.causes import ALL_ROWS, CAUSES, decompose, explain
 from toolkit.analysis.causes.momentum import BASES
 from toolkit.analysis.causes.nulls import replay_decay
+from toolkit.analysis.causes.precision import guard_precision
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
+from toolkit.snapshots.store import RunWriter, open_run
 
 NUM_STEPS, HIDDEN = 160, 32
 SNAPSHOTS = (40, 80, 120)
@@ -224,6 +226,25 @@ def test_refusals(planted):
         decompose(planted.trajectory, WORDS, 1, log=make_log(planted.log.learning_rates[:100]))
     with pytest.raises(ValueError, match="a trajectory has no optimizer log"):
         explain(planted.trajectory, WORDS, 1)
+
+
+def test_the_log_of_another_run_is_refused(planted, tmp_path):
+    writer = RunWriter(tmp_path)
+    for snapshot in planted.trajectory:
+        writer.write_snapshot(snapshot.epoch, snapshot.step, dict(snapshot.tensors), is_epoch_end=snapshot.is_epoch_end)
+    writer.write_optimizer_log(planted.log)
+    run, rates = open_run(tmp_path), planted.log.learning_rates
+    assert decompose(run, WORDS, 1, log=planted.log).equals(decompose(run, WORDS, 1))
+    for log, what in (
+        (make_log(np.append(rates, 1e-4)), "the number of steps"),
+        (make_log(rates, decay=0.1), "weight decay"),
+        (make_log(rates * 2), "the learning rates"),
+    ):
+        for measure in (decompose, explain):
+            with pytest.raises(ValueError, match=f"is not of {tmp_path}: its own differs in {what}; leave log= out"):
+                measure(run, WORDS, 1, log=log)
+        with pytest.raises(ValueError, match=f"differs in {what}"):
+            guard_precision(run, 1, log=log)
 
 
 @pytest.mark.parametrize("num_segments", [1, 2])

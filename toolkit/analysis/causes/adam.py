@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from toolkit.analysis.causes.nulls import check_parameter
 from toolkit.analysis.rows.measures import Array
-from toolkit.families import EMBEDDING_PARAMETERS
-from toolkit.lookup import unknown
 from toolkit.snapshots.optimizer_log import OptimizerLog
 from toolkit.snapshots.store import Source, run_of
 
@@ -22,15 +21,31 @@ Float32 = NDArray[np.float32]
 
 
 def resolve_log(source: Source, log: OptimizerLog | None) -> OptimizerLog:
-    """The optimizer log given, or else that of the run; ValueError when there is none, or it is not of AdamW."""
+    """:func:`given_log`; ValueError also when there is none, or it is not of AdamW."""
+    log = given_log(source, log)
     if log is None:
         if (run := run_of(source)) is None:
             raise ValueError("a trajectory has no optimizer log: pass the run, or log=run.optimizer_log beside it")
-        log = run.optimizer_log
-        if log is None:
-            raise ValueError(f"{run.path} has no optimizer.json: why rows moved cannot be told without it")
+        raise ValueError(f"{run.path} has no optimizer.json: why rows moved cannot be told without it")
     if not log.algorithm.endswith("AdamW"):
         raise ValueError(f"only torch.optim.AdamW can be replayed; this run used {log.algorithm}")
+    return log
+
+
+def given_log(source: Source, log: OptimizerLog | None) -> OptimizerLog | None:
+    """The optimizer log given, or else that of the run, if any; ValueError for one that is not of the run."""
+    run = run_of(source)
+    own = None if run is None else run.optimizer_log
+    if run is None or own is None or log is None:
+        return log if own is None else own
+    differs = {
+        "the number of steps": log.num_steps != own.num_steps,
+        "weight decay": dict(log.weight_decay) != dict(own.weight_decay),
+        "the learning rates": not np.array_equal(log.learning_rates, own.learning_rates, equal_nan=True),
+    }
+    for what, is_other in differs.items():
+        if is_other:
+            raise ValueError(f"log= is not of {run.path}: its own differs in {what}; leave log= out")
     return log
 
 
@@ -53,8 +68,7 @@ class AdamSteps:
     @classmethod
     def of(cls, log: OptimizerLog, parameter: str, num_steps: int) -> "AdamSteps":
         """ValueError when the parameter was frozen, a learning rate is NaN or the log ends before ``num_steps``."""
-        if parameter not in (known := (*EMBEDDING_PARAMETERS, *log.weight_decay)):
-            raise ValueError(unknown(parameter, "parameter", known))
+        check_parameter(log, parameter)
         if parameter not in log.weight_decay:
             raise ValueError(f"{parameter} was frozen in this run: the optimizer never moved it")
         if num_steps > log.num_steps:

@@ -44,7 +44,8 @@ def decompose(
     of recorded norms (sign_noise.py), momentum_basis (momentum.BASES) and cause (CAUSES). Norms of parts do not add up
     to the drift: the parts have directions.
 
-    ``log``: needed where ``source`` is a trajectory. ValueError: no optimizer log, epochs out of order.
+    ``log``: needed where ``source`` is a trajectory. ValueError: no optimizer log, another than the run has, epochs out
+    of order.
     """
     trajectory, log = trajectory_of(source), resolve_log(source, log)
     num_rows = count_rows(trajectory, parameter)

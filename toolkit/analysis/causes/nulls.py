@@ -28,8 +28,7 @@ def replay_decay(
     """
     if not log.algorithm.endswith("AdamW"):
         raise ValueError(f"decay can be replayed for torch.optim.AdamW only; this run used {log.algorithm}")
-    if parameter not in (known := (*EMBEDDING_PARAMETERS, *log.weight_decay)):
-        raise ValueError(unknown(parameter, "parameter", known))
+    check_parameter(log, parameter)
     if rows.dtype != np.float32:
         raise ValueError(f"decay is replayed in the dtype of training, float32; the rows are {rows.dtype}")
     if last_step is not None and at_least("last_step", last_step, 0) > log.num_steps:
@@ -45,6 +44,13 @@ def replay_decay(
         for factor in factors:
             np.multiply(block, factor, out=block)
     return replayed
+
+
+def check_parameter(log: OptimizerLog, parameter: str) -> None:
+    """ValueError for a name that is no embedding parameter's nor one of the log, which has over a hundred."""
+    if parameter not in EMBEDDING_PARAMETERS and parameter not in log.weight_decay:
+        said = unknown(parameter, "parameter", EMBEDDING_PARAMETERS)
+        raise ValueError(f"{said}; or any other that was trained, by its name in the optimizer log")
 
 
 def unexplained_share(

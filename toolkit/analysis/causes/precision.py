@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from toolkit.analysis.causes.adam import given_log
 from toolkit.analysis.rows.blocks import iterate_blocks
 from toolkit.analysis.rows.measures import Array
 from toolkit.lookup import lookup
 from toolkit.snapshots.optimizer_log import OptimizerLog
-from toolkit.snapshots.store import Source, run_of, trajectory_of
+from toolkit.snapshots.store import Source, trajectory_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +118,7 @@ def guard_precision(
     and verdict: ``moved``, ``frozen``, ``did not move``, or ``not identifiable: ...`` where nothing moved and the
     weights have half precision, of which "no drift" is never a finding. ValueError: an epoch that is not after 0.
     """
-    trajectory = trajectory_of(source)
-    if log is None and (run := run_of(source)) is not None:
-        log = run.optimizer_log
+    trajectory, log = trajectory_of(source), given_log(source, log)
     first, last = trajectory.at(0), trajectory.at(epoch)
     if last.epoch <= first.epoch:
         raise ValueError(f"epoch {last.epoch:g} is not after the reference, epoch 0: nothing could have moved yet")
