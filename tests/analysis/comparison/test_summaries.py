@@ -106,7 +106,8 @@ def test_side_by_side_has_a_line_per_arm_and_columns_per_split(runs, make_run):
         for split in ("validation", "ood"):
             assert line[f"{split}_mean"] == lines.loc[(line["group"], line["arm"], line["score"], split), "mean"]
     assert len(side_by_side(summary, "macro_f1")) == 2
-    assert side_by_side(summary, "nothing").empty
+    with pytest.raises(ValueError, match=r"unknown score 'acuracy' \(did you mean 'accuracy'\?\); choose from: "):
+        side_by_side(summary, "acuracy")
 
 
 def test_order_of_seeds_changes_nothing(runs):

@@ -9,6 +9,7 @@ import pandas as pd
 
 from toolkit.analysis.comparison.arms import Arm, Group, Labels, arrange
 from toolkit.analysis.comparison.reported import count_at_chance, counted_score, last_score, reported_first
+from toolkit.lookup import lookup
 from toolkit.snapshots.store import Run
 
 SCORES = ("accuracy", "macro_f1", "matthews", "pearson", "spearman", "loss")
@@ -70,11 +71,14 @@ def side_by_side(summary: pd.DataFrame | Sequence[Run | str | Path], score: str 
     """In and out of distribution beside each other: one line per arm, ``<split>_mean`` and ``<split>_sd`` per split.
 
     ``summary``: the table of :func:`summarise_scores`, or the runs that it is made of. Of the headline score, or of
-    ``score``; the reported split first. NaN: this task has no such split. ValueError for another table.
+    ``score``; the reported split first. NaN: this task has no such split. ValueError for another table, or a
+    score that it has not.
     """
     if not isinstance(summary, pd.DataFrame):
         summary = summarise_scores(summary)
     check_table(summary, (*LEAD, *STATISTICS), "summarise_scores (or runs)")
+    if score is not None:
+        lookup(dict.fromkeys(summary["score"]), score, "score")
     chosen = summary[summary["is_headline"] if score is None else summary["score"] == score]
     chosen = chosen.sort_values("is_reported_split", ascending=False, kind="stable")
     splits = list(dict.fromkeys(chosen["split"]))
