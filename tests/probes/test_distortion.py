@@ -164,7 +164,7 @@ def test_gradients_are_those_of_autograd_in_one_piece(runs: dict[str, Run], monk
 
 
 def test_mistakes(runs: dict[str, Run], tiny_config: RunConfig, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="expected a list of runs; got runs/one alone"):
+    with pytest.raises(ValueError, match="expected a list of run directories; got runs/one alone"):
         measure_distortion("runs/one")
     with pytest.raises(ValueError, match="no runs"):
         measure_distortion([])

@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 
+from tests.analysis.comparison.planted import plant
 from toolkit.analysis.comparison.arms import arrange
 from toolkit.analysis.rows.drift import measure_drift
 from toolkit.families import EMBEDDING_PARAMETERS
@@ -93,6 +94,13 @@ def test_majority_is_counted_from_the_labels(make_run):
     line = collect(group).baselines.set_index("split").loc["validation"]
     assert (line["num_examples"], line["majority_rate"], line["num_right"]) == (100, 0.6, 100)
     assert not line["is_failed"]
+
+
+def test_on_a_split_of_one_class_nobody_has_failed(make_run):
+    (group,) = arrange([plant(make_run().path, np.arange(50) < 40, labels=np.zeros(50, int))])
+    tables = collect(group)
+    assert not tables.baselines["is_failed"].any()
+    assert failed_runs(tables) == []
 
 
 def test_undefined_is_not_zero(make_run):

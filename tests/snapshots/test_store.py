@@ -261,9 +261,9 @@ def test_runs_are_taken_as_runs_or_paths_in_a_list(tmp_path):
     (tmp_path / "snapshots").mkdir()
     assert runs_of([tmp_path, str(tmp_path), Run(tmp_path)]) == runs_of(Run(tmp_path) for _ in range(3))
     for alone in (tmp_path, str(tmp_path), Run(tmp_path)):
-        with pytest.raises(ValueError, match=f"expected a list of runs; got {tmp_path} alone: put it in a list"):
+        with pytest.raises(ValueError, match=f"expected a list of run directories; got {tmp_path} alone: put it in"):
             runs_of(alone)
-    with pytest.raises(ValueError, match="expected a list of runs; got Trajectory alone"):
+    with pytest.raises(ValueError, match="expected a list of run directories; got Trajectory alone"):
         runs_of(Trajectory([]))
     with pytest.raises(ValueError, match="expected run directories; got Trajectory"):
         runs_of([Trajectory([])])

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.naming import shown_path
-from toolkit.snapshots.store import Run, open_run, verify_small_files
+from toolkit.snapshots.store import Run, listed, open_run, verify_small_files
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,7 @@ def find_runs(places: Sequence[Run | str | Path]) -> Sources:
     snapshots, too large to be hashed each time, are left to ``verify``. ValueError for a place that does not exist, for
     one that is not in a list, and when nothing is left.
     """
-    if isinstance(places, str | Path | Run):  # a str would be taken letter by letter
-        raise ValueError(
-            f"expected a list of run directories; got {getattr(places, 'path', places)} alone: put it in a list"
-        )
-    runs, left_out = [], []
+    places, runs, left_out = listed(places), [], []
     for place in places:
         path = place.path if isinstance(place, Run) else Path(place)
         if not path.exists():

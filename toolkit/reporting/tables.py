@@ -130,7 +130,11 @@ def baselines_of(run: ReportedRun) -> pd.DataFrame:
         if not run.is_regression:
             majority = int(last["label"].value_counts().max())
             right = int((last["label"] == last["prediction"]).sum())
-            line |= {"majority_rate": majority / len(last), "num_right": right, "is_failed": right <= majority}
+            line |= {
+                "majority_rate": majority / len(last),
+                "num_right": right,
+                "is_failed": right <= majority < len(last),
+            }
         lines.append({"is_failed": False} | line)
     columns = ["split", "num_examples", "majority_rate", "num_right", "is_failed"]
     return pd.DataFrame(lines, columns=columns)

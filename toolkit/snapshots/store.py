@@ -324,7 +324,7 @@ def listed(sources: Iterable[T]) -> list[T]:
     """What a function of several runs is given, as a list; ValueError for one alone: a str is a sequence of letters."""
     if isinstance(sources, str | Path | Run | Trajectory):
         alone = sources if isinstance(sources, str | Path) else getattr(sources, "path", type(sources).__name__)
-        raise ValueError(f"expected a list of runs; got {alone} alone: put it in a list")
+        raise ValueError(f"expected a list of run directories; got {alone} alone: put it in a list")
     return list(sources)
 
 

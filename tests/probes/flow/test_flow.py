@@ -125,7 +125,7 @@ def test_bad_input_is_one_line(words, message, tiny_model: TinyModel, tmp_path, 
 def test_a_run_without_its_model_says_what_to_do(tiny_config: RunConfig, tmp_path) -> None:
     run = finetune(replace(tiny_config, output_dir=str(tmp_path), max_steps=1))
     for alone in (run, run.path, "minilm"):
-        with pytest.raises(ValueError, match=r"expected a list of runs; got .* alone: put it in a list"):
+        with pytest.raises(ValueError, match=r"expected a list of run directories; got .* alone: put it in a list"):
             measure_flow(alone)
     for place in (run, run.path):
         with pytest.raises(ValueError, match="--save-model"):

@@ -110,7 +110,7 @@ def test_a_layer_that_was_replaced_is_the_one_that_differs() -> None:
 
 def test_texts_are_reduced_to_what_was_asked(train: Callable[..., Run]) -> None:
     assert set(measure_layer_drift([str(train().path)], max_texts=10).num_texts) == {10}
-    with pytest.raises(ValueError, match="expected a list of runs"):
+    with pytest.raises(ValueError, match="expected a list of run directories"):
         measure_layer_drift(train().path)
     with pytest.raises(ValueError, match="at least 4 texts"):
         measure_layer_drift([train()], {"few": [("good",)]})

@@ -13,7 +13,7 @@ from toolkit.analysis.comparison.reported import canonical_name as canonical_nam
 from toolkit.analysis.comparison.reported import count_at_chance
 from toolkit.config import NOT_IN_DIGEST, RunConfig
 from toolkit.naming import distinct, names_of
-from toolkit.snapshots.store import Run, open_run
+from toolkit.snapshots.store import Run, runs_of
 
 SPOKEN = {"none": "none (full fine-tuning)", "backbone": "backbone (feature extraction)"}
 """Regime label to the words for it, where the field has words."""
@@ -104,13 +104,9 @@ def arrange(runs: Sequence[Run | str | Path], labels: Labels | None = None) -> t
     ValueError for no runs, one that is not in a list, an unfinished one, the same one twice, one without a label, or a
     label for other settings.
     """
-    if isinstance(runs, str | Path | Run):  # a str would be taken letter by letter
-        raise ValueError(
-            f"expected a list of run directories; got {getattr(runs, 'path', runs)} alone: put it in a list"
-        )
-    if not runs:
+    opened = runs_of(runs)
+    if not opened:
         raise ValueError("no runs to report on: pass at least one run directory")
-    opened = [run if isinstance(run, Run) else open_run(run) for run in runs]
     for run in opened:
         if not run.is_finished:
             raise ValueError(

@@ -144,8 +144,6 @@ def compare_pair(pair: ArmPair, settings: Settings) -> list[dict[str, Any]]:
         lines += [lead | own | {"is_headline": s == first.score} | _compared(pair, split, s, settings) for s in scores]
     one_class = {split for split in pair.splits if pair.runs[0][0].holds_one_class(split)}
     lines = [_refused(line, ONE_CLASS) if line["split"] in one_class else line for line in lines]
-    if first.reported_split in one_class:  # which tells of no run whether it failed
-        return lines
     if all(arm.num_failed == len(arm.runs) for arm in (pair.first, pair.second)):
         return [_refused(line, COLLAPSED) for line in lines]
     note = _note_on_failure(pair)

@@ -116,7 +116,7 @@ class ReportedRun:
 
         That is an accuracy no better than always giving the most frequent label of that split, or, in any task, a
         headline score that is undefined although the labels differ: a correlation of one answer to every item. False
-        where the split has no labels.
+        where the split has no labels, or one for all items: nothing shows there what was learned.
         """
         own = self.answers.get(self.reported_split)
         if own is None:
@@ -131,7 +131,8 @@ class ReportedRun:
 
         The lower end of the exact 95 % interval of a binomial share (Clopper & Pearson 1934) is at or below the rate of
         the most frequent label, which is taken as known. So is every run of a classification that failed, and one that
-        tosses coins, which fails in half of the cases only. None, for not applicable, in regression and without labels.
+        tosses coins, which fails in half of the cases only. None, for not applicable, in regression, without labels
+        and with one for all items.
         """
         if self._counts_of_right is None:
             return None
@@ -143,9 +144,12 @@ class ReportedRun:
 
     @cached_property
     def _counts_of_right(self) -> tuple[int, int, int] | None:
-        """On the reported split: right answers, items of the most frequent label, items; None in regression."""
+        """On the reported split: right answers, items of the most frequent label, items.
+
+        None in regression, and where all items have one label, of which every run that says so is right throughout.
+        """
         own = self.answers.get(self.reported_split)
-        if self.is_regression or own is None:
+        if self.is_regression or own is None or self.holds_one_class(self.reported_split):
             return None
         return int((own["label"] == own["prediction"]).sum()), int(own["label"].value_counts().max()), len(own)
 
