@@ -1,6 +1,7 @@
 """Every source of data gives the same kind of Task; every reason to refuse data is found."""
 
 import json
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -203,6 +204,9 @@ def test_classes_may_be_named_by_numbers_and_words(train: list[object]) -> None:
 def test_numbers_and_texts_of_numbers_are_one_kind() -> None:
     assert encode_labels({"train": [0, "1", 1]}).names == ("0", "1")
     assert encode_labels({"train": [0.5, "1.5", "2"]}).kind == "regression"
+    mixed = encode_labels({"train": [0.5, 1.0, 2.0], "validation": ["1.5", "2"]})  # a typed file and one of text
+    assert mixed.labels["validation"] is not None
+    assert mixed.labels["validation"].tolist() == [1.5, 2.0]
 
 
 @pytest.mark.parametrize(
@@ -211,7 +215,6 @@ def test_numbers_and_texts_of_numbers_are_one_kind() -> None:
         (("text", "label"), "label", "'label' is the label column and a text column"),
         ((), "text", "'text' is the label column and a text column"),
         (("text", "text"), "label", "--text-columns names 'text' twice"),
-        (("text",), "id", "each of the 4 training labels of data occurs once"),
     ],
 )
 def test_columns_that_nothing_can_be_learned_from(
@@ -221,6 +224,25 @@ def test_columns_that_nothing_can_be_learned_from(
     path = str(write(frame, tmp_path / "data.csv"))
     with pytest.raises(ValueError, match=message):
         load_task(RunConfig(train_file=path, validation_file=path, text_columns=texts, label_column=label))
+
+
+@pytest.mark.parametrize(("num_classes", "is_doubted"), [(40, True), (39, True), (20, False)])
+def test_a_column_of_names_of_rows_is_doubted_and_one_example_per_class_is_not(
+    num_classes: int, is_doubted: bool, tmp_path: Path
+) -> None:
+    """A run of one shot per class, of few classes, is somebody's question; forty of forty are hardly classes."""
+    frame = pd.DataFrame(
+        {"text": [f"text {i}" for i in range(40)], "label": [f"c{i % num_classes}" for i in range(40)]}
+    )
+    path, few = str(write(frame, tmp_path / "data.csv")), str(write(frame[:4], tmp_path / "few.csv"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load_task(RunConfig(train_file=few, validation_file=few))
+        if not is_doubted:
+            load_task(RunConfig(train_file=path, validation_file=path))
+    if is_doubted:
+        with pytest.warns(UserWarning, match=f"data has {num_classes} classes in 40 training examples: is --label-col"):
+            load_task(RunConfig(train_file=path, validation_file=path))
 
 
 def test_names_of_file_tasks(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """What a run saved is what it was scored with."""
 
+import json
 import shutil
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,10 +14,11 @@ from safetensors.torch import load_file, save_file
 from toolkit.config import RunConfig
 from toolkit.data.batches import make_batch
 from toolkit.data.tasks import load_task
+from toolkit.models.checkpoints import find_checkpoint
 from toolkit.models.classifier import Loaded
 from toolkit.models.tuned import load_tuned, load_untuned
 from toolkit.pipeline import finetune
-from toolkit.snapshots.store import Run
+from toolkit.snapshots.store import Run, open_run
 from toolkit.studies.plan import run_path
 from toolkit.training.encoding import encode_task
 
@@ -46,8 +49,28 @@ def test_a_checkpoint_that_was_replaced_is_not_what_the_run_started_from(
     load_untuned(run)
     weights = load_file(folder / "model.safetensors")
     save_file({name: tensor + 0.1 for name, tensor in weights.items()}, folder / "model.safetensors", {"format": "pt"})
-    with pytest.raises(ValueError, match=r"the weights of .*base are not those that .* started from: put these back"):
+    refusal = r"the weights of .*base are not those that .* started from: put these back"
+    with pytest.raises(ValueError, match=refusal):
         load_untuned(run)
+    manifest = json.loads((run.path / "manifest.json").read_text())
+    model = manifest["model"]
+    for changed, is_refused in (
+        (model | {"weights_sha256": None}, False),  # from before it was kept
+        ({name: value for name, value in model.items() if name not in ("weights_sha256", "revision")}, False),
+        (model | {"weights_sha256": None, "revision": "a" * 40}, True),  # a folder has taken a hub id's name
+    ):
+        (run.path / "manifest.json").write_text(json.dumps(manifest | {"model": changed}))
+        with pytest.raises(ValueError, match=refusal) if is_refused else nullcontext():
+            load_untuned(open_run(run.path))
+    again = replace(run.config, init="random", overwrite=True)
+    random = finetune(again)
+    save_file({name: tensor - 0.1 for name, tensor in weights.items()}, folder / "model.safetensors", {"format": "pt"})
+    load_untuned(random)  # which never read these weights
+
+
+def test_the_embedded_model_is_known_by_its_name() -> None:
+    """Its weights are checked elsewhere; in the digest they would give every run of it another name."""
+    assert find_checkpoint("minilm").pinned().digest_entry() == {}
 
 
 def test_a_checkpoint_of_the_hub_is_known_by_its_commit(

@@ -208,8 +208,8 @@ def test_an_optimizer_that_was_used_before_is_not_replayed(tiny_model: Any, tmp_
 @pytest.mark.parametrize(
     ("way", "problem"),
     [
-        ("another optimizer", "position_embeddings.*: updated by another optimizer than the one logged"),
-        ("a second optimizer of the same", "word_embeddings: updated by another optimizer than the one logged"),
+        ("another optimizer", "position_embeddings.*: held by another optimizer than the one logged"),
+        ("a second optimizer of the same", "word_embeddings: held by another optimizer than the one logged"),
         ("by hand", "position_embeddings: changed, but not by the optimizer that was logged"),
         ("no optimizer", None),
         ("the head's optimizer", None),

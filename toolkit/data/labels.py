@@ -73,8 +73,9 @@ def _converter(train: list[object]) -> Callable[[object], object]:
 
     Training decides for every split: a split in which only some labels occur must not be read otherwise.
     """
+    has_floats = any(_is_float(label) for label in train)  # of a typed file, beside which another is text
     patterns: tuple[tuple[str, Callable[[str], object]], ...] = ((INTEGER, int), (FLOAT, float))
-    for pattern, convert in patterns:
+    for pattern, convert in patterns[has_floats:]:
         if all(_is_number(label) or _matches(pattern, label) for label in train):
             return lambda label: convert(label) if _matches(pattern, label) else label  # type: ignore[arg-type]
     return str if all(isinstance(label, str) for label in train) else lambda label: label

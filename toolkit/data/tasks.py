@@ -1,5 +1,6 @@
 """A config in, a Task out: named splits of texts and encoded labels, whatever source they come from."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -80,6 +81,9 @@ def _glue(name: str) -> Callable[[], RawTask]:
     return lambda: read_glue(name)
 
 
+MANY = 20
+"""Examples from which on a class for each of them is hardly meant."""
+
 TASKS: Mapping[str, Callable[[], RawTask]] = {
     **{name: _builtin(name) for name in BUILTIN_TASKS},
     **{name: _glue(name) for name in GLUE},
@@ -156,12 +160,7 @@ def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig
         check_texts(split_name, split.texts)
     encoded = encode_labels({k: s.labels for k, s in raw.splits.items()}, raw.label_names)
     splits = {k: Split(np.arange(len(s.texts)), tuple(s.texts), encoded.labels[k]) for k, s in raw.splits.items()}
-    labels = splits["train"].labels
-    if encoded.kind == "classification" and labels is not None and len(np.unique(labels)) == len(labels):
-        raise ValueError(
-            f"each of the {len(labels)} training labels of {name} occurs once, and such a class cannot be "
-            "learned: check --label-column (floats mean regression)"
-        )
+    _doubt_labels(name, encoded.kind, splits["train"].labels)
     reported = next(k for k in splits if k.startswith("validation"))
     if config.max_train_examples is not None:
         splits["train"] = _draw(splits["train"], config.max_train_examples, config.seed)
@@ -188,6 +187,18 @@ def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig
         carrier=raw.carrier,
         num_near_duplicates=removed,
     )
+
+
+def _doubt_labels(name: str, kind: str, labels: NDArray[Any] | None) -> None:
+    """Warn of classes that look like numbers of rows or like texts: many, and most of them with one example."""
+    if kind != "classification" or labels is None or len(labels) < MANY:
+        return
+    if (num := len(np.unique(labels))) > len(labels) / 2:
+        warnings.warn(
+            f"{name} has {num} classes in {len(labels)} training examples: is --label-column the right one? "
+            "(floats mean regression)",
+            stacklevel=2,
+        )
 
 
 def _remove(splits: dict[str, Split], counts: dict[str, int]) -> None:

@@ -47,17 +47,19 @@ def load_untuned(run: Run) -> Loaded:
 def name_of_start(run: Run) -> str:
     """The checkpoint that a run started from, one of the hub with its commit.
 
-    ValueError where the weights of a folder are not those that the run's manifest has the hash of.
+    ValueError where the weights that lie there now are not those that the run's manifest has the hash or commit of.
+    Of a start at random only the config counts.
     """
     name, known = run.config.model, run.manifest["model"]
     source = find_checkpoint(name)
-    if source.is_hub:
-        return f"{source.location}@{known['revision']}" if known.get("revision") else name
-    if known.get("weights_sha256") not in (None, source.sha256):
+    commit, sha256 = known.get("revision"), known.get("weights_sha256")
+    if run.config.init == "random":
+        return name
+    if sha256 not in (None, source.sha256) or (commit and not source.is_hub):
         raise ValueError(
             f"the weights of {name} are not those that {run.path.name} started from: put these back, or run again"
         )
-    return name
+    return f"{source.location}@{commit}" if commit else name
 
 
 def _num_outputs(run: Run) -> int:

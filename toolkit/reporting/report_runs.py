@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.naming import shown_path
-from toolkit.snapshots.store import Run, listed, open_run, verify_small_files
+from toolkit.snapshots.store import MANIFEST, Run, listed, open_run, verify_small_files
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,10 @@ def _reason_against(path: Path) -> str:
         return "its training diverged (the loss was not finite), which counts against its arm"
     if not run.is_finished:
         return "it is unfinished (no manifest.json)"
-    if differences := verify_small_files(run):
+    try:
+        differences = verify_small_files(run)
+    except ValueError:  # whose words name the path, which no report must
+        return f"its {MANIFEST} cannot be read: restore it or run it again"
+    if differences:
         return f"it is not as its manifest says ({'; '.join(differences)}): restore it or run it again"
     return "it served to choose settings (--selection-fraction)" if run.config.selection_fraction else ""

@@ -81,7 +81,7 @@ def _check_seeds(runs: Sequence[Run], names: Sequence[str]) -> None:
             words = " and ".join(field.replace("_", " ") for field in fields)
             raise ValueError(
                 f"{name} is no other seed of {names[0]}: it differs in {words}; give runs of one model, "
-                "task and regime, or compare regimes with python -m toolkit report"
+                "task, regime and settings, or compare regimes with python -m toolkit report"
             )
     seeds = [None if run.is_recorded else run.config.seed for run in runs]
     for (seed, name), (other, second) in combinations(zip(seeds, names, strict=True), 2):

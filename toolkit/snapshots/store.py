@@ -32,7 +32,7 @@ MANIFEST_FORMAT = 1
 """Version of manifest.json; a reader refuses a higher one."""
 
 SMALL_FILES = ("config.json", "optimizer.json", "predictions.parquet", "scores.csv", "vocabulary.json")
-"""The files of a run whose size does not grow with the model's."""
+"""The files of a run that hold no tensors."""
 
 RECORDED = "is_recorded"
 """The field of config.json that marks a run which another training loop made."""
@@ -270,7 +270,7 @@ def _read_table(path: Path, read: "Callable[[Path], pd.DataFrame]", columns: tup
     """A table of a run; ValueError when it is damaged, lacks a column or a row, or its epochs are no numbers."""
     try:
         table = read(path)
-    except (ValueError, OSError) as error:  # pandas' and pyarrow's errors are both of these
+    except Exception as error:  # pandas and pyarrow have a dozen types of their own
         raise ValueError(f"{path} cannot be read ({' '.join(str(error).split())[:200]}): {REMEDY}") from None
     if missing := [name for name in columns if name not in table]:
         raise ValueError(f"{path} lacks the column {missing[0]}: {REMEDY}")
@@ -349,9 +349,9 @@ def verify_run(path: str | Path) -> list[str]:
 
 
 def verify_small_files(run: Run) -> list[str]:
-    """:func:`verify_run` of what takes milliseconds, whatever the size of the model: not its snapshots and exposure."""
+    """:func:`verify_run` of the files that take milliseconds: not snapshots, exposure and model, nor new ones."""
     expected = {name: digest for name, digest in run.manifest["files"].items() if name in SMALL_FILES}
-    return _differences(expected, hash_files(run.path, SMALL_FILES))
+    return _differences(expected, hash_files(run.path, expected))
 
 
 def _differences(expected: Mapping[str, str], found: Mapping[str, str]) -> list[str]:

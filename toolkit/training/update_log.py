@@ -46,7 +46,9 @@ class UpdateLog:
         own = {id(p) for group in optimizer.param_groups if id(group) not in shared for p in group["params"]}
         names = [name for name, p in self._parameters.items() if p.requires_grad and id(p) in own]
         if names:
-            self.problem = f"{', '.join(names)}: updated by another optimizer than the one logged: {NOT_REPLAYED}"
+            self.problem = (
+                f"{', '.join(names)}: held by another optimizer than the one logged, which steps too: {NOT_REPLAYED}"
+            )
 
     def note_moved(self, moved: Iterable[str]) -> None:
         """Note parameters that changed although the logged optimizer does not hold them: by no optimizer, as it seems.

@@ -1,5 +1,7 @@
 """Causes of drift against runs in which the position of every row at every step is known."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -236,12 +238,14 @@ def test_the_log_of_another_run_is_refused(planted, tmp_path):
     run, rates = open_run(tmp_path), planted.log.learning_rates
     assert decompose(run, WORDS, 1, log=planted.log).equals(decompose(run, WORDS, 1))
     for log, what in (
-        (make_log(np.append(rates, 1e-4)), "the number of steps"),
+        (make_log(np.append(rates, 1e-4)), "learning rates"),
         (make_log(rates, decay=0.1), "weight decay"),
-        (make_log(rates * 2), "the learning rates"),
+        (make_log(rates * 2), "learning rates"),
+        (replace(planted.log, betas=(0.5, 0.5), eps=1.0), "betas and eps"),
+        (replace(planted.log, clipping_factors=planted.log.clipping_factors / 7), "clipping factors"),
     ):
         for measure in (decompose, explain):
-            with pytest.raises(ValueError, match=f"is not of {tmp_path}: its own differs in {what}; leave log= out"):
+            with pytest.raises(ValueError, match=f"is not of {tmp_path}: its own differs in {what}[a-z ]*; leave log="):
                 measure(run, WORDS, 1, log=log)
         with pytest.raises(ValueError, match=f"differs in {what}"):
             guard_precision(run, 1, log=log)

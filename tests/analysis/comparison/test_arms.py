@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolkit.analysis.comparison.arms import arrange, canonical_name
+from toolkit.analysis.comparison.arms import ReportedRun, arrange, canonical_name, differences_beside_seed
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.naming import shown_path
 
@@ -61,6 +61,38 @@ def test_weights_are_known_by_their_hash_and_the_hub_by_its_commit(make_run):
         assert [len(arm.runs) for group in same for arm in group.arms] == [2]
         groups = arrange([make_run(facts=own), make_run(seed=1, facts=other)])
         assert [group.title for group in groups] == ["tiny on toy", "tiny on toy (2)"]
+
+
+def test_weights_that_are_not_known_are_those_of_the_others(make_run):
+    """Of a run from before they were kept, or one that started at random; two kinds of others leave it alone."""
+    sha = [{"model": {"weights_sha256": letter}} for letter in "ab"]
+    runs = [make_run(facts=sha[0]), make_run(seed=1), make_run(seed=2, config={"init": "random"}, facts=sha[1])]
+    (group,) = arrange(runs)
+    assert [len(arm.runs) for arm in group.arms] == [2, 1]
+    assert len(arrange([*runs, make_run(seed=3, facts=sha[1])])) == 3
+
+
+def test_only_what_bears_on_embeddings_tells_seeds_apart(make_run):
+    def differences(first, second):
+        return differences_beside_seed(ReportedRun(first, "one"), ReportedRun(second, "other"))
+
+    files = {"train_file": "t.csv", "validation_file": "v.csv"}
+    task = {"name": "toy", "data_sha256": {"train": "t", "validation": "v"}}
+    facts = {"task": task, "model": {"weights_sha256": "a"}}
+    first = make_run(config=files, facts=facts)
+    moved = {name: f"elsewhere+{path}" for name, path in files.items()}
+    assert differences(first, make_run(seed=1, config=moved, facts=facts)) == []
+    idle = {"snapshot_steps": 5, "gradient_accumulation_steps": 2, "test_file": ("ood=o.csv",)}
+    assert differences(first, make_run(seed=2, config=files | idle, facts=facts)) == []
+    assert differences(first, make_run(seed=3, config=files, is_finished=False)) == []
+    others = {
+        "weights": facts | {"model": {"weights_sha256": "b"}},
+        "train_file": facts | {"task": task | {"data_sha256": {"train": "other", "validation": "v"}}},
+        "task": facts | {"task": task | {"name": "other"}},
+    }
+    for seed, (name, other) in enumerate(others.items(), 4):
+        assert differences(first, make_run(seed=seed, config=files, facts=other)) == [name]
+    assert differences(first, make_run(seed=9, model="other", config=files, facts=facts)) == ["model"]
 
 
 def test_a_test_file_is_known_by_its_hash_too(make_run):

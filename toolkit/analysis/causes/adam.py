@@ -6,6 +6,7 @@ coordinate once its second moment v is known: the gradient g of step s moves it 
 these movements are ours.
 """
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -38,14 +39,9 @@ def given_log(source: Source, log: OptimizerLog | None) -> OptimizerLog | None:
     own = None if run is None else run.optimizer_log
     if run is None or own is None or log is None:
         return log if own is None else own
-    differs = {
-        "the number of steps": log.num_steps != own.num_steps,
-        "weight decay": dict(log.weight_decay) != dict(own.weight_decay),
-        "the learning rates": not np.array_equal(log.learning_rates, own.learning_rates, equal_nan=True),
-    }
-    for what, is_other in differs.items():
-        if is_other:
-            raise ValueError(f"log= is not of {run.path}: its own differs in {what}; leave log= out")
+    ours, theirs = (json.loads(each.to_json()) for each in (own, log))
+    if differs := [name.replace("_", " ") for name in ours if ours[name] != theirs[name]]:
+        raise ValueError(f"log= is not of {run.path}: its own differs in {' and '.join(differs)}; leave log= out")
     return log
 
 

@@ -26,6 +26,9 @@ _SOURCE = ("model", "task", "train_file", "validation_file", "dataset", "dataset
 
 _SIZE = "max_train_examples"
 
+NO_CAUSE = ("snapshot_steps", "test_file", "gradient_accumulation_steps")
+"""Settings that no embedding depends on, up to rounding."""
+
 
 @dataclass(frozen=True)
 class Arm:
@@ -114,11 +117,24 @@ def arrange(runs: Sequence[Run | str | Path], labels: Labels | None = None) -> t
             )
     reported = [ReportedRun(run, name) for run, name in zip(opened, names_of(run.path for run in opened), strict=True)]
     groups: dict[tuple[object, ...], list[ReportedRun]] = {}
-    for item in reported:
-        groups.setdefault(tuple(_source(item).values()), []).append(item)
+    for item, source in zip(reported, _sources(reported), strict=True):
+        groups.setdefault(source, []).append(item)
     titles = distinct(f"{members[0].model} on {members[0].task}" for members in groups.values())
     made = (_arms(own) if labels is None else _labelled_arms(own, labels) for own in groups.values())
     return tuple(Group(title, arms) for title, arms in zip(titles, made, strict=True))
+
+
+def _sources(runs: Sequence[ReportedRun]) -> list[tuple[object, ...]]:
+    """What each run was learned from; weights that are not known are those of the others, if these are of one kind."""
+    found = [_source(item) for item in runs]
+    known: dict[object, set[object]] = {}
+    for source in found:
+        known.setdefault(source["model"], set()).add(source["weights"])
+    for source in found:
+        others = known[source["model"]] - {None}
+        if source["weights"] is None and len(others) == 1:
+            (source["weights"],) = others
+    return [tuple(source.values()) for source in found]
 
 
 def _source(item: ReportedRun) -> dict[str, object]:
@@ -236,9 +252,15 @@ def settings(item: ReportedRun) -> dict[str, object]:
 
 
 def differences_beside_seed(first: ReportedRun, second: ReportedRun) -> list[str]:
-    """What two runs differ in that are no seeds of one arm: model, weights, task, data, regime or a setting."""
+    """What else two runs differ in that bears on their embeddings: model, weights, task, data, regime, settings.
+
+    Weights and files only where both runs know them: an unfinished one has no hashes yet.
+    """
     one, other = ({**_source(item), "freeze": item.regime, **settings(item)} for item in (first, second))
-    return [name for name in one if one[name] != other[name]]
+    left_out = {*NO_CAUSE, *(() if one["weights"] and other["weights"] else ("weights",))}
+    if bool(first.data_sha256) != bool(second.data_sha256):
+        left_out |= {"train_file", "validation_file"}
+    return [name for name in one if name not in left_out and one[name] != other[name]]
 
 
 def differing_settings(first: Arm, second: Arm) -> list[str]:

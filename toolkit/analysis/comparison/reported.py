@@ -45,9 +45,12 @@ class ReportedRun:
 
     @property
     def weights(self) -> str | None:
-        """What the checkpoint is known by, whatever its name: the sha256 of its weights or the hub's commit."""
+        """What the checkpoint is known by beside its name: the sha256 of its weights or the hub's commit.
+
+        None where that was not kept, and of a start at random, which read no weights.
+        """
         model = self.part("model")
-        return model.get("weights_sha256") or model.get("revision")
+        return None if self.config.init == "random" else model.get("weights_sha256") or model.get("revision")
 
     @property
     def data_sha256(self) -> dict[str, str]:
