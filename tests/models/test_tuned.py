@@ -68,6 +68,15 @@ def test_a_checkpoint_that_was_replaced_is_not_what_the_run_started_from(
     load_untuned(random)  # which never read these weights
 
 
+def test_a_tuned_model_that_has_changed_is_refused(tiny_config: RunConfig, tmp_path: Path) -> None:
+    run = finetune(replace(tiny_config, output_dir=str(tmp_path), max_steps=1, save_model=True))
+    load_tuned(run)
+    with open(run.path / "model" / "config.json", "a") as file:
+        file.write(" ")
+    with pytest.raises(ValueError, match=r"is not as its manifest says \(changed: model/config.json\): restore it"):
+        load_tuned(run)
+
+
 def test_the_embedded_model_is_known_by_its_name() -> None:
     """Its weights are checked elsewhere; in the digest they would give every run of it another name."""
     assert find_checkpoint("minilm").pinned().digest_entry() == {}

@@ -165,6 +165,24 @@ def test_runs_that_are_no_seeds_of_one_regime_are_refused(runs: list[toolkit.Run
         toolkit.draw("exposure", runs[2], tmp_path / "x.png")
 
 
+def test_a_run_among_checkpoints_stands_for_all_of_its_snapshots_and_that_is_said(runs: list[toolkit.Run]) -> None:
+    """Epoch 0 of a run is the checkpoint that it started from: last of all, it would read as no drift."""
+    opened = open_sources([runs[0].path, runs[0].config.model])
+    assert len(opened.trajectory) == len(runs[0].trajectory) + 1
+    (said,) = [note for note in opened.notes if note.startswith("A run directory stands for all of its snapshots")]
+    assert said.endswith(f"{opened.trajectory.snapshots[0].name} with {opened.trajectory.snapshots[-1].name}.")
+
+
+def test_a_snapshot_that_changed_after_the_run_is_refused(runs: list[toolkit.Run], tmp_path: Path) -> None:
+    shutil.copytree(runs[0].path, tmp_path / "run")
+    path = tmp_path / "run" / "snapshots" / "epoch-001.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-100] ^= 64
+    path.write_bytes(bytes(content))
+    with pytest.raises(ValueError, match=r"is not as its manifest says \(changed: snapshots/epoch-001\.safetensors\)"):
+        open_sources([tmp_path / "run"])
+
+
 def test_findings_follow_the_change(tiny_model: Callable[[str], Path], tmp_path: Path) -> None:
     """One number added to every coordinate of a row is what LayerNorm takes away; what was 0 before has no share."""
     folder = tiny_model("bert")

@@ -17,6 +17,7 @@ import toolkit
 from toolkit.analysis.rows.drift import measure_drift
 from toolkit.analysis.rows.measures import MEASURES
 from toolkit.analysis.rows.rows import measure_rows
+from toolkit.cli import main
 from toolkit.reporting.report import write_report
 from toolkit.reporting.report_runs import find_runs
 
@@ -269,13 +270,19 @@ def test_a_run_that_was_changed_after_it_finished_is_left_out_and_said(runs, nam
     assert set(pd.read_csv("out/tables/runs.csv")["run"]) == {run.path.name for run in runs[1:]}
     with pytest.raises(ValueError, match=f"no runs to report on.*changed: {name}"):
         write_report(runs[:1], "out")
+    with pytest.raises(ValueError, match=rf"is not as its manifest says \(changed: {name}\): restore it, or run again"):
+        toolkit.summarise_scores([run.path for run in runs])
 
 
-def test_a_damaged_manifest_does_not_stop_the_others_nor_does_a_new_file(runs):
+@pytest.mark.usefixtures("undrawn")
+def test_a_damaged_manifest_does_not_stop_the_others_nor_does_a_new_file(runs, capsys):
     (runs[0].path / "manifest.json").write_text("{")
     (runs[1].path / "optimizer.json").write_text("{}")
     found = find_runs([run.path for run in runs])
     assert [run.path for run in found.runs] == [run.path for run in runs[1:]]
+    with pytest.raises(SystemExit, match="0"):
+        main(["report", *(str(run.path) for run in runs), "--out", "out"])
+    assert found.left_out[0] in capsys.readouterr().err
     assert found.left_out[0].endswith("is left out: its manifest.json cannot be read: restore it or run it again.")
 
 

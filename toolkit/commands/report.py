@@ -22,9 +22,14 @@ class Report:
     """Differences within this many points count as equivalent."""
 
     def run(self) -> int:
+        import sys
+
         from toolkit.reporting.progress import reporting_progress
         from toolkit.reporting.report import write_report
+        from toolkit.reporting.report_runs import find_runs
 
+        for line in find_runs(self.runs).left_out:
+            print(line, file=sys.stderr)
         options = {"title": self.title, "question": self.question, "margin_points": self.margin_points}
         with reporting_progress() as hear:
             report = write_report(self.runs, self.out, on_progress=hear, **options)  # type: ignore[arg-type]

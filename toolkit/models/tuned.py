@@ -6,7 +6,7 @@ from toolkit.config import RunConfig
 from toolkit.models.checkpoints import find_checkpoint
 from toolkit.models.classifier import Loaded, load_classifier
 from toolkit.models.positions import prepare_positions
-from toolkit.snapshots.store import Run
+from toolkit.snapshots.store import Run, check_files
 
 HEAD_FILE = "head.safetensors"
 """In a run's ``model/``, beside what ``AutoModel.from_pretrained`` reads."""
@@ -19,10 +19,14 @@ def check_model(run: Run) -> None:
 
 
 def load_tuned(run: Run) -> Loaded:
-    """The classifier that a run ended with, in eval mode, fp32; ValueError when the run did not keep its model."""
+    """The classifier that a run ended with, in eval mode, fp32.
+
+    ValueError when the run did not keep its model, or the model has changed since.
+    """
     from safetensors.torch import load_file
 
     check_model(run)
+    check_files(run, "model/")
     folder = run.path / "model"
     loaded = load_classifier(str(folder), pooling=run.config.pooling, num_outputs=_num_outputs(run))
     loaded.model.head.load_state_dict(load_file(folder / HEAD_FILE))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.naming import shown_path
-from toolkit.snapshots.store import MANIFEST, Run, listed, open_run, verify_small_files
+from toolkit.snapshots.store import MANIFEST, SMALL_FILES, Run, listed, open_run, verify_files
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def _reason_against(path: Path) -> str:
     if not run.is_finished:
         return "it is unfinished (no manifest.json)"
     try:
-        differences = verify_small_files(run)
+        differences = verify_files(run, *SMALL_FILES)
     except ValueError:  # whose words name the path, which no report must
         return f"its {MANIFEST} cannot be read: restore it or run it again"
     if differences:

@@ -11,7 +11,7 @@ from toolkit.naming import names_of
 from toolkit.snapshots.embedded import find_embedded
 from toolkit.snapshots.importers import import_checkpoints
 from toolkit.snapshots.snapshot import Trajectory
-from toolkit.snapshots.store import Run, open_run
+from toolkit.snapshots.store import SMALL_FILES, Run, check_files, open_run
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,14 @@ class Opened:
 def open_sources(places: Sequence[str | Path], *, at_least: int = 1) -> Opened:
     """Open run directories (the first is analysed, the others are seeds beside it) or checkpoints, in their order.
 
-    ValueError when there is nothing to open, when run directories and checkpoints are mixed in a way that says nothing,
-    or when there are fewer than ``at_least`` snapshots in all.
+    ValueError when there is nothing to open, when a run's files have changed since it finished, when run directories
+    and checkpoints are mixed in a way that says nothing, or when there are fewer than ``at_least`` snapshots in all.
     """
     if places and all(is_run_directory(place) for place in places):
         runs = tuple(open_run(place) for place in places)
         names = tuple(names_of(run.path for run in runs))
+        for run in runs:
+            check_files(run, "snapshots/", "exposure.safetensors", *SMALL_FILES)
         _check_seeds(runs, names)
         beside = f"beside it, for what needs several seeds: {', '.join(names[1:])}" if len(runs) > 1 else ""
         opened = Opened(runs[0].trajectory, names[0], runs, names, (beside,) if beside else ())
@@ -57,7 +59,13 @@ def open_sources(places: Sequence[str | Path], *, at_least: int = 1) -> Opened:
         is_half = any(kind in ("bfloat16", "float16") for kinds in imported.dtypes.values() for kind in kinds)
         title = " → ".join(shown if len(shown) <= 3 else (shown[0], f"{len(shown) - 2} more", shown[-1]))
         length = _default_length(places[0])
-        opened = Opened(imported.trajectory, title, notes=imported.notes, is_half=is_half, default_length=length)
+        notes = list(imported.notes)
+        if len(places) > 1 and any(is_run_directory(place) for place in places):
+            ends = f"{shown[0]} with {shown[-1]}"
+            notes.append(
+                f"A run directory stands for all of its snapshots: compared are the first and the last, {ends}."
+            )
+        opened = Opened(imported.trajectory, title, notes=tuple(notes), is_half=is_half, default_length=length)
     if len(opened.trajectory) < at_least:
         raise ValueError(
             f"{len(opened.trajectory)} snapshot of {opened.title}: drift needs at least {at_least}, so pass two or "

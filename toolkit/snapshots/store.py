@@ -348,10 +348,16 @@ def verify_run(path: str | Path) -> list[str]:
     return _differences(run.manifest["files"], hash_files(run.path))
 
 
-def verify_small_files(run: Run) -> list[str]:
-    """:func:`verify_run` of the files that take milliseconds: not snapshots, exposure and model, nor new ones."""
-    expected = {name: digest for name, digest in run.manifest["files"].items() if name in SMALL_FILES}
+def verify_files(run: Run, *names: str) -> list[str]:
+    """:func:`verify_run` of some files of a finished run, or of all below a folder (``model/``), and of no new ones."""
+    expected = {name: digest for name, digest in run.manifest.get("files", {}).items() if name.startswith(names)}
     return _differences(expected, hash_files(run.path, expected))
+
+
+def check_files(run: Run, *names: str) -> None:
+    """ValueError where a finished run's files are not as they were; see :func:`verify_files`."""
+    if run.is_finished and (differences := verify_files(run, *names)):
+        raise ValueError(f"{run.path} is not as its manifest says ({'; '.join(differences)}): restore it, or run again")
 
 
 def _differences(expected: Mapping[str, str], found: Mapping[str, str]) -> list[str]:

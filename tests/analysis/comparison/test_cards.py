@@ -15,6 +15,7 @@ from toolkit.analysis.comparison.estimates import ONE_SEED
 from toolkit.analysis.comparison.evidence import read_evidence
 from toolkit.analysis.comparison.multiplicity import benjamini_hochberg
 from toolkit.analysis.comparison.verdicts import VERDICTS
+from toolkit.snapshots.store import RunWriter
 
 
 def of_kind(cards, kind):
@@ -140,6 +141,7 @@ def test_items_that_differ_are_refused_with_their_note(tmp_path, monkeypatch):
     path = runs[1].path / "predictions.parquet"
     table = pd.read_parquet(path)
     table[table["id"] != 3].to_parquet(path, index=False)
+    RunWriter(runs[1].path).finish({k: v for k, v in runs[1].manifest.items() if k not in ("format", "files")})
     cards = of_kind(write_cards([run.path for run in runs], None, "out"), "score")
     assert {card.verdict for card in cards} == {"not identifiable"}
     assert all(card.reason == "not compared: other items or labels" for card in cards)

@@ -167,3 +167,10 @@ def test_the_model_is_left_as_it_was(opened: Opened, anatomy_of: AnatomyOf, mode
         assert torch.equal(tensor, before[name])
     assert all(p.grad is None for p in loaded.model.parameters())
     assert find_checkpoint(loaded.source.name) == loaded.source
+
+
+def test_a_name_in_place_of_a_model_says_what_to_pass() -> None:
+    from toolkit.probes.anatomy import take_apart
+
+    with pytest.raises(ValueError, match=r"expected a model; got minilm: pass open_model\('minilm'\)"):
+        take_apart("minilm", "a film")  # type: ignore[arg-type]

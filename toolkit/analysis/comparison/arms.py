@@ -13,7 +13,7 @@ from toolkit.analysis.comparison.reported import canonical_name as canonical_nam
 from toolkit.analysis.comparison.reported import count_at_chance
 from toolkit.config import NOT_IN_DIGEST, RunConfig
 from toolkit.naming import distinct, names_of
-from toolkit.snapshots.store import Run, runs_of
+from toolkit.snapshots.store import SMALL_FILES, Run, check_files, runs_of
 
 SPOKEN = {"none": "none (full fine-tuning)", "backbone": "backbone (feature extraction)"}
 """Regime label to the words for it, where the field has words."""
@@ -105,7 +105,7 @@ def arrange(runs: Sequence[Run | str | Path], labels: Labels | None = None) -> t
     Without ``labels`` an arm is named after its regime and what else varies. With them (run directory name to label)
     the runs of one label in one group must agree in all settings but the seed and the number of training examples.
     ValueError for no runs, one that is not in a list, an unfinished one, the same one twice, one without a label, or a
-    label for other settings.
+    label for other settings, and for a run whose scores or answers have changed since it finished.
     """
     opened = runs_of(runs)
     if not opened:
@@ -115,6 +115,7 @@ def arrange(runs: Sequence[Run | str | Path], labels: Labels | None = None) -> t
             raise ValueError(
                 f"{run.path.resolve().name} is unfinished (no manifest.json): run it again, or leave it out"
             )
+        check_files(run, *SMALL_FILES)
     reported = [ReportedRun(run, name) for run, name in zip(opened, names_of(run.path for run in opened), strict=True)]
     groups: dict[tuple[object, ...], list[ReportedRun]] = {}
     for item, source in zip(reported, _sources(reported), strict=True):

@@ -1,6 +1,7 @@
 """A model and a sentence in, everything that anatomy measures out."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import pandas as pd
 
@@ -41,8 +42,10 @@ def take_apart(loaded: Loaded, text: str, pair: str | None = None, *, name: str 
     """Measure everything on one text or pair; the model is as it was afterwards.
 
     ``name``: what to call the model (default: as it was loaded). ValueError for an empty text, one without tokens,
-    or one that is longer than the model reads.
+    or one that is longer than the model reads, and for a model's name in its place.
     """
+    if isinstance(loaded, str | Path):
+        raise ValueError(f"expected a model; got {loaded}: pass open_model({str(loaded)!r})")
     sentence = read_sentence(loaded, text, pair)
     return Anatomy(
         model=name or loaded.source.name,
