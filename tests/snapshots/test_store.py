@@ -230,7 +230,7 @@ def read_all(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "contents"),
     [
-        ("config.json", ("{", "[]", '{"format": "2"}')),
+        ("config.json", ("{", "[]", "[" * 100_000, '{"format": "2"}')),
         ("manifest.json", ("{", "{}", "[]", '{"format": "x", "files": {}}', "\udcff")),
         (
             "vocabulary.json",

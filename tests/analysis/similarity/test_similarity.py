@@ -333,3 +333,12 @@ def test_rows_that_are_all_equal_have_no_shape_whatever_centring_leaves_of_them(
     assert len(found) == 10
     assert found["value"].isna().all()
     assert found["refusal"].str.contains("equal").all()
+
+
+def test_rows_that_hardly_differ_have_the_shape_that_they_have():
+    """What is refused is rounding, not smallness: 1e-9 of the level is told from it."""
+    x, y = _tables()
+    measures = ["debiased_cka", "procrustes_similarity", "svcca"]
+    expected = compare_rows(x, y, measures, num_null=2)["value"]
+    found = compare_rows(x, 1 + 1e-9 * y, measures, num_null=2)["value"]
+    assert np.allclose(found, expected, rtol=0, atol=1e-4)
