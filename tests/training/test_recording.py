@@ -17,6 +17,7 @@ import toolkit
 from toolkit.analysis.causes.nulls import unexplained_by_decay
 from toolkit.families import TABLES
 from toolkit.models.locate import locate_embeddings
+from toolkit.reporting.sources import open_sources
 
 FAMILIES = ("bert", "roberta", "distilbert", "electra", "albert", "deberta-v2", "modernbert")
 TEXTS = ["the film was good", "good", "the bad film was not good and the film", "bad was the end"]
@@ -548,3 +549,13 @@ def test_two_processes_record_what_both_of_them_saw(tiny_model: Any, tmp_path: P
     model, tokenizer = load(tiny_model("bert"))
     assert totals(run, "word_embeddings") == dict(count(model, [encode(tokenizer, TEXTS)])["word_embeddings"])
     assert run.manifest["num_processes"] == 2
+
+
+def test_recorded_runs_stand_beside_each_other_without_seeds(tiny_model: Any, tmp_path: Path) -> None:
+    """Whoever trained them knows; two runs of which none is known are not two of one seed."""
+    for name in ("one", "other"):
+        model, _ = load(tiny_model("bert"))
+        recording = toolkit.record(model, tmp_path / name)
+        recording.snapshot(epoch=0, step=0)
+        recording.finish()
+    assert len(open_sources([tmp_path / "one", tmp_path / "other"]).runs) == 2
