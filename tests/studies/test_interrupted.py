@@ -22,6 +22,7 @@ import pytest
 from tests.studies.tiny_studies import GRID, InProcess, Recorded, make_study
 from toolkit.config import RunConfig
 from toolkit.snapshots.files import map_tensor, read_header, sha256_of_array, sha256_of_file
+from toolkit.snapshots.store import SMALL_FILES, hash_files
 from toolkit.studies.plan import plan_runs
 from toolkit.studies.runner import open_all, run_study, write_study_report
 from toolkit.studies.study import load_study
@@ -170,12 +171,12 @@ def evened_report(folder: Path, name: str) -> dict[str, bytes]:
     (folder / name / "runs").rename(parent)
     for path in parent.glob("*/manifest.json"):
         manifest = json.loads(path.read_text())
-        manifest["cost"] = dict.fromkeys(manifest["cost"], 1.0)
-        manifest["git_commit"] = "0" * 40
-        manifest["files"] = dict.fromkeys(manifest["files"], "compared above")
-        path.write_text(json.dumps(manifest))
         config = RunConfig.from_json((path.parent / "config.json").read_text())
         path.with_name("config.json").write_text(replace(config, output_dir="runs").to_json())
+        manifest["cost"] = dict.fromkeys(manifest["cost"], 1.0)
+        manifest["git_commit"] = "0" * 40
+        manifest["files"] = dict.fromkeys(manifest["files"], "compared above") | hash_files(path.parent, SMALL_FILES)
+        path.write_text(json.dumps(manifest))
     study = load_study(folder / "study.py")
     table = choose(study, open_all(plan_runs(study.tuning_cells(), parent)))
     runs = plan_runs(study.final_cells(chosen_settings(table)), parent)
