@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from toolkit.snapshots.snapshot import Trajectory as Trajectory
     from toolkit.snapshots.store import Run as Run
     from toolkit.snapshots.store import open_run as open_run
-    from toolkit.snapshots.store import verify_run as verify_run
+    from toolkit.snapshots.verify import verify_run as verify_run
     from toolkit.studies.study import Comparison as Comparison
     from toolkit.studies.study import Study as Study
     from toolkit.training.callback import EmbeddingSnapshotCallback as EmbeddingSnapshotCallback
@@ -132,7 +132,7 @@ _HOMES = {
     "summarise_scores": "toolkit.analysis.comparison.summaries",
     "take_apart": "toolkit.probes.anatomy.anatomy",
     "verify_report": "toolkit.analysis.comparison.verify",
-    "verify_run": "toolkit.snapshots.store",
+    "verify_run": "toolkit.snapshots.verify",
     "write_drift_report": "toolkit.reporting.drift_report",
     "write_position_report": "toolkit.reporting.position_report",
     "write_report": "toolkit.reporting.report",

@@ -16,7 +16,8 @@ from toolkit.snapshots.exposure import Exposure, StepRows, TableExposure
 from toolkit.snapshots.files import map_tensor, read_header, sha256_of_array, write_tensors, write_with
 from toolkit.snapshots.optimizer_log import OptimizerLog
 from toolkit.snapshots.snapshot import Trajectory, Vocabulary
-from toolkit.snapshots.store import Run, RunWriter, open_run, runs_of, start_run, verify_run
+from toolkit.snapshots.store import Run, RunWriter, open_run, runs_of, start_run
+from toolkit.snapshots.verify import verify_run
 
 RNG = np.random.default_rng(0)
 WORDS, POSITIONS = RNG.normal(size=(7, 4)).astype(np.float32), RNG.normal(size=(3, 4)).astype(np.float32)

@@ -22,7 +22,8 @@ import pytest
 from tests.studies.tiny_studies import GRID, InProcess, Recorded, make_study
 from toolkit.config import RunConfig
 from toolkit.snapshots.files import map_tensor, read_header, sha256_of_array, sha256_of_file
-from toolkit.snapshots.store import SMALL_FILES, hash_files
+from toolkit.snapshots.store import hash_files
+from toolkit.snapshots.verify import SMALL_FILES
 from toolkit.studies.plan import plan_runs
 from toolkit.studies.runner import open_all, run_study, write_study_report
 from toolkit.studies.study import load_study

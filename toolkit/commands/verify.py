@@ -22,7 +22,8 @@ class Verify:
             lines, has_differences = describe(self.directory, self.runs)
             print("\n".join(lines))
             return 1 if has_differences else 0
-        from toolkit.snapshots.store import open_run, verify_run
+        from toolkit.snapshots.store import open_run
+        from toolkit.snapshots.verify import verify_run
 
         if self.directory.is_file():
             raise ValueError(f"{self.directory} is a file, not a folder: pass a run directory or a report's folder")

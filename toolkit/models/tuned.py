@@ -6,7 +6,8 @@ from toolkit.config import RunConfig
 from toolkit.models.checkpoints import find_checkpoint
 from toolkit.models.classifier import Loaded, load_classifier
 from toolkit.models.positions import prepare_positions
-from toolkit.snapshots.store import Run, check_files
+from toolkit.snapshots.store import Run
+from toolkit.snapshots.verify import check_files
 
 HEAD_FILE = "head.safetensors"
 """In a run's ``model/``, beside what ``AutoModel.from_pretrained`` reads."""

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.naming import shown_path
-from toolkit.snapshots.store import MANIFEST, SMALL_FILES, Run, listed, open_run, verify_files
+from toolkit.snapshots.store import MANIFEST, Run, listed, open_run
+from toolkit.snapshots.verify import SMALL_FILES, verify_files
 
 
 @dataclass(frozen=True)

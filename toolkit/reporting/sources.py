@@ -11,7 +11,8 @@ from toolkit.naming import names_of
 from toolkit.snapshots.embedded import find_embedded
 from toolkit.snapshots.importers import import_checkpoints
 from toolkit.snapshots.snapshot import Trajectory
-from toolkit.snapshots.store import SMALL_FILES, Run, check_files, open_run
+from toolkit.snapshots.store import Run, open_run
+from toolkit.snapshots.verify import SMALL_FILES, check_files
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from toolkit.analysis.comparison.reported import canonical_name as canonical_nam
 from toolkit.analysis.comparison.reported import count_at_chance
 from toolkit.config import NOT_IN_DIGEST, RunConfig
 from toolkit.naming import distinct, names_of
-from toolkit.snapshots.store import SMALL_FILES, Run, check_files, runs_of
+from toolkit.snapshots.store import Run, runs_of
+from toolkit.snapshots.verify import SMALL_FILES, check_files
 
 SPOKEN = {"none": "none (full fine-tuning)", "backbone": "backbone (feature extraction)"}
 """Regime label to the words for it, where the field has words."""

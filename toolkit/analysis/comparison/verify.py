@@ -19,7 +19,8 @@ from toolkit.analysis.comparison.parameter_noise import distance_of_seeds
 from toolkit.analysis.comparison.reported import ReportedRun
 from toolkit.analysis.comparison.written import check_written
 from toolkit.snapshots import files
-from toolkit.snapshots.store import MANIFEST, open_run, verify_run
+from toolkit.snapshots.store import MANIFEST, open_run
+from toolkit.snapshots.verify import verify_run
 
 BROKEN = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 """What evidence that somebody edited can raise on the way to a card."""
