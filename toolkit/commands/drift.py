@@ -19,10 +19,9 @@ class Drift:
     """Title of the report."""
 
     def run(self) -> int:
-        from toolkit.reporting.drift_report import print_drift, write_drift_report
-        from toolkit.reporting.sources import open_sources
+        from toolkit.reporting.drift_report import show_drift
 
-        print_drift(open_sources(self.places, at_least=2))
-        if self.out is not None:
-            print(f"Report: {write_drift_report(self.places, self.out, title=self.title)}")
+        report = show_drift(self.places, self.out, title=self.title)
+        if report is not None:
+            print(f"Report: {report}")
         return 0

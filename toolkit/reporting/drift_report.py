@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pandas as pd
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
-from toolkit.analysis.changes.changes import NOT_APPLICABLE
+from toolkit.analysis.changes.changes import NOT_APPLICABLE, measure_changes
 from toolkit.naming import shown_command
 from toolkit.reporting import markdown
 from toolkit.reporting.drift_figures import draw_report
@@ -21,16 +22,37 @@ from toolkit.reporting.sources import Opened, open_sources
 from toolkit.snapshots import files
 
 
-def print_drift(opened: Opened) -> None:
-    """The table of what kind of change each embedding parameter underwent, and the notes that belong to it."""
-    from toolkit.analysis.changes.changes import measure_changes
+def show_drift(places: Sequence[str | Path], out: str | Path | None = None, *, title: str | None = None) -> Path | None:
+    """Print what kind of change each embedding parameter underwent; with ``out``, the report too, and its path.
 
+    The arguments are those of :func:`write_drift_report`.
+    """
+    opened = open_sources(places, at_least=2)
+    if out is not None:
+        _check_place(opened, Path(out))
+    changes = measure_changes(opened.runs[0] if opened.is_run else opened.trajectory)
+    _print_changes(opened, changes)
+    return None if out is None else _write(opened, places, Path(out), title, {"changes": changes})
+
+
+def write_drift_report(places: Sequence[str | Path], out: str | Path, *, title: str | None = None) -> Path:
+    """Write report.md, figures/ (PNG, SVG, PDF) and tables/ (CSV) into ``out``; the path of report.md.
+
+    ``places`` are checkpoints in order (what :func:`toolkit.import_checkpoints` takes, and ``minilm``), or one run
+    directory followed by runs of other seeds. Other files in ``out`` stay. ValueError as :func:`open_sources`.
+    """
+    opened = open_sources(places, at_least=2)
+    _check_place(opened, Path(out))
+    return _write(opened, places, Path(out), title, {})
+
+
+def _print_changes(opened: Opened, changes: pd.DataFrame) -> None:
     console = Console()
     table = Table(title=escape(opened.title))
     table.add_column("parameter", no_wrap=True)
     for name in ("change", "size", "relative drift"):
         table.add_column(name)
-    for line in measure_changes(opened.runs[0] if opened.is_run else opened.trajectory).to_dict("records"):
+    for line in changes.to_dict("records"):
         if line["kind"] == NOT_APPLICABLE:
             table.add_row(line["parameter"], NOT_APPLICABLE, "", "")
             continue
@@ -43,19 +65,20 @@ def print_drift(opened: Opened) -> None:
         console.print(f"Note: {escape(note)}")
 
 
-def write_drift_report(places: Sequence[str | Path], out: str | Path, *, title: str | None = None) -> Path:
-    """Write report.md, figures/ (PNG, SVG, PDF) and tables/ (CSV) into ``out``; the path of report.md.
-
-    ``places`` are checkpoints in order (what :func:`toolkit.import_checkpoints` takes, and ``minilm``), or one run
-    directory followed by runs of other seeds. Other files in ``out`` stay. ValueError as :func:`open_sources`.
-    """
-    out, opened = Path(out), open_sources(places, at_least=2)
+def _check_place(opened: Opened, out: Path) -> None:
     check_out(out)
     if any(out.resolve().is_relative_to(run.path.resolve()) for run in opened.runs):
         raise ValueError("the report would lie inside a run: pass another --out")
+
+
+def _write(
+    opened: Opened, places: Sequence[str | Path], out: Path, title: str | None, known: Mapping[str, pd.DataFrame]
+) -> Path:
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=None)
-        tables = collect(opened, lambda name: progress.update(task, description=f"computing {name.replace('_', ' ')}"))
+        tables = collect(
+            opened, known, lambda name: progress.update(task, description=f"computing {name.replace('_', ' ')}")
+        )
     drawn = draw_report(tables)
     text = _render(tables, drawn, markdown.code_block([shown_command("drift", places, out, title)]), title)
     (out / "tables").mkdir(parents=True, exist_ok=True)

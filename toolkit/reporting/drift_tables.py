@@ -43,13 +43,18 @@ class DriftTables:
         return self.frames.get(name)
 
 
-def collect(opened: Opened, on_table: Callable[[str], None] = lambda name: None) -> DriftTables:
-    """Compute every table; one that does not apply is left out, with the analysis' own reason for it.
+def collect(
+    opened: Opened, known: Mapping[str, pd.DataFrame], on_table: Callable[[str], None] = lambda name: None
+) -> DriftTables:
+    """Compute every table but those ``known``; one that does not apply is left out, with the analysis' own reason.
 
     ``on_table`` is told the name of each table before it is computed.
     """
     tables = DriftTables(opened)
     for name, compute in _plan(opened, tables.epoch).items():
+        if name in known:
+            tables.frames[name] = known[name]
+            continue
         on_table(name)
         try:
             tables.frames[name] = compute()

@@ -14,6 +14,9 @@ from toolkit.analysis.similarity.refusal import Refused, Rows, check_rows
 BLOCK_ROWS = 1024
 """Rows converted to float64 at a time: large enough for a matrix product, 8 MB at 1,024 columns."""
 
+SHORT_VALUES = 1 << 22
+"""Values of a float32 table from which the products of its nulls are float32: half the time."""
+
 
 @dataclass(frozen=True)
 class Moments:
@@ -72,6 +75,25 @@ class Moments:
             _inverse_deviations(self.xx, self.mean, self.num_rows),
             _inverse_deviations(self.yy, self.mean + self.offset, self.num_rows),
         )
+
+    @LazyProperty
+    def null_type(self) -> type[np.floating]:
+        """What the products of a null are computed in: float32 for large tables of it where no null shows the rounding.
+
+        An entry of XᵀY is then off by some 3e-7 of √(XᵀX YᵀY), at random, and a null spreads by far more. Not so where
+        directions are near 0, by whose lengths CCA divides, or columns nearly constant: there, float64.
+        """
+        if self.versions[0].size < SHORT_VALUES or any(rows.dtype != np.float32 for rows in self.versions):
+            return np.float64
+        means = self.mean, self.mean + self.offset
+        is_plain = all(
+            len(axes.lengths) == self.num_columns
+            and axes.lengths[-1] > 1e-3 * axes.lengths[0]
+            and 1e-10 < axes.lengths[0] < 1e10  # far from the ends of float32
+            and np.abs(mean * scale).max() < 100
+            for axes, mean, scale in zip((self.axes_of_x, self.axes_of_y), means, self.scales, strict=True)
+        )
+        return np.float32 if is_plain else np.float64
 
     def check_varying(self, what: str) -> None:
         """Refused where all rows of a version are equal: what centring leaves of them is rounding."""
@@ -153,45 +175,37 @@ class PermutedMoments(Moments):
         return self.origin.axes_of_y
 
 
-def moments_of(reference: Rows, current: Rows, known: Moments | None = None) -> Moments:
-    """The moments of two versions of the same rows, (n, p) each; two passes over blocks, never an n by n matrix.
-
-    ``known``: moments with the same reference, whose own sums are then not computed again.
-    """
+def moments_of(reference: Rows, current: Rows) -> Moments:
+    """The moments of two versions of the same rows, (n, p) each; two passes over blocks, never an n by n matrix."""
     check_rows(reference, current, "a similarity")
     num_rows, p = reference.shape
     mean, offset, square = np.zeros(p), np.zeros(p), 0.0
     for _, x, y in _blocks(reference, current):
         offset += (y - x).sum(axis=0)
-        if known is None:
-            mean += x.sum(axis=0)
-            square += float(np.vdot(x, x))
+        mean += x.sum(axis=0)
+        square += float(np.vdot(x, x))
     mean, offset = mean / num_rows, offset / num_rows
-    if known is not None:
-        mean, square = known.mean, known.square
     xx, xd, centred_change = np.zeros((p, p)), np.zeros((p, p)), 0.0
     for _, x, y in _blocks(reference, current):
         delta = y - x - offset
         x = x - mean
-        if known is None:
-            xx += x.T @ x
+        xx += x.T @ x
         xd += x.T @ delta
         centred_change += float(np.vdot(delta, delta))
-    xx = xx if known is None else known.xx
     return Moments((reference, current), mean, offset, square, xx, xd, centred_change)
 
 
 def permuted_moments(moments: Moments, current: Rows, order: NDArray[np.intp]) -> PermutedMoments:
     """The moments of X and ``current``, Y[order], given those of the two in order: one product of tables."""
-    xy, centred_change = np.zeros_like(moments.xx), 0.0
-    reference, mean_y = moments.versions[0], moments.mean + moments.offset
-    for _, x, y in _blocks(reference, current):
-        x, y = x - moments.mean, y - mean_y
+    xy, centred_change, kind = np.zeros_like(moments.xx), 0.0, moments.null_type
+    mean_x, mean_y = moments.mean.astype(kind), (moments.mean + moments.offset).astype(kind)
+    for _, x, y in _blocks(moments.versions[0], current, kind):
+        x, y = x - mean_x, y - mean_y
         xy += x.T @ y
         delta = y - x  # from the traces it could come out below 0
-        centred_change += float(np.vdot(delta, delta))
+        centred_change += float(np.vecdot(delta, delta).sum(dtype=np.float64))
     return PermutedMoments(
-        (reference, current),
+        (moments.versions[0], current),
         *(moments.mean, moments.offset, moments.square, moments.xx),
         xd=xy - moments.xx,
         centred_change=centred_change,
@@ -200,10 +214,32 @@ def permuted_moments(moments: Moments, current: Rows, order: NDArray[np.intp]) -
     )
 
 
-def _blocks(reference: Rows, current: Rows) -> Iterator[tuple[slice, Array, Array]]:
+def noise_moments(moments: Moments, lengths: Array, generator: np.random.Generator) -> Moments:
+    """The moments of X and X + Δ, whose rows Δ_i have (n,) given ``lengths`` and random directions; in one pass.
+
+    The second version is float64: rounded to float32 the sum would lose what a small drift is made of.
+    """
+    reference, kind = moments.versions[0], moments.null_type
+    current, mean = np.empty(reference.shape), moments.mean.astype(kind)
+    offset, xd = np.zeros(moments.num_columns), np.zeros_like(moments.xx)
+    for start in range(0, len(current), BLOCK_ROWS):
+        rows = slice(start, start + BLOCK_ROWS)
+        delta = generator.standard_normal(current[rows].shape, np.float32).astype(kind, copy=False)
+        delta *= (lengths[rows] / np.sqrt(np.vecdot(delta, delta)))[:, None]
+        np.add(reference[rows], delta, out=current[rows], dtype=np.float64)
+        offset += delta.sum(axis=0, dtype=np.float64)
+        xd += (reference[rows] - mean).T @ delta  # XᵀΔ is the same when Δ is not centred
+    offset /= len(current)
+    centred_change = float(lengths @ lengths) - len(current) * float(offset @ offset)
+    return Moments((reference, current), moments.mean, offset, moments.square, moments.xx, xd, max(centred_change, 0.0))
+
+
+def _blocks(
+    reference: Rows, current: Rows, kind: type[np.floating] = np.float64
+) -> Iterator[tuple[slice, Array, Array]]:
     for start in range(0, len(reference), BLOCK_ROWS):
         rows = slice(start, min(start + BLOCK_ROWS, len(reference)))
-        yield rows, np.asarray(reference[rows], np.float64), np.asarray(current[rows], np.float64)
+        yield rows, np.asarray(reference[rows], kind), np.asarray(current[rows], kind)
 
 
 def _inverse_deviations(products: Array, mean: Array, num_rows: int) -> Array:

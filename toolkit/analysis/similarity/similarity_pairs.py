@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from toolkit.analysis.rows.measures import Array
 from toolkit.analysis.similarity.lazy import LazyProperty
-from toolkit.analysis.similarity.moments import BLOCK_ROWS, Moments, moments_of, permuted_moments
+from toolkit.analysis.similarity.moments import BLOCK_ROWS, Moments, moments_of, noise_moments, permuted_moments
 from toolkit.analysis.similarity.neighbourhoods import Neighbourhoods, find_neighbourhoods
 from toolkit.analysis.similarity.refusal import Rows, check_rows
 from toolkit.analysis.similarity.rsa import item_distances, permute_items
@@ -110,17 +110,6 @@ class PermutedPair(TablePair):
         return Neighbourhoods(found.queries[kept], found.reference[kept], current, found.num_others[kept], found.means)
 
 
-@dataclass(frozen=True)
-class NoisePair(TablePair):
-    """The reference, and the reference plus noise: the sums of the reference are the origin's."""
-
-    origin: TablePair = field(kw_only=True)
-
-    @LazyProperty
-    def moments(self) -> Moments:
-        return moments_of(self.reference, self.current, self.origin.moments)
-
-
 def _permuted(pair: TablePair, generator: np.random.Generator) -> TablePair:
     """Items stay among the items and queries among the queries, so that what was found for them can be dealt out."""
     order = np.empty(len(pair.drawn), np.int64)
@@ -136,14 +125,10 @@ def _gaussians(pair: TablePair, generator: np.random.Generator) -> TablePair:
 
 def _noise(pair: TablePair, generator: np.random.Generator) -> TablePair:
     """The reference, and the reference plus Gaussian noise as long, row by row, as the real drift."""
-    # In float64: rounded to fp32 the sum would lose what a small drift is made of.
-    current = np.empty(pair.reference.shape)
-    for start in range(0, len(current), BLOCK_ROWS):
-        rows = slice(start, start + BLOCK_ROWS)
-        noise = generator.standard_normal(current[rows].shape, np.float32).astype(np.float64)
-        noise *= (pair.drift_lengths[rows] / np.sqrt(np.einsum("ij,ij->i", noise, noise)))[:, None]
-        np.add(pair.reference[rows], noise, out=current[rows])
-    return NoisePair(pair.reference, current, pair.k, pair.seed, origin=pair)
+    moments = noise_moments(pair.moments, pair.drift_lengths, generator)
+    drawn = TablePair(pair.reference, moments.versions[1], pair.k, pair.seed)
+    vars(drawn)["moments"] = moments
+    return drawn
 
 
 PERMUTED = "permuted rows"
