@@ -236,20 +236,20 @@ def _require(is_met: bool, config: RunConfig, name: str, expected: str) -> None:
         raise ValueError(f"{flag} must be {expected}; got {getattr(config, name)!r}")
 
 
-def digest(config: RunConfig, data_hashes: Mapping[str, str]) -> str:
+def digest(config: RunConfig, file_hashes: Mapping[str, str]) -> str:
     """Eight hex digits over the fields that change the numbers and the sha256 of the data files.
 
-    ``data_hashes`` maps the role of a file (``train``, ``validation``, a test split's name; ``model`` for the weights
+    ``file_hashes`` maps the role of a file (``train``, ``validation``, a test split's name; ``model`` for the weights
     of a local folder) to its sha256. The number of processes, which changes dropout's draws, is in the manifest only.
     """
     defaults = {field.name: field.default for field in fields(RunConfig)}
     values = {k: v for k, v in asdict(config).items() if k not in (*NOT_IN_DIGEST, *DATA_FILES)}
     values = {k: v for k, v in values.items() if k not in ADDED or v != defaults[k]}
-    text = json.dumps({"fields": values, "data": dict(data_hashes)}, sort_keys=True)
+    text = json.dumps({"fields": values, "data": dict(file_hashes)}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def run_name(config: RunConfig, data_hashes: Mapping[str, str]) -> str:
+def run_name(config: RunConfig, file_hashes: Mapping[str, str]) -> str:
     """``<model>_<task>_freeze-<regime>_seed-<n>_<digest>``, safe as a directory name on every system."""
     model = Path(config.model).name if _is_folder(config.model) else config.model
     return "_".join(
@@ -258,7 +258,7 @@ def run_name(config: RunConfig, data_hashes: Mapping[str, str]) -> str:
             _plain(config.task),
             f"freeze-{_plain(config.freeze)}",
             f"seed-{config.seed}",
-            digest(config, data_hashes),
+            digest(config, file_hashes),
         )
     )
 

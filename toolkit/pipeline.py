@@ -50,9 +50,11 @@ def finetune(config: RunConfig, *, reuse_finished: bool = False) -> Run:
     config = replace(config, freeze=regime.label, task=task.name, precision=accelerator.mixed_precision)
     data = encode_task(task, loaded, config.max_length)
     loaded = prepare_positions(loaded, config)
-    path = Path(config.output_dir) / run_name(config, {**task.data_hashes, **loaded.source.digest_entry()})
+    path = Path(config.output_dir) / run_name(config, {**task.file_hashes, **loaded.source.digest_entry()})
     if reuse_finished and (path / MANIFEST).exists():
-        return open_run(path)
+        finished = open_run(path)
+        task.check_data(finished.manifest["task"].get("data_sha256") or {}, path.name)
+        return finished
     check_startable(path, overwrite=config.overwrite)
     accelerator.wait_for_everyone()  # nobody writes before everybody has looked
     frozen = apply_regime(loaded.model, regime, loaded.family)

@@ -323,6 +323,33 @@ def test_a_dataset_without_validation_holds_out_a_tenth(monkeypatch: pytest.Monk
     assert task.name == "name"
 
 
+def test_a_dataset_of_the_hub_is_known_by_what_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    def hashes(change: str = "") -> dict[str, str]:
+        texts, labels = [f"text {i}" for i in range(20)], [i % 2 for i in range(20)]
+        if change == "text":
+            texts[3] += "."
+        elif change == "label":
+            labels[3] = 0
+        elif change == "order":
+            texts[:2], labels[:2] = texts[1::-1], labels[1::-1]
+        train = datasets.Dataset.from_dict({"text": texts, "label": labels, "other": [change] * 20})
+        rest = datasets.Dataset.from_dict({"text": ["a", "b"], "label": [0, 1], "other": ["", ""]})
+        made = datasets.DatasetDict(train=train, validation=rest)
+        monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: made)
+        task = load_task(RunConfig(dataset="owner/name", max_train_examples=10, seed=len(change)))
+        assert not task.file_hashes
+        return dict(task.data_hashes)
+
+    known = hashes()
+    assert set(known) == {"train", "validation"}
+    assert hashes("none of these") == known  # another seed draws others, and a column that is not read differs
+    for change in ("text", "label", "order"):
+        assert hashes(change)["train"] != known["train"]
+        assert hashes(change)["validation"] == known["validation"]
+
+
 def test_every_task_has_a_reader() -> None:
     assert list(TASKS) == [*BUILTIN_TASKS, *GLUE]
 

@@ -46,3 +46,26 @@ def test_data_that_have_changed_are_refused(tiny_config: RunConfig, tmp_path: Pa
     del manifest["task"]["data_sha256"]
     (run.path / "manifest.json").write_text(json.dumps(manifest))
     task_of(open_run(run.path))  # from before hashes were kept: nothing says that they changed
+
+
+def test_a_dataset_of_the_hub_that_has_changed_is_refused(
+    tiny_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its runs have one name whatever it held: a run of other data must not be taken for one of these."""
+    import datasets
+
+    def publish(*texts: str) -> None:
+        split = datasets.Dataset.from_dict({"text": list(texts), "label": [0, 1] * 4})
+        made = datasets.DatasetDict(train=split, validation=split)
+        monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: made)
+
+    fields: dict[str, Any] = {"train_file": None, "validation_file": None, "test_file": (), "dataset": "owner/name"}
+    config = replace(tiny_config, **fields, output_dir=str(tmp_path), max_steps=1)
+    publish(*"abcdefgh")
+    run = finetune(config)
+    assert task_of(run).data_hashes == run.manifest["task"]["data_sha256"]
+    assert finetune(config, reuse_finished=True).path == run.path
+    publish(*"abcdefgx")
+    for look in (lambda: task_of(run), lambda: finetune(config, reuse_finished=True)):
+        with pytest.raises(ValueError, match=r"have changed since it was trained \(train, validation\)"):
+            look()

@@ -1,7 +1,10 @@
 """A dataset of the hub in, its splits out; GLUE's tasks by name."""
 
+import hashlib
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -41,7 +44,7 @@ def read_glue(name: str) -> RawTask:
     """Read one GLUE task; MNLI has two validation and two test splits, and GLUE's tests have no labels."""
     glue = GLUE[name]
     raw = read_dataset(GLUE_REPOSITORY, name, glue.text_columns, "label")
-    return RawTask(raw.splits, raw.label_names, score=glue.score)
+    return replace(raw, score=glue.score)
 
 
 def read_dataset(name: str, config: str | None, text_columns: tuple[str, ...], label_column: str) -> RawTask:
@@ -56,7 +59,15 @@ def read_dataset(name: str, config: str | None, text_columns: tuple[str, ...], l
         splits[split_name] = RawSplit(raw.texts, _without_withheld(raw.labels, is_class=label_names is not None))
     if not any(split_name.startswith("validation") for split_name in splits):
         splits = _hold_out(splits)
-    return RawTask(splits, label_names)
+    return RawTask(splits, label_names, hashes={split_name: _sha256(split) for split_name, split in splits.items()})
+
+
+def _sha256(split: RawSplit) -> str:
+    """Of the texts and labels, in order, whatever files the hub keeps them in."""
+    hashed = hashlib.sha256()
+    for texts, label in zip(split.texts, split.labels or repeat(None), strict=False):
+        hashed.update(json.dumps([*texts, label], default=float).encode() + b"\n")
+    return hashed.hexdigest()
 
 
 def _load(name: str, config: str | None) -> Any:

@@ -1,7 +1,7 @@
 """What every source of data hands over: texts and labels as they came, split by split."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,3 +24,5 @@ class RawTask:
     score: str | None = None
     """The headline score where the source has a habit."""
     carrier: str | None = None
+    hashes: Mapping[str, str] = field(default_factory=dict)
+    """Split to the sha256 of its texts and labels, of a dataset of the hub: what its name stands for can change."""

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -56,8 +56,10 @@ class Task:
     """The split whose score stands for the run."""
     score: str
     """The headline score: accuracy, matthews, pearson."""
-    data_hashes: Mapping[str, str]
-    """Role to sha256 of each data file; empty unless the data are files."""
+    file_hashes: Mapping[str, str]
+    """Role to sha256 of each data file; empty unless the data are files. They are part of the run's name."""
+    split_hashes: Mapping[str, str] = field(default_factory=dict)
+    """Split to sha256 of what it holds, of a dataset of the hub; else empty."""
     num_near_duplicates: Mapping[str, int] | None = None
     """Scored split to the training examples removed as they nearly repeat one of its items; None: not looked for."""
     carrier: str | None = None
@@ -66,6 +68,20 @@ class Task:
     @property
     def num_outputs(self) -> int:
         return len(self.label_names) or 1
+
+    @property
+    def data_hashes(self) -> Mapping[str, str]:
+        """What the data are known by: of files or of splits; empty for a built-in task."""
+        return {**self.file_hashes, **self.split_hashes}
+
+    def check_data(self, known: Mapping[str, str], run: str) -> None:
+        """ValueError where the data are not those of a ``run``, ``known`` by their hashes."""
+        changed = [name for name, sha256 in self.data_hashes.items() if known.get(name, sha256) != sha256]
+        if changed:
+            raise ValueError(
+                f"the data of {run} have changed since it was trained ({', '.join(changed)}): put them back, or run "
+                "again"
+            )
 
 
 def _builtin(name: str) -> Callable[[], RawTask]:
@@ -183,7 +199,8 @@ def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig
         splits=splits,
         reported_split=reported,
         score=raw.score or ("accuracy" if encoded.kind == "classification" else "pearson"),
-        data_hashes=hashes,
+        file_hashes=hashes,
+        split_hashes=raw.hashes,
         carrier=raw.carrier,
         num_near_duplicates=removed,
     )

@@ -31,7 +31,7 @@ def encode_texts(loaded: Loaded, texts: Sequence[tuple[str, ...]], max_length: i
         splits={TEXTS: split},
         reported_split=TEXTS,
         score="accuracy",
-        data_hashes={},
+        file_hashes={},
     )
     return encode_task(task, loaded, max_length or min(loaded.max_length or 512, 512))
 

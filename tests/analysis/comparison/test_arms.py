@@ -54,6 +54,20 @@ def test_files_are_known_by_their_hash(make_run):
     assert [group.title for group in groups] == ["tiny on toy", "tiny on toy (2)"]
 
 
+def test_datasets_of_the_hub_are_known_by_what_they_held(make_run):
+    """What a name stands for can change; a run from before hashes were kept is one of the others."""
+
+    def of_hub(seed, **hashes):
+        facts = {"task": {"name": "toy", "data_sha256": hashes}}
+        return make_run(seed=seed, config={"dataset": "owner/name"}, facts=facts)
+
+    same = [of_hub(0, train="t", validation_matched="m"), of_hub(1, train="t", validation_matched="m"), of_hub(2)]
+    (group,) = arrange(same)
+    assert [len(arm.runs) for arm in group.arms] == [3]
+    for other in ({"train": "u", "validation_matched": "m"}, {"train": "t", "validation_matched": "n"}):
+        assert len(arrange([*same[:2], of_hub(3, **other)])) == 2
+
+
 def test_weights_are_known_by_their_hash_and_the_hub_by_its_commit(make_run):
     for known in ({"weights_sha256": "a"}, {"revision": "a"}):
         own, other = {"model": known}, {"model": dict.fromkeys(known, "b")}
@@ -87,7 +101,7 @@ def test_only_what_bears_on_embeddings_tells_seeds_apart(make_run):
     assert differences(first, make_run(seed=3, config=files, is_finished=False)) == []
     others = {
         "weights": facts | {"model": {"weights_sha256": "b"}},
-        "train_file": facts | {"task": task | {"data_sha256": {"train": "other", "validation": "v"}}},
+        "train_data": facts | {"task": task | {"data_sha256": {"train": "other", "validation": "v"}}},
         "task": facts | {"task": task | {"name": "other"}},
     }
     for seed, (name, other) in enumerate(others.items(), 4):

@@ -127,29 +127,35 @@ def arrange(runs: Sequence[Run | str | Path], labels: Labels | None = None) -> t
 
 
 def _sources(runs: Sequence[ReportedRun]) -> list[tuple[object, ...]]:
-    """What each run was learned from; weights that are not known are those of the others, if these are of one kind."""
+    """What each run was learned from; what is not known of it is as in the others, if these are of one kind."""
     found = [_source(item) for item in runs]
-    known: dict[object, set[object]] = {}
-    for source in found:
-        known.setdefault(source["model"], set()).add(source["weights"])
-    for source in found:
-        others = known[source["model"]] - {None}
-        if source["weights"] is None and len(others) == 1:
-            (source["weights"],) = others
+    data = "task", "dataset", "dataset_config"
+    for name, same in (("weights", ("model",)), ("train_data", data), ("validation_data", data)):
+        known: dict[tuple[object, ...], set[object]] = {}
+        for source in found:
+            known.setdefault(tuple(source[part] for part in same), set()).add(source[name])
+        for source in found:
+            others = known[tuple(source[part] for part in same)] - {None}
+            if source[name] is None and len(others) == 1:
+                (source[name],) = others
     return [tuple(source.values()) for source in found]
 
 
 def _source(item: ReportedRun) -> dict[str, object]:
-    """Model, task and data of a run; weights and files are known by what they hold, wherever they lay."""
+    """Model, task and data of a run; weights and data are known by what they hold, wherever they lay.
+
+    None where they are not known: of a built-in task, and of older runs on a dataset of the hub.
+    """
     hashes, config = item.data_sha256, item.run.config
+    of_hub = [sha256 for split, sha256 in hashes.items() if split.startswith("validation") and not config.train_file]
     return {
         "model": config.model,
         "weights": item.weights,
         "task": item.task,
         "dataset": config.dataset,
         "dataset_config": config.dataset_config,
-        "train_file": hashes.get("train") or config.train_file,
-        "validation_file": hashes.get("validation") or config.validation_file,
+        "train_data": hashes.get("train") or config.train_file,
+        "validation_data": " ".join(of_hub) or hashes.get("validation") or config.validation_file,
     }
 
 
@@ -256,12 +262,12 @@ def settings(item: ReportedRun) -> dict[str, object]:
 def differences_beside_seed(first: ReportedRun, second: ReportedRun) -> list[str]:
     """What else two runs differ in that bears on their embeddings: model, weights, task, data, regime, settings.
 
-    Weights and files only where both runs know them: an unfinished one has no hashes yet.
+    Weights and data only where both runs know them: an unfinished one has no hashes yet.
     """
     one, other = ({**_source(item), "freeze": item.regime, **settings(item)} for item in (first, second))
     left_out = {*NO_CAUSE, *(() if one["weights"] and other["weights"] else ("weights",))}
     if bool(first.data_sha256) != bool(second.data_sha256):
-        left_out |= {"train_file", "validation_file"}
+        left_out |= {"train_data", "validation_data"}
     return [name for name in one if name not in left_out and one[name] != other[name]]
 
 

@@ -95,7 +95,7 @@ def encode_design(loaded: Loaded, design: CrossedDesign) -> tuple[EncodedTask, E
         splits={},
         reported_split="",
         score="accuracy",
-        data_hashes={},
+        file_hashes={},
     )
     data = EncodedTask(
         task=task,

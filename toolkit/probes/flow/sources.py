@@ -160,6 +160,6 @@ def _read_texts(path: Path, columns: tuple[str, ...]) -> TextSource:
         splits={"train": split},
         reported_split="train",
         score="accuracy",
-        data_hashes={},
+        file_hashes={},
     )
     return TextSource(path.stem, task, "train", RunConfig().max_length)
