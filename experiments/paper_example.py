@@ -21,4 +21,7 @@ def main(run_dir: str, out: str) -> None:
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit("usage: python experiments/paper_example.py RUN OUT")
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except (ValueError, OSError) as error:  # no such run, or one whose embeddings were frozen: each says so in one line
+        sys.exit(str(error))

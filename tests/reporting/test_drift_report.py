@@ -137,6 +137,16 @@ def test_the_example_of_a_paper_says_how_it_is_called() -> None:
     assert (done.returncode, done.stderr) == (1, "usage: python experiments/paper_example.py RUN OUT\n")
 
 
+def test_the_example_of_a_paper_needs_a_run_that_moved(runs: list[toolkit.Run], tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "experiments" / "paper_example.py"), "PLACE", str(tmp_path / "paper")]
+    frozen = runs[2].path
+    for place in (frozen, tmp_path / "nowhere"):
+        command[2] = str(place)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env={"PYTHONPATH": str(ROOT)})
+        assert done.returncode == 1
+        assert done.stderr.count("\n") == 1, done.stderr
+
+
 def test_drawings(runs: list[toolkit.Run], tmp_path: Path) -> None:
     from PIL import Image
 
