@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 ACCELERATE := $(BIN)/accelerate launch --quiet
 
-.PHONY: demo test test-slow lint clean
+.PHONY: demo test test-slow test-oldest lint clean
 .DELETE_ON_ERROR:
 
 .venv/base: pyproject.toml constraints.txt
@@ -29,6 +29,14 @@ test: .venv/dev
 test-slow: .venv/dev
 	$(BIN)/python -m pytest -m slow
 
+# The fast tests on the oldest versions that pyproject.toml admits: a lower bound is a promise too.
+test-oldest:
+	$(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/pip install --quiet uv
+	.venv-oldest/bin/uv pip compile --quiet --resolution lowest-direct --extra dev pyproject.toml -o .venv-oldest/oldest.txt
+	.venv-oldest/bin/uv pip install --quiet --python .venv-oldest/bin/python -r .venv-oldest/oldest.txt --editable .
+	.venv-oldest/bin/python -m pytest -m "not slow"
+
 lint: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -36,4 +44,4 @@ lint: .venv/dev
 	$(BIN)/lint-imports
 
 clean:
-	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-oldest build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
