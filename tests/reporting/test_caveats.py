@@ -108,6 +108,9 @@ def test_where_that_head_does_as_well_as_full_the_difference_is_optimisation():
     assert first.endswith("the difference to full is the head's optimisation")
     assert second.endswith("the difference to full is there optimisation as much as features.")
     assert "optimisation as much" not in ceiling_sentence(pd.DataFrame([one]), 1.0)
+    most, part = (ceiling_line("c", "validation", 8.0, rest) for rest in (2.0, 13.0))
+    assert ceiling_sentence(pd.DataFrame([most]), 1.0).endswith("most of the difference to full is there optimisation.")
+    assert ceiling_sentence(pd.DataFrame([part]), 1.0).endswith("part of the difference to full is there optimisation.")
 
 
 def tried(score):

@@ -251,3 +251,19 @@ def test_a_damaged_default_length_is_named(text: str, tiny_model: Callable[[str]
     (folder / "sentence_bert_config.json").write_text(text)
     with pytest.raises(ValueError, match=r"sentence_bert_config\.json .*: restore it or make it again$"):
         open_sources([folder])
+
+
+def test_an_unfinished_run_says_so(runs: list[toolkit.Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    left = tmp_path / "left"
+    shutil.copytree(runs[0].path, left)
+    (left / "manifest.json").unlink()
+    with pytest.raises(SystemExit):
+        main(["drift", str(left)])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "unfinished, so that nothing says whether its files are whole" in printed
+    assert "nan" not in printed
+    for path in list((left / "snapshots").iterdir())[1:]:
+        path.unlink()
+    with pytest.raises(SystemExit):
+        main(["drift", str(left)])
+    assert "so finish the run, with the same command" in capsys.readouterr().err

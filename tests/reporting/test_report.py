@@ -261,6 +261,18 @@ def test_what_a_glob_brings_along_is_left_out_and_said(make_run, runs):
 
 
 @pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("name", ["snapshots/epoch-002.safetensors", "exposure.safetensors"])
+@pytest.mark.parametrize("is_removed", [True, False])
+def test_drift_is_not_reported_from_snapshots_that_have_changed(runs, name, is_removed):
+    path = runs[0].path / name
+    content = path.read_bytes()
+    path.unlink() if is_removed else path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    text = section(write_report(runs, "out").read_text(), "Main findings")
+    how = "missing" if is_removed else "changed"
+    assert f"{runs[0].path.name} is left out: it is not as its manifest says ({how}: {name})" in text
+
+
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("name", ["scores.csv", "predictions.parquet", "config.json"])
 def test_a_run_that_was_changed_after_it_finished_is_left_out_and_said(runs, name):
     with open(runs[0].path / name, "ab") as file:

@@ -6,6 +6,7 @@ import pytest
 
 from toolkit.reporting import forest_figure, score_figures
 from toolkit.reporting.forest_figure import VERDICT_STYLES
+from toolkit.reporting.images import styled
 from toolkit.reporting.panels import wrap
 from toolkit.reporting.selections import headline, largest_size
 
@@ -36,6 +37,18 @@ def test_the_forest_holds_every_difference_at_its_place(data):
         spans = [(s[:, 0].min(), s[:, 0].max()) for c in each.collections for s in c.get_segments()]
         for name in ("low_points", "low90_points"):
             assert {round(value, 9) for value in own[name]} <= {round(low, 9) for low, _ in spans}
+
+
+def test_long_names_leave_room_for_the_lines(data):
+    """Four panels whose titles take five lines once had 30 pixels for three splits."""
+    own = data.comparison[data.comparison["second"] == "embeddings frozen"]
+    names = [f"none (full fine-tuning), shuffle labels {i}" for i in range(4)]
+    table = pd.concat([own.iloc[:1].assign(second_base=name, second=name) for name in names])
+    with styled():
+        figure = forest_figure.differences(table)
+        figure.draw_without_rendering()
+    for axes in figure.axes:
+        assert axes.get_window_extent().height / figure.dpi > 0.3  # inches
 
 
 def test_a_verdict_is_told_by_mark_and_colour():

@@ -115,10 +115,14 @@ def _missed(own: pd.DataFrame, names: pd.Series, margin_points: float) -> str:
     text, to_full = "; ".join(parts), f"the difference to {full}" if full else "what it lacks"
     if (own["full_minus_ceiling_points"].notna() & (own["full_minus_ceiling_points"] <= margin_points)).all():
         return f"{text[:1].upper()}{text[1:]}: {to_full} is the head's optimisation."
-    # Two fifths: by the ceiling's own error an even share is not told from it.
-    is_as_much = not (own["missed_points"] < 0.4 * own["full_minus_reached_points"]).any()
-    tail = f"{to_full} is there optimisation as much as features"
-    return f"{text[:1].upper()}{text[1:]}: {tail if is_as_much else f'part of {to_full} is there optimisation'}."
+    shares = own["missed_points"] / own["full_minus_reached_points"]
+    if (shares > 2 / 3).all():
+        tail = f"most of {to_full} is there optimisation"
+    elif not (shares < 0.4).any():  # by the ceiling's own error an even share is not told from two fifths
+        tail = f"{to_full} is there optimisation as much as features"
+    else:
+        tail = f"part of {to_full} is there optimisation"
+    return f"{text[:1].upper()}{text[1:]}: {tail}."
 
 
 def _beside(line: dict[Any, Any], *, is_first: bool) -> str:

@@ -57,7 +57,8 @@ def _print_changes(opened: Opened, changes: pd.DataFrame) -> None:
             table.add_row(line["parameter"], NOT_APPLICABLE, "", "")
             continue
         size = f"{line['size']:.3g} {line['unit']}".removesuffix(" 1") if line["size"] == line["size"] else ""
-        drift = f"{line['relative_drift']:.3g}" if line["relative_drift"] else "0 exactly"
+        relative = line["relative_drift"]
+        drift = "undefined" if relative != relative else f"{relative:.3g}" if relative else "0 exactly"
         kind = escape(f"{line['kind']}: {line['detail']}" if line["detail"] else str(line["kind"]))
         table.add_row(line["parameter"], kind, escape(size), drift)
     console.print(table)

@@ -79,7 +79,7 @@ def _others(tables: GroupTables, moved: list[Arm]) -> str:
         defined = {name: value for name, value in amounts.items() if value == value}
         if defined:
             most = max(defined, key=lambda name: defined[name])
-            words = "" if most == "word_embeddings" else f", word_embeddings {_amount(tables, arm, 'word_embeddings')}"
+            words = "" if most == "word_embeddings" else f" (word_embeddings {_amount(tables, arm, 'word_embeddings')})"
             parts.append(f"{_spoken(arm)}: {most} {_amount(tables, arm, most)}{words}")
     return f"Greatest relative change under the other regimes: {'; '.join(parts)}." if parts else ""
 

@@ -32,13 +32,15 @@ def differences(comparison: pd.DataFrame) -> Any:
     places = list(dict.fromkeys(zip(task_names(table), table["split"], strict=True)))
     columns = min(len(pairs), 4 if len(pairs) in (4, 7, 8) else 3)
     rows = math.ceil(len(pairs) / columns)
-    figure = Figure(figsize=(WIDTH, (0.75 + 0.19 * len(places)) * rows + 0.45), layout="constrained")
+    width = 20 if columns > 3 else 30  # letters that fit a panel
+    titles = [f"{wrap(first, width)}\n{wrap(f'minus {second}', width)}" for first, second in pairs]
+    above = 0.75 + 0.15 * max(0, max(title.count("\n") for title in titles) - 2)
+    figure = Figure(figsize=(WIDTH, (above + 0.19 * max(3, len(places))) * rows + 0.45), layout="constrained")
     axes = figure.subplots(rows, columns, sharey=True, squeeze=False).ravel()
     for i, (first, second) in enumerate(pairs):
         own = table[(table["first_base"] == first) & (table["second_base"] == second)]
         _draw_forest(axes[i], own, [places.index(place) for place in zip(task_names(own), own["split"], strict=True)])
-        width = 20 if columns > 3 else 30  # letters that fit a panel
-        axes[i].set_title(f"{wrap(first, width)}\n{wrap(f'minus {second}', width)}")
+        axes[i].set_title(titles[i])
         if i + columns >= len(pairs):
             axes[i].set_xlabel("difference (points)")
     for spare in axes[len(pairs) :]:

@@ -72,7 +72,7 @@ def _reason_against(path: Path) -> str:
     if not run.is_finished:
         return "it is unfinished (no manifest.json)"
     try:
-        differences = verify_files(run, *SMALL_FILES)
+        differences = verify_files(run, "snapshots/", "exposure.safetensors", *SMALL_FILES)
     except ValueError:  # whose words name the path, which no report must
         return f"its {MANIFEST} cannot be read: restore it or run it again"
     if differences:

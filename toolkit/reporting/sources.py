@@ -53,7 +53,10 @@ def open_sources(places: Sequence[str | Path], *, at_least: int = 1) -> Opened:
             check_files(run, "snapshots/", "exposure.safetensors", *SMALL_FILES)
         _check_seeds(runs, names)
         beside = f"beside it, for what needs several seeds: {', '.join(names[1:])}" if len(runs) > 1 else ""
-        opened = Opened(runs[0].trajectory, names[0], runs, names, (beside,) if beside else ())
+        unfinished = [name for run, name in zip(runs, names, strict=True) if not run.is_finished]
+        said = f"unfinished, so that nothing says whether its files are whole: {', '.join(unfinished)}"
+        notes = [*filter(None, [beside]), *([said] if unfinished else [])]
+        opened = Opened(runs[0].trajectory, names[0], runs, names, tuple(notes))
     else:
         imported = import_checkpoints(places)
         shown = [snapshot.name for snapshot in imported.trajectory]
@@ -68,9 +71,11 @@ def open_sources(places: Sequence[str | Path], *, at_least: int = 1) -> Opened:
             )
         opened = Opened(imported.trajectory, title, notes=tuple(notes), is_half=is_half, default_length=length)
     if len(opened.trajectory) < at_least:
+        remedy = "pass two or more checkpoints, or a run directory"
+        if opened.is_run and not opened.runs[0].is_finished:
+            remedy = "finish the run, with the same command"
         raise ValueError(
-            f"{len(opened.trajectory)} snapshot of {opened.title}: drift needs at least {at_least}, so pass two or "
-            "more checkpoints, or a run directory"
+            f"{len(opened.trajectory)} snapshot of {opened.title}: drift needs at least {at_least}, so {remedy}"
         )
     return opened
 

@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -128,7 +129,9 @@ def hash_files(path: Path, names: Iterable[str] | None = None) -> dict[str, str]
         names = sorted(p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file())
     else:
         names = [name for name in names if (path / name).is_file()]
-    return {name: files.sha256_of_file(path / name) for name in names if name != MANIFEST and ".tmp" not in name}
+    names = [name for name in names if name != MANIFEST and ".tmp" not in name]
+    with ThreadPoolExecutor(max_workers=4) as pool:  # hashing lets other threads run
+        return dict(zip(names, pool.map(lambda name: files.sha256_of_file(path / name), names), strict=True))
 
 
 def check_startable(path: Path, *, overwrite: bool) -> None:

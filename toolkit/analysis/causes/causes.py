@@ -87,8 +87,8 @@ def explain(
     Columns: stratum, num_rows, ``num_<cause>`` for each of CAUSES, squared_drift = Σ‖Δ‖², as shares of it decay_share =
     Σ‖decay‖², update_share = Σ‖update‖² and cross_share = 2Σ⟨decay, update⟩ (the three add up to 1), momentum_share_low
     and momentum_share_high (bounds on Σ‖momentum‖²), num_momentum_known (rows of which it is more than bounds), and
-    unexplained_share = Σ‖update‖² / Σ‖Δ‖² of the rows never exposed: 0 where decay explains all. NaN: nothing moved,
-    or no row was exposed.
+    unexplained_share = Σ‖update‖² / Σ‖Δ‖² of the rows never exposed: 0 where decay explains all. NaN: nothing
+    moved, or, for unexplained_share, no row that was never exposed did.
     """
     table = decompose(source, parameter, epoch, reference_epoch=reference_epoch, log=log)
     groups = [(name, table[table["stratum"] == name]) for name in table["stratum"].cat.categories]
