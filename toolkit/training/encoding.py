@@ -1,6 +1,10 @@
 """A task and a loaded classifier in, every split in tokens out."""
 
-from toolkit.data.batches import EncodedTask, encode_split
+from typing import Any
+
+import numpy as np
+
+from toolkit.data.batches import EncodedSplit, EncodedTask, encode_split
 from toolkit.data.tasks import Task
 from toolkit.models.classifier import Loaded
 
@@ -19,6 +23,8 @@ def encode_task(task: Task, loaded: Loaded, max_length: int) -> EncodedTask:
     num_segments = 0 if table is None else len(table)
     tokenizer = loaded.tokenizer
     splits = {k: encode_split(split, tokenizer, max_length, num_segments) for k, split in task.splits.items()}
+    for name, split in splits.items():
+        _refuse_padding(name, split, tokenizer)
     num_words = loaded.model.backbone.get_input_embeddings().num_embeddings  # type: ignore[operator]
     if max(int(split.tokens.max()) for split in splits.values()) >= num_words:
         raise ValueError(f"the tokenizer of {loaded.source.name} has tokens beyond its {num_words} word rows")
@@ -29,3 +35,14 @@ def encode_task(task: Task, loaded: Loaded, max_length: int) -> EncodedTask:
         num_segments=num_segments,
         position_offset=loaded.position_offset,
     )
+
+
+def _refuse_padding(name: str, split: EncodedSplit, tokenizer: Any) -> None:
+    """ValueError where a text names the padding token: no row is learned from it, and some models count no place."""
+    found = np.flatnonzero(split.tokens == tokenizer.pad_token_id)
+    if len(found):
+        example = int(np.searchsorted(split.offsets, found[0], side="right")) - 1
+        raise ValueError(
+            f"split {name!r}, row {split.ids[example] + 1}: the text contains {tokenizer.pad_token!r}, which the model "
+            "takes for padding; drop the row or take the word out"
+        )
