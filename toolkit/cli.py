@@ -75,7 +75,10 @@ def parse_config(args: list[str]) -> RunConfig:
 def _read(path: Path) -> str:
     if not path.is_file():
         raise ValueError(f"--config: no file at {path}")
-    return path.read_text(encoding="utf-8")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ValueError(f"--config: {path} is no text: pass the config.json of a run") from None
 
 
 def _take_config(args: list[str]) -> tuple[list[str], Path | None]:

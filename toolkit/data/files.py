@@ -66,6 +66,8 @@ READERS: Mapping[str, Callable[[Path], pd.DataFrame]] = {
 
 def read_file(path: Path, text_columns: tuple[str, ...], label_column: str | None) -> RawSplit:
     """Read one split; ValueError for a file that is missing or unreadable and for columns that it lacks."""
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: pass a data file ({', '.join(READERS)})")
     if not path.is_file():
         hint = "" if path.is_absolute() else ": a relative path starts from the folder that you are in"
         raise ValueError(f"no file at {path}{hint}")
@@ -102,7 +104,7 @@ def split_of_frame(
         for row in zip(*(frame[name].tolist() for name in names), strict=True)
     ]
     labels = _labels(frame[label_column].tolist(), source) if label_column in columns else None
-    return RawSplit(texts, labels)  # type: ignore[arg-type]
+    return RawSplit(texts, labels, columns)  # type: ignore[arg-type]
 
 
 def _text(cell: object, source: str) -> str | None:

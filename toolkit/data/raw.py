@@ -12,6 +12,8 @@ class RawSplit:
     """Per example its one or two texts; a missing one is None."""
     labels: list[object] | None
     """Per example an int, str or float, None where it is missing; None as a whole when there is no label column."""
+    columns: tuple[str, ...] = ()
+    """Of the table that it was read from, where there was one."""
 
 
 @dataclass(frozen=True, slots=True)

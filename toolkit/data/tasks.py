@@ -174,6 +174,11 @@ def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig
         if not split.texts:
             raise ValueError(f"split {split_name!r} of {name} is empty")
         check_texts(split_name, split.texts)
+        if split_name == "train" and split.labels is None and split.columns:
+            raise ValueError(
+                f"split 'train' has no labels: check --label-column (no column {config.label_column!r}; it has: "
+                f"{', '.join(split.columns)})"
+            )
     encoded = encode_labels({k: s.labels for k, s in raw.splits.items()}, raw.label_names)
     splits = {k: Split(np.arange(len(s.texts)), tuple(s.texts), encoded.labels[k]) for k, s in raw.splits.items()}
     _doubt_labels(name, encoded.kind, splits["train"].labels)

@@ -83,7 +83,8 @@ def _leaves_of(word: str, leaves: tuple[str, ...], unions: Mapping[str, frozense
         if wanted and not missing:
             return set(wanted)
         layers = [leaf for leaf in leaves if leaf.startswith("layers.")]
-        raise ValueError(f"--freeze {word}: the model has the layers {layers[0]} to {layers[-1]}")
+        order = ", and the lower one comes first" if first > last else ""
+        raise ValueError(f"--freeze {word}: the model has the layers {layers[0]} to {layers[-1]}{order}")
     choices = (*REGIMES, "encoder", *leaves)
     if word in (*EMBEDDING_PARAMETERS, "projection", "encoder_other", "pooler"):
         raise ValueError(f"--freeze {word}: not applicable, this model has none; choose from: {', '.join(choices)}")

@@ -159,10 +159,6 @@ def _read_json(path: Path) -> Any:
 
 def read_table(path: Path) -> pd.DataFrame:
     """Numbers bit for bit; nothing but an empty cell is missing: a task may be called nan, and a label 12."""
-    options: Any = {"keep_default_na": False, "na_values": [""]}
-    if (
-        int(pd.__version__.split(".")[0]) < 3
-    ):  # from 3 on every float is read back exactly, and the option is deprecated
-        options["float_precision"] = "round_trip"
-    table: pd.DataFrame = pd.read_csv(path, dtype=dict.fromkeys(TEXTS, str), **options)
+    texts = dict.fromkeys(TEXTS, str)
+    table: pd.DataFrame = pd.read_csv(path, dtype=texts, keep_default_na=False, na_values=[""])
     return table.fillna({name: "" for name in TEXTS if name in table})
