@@ -125,6 +125,72 @@ def test_recorded_norms_and_rates_are_those_of_the_update(tiny_model: Any, tmp_p
         np.testing.assert_allclose(table.norms[own], expected[table.rows[own]], rtol=1e-6)
 
 
+def record_with(way: str, folder: Path, path: Path) -> toolkit.Run:
+    """A run of one text each step, whose passes are made before the step or in its closure."""
+    model, tokenizer = load(folder)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1, 0.1, total_iters=4)
+    model.train()
+    texts = iter(TEXTS)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(**encode(tokenizer, [next(texts)])).logits[:, 0].sum()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+        return loss
+
+    with toolkit.record(model, path) as recording:
+        recording.snapshot(epoch=0, step=0)
+        for _ in TEXTS:
+            if way == "before":
+                closure()
+                optimizer.step()
+            else:
+                loss = optimizer.step(closure) if way == "positional" else optimizer.step(closure=closure)
+                assert loss is not None
+            schedule.step()
+        recording.snapshot(epoch=1, step=4)
+    return toolkit.open_run(path)
+
+
+@pytest.mark.parametrize("way", ["positional", "keyword"])
+def test_a_closure_makes_no_difference(way: str, tiny_model: Any, tmp_path: Path) -> None:
+    """``optimizer.step(closure)``, as Lightning calls it, runs the passes within the step, after its hooks."""
+    run, plain = (record_with(each, tiny_model("bert"), tmp_path / each) for each in (way, "before"))
+    assert run.manifest["problems"] == []
+    assert repr(run.optimizer_log) == repr(plain.optimizer_log)
+    assert unexplained_by_decay(run.trajectory, run.optimizer_log) == 0
+    assert run.trajectory.exposure is not None
+    assert plain.trajectory.exposure is not None
+    expected = plain.trajectory.exposure.to_tensors()
+    for name, tensor in run.trajectory.exposure.to_tensors().items():
+        np.testing.assert_array_equal(tensor, expected[name], err_msg=name)
+
+
+def test_an_optimizer_of_several_closure_calls_leaves_exposure_unknown(tiny_model: Any, tmp_path: Path) -> None:
+    model, tokenizer = load(tiny_model("bert"))
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=1e-3, max_iter=3)
+    model.train()
+    recording = toolkit.record(model, tmp_path / "run")
+    recording.snapshot(epoch=0, step=0)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(**encode(tokenizer, TEXTS)).logits[:, 0].sum()
+        loss.backward()
+        return loss
+
+    for _ in range(2):
+        optimizer.step(closure)
+    recording.snapshot(epoch=1, step=2)
+    with pytest.warns(UserWarning, match="called its closure more than once in a step"):
+        run = recording.finish()
+    assert run.trajectory.exposure is None
+    assert run.optimizer_log is None
+    assert len(run.manifest["problems"]) == 1
+
+
 @pytest.mark.parametrize("way", ["layers", "re-entrant", "not re-entrant"])
 def test_a_recomputed_pass_counts_once(way: str, tiny_model: Any, tmp_path: Path) -> None:
     from torch.utils.checkpoint import checkpoint

@@ -2,7 +2,7 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -20,6 +20,10 @@ from toolkit.training.update_log import UpdateLog
 from toolkit.training.watch import ExposureWatch, Rows
 
 NUM_NAMES_SHOWN = 3
+CALLED_AGAIN = (
+    "the optimizer called its closure more than once in a step: which rows a step used, and with what gradient, is "
+    "not known"
+)
 
 
 def record(
@@ -140,20 +144,52 @@ class Recording:
         else:
             self.finish()
 
-    def _on_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        """Before any optimizer's update: one more step, when it is the one that trains this model."""
-        if self._log.concerns(optimizer, self._model):
-            # A GradScaler tells a fused optimizer to skip a step, or to divide the gradients itself.
-            skipped, scale = getattr(optimizer, "found_inf", None), getattr(optimizer, "grad_scale", None)
-            if skipped is not None and bool(skipped):
-                self._watch.drop_step()
-                return
-            self._watch.end_step(_gather, 1.0 if scale is None else float(scale))
-            self._log.add(optimizer)
+    def _on_step(
+        self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Before any optimizer's update: one more step, when it is the one that trains this model.
+
+        The passes of ``optimizer.step(closure)``, as Lightning calls it, run within the step: then the closure's end
+        is the moment before the update, and the optimizer gets a closure that says so.
+        """
+        if not self._log.concerns(optimizer, self._model):
+            return None
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")  # args[0] is the optimizer
+        if not callable(closure):
+            self._end_step(optimizer)
+            return None
+        told = self._told(optimizer, closure)
+        return ((args[0], told, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": told})
+
+    def _told(self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """The closure of one step, at whose first end the step is noted."""
+        has_ended = False
+
+        def told() -> Any:
+            nonlocal has_ended
+            loss = closure()
+            if has_ended:  # LBFGS: several passes and updates in what it calls a step
+                self._watch.problem = self._log.problem = CALLED_AGAIN
+            else:
+                self._end_step(optimizer)
+            has_ended = True
+            return loss
+
+        return told
+
+    def _end_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Note one step, when its gradients are as the update will find them."""
+        # A GradScaler tells a fused optimizer to skip a step, or to divide the gradients itself.
+        skipped, scale = getattr(optimizer, "found_inf", None), getattr(optimizer, "grad_scale", None)
+        if skipped is not None and bool(skipped):
+            self._watch.drop_step()
+            return
+        self._watch.end_step(_gather, 1.0 if scale is None else float(scale))
+        self._log.add(optimizer)
 
     def _problems(self) -> list[str]:
         """What could not be recorded, and why."""
-        return [*self._notes, *(p for p in (self._watch.problem, self._log.problem) if p)]
+        return list(dict.fromkeys([*self._notes, *(p for p in (self._watch.problem, self._log.problem) if p)]))
 
     def _manifest(self) -> dict[str, Any]:
         backbone, family = self._embeddings.backbone, self._embeddings.family
