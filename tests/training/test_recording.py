@@ -191,6 +191,36 @@ def test_an_optimizer_of_several_closure_calls_leaves_exposure_unknown(tiny_mode
     assert len(run.manifest["problems"]) == 1
 
 
+@pytest.mark.parametrize("way", ["zero_grad", "zeros", "scaler"])
+def test_a_discarded_batch_is_no_exposure(way: str, tiny_model: Any, tmp_path: Path) -> None:
+    """Its gradients were thrown away before any step, and a row's exposure is a step that gave it a gradient."""
+    model, tokenizer = load(tiny_model("bert"))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    model.train()
+    kept, dropped = encode(tokenizer, ["the film"]), encode(tokenizer, ["bad bad end"])
+    with toolkit.record(model, tmp_path / "run") as recording:
+        recording.snapshot(epoch=0, step=0)
+        for batch, factor in ((dropped, float("inf")), (kept, 1.0)):
+            loss = model(**batch).logits[:, 0].sum()
+            if way == "scaler":
+                scaler.scale(loss * factor).backward()
+                scaler.step(optimizer)
+                scaler.update()
+            else:
+                loss.backward()
+                if batch is kept:
+                    optimizer.step()
+            optimizer.zero_grad(set_to_none=way != "zeros")
+        recording.snapshot(epoch=1, step=1)
+    exposure = toolkit.open_run(tmp_path / "run").trajectory.exposure
+    assert exposure is not None
+    expected = count(model, [kept])
+    for name in TABLES:
+        assert exposure.tables[name].rows.tolist() == sorted(expected[name])
+        assert (exposure.tables[name].norms > 0).all()
+
+
 @pytest.mark.parametrize("way", ["layers", "re-entrant", "not re-entrant"])
 def test_a_recomputed_pass_counts_once(way: str, tiny_model: Any, tmp_path: Path) -> None:
     from torch.utils.checkpoint import checkpoint

@@ -80,8 +80,9 @@ class ExposureWatch:
         """Close one optimizer step, before its update: gradients are as the optimizer gets them.
 
         ``gather`` collects the rows of all processes, which all call it; ``gradient_scale`` is what the optimizer will
-        divide the gradients by. (A step that a GradScaler skips without telling the optimizer cannot be seen here: its
-        rows are counted with the next step's.)
+        divide the gradients by. A row whose gradient is exactly 0 is left out. So are those of passes whose gradients
+        were thrown away before the step (``zero_grad``, or a GradScaler that skips a step without telling the
+        optimizer), save where this step used them too: then their tokens count with its own.
         """
         own = {name: np.concatenate([np.empty(0, np.int64), *(r[name] for r in self._pending)]) for name in self._names}
         self._pending, self._counted = [], {}
@@ -95,8 +96,11 @@ class ExposureWatch:
         self._design.add(rows)
         for name, steps in self._steps.items():
             distinct, counts = np.unique(rows[name], return_counts=True)
-            norms = row_norms(self._embeddings.parameters[name], distinct) / np.float32(gradient_scale)
-            steps.add(StepRows(distinct.astype(np.int32), counts.astype(np.int32), norms))
+            parameter = self._embeddings.parameters[name]
+            norms = row_norms(parameter, distinct) / np.float32(gradient_scale)
+            # The zeros that a frozen table may keep from before it was frozen say nothing.
+            is_used = (norms != 0) | (not parameter.requires_grad)  # NaN, of no gradient at all, is not 0
+            steps.add(StepRows(distinct[is_used].astype(np.int32), counts[is_used].astype(np.int32), norms[is_used]))
 
     def _has_gradient(self) -> bool:
         gradients = [self._embeddings.parameters[name].grad for name in self._steps]
