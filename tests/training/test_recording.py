@@ -420,8 +420,12 @@ def test_half_precision_is_refused_unless_asked_for(tiny_model: Any, tmp_path: P
     assert log is None  # no step was taken
     for parameter in locate_embeddings(model).parameters.values():
         parameter.requires_grad_(False)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     with toolkit.record(model, tmp_path / "frozen"):
-        pass  # frozen embeddings may have any precision
+        optimizer.step()  # frozen embeddings may have any precision
+        model.bert.embeddings.requires_grad_(True)
+        with pytest.raises(ValueError, match="bfloat16, where most small updates are rounded away"):
+            optimizer.step()
 
 
 def test_what_cannot_be_recorded_is_refused(tiny_model: Any, tmp_path: Path) -> None:
@@ -470,6 +474,35 @@ def test_frozen_parameters_are_proven(tiny_model: Any, tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"frozen parameters have changed: bert\.embeddings\.LayerNorm\.bias"):
         recording.finish()
     assert not toolkit.open_run(tmp_path / "run").is_finished
+
+
+@pytest.mark.parametrize("part", ["encoder", "embeddings"])
+def test_gradual_unfreezing(part: str, tiny_model: Any, tmp_path: Path) -> None:
+    """What was frozen at first and trained later is not called frozen; the rest of what was frozen still is."""
+    model, tokenizer = load(tiny_model("bert"))
+    for frozen in (getattr(model.bert, part), model.bert.pooler):
+        frozen.requires_grad_(False)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    model.train()
+    recording = toolkit.record(model, tmp_path / "run")
+    recording.snapshot(epoch=0, step=0)
+    for step in (1, 2):
+        model(**encode(tokenizer, TEXTS)).logits[:, 0].sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        recording.snapshot(epoch=step, step=step)
+        getattr(model.bert, part).requires_grad_(True)
+    model.bert.embeddings.requires_grad_(False)  # too late to call it frozen
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run = recording.finish()
+    assert set(run.manifest["frozen"]["parameters"]) == {"bert.pooler.dense.weight", "bert.pooler.dense.bias"}
+    assert run.manifest["regime"]["frozen_components"] == []
+    first, second, third = (snapshot.tensors["word_embeddings"] for snapshot in run.trajectory)
+    assert np.array_equal(first, second) == (part == "embeddings")
+    assert not np.array_equal(second, third)
+    assert (run.optimizer_log is None) == (part == "embeddings")  # the encoder is not what the log is of
+    assert any("what it updates changed" in str(w.message) for w in caught) == (part == "embeddings")
 
 
 def test_embeddings_given_as_vectors_leave_exposure_unknown(tiny_model: Any, tmp_path: Path) -> None:

@@ -57,8 +57,9 @@ class Recording:
     ) -> None:
         self.path = path
         self._model, self._embeddings = model, locate_embeddings(model)
+        self._allow_half = allow_half
         _check_precision(self._embeddings.parameters, allow_half)
-        self._frozen = [name for name, p in model.named_parameters() if not p.requires_grad]
+        self._frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
         self._before = fingerprint(model, self._frozen)
         self._writer: RunWriter | None = None
         if _rank() == 0:
@@ -110,7 +111,7 @@ class Recording:
     def finish(self) -> Run:
         """Write the manifest, take the hooks off the model, and return the run.
 
-        RuntimeError when a parameter that was frozen at the start has changed.
+        RuntimeError when a parameter has changed that was frozen from the start to the end.
         """
         if self._is_finished:
             return open_run(self.path)
@@ -152,6 +153,7 @@ class Recording:
         The passes of ``optimizer.step(closure)``, as Lightning calls it, run within the step: then the closure's end
         is the moment before the update, and the optimizer gets a closure that says so.
         """
+        self._forget_unfrozen()
         if not self._log.concerns(optimizer, self._model):
             return None
         closure = args[1] if len(args) > 1 else kwargs.get("closure")  # args[0] is the optimizer
@@ -160,6 +162,12 @@ class Recording:
             return None
         told = self._told(optimizer, closure)
         return ((args[0], told, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": told})
+
+    def _forget_unfrozen(self) -> None:
+        """Parameters that a step may move are frozen no more, and nothing is proven of them (gradual unfreezing)."""
+        for name in [name for name, p in self._frozen.items() if p.requires_grad]:
+            del self._frozen[name], self._before[name]
+            _check_precision(self._embeddings.parameters, self._allow_half)
 
     def _told(self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any]) -> Callable[[], Any]:
         """The closure of one step, at whose first end the step is noted."""
@@ -195,7 +203,7 @@ class Recording:
         backbone, family = self._embeddings.backbone, self._embeddings.family
         canonical = {name: key for key, name in family.embedding_parameters.items()}
         own = {id(p): canonical[name] for name, p in backbone.named_parameters() if name in canonical}
-        embeddings = [own[id(p)] for _, p in self._model.named_parameters() if id(p) in own and not p.requires_grad]
+        embeddings = [own[id(p)] for name, p in self._model.named_parameters() if id(p) in own and name in self._before]
         parameters = list(self._model.parameters())
         return {
             "recorded": True,

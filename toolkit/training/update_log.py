@@ -88,7 +88,7 @@ class UpdateLog:
         }
         # As text, in which an undefined number equals itself.
         if self._first is not None and repr(first) != repr(self._first):
-            self.problem = f"the optimizer or its weight decay changed during training: {NOT_REPLAYED}"
+            self.problem = f"the optimizer, its weight decay or what it updates changed during training: {NOT_REPLAYED}"
         self._first = self._first or first
 
     def optimizer_log(self, dtype: torch.dtype) -> OptimizerLog | None:
