@@ -1,5 +1,6 @@
 """transformers.Trainer in, a run directory out: one callback, which sentence-transformers' trainer takes too."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
     ``Trainer(..., callbacks=[toolkit.EmbeddingSnapshotCallback("runs/mine")])`` writes the run directory ``runs/mine``:
     ``toolkit.open_run`` opens it, and every analysis takes it. Errors and options are those of ``toolkit.record``;
     ``snapshot_steps`` adds a snapshot every so many optimizer steps. A Trainer that resumes from a checkpoint records
-    the rest of the run, from there on.
+    the rest of the run, from there on; the epoch that it resumes within ends as epoch 1.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
         self._options = {"allow_half": allow_half, "overwrite": overwrite}
         self._recording: Recording | None = None
         self._last = (-1.0, -1)
-        self._start = 0.0
+        self._start = 0
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -64,7 +65,7 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
         self._recording = record(
             kwargs["model"], self._path, tokenizer=tokenizer_of(tokenizer), facts=facts, **self._options
         )
-        self._start, self._last = float(state.epoch or 0.0), (-1.0, -1)
+        self._start, self._last = math.floor(_rounded(float(state.epoch or 0.0))), (-1.0, -1)
         self._snapshot(0.0)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -91,15 +92,19 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
             self._recording = None
 
     def _epoch(self, state: TrainerState) -> float:
-        """Epochs since recording began; the Trainer's own count carries the rounding of a quotient."""
-        epoch = float(state.epoch or 0.0) - self._start
-        return float(round(epoch)) if abs(epoch - round(epoch)) < 1e-6 else epoch
+        """Epochs since the start of the one in which recording began: whole at the end of an epoch."""
+        return _rounded(float(state.epoch or 0.0) - self._start)
 
     def _snapshot(self, epoch: float) -> None:
         recording = self._recording
         if recording is not None and (epoch > self._last[0] and recording.num_steps > self._last[1]):
             recording.snapshot(epoch=epoch, step=recording.num_steps)
             self._last = (epoch, recording.num_steps)
+
+
+def _rounded(epoch: float) -> float:
+    """The Trainer's count of epochs carries the rounding of a quotient."""
+    return float(round(epoch)) if abs(epoch - round(epoch)) < 1e-6 else epoch
 
 
 def tokenizer_of(processor: Any) -> Any:
