@@ -505,6 +505,21 @@ def test_gradual_unfreezing(part: str, tiny_model: Any, tmp_path: Path) -> None:
     assert any("what it updates changed" in str(w.message) for w in caught) == (part == "embeddings")
 
 
+def test_a_copy_of_the_model_is_not_watched(tiny_model: Any, tmp_path: Path) -> None:
+    """An average of the weights is a copy with a copy of the hook, which no step and no end would ever empty."""
+    model, tokenizer = load(tiny_model("bert"))
+    model.train()
+    recording = toolkit.record(model, tmp_path / "run")
+    model(**encode(tokenizer, TEXTS))
+    torch.save(model, tmp_path / "model.pt")
+    copies = [torch.optim.swa_utils.AveragedModel(model).module, torch.load(tmp_path / "model.pt", weights_only=False)]
+    recording.close()
+    for copy in copies:
+        (hook,) = copy.bert.embeddings._forward_pre_hooks.values()
+        copy.train()(**encode(tokenizer, TEXTS))
+        assert list(vars(hook.__self__)) == ["problem"]
+
+
 def test_embeddings_given_as_vectors_leave_exposure_unknown(tiny_model: Any, tmp_path: Path) -> None:
     model, _ = load(tiny_model("bert"))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

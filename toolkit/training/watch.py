@@ -44,6 +44,10 @@ class ExposureWatch:
         """Take the hook off the model."""
         self._handle.remove()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy of the model (an average of its weights, say) carries a copy of this, which must not collect rows."""
+        return {"problem": "a copy of the model is not watched"}
+
     def _on_forward(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not module.training or not torch.is_grad_enabled() or self.problem:
             return
