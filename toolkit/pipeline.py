@@ -16,7 +16,7 @@ from toolkit.models.positions import prepare_positions
 from toolkit.models.regimes import BACKBONE, Regime, apply_regime, list_components, parse_regime
 from toolkit.reporting.screen import print_components, print_result, print_task
 from toolkit.snapshots.capture import capture
-from toolkit.snapshots.store import MANIFEST, Run, RunWriter, check_startable, open_run, start_run
+from toolkit.snapshots.store import MANIFEST, Run, RunWriter, check_startable, open_run
 from toolkit.training.accelerators import build_accelerator
 from toolkit.training.encoding import encode_task
 from toolkit.training.evaluation import extract_features
@@ -25,6 +25,7 @@ from toolkit.training.loop import Moment, Plan, train
 from toolkit.training.losses import NonFiniteLossError, StepLog
 from toolkit.training.recorder import Recorder
 from toolkit.training.saver import Saver, fingerprint
+from toolkit.training.start import start_together
 
 
 def finetune(config: RunConfig, *, reuse_finished: bool = False) -> Run:
@@ -57,15 +58,19 @@ def finetune(config: RunConfig, *, reuse_finished: bool = False) -> Run:
         return finished
     check_startable(path, overwrite=config.overwrite)
     accelerator.wait_for_everyone()  # nobody writes before everybody has looked
-    frozen = apply_regime(loaded.model, regime, loaded.family)
-    if accelerator.is_main_process:
-        _print_plan(loaded, data, config, components, regime)
+    writer = start_together(path, overwrite=config.overwrite, is_main=accelerator.is_main_process)
     try:
-        _train_and_save(accelerator, loaded, data, config, regime, frozen, path)
+        frozen = apply_regime(loaded.model, regime, loaded.family)
+        if writer is not None:
+            _print_plan(loaded, data, config, components, regime)
+        _train_and_save(accelerator, loaded, data, config, regime, frozen, path.name, writer)
     except NonFiniteLossError as error:
-        if accelerator.is_main_process:
-            RunWriter(path).write_divergence(str(error))
+        if writer is not None:
+            writer.write_divergence(str(error))
         raise
+    finally:
+        if writer is not None:
+            writer.release()
     accelerator.wait_for_everyone()
     run = open_run(path)
     if accelerator.is_main_process:
@@ -103,7 +108,8 @@ def _train_and_save(
     config: RunConfig,
     regime: Regime,
     frozen: tuple[str, ...],
-    path: Path,
+    name: str,
+    writer: RunWriter | None,
 ) -> None:
     from accelerate.utils import set_seed
 
@@ -112,11 +118,10 @@ def _train_and_save(
     recorder = Recorder(data, {key: backbone[name] for key, name in names.items() if name in backbone})
     before = fingerprint(model, frozen)
     saver = None
-    if accelerator.is_main_process:
-        writer = start_run(path, overwrite=config.overwrite)
+    if writer is not None:
         saver = Saver(writer, config, data, loaded, recorder, accelerator.device)
     set_seed(config.seed, device_specific=True)
-    with _Progress(accelerator, config, path.name, Plan.of(config, data.splits["train"].lengths).num_steps) as progress:
+    with _Progress(accelerator, config, name, Plan.of(config, data.splits["train"].lengths).num_steps) as progress:
         ceiling: Features = {}
         head_stage: dict[str, Any] | None = None
         if all(name in frozen for name, _ in model.named_parameters() if name.startswith(BACKBONE)):

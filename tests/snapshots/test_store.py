@@ -1,6 +1,10 @@
 """The seam: what is written is read back bit for bit, lazily, or refused with one clear line."""
 
+import errno
+import gc
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +16,7 @@ from safetensors.numpy import load_file
 
 from tests.run_directories import write_run as write_whole_run
 from toolkit.config import RunConfig
+from toolkit.snapshots import lock
 from toolkit.snapshots.exposure import Exposure, StepRows, TableExposure
 from toolkit.snapshots.files import map_tensor, read_header, sha256_of_array, write_tensors, write_with
 from toolkit.snapshots.optimizer_log import OptimizerLog
@@ -117,6 +122,91 @@ def test_a_finished_run_is_refused_an_unfinished_one_starts_again(tmp_path: Path
         start_run(tmp_path / "file")
     with pytest.raises(ValueError, match="file is a file where the folder of runs should go: pass another --output"):
         start_run(tmp_path / "file" / "more" / "run")
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from toolkit.snapshots.store import start_run
+writer = start_run(Path(sys.argv[1]))
+(writer.path / "config.json").write_text("{}")
+print("writing", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_run_that_another_process_writes_is_left_alone_until_it_is_gone(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"writing\n"
+        with pytest.raises(ValueError, match=r"another process is writing .*run: wait until it has ended, or end it"):
+            start_run(path, overwrite=True)
+        assert (path / "config.json").exists()
+        other.kill()
+    assert [entry.name for entry in sorted(tmp_path.iterdir())] == [".run.lock", "run"]
+    write_run(path).finish({})
+    assert [entry.name for entry in tmp_path.iterdir()] == ["run"]
+    assert verify_run(path) == []
+
+
+def test_a_process_takes_a_run_over_from_its_own_writer(tmp_path: Path) -> None:
+    """What an exception left behind may live on in a notebook's traceback; it must not finish what is not its own."""
+    left = write_run(tmp_path / "run")
+    again = write_run(tmp_path / "run")
+    with pytest.raises(ValueError, match="was started again while it was being written"):
+        left.finish({})
+    left.release()
+    del left
+    gc.collect()
+    assert (tmp_path / ".run.lock").exists()
+    again.finish({})
+    dropped = write_run(tmp_path / "other")
+    del dropped
+    gc.collect()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["other", "run"]
+
+
+def test_a_lock_file_that_was_removed_meanwhile_keeps_others_out_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opened while the last holder still had it, locked after he removed it: somebody else may lock a new one."""
+    real, seen = lock.try_lock, []
+
+    def slow(file: int) -> bool:
+        if not seen:
+            (tmp_path / ".run.lock").unlink()
+        seen.append(file)
+        return real(file)
+
+    monkeypatch.setattr(lock, "try_lock", slow)
+    writer = start_run(tmp_path / "run")
+    assert len(seen) == 2
+    assert (tmp_path / ".run.lock").exists()
+    writer.release()
+
+
+@pytest.mark.parametrize("is_windows", [False, True])
+def test_where_there_are_no_locks_a_run_is_written_all_the_same(
+    is_windows: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    if is_windows:
+        monkeypatch.setattr(lock, "fcntl", None)
+    else:
+        monkeypatch.setattr(lock.fcntl, "flock", refuse)
+    write_run(tmp_path / "run").finish({})
+    assert [entry.name for entry in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("name", ["config.json", "snapshots/epoch-000.safetensors"])
+def test_a_run_that_lost_a_file_is_not_finished(name: str, tmp_path: Path) -> None:
+    writer = write_run(tmp_path / "run")
+    (writer.path / name).unlink()
+    with pytest.raises(ValueError, match=rf"has lost {Path(name).name} while it was being written: run it again"):
+        writer.finish({})
+    assert not open_run(writer.path).is_finished
 
 
 def test_verify_finds_a_single_flipped_bit(tmp_path: Path) -> None:

@@ -11,16 +11,17 @@ import pytest
 
 from toolkit import Run, finetune, open_run
 from toolkit.config import RunConfig
+from toolkit.snapshots.lock import try_lock
 
 ROOT = Path(__file__).parents[2]
 
 
-def launch(config: RunConfig, num_processes: int) -> Run:
+def launch(config: RunConfig, num_processes: int) -> "subprocess.CompletedProcess[str]":
     """Run a config under torchrun in processes of their own."""
     words = [*config.to_command().split()[3:], "--output-dir", config.output_dir]
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={num_processes}"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
+    return subprocess.run(
         [*command, "finetune.py", *words],
         cwd=ROOT,
         capture_output=True,
@@ -29,9 +30,26 @@ def launch(config: RunConfig, num_processes: int) -> Run:
         env=environment,
         timeout=180,
     )
+
+
+def launched(config: RunConfig, num_processes: int) -> Run:
+    done = launch(config, num_processes)
     assert done.returncode == 0, done.stderr[-3000:]
     (path,) = Path(config.output_dir).iterdir()
     return open_run(path)
+
+
+def test_a_run_that_is_being_written_stops_all_processes(tiny_config: RunConfig, tmp_path: Path) -> None:
+    """The main process alone asks for the lock; the others hear of it instead of waiting."""
+    config = replace(tiny_config, output_dir=str(tmp_path), max_steps=1)
+    path = finetune(config).path
+    (path / "manifest.json").unlink()
+    with (tmp_path / f".{path.name}.lock").open("wb") as file:
+        assert try_lock(file)
+        done = launch(config, 2)
+    assert done.returncode != 0
+    assert done.stderr.count(f"error: another process is writing {path}: wait until") == 1
+    assert (path / "scores.csv").exists()
 
 
 @pytest.mark.parametrize(("freeze", "parts"), [("embeddings", 1), ("none", 2), ("backbone", 1)])
@@ -40,7 +58,7 @@ def test_two_processes_do_what_one_does(tiny_pairs: RunConfig, tmp_path: Path, f
     config = replace(tiny_pairs, dropout=0.0, freeze=freeze, max_train_examples=60, max_steps=7)
     config = replace(config, gradient_accumulation_steps=parts)
     one = finetune(replace(config, output_dir=str(tmp_path / "one")))
-    two = launch(replace(config, output_dir=str(tmp_path / "two")), 2)
+    two = launched(replace(config, output_dir=str(tmp_path / "two")), 2)
     assert (one.manifest["num_processes"], two.manifest["num_processes"]) == (1, 2)
     assert one.path.name == two.path.name
     first, second = one.trajectory.exposure, two.trajectory.exposure

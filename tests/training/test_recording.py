@@ -394,6 +394,23 @@ def test_what_analysis_needs_of_the_model_is_in_an_unfinished_run(tiny_model: An
     assert run.trajectory.layer_norm_eps == model.config.layer_norm_eps
 
 
+def test_a_recorder_that_an_exception_left_locks_nobody_out(tiny_model: Any, tmp_path: Path) -> None:
+    model, _ = load(tiny_model("bert"))
+    try:
+        with toolkit.record(model, tmp_path / "run"):
+            assert (tmp_path / ".run.lock").exists()
+            raise MemoryError
+    except MemoryError:
+        assert not (tmp_path / ".run.lock").exists()
+    left = toolkit.record(model, tmp_path / "run")  # never closed: its hooks keep it alive
+    with toolkit.record(model, tmp_path / "run") as recording:
+        recording.snapshot(epoch=0, step=0)
+    assert toolkit.open_run(tmp_path / "run").is_finished
+    assert not (tmp_path / ".run.lock").exists()
+    with pytest.raises(ValueError, match="started again while it was being written"):
+        left.finish()
+
+
 def test_training_in_eval_mode_is_noticed(tiny_model: Any, tmp_path: Path) -> None:
     model, tokenizer = load(tiny_model("bert"))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

@@ -17,6 +17,7 @@ from toolkit.config import RunConfig
 from toolkit.json_files import REMEDY, read_object
 from toolkit.snapshots import files
 from toolkit.snapshots.exposure import Exposure
+from toolkit.snapshots.lock import RunLock
 from toolkit.snapshots.optimizer_log import OptimizerLog
 from toolkit.snapshots.snapshot import FORMAT, Trajectory, Vocabulary, read_snapshot
 
@@ -45,17 +46,20 @@ class RunWriter:
     """Per parameter: (sha256, file name) of every distinct tensor written so far."""
     facts: dict[str, str] = field(default_factory=dict)
     """What analysis needs of the model, kept in every snapshot: an unfinished run has no manifest."""
+    lock: RunLock | None = None
+    """Keeps other processes out while this one writes."""
+    _written: set[Path] = field(default_factory=set)
 
     def write_config(self, config: RunConfig) -> None:
-        files.write_text(self.path / "config.json", config.to_json())
+        files.write_text(self._own("config.json"), config.to_json())
 
     def write_recorded_config(self, facts: Mapping[str, Any]) -> None:
         """The config.json of a run that another training loop made: whatever is known of it, and no RunConfig."""
         values = {"format": FORMAT_OF_CONFIG, RECORDED: True, **facts}
-        files.write_text(self.path / "config.json", json.dumps(values, indent=2, default=str) + "\n")
+        files.write_text(self._own("config.json"), json.dumps(values, indent=2, default=str) + "\n")
 
     def write_vocabulary(self, vocabulary: Vocabulary) -> None:
-        files.write_text(self.path / "vocabulary.json", json.dumps(vocabulary.to_dict(), ensure_ascii=False) + "\n")
+        files.write_text(self._own("vocabulary.json"), json.dumps(vocabulary.to_dict(), ensure_ascii=False) + "\n")
 
     def write_snapshot(
         self, epoch: float, step: int, tensors: Mapping[str, np.ndarray], *, is_epoch_end: bool = True
@@ -63,7 +67,7 @@ class RunWriter:
         """Write ``epoch-NNN.safetensors`` (or ``step-NNNNNNNN``); a tensor seen before is named, not stored again."""
         # An epoch that --max-steps cuts short is named after the epoch it is in; its metadata holds the fraction.
         name = f"epoch-{math.ceil(epoch):03d}" if is_epoch_end else f"step-{step:08d}"
-        path = self.path / "snapshots" / f"{name}.safetensors"
+        path = self._own(f"snapshots/{name}.safetensors")
         path.parent.mkdir(exist_ok=True)
         metadata = {**self.facts, "format": FORMAT, "epoch": repr(float(epoch)), "step": str(step)}
         stored = {}
@@ -83,24 +87,26 @@ class RunWriter:
         return [name for name, tensors in self._digests.items() if len(tensors) > 1]
 
     def write_scores(self, scores: "pd.DataFrame") -> None:
-        files.write_with(self.path / "scores.csv", lambda path: scores.to_csv(path, index=False))
+        files.write_with(self._own("scores.csv"), lambda path: scores.to_csv(path, index=False))
 
     def write_predictions(self, predictions: "pd.DataFrame") -> None:
-        files.write_with(self.path / "predictions.parquet", lambda path: predictions.to_parquet(path, index=False))
+        files.write_with(self._own("predictions.parquet"), lambda path: predictions.to_parquet(path, index=False))
 
     def write_exposure(self, exposure: Exposure | None) -> None:
         """Write the exposure so far; None, when it is not known after all, takes it away again."""
-        path = self.path / "exposure.safetensors"
+        path = self._own("exposure.safetensors")
         if exposure is None:
             path.unlink(missing_ok=True)
+            self._written.discard(path)
         else:
             files.write_tensors(path, exposure.to_tensors(), {"format": FORMAT})
 
     def write_optimizer_log(self, log: OptimizerLog | None) -> None:
         """Write the log so far; None, when there is none that describes the updates, takes it away again."""
-        path = self.path / "optimizer.json"
+        path = self._own("optimizer.json")
         if log is None:
             path.unlink(missing_ok=True)
+            self._written.discard(path)
         else:
             files.write_text(path, log.to_json())
 
@@ -109,9 +115,27 @@ class RunWriter:
         files.write_text(self.path / DIVERGED, json.dumps({"message": message}) + "\n")
 
     def finish(self, facts: Mapping[str, Any]) -> None:
-        """Hash every file and write the manifest: from now on the run counts as finished."""
+        """Hash every file and write the manifest: from now on the run counts as finished, and others may write it.
+
+        ValueError when what was written is no longer there, or the run was started again meanwhile.
+        """
+        if self.lock is not None and self.lock.is_lost:
+            raise ValueError(f"{self.path} was started again while it was being written: this one is given up")
+        if missing := sorted(path.name for path in self._written if not path.is_file()):
+            raise ValueError(f"{self.path} has lost {', '.join(missing)} while it was being written: run it again")
         manifest = {"format": MANIFEST_FORMAT, **facts, "files": hash_files(self.path)}
         files.write_text(self.path / MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
+        self.release()
+
+    def release(self) -> None:
+        """Let other processes write this run."""
+        if self.lock is not None:
+            self.lock.release()
+
+    def _own(self, name: str) -> Path:
+        """Where a file goes that must still be there at the end."""
+        self._written.add(path := self.path / name)
+        return path
 
 
 def facts_of(position_offset: int, layer_norm_eps: float | None) -> dict[str, str]:
@@ -155,12 +179,23 @@ def _is_run(path: Path) -> bool:
 
 
 def start_run(path: Path, *, overwrite: bool = False) -> RunWriter:
-    """An empty run directory; an unfinished run, or with ``overwrite`` a finished one, is cleared and starts again."""
+    """An empty run directory; an unfinished run, or with ``overwrite`` a finished one, is cleared and starts again.
+
+    The writer keeps other processes out until it has finished, is released or dropped. ValueError while one of them
+    writes this run, or where :func:`check_startable` finds something.
+    """
     check_startable(path, overwrite=overwrite)
-    if path.exists():
-        shutil.rmtree(path)
-    path.mkdir(parents=True)
-    return RunWriter(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = RunLock(path)
+    try:
+        check_startable(path, overwrite=overwrite)  # again: the one who held the lock may have finished the run
+        if path.exists():
+            shutil.rmtree(path)
+        path.mkdir()
+    except BaseException:
+        lock.release()
+        raise
+    return RunWriter(path, lock=lock)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ A try holds an exclusive lock (flock) on the job's log. The command inherits it,
 process of the try is gone, whatever becomes of the executor: a second try, of anybody, waits and then asks again.
 """
 
-import fcntl
 import os
 import re
 import signal
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from toolkit.snapshots.lock import try_lock
 from toolkit.studies import keeper
 from toolkit.studies.executors import Job
 
@@ -101,9 +101,7 @@ def start(job: Job, environment: Mapping[str, str]) -> Attempt | Outcome | None:
         return Outcome(True, False, "was done already", 0.0)
     job.log.parent.mkdir(parents=True, exist_ok=True)
     with job.log.open("ab") as log:
-        try:
-            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(log):
             return None
         if job.is_done():  # by the one who held the lock until now
             return Outcome(True, False, "was done already", 0.0)
@@ -164,11 +162,7 @@ def is_held(log: Path) -> bool:
     if not log.is_file():
         return False
     with log.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
+        return not try_lock(file)
 
 
 def await_end(jobs: Iterable[Job]) -> None:

@@ -14,8 +14,9 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from toolkit.models.locate import layer_norm_eps, locate_embeddings
 from toolkit.snapshots.capture import capture, read_vocabulary
 from toolkit.snapshots.provenance import read_git_commit, read_versions
-from toolkit.snapshots.store import Run, RunWriter, facts_of, open_run, start_run
+from toolkit.snapshots.store import Run, RunWriter, facts_of, open_run
 from toolkit.training.saver import fingerprint
+from toolkit.training.start import start_together
 from toolkit.training.update_log import UpdateLog
 from toolkit.training.watch import ExposureWatch, Rows
 
@@ -61,9 +62,8 @@ class Recording:
         _check_precision(self._embeddings.parameters, allow_half)
         self._frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
         self._before = fingerprint(model, self._frozen)
-        self._writer: RunWriter | None = None
-        if _rank() == 0:
-            self._writer = start_run(path, overwrite=overwrite)
+        self._writer: RunWriter | None = start_together(path, overwrite=overwrite, is_main=_rank() == 0)
+        if self._writer is not None:
             eps = layer_norm_eps(self._embeddings.backbone, self._embeddings.family)
             self._writer.facts = facts_of(self._embeddings.position_offset, eps)
             self._writer.write_recorded_config({"model": _name_of(model, self._embeddings.backbone), **facts})
@@ -116,21 +116,29 @@ class Recording:
         if self._is_finished:
             return open_run(self.path)
         self._is_finished = True
-        self.close()
-        after = fingerprint(self._model, self._before)
-        moved = [name for name in self._before if after[name] != self._before[name]]
-        if moved:
-            raise RuntimeError(f"frozen parameters have changed: {_some(moved)}")
-        if self._writer is not None:
-            self._write_logs(self._writer)
-            for problem in self._problems():
-                warnings.warn(f"{self.path.name}: {problem}", stacklevel=2)
-            self._writer.finish(self._manifest())
+        self._unhook()
+        try:
+            after = fingerprint(self._model, self._before)
+            moved = [name for name in self._before if after[name] != self._before[name]]
+            if moved:
+                raise RuntimeError(f"frozen parameters have changed: {_some(moved)}")
+            if self._writer is not None:
+                self._write_logs(self._writer)
+                for problem in self._problems():
+                    warnings.warn(f"{self.path.name}: {problem}", stacklevel=2)
+                self._writer.finish(self._manifest())
+        finally:
+            self.close()
         _barrier()
         return open_run(self.path)
 
     def close(self) -> None:
-        """Take the hooks off the model; without :meth:`finish` the run stays unfinished."""
+        """Take the hooks off the model and let others write; without :meth:`finish` the run stays unfinished."""
+        self._unhook()
+        if self._writer is not None:
+            self._writer.release()
+
+    def _unhook(self) -> None:
         self._watch.close()
         self._handle.remove()
 
