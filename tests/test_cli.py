@@ -1,5 +1,6 @@
 """The command lines: one line and exit code 2 for a mistake, nothing half-written, quick help."""
 
+import errno
 import os
 import re
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors import SafetensorError
 
 from toolkit.cli import finetune_main, main, parse, parse_config
 from toolkit.config import RunConfig
@@ -111,19 +113,30 @@ def test_bad_data(name: str, flags: list[str], tmp_path: Path, capsys: pytest.Ca
     assert not (tmp_path / "runs").exists()
 
 
+FULL = (
+    OSError(errno.ENOSPC, "No space left on device"),
+    SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+)
+
+
+@pytest.mark.parametrize("error", FULL, ids=lambda error: type(error).__name__)
 def test_a_full_disk_is_one_line(
-    flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    error: Exception,
+    flags: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The disk fills up while the first snapshot is written: no manifest, no torn file, and the reason."""
-    import errno
-
     from toolkit.snapshots import files
 
     def full(*_: Any, **__: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise error
 
     monkeypatch.setattr(files, "save_file", full)
-    assert "No space left on device; free some space or pass another --output-dir" in fail(flags, capsys)
+    message = fail(flags, capsys)
+    assert "No space left on device" in message
+    assert message.endswith("; free some space or pass another --output-dir")
     (run,) = (tmp_path / "runs").iterdir()
     assert not (run / "manifest.json").exists()
     assert not [path for path in run.rglob("*") if ".tmp" in path.name or path.suffix == ".safetensors"]

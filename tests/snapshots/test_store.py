@@ -12,13 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from tests.run_directories import write_run as write_whole_run
 from toolkit.config import RunConfig
 from toolkit.snapshots import lock
 from toolkit.snapshots.exposure import Exposure, StepRows, TableExposure
-from toolkit.snapshots.files import map_tensor, read_header, sha256_of_array, write_tensors, write_with
+from toolkit.snapshots.files import disk_errors, map_tensor, read_header, sha256_of_array, write_tensors, write_with
 from toolkit.snapshots.optimizer_log import OptimizerLog
 from toolkit.snapshots.snapshot import Trajectory, Vocabulary
 from toolkit.snapshots.store import Run, RunWriter, open_run, runs_of, start_run
@@ -78,6 +79,16 @@ def test_mapping_agrees_with_the_library(tmp_path_factory: pytest.TempPathFactor
         found = map_tensor(path, entries[name])
         assert found.dtype == expected.dtype
         assert found.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [("I/O error: No space left on device (os error 28)", errno.ENOSPC), ("Error while serializing", errno.EIO)],
+)
+def test_a_disk_error_of_safetensors_is_one_of_the_system(text: str, code: int, tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"No space left|while serializing") as raised, disk_errors(tmp_path / "x"):
+        raise SafetensorError(text)
+    assert raised.value.errno == code
 
 
 def test_a_torn_file_is_refused(tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
 """Bytes and tensors in, files that are whole or absent out; and memory-mapped tensors back."""
 
+import errno
 import hashlib
 import json
 import math
 import os
+import re
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1"}
@@ -60,8 +63,19 @@ def write_with(path: Path, write: Callable[[Path], object]) -> None:
 def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
     """Write a safetensors file atomically."""
     contiguous = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
-    with atomic_path(path) as temporary:
+    with atomic_path(path) as temporary, disk_errors(path):
         save_file(contiguous, temporary, metadata=dict(metadata))
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn what safetensors raises when ``path`` cannot be written, a full disk too, into an OSError."""
+    try:
+        yield
+    except SafetensorError as error:
+        number = re.search(r"os error (\d+)", str(error))
+        code = int(number[1]) if number else errno.EIO
+        raise OSError(code, os.strerror(code) if number else str(error), str(path)) from error
 
 
 def sha256_of_file(path: Path) -> str:

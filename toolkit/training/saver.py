@@ -14,7 +14,7 @@ from toolkit.models.classifier import HEAD_DESCRIPTION, Loaded
 from toolkit.models.locate import layer_norm_eps
 from toolkit.models.regimes import Regime
 from toolkit.snapshots.capture import read_vocabulary, to_array
-from toolkit.snapshots.files import sha256_of_array
+from toolkit.snapshots.files import disk_errors, sha256_of_array, write_tensors
 from toolkit.snapshots.optimizer_log import OptimizerLog
 from toolkit.snapshots.provenance import read_git_commit, read_versions
 from toolkit.snapshots.store import RunWriter, facts_of
@@ -186,12 +186,11 @@ class Saver:
 
     def _save_model(self) -> None:
         """``model/`` for ``AutoModel.from_pretrained``, with the head beside it in head.safetensors."""
-        from safetensors.torch import save_file
-
         folder = self.writer.path / "model"
         backbone: Any = self.loaded.model.backbone
-        backbone.save_pretrained(folder)
+        with disk_errors(folder):
+            backbone.save_pretrained(folder)
         self.loaded.tokenizer.save_pretrained(folder)
-        head = {name: p.detach().cpu().contiguous() for name, p in self.loaded.model.head.named_parameters()}
+        head = {name: to_array(p) for name, p in self.loaded.model.head.named_parameters()}
         labels = "\n".join(self.data.task.label_names)
-        save_file(head, folder / "head.safetensors", metadata={"pooling": self.config.pooling, "labels": labels})
+        write_tensors(folder / "head.safetensors", head, {"pooling": self.config.pooling, "labels": labels})
