@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file
 
 from tests.run_directories import write_run as write_whole_run
@@ -79,6 +79,22 @@ def test_mapping_agrees_with_the_library(tmp_path_factory: pytest.TempPathFactor
         found = map_tensor(path, entries[name])
         assert found.dtype == expected.dtype
         assert found.tobytes() == expected.tobytes()
+
+
+def test_equal_tensors_and_metadata_give_equal_bytes(tmp_path: Path) -> None:
+    """The library writes metadata in another order each time."""
+    metadata = {name: f'"{name}"\n\t\x01\x7f\\é\u2028😀' for name in "zyxwvutsrq"}
+    path, made = tmp_path / "x.safetensors", set()
+    for _ in range(5):
+        write_tensors(path, {"words": WORDS, "positions": POSITIONS}, metadata)
+        made.add(path.read_bytes())
+    assert len(made) == 1
+    assert read_header(path)[0] == metadata
+    assert list(read_header(path)[0]) == sorted(metadata)
+    with safe_open(path, "np") as file:
+        assert file.metadata() == metadata
+        np.testing.assert_array_equal(file.get_tensor("words"), WORDS)
+        np.testing.assert_array_equal(file.get_tensor("positions"), POSITIONS)
 
 
 @pytest.mark.parametrize(

@@ -61,10 +61,24 @@ def write_with(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
-    """Write a safetensors file atomically."""
+    """Write a safetensors file atomically; equal tensors and metadata give equal bytes."""
     contiguous = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
     with atomic_path(path) as temporary, disk_errors(path):
         save_file(contiguous, temporary, metadata=dict(metadata))
+        _sort_metadata(temporary)
+
+
+def _sort_metadata(path: Path) -> None:
+    """Put the metadata of a safetensors file in order, in its place: the library writes it in a random one."""
+    with open(path, "r+b") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(length))
+        if "__metadata__" in header:
+            header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        ordered = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+        if len(ordered) <= length:  # as long as it was, unless another library writes another JSON
+            file.seek(8)
+            file.write(ordered.ljust(length))
 
 
 @contextmanager
