@@ -288,6 +288,34 @@ def test_divergence_names_the_step_and_keeps_what_is_on_disk(tiny_config: RunCon
         verify_run(path)
 
 
+@pytest.mark.parametrize(("freeze", "rate"), [("none", 1e20), ("backbone", 3e38)])
+def test_a_last_step_that_diverges_is_no_finished_run(
+    freeze: str, rate: float, tiny_config: RunConfig, tmp_path: Path
+) -> None:
+    """No gradient comes after it, and the greatest of NaN outputs is class 0, which has an accuracy."""
+    settings = {"freeze": freeze, "max_steps": 1, "learning_rate": rate, "head_learning_rate": rate}
+    with pytest.raises(NonFiniteLossError, match=r"outputs for validation are not finite at step 1: training stopped"):
+        run(tiny_config, tmp_path, **settings, warmup_fraction=0.0)
+    (path,) = tmp_path.iterdir()
+    assert open_run(path).has_diverged
+    assert not open_run(path).is_finished
+    assert open_run(path).scores["epoch"].tolist() == [0] * len(open_run(path).scores)
+
+
+@pytest.mark.parametrize("freeze", ["none", "backbone"])
+def test_a_checkpoint_whose_outputs_are_not_finite_is_named_before_training(
+    freeze: str, tiny_config: RunConfig, tmp_path: Path
+) -> None:
+    folder = tmp_path / "broken"
+    model = AutoModel.from_pretrained(tiny_config.model)
+    with torch.no_grad():
+        model.embeddings.LayerNorm.bias[0] = float("nan")
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(tiny_config.model).save_pretrained(folder)
+    with pytest.raises(NonFiniteLossError, match=r"not finite before training: .* use another checkpoint or pass"):
+        run(tiny_config, tmp_path / "runs", model=str(folder), freeze=freeze)
+
+
 def test_random_initialisation_is_another_model_of_the_same_shape(tiny_config: RunConfig, tmp_path: Path) -> None:
     pretrained = run(tiny_config, tmp_path, max_steps=1)
     fresh = run(tiny_config, tmp_path, max_steps=1, init="random")

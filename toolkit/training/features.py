@@ -19,7 +19,7 @@ from toolkit.models.classifier import Classifier
 from toolkit.models.regimes import HEAD
 from toolkit.training.evaluation import extract_features
 from toolkit.training.loop import Moment, OnStep, Plan, run_epochs
-from toolkit.training.losses import StepLog, check_finite, clipping_factor, example_losses
+from toolkit.training.losses import StepLog, check_finite, check_outputs, clipping_factor, example_losses
 from toolkit.training.optimizer import build_optimizer, group_parameters, learning_rate_factors
 from toolkit.training.recorder import Recorder
 
@@ -60,12 +60,14 @@ def train_head(
     """Train the head on cached features in place; yields like :func:`toolkit.training.loop.train`.
 
     Batches, schedule and clipping are those of full fine-tuning. Every process trains the same head on the whole
-    batch: it is too small to share out, and nothing needs to be sent.
+    batch: it is too small to share out, and nothing needs to be sent. NonFiniteLossError, at once, for features that
+    are not finite.
     """
+    check_outputs(features, 0)
     tensors = {name: torch.from_numpy(array).to(accelerator.device) for name, array in features.items()}
     plan = Plan.of(config, data.splits["train"].lengths)
     stepper = HeadStepper(model.head, tensors["train"], data, config, plan.num_steps, recorder)
-    yield from run_epochs(plan, data, config, recorder, stepper.take, lambda: _outputs(model.head, tensors), on_step)
+    return run_epochs(plan, data, config, recorder, stepper.take, lambda: _outputs(model.head, tensors), on_step)
 
 
 class HeadStepper:

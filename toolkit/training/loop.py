@@ -16,7 +16,7 @@ from toolkit.models.classifier import Classifier
 from toolkit.training.accelerators import is_fast
 from toolkit.training.evaluation import evaluate
 from toolkit.training.fast.stepper import FastStepper
-from toolkit.training.losses import StepLog, check_finite, clipping_factor, example_losses
+from toolkit.training.losses import StepLog, check_finite, check_outputs, clipping_factor, example_losses
 from toolkit.training.optimizer import build_optimizer, group_parameters, learning_rate_factors
 from toolkit.training.recorder import Recorder
 
@@ -89,7 +89,8 @@ def train(
 ) -> Iterator[Moment]:
     """Fine-tune ``model`` in place; yield epoch 0 first, then every epoch end and snapshot step.
 
-    Components are frozen before this is called. NonFiniteLossError names the step at which training diverged.
+    Components are frozen before this is called. NonFiniteLossError names the step at which training diverged, by its
+    gradient or by the outputs that are scored.
     """
     plan = Plan.of(config, data.splits["train"].lengths)
     stepper = build_stepper(accelerator, model, data, config, plan.num_steps, recorder)
@@ -127,7 +128,12 @@ def run_epochs(
 
     ``recorder`` is told what comes; it is ``take`` that has it record.
     """
-    yield Moment(0, 0, True, float("nan"), outputs())
+
+    def scored(step: int) -> Mapping[str, NDArray[np.float32]]:
+        check_outputs(found := outputs(), step)
+        return found
+
+    yield Moment(0, 0, True, float("nan"), scored(0))
     lengths, step = data.splits["train"].lengths, 0
     for epoch in range(config.epochs):
         losses = []
@@ -141,7 +147,7 @@ def run_epochs(
             on_step(log, time.perf_counter() - started)
             if plan.is_snapshot(step) and not plan.is_epoch_end(step):
                 yield Moment(plan.epochs_done(step), step, False, float("nan"), None)
-        yield Moment(plan.epochs_done(step), step, True, float(np.mean(losses)), outputs())
+        yield Moment(plan.epochs_done(step), step, True, float(np.mean(losses)), scored(step))
         if step == plan.num_steps:
             return
 

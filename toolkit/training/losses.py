@@ -1,9 +1,11 @@
 """A step's outputs and labels in, its losses and what was logged of it out."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.nn import functional
 
 
@@ -31,6 +33,24 @@ def check_finite(norm: float, step: int) -> None:
             f"the loss or its gradient is not finite at step {step + 1}: training stopped, what is on disk is kept; "
             "lower the learning rate or pass --precision no"
         )
+
+
+def check_outputs(outputs: Mapping[str, NDArray[np.float32]], step: int) -> None:
+    """NonFiniteLossError when a split's outputs (examples, width) after so many steps are not finite.
+
+    The last step has no next one whose gradient would show it, and the greatest of NaNs is a class like any other.
+    """
+    for split, values in outputs.items():
+        if not np.isfinite(values).all():
+            when, remedy = (
+                (f"at step {step}", "lower the learning rate")
+                if step
+                else ("before training", "use another checkpoint")
+            )
+            raise NonFiniteLossError(
+                f"the model's outputs for {split} are not finite {when}: training stopped, what is on disk is kept; "
+                f"{remedy} or pass --precision no"
+            )
 
 
 def clipping_factor(norm: float, limit: float) -> float:
