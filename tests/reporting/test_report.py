@@ -260,6 +260,29 @@ def test_what_a_glob_brings_along_is_left_out_and_said(make_run, runs):
     assert set(pd.read_csv("out/tables/runs.csv")["run"]) == {run.path.name for run in runs}
 
 
+def test_an_arm_is_lost_where_every_one_of_its_runs_diverged(make_run):
+    labels, runs = {}, []
+    for task, arm, seeds in (
+        ("a", "partly", (0, 1)),
+        ("b", "partly", (0,)),
+        ("a", "wild", (0, 1)),
+        ("b", "full", (0,)),
+    ):
+        for seed in seeds:
+            is_kept = arm == "full" or (arm, task, seed) == ("partly", "a", 0)
+            run = make_run(seed=seed, task=task, is_finished=is_kept, config={"dropout": len(arm) / 10})
+            labels[run.path.name] = arm
+            if not is_kept:
+                (run.path / "diverged.json").write_text("{}")
+            runs.append(run)
+    found = find_runs(runs).note_lost(labels)
+    assert found.lost == {"wild"}
+    assert found.left_out[:2] == tuple(
+        f"Every run of {arm} diverged: it is compared with nothing there." for arm in ("partly on b", "wild on a")
+    )
+    assert len(found.left_out) == 2 + 4
+
+
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("name", ["snapshots/epoch-002.safetensors", "exposure.safetensors"])
 @pytest.mark.parametrize("is_removed", [True, False])

@@ -10,13 +10,16 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tests.studies.tiny_studies import GRID, InProcess, Recorded, config_of, make_study
+from tests.studies.tiny_studies import ARMS, GRID, InProcess, Recorded, config_of, make_study
 from toolkit.cli import main
 from toolkit.config import RunConfig
+from toolkit.reporting.report import write_report
 from toolkit.studies.executors import Job
 from toolkit.studies.jobs import launch_command
+from toolkit.studies.live import watch
 from toolkit.studies.plan import PlannedRun, plan_runs
 from toolkit.studies.runner import run_study, study_command
+from toolkit.studies.study import Comparison
 
 
 @pytest.fixture
@@ -112,6 +115,28 @@ def test_a_setting_that_diverges_is_not_chosen_and_does_not_stop_the_study(
     assert len(executor.started) == 6
     assert run_study(study, **options)  # type: ignore[arg-type]
     assert len(executor.started) == 6, "what diverged would diverge again"
+
+
+def test_an_arm_that_always_diverges_is_said_and_does_not_keep_the_report_from_the_others(
+    tiny_config: RunConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wild = {"learning_rate": 1e30, "warmup_fraction": 0.0}
+    comparisons = [Comparison("full", "features"), Comparison("full", "wild")]
+    arms = {name: ARMS[name] for name in ("full", "features")} | {"wild": wild}
+    study = make_study(tiny_config, arms=arms, comparisons=comparisons)
+    options = {"executor": InProcess(), "out": tmp_path / "r", "output_dir": tmp_path / "runs"}
+    for _ in range(2):
+        with watch(1) as watcher:
+            report = run_study(study, on_stage=watcher.on_stage, **options)  # type: ignore[arg-type]
+        assert report is not None
+    assert "final: 6 runs, 4 finished, 2 diverged, 0 to do" in capsys.readouterr().out.splitlines()
+    assert "Every run of wild diverged: it is compared with nothing." in report.read_text()
+    table = pd.read_csv(tmp_path / "r" / "tables" / "comparison.csv")
+    assert set(zip(table["first"], table["second"], strict=True)) == {("full", "features")}
+    runs = plan_runs(study.final_cells({}), tmp_path / "runs")
+    labels = {run.name: run.cell.arm for run in runs}
+    with pytest.raises(ValueError, match=r"^unknown arm 'nobody'; choose from: full, features$"):
+        write_report([run.path for run in runs], tmp_path / "s", labels=labels, pairs=[("full", "nobody")])
 
 
 def test_a_failed_run_is_named_and_the_others_are_kept(

@@ -71,10 +71,13 @@ def write_report(
     (run directory name to arm), ``pairs`` and ``margin_points`` are those of :func:`toolkit.compare`; ``question``
     stands under the title; ``command`` is what makes runs and report again, if that is not ``report`` itself;
     ``tuning`` is what a study tried and chose. What a glob brings along (an unfinished run, a folder that is none) is
-    left out, and the report says so. Files of an earlier report in ``out`` are replaced or removed, others stay.
+    left out, and the report says so; so is a pair that names an arm of which every run diverged. Files of an earlier
+    report in ``out`` are replaced or removed, others stay.
     ValueError when no run is left, and as of :func:`toolkit.compare`.
     """
-    sources = find_runs(runs)
+    sources = find_runs(runs).note_lost(labels)
+    if pairs is not None:
+        pairs = [pair for pair in pairs if not sources.lost.intersection(pair)]
     groups = arrange(sources.runs, labels)
     out = Path(out)
     _check_out(out, groups)

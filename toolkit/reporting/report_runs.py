@@ -1,12 +1,15 @@
 """Places that a user named in, the runs that can be reported on out, and why the others cannot."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from toolkit.naming import shown_path
+from toolkit.reporting.markdown import listing
 from toolkit.snapshots.store import MANIFEST, Run, listed, open_run
 from toolkit.snapshots.verify import SMALL_FILES, verify_files
+
+DIVERGED = "its training diverged (the loss was not finite), which counts against its arm"
 
 
 @dataclass(frozen=True)
@@ -16,6 +19,28 @@ class Sources:
     runs: tuple[Run, ...]
     left_out: tuple[str, ...]
     """One sentence each."""
+    diverged: tuple[Run, ...] = ()
+    """Those of them whose training diverged."""
+    lost: frozenset[str] = frozenset()
+    """Arms with no run left, as every one diverged: they can be compared with nothing."""
+
+    def note_lost(self, labels: Mapping[str, str] | None) -> "Sources":
+        """The same with :attr:`lost`, and a sentence for each arm that diverged on every seed of a task."""
+        labels = labels or {}
+        kept = {(labels.get(run.path.name), run.config.task) for run in self.runs}
+        tasks: dict[str, dict[str, None]] = {}
+        for run in self.diverged:
+            label, task = labels.get(run.path.name), run.config.task
+            if label is not None and (label, task) not in kept:
+                tasks.setdefault(label, {})[task] = None
+        several = len({run.config.task for run in (*self.runs, *self.diverged)}) > 1
+        sentences = [
+            f"Every run of {label}{f' on {listing(list(names))}' if several else ''} diverged: it is compared with "
+            f"nothing{' there' if several else ''}."
+            for label, names in tasks.items()
+        ]
+        lost = frozenset(tasks) - {label for label, _ in kept if label is not None}
+        return replace(self, left_out=(*sentences, *self.left_out), lost=lost)
 
 
 def find_runs(places: Sequence[Run | str | Path]) -> Sources:
@@ -25,7 +50,7 @@ def find_runs(places: Sequence[Run | str | Path]) -> Sources:
     snapshots, too large to be hashed each time, are left to ``verify``. ValueError for a place that does not exist, for
     one that is not in a list, and when nothing is left.
     """
-    places, runs, left_out = listed(places), [], []
+    places, runs, left_out, diverged = listed(places), [], [], []
     for place in places:
         path = place.path if isinstance(place, Run) else Path(place)
         if not path.exists():
@@ -33,13 +58,14 @@ def find_runs(places: Sequence[Run | str | Path]) -> Sources:
         reason = _reason_against(path)
         if reason:
             left_out.append(f"{shown_path(path)} is left out: {reason}.")
+            diverged += [open_run(path)] if reason == DIVERGED else []
         else:
             runs.append(place if isinstance(place, Run) else open_run(path))
     if not runs:
         found = " ".join(left_out) or "none was given."
         hints = "".join(f" {hint}" for place in places if (hint := _runs_within(place)))
         raise ValueError(f"no runs to report on: pass at least one finished run directory. {found}{hints}")
-    return Sources(tuple(runs), tuple(left_out))
+    return Sources(tuple(runs), tuple(left_out), tuple(diverged))
 
 
 def _runs_within(place: Run | str | Path) -> str:
@@ -68,7 +94,7 @@ def _reason_against(path: Path) -> str:
     if run.is_recorded:
         return "it was recorded in another training loop and has no scores (python -m toolkit drift shows it)"
     if run.has_diverged and not run.is_finished:
-        return "its training diverged (the loss was not finite), which counts against its arm"
+        return DIVERGED
     if not run.is_finished:
         return "it is unfinished (no manifest.json)"
     try:

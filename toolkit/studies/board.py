@@ -47,9 +47,7 @@ class Board:
     def on_stage(self, stage: str, runs: Sequence[PlannedRun]) -> None:
         """Begin a stage."""
         self.stage = stage
-        self.lines = {
-            run.name: Line(run, "finished" if run.is_finished else "waiting", run.is_finished) for run in runs
-        }
+        self.lines = {run.name: _line_of(run) for run in runs}
 
     def on_event(self, event: Event) -> Line:
         """Note what has become of a run."""
@@ -88,6 +86,13 @@ class Board:
             elif line.state == "running":
                 left += max(expected - line.elapsed(now), 0.0)
         return left / self.workers
+
+
+def _line_of(run: PlannedRun) -> Line:
+    """A run as the stage finds it: one that diverged before is not run again."""
+    if run.has_diverged:
+        return Line(run, "failed", detail="diverged before")
+    return Line(run, "finished" if run.is_finished else "waiting", run.is_finished)
 
 
 def progress_of(run: PlannedRun) -> str:

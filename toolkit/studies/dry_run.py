@@ -93,7 +93,11 @@ def runs_table(plan: StudyPlan, known: Calibration) -> Table:
         cell, left = members[0].cell, left_to_do(members)
         words = [cell.stage, cell.task, cell.arm]
         words += [f"{cell.size:,}" if cell.size is not None else ""] if has_sizes else []
-        words += [str(len(members)), str(len(members) - len(left)), str(len(left)), *_times(left, known)]
+        num_diverged = sum(run.has_diverged for run in members)
+        finished = str(len(members) - len(left) - num_diverged) + (
+            f" ({num_diverged} diverged)" if num_diverged else ""
+        )
+        words += [str(len(members)), finished, str(len(left)), *_times(left, known)]
         table.add_row(*(Text(word) for word in words), style="dim" if not left else "")
     return table
 

@@ -59,8 +59,9 @@ class PlainLines:
 
     def on_stage(self, stage: str, runs: Sequence[PlannedRun]) -> None:
         self.board.on_stage(stage, runs)
-        num_left = self.board.count("waiting")
-        self._print(f"{stage}: {len(runs)} runs, {len(runs) - num_left} finished, {num_left} to do")
+        num_left, num_diverged = self.board.count("waiting"), self.board.count("failed")
+        diverged = f", {num_diverged} diverged" if num_diverged else ""
+        self._print(f"{stage}: {len(runs)} runs, {self.board.count('finished')} finished{diverged}, {num_left} to do")
 
     def on_event(self, event: Event) -> None:
         line = self.board.on_event(event)
