@@ -32,7 +32,8 @@ def finetune(config: RunConfig, *, reuse_finished: bool = False) -> Run:
     """Run one config and return its run directory; every process of a launch calls this.
 
     A finished run of the same config is refused unless ``config.overwrite`` is set, or returned with
-    ``reuse_finished``, so that a script can be repeated after an interruption.
+    ``reuse_finished``, so that a script can be repeated after an interruption, if data, config.json and tokenizer of
+    the checkpoint are still its own.
     ValueError for anything about the config, the checkpoint or the data that cannot work, before a file is written.
     """
     accelerator = build_accelerator(config)
@@ -55,6 +56,7 @@ def finetune(config: RunConfig, *, reuse_finished: bool = False) -> Run:
     if reuse_finished and (path / MANIFEST).exists():
         finished = open_run(path)
         task.check_data(finished.manifest["task"].get("data_sha256") or {}, path.name)
+        loaded.source.check_settings(finished.manifest["model"], path.name)
         return finished
     check_startable(path, overwrite=config.overwrite)
     accelerator.wait_for_everyone()  # nobody writes before everybody has looked

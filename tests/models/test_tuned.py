@@ -5,6 +5,7 @@ import shutil
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,10 +17,12 @@ from toolkit.data.batches import make_batch
 from toolkit.data.tasks import load_task
 from toolkit.models.checkpoints import find_checkpoint
 from toolkit.models.classifier import Loaded
+from toolkit.models.source_hashes import hash_tokenizer
 from toolkit.models.tuned import load_tuned, load_untuned
 from toolkit.pipeline import finetune
 from toolkit.snapshots.store import Run, open_run
-from toolkit.studies.plan import run_path
+from toolkit.studies.plan import plan_runs, run_path
+from toolkit.studies.study import Cell
 from toolkit.training.encoding import encode_task
 
 
@@ -66,6 +69,75 @@ def test_a_checkpoint_that_was_replaced_is_not_what_the_run_started_from(
     random = finetune(again)
     save_file({name: tensor - 0.1 for name, tensor in weights.items()}, folder / "model.safetensors", {"format": "pt"})
     load_untuned(random)  # which never read these weights
+
+
+def edit(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def swap_words(path: Path) -> None:
+    """Give every word another row."""
+    content = json.loads(path.read_text())
+    words = [word for word in content["model"]["vocab"] if not word.startswith("[")]
+    rows = [content["model"]["vocab"][word] for word in words]
+    content["model"]["vocab"].update(zip(words, reversed(rows), strict=True))
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("init", ["checkpoint", "random"])
+@pytest.mark.parametrize("changed", ["config.json", "tokenizer"])
+def test_a_run_does_not_stand_for_another_config_or_tokenizer(
+    changed: str, init: str, tiny_config: RunConfig, tmp_path: Path
+) -> None:
+    """The run's name knows the weights alone."""
+    folder = tmp_path / "base"
+    shutil.copytree(tiny_config.model, folder)
+    out = tmp_path / "runs"
+    config = replace(tiny_config, model=str(folder), init=init, output_dir=str(out), max_steps=1)  # type: ignore[arg-type]
+    run = finetune(config)
+    edit(folder / "config.json", transformers_version="4.0.0", architectures=None)
+    edit(folder / "tokenizer.json", truncation=None)
+    assert finetune(config, reuse_finished=True).path == run.path
+    if changed == "tokenizer":
+        swap_words(folder / "tokenizer.json")
+    else:
+        edit(folder / "config.json", hidden_act="relu")
+    cell = Cell("toy", "full", 0, None, "final", None, config)
+    looks = (
+        lambda: finetune(config, reuse_finished=True),
+        lambda: load_untuned(run),
+        lambda: plan_runs([cell], out),
+    )
+    for look in looks:
+        refusal = rf"^the {changed} of .*base changed since {run.path.name} was trained: put back what it was, or run"
+        with pytest.raises(ValueError, match=refusal):
+            look()
+    manifest = json.loads((run.path / "manifest.json").read_text())
+    older = {name: value for name, value in manifest["model"].items() if not name.startswith(("config", "tokenizer"))}
+    (run.path / "manifest.json").write_text(json.dumps(manifest | {"model": older}))
+    assert finetune(config, reuse_finished=True).path == run.path
+    load_untuned(open_run(run.path))
+
+
+def test_a_tokenizer_that_is_saved_again_is_the_same_one(tmp_path: Path) -> None:
+    """Saved again it is one tokenizer.json, which remembers the last call; what overrules that file counts."""
+    source, first, again = Path(find_checkpoint("minilm").location), tmp_path / "first", tmp_path / "again"
+    first.mkdir()
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json"):
+        shutil.copy(source / name, first)
+    tokenizer = find_checkpoint(str(first)).read_tokenizer()
+    tokenizer("a word", truncation=True, max_length=3, padding="max_length")
+    tokenizer.save_pretrained(again)
+    known = hash_tokenizer(first)
+    assert known == hash_tokenizer(again) is not None
+    edit(again / "tokenizer_config.json", do_lower_case=False)
+    assert find_checkpoint(str(again)).read_tokenizer().tokenize("A Word") != tokenizer.tokenize("A Word")
+    assert hash_tokenizer(again) != known
+    (first / "tokenizer.json").unlink()
+    separate = hash_tokenizer(first)
+    (first / "vocab.txt").write_text("\n".join(reversed((first / "vocab.txt").read_text().split("\n"))))
+    assert hash_tokenizer(first) != separate is not None
+    assert hash_tokenizer(tmp_path) is None
 
 
 def test_a_tuned_model_that_has_changed_is_refused(tiny_config: RunConfig, tmp_path: Path) -> None:

@@ -1,8 +1,7 @@
 """A name in, the checkpoint's config, weights and tokenizer out: embedded, local folder or hub."""
 
 import contextlib
-import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,8 @@ from torch import nn
 from toolkit.families import family_of
 from toolkit.hub import is_hub_reachable
 from toolkit.lookup import unknown
+from toolkit.models.source_hashes import hash_config, hash_tokenizer, hash_weights
 from toolkit.snapshots.embedded import EMBEDDED, EMBEDDED_SHA256, find_embedded
-from toolkit.snapshots.files import sha256_of_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +29,10 @@ class Source:
     is_hub: bool = False
     sha256: str | None = None
     """Of the weights: the embedded model's file, or all safetensors files of a folder; None for the hub."""
+    config_sha256: str | None = None
+    """Of a folder, as :func:`hash_config` has it; the embedded model is fixed, and a commit of the hub covers it."""
+    tokenizer_sha256: str | None = None
+    """Of a folder, likewise."""
 
     def pinned(self) -> "Source":
         """The same source at the commit that it stands for now, since a branch of the hub moves on.
@@ -53,6 +56,22 @@ class Source:
         """
         identity = self.revision if self.is_hub else self.sha256
         return {"model": identity} if identity and self.name != EMBEDDED else {}
+
+    def check_settings(self, known: Mapping[str, Any], run: str) -> None:
+        """ValueError where config or tokenizer are not those of a ``run``, ``known`` from its manifest's model part.
+
+        They are not part of a run's name. What an older manifest does not have is not known to differ.
+        """
+        now = {
+            "config.json": ("config_sha256", self.config_sha256),
+            "tokenizer": ("tokenizer_sha256", self.tokenizer_sha256),
+        }
+        changed = [name for name, (key, sha256) in now.items() if known.get(key) not in (None, sha256)]
+        if changed:
+            raise ValueError(
+                f"the {' and the '.join(changed)} of {self.name} changed since {run} was trained: put back what it "
+                "was, or run again (--overwrite, or another --output-dir)"
+            )
 
     def _options(self) -> dict[str, Any]:
         if not self.is_hub:
@@ -138,14 +157,14 @@ def find_checkpoint(name: str) -> Source:
         return Source(name, str(embedded), sha256=EMBEDDED_SHA256)
     if Path(name).expanduser().is_dir():
         folder = Path(name).expanduser()
-        return Source(name, str(folder), sha256=_hash_weights(folder))
+        return Source(
+            name,
+            str(folder),
+            sha256=hash_weights(folder),
+            config_sha256=hash_config(folder),
+            tokenizer_sha256=hash_tokenizer(folder),
+        )
     location, _, revision = name.partition("@")
     if not location or location.count("/") > 1 or name.startswith((".", "/", "~")):
         raise ValueError(f"no folder at {name!r}; pass {EMBEDDED}, a hub id such as owner/name, or a local folder")
     return Source(name, location, revision or None, is_hub=True)
-
-
-def _hash_weights(folder: Path) -> str | None:
-    """One sha256 over the safetensors files of a folder; None when it has none."""
-    digests = [sha256_of_file(path) for path in sorted(folder.glob("*.safetensors"))]
-    return hashlib.sha256("".join(digests).encode()).hexdigest() if digests else None

@@ -52,12 +52,13 @@ def load_untuned(run: Run) -> Loaded:
 def name_of_start(run: Run) -> str:
     """The checkpoint that a run started from, one of the hub with its commit.
 
-    ValueError where the weights that lie there now are not those that the run's manifest has the hash or commit of.
-    Of a start at random only the config counts.
+    ValueError where the weights, config or tokenizer that lie there now are not those that the run's manifest has the
+    hash or commit of. Of a start at random the weights do not count.
     """
     name, known = run.config.model, run.manifest["model"]
     source = find_checkpoint(name)
     commit, sha256 = known.get("revision"), known.get("weights_sha256")
+    source.check_settings(known, run.path.name)
     if run.config.init == "random":
         return name
     if sha256 not in (None, source.sha256) or (commit and not source.is_hub):

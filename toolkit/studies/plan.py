@@ -3,15 +3,19 @@
 No model is loaded: the names of a model's parameters, which say what a regime freezes, come from its config alone.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from toolkit.config import RunConfig, run_name
 from toolkit.snapshots.files import sha256_of_file
-from toolkit.snapshots.store import DIVERGED, MANIFEST
+from toolkit.snapshots.store import DIVERGED, MANIFEST, open_run
 from toolkit.studies.study import Cell
+
+if TYPE_CHECKING:
+    from toolkit.models.checkpoints import Source
 
 
 @dataclass(frozen=True)
@@ -41,17 +45,28 @@ class PlannedRun:
 def plan_runs(cells: Iterable[Cell], output_dir: str | Path) -> tuple[PlannedRun, ...]:
     """The runs of ``cells`` below ``output_dir``, in their order.
 
-    ValueError for a config that cannot work, as far as that shows before data are read, and for two cells that would
-    be the same run.
+    ValueError for a config that cannot work, as far as that shows before data are read, for two cells that would be
+    the same run, and for a finished run whose checkpoint has another config.json or tokenizer now.
     """
     runs: dict[str, PlannedRun] = {}
     for cell in cells:
         config = resolve(replace(cell.config, output_dir=str(output_dir), overwrite=False))
         run = PlannedRun(cell, config, _path_of(config))
+        _check_settings(run)
         if run.name in runs:
             raise ValueError(f"{describe(runs[run.name].cell)} and {describe(cell)} are the same run: change one")
         runs[run.name] = run
     return tuple(runs.values())
+
+
+def _check_settings(run: PlannedRun) -> None:
+    if not run.is_finished:
+        return
+    try:
+        known = open_run(run.path).manifest["model"]
+    except (ValueError, KeyError):  # a damaged manifest: the report says so
+        return
+    _source(run.config.model).check_settings(known, run.name)
 
 
 def describe(cell: Cell) -> str:
@@ -68,7 +83,9 @@ def run_path(config: RunConfig) -> Path:
 
 
 def _path_of(resolved: RunConfig) -> Path:
-    return Path(resolved.output_dir) / run_name(resolved, {**_data_hashes(resolved), **_model_hash(resolved.model)})
+    return Path(resolved.output_dir) / run_name(
+        resolved, {**_data_hashes(resolved), **_source(resolved.model).digest_entry()}
+    )
 
 
 def resolve(config: RunConfig) -> RunConfig:
@@ -112,10 +129,10 @@ def _leaves(model: str, pooling: str) -> tuple[str, ...]:
 
 
 @lru_cache
-def _model_hash(model: str) -> Mapping[str, str]:
+def _source(model: str) -> "Source":
     from toolkit.models.checkpoints import find_checkpoint
 
-    return find_checkpoint(model).pinned().digest_entry()
+    return find_checkpoint(model).pinned()
 
 
 def _data_hashes(config: RunConfig) -> dict[str, str]:

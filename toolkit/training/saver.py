@@ -155,6 +155,8 @@ class Saver:
             "name": source.name,
             "revision": source.revision,
             "weights_sha256": source.sha256,
+            "config_sha256": source.config_sha256,
+            "tokenizer_sha256": source.tokenizer_sha256,
             "family": self.loaded.family.name,
             "init": self.config.init,
             "pooling": self.config.pooling,
