@@ -81,6 +81,14 @@ def test_mapping_agrees_with_the_library(tmp_path_factory: pytest.TempPathFactor
         assert found.tobytes() == expected.tobytes()
 
 
+@pytest.mark.parametrize("mode", [0o755, 0o775, 0o700])
+def test_tensors_can_be_read_by_whoever_may_read_their_folder(tmp_path: Path, mode: int) -> None:
+    """The library makes a file that only its owner can open: a colleague could not look at a run."""
+    tmp_path.chmod(mode)
+    write_tensors(tmp_path / "some.safetensors", {"x": np.zeros(2)}, {})
+    assert (tmp_path / "some.safetensors").stat().st_mode & 0o777 == mode & 0o666
+
+
 def test_equal_tensors_and_metadata_give_equal_bytes(tmp_path: Path) -> None:
     """The library writes metadata in another order each time."""
     metadata = {name: f'"{name}"\n\t\x01\x7f\\é\u2028😀' for name in "zyxwvutsrq"}

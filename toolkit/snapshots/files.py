@@ -66,6 +66,8 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mappi
     with atomic_path(path) as temporary, disk_errors(path):
         save_file(contiguous, temporary, metadata=dict(metadata))
         _sort_metadata(temporary)
+        # The library lets nobody else read it; every other file of a run is as open as its folder.
+        temporary.chmod(path.parent.stat().st_mode & 0o666)
 
 
 def _sort_metadata(path: Path) -> None:
