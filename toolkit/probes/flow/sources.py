@@ -12,7 +12,7 @@ from toolkit.data.batches import EncodedSplit, EncodedTask
 from toolkit.data.files import read_file
 from toolkit.data.tasks import Split, Task, check_texts, load_task
 from toolkit.models.classifier import Loaded, load_classifier
-from toolkit.models.tuned import HEAD_FILE, load_tuned, load_untuned, name_of_start
+from toolkit.models.tuned import HEAD_FILE, check_model, load_tuned, load_untuned, name_of_start
 from toolkit.naming import shown_path
 from toolkit.probes.tasks import task_of
 from toolkit.snapshots.store import Run, open_run
@@ -108,6 +108,7 @@ def _loader(run: Run) -> Callable[[], Loaded]:
     """The tuned model; of feature extraction that kept none, the body, which is the one from before."""
     if not _has_model(run) and run.manifest.get("regime", {}).get("label", run.config.freeze) == "backbone":
         return lambda: load_untuned(run)
+    check_model(run)  # now, not after the models before it were looked at
     return lambda: load_tuned(run)
 
 
