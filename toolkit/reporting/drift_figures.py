@@ -60,6 +60,8 @@ def draw_exposure(source: Source, parameter: str = "word_embeddings", *, with_nu
     over rows drawn evenly on the axis of steps; it needs a run. ValueError without exposure.
     """
     trajectory = trajectory_of(source)
+    from matplotlib.ticker import LogLocator
+
     epoch = trajectory.snapshots[-1].epoch
     rows = measure_rows(trajectory, parameter, epoch, ("norm",))
     if rows["num_steps"].isna().all():
@@ -84,8 +86,10 @@ def draw_exposure(source: Source, parameter: str = "word_embeddings", *, with_nu
         axes.axhline(unseen["norm"].median(), **(REFERENCE | {"label": label}))
     axes.set(xlabel="optimizer steps that showed the row", ylabel=f"‖Δ‖ ({MEASURES['norm'].unit})", xscale="log")
     set_log(axes.yaxis, pd.concat([seen["norm"], unseen["norm"]]))
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if steps.max() < 1000 * steps.min() else (1,)))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.xaxis.set_minor_formatter(lambda value, _: "")
-    axes.legend(fontsize=6, frameon=False, loc="lower right")
+    figure.legend(fontsize=6, frameon=False, loc="outside upper center", ncols=2)
     return figure
 
 
