@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.models.test_positions import WITH_TABLE, outputs_of
-from tests.training.test_processes import launch
+from tests.training.test_processes import launched
 from toolkit.config import RunConfig
 from toolkit.data.batches import make_batch
 from toolkit.data.tasks import load_task
@@ -228,7 +228,7 @@ def test_two_processes_do_what_one_does(tiny_pairs: RunConfig, tmp_path: Path) -
     config = replace(tiny_pairs, dropout=0.0, max_train_examples=60, max_steps=7, positions="shuffled")
     config = replace(config, reinject_positions=True)
     one = finetune(replace(config, output_dir=str(tmp_path / "one")))
-    two = launch(replace(config, output_dir=str(tmp_path / "two")), 2)
+    two = launched(replace(config, output_dir=str(tmp_path / "two")), 2)
     assert one.manifest["positions"] == two.manifest["positions"]
     for name, table in one.trajectory.exposure.tables.items():
         np.testing.assert_allclose(
