@@ -127,7 +127,7 @@ def _noise(pair: TablePair, generator: np.random.Generator) -> TablePair:
     """The reference, and the reference plus Gaussian noise as long, row by row, as the real drift."""
     moments = noise_moments(pair.moments, pair.drift_lengths, generator)
     drawn = TablePair(pair.reference, moments.versions[1], pair.k, pair.seed)
-    vars(drawn)["moments"] = moments
+    vars(drawn)["moments"] = moments  # where the lazy property would keep them: they came with the draw
     return drawn
 
 
