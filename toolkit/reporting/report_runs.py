@@ -7,9 +7,9 @@ from pathlib import Path
 from toolkit.naming import shown_path
 from toolkit.reporting.markdown import listing
 from toolkit.snapshots.store import MANIFEST, Run, listed, open_run
-from toolkit.snapshots.verify import SMALL_FILES, verify_files
+from toolkit.snapshots.verify import DRIFT_FILES, verify_files
 
-DIVERGED = "its training diverged (the loss was not finite), which counts against its arm"
+WHY_DIVERGED = "its training diverged (the loss was not finite), which counts against its arm"
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def find_runs(places: Sequence[Run | str | Path]) -> Sources:
         reason = _reason_against(path)
         if reason:
             left_out.append(f"{shown_path(path)} is left out: {reason}.")
-            diverged += [open_run(path)] if reason == DIVERGED else []
+            diverged += [open_run(path)] if reason == WHY_DIVERGED else []
         else:
             runs.append(place if isinstance(place, Run) else open_run(path))
     if not runs:
@@ -94,11 +94,11 @@ def _reason_against(path: Path) -> str:
     if run.is_recorded:
         return "it was recorded in another training loop and has no scores (python -m toolkit drift shows it)"
     if run.has_diverged and not run.is_finished:
-        return DIVERGED
+        return WHY_DIVERGED
     if not run.is_finished:
         return "it is unfinished (no manifest.json)"
     try:
-        differences = verify_files(run, "snapshots/", "exposure.safetensors", *SMALL_FILES)
+        differences = verify_files(run, *DRIFT_FILES)
     except ValueError:  # whose words name the path, which no report must
         return f"its {MANIFEST} cannot be read: restore it or run it again"
     if differences:

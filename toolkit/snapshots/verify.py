@@ -7,6 +7,8 @@ from toolkit.snapshots.store import MANIFEST, Run, hash_files, open_run
 
 SMALL_FILES = ("config.json", "optimizer.json", "predictions.parquet", "scores.csv", "vocabulary.json")
 """The files of a run that hold no tensors."""
+DRIFT_FILES = ("snapshots/", "exposure.safetensors", *SMALL_FILES)
+"""What a report of drift reads of a run: all but ``model/``."""
 
 
 def verify_run(path: str | Path) -> list[str]:
