@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from toolkit.data.batches import EncodedSplit, EncodedTask, evaluation_batches, make_batch
+from toolkit.data.batches import EVALUATION_TOKENS, EncodedSplit, EncodedTask, evaluation_batches, make_batch
 from toolkit.models.classifier import Classifier
 from toolkit.models.locate import locate_embeddings
 from toolkit.training.accelerators import is_fast
@@ -20,6 +20,9 @@ from toolkit.training.fast.top import narrow_top
 
 Batch = dict[str, torch.Tensor]
 Results = list[NDArray[np.float32]]
+
+THREAD_TOKENS = 2048
+"""Of a batch that one CPU thread works on: states of more leave the cache (experiments/benchmarks/NOTES.md)."""
 
 
 def evaluate(accelerator: Any, model: Classifier, data: EncodedTask) -> dict[str, NDArray[np.float32]]:
@@ -81,7 +84,8 @@ def run_over(
     """(examples, width) ``function`` of every example in eval mode, shared out over processes and gathered on all."""
     from accelerate.utils import gather_object
 
-    mine = evaluation_batches(split.lengths)[accelerator.process_index :: accelerator.num_processes]
+    batches = evaluation_batches(split.lengths, THREAD_TOKENS if is_fast(accelerator) else EVALUATION_TOKENS)
+    mine = batches[accelerator.process_index :: accelerator.num_processes]
     results = list(zip(mine, run_batches(accelerator, model, function, split, data, mine), strict=True))
     results = gather_object(results)
     gathered = np.empty((len(split), results[0][1].shape[1]), np.float32)
