@@ -300,6 +300,7 @@ def test_a_last_step_that_diverges_is_no_finished_run(
     assert open_run(path).has_diverged
     assert not open_run(path).is_finished
     assert open_run(path).scores["epoch"].tolist() == [0] * len(open_run(path).scores)
+    assert [snapshot.step for snapshot in open_run(path).trajectory] == [0]
 
 
 @pytest.mark.parametrize("freeze", ["none", "backbone"])

@@ -124,13 +124,19 @@ def _train_and_save(
         saver = Saver(writer, config, data, loaded, recorder, accelerator.device)
     set_seed(config.seed, device_specific=True)
     with _Progress(accelerator, config, name, Plan.of(config, data.splits["train"].lengths).num_steps) as progress:
+
+        def on_step(log: StepLog, seconds: float) -> None:
+            progress.on_step(log, seconds)
+            if writer is not None:
+                writer.background.check()  # a full disk ends the run now, and not an epoch later
+
         ceiling: Features = {}
         head_stage: dict[str, Any] | None = None
         if all(name in frozen for name, _ in model.named_parameters() if name.startswith(BACKBONE)):
             started = time.perf_counter()
             features = extract_features(accelerator, model, data)
             progress.seconds["features"] = time.perf_counter() - started
-            moments = train_head(accelerator, model, features, data, config, recorder, progress.on_step)
+            moments = train_head(accelerator, model, features, data, config, recorder, on_step)
             ceiling = convex_ceiling(features, data, config.seed) if accelerator.is_main_process else {}
         else:
             if config.head_epochs:
@@ -138,16 +144,29 @@ def _train_and_save(
                 losses = train_head_first(accelerator, model, data, config)
                 progress.seconds["head_stage"] = time.perf_counter() - started
                 head_stage = {"epochs": config.head_epochs, "train_loss": losses}
-            moments = train(accelerator, model, data, config, recorder, progress.on_step)
+            moments = train(accelerator, model, data, config, recorder, on_step)
         for moment in moments:
             tensors = capture(model.backbone, loaded.family)  # on every process: shards may have to be gathered
             if saver is not None:
-                progress.on_moment(moment, saver.save(moment, tensors))
+                saver.save_snapshot(moment, tensors)
+            outputs = _compute_outputs(moment, saver)
+            if saver is not None and outputs is not None:
+                progress.on_scores(moment.step, saver.save_outputs(moment, outputs))
         seconds = progress.seconds
     if saver is not None:
         saver.finish(accelerator, regime, before, ceiling, seconds, head_stage)
     for tracker in accelerator.trackers:  # not end_training: that would also end the process group of later runs
         tracker.finish()
+
+
+def _compute_outputs(moment: Moment, saver: Saver | None) -> Mapping[str, Any] | None:
+    """The outputs of a moment, on every process; a run that has diverged there ends without its snapshot."""
+    try:
+        return moment.compute_outputs() if moment.compute_outputs else None
+    except NonFiniteLossError:
+        if saver is not None:
+            saver.discard_snapshot(moment)
+        raise
 
 
 class _Progress:
@@ -175,6 +194,6 @@ class _Progress:
         if self.accelerator.trackers:
             self.accelerator.log({"train/loss": log.loss, "train/learning_rate": log.learning_rate}, step=log.step)
 
-    def on_moment(self, moment: Moment, scores: list[Mapping[str, Any]]) -> None:
+    def on_scores(self, step: int, scores: list[Mapping[str, Any]]) -> None:
         values = {f"{row['split']}/{k}": v for row in scores for k, v in row.items() if isinstance(v, float) and v == v}
-        self.accelerator.log(values, step=moment.step)
+        self.accelerator.log(values, step=step)

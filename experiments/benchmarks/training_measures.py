@@ -188,7 +188,8 @@ def time_without_records(data: str | None, freeze: str, examples: int, epochs: i
     started = time.perf_counter()
     silent: Any = Silent()
     for moment in train(accelerator, loaded.model, encoded, config, silent, lambda log, seconds: None):
-        for name, outputs in (moment.outputs or {}).items():
+        found = moment.compute_outputs() if moment.compute_outputs else {}
+        for name, outputs in found.items():
             compute_scores(task.kind, encoded.splits[name].labels, outputs)
     return {"seconds": time.perf_counter() - started}
 

@@ -16,6 +16,7 @@ from toolkit.config import FORMAT as FORMAT_OF_CONFIG
 from toolkit.config import RunConfig
 from toolkit.json_files import REMEDY, read_object
 from toolkit.snapshots import files
+from toolkit.snapshots.background import BackgroundWriter
 from toolkit.snapshots.exposure import Exposure
 from toolkit.snapshots.lock import RunLock
 from toolkit.snapshots.optimizer_log import OptimizerLog
@@ -48,6 +49,8 @@ class RunWriter:
     """What analysis needs of the model, kept in every snapshot: an unfinished run has no manifest."""
     lock: RunLock | None = None
     """Keeps other processes out while this one writes."""
+    background: BackgroundWriter = field(default_factory=BackgroundWriter)
+    """For what is written while training goes on; a run is finished and released after it."""
     _written: set[Path] = field(default_factory=set)
 
     def write_config(self, config: RunConfig) -> None:
@@ -65,9 +68,7 @@ class RunWriter:
         self, epoch: float, step: int, tensors: Mapping[str, np.ndarray], *, is_epoch_end: bool = True
     ) -> Path:
         """Write ``epoch-NNN.safetensors`` (or ``step-NNNNNNNN``); a tensor seen before is named, not stored again."""
-        # An epoch that --max-steps cuts short is named after the epoch it is in; its metadata holds the fraction.
-        name = f"epoch-{math.ceil(epoch):03d}" if is_epoch_end else f"step-{step:08d}"
-        path = self._own(f"snapshots/{name}.safetensors")
+        path = self._own(_snapshot_name(epoch, step, is_epoch_end))
         path.parent.mkdir(exist_ok=True)
         metadata = {**self.facts, "format": FORMAT, "epoch": repr(float(epoch)), "step": str(step)}
         stored = {}
@@ -81,6 +82,13 @@ class RunWriter:
                 self._digests[parameter].append((digest, path.name))
         files.write_tensors(path, stored, metadata)
         return path
+
+    def discard_snapshot(self, epoch: float, step: int, *, is_epoch_end: bool = True) -> None:
+        """Take the last snapshot away again, in a run that goes no further."""
+        self.background.wait()
+        path = self.path / _snapshot_name(epoch, step, is_epoch_end)
+        path.unlink(missing_ok=True)
+        self._written.discard(path)
 
     def moved_parameters(self) -> list[str]:
         """The parameters of which the snapshots so far hold more than one tensor."""
@@ -119,6 +127,7 @@ class RunWriter:
 
         ValueError when what was written is no longer there, or the run was started again meanwhile.
         """
+        self.background.wait()
         if self.lock is not None and self.lock.is_lost:
             raise ValueError(f"{self.path} was started again while it was being written: this one is given up")
         if missing := sorted(path.name for path in self._written if not path.is_file()):
@@ -128,7 +137,8 @@ class RunWriter:
         self.release()
 
     def release(self) -> None:
-        """Let other processes write this run."""
+        """Let other processes write this run, when nothing here does any more."""
+        self.background.close()
         if self.lock is not None:
             self.lock.release()
 
@@ -136,6 +146,12 @@ class RunWriter:
         """Where a file goes that must still be there at the end."""
         self._written.add(path := self.path / name)
         return path
+
+
+def _snapshot_name(epoch: float, step: int, is_epoch_end: bool) -> str:
+    # An epoch that --max-steps cuts short is named after the epoch it is in; its metadata holds the fraction.
+    name = f"epoch-{math.ceil(epoch):03d}" if is_epoch_end else f"step-{step:08d}"
+    return f"snapshots/{name}.safetensors"
 
 
 def facts_of(position_offset: int, layer_norm_eps: float | None) -> dict[str, str]:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -33,8 +34,9 @@ class Moment:
     """Whether this is epoch 0 or the end of an epoch (or of training)."""
     train_loss: float
     """Mean loss of the steps since the last epoch end; NaN at epoch 0."""
-    outputs: Mapping[str, NDArray[np.float32]] | None
-    """Split to (examples, outputs) logits or values; None between epochs."""
+    compute_outputs: Callable[[], Mapping[str, NDArray[np.float32]]] | None
+    """Split to (examples, outputs) logits or values, computed when it is called: by every process, before the next
+    moment. NonFiniteLossError when they are not finite. None between epochs."""
 
 
 OnStep = Callable[[StepLog, float], None]
@@ -129,11 +131,11 @@ def run_epochs(
     ``recorder`` is told what comes; it is ``take`` that has it record.
     """
 
-    def scored(step: int) -> Mapping[str, NDArray[np.float32]]:
+    def checked(step: int) -> Mapping[str, NDArray[np.float32]]:
         check_outputs(found := outputs(), step)
         return found
 
-    yield Moment(0, 0, True, float("nan"), scored(0))
+    yield Moment(0, 0, True, float("nan"), partial(checked, 0))
     lengths, step = data.splits["train"].lengths, 0
     for epoch in range(config.epochs):
         losses = []
@@ -147,7 +149,7 @@ def run_epochs(
             on_step(log, time.perf_counter() - started)
             if plan.is_snapshot(step) and not plan.is_epoch_end(step):
                 yield Moment(plan.epochs_done(step), step, False, float("nan"), None)
-        yield Moment(plan.epochs_done(step), step, True, float(np.mean(losses)), scored(step))
+        yield Moment(plan.epochs_done(step), step, True, float(np.mean(losses)), partial(checked, step))
         if step == plan.num_steps:
             return
 

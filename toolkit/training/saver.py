@@ -1,6 +1,7 @@
 """Moments of training in, the files of a run directory out, one call each; the manifest last."""
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -54,18 +55,30 @@ class Saver:
         words = loaded.model.backbone.get_input_embeddings()  # type: ignore[operator]
         writer.write_vocabulary(read_vocabulary(loaded.tokenizer, words.num_embeddings))
 
-    def save(self, moment: Moment, tensors: Mapping[str, NDArray[Any]]) -> list[Mapping[str, Any]]:
-        """Write the snapshot and, at an epoch end, scores, predictions, exposure and optimizer log; the new scores."""
-        self.writer.write_snapshot(moment.epoch, moment.step, tensors, is_epoch_end=moment.is_epoch_end)
-        if moment.outputs is None:
-            return []
-        rows = [self._score(moment, split, outputs) for split, outputs in moment.outputs.items()]
+    def save_snapshot(self, moment: Moment, tensors: Mapping[str, NDArray[Any]]) -> None:
+        """Begin to write a snapshot; ``tensors`` must not change any more."""
+        write = partial(self.writer.write_snapshot, is_epoch_end=moment.is_epoch_end)
+        self.writer.background.start(lambda: write(moment.epoch, moment.step, tensors))
+
+    def discard_snapshot(self, moment: Moment) -> None:
+        """Take the snapshot of a moment away again at which training turns out to have diverged."""
+        self.writer.discard_snapshot(moment.epoch, moment.step, is_epoch_end=moment.is_epoch_end)
+
+    def save_outputs(self, moment: Moment, outputs: Mapping[str, NDArray[np.float32]]) -> list[Mapping[str, Any]]:
+        """The scores of an epoch end; begin to write them, predictions, exposure and optimizer log."""
+        rows = [self._score(moment, split, found) for split, found in outputs.items()]
         self.scores += rows
-        self.predictions += [self._predict(moment, split, outputs) for split, outputs in moment.outputs.items()]
-        self.writer.write_scores(pd.DataFrame(self.scores))
-        self.writer.write_predictions(pd.concat(self.predictions, ignore_index=True))
-        self.writer.write_exposure(self.recorder.exposure())
-        self.writer.write_optimizer_log(self._optimizer_log())
+        self.predictions += [self._predict(moment, split, found) for split, found in outputs.items()]
+        scores, predictions = pd.DataFrame(self.scores), list(self.predictions)
+        exposure, log = self.recorder.exposure(), self._optimizer_log()
+
+        def write() -> None:
+            self.writer.write_scores(scores)
+            self.writer.write_predictions(pd.concat(predictions, ignore_index=True))
+            self.writer.write_exposure(exposure)
+            self.writer.write_optimizer_log(log)
+
+        self.writer.background.start(write)
         return list(rows)
 
     def _score(self, moment: Moment, split: str, outputs: NDArray[np.float32]) -> dict[str, Any]:

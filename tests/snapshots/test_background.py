@@ -1,0 +1,81 @@
+"""What is written while training goes on: in order, whole before the run is let go, and its error is not lost."""
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from toolkit.snapshots.background import BackgroundWriter
+from toolkit.snapshots.store import start_run
+
+
+def full_disk() -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_the_caller_goes_on_while_something_is_written() -> None:
+    background, has_gone_on = BackgroundWriter(), threading.Event()
+    found: list[bool] = []
+    background.start(lambda: found.append(has_gone_on.wait(60)))  # False, a minute later, if nobody did
+    has_gone_on.set()
+    background.wait()
+    assert found == [True]
+
+
+def test_things_are_written_one_after_the_other() -> None:
+    background = BackgroundWriter()
+    written: list[int] = []
+
+    def write(number: int) -> None:
+        time.sleep(0.01 * (3 - number))  # the first takes longest
+        written.append(number)
+
+    for number in range(3):
+        background.start(lambda number=number: write(number))  # type: ignore[misc]
+    background.wait()
+    assert written == [0, 1, 2]
+
+
+@pytest.mark.parametrize("call", ["check", "wait", "start"])
+def test_an_error_comes_at_the_next_call_and_once(call: str) -> None:
+    background = BackgroundWriter()
+    background.start(full_disk)
+    calls = {"check": background.check, "wait": background.wait, "start": lambda: background.start(full_disk)}
+    while not (background._last and background._last.done()):
+        time.sleep(0.001)
+    with pytest.raises(OSError, match="No space left"):
+        calls[call]()
+    background.wait()  # nothing was started, and the error has been told
+
+
+def test_check_does_not_wait() -> None:
+    background, may_end = BackgroundWriter(), threading.Event()
+    background.start(lambda: may_end.wait(60))
+    started = time.perf_counter()
+    background.check()
+    assert time.perf_counter() - started < 30
+    assert not background._last.done()  # type: ignore[union-attr]
+    may_end.set()
+    background.close()
+
+
+def test_a_run_is_neither_finished_nor_released_before_its_files_are_written(tmp_path: Path) -> None:
+    for end in ("finish", "release"):
+        writer, has_written = start_run(tmp_path / end), threading.Event()
+
+        def write(has_written: threading.Event = has_written) -> None:
+            time.sleep(0.2)
+            has_written.set()
+
+        writer.background.start(write)
+        writer.finish({}) if end == "finish" else writer.release()
+        assert has_written.is_set()
+
+
+def test_a_run_whose_last_file_could_not_be_written_is_not_finished(tmp_path: Path) -> None:
+    writer = start_run(tmp_path / "run")
+    writer.background.start(full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        writer.finish({})
+    assert not (tmp_path / "run" / "manifest.json").exists()
