@@ -4,10 +4,12 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from toolkit.snapshots.background import BackgroundWriter
-from toolkit.snapshots.store import start_run
+from toolkit.snapshots.store import open_run, start_run
+from toolkit.snapshots.verify import verify_run
 
 
 def full_disk() -> None:
@@ -79,3 +81,17 @@ def test_a_run_whose_last_file_could_not_be_written_is_not_finished(tmp_path: Pa
     with pytest.raises(OSError, match="No space left"):
         writer.finish({})
     assert not (tmp_path / "run" / "manifest.json").exists()
+
+
+def test_the_manifest_holds_the_hash_of_each_file_as_it_was_written(tmp_path: Path) -> None:
+    """A snapshot that changes before the run is finished is found out afterwards."""
+    for damage in (False, True):
+        writer = start_run(tmp_path / str(damage))
+        path = writer.write_snapshot(0, 0, {"LayerNorm.bias": np.zeros(4, np.float32)})
+        if damage:
+            path.write_bytes(path.read_bytes()[:-1] + b"\1")
+        writer.write_divergence("a file that is no snapshot")
+        writer.finish({})
+        found = verify_run(writer.path)
+        assert (found == []) == (not damage)
+        assert list(open_run(writer.path).manifest["files"]) == ["diverged.json", "snapshots/epoch-000.safetensors"]

@@ -70,7 +70,7 @@ def test_a_study_that_is_broken_off_goes_on(
 ) -> None:
     """Broken off at a moment of saving, before or after the file is there, again and again."""
     monkeypatch.setattr("toolkit.reporting.report.write_report", Recorded())
-    save, left = Saver.save, list(moments)
+    save, left = Saver.save_outputs, list(moments)
     count = 0
 
     def save_or_break(self: Saver, *args: Any) -> Any:
@@ -84,7 +84,7 @@ def test_a_study_that_is_broken_off_goes_on(
             raise KeyboardInterrupt
         return save(self, *args)
 
-    monkeypatch.setattr(Saver, "save", save_or_break)
+    monkeypatch.setattr(Saver, "save_outputs", save_or_break)
     study, executor = make_study(tiny_config, grid=GRID, seeds=(0,)), InProcess()
     options: dict[str, Any] = {"executor": executor, "out": tmp_path / "r", "output_dir": tmp_path / "runs"}
     finished: dict[str, int] = {}

@@ -52,6 +52,8 @@ class RunWriter:
     background: BackgroundWriter = field(default_factory=BackgroundWriter)
     """For what is written while training goes on; a run is finished and released after it."""
     _written: set[Path] = field(default_factory=set)
+    _hashes: dict[str, str] = field(default_factory=dict)
+    """Of the snapshots, each taken when it had been written."""
 
     def write_config(self, config: RunConfig) -> None:
         files.write_text(self._own("config.json"), config.to_json())
@@ -81,6 +83,7 @@ class RunWriter:
                 stored[parameter] = tensor
                 self._digests[parameter].append((digest, path.name))
         files.write_tensors(path, stored, metadata)
+        self._hashes[path.relative_to(self.path).as_posix()] = files.sha256_of_file(path)
         return path
 
     def discard_snapshot(self, epoch: float, step: int, *, is_epoch_end: bool = True) -> None:
@@ -89,6 +92,7 @@ class RunWriter:
         path = self.path / _snapshot_name(epoch, step, is_epoch_end)
         path.unlink(missing_ok=True)
         self._written.discard(path)
+        self._hashes.pop(path.relative_to(self.path).as_posix(), None)
 
     def moved_parameters(self) -> list[str]:
         """The parameters of which the snapshots so far hold more than one tensor."""
@@ -123,7 +127,7 @@ class RunWriter:
         files.write_text(self.path / DIVERGED, json.dumps({"message": message}) + "\n")
 
     def finish(self, facts: Mapping[str, Any]) -> None:
-        """Hash every file and write the manifest: from now on the run counts as finished, and others may write it.
+        """Hash all other files and write the manifest: from now on the run counts as finished, and others may write it.
 
         ValueError when what was written is no longer there, or the run was started again meanwhile.
         """
@@ -132,7 +136,9 @@ class RunWriter:
             raise ValueError(f"{self.path} was started again while it was being written: this one is given up")
         if missing := sorted(path.name for path in self._written if not path.is_file()):
             raise ValueError(f"{self.path} has lost {', '.join(missing)} while it was being written: run it again")
-        manifest = {"format": MANIFEST_FORMAT, **facts, "files": hash_files(self.path)}
+        others = (name for name in _list_files(self.path) if name not in self._hashes)
+        hashes = dict(sorted({**self._hashes, **hash_files(self.path, others)}.items()))
+        manifest = {"format": MANIFEST_FORMAT, **facts, "files": hashes}
         files.write_text(self.path / MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
         self.release()
 
@@ -165,13 +171,14 @@ def hash_files(path: Path, names: Iterable[str] | None = None) -> dict[str, str]
 
     With ``names``, of those that are there; the others are not read.
     """
-    if names is None:
-        names = sorted(p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file())
-    else:
-        names = [name for name in names if (path / name).is_file()]
+    names = _list_files(path) if names is None else [name for name in names if (path / name).is_file()]
     names = [name for name in names if name != MANIFEST and ".tmp" not in name]
     with ThreadPoolExecutor(max_workers=4) as pool:  # hashing lets other threads run
         return dict(zip(names, pool.map(lambda name: files.sha256_of_file(path / name), names), strict=True))
+
+
+def _list_files(path: Path) -> list[str]:
+    return sorted(p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file())
 
 
 def check_startable(path: Path, *, overwrite: bool) -> None:
