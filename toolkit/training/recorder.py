@@ -102,7 +102,7 @@ class _Block:
 
     def record(self, indices: NDArray[np.int64], norms: Norms) -> None:
         """Note the norms of the next batch's rows."""
-        if not np.array_equal(self.batches[-1], indices):
+        if self.batches[-1] is not indices and not np.array_equal(self.batches[-1], indices):
             raise ValueError("a step recorded another batch than was expected")
         for name, table in self._tables.items():
             part = slice(*table.offsets[self._num_taken : self._num_taken + 2])

@@ -37,7 +37,7 @@ class CompactWords:
 
     def place_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where rows of the whole table are in the small one; -1 for those that are not."""
-        places: NDArray[np.int64] = self._place[torch.from_numpy(rows)].numpy()
+        places: NDArray[np.int64] = self._place.numpy()[rows]
         return places
 
     def install(self) -> None:
