@@ -1,4 +1,4 @@
-"""``verify DIRECTORY``: every hash of a run, or every hash and card of a report, computed again."""
+"""``verify DIRECTORIES``: every hash of a run, or every hash and card of a report, computed again."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,29 +12,44 @@ class Verify:
 
     directory: tyro.conf.Positional[Path]
     """Run directory, or folder of a report."""
+    more: tyro.conf.Positional[tuple[Path, ...]] = ()
+    """Others of them."""
     runs: Path | None = None
     """Folder in which a report's runs are looked for; default: runs/, and beside the report."""
 
     def run(self) -> int:
+        directories, errors, differ = (self.directory, *self.more), [], False
+        for directory in directories:
+            try:
+                lines, differs = self._verify(directory)
+            except ValueError as error:  # one that cannot be verified does not keep the others from it
+                errors.append(str(error))
+                continue
+            differ |= differs
+            head = f"{directory}: " if self.more else ""
+            print("\n".join(line if line.startswith(head) else head + line for line in lines), flush=True)
+        if errors:
+            raise ValueError("; ".join(errors))
+        return 1 if differ else 0
+
+    def _verify(self, directory: Path) -> tuple[list[str], bool]:
+        """What there is to say of a run or a report, and whether it differs from what was written."""
         from toolkit.analysis.comparison.verify import describe, is_report
 
-        if is_report(self.directory):
-            lines, has_differences = describe(self.directory, self.runs)
-            print("\n".join(lines))
-            return 1 if has_differences else 0
+        if is_report(directory):
+            return describe(directory, self.runs)
         from toolkit.snapshots.store import open_run
         from toolkit.snapshots.verify import verify_run
 
-        if self.directory.is_file():
-            raise ValueError(f"{self.directory} is a file, not a folder: pass a run directory or a report's folder")
-        if not self.directory.exists():
-            raise ValueError(f"no run directory and no report at {self.directory}")
+        if directory.is_file():
+            raise ValueError(f"{directory} is a file, not a folder: pass a run directory or a report's folder")
+        if not directory.exists():
+            raise ValueError(f"no run directory and no report at {directory}")
         try:
-            open_run(self.directory)
+            open_run(directory)
         except ValueError:
-            raise ValueError(f"{self.directory} is neither a run directory nor a report with cards") from None
-        if self.runs is not None:
-            raise ValueError(f"{self.directory} is a run: --runs says where a report's runs are, leave it out")
-        differences = verify_run(self.directory)
-        print("\n".join(differences) or f"{self.directory}: every file is as the manifest says")
-        return 1 if differences else 0
+            raise ValueError(f"{directory} is neither a run directory nor a report with cards") from None
+        if self.runs is not None and not self.more:
+            raise ValueError(f"{directory} is a run: --runs says where a report's runs are, leave it out")
+        differences = verify_run(directory)
+        return differences or [f"{directory}: every file is as the manifest says"], bool(differences)

@@ -86,10 +86,11 @@ def _forest_legend(figure: Any, table: pd.DataFrame) -> None:
 
     found = [name for name in VERDICT_STYLES if name in set(table["verdict"])]
     handles: list[Any] = [Line2D([], [], linestyle="none", label=name, **VERDICT_STYLES[name]) for name in found]
-    handles += [Line2D([], [], color="black", linewidth=0.9, label="95 % interval")]
-    handles += [Line2D([], [], color="black", linewidth=2.4, label="90 % interval")]
+    if (table["num_seeds"] > 1).any():
+        handles += [Line2D([], [], color="black", linewidth=0.9, label="95 % interval")]
     if (table["num_seeds"] == 1).any():
-        handles += [Line2D([], [], color="black", linewidth=0.9, linestyle=":", label="one seed: items only")]
+        handles += [Line2D([], [], color="black", linewidth=0.9, linestyle=":", label="95 %, one seed: items only")]
+    handles += [Line2D([], [], color="black", linewidth=2.4, label="90 % interval")]
     if table["margin_points"].notna().any():
         handles += [Patch(color="0.92", label="margin of equivalence")]
     figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)

@@ -225,6 +225,30 @@ def test_the_command_verifies_runs_and_reports(report, capsys):
     assert (code, shown.err.count("\n")) == (2, 1)
 
 
+def test_the_command_verifies_several_places_and_names_each(report, capsys):
+    """One that cannot be verified does not keep the others from it."""
+
+    def run(*words):
+        with pytest.raises(SystemExit) as stop:
+            main(["verify", *map(str, words)])
+        shown = capsys.readouterr()
+        return stop.value.code, shown.out.splitlines(), shown.err
+
+    first, second, third, *_ = sorted(Path("runs").iterdir())
+    code, out, _ = run(first, second)
+    assert (code, out) == (0, [f"{place}: every file is as the manifest says" for place in (first, second)])
+    (first / "stray").write_text("")
+    (third / "manifest.json").unlink()
+    code, out, _ = run(first, second, report)
+    assert code == 1
+    assert out[:2] == [f"{first}: not in the manifest: stray", f"{second}: every file is as the manifest says"]
+    assert all(line.startswith(f"{report}: ") for line in out[2:])
+    code, out, err = run("gone", third, first, second)
+    assert (code, len(out), err.count("\n")) == (2, 2, 1)
+    assert "no run directory and no report at gone; " in err
+    assert f"{third} is unfinished" in err
+
+
 def test_a_folder_that_is_no_report_is_one_clear_line(tmp_path):
     with pytest.raises(ValueError, match="neither a run directory nor a report"):
         toolkit.verify_report(tmp_path)
