@@ -59,10 +59,12 @@ def test_a_verdict_is_told_by_mark_and_colour():
 @pytest.mark.parametrize("num_seeds", [1, 2])
 def test_one_seed_is_dotted_and_named(study, data_of, num_seeds):
     figure = forest_figure.differences(data_of(*study(num_seeds=num_seeds)).comparison)
-    named = "one seed: items only" in [text.get_text() for text in figure.legends[0].get_texts()]
+    texts = {text.get_text() for text in figure.legends[0].get_texts()}
+    kinds = {True: "95 %, one seed: items only", False: "95 % interval"}
+    assert texts & {*kinds.values()} == {kinds[num_seeds == 1]}, "and no line that is not drawn"
     thin = [c.get_linestyle()[0][1] for axes in figure.axes for c in axes.collections if c.get_linewidth()[0] == 0.9]
     assert len(thin) == 4  # two pairs, two splits
-    assert [named, *(dashes is not None for dashes in thin)] == [num_seeds == 1] * 5
+    assert [dashes is not None for dashes in thin] == [num_seeds == 1] * 4
 
 
 def test_every_seed_is_a_dot_and_failed_ones_are_hollow(study, data_of):
