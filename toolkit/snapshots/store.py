@@ -70,7 +70,8 @@ class RunWriter:
         self, epoch: float, step: int, tensors: Mapping[str, np.ndarray], *, is_epoch_end: bool = True
     ) -> Path:
         """Write ``epoch-NNN.safetensors`` (or ``step-NNNNNNNN``); a tensor seen before is named, not stored again."""
-        path = self._own(_snapshot_name(epoch, step, is_epoch_end))
+        name = _snapshot_name(epoch, step, is_epoch_end)
+        path = self._own(name)
         path.parent.mkdir(exist_ok=True)
         metadata = {**self.facts, "format": FORMAT, "epoch": repr(float(epoch)), "step": str(step)}
         stored = {}
@@ -83,16 +84,17 @@ class RunWriter:
                 stored[parameter] = tensor
                 self._digests[parameter].append((digest, path.name))
         files.write_tensors(path, stored, metadata)
-        self._hashes[path.relative_to(self.path).as_posix()] = files.sha256_of_file(path)
+        self._hashes[name] = files.sha256_of_file(path)
         return path
 
     def discard_snapshot(self, epoch: float, step: int, *, is_epoch_end: bool = True) -> None:
         """Take the last snapshot away again, in a run that goes no further."""
         self.background.wait()
-        path = self.path / _snapshot_name(epoch, step, is_epoch_end)
+        name = _snapshot_name(epoch, step, is_epoch_end)
+        path = self.path / name
         path.unlink(missing_ok=True)
         self._written.discard(path)
-        self._hashes.pop(path.relative_to(self.path).as_posix(), None)
+        self._hashes.pop(name, None)
 
     def moved_parameters(self) -> list[str]:
         """The parameters of which the snapshots so far hold more than one tensor."""
@@ -155,6 +157,7 @@ class RunWriter:
 
 
 def _snapshot_name(epoch: float, step: int, is_epoch_end: bool) -> str:
+    """A snapshot's file, from the run directory."""
     # An epoch that --max-steps cuts short is named after the epoch it is in; its metadata holds the fraction.
     name = f"epoch-{math.ceil(epoch):03d}" if is_epoch_end else f"step-{step:08d}"
     return f"snapshots/{name}.safetensors"
