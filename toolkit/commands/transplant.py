@@ -1,7 +1,5 @@
 """``transplant RUNS``: runs that kept their models in, what the drift of each embedding component is worth out."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -41,6 +39,7 @@ class Transplant:
         from toolkit.probes.transplants.transplants import measure_transplants
         from toolkit.reporting.folder import check_out
         from toolkit.reporting.probes.transplant_report import print_transplants, write_transplant_report
+        from toolkit.reporting.progress import counting_progress
 
         if self.out is not None:
             check_out(self.out)
@@ -52,7 +51,7 @@ class Transplant:
             num_reverse_draws=self.num_reverse_draws,
             dtype=self.dtype,
         )
-        with _passes() as hear:
+        with counting_progress("passes") as hear:
             found = measure_transplants(self.runs, settings, reverse=self.reverse, on_progress=hear)
         print_transplants(found.tables)
         if self.out is not None:
@@ -71,32 +70,3 @@ class Transplant:
         words += f" --num-draws {self.num_draws}" if self.num_draws != 5 else ""
         words += f" --num-reverse-draws {self.num_reverse_draws}" if self.num_reverse_draws != 1 else ""
         return words + (f" --dtype {self.dtype}" if self.dtype != "float32" else "")
-
-
-@contextmanager
-def _passes() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar of evaluation passes on stderr, one run after the other; nothing where there is no terminal."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda name, done, total: None
-        return
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("passes"), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(TextColumn("{task.description}", markup=False), *columns, console=console) as progress:
-        tasks = {}
-
-        def hear(name: str, done: int, total: int) -> None:
-            if name not in tasks:
-                tasks[name] = progress.add_task(name, total=total)
-            progress.update(tasks[name], completed=done, total=total)
-
-        yield hear

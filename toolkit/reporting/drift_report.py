@@ -6,7 +6,6 @@ from pathlib import Path
 import pandas as pd
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress
 from rich.table import Table
 
 from toolkit.analysis.changes.changes import NOT_APPLICABLE, measure_changes
@@ -18,6 +17,7 @@ from toolkit.reporting.drift_tables import DriftTables, collect
 from toolkit.reporting.drift_text import sections
 from toolkit.reporting.folder import check_out
 from toolkit.reporting.images import write_images
+from toolkit.reporting.progress import reporting_progress
 from toolkit.reporting.sources import Opened, open_sources
 from toolkit.snapshots import files
 
@@ -75,11 +75,8 @@ def _check_place(opened: Opened, out: Path) -> None:
 def _write(
     opened: Opened, places: Sequence[str | Path], out: Path, title: str | None, known: Mapping[str, pd.DataFrame]
 ) -> Path:
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("", total=None)
-        tables = collect(
-            opened, known, lambda name: progress.update(task, description=f"computing {name.replace('_', ' ')}")
-        )
+    with reporting_progress() as hear:
+        tables = collect(opened, known, lambda name: hear(f"computing {name.replace('_', ' ')}"))
     drawn = draw_report(tables)
     text = _render(tables, drawn, markdown.code_block([shown_command("drift", places, out, title)]), title)
     (out / "tables").mkdir(parents=True, exist_ok=True)

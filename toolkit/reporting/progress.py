@@ -1,7 +1,12 @@
-"""What is being computed in, a line on the terminal out that goes away; nothing where there is no terminal."""
+"""What is being computed in; out, a line on the terminal that goes away, or now and then a line in a log."""
 
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+LOG_SECONDS = 15.0
+"""Between the lines where stderr is no terminal and nothing can be drawn over: a short command leaves none."""
 
 
 @contextmanager
@@ -11,10 +16,54 @@ def reporting_progress() -> Iterator[Callable[[str], None]]:
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
-    if not console.is_terminal:  # rich would leave an empty line behind
-        yield lambda _: None
+    if not console.is_terminal:
+        yield _log()
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("opening runs", total=None)
+        task = progress.add_task("opening files", total=None)
         yield lambda text: progress.update(task, description=text)
+
+
+@contextmanager
+def counting_progress(unit: str) -> Iterator[Callable[[str, int, int], None]]:
+    """A function that takes (name, done, total) and moves the bar of that name on stderr, counted in ``unit``."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        say = _log()
+        yield lambda name, done, total: say(f"{name}: {done} of {total} {unit}")
+        return
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(TextColumn("{task.description}", markup=False), *columns, console=console) as progress:
+        tasks = {}
+
+        def hear(name: str, done: int, total: int) -> None:
+            if name not in tasks:
+                tasks[name] = progress.add_task(name, total=total)
+            progress.update(tasks[name], completed=done, total=total)
+
+        yield hear
+
+
+def _log() -> Callable[[str], None]:
+    """A function that prints a text on stderr where LOG_SECONDS have gone by since the last one, or the start."""
+    start = last = time.monotonic()
+
+    def say(text: str) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= LOG_SECONDS:
+            last = now
+            print(f"{now - start:.0f} s: {text}", file=sys.stderr, flush=True)
+
+    return say
