@@ -40,7 +40,7 @@ class Layers:
         with reporting_progress() as hear:
             tables = measure_layers(runs, texts, max_texts=self.max_texts, on_progress=hear)
         for group, own in groups_of(tables).items():
-            print_rows(f"{group}: layers before and after", *layer_rows(own))
+            print_rows(f"{group}: layers before and after", *layer_rows(own), num_titles=2)
             print("\n".join(layer_findings(own)))
         if self.out is not None:
             command = shown_command("layers", self.runs, self.out, self.title)
