@@ -9,12 +9,13 @@ import time
 from collections.abc import Callable
 from dataclasses import make_dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from safetensors import SafetensorError
 
-from toolkit.cli import finetune_main, main, parse, parse_config
+from toolkit.cli import LOG_COLUMNS, finetune_main, guarded, main, parse, parse_config
 from toolkit.config import RunConfig
 
 ROOT = Path(__file__).parents[1]
@@ -325,3 +326,18 @@ def test_finetune_py_in_a_process_of_its_own(tiny_model: Callable[[str], Path], 
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1, done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+@pytest.mark.parametrize("asked", [None, "70"])
+def test_a_log_is_wide_enough_for_tables(is_terminal: bool, asked: str | None, monkeypatch) -> None:
+    """What a terminal has, or a user asks for, stays; and nothing of it is left behind."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if asked:
+        monkeypatch.setenv("COLUMNS", asked)
+    for name in ("stdin", "stdout", "stderr"):
+        monkeypatch.setattr(f"sys.{name}", SimpleNamespace(isatty=lambda: is_terminal))
+    found = []
+    assert guarded(lambda: found.append(os.environ.get("COLUMNS")) or 0) == 0
+    assert found == [asked or (None if is_terminal else LOG_COLUMNS)]
+    assert os.environ.get("COLUMNS") == asked

@@ -10,7 +10,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -30,6 +30,9 @@ DESCRIPTION = (
 )
 BROKEN_PIPE = 141
 """As a shell reports a process that SIGPIPE ended: what was asked for may not have been done."""
+
+LOG_COLUMNS = "160"
+"""Width of what is printed where no stream is a terminal, in a log for one."""
 
 T = TypeVar("T")
 
@@ -200,8 +203,25 @@ def _is_rule(line: str) -> bool:
 
 def guarded(function: Callable[[], int]) -> int:
     """Run an entry point; a user's mistake or a full disk becomes one line on stderr and exit code 2."""
-    if os.environ.get("EMBEDDING_DRIFT_DEBUG"):
-        return function()
+    with _wide_logs():
+        return function() if os.environ.get("EMBEDDING_DRIFT_DEBUG") else _guarded(function)
+
+
+@contextlib.contextmanager
+def _wide_logs() -> Iterator[None]:
+    """Room for whole tables where nothing is a terminal: rich would take 80 columns for granted, and cut them."""
+    streams = (sys.stdin, sys.stdout, sys.stderr)
+    is_log = "COLUMNS" not in os.environ and not any(stream is not None and stream.isatty() for stream in streams)
+    if is_log:
+        os.environ["COLUMNS"] = LOG_COLUMNS
+    try:
+        yield
+    finally:
+        if is_log:
+            os.environ.pop("COLUMNS", None)
+
+
+def _guarded(function: Callable[[], int]) -> int:
     try:
         return function()
     except BrokenPipeError:  # the reader of the output, such as head, has seen enough

@@ -18,7 +18,7 @@ from toolkit.reporting.screen import print_components, print_result, print_task
 from toolkit.snapshots.capture import capture
 from toolkit.snapshots.store import MANIFEST, Run, RunWriter, check_startable, open_run
 from toolkit.training.accelerators import build_accelerator
-from toolkit.training.encoding import encode_task
+from toolkit.training.encoding import encode_task, unknown_share
 from toolkit.training.evaluation import extract_features
 from toolkit.training.features import Features, convex_ceiling, train_head, train_head_first
 from toolkit.training.loop import Moment, Plan, train
@@ -92,7 +92,10 @@ def _print_plan(
     loaded: Loaded, data: EncodedTask, config: RunConfig, components: Mapping[str, tuple[str, ...]], regime: Regime
 ) -> None:
     """What is about to run, before it does."""
-    rows = [(name, len(split), split.num_truncated, split.num_empty_texts) for name, split in data.splits.items()]
+    rows = [
+        (name, len(split), split.num_truncated, split.num_empty_texts, unknown_share(split, loaded.tokenizer))
+        for name, split in data.splits.items()
+    ]
     print_task(data.task.name, data.task.carrier, rows, config.max_length)
     sizes = {name: p.numel() for name, p in loaded.model.named_parameters()}
     positions = f", positions {config.positions}" if config.positions != "checkpoint" else ""

@@ -235,14 +235,41 @@ def test_a_column_of_names_of_rows_is_doubted_and_one_example_per_class_is_not(
         {"text": [f"text {i}" for i in range(40)], "label": [f"c{i % num_classes}" for i in range(40)]}
     )
     path, few = str(write(frame, tmp_path / "data.csv")), str(write(frame[:4], tmp_path / "few.csv"))
+    others = [str(write(own[::-1], tmp_path / f"other{len(own)}.csv")) for own in (frame, frame[:4])]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        load_task(RunConfig(train_file=few, validation_file=few))
+        load_task(RunConfig(train_file=few, validation_file=others[1]))
         if not is_doubted:
-            load_task(RunConfig(train_file=path, validation_file=path))
+            load_task(RunConfig(train_file=path, validation_file=others[0]))
     if is_doubted:
         with pytest.warns(UserWarning, match=f"data has {num_classes} classes in 40 training examples: is --label-col"):
-            load_task(RunConfig(train_file=path, validation_file=path))
+            load_task(RunConfig(train_file=path, validation_file=others[0]))
+
+
+@pytest.mark.parametrize(
+    ("targets", "is_doubted"), [([0.0, 1.0], True), ([0.0, 1.0, 2.0, 3.0], False), ([0.0, 1.5], False)]
+)
+def test_a_regression_on_what_looks_like_classes_is_doubted(
+    targets: list[float], is_doubted: bool, tmp_path: Path
+) -> None:
+    """pandas writes the classes 0 and 1 as 0.0 and 1.0 once a label was missing."""
+    frame = pd.DataFrame({"text": [f"text {i}" for i in range(40)], "label": targets * (40 // len(targets))})
+    paths = [str(write(own, tmp_path / name)) for own, name in ((frame, "a.csv"), (frame[::-1], "b.csv"))]
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        assert load_task(RunConfig(train_file=paths[0], validation_file=paths[1])).kind == "regression"
+    assert ["whole numbers written as floats" in str(warning.message) for warning in found] == [True] * is_doubted
+
+
+def test_scores_on_the_training_file_are_doubted(tiny_config: RunConfig) -> None:
+    with pytest.warns(UserWarning, match="the same file is trained on and scored as validation, again$"):
+        load_task(
+            replace(
+                tiny_config,
+                validation_file=tiny_config.train_file,
+                test_file=(f"again={tiny_config.train_file}", f"test={tiny_config.validation_file}"),
+            )
+        )
 
 
 def test_names_of_file_tasks(tmp_path: Path) -> None:

@@ -1,14 +1,16 @@
 """What cannot be encoded so that its exposure means anything is refused before training."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from transformers import AutoModel
 
 from toolkit.config import RunConfig
 from toolkit.data.tasks import load_task
 from toolkit.models.classifier import load_classifier
-from toolkit.training.encoding import encode_task
+from toolkit.training.encoding import DOUBTFUL_SHARE, encode_task, unknown_share
 
 
 @pytest.mark.parametrize("role", ["train", "validation"])
@@ -26,3 +28,34 @@ def test_a_text_that_names_the_padding_token_is_refused(
     with pytest.raises(ValueError, match=rf"(?i)split '{role}', row 3: the text contains .*pad.*takes for padding"):
         encode_task(task, loaded, 40)
     encode_task(load_task(tiny_config), loaded, 40)
+
+
+def test_a_folder_without_a_tokenizer_is_refused(tiny_model, tmp_path: Path) -> None:
+    """transformers makes up one that knows no word, and a run on unknown tokens alone would look healthy."""
+    AutoModel.from_pretrained(tiny_model("bert")).save_pretrained(tmp_path / "bare")
+    with pytest.raises(ValueError, match=r"bare has no tokenizer, or an empty one: save it beside the weights"):
+        load_classifier(str(tmp_path / "bare"), pooling="mean", num_outputs=2)
+
+
+def test_texts_that_the_tokenizer_does_not_know_are_doubted(tiny_config: RunConfig, tiny_model, tmp_path: Path) -> None:
+    loaded = load_classifier(str(tiny_model("bert")), pooling="mean", num_outputs=2)
+    path = tmp_path / "own.tsv"
+    header, *lines = Path(tiny_config.train_file).read_text().splitlines()
+    known = encode_task(load_task(tiny_config), loaded, 40)
+    assert unknown_share(known.splits["train"], loaded.tokenizer) < DOUBTFUL_SHARE
+    path.write_text(
+        "\n".join([header, *(f"\u8a9e\u8a00 \u8a9e\t{line.rpartition(chr(9))[2]}" for line in lines)]) + "\n"
+    )
+    task = load_task(replace(tiny_config, train_file=str(path)))
+    with pytest.warns(UserWarning, match=r"100% of the tokens of split 'train' are \[UNK\]: does the tokenizer"):
+        unknown = encode_task(task, loaded, 40)
+    assert unknown_share(unknown.splits["train"], loaded.tokenizer) == 1
+    assert unknown_share(unknown.splits["validation"], loaded.tokenizer) < DOUBTFUL_SHARE
+
+
+def test_without_an_unknown_token_its_share_is_not_known(tiny_config: RunConfig, tiny_model) -> None:
+    loaded = load_classifier(str(tiny_model("bert")), pooling="mean", num_outputs=2)
+    split = encode_task(load_task(tiny_config), loaded, 40).splits["train"]
+    for other in (None, loaded.tokenizer.sep_token):
+        loaded.tokenizer.unk_token = other
+        assert math.isnan(unknown_share(split, loaded.tokenizer))

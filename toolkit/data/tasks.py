@@ -99,6 +99,8 @@ def _glue(name: str) -> Callable[[], RawTask]:
 
 MANY = 20
 """Examples from which on a class for each of them is hardly meant."""
+FEW = 3
+"""Different whole numbers up to which a regression on them is hardly meant."""
 
 TASKS: Mapping[str, Callable[[], RawTask]] = {
     **{name: _builtin(name) for name in BUILTIN_TASKS},
@@ -117,6 +119,7 @@ def load_task(config: RunConfig) -> Task:
         paths = file_roles(config)
         raw = RawTask({role: read_file(path, config.text_columns, config.label_column) for role, path in paths.items()})
         hashes = {role: sha256_of_file(path) for role, path in paths.items()}
+        _doubt_files(hashes)
     elif config.dataset:
         raw = read_dataset(config.dataset, config.dataset_config, config.text_columns, config.label_column)
     else:
@@ -212,15 +215,29 @@ def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig
 
 
 def _doubt_labels(name: str, kind: str, labels: NDArray[Any] | None) -> None:
-    """Warn of classes that look like numbers of rows or like texts: many, and most of them with one example."""
-    if kind != "classification" or labels is None or len(labels) < MANY:
+    """Warn of classes that look like numbers of rows or like texts (many, and most of them with one example), and of
+    targets that look like classes (few, and whole)."""
+    if labels is None or len(labels) < MANY:
         return
-    if (num := len(np.unique(labels))) > len(labels) / 2:
+    num = len(np.unique(labels))
+    if kind == "regression" and num <= FEW and (labels == np.round(labels)).all():
+        warnings.warn(
+            f"the {num} different labels of {name} are whole numbers written as floats, which mean regression: for "
+            "classes write integers or words",
+            stacklevel=2,
+        )
+    if kind == "classification" and num > len(labels) / 2:
         warnings.warn(
             f"{name} has {num} classes in {len(labels)} training examples: is --label-column the right one? "
             "(floats mean regression)",
             stacklevel=2,
         )
+
+
+def _doubt_files(hashes: Mapping[str, str]) -> None:
+    """Warn where a scored split is the training file: its score would say what was memorised."""
+    if same := [role for role, sha256 in hashes.items() if role != "train" and sha256 == hashes["train"]]:
+        warnings.warn(f"the same file is trained on and scored as {', '.join(same)}", stacklevel=2)
 
 
 def _remove(splits: dict[str, Split], counts: dict[str, int]) -> None:

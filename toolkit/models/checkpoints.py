@@ -92,9 +92,16 @@ class Source:
         from transformers import AutoTokenizer
 
         try:
-            return AutoTokenizer.from_pretrained(self.location, **self._options())
+            tokenizer = AutoTokenizer.from_pretrained(self.location, **self._options())
         except Exception as error:  # tokenizers raises a bare Exception for a broken file
             raise ValueError(self._cannot("tokenizer", error)) from None
+        if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
+            # transformers makes up such a tokenizer where there are no files, and every word would be unknown.
+            raise ValueError(
+                f"{self.name} has no tokenizer, or an empty one: save it beside the weights "
+                "(tokenizer.save_pretrained(FOLDER))"
+            )
+        return tokenizer
 
     def read_backbone(self, config: Any, options: dict[str, Any]) -> nn.Module:
         """The AutoModel in fp32, in eval mode; ValueError when any of its tensors is missing from the checkpoint.

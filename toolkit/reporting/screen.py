@@ -11,11 +11,15 @@ from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.snapshots.store import Run
 
 
-def print_task(name: str, carrier: str | None, rows: Iterable[tuple[str, int, int, int]], max_length: int) -> None:
-    """The splits of a task; each row is (split, examples, truncated, pairs with an empty text)."""
-    table = Table("split", "examples", f"truncated to {max_length} tokens", "with an empty text", title=f"Task {name}")
-    for split, *counts in rows:
-        table.add_row(escape(split), *(f"{count:,}" for count in counts))
+def print_task(
+    name: str, carrier: str | None, rows: Iterable[tuple[str, int, int, int, float]], max_length: int
+) -> None:
+    """The splits of a task; each row is (split, examples, truncated, pairs with an empty text, share unknown)."""
+    header = ("split", "examples", f"truncated to {max_length} tokens", "with an empty text", "unknown tokens")
+    table = Table(*header, title=f"Task {name}")
+    for split, *counts, unknown in rows:
+        share = "not applicable" if math.isnan(unknown) else f"{unknown:.2%}"
+        table.add_row(escape(split), *(f"{count:,}" for count in counts), share)
     console = Console()
     console.print(table)
     if carrier:

@@ -1,5 +1,7 @@
 """A task and a loaded classifier in, every split in tokens out."""
 
+import math
+import warnings
 from typing import Any
 
 import numpy as np
@@ -7,6 +9,9 @@ import numpy as np
 from toolkit.data.batches import EncodedSplit, EncodedTask, encode_split
 from toolkit.data.tasks import Task
 from toolkit.models.classifier import Loaded
+
+DOUBTFUL_SHARE = 0.2
+"""Of unknown tokens, from which on a tokenizer hardly belongs to the texts."""
 
 
 def encode_task(task: Task, loaded: Loaded, max_length: int) -> EncodedTask:
@@ -28,6 +33,12 @@ def encode_task(task: Task, loaded: Loaded, max_length: int) -> EncodedTask:
     num_words = loaded.model.backbone.get_input_embeddings().num_embeddings  # type: ignore[operator]
     if max(int(split.tokens.max()) for split in splits.values()) >= num_words:
         raise ValueError(f"the tokenizer of {loaded.source.name} has tokens beyond its {num_words} word rows")
+    if (share := unknown_share(splits["train"], tokenizer)) > DOUBTFUL_SHARE:
+        warnings.warn(
+            f"{share:.0%} of the tokens of split 'train' are {tokenizer.unk_token}: does the tokenizer of "
+            f"{loaded.source.name} fit these texts?",
+            stacklevel=2,
+        )
     return EncodedTask(
         task=task,
         splits=splits,
@@ -35,6 +46,19 @@ def encode_task(task: Task, loaded: Loaded, max_length: int) -> EncodedTask:
         num_segments=num_segments,
         position_offset=loaded.position_offset,
     )
+
+
+def unknown_share(split: EncodedSplit, tokenizer: Any) -> float:
+    """Share of a split's tokens, special ones left out, that the tokenizer does not know; NaN where it knows all.
+
+    A tokenizer of bytes may have no unknown token, or name another special one in its place.
+    """
+    others = [getattr(tokenizer, f"{name}_token_id") for name in ("bos", "cls", "eos", "mask", "pad", "sep")]
+    if tokenizer.unk_token_id is None or tokenizer.unk_token_id in others:
+        return math.nan
+    others = [number for number in others if number is not None]
+    words = split.tokens[~np.isin(split.tokens, others)]
+    return float(np.mean(words == tokenizer.unk_token_id)) if len(words) else math.nan
 
 
 def _refuse_padding(name: str, split: EncodedSplit, tokenizer: Any) -> None:
