@@ -13,8 +13,7 @@ trec/, cad_nli_original/, cr/, uci_amazon/ and uci_yelp/ as .tsv files.
 
 import os
 
-from toolkit import Study
-from toolkit.studies.study import Comparison
+from toolkit import Comparison, Study
 
 DATA = os.environ.get("EMBEDDING_DRIFT_DATA", "../shared/data")
 RATES = tuple({"learning_rate": rate} for rate in (5e-5, 2e-5, 1.5e-4, 3e-4))

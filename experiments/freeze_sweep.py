@@ -16,8 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from toolkit import Study
-from toolkit.studies.study import Comparison
+from toolkit import Comparison, Study
 
 NUM_LAYERS = 6
 """Of the embedded model."""

@@ -20,8 +20,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from toolkit import Study
-from toolkit.studies.study import Comparison
+from toolkit import Comparison, Study
 
 DATA = os.environ.get("EMBEDDING_DRIFT_DATA", "../shared/data")
 TASKS: dict[str, dict[str, Any]] = {"order": {"task": "order"}, "pair": {"task": "pair"}}

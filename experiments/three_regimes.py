@@ -6,8 +6,7 @@ It needs no data and no network: a first study to run, and a form to copy for on
     python -m toolkit study experiments/three_regimes.py --out my_study
 """
 
-from toolkit import Study
-from toolkit.studies.study import Comparison
+from toolkit import Comparison, Study
 
 STUDY = Study(
     title="Three regimes on two built-in tasks",

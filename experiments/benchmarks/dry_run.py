@@ -17,11 +17,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from toolkit import Comparison, Study
 from toolkit.studies.calibration import calibrate, makespan
 from toolkit.studies.dry_run import plan_study
 from toolkit.studies.executors import EXECUTORS, ExecutorOptions
 from toolkit.studies.jobs import make_jobs
-from toolkit.studies.study import Comparison, Study
 
 BOUND = 0.25
 REGIMES: dict[str, dict[str, Any]] = {

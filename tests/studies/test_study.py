@@ -82,6 +82,13 @@ def test_sizes_multiply_the_final_runs() -> None:
         ({"seeds": (1, 1)}, "seeds are given twice"),
         ({"sizes": (50, 100, 50)}, "sizes are given twice"),
         ({"seeds": ()}, "needs arms, tasks and seeds"),
+        ({"seeds": 3}, "seeds must be a list; got 3"),
+        ({"sizes": "100"}, "sizes must be a list; got '100'"),
+        ({"arms": ["full"]}, r"arms must be a dict; got \['full'\]"),
+        (
+            {"comparisons": [("full", "features")]},
+            r'comparisons must be Comparison\("first arm", "second arm"\); got \(',
+        ),
         ({"common": {"epochs": 0}}, "--epochs must be at least 1"),
     ],
 )

@@ -43,7 +43,15 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """Arms x tasks x seeds (x sizes), the comparisons asked, and a tuning grid of equal budget per arm."""
+    """Arms x tasks x seeds (x sizes), the comparisons asked, and a tuning grid of equal budget per arm.
+
+    What makes an arm, a task or a setting is a dict of the fields of :class:`toolkit.RunConfig`, which
+    ``finetune.py --help`` lists. ``common``: those of every run; a task's and then an arm's win over them. ``sizes``:
+    numbers of training examples, for data-efficiency curves. ``margin_points``: the difference, in hundredths of the
+    score, below which nobody would care. ``grid``: arm to the settings tried on each task, as many for every arm, with
+    ``tuning_seeds`` (none of ``seeds``) and the fields ``tuning``, of which selection_fraction holds out the part of
+    train that they are chosen on. ValueError, in one line, for a study that cannot be run.
+    """
 
     title: str
     question: str
@@ -69,6 +77,15 @@ class Study:
     """Fields that tuning runs have besides: they score a part of train and nothing else."""
 
     def __post_init__(self) -> None:
+        for name in ("arms", "tasks", "common", "grid", "tuning"):
+            _require(isinstance(getattr(self, name), Mapping), f"{name} must be a dict; got {getattr(self, name)!r}")
+        for name in ("seeds", "sizes", "tuning_seeds", "comparisons"):
+            values = getattr(self, name)
+            is_list = isinstance(values, Sequence) and not isinstance(values, str)
+            _require(is_list, f"{name} must be a list; got {values!r}")
+        for each in self.comparisons:
+            told = f'comparisons must be Comparison("first arm", "second arm"); got {each!r}'
+            _require(isinstance(each, Comparison), told)
         _require(bool(self.arms and self.tasks and self.seeds), "a study needs arms, tasks and seeds")
         _require(len(set(self.seeds)) == len(self.seeds), f"seeds are given twice: {list(self.seeds)}")
         _require(len(set(self.sizes)) == len(self.sizes), f"sizes are given twice: {list(self.sizes)}")
