@@ -57,6 +57,10 @@ class Trajectory:
         """The embedding parameters that this model has, in the order of every table."""
         return tuple(name for name in EMBEDDING_PARAMETERS if name in self.snapshots[0].tensors)
 
+    def at_or_last(self, epoch: float | None) -> Snapshot:
+        """The last snapshot for None, else as :meth:`at`."""
+        return self.snapshots[-1] if epoch is None else self.at(epoch)
+
     def at(self, epoch: float) -> Snapshot:
         """The snapshot of an epoch; ValueError with the epochs at hand when there is none."""
         if not isinstance(epoch, Real):

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -11,6 +12,9 @@ from toolkit.analysis.causes.causes import ALL_ROWS, CAUSES, decompose, explain
 from toolkit.analysis.causes.momentum import BASES
 from toolkit.analysis.causes.nulls import replay_decay
 from toolkit.analysis.causes.precision import guard_precision
+from toolkit.analysis.causes.regression import regress_drift
+from toolkit.analysis.causes.sign_noise import sign_noise
+from toolkit.analysis.rows.rows import measure_rows
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 from toolkit.snapshots.store import RunWriter, open_run
 
@@ -275,3 +279,20 @@ def test_segment_gradients_are_the_sum_of_all_position_and_of_all_word_gradients
         assert not kinds[1].any()
     else:
         assert (kinds[0] - positions.sum(0)).abs().max() > 1e-3 * scale
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda run, **epoch: decompose(run.trajectory, WORDS, log=run.log, **epoch),
+        lambda run, **epoch: explain(run.trajectory, WORDS, log=run.log, **epoch),
+        lambda run, **epoch: sign_noise(run.trajectory, WORDS, log=run.log, num_replicates=5, **epoch),
+        lambda run, **epoch: regress_drift(run.trajectory, WORDS, log=run.log, **epoch),
+        lambda run, **epoch: measure_rows(run.trajectory, WORDS, **epoch),
+    ],
+    ids=["decompose", "explain", "sign_noise", "regress_drift", "measure_rows"],
+)
+def test_without_an_epoch_it_is_the_last(planted, function):
+    last, before = (planted.trajectory.snapshots[i].epoch for i in (-1, -2))
+    pd.testing.assert_frame_equal(function(planted), function(planted, epoch=last))
+    assert not function(planted).equals(function(planted, epoch=before))

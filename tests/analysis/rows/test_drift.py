@@ -165,7 +165,10 @@ def test_rows_that_were_never_read_are_undefined():
 @pytest.mark.parametrize("epoch", [None, "1"])
 def test_an_epoch_is_a_number(make_trajectory, epoch):
     with pytest.raises(ValueError, match=f"an epoch is a number; got {epoch!r}"):
-        measure_rows(make_trajectory(), "word_embeddings", epoch)
+        measure_rows(make_trajectory(), "word_embeddings", 1, reference_epoch=epoch)
+    if epoch is not None:  # which means the last
+        with pytest.raises(ValueError, match=f"an epoch is a number; got {epoch!r}"):
+            measure_rows(make_trajectory(), "word_embeddings", epoch)
 
 
 @pytest.mark.parametrize("shape", [(0, 8), (5, 0)])

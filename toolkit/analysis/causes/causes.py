@@ -33,7 +33,12 @@ BLOCK_ROWS = 512
 
 
 def decompose(
-    source: Source, parameter: str, epoch: float, *, reference_epoch: float = 0, log: OptimizerLog | None = None
+    source: Source,
+    parameter: str,
+    epoch: float | None = None,
+    *,
+    reference_epoch: float = 0,
+    log: OptimizerLog | None = None,
 ) -> "pd.DataFrame":
     """One line per row of a parameter (a LayerNorm vector is one row): its change since the reference, by cause.
 
@@ -49,7 +54,7 @@ def decompose(
     """
     trajectory, log = trajectory_of(source), resolve_log(source, log)
     num_rows = count_rows(trajectory, parameter)
-    work = Interval.of(trajectory, parameter, trajectory.at(reference_epoch), trajectory.at(epoch), log)
+    work = Interval.of(trajectory, parameter, trajectory.at(reference_epoch), trajectory.at_or_last(epoch), log)
     parts = [work.measure(np.arange(i, min(i + BLOCK_ROWS, num_rows))) for i in range(0, num_rows, BLOCK_ROWS)]
     measured = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     vocabulary = trajectory.vocabulary if parameter == "word_embeddings" else None
@@ -80,7 +85,12 @@ def _name_causes(work: Interval, has_moved: NDArray[np.bool_], is_updated: NDArr
 
 
 def explain(
-    source: Source, parameter: str, epoch: float, *, reference_epoch: float = 0, log: OptimizerLog | None = None
+    source: Source,
+    parameter: str,
+    epoch: float | None = None,
+    *,
+    reference_epoch: float = 0,
+    log: OptimizerLog | None = None,
 ) -> "pd.DataFrame":
     """One line per stratum that has rows, and one for all rows: how many moved why, and what the parts amount to.
 

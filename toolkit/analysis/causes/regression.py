@@ -26,7 +26,7 @@ def regress_drift(
     source: Source,
     parameter: str = "word_embeddings",
     *,
-    epoch: float,
+    epoch: float | None = None,
     exposure: str = "num_steps",
     log: OptimizerLog | None = None,
 ) -> "pd.DataFrame":
@@ -46,7 +46,7 @@ def regress_drift(
     trajectory, log = trajectory_of(source), resolve_log(source, log)
     lookup(EXPOSURES, exposure, "exposure")
     num_rows = count_rows(trajectory, parameter)
-    first, last = trajectory.at(0), trajectory.at(epoch)
+    first, last = trajectory.at(0), trajectory.at_or_last(epoch)
     steps = AdamSteps.of(log, parameter, last.step)
     history = row_steps(trajectory, parameter, last.step)
     drift, length = _lengths(first, last, parameter)

@@ -36,7 +36,7 @@ Rows = NDArray[np.int64]
 def sign_noise(
     source: Source,
     parameter: str,
-    epoch: float,
+    epoch: float | None = None,
     rows: Sequence[int] | Rows | None = None,
     *,
     log: OptimizerLog | None = None,
@@ -65,7 +65,7 @@ def sign_noise(
     at_least("num_replicates", num_replicates, 2)  # a null of one value has no spread; its quantiles want hundreds
     at_least("num_coordinates", num_coordinates, 0)
     count_rows(trajectory, parameter)  # a name the model lacks is refused before anything else
-    first, last = trajectory.at(0), trajectory.at(epoch)
+    first, last = trajectory.at(0), trajectory.at_or_last(epoch)
     steps = AdamSteps.of(log, parameter, last.step)
     chosen = _choose(trajectory, parameter, rows, seed)
     history = row_steps(trajectory, parameter, last.step).take(chosen)

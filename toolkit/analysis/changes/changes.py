@@ -77,7 +77,7 @@ def measure_changes(source: Source, reference_epoch: float = 0, epoch: float | N
     """
     trajectory = trajectory_of(source)
     before = trajectory.at(reference_epoch)
-    after = trajectory.snapshots[-1] if epoch is None else trajectory.at(epoch)
+    after = trajectory.at_or_last(epoch)
     if before is after:
         raise ValueError(
             f"epoch {before.epoch:g} would be compared with itself: pass two different epochs, or two checkpoints"

@@ -101,7 +101,9 @@ def measure_gauge(source: Source, epoch: float | None = None, *, reference_epoch
     return pd.DataFrame(lines, columns=list(COLUMNS))
 
 
-def measure_gauge_rows(source: Source, parameter: str, epoch: float, *, reference_epoch: float = 0) -> "pd.DataFrame":
+def measure_gauge_rows(
+    source: Source, parameter: str, epoch: float | None = None, *, reference_epoch: float = 0
+) -> "pd.DataFrame":
     """One line per row of a table: row, token, stratum, frequency, raw_drift, pi_drift, gauge_fixed_drift, merged_with.
 
     ``gauge_fixed_drift`` is NaN in rows that the corpus never uses, and in a position row that is reported as one row
@@ -111,7 +113,7 @@ def measure_gauge_rows(source: Source, parameter: str, epoch: float, *, referenc
     corpus = reference_corpus(trajectory)
     if parameter not in corpus.tables:
         raise ValueError(unknown(parameter, "embedding table of this run", corpus.tables))
-    pair = [trajectory.at(reference_epoch), trajectory.at(epoch)]
+    pair = [trajectory.at(reference_epoch), trajectory.at_or_last(epoch)]
     raw, pi, fixed = _row_drifts(pair, parameter, corpus)
     merged = [""] * len(raw)
     side = corpus.tables.index(parameter)

@@ -69,7 +69,7 @@ def measure_updates(
     at_least("num_null", num_null, 0)
     trajectory = trajectory_of(source)
     reference = trajectory.at(reference_epoch)
-    snapshot = trajectory.snapshots[-1] if epoch is None else trajectory.at(epoch)
+    snapshot = trajectory.at_or_last(epoch)
     tables_of([trajectory.snapshots[0], reference, snapshot], parameter)  # the rows are chosen in the first
     name, chosen = _choose_rows(trajectory, reference, snapshot, parameter, rows)
     norms = row_norms(reference, snapshot, parameter, chosen)

@@ -106,7 +106,7 @@ def find_row(trajectory: Trajectory, word: str | int) -> int:
 
 def compared(trajectory: Trajectory, reference_epoch: float, epoch: float | None) -> tuple[Snapshot, Snapshot]:
     """The snapshots of two epochs, the last one for None; ValueError when their word tables differ in shape."""
-    pair = trajectory.at(reference_epoch), trajectory.snapshots[-1] if epoch is None else trajectory.at(epoch)
+    pair = trajectory.at(reference_epoch), trajectory.at_or_last(epoch)
     shapes = [word_table(snapshot).shape for snapshot in pair]
     if shapes[0] != shapes[1]:
         raise ValueError(f"{PARAMETER} has shapes {shapes[0]} and {shapes[1]}: snapshots of one model are needed")

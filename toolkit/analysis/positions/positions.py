@@ -95,7 +95,7 @@ def position_table(source: Source, epoch: float | None = None, window: Window | 
 def snapshot_at(source: Source, epoch: float | None = None) -> Snapshot:
     """The snapshot of an epoch, by default the last."""
     trajectory = trajectory_of(source)
-    return trajectory.snapshots[-1] if epoch is None else trajectory.at(epoch)
+    return trajectory.at_or_last(epoch)
 
 
 def _value(statistic: PositionStatistic, table: Array, seed: int) -> tuple[float, str]:

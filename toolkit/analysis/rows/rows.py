@@ -24,7 +24,7 @@ WRITTEN_ROWS = 65_536
 def measure_rows(
     source: Source,
     parameter: str,
-    epoch: float,
+    epoch: float | None = None,
     measures: Measures = MEASURES,
     *,
     reference_epoch: float = 0,
@@ -166,12 +166,12 @@ def _part(snapshot: Snapshot, parameter: str, rows: slice) -> Snapshot:
     return Snapshot(snapshot.epoch, snapshot.step, tensors)
 
 
-def _path(trajectory: Trajectory, reference_epoch: float, epoch: float) -> list[Snapshot]:
+def _path(trajectory: Trajectory, reference_epoch: float, epoch: float | None) -> list[Snapshot]:
     """The reference, the ends of epochs in between (so that runs with snapshots within epochs compare), the epoch."""
-    first, last = trajectory.at(reference_epoch), trajectory.at(epoch)
-    low, high = sorted((reference_epoch, epoch))
+    first, last = trajectory.at(reference_epoch), trajectory.at_or_last(epoch)
+    low, high = sorted((first.epoch, last.epoch))
     between = [snapshot for snapshot in trajectory if snapshot.is_epoch_end and low < snapshot.epoch < high]
-    ordered = between if reference_epoch <= epoch else between[::-1]
+    ordered = between if first.epoch <= last.epoch else between[::-1]
     return [first, *ordered, last]
 
 

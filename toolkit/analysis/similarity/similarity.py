@@ -76,15 +76,14 @@ def measure_similarity(
     """
     trajectory = trajectory_of(source)
     num_rows = count_rows(trajectory, parameter)
-    last = trajectory.snapshots[-1].epoch if epoch is None else epoch
-    snapshots = [trajectory.at(reference_epoch), trajectory.at(last)]
+    snapshots = [trajectory.at(reference_epoch), trajectory.at_or_last(epoch)]
     for _ in iterate_blocks(snapshots, parameter, scratch=Scratch()):
         pass  # it refuses NaN and other shapes
     label, chosen = _choose_rows(trajectory, parameter, num_rows, rows)
     tables = [np.atleast_2d(np.asarray(snapshot.tensors[parameter])) for snapshot in snapshots]
     versions = tables if chosen is None else [table[chosen] for table in tables]
     lines = compare_rows(versions[0], versions[1], measures, null=null, num_null=num_null, k=k, seed=seed)
-    for column, value in enumerate((parameter, float(last), float(reference_epoch), label)):
+    for column, value in enumerate((parameter, float(snapshots[1].epoch), float(reference_epoch), label)):
         lines.insert(column, ("parameter", "epoch", "reference_epoch", "rows")[column], value)
     return lines
 
