@@ -411,9 +411,11 @@ def test_a_recorder_that_an_exception_left_locks_nobody_out(tiny_model: Any, tmp
         left.finish()
 
 
-def test_training_in_eval_mode_is_noticed(tiny_model: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_training_in_eval_mode_is_noticed(is_sparse: bool, tiny_model: Any, tmp_path: Path) -> None:
     model, tokenizer = load(tiny_model("bert"))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    model.bert.embeddings.word_embeddings.sparse = is_sparse
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     model.eval()
     recording = toolkit.record(model, tmp_path / "run")
     recording.snapshot(epoch=0, step=0)
@@ -575,6 +577,46 @@ def test_a_table_that_is_also_the_output_layer(tiny_model: Any, tmp_path: Path) 
     assert set(exposure.tables) == set(TABLES[1:])
     assert exposure.design is not None
     assert exposure.design.tables == TABLES
+    assert set(toolkit.measure_rows(run, "word_embeddings", 1)["stratum"]) == {"exposure unknown"}
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+@pytest.mark.parametrize("way", ["another encoder", "penalty", "decay", "accumulation", "zeroed"])
+def test_gradients_of_rows_that_no_pass_used(way: str, is_sparse: bool, tiny_model: Any, tmp_path: Path) -> None:
+    """Two encoders of one word table, of which one is recorded: "never seen" would be wrong of the other's words."""
+    model, tokenizer = load(tiny_model("bert"))
+    other, _ = load(tiny_model("bert"))
+    words = model.bert.embeddings.word_embeddings
+    other.bert.embeddings.word_embeddings.weight = words.weight
+    for each in (words, other.bert.embeddings.word_embeddings):
+        each.sparse = is_sparse
+    decay = 0.1 if way == "decay" and not is_sparse else 0.0  # torch refuses that of sparse gradients
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, weight_decay=decay)
+    model.train()
+    recording = toolkit.record(model, tmp_path / "run")
+    recording.snapshot(epoch=0, step=0)
+    for step in (1, 2):
+        optimizer.zero_grad(set_to_none=way != "zeroed")
+        for text in (TEXTS[1], TEXTS[3]) if way == "accumulation" else (TEXTS[step],):
+            model(**encode(tokenizer, [text])).logits[:, 0].sum().backward()
+        if way == "another encoder":
+            other(**encode(tokenizer, ["the end"])).logits[:, 0].sum().backward()
+        if way == "penalty":
+            (words(torch.arange(4, 9)) ** 2).sum().backward()
+        optimizer.step()
+    recording.snapshot(epoch=1, step=2)
+    if way not in ("another encoder", "penalty"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            exposure = recording.finish().trajectory.exposure
+        assert exposure is not None
+        assert exposure.tables["word_embeddings"].num_steps == 2
+        return
+    with pytest.warns(UserWarning, match="word_embeddings: rows that no recorded forward pass used got gradients"):
+        run = recording.finish()
+    assert len(run.manifest["problems"]) == 1
+    assert run.trajectory.exposure is not None
+    assert set(run.trajectory.exposure.tables) == set(TABLES[1:])
     assert set(toolkit.measure_rows(run, "word_embeddings", 1)["stratum"]) == {"exposure unknown"}
 
 

@@ -205,7 +205,8 @@ class Recording:
 
     def _problems(self) -> list[str]:
         """What could not be recorded, and why."""
-        return list(dict.fromkeys([*self._notes, *(p for p in (self._watch.problem, self._log.problem) if p)]))
+        found = [*self._notes, self._watch.problem, *self._watch.left_out.values(), self._log.problem]
+        return list(dict.fromkeys(problem for problem in found if problem))
 
     def _manifest(self) -> dict[str, Any]:
         backbone, family = self._embeddings.backbone, self._embeddings.family

@@ -14,6 +14,11 @@ from toolkit.snapshots.exposure import DesignCounter, Exposure, StepRows, TableL
 
 Rows = dict[str, NDArray[np.int64]]
 
+USED_ELSEWHERE = (
+    "rows that no recorded forward pass used got gradients (another use of the table, a penalty on it, padding that "
+    "the loss counts, or gradients left from an earlier step): its exposure is not known"
+)
+
 
 class ExposureWatch:
     """Counts the rows that training forward passes use, and closes the count at each optimizer step.
@@ -24,7 +29,8 @@ class ExposureWatch:
 
     Padding is what the word table's padding_idx says; a table without one has none. ``shared`` names tables that also
     serve elsewhere in the model (the word table as the output layer of a language model): which of their rows got a
-    gradient is more than a forward pass shows, and their exposure is left out.
+    gradient is more than a forward pass shows, and their exposure is left out. So is that of a table of which a row
+    gets a gradient that no counted pass used.
     """
 
     def __init__(self, embeddings: Embeddings, shared: Collection[str] = ()) -> None:
@@ -38,6 +44,8 @@ class ExposureWatch:
         self._counted: dict[tuple[int, tuple[int, ...]], torch.Tensor] = {}
         self.problem: str | None = None
         """Why exposure cannot be recorded; None while it can."""
+        self.left_out: dict[str, str] = {}
+        """Tables whose exposure cannot, and why."""
         self._handle = embeddings.module.register_forward_pre_hook(self._on_forward, with_kwargs=True)
 
     def close(self) -> None:
@@ -91,30 +99,36 @@ class ExposureWatch:
         own = {name: np.concatenate([np.empty(0, np.int64), *(r[name] for r in self._pending)]) for name in self._names}
         self._pending, self._counted = [], {}
         parts = gather(own)
-        if not any(len(rows) for part in parts for rows in part.values()) and self._has_gradient():
+        # Of every table, whatever is known of it here: under FSDP2 all processes take part in gathering it.
+        gradients = {name: _whole(self._embeddings.parameters[name].grad) for name in self._steps}
+        if not any(len(rows) for part in parts for rows in part.values()) and any(
+            map(_num_nonzero, gradients.values())
+        ):
             self.problem = self.problem or (
                 "gradients reached the embedding parameters, but no forward pass in training mode was seen: call "
                 "model.train() before the loop"
             )
         rows = {name: np.concatenate([part[name] for part in parts]) for name in self._names}
         self._design.add(rows)
-        for name, steps in self._steps.items():
+        for name, gradient in gradients.items():
+            if name in self.left_out:
+                continue
             distinct, counts = np.unique(rows[name], return_counts=True)
-            parameter = self._embeddings.parameters[name]
-            norms = row_norms(parameter, distinct) / np.float32(gradient_scale)
+            is_trained = self._embeddings.parameters[name].requires_grad
+            picked = _pick(gradient, distinct)
+            if is_trained and self.problem is None and _num_nonzero(gradient) != _num_nonzero(picked):
+                self.left_out[name] = f"{name}: {USED_ELSEWHERE}"
+            norms = _norms(picked, len(distinct)) / np.float32(gradient_scale)
             # The zeros that a frozen table may keep from before it was frozen say nothing.
-            is_used = (norms != 0) | (not parameter.requires_grad)  # NaN, of no gradient at all, is not 0
-            steps.add(StepRows(distinct[is_used].astype(np.int32), counts[is_used].astype(np.int32), norms[is_used]))
-
-    def _has_gradient(self) -> bool:
-        gradients = [self._embeddings.parameters[name].grad for name in self._steps]
-        return any(bool((gradient != 0).any()) for gradient in gradients if gradient is not None)
+            is_used = (norms != 0) | (not is_trained)  # NaN, of no gradient at all, is not 0
+            used = StepRows(distinct[is_used].astype(np.int32), counts[is_used].astype(np.int32), norms[is_used])
+            self._steps[name].add(used)
 
     def exposure(self) -> Exposure | None:
         """What the steps so far used; None when that is not known."""
         if self.problem:
             return None
-        tables = {name: steps.exposure() for name, steps in self._steps.items()}
+        tables = {name: steps.exposure() for name, steps in self._steps.items() if name not in self.left_out}
         return Exposure(tables, self._design.design())
 
 
@@ -125,13 +139,37 @@ def row_norms(parameter: torch.Tensor, rows: NDArray[np.int64]) -> NDArray[np.fl
 
 def norms_of_rows(table: torch.Tensor | None, rows: NDArray[np.int64]) -> NDArray[np.float32]:
     """(rows,) Euclidean norm of some rows of a tensor, sharded or sparse too; NaN where there is none."""
+    return _norms(_pick(_whole(table), rows), len(rows))
+
+
+def _whole(table: Any) -> torch.Tensor | None:
+    """A sharded tensor gathered, a sparse one with one entry per row."""
     if table is None:
-        return np.full(len(rows), np.nan, np.float32)
-    gradient: Any = table.full_tensor() if hasattr(table, "full_tensor") else table
-    picked = gradient.index_select(0, torch.from_numpy(rows.astype(np.int64, copy=False)).to(gradient.device))
-    picked = picked.to_dense() if picked.is_sparse else picked
+        return None
+    gathered: torch.Tensor = table.full_tensor() if hasattr(table, "full_tensor") else table
+    return gathered.coalesce() if gathered.is_sparse else gathered
+
+
+def _pick(table: torch.Tensor | None, rows: NDArray[np.int64]) -> torch.Tensor | None:
+    """Some rows of what :func:`_whole` gives."""
+    if table is None:
+        return None
+    picked = table.index_select(0, torch.from_numpy(rows.astype(np.int64, copy=False)).to(table.device))
+    return picked.to_dense() if picked.is_sparse else picked
+
+
+def _norms(picked: torch.Tensor | None, num_rows: int) -> NDArray[np.float32]:
+    if picked is None:
+        return np.full(num_rows, np.nan, np.float32)
     norms: NDArray[np.float32] = torch.linalg.vector_norm(picked.float(), dim=1).cpu().numpy()
     return norms
+
+
+def _num_nonzero(table: torch.Tensor | None) -> int:
+    """Values that are not 0: exact whatever their size, and a single pass that copies nothing."""
+    if table is None:
+        return 0
+    return int(torch.count_nonzero(table.values() if table.is_sparse else table))
 
 
 def _is_in_backward() -> bool:
