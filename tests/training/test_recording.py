@@ -349,7 +349,7 @@ def test_what_another_optimizer_updates_is_not_called_frozen(
         run = recording.finish()
     assert run.optimizer_log is None
     for analysis in (toolkit.sign_noise, toolkit.decompose):
-        with pytest.raises(ValueError, match=r"has no optimizer\.json"):
+        with pytest.raises(ValueError, match=rf"has no optimizer\.json: .*{problem}"):
             analysis(run, "position_embeddings", 1)
 
 

@@ -27,7 +27,9 @@ def resolve_log(source: Source, log: OptimizerLog | None) -> OptimizerLog:
     if log is None:
         if (run := run_of(source)) is None:
             raise ValueError("a trajectory has no optimizer log: pass the run, or log=run.optimizer_log beside it")
-        raise ValueError(f"{run.path} has no optimizer.json: why rows moved cannot be told without it")
+        problems = run.manifest.get("problems") if run.is_finished else None
+        because = f" ({'; '.join(problems)})" if problems else ""
+        raise ValueError(f"{run.path} has no optimizer.json: why rows moved cannot be told without it{because}")
     if not log.algorithm.endswith("AdamW"):
         raise ValueError(f"only torch.optim.AdamW can be replayed; this run used {log.algorithm}")
     return log
