@@ -14,6 +14,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trainer, TrainingArguments
 
 import toolkit
+from toolkit import EmbeddingSnapshotCallback as Callback
 from toolkit.analysis.causes.nulls import unexplained_by_decay
 from toolkit.families import TABLES
 from toolkit.models.locate import locate_embeddings
@@ -467,8 +468,15 @@ def test_what_cannot_be_recorded_is_refused(tiny_model: Any, tmp_path: Path) -> 
     with pytest.raises(ValueError, match="snapshots come in order"):
         recording.snapshot(epoch=0, step=0)
     recording.finish()
-    with pytest.raises(ValueError, match="holds a finished run"):
-        toolkit.record(model, tmp_path / "run")
+    for start in (lambda: toolkit.record(model, tmp_path / "run"), lambda: Callback(tmp_path / "run")):
+        with pytest.raises(ValueError, match="holds a finished run: pass overwrite=True to replace it"):
+            start()
+    Callback(tmp_path / "run", overwrite=True)
+    _, tokenizer = load(tiny_model("bert"))
+    tokenizer.add_tokens([f"w{i}" for i in range(model.config.vocab_size)])
+    with pytest.raises(ValueError, match=rf"has tokens beyond its {model.config.vocab_size} word rows"):
+        toolkit.record(model, tmp_path / "other", tokenizer=tokenizer)
+    assert not (tmp_path / "other").exists()
     with pytest.raises(ValueError, match="has no RunConfig"):
         _ = toolkit.open_run(tmp_path / "run").config
 

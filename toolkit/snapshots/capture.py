@@ -43,6 +43,15 @@ class Tokenizer(Protocol):
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str | None]: ...
 
 
+def check_word_rows(model: str, num_tokens: int, num_rows: int) -> None:
+    """ValueError when a tokenizer's tokens are more than a word table's rows: it belongs to another model."""
+    if num_tokens > num_rows:
+        raise ValueError(
+            f"the tokenizer of {model} has tokens beyond its {num_rows} word rows: take the model's own tokenizer, or "
+            "resize the table"
+        )
+
+
 def read_vocabulary(tokenizer: Tokenizer, num_rows: int) -> Vocabulary:
     """The token text of every row of a word table with ``num_rows`` rows."""
     known = min(len(tokenizer), num_rows)

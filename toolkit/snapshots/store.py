@@ -184,16 +184,19 @@ def _list_files(path: Path) -> list[str]:
     return sorted(p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file())
 
 
-def check_startable(path: Path, *, overwrite: bool) -> None:
-    """ValueError when ``path`` holds a finished run and ``overwrite`` is not set, or is no run directory at all."""
+def check_startable(path: Path, *, overwrite: bool, is_recorded: bool = False) -> None:
+    """ValueError when ``path`` holds a finished run and ``overwrite`` is not set, or is no run directory at all.
+
+    ``is_recorded``: another training loop makes the run, which has no config of ours and no command line.
+    """
     if (path / MANIFEST).exists() and not overwrite:
-        raise ValueError(
-            f"{path} holds a finished run of this config: pass --overwrite (in Python: overwrite=True) to replace it"
-        )
+        flag = "pass overwrite=True" if is_recorded else "pass --overwrite (in Python: overwrite=True)"
+        raise ValueError(f"{path} holds a finished run{'' if is_recorded else ' of this config'}: {flag} to replace it")
+    other = "pass another directory" if is_recorded else "pass another --output-dir"
     if file := next((parent for parent in path.parents if parent.is_file()), None):
-        raise ValueError(f"{file} is a file where the folder of runs should go: pass another --output-dir")
+        raise ValueError(f"{file} is a file where the folder of runs should go: {other}")
     if path.exists() and not path.is_dir():
-        raise ValueError(f"{path} is a file where a run directory should go: pass another --output-dir")
+        raise ValueError(f"{path} is a file where a run directory should go: {other}")
     if path.exists() and any(path.iterdir()) and not _is_run(path):
         raise ValueError(f"{path} is not empty and holds no run: pass another directory, nothing there was touched")
 
@@ -204,17 +207,18 @@ def _is_run(path: Path) -> bool:
     return (path / "snapshots").is_dir() or {p.name for p in path.iterdir()} <= started
 
 
-def start_run(path: Path, *, overwrite: bool = False) -> RunWriter:
+def start_run(path: Path, *, overwrite: bool = False, is_recorded: bool = False) -> RunWriter:
     """An empty run directory; an unfinished run, or with ``overwrite`` a finished one, is cleared and starts again.
 
     The writer keeps other processes out until it has finished, is released or dropped. ValueError while one of them
     writes this run, or where :func:`check_startable` finds something.
     """
-    check_startable(path, overwrite=overwrite)
+    check_startable(path, overwrite=overwrite, is_recorded=is_recorded)
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = RunLock(path)
     try:
-        check_startable(path, overwrite=overwrite)  # again: the one who held the lock may have finished the run
+        # Again: the one who held the lock may have finished the run.
+        check_startable(path, overwrite=overwrite, is_recorded=is_recorded)
         if path.exists():
             shutil.rmtree(path)
         path.mkdir()

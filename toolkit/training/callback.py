@@ -7,6 +7,7 @@ from typing import Any
 from transformers.trainer_callback import TrainerCallback, TrainerControl, TrainerState
 from transformers.training_args import TrainingArguments
 
+from toolkit.snapshots.store import check_startable
 from toolkit.training.recording import Recording, record
 
 ARGUMENTS = (
@@ -48,6 +49,8 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
             raise ValueError(f"snapshot_steps must be at least 1 or None; got {snapshot_steps}")
         self._path, self._snapshot_steps = Path(run_dir), snapshot_steps
         self._options = {"allow_half": allow_half, "overwrite": overwrite}
+        # Now already: train() may come after an hour of preparing data.
+        check_startable(Path(run_dir), overwrite=overwrite, is_recorded=True)
         self._recording: Recording | None = None
         self._last = (-1.0, -1)
         self._start = 0

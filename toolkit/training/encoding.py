@@ -9,6 +9,7 @@ import numpy as np
 from toolkit.data.batches import EncodedSplit, EncodedTask, encode_split
 from toolkit.data.tasks import Task
 from toolkit.models.classifier import Loaded
+from toolkit.snapshots.capture import check_word_rows
 
 DOUBTFUL_SHARE = 0.2
 """Of unknown tokens, from which on a tokenizer hardly belongs to the texts."""
@@ -31,8 +32,7 @@ def encode_task(task: Task, loaded: Loaded, max_length: int) -> EncodedTask:
     for name, split in splits.items():
         _refuse_padding(name, split, tokenizer)
     num_words = loaded.model.backbone.get_input_embeddings().num_embeddings  # type: ignore[operator]
-    if max(int(split.tokens.max()) for split in splits.values()) >= num_words:
-        raise ValueError(f"the tokenizer of {loaded.source.name} has tokens beyond its {num_words} word rows")
+    check_word_rows(loaded.source.name, max(int(split.tokens.max()) for split in splits.values()) + 1, num_words)
     if (share := unknown_share(splits["train"], tokenizer)) > DOUBTFUL_SHARE:
         warnings.warn(
             f"{share:.0%} of the tokens of split 'train' are {tokenizer.unk_token}: does the tokenizer of "

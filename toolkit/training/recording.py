@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from toolkit.models.locate import layer_norm_eps, locate_embeddings
-from toolkit.snapshots.capture import capture, read_vocabulary
+from toolkit.snapshots.capture import capture, check_word_rows, read_vocabulary
 from toolkit.snapshots.provenance import read_git_commit, read_versions
 from toolkit.snapshots.store import Run, RunWriter, facts_of, open_run
 from toolkit.training.saver import fingerprint
@@ -44,8 +44,9 @@ def record(
     that updates the embedding parameters, whichever it is. With several processes each of them calls everything.
 
     ``tokenizer`` gives the rows their texts; ``facts`` go into config.json as they are. ValueError for a model of no
-    supported family, for a directory that holds something else, or for a finished run (unless ``overwrite``), and
-    for trainable embeddings in half precision, which hardly move (unless ``allow_half``).
+    supported family, for a tokenizer of more tokens than the model has word rows, for a directory that holds something
+    else, or for a finished run (unless ``overwrite``), and for trainable embeddings in half precision, which hardly
+    move (unless ``allow_half``).
     """
     return Recording(model, Path(run_dir), tokenizer, allow_half, overwrite, dict(facts or {}))
 
@@ -62,13 +63,17 @@ class Recording:
         _check_precision(self._embeddings.parameters, allow_half)
         self._frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
         self._before = fingerprint(model, self._frozen)
-        self._writer: RunWriter | None = start_together(path, overwrite=overwrite, is_main=_rank() == 0)
+        num_rows = len(self._embeddings.parameters["word_embeddings"])
+        if tokenizer is not None:
+            check_word_rows(_name_of(model, self._embeddings.backbone), len(tokenizer), num_rows)
+        self._writer: RunWriter | None = start_together(
+            path, overwrite=overwrite, is_main=_rank() == 0, is_recorded=True
+        )
         if self._writer is not None:
             eps = layer_norm_eps(self._embeddings.backbone, self._embeddings.family)
             self._writer.facts = facts_of(self._embeddings.position_offset, eps)
             self._writer.write_recorded_config({"model": _name_of(model, self._embeddings.backbone), **facts})
             if tokenizer is not None:
-                num_rows = len(self._embeddings.parameters["word_embeddings"])
                 self._writer.write_vocabulary(read_vocabulary(tokenizer, num_rows))
         shared = _shared(model, self._embeddings.parameters)
         self._notes = [f"{name} also serves elsewhere in the model: its exposure is not known" for name in shared]

@@ -7,7 +7,7 @@ import torch
 from toolkit.snapshots.store import RunWriter, start_run
 
 
-def start_together(path: Path, *, overwrite: bool, is_main: bool) -> RunWriter | None:
+def start_together(path: Path, *, overwrite: bool, is_main: bool, is_recorded: bool = False) -> RunWriter | None:
     """:func:`start_run` on the main process, None on the others; what it raises is raised on all of them.
 
     Every process calls this: one that did not hear of the error would wait for the main process.
@@ -15,7 +15,7 @@ def start_together(path: Path, *, overwrite: bool, is_main: bool) -> RunWriter |
     writer, told = None, list[Exception | None]([None])
     if is_main:
         try:
-            writer = start_run(path, overwrite=overwrite)
+            writer = start_run(path, overwrite=overwrite, is_recorded=is_recorded)
         except (ValueError, OSError) as error:
             told = [error]
     if torch.distributed.is_available() and torch.distributed.is_initialized():

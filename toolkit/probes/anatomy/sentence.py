@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from toolkit.models.classifier import Loaded
 from toolkit.probes.anatomy.parts import find_parts
+from toolkit.snapshots.capture import check_word_rows
 
 Rows = NDArray[np.int64]
 
@@ -54,8 +55,7 @@ def read_sentence(loaded: Loaded, text: str, pair: str | None = None) -> Sentenc
             f"{what} {len(words)} tokens long, and {loaded.source.name} reads {loaded.max_length} at most: shorten it"
         )
     num_words = find_parts(loaded).word.num_embeddings
-    if words.max() >= num_words:
-        raise ValueError(f"the tokenizer of {loaded.source.name} has tokens beyond its {num_words} word rows")
+    check_word_rows(loaded.source.name, int(words.max()) + 1, num_words)
     given = encoded.get("token_type_ids")
     types = None if given is None else np.asarray(given, np.int64)
     return make_sentence(loaded, words, types, texts)
