@@ -463,7 +463,7 @@ def test_what_cannot_be_recorded_is_refused(tiny_model: Any, tmp_path: Path) -> 
     assert (mine / "chapter.tex").read_text() == "words"
     recording = toolkit.record(model, tmp_path / "run")
     recording.snapshot(epoch=0, step=0)
-    with pytest.raises(ValueError, match="step 5 was given, but 0 optimizer steps"):
+    with pytest.raises(ValueError, match=r"step 5 was given, but 0 optimizer steps.* GradScaler .* no torch\.optim"):
         recording.snapshot(epoch=1, step=5)
     with pytest.raises(ValueError, match="snapshots come in order"):
         recording.snapshot(epoch=0, step=0)
@@ -479,6 +479,45 @@ def test_what_cannot_be_recorded_is_refused(tiny_model: Any, tmp_path: Path) -> 
     assert not (tmp_path / "other").exists()
     with pytest.raises(ValueError, match="has no RunConfig"):
         _ = toolkit.open_run(tmp_path / "run").config
+
+
+def test_forgotten_snapshots(tiny_model: Any, tmp_path: Path) -> None:
+    """That of epoch 0 is taken at the first step, before it changes anything; steps after the last one are told of."""
+    model, tokenizer = load(tiny_model("bert"))
+    before = model.bert.embeddings.word_embeddings.weight.detach().clone().numpy()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    model.train()
+    recording = toolkit.record(model, tmp_path / "run")
+    with pytest.raises(ValueError, match=r"call snapshot\(epoch=0\) before training"):
+        recording.snapshot(epoch=1)
+    for step in range(1, 4):
+        model(**encode(tokenizer, TEXTS)).logits[:, 0].sum().backward()
+        optimizer.step()
+        if step == 1:
+            recording.snapshot(epoch=1)
+    with pytest.warns(
+        UserWarning, match=r"no snapshot shows the last 2 optimizer steps \(it ends at epoch 1, step 1\)"
+    ):
+        run = recording.finish()
+    assert [(s.epoch, s.step) for s in run.trajectory] == [(0, 0), (1, 1)]
+    assert np.array_equal(run.trajectory.snapshots[0].tensors["word_embeddings"], before)
+
+
+def test_an_optimizer_written_by_hand(tiny_model: Any, tmp_path: Path) -> None:
+    """torch tells nobody of its steps: the snapshots are kept, and no row is called never seen."""
+    model, tokenizer = load(tiny_model("bert"))
+    model.train()
+    recording = toolkit.record(model, tmp_path / "run")
+    recording.snapshot(epoch=0)
+    model(**encode(tokenizer, TEXTS)).logits[:, 0].sum().backward()
+    with torch.no_grad():
+        for parameter in model.bert.embeddings.parameters():
+            parameter -= 1e-2 * parameter.grad
+    recording.snapshot(epoch=1)
+    with pytest.warns(UserWarning, match="no optimizer step was seen"):
+        run = recording.finish()
+    assert run.trajectory.exposure is None
+    assert set(toolkit.measure_rows(run, "word_embeddings", 1)["stratum"]) == {"exposure unknown"}
 
 
 def test_frozen_parameters_are_proven(tiny_model: Any, tmp_path: Path) -> None:

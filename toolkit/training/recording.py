@@ -25,6 +25,10 @@ CALLED_AGAIN = (
     "the optimizer called its closure more than once in a step: which rows a step used, and with what gradient, is "
     "not known"
 )
+NO_STEP_SEEN = (
+    "the embedding parameters changed, but no optimizer step was seen (of an optimizer that is no "
+    "torch.optim.Optimizer none is): exposure is not known"
+)
 
 
 def record(
@@ -38,10 +42,11 @@ def record(
 ) -> "Recording":
     """Start recording the embedding parameters of ``model``, in any training loop; call it before training.
 
-    ``with toolkit.record(model, run_dir) as recording:`` around the loop, ``recording.snapshot(epoch=0, step=0)``
-    before the first step and ``recording.snapshot(epoch=, step=)`` after every epoch. Exposure is taken from the
-    forward passes in training mode, gradient norms (as the optimizer gets them) and learning rates from the optimizer
-    that updates the embedding parameters, whichever it is. With several processes each of them calls everything.
+    ``with toolkit.record(model, run_dir) as recording:`` around the loop, ``recording.snapshot(epoch=0)`` before the
+    first step (which takes it where it is forgotten) and ``recording.snapshot(epoch=)`` after every epoch; what comes
+    after the last snapshot is lost. Exposure is taken from the forward passes in training mode, gradient norms (as the
+    optimizer gets them) and learning rates from the optimizer that updates the embedding parameters, whichever it is.
+    With several processes each of them calls everything.
 
     ``tokenizer`` gives the rows their texts; ``facts`` go into config.json as they are. ValueError for a model of no
     supported family, for a tokenizer of more tokens than the model has word rows, for a directory that holds something
@@ -88,19 +93,28 @@ class Recording:
         """Optimizer steps seen so far."""
         return self._log.num_steps
 
-    def snapshot(self, *, epoch: float, step: int) -> None:
+    def note(self, problem: str) -> None:
+        """Add a line to the manifest's problems."""
+        self._notes.append(problem)
+
+    def snapshot(self, *, epoch: float, step: int | None = None) -> None:
         """Write the embedding parameters as they are now, and what is known of the steps so far.
 
-        ``epoch`` is whole at the end of an epoch (0 before training) and a fraction between two. ValueError when it
-        does not come after the last one, or when ``step`` is not the number of optimizer steps that were seen.
+        ``epoch`` is whole at the end of an epoch (0 before training) and a fraction between two; ``step`` is the number
+        of optimizer steps that were seen, and need not be given. ValueError for another number, and when ``epoch``
+        does not come after the last one, or is not 0 in the first.
         """
+        step = self.num_steps if step is None else step
         if self._last is not None and (epoch <= self._last[0] or step < self._last[1]):
             raise ValueError(f"snapshots come in order: epoch {epoch:g}, step {step} after {self._last}")
         if step != self.num_steps:
             raise ValueError(
                 f"step {step} was given, but {self.num_steps} optimizer steps of the embedding parameters were seen: "
-                "call record() before training and pass the number of optimizer steps since"
+                "leave step= out to take these (fewer are seen where record() came after some, where a GradScaler "
+                "skipped some, and none of an optimizer that is no torch.optim.Optimizer)"
             )
+        if self._last is None and epoch != 0:
+            raise ValueError(f"the first snapshot is of epoch {epoch:g}: call snapshot(epoch=0) before training")
         self._last = (epoch, step)
         tensors = capture(self._embeddings.backbone, self._embeddings.family)  # on every process: may be a collective
         if self._writer is not None:
@@ -110,8 +124,12 @@ class Recording:
 
     def _write_logs(self, writer: RunWriter) -> None:
         """Exposure and optimizer log so far; what turned out not to be known is taken away again."""
-        writer.write_exposure(self._watch.exposure())
+        writer.write_exposure(None if self._saw_no_step(writer) else self._watch.exposure())
         writer.write_optimizer_log(self._log.optimizer_log(next(iter(self._embeddings.parameters.values())).dtype))
+
+    def _saw_no_step(self, writer: RunWriter) -> bool:
+        """Whether something moved that no optimizer is known to have moved: no row is "never seen" then."""
+        return self.num_steps == 0 and bool(writer.moved_parameters())
 
     def finish(self) -> Run:
         """Write the manifest, take the hooks off the model, and return the run.
@@ -127,7 +145,12 @@ class Recording:
             moved = [name for name in self._before if after[name] != self._before[name]]
             if moved:
                 raise RuntimeError(f"frozen parameters have changed: {_some(moved)}")
+            if self._last is not None and (left := self.num_steps - self._last[1]):
+                last = f"epoch {self._last[0]:g}, step {self._last[1]}"
+                self.note(f"no snapshot shows the last {left} optimizer steps (it ends at {last}): take one at the end")
             if self._writer is not None:
+                if self._saw_no_step(self._writer):
+                    self.note(NO_STEP_SEEN)
                 self._write_logs(self._writer)
                 for problem in self._problems():
                     warnings.warn(f"{self.path.name}: {problem}", stacklevel=2)
@@ -169,6 +192,8 @@ class Recording:
         self._forget_unfrozen()
         if not self._log.concerns(optimizer, self._model):
             return None
+        if self._last is None:
+            self.snapshot(epoch=0)  # the last moment at which it can be taken
         closure = args[1] if len(args) > 1 else kwargs.get("closure")  # args[0] is the optimizer
         if not callable(closure):
             self._end_step(optimizer)
