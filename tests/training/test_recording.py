@@ -720,6 +720,33 @@ def test_the_callback_in_the_real_trainer(tiny_model: Any, tmp_path: Path) -> No
     assert unexplained_by_decay(run.trajectory, log) == 0
 
 
+@pytest.mark.parametrize("greater_is_better", [True, False])
+def test_the_checkpoint_that_a_trainer_goes_back_to_is_named(
+    greater_is_better: bool, tiny_model: Any, tmp_path: Path
+) -> None:
+    model, tokenizer = load(tiny_model("bert"))
+    best = {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss", "save_strategy": "epoch"}
+    settings = TrainingArguments(
+        **arguments(tmp_path / "out", eval_strategy="epoch", greater_is_better=greater_is_better, **best)
+    )
+    examples, callback = Examples(tokenizer), Callback(tmp_path / "run")
+    trainer = Trainer(
+        model=model,
+        args=settings,
+        train_dataset=examples,
+        eval_dataset=examples,
+        processing_class=tokenizer,
+        callbacks=[callback],
+    )
+    with warnings.catch_warnings(record=True):
+        warnings.simplefilter("always")
+        trainer.train()
+    kept = Path(trainer.state.best_model_checkpoint).name
+    assert kept == ("checkpoint-2" if greater_is_better else "checkpoint-4")  # the loss falls
+    problems = toolkit.open_run(tmp_path / "run").manifest["problems"]
+    assert [kept in problem for problem in problems] == [True] * greater_is_better
+
+
 def test_training_that_ends_within_an_epoch_and_goes_on(tiny_model: Any, tmp_path: Path) -> None:
     model, tokenizer = load(tiny_model("bert"))
     examples, options = Examples(tokenizer), {"model": model, "processing_class": tokenizer}

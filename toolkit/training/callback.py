@@ -34,7 +34,9 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
     ``Trainer(..., callbacks=[toolkit.EmbeddingSnapshotCallback("runs/mine")])`` writes the run directory ``runs/mine``:
     ``toolkit.open_run`` opens it, and every analysis takes it. Errors and options are those of ``toolkit.record``;
     ``snapshot_steps`` adds a snapshot every so many optimizer steps. A Trainer that resumes from a checkpoint records
-    the rest of the run, from there on; the epoch that it resumes within ends as epoch 1.
+    the rest of the run, from there on; the epoch that it resumes within ends as epoch 1. The last snapshot is of the
+    end of training: with ``load_best_model_at_end`` the Trainer then goes back to another checkpoint, which the
+    manifest's problems name.
     """
 
     def __init__(
@@ -47,10 +49,10 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
     ) -> None:
         if snapshot_steps is not None and snapshot_steps < 1:
             raise ValueError(f"snapshot_steps must be at least 1 or None; got {snapshot_steps}")
-        self._path, self._snapshot_steps = Path(run_dir), snapshot_steps
-        self._options = {"allow_half": allow_half, "overwrite": overwrite}
         # Now already: train() may come after an hour of preparing data.
         check_startable(Path(run_dir), overwrite=overwrite, is_recorded=True)
+        self._path, self._snapshot_steps = Path(run_dir), snapshot_steps
+        self._options = {"allow_half": allow_half, "overwrite": overwrite}
         self._recording: Recording | None = None
         self._last = (-1.0, -1)
         self._start = 0
@@ -91,6 +93,11 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
         """The last snapshot, where training ended within an epoch, and the manifest."""
         if self._recording is not None:
             self._snapshot(self._epoch(state))
+            best = Path(state.best_model_checkpoint or "").name
+            if best and args.load_best_model_at_end and best != f"checkpoint-{state.global_step}":
+                self._recording.note(
+                    f"load_best_model_at_end: the model that is kept is that of {best}, not that of the last snapshot"
+                )
             self._recording.finish()
             self._recording = None
 
