@@ -167,6 +167,35 @@ def test_causes_since_a_later_epoch(planted):
         assert table.loc[row, "momentum_low"] - 1e-6 <= truth <= table.loc[row, "momentum_high"] + 1e-6
 
 
+@pytest.mark.parametrize("start", [0, 40, 80])
+@pytest.mark.parametrize("end", [120, NUM_STEPS])
+def test_exposures_are_counted_from_the_step_after_the_reference_to_the_epoch(planted, start, end):
+    """The step that led to the reference is before it, the first one after it is not."""
+    table = decompose(planted.trajectory, WORDS, end / NUM_STEPS, reference_epoch=start / NUM_STEPS, log=planted.log)
+    assert planted.exposed[start].any()
+    assert table["num_steps"].tolist() == planted.exposed[start:end].sum(axis=0).tolist()
+    last = np.max(planted.exposed[:end] * np.arange(1, end + 1)[:, None], axis=0)
+    assert table["last_step"].tolist() == last.tolist()
+
+
+def test_a_movement_that_rounding_could_have_made_is_not_extrapolated():
+    """A hundred steps after the last exposure momentum is some units in the last place: the rest of it tells nothing.
+
+    With eight such units beyond the snapshot, the extrapolation would be a multiple of what Adam can have done.
+    """
+    exposed = np.zeros((160, 4), bool)
+    exposed[[5, 10]] = True
+    run = plant(_lognormal, exposed, snapshot_steps=(130,))
+    after = run.path[-1].copy()
+    after[:2] += 8 * np.spacing(after[:2])
+    snapshots = [*run.trajectory.snapshots[:-1], Snapshot(1, 160, {WORDS: after})]
+    table = decompose(Trajectory(snapshots, read_exposure=lambda: run.trajectory.exposure), WORDS, 1, log=run.log)
+    truth = np.array([np.linalg.norm(_true_momentum(run, row)) for row in range(4)])
+    assert set(table["momentum_basis"]) == {"bounds"}
+    assert (table["momentum_low"] <= truth).all()
+    assert (truth <= table["momentum_high"]).all()
+
+
 def _with_last(planted, change):
     """The run with another table at the end."""
     after = planted.path[-1].copy()

@@ -131,6 +131,16 @@ def test_no_drift_is_never_a_verdict_on_half_precision_weights():
     assert _verdict(half, half, learning_rate=2e-5)["movable_bf16"] == share
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [("half", "half", "bf16"), ("full", "half", "fp32"), ("half", "full", "fp32"), ("ones", "half", "bf16")],
+)
+def test_weights_have_the_precision_that_holds_both_snapshots(before, after, expected):
+    full = torch.randn(50, 40, generator=torch.Generator().manual_seed(2)) * 0.04
+    tables = {"full": full.numpy(), "half": full.bfloat16().float().numpy(), "ones": np.ones((50, 40), np.float32)}
+    assert _verdict(tables[before], tables[after])["weights"] == expected
+
+
 def test_moved_and_frozen():
     weights = np.random.default_rng(0).normal(0, 0.04, (50, 40)).astype(np.float32)
     changed = weights.copy()

@@ -1,6 +1,7 @@
 """The regression of drift on exposure: planted slopes are found, absent ones are not, noise has its own slope."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from tests.analysis.adam_runs import WORDS, constant, make_log, plant, random_exposure, signs
@@ -119,6 +120,30 @@ def test_tokens_instead_of_steps():
     constants = [fit.loc[("drift", "constant"), "coefficient"] for fit in fits]
     assert slopes[0] == pytest.approx(slopes[1], rel=1e-9)
     assert constants[0] - constants[1] == pytest.approx(slopes[0] * np.log(3), rel=1e-9)
+
+
+@pytest.mark.parametrize("exposure", ["num_steps", "num_tokens"])
+def test_what_came_after_the_epoch_changes_nothing(exposure):
+    """Later steps expose other rows than earlier ones: their tokens are no exposure up to the epoch."""
+    early, late = random_exposure(100, 60, 0.2, seed=1), random_exposure(100, 60, 0.2, seed=2)
+    run = plant(signs(), np.concatenate([early, late]), snapshot_steps=(100,), log=make_log([1e-4] * 200))
+    recorded = run.trajectory.exposure
+    cut = Trajectory(
+        run.trajectory.snapshots[:2],
+        read_exposure=lambda: Exposure({WORDS: recorded.tables[WORDS].first(100)}),
+    )
+    tables = [regress_drift(own, epoch=0.5, exposure=exposure, log=run.log) for own in (run.trajectory, cut)]
+    pd.testing.assert_frame_equal(*tables)
+
+
+def test_where_decay_is_all_the_movement_the_null_follows_the_norm():
+    """Decay takes a share of each row, whatever its exposure: slopes 1 and 0. Adam alone would have its own."""
+    trajectory, log, *_ = _world(0, 1)
+    strong = make_log(log.learning_rates, decay=1e4)
+    table = regress_drift(_float32(trajectory), epoch=1, log=strong).set_index(["outcome", "term"])
+    null = table.loc["sign noise", "coefficient"]
+    assert null["log_norm"] == pytest.approx(1, abs=0.02)
+    assert null["log_num_steps"] == pytest.approx(0, abs=0.02)
 
 
 def test_rows_that_did_not_move_or_started_at_0_are_left_out():

@@ -2,20 +2,23 @@
 
 import numpy as np
 import pytest
+import torch
 
 from tests.analysis.adam_runs import (
     WORDS,
     constant,
     gaussian,
     make_log,
+    optimize,
     plant,
     random_exposure,
     signs,
     warm_up_and_decay,
 )
 from toolkit.analysis.causes.adam import AdamSteps
+from toolkit.analysis.causes.directions import random_directions
 from toolkit.analysis.causes.nulls import replay_decay
-from toolkit.analysis.causes.row_steps import row_steps
+from toolkit.analysis.causes.row_steps import RowSteps, row_steps
 from toolkit.analysis.causes.sign_noise import SAMPLED_ROWS, expected_squares, sign_noise
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 
@@ -76,6 +79,32 @@ def test_random_directions_lie_inside_their_own_null_and_not_inside_that_of_sign
     # standard errors of the count.
     few = several[several["num_steps"] < 10]
     assert _inside(few).mean() < 0.95 - 4 * np.sqrt(0.95 * 0.05 / len(few))
+
+
+@pytest.mark.parametrize(("hidden", "num_coordinates"), [(4, 4096), (64, 64)])
+def test_the_direction_null_has_the_mean_and_deviation_of_the_optimizer(hidden, num_coordinates):
+    """In four coordinates the mean length is below the root mean square; few simulated ones add their uncertainty."""
+    num_rows, num_steps, exposed = 400, 12, np.arange(0, 12, 2)
+    rng = np.random.default_rng(0)
+    log = make_log([1e-4] * num_steps, decay=0.0)
+    gradients = np.zeros((num_steps, num_rows, hidden))
+    gradients[exposed] = 1e-3 * rng.normal(size=(len(exposed), num_rows, hidden))
+    path = optimize(np.zeros((num_rows, hidden)), gradients, log, torch.float64)
+    norms = np.full(num_rows * len(exposed), 1e-3 * np.sqrt(hidden))
+    counts = np.full(num_rows, len(exposed))
+    history = RowSteps(num_steps, counts, np.tile(exposed, num_rows), norms)
+    null = random_directions(
+        AdamSteps.of(log, WORDS, num_steps),
+        history,
+        np.zeros((num_rows, hidden)),
+        np.arange(num_rows),
+        num_coordinates=num_coordinates,
+        seed=0,
+    )
+    drift = np.linalg.norm(path[-1] - path[0], axis=1)
+    error = (drift - null.mean) / drift.mean()
+    assert error.mean() == pytest.approx(0, abs=0.03)
+    assert error.std() == pytest.approx(np.sqrt(np.mean(null.deviation**2)) / drift.mean(), rel=0.1)
 
 
 def test_both_nulls_know_the_size_of_gradients_near_eps():
