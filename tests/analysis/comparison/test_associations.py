@@ -76,6 +76,20 @@ def test_more_epochs_and_more_sizes_of_the_same_runs_change_nothing():
     assert table["note"].str.startswith("refused: 5 tasks").all()
 
 
+def test_the_last_epoch_and_the_largest_size_are_each_tasks_own():
+    """Tasks trained for other numbers of epochs, on other numbers of examples; all of them (NA) is the most."""
+    drift, gain = np.array([0.1, 0.3, 0.2, 0.5, 0.4, 0.7, 0.6]), np.array([3, 1, 2, 5, 7, 6, 4])
+    parts = []
+    for task, last in enumerate((1, 2, 3, 1, 2, 3, 4)):
+        size = pd.NA if task % 2 else 100 * last
+        own = [joined(drift, gain, epoch=last, size=size), joined(drift[::-1], gain, epoch=last, size=20 + task)]
+        own += [joined(gain, drift, epoch=last - 0.5, size=size)]
+        parts += [table[table["group"] == f"tiny on task{task}"] for table in own]
+    expected = associate_drift(joined(drift, gain))
+    for order in (parts, parts[::-1]):
+        pd.testing.assert_frame_equal(associate_drift(pd.concat(order, ignore_index=True)), expected)
+
+
 def test_controls():
     """Twelve tasks: a planted monotone relation is found; independent values fall below .05 about as often as that."""
     drift = np.linspace(0.01, 0.2, 12)

@@ -49,6 +49,20 @@ def test_without_full_fine_tuning_of_the_size_there_is_no_ratio(make_run):
     assert list(table["seconds_ratio"].round(3)) == pytest.approx([1, 0.5, np.nan], nan_ok=True)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("devices", "cuda"), ("num_processes", 2), ("num_threads", 4), ("precision", "bf16")],
+)
+def test_everything_that_a_run_was_made_with_is_said(make_run, name, value):
+    same = {"devices": "cpu", "num_processes": 1, "num_threads": 1, "precision": "no"}
+    runs = [make_run(facts=spent(10) | same), make_run("backbone", facts=spent(5) | same | {name: value})]
+    table = measure_cost(runs).set_index("arm")
+    assert f"{name} {value}" in table.loc[PROBE, "devices"]
+    assert f"{name} {same[name]}" in table.loc[FULL, "devices"]
+    assert table["note"].str.contains("not comparable").all()
+    assert (measure_cost([runs[0], make_run("backbone", facts=spent(5) | same)])["note"] == "").all()
+
+
 def test_other_devices_are_said(make_run):
     runs = [make_run(facts=spent(10)), make_run("backbone", facts=spent(5) | {"devices": "cuda"})]
     assert measure_cost(runs)["note"].str.contains("not comparable").all()

@@ -10,6 +10,7 @@ from scipy.stats import binom, chi, norm, t
 from toolkit.analysis.comparison.bootstrap import hierarchical_interval
 from toolkit.analysis.comparison.detectable import (
     _noncentrality,
+    _planned,
     detectable_gap,
     detectable_gap_items,
     detectable_gap_planned,
@@ -127,6 +128,17 @@ def test_studies_with_just_the_planned_gap_find_it_four_times_in_five(num_seeds,
             gaps.append(detectable_gap(interval))
     assert 0.74 <= np.mean(found) <= 0.86
     assert np.median(gaps) == pytest.approx(gap, rel=0.15)
+
+
+@pytest.mark.parametrize("num_items", [2, 4, 11, 400])
+def test_one_planned_seed_has_the_gap_of_such_a_seed(num_items):
+    """Items whose differences have that variance: one of them is spent on the mean."""
+    signs = np.where(np.arange(num_items) % 2, 1.0, -1.0)
+    differences = 0.3 * signs[None] / np.std(signs, ddof=1)
+    planned = _planned(1, num_items, 0.09, 0.0, 1.0)
+    interval = two_way_interval(differences)
+    assert planned == pytest.approx((interval.variance, interval.df))
+    assert planned[1] == num_items - 1
 
 
 def test_without_discordance_the_gap_is_its_own_discordance():

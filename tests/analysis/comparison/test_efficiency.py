@@ -84,6 +84,21 @@ def test_q_is_that_of_the_whole_comparison_and_nothing_is_drawn_twice(runs, make
         compare_groups(groups)
 
 
+def test_only_the_headline_score_is_set_against_another_arm(make_run):
+    """Where that is a correlation, the comparison has lines of accuracy too, which belong to no mean of this table."""
+    facts = {"task": {"name": "toy", "reported_split": "validation", "kind": "classification", "score": "matthews"}}
+    cells = [(size, regime, seed) for size in (50, 800) for regime in ("none", "backbone") for seed in range(3)]
+    made = [make_run(regime, seed, config={"max_train_examples": size}, facts=facts) for size, regime, seed in cells]
+    compared, table = compare(made, num_draws=0), data_efficiency(made)
+    assert set(compared["score"]) == {"matthews", "accuracy"}
+    assert set(table["score"]) == {"matthews"}
+    assert not table.duplicated(["group", "split", "arm", "against"]).any()
+    keys, paired = ["group", "split", "arm"], table[table["against"] != ""]
+    own = compared[compared["score"] == "matthews"].rename(columns={"second": "arm"}).set_index(keys)
+    expected = own.loc[paired.set_index(keys).index, "difference_points"]
+    assert paired["difference_points"].tolist() == expected.tolist()
+
+
 def test_pairs_may_name_arms_of_groups_of_one_size(runs, make_run):
     other = [make_run(regime, task="other") for regime in ("none", "embeddings")]
     table = data_efficiency([*runs, *other], pairs=[(FULL, PROBE), (FULL, "embeddings (frozen)")])

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import t as student
 
 from tests.analysis.comparison.planted import plant
 from tests.run_directories import write_run
@@ -113,6 +114,30 @@ def test_scaling_an_arm_scales_its_ratio_and_interval(factor):
     plain, scaled = ratio_interval(values), ratio_interval(values * np.array([factor, 1])[:, None, None])
     assert scaled.estimate == pytest.approx(factor * plain.estimate)
     assert (scaled.low, scaled.high) == pytest.approx((factor * plain.low, factor * plain.high))
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.1, 7.0])
+@pytest.mark.parametrize("shape", [(2, 4, 30), (2, 6)])
+def test_the_variance_is_that_of_the_ratio_whatever_the_unit_of_the_scores(factor, shape):
+    """The interval is t·√variance to either side, so that whoever reads the variance reads the same spread."""
+    interval = ratio_interval(factor * (np.random.default_rng(4).random(shape) + 0.5))
+    half = student.ppf(0.975, interval.df) * np.sqrt(interval.variance)
+    assert (interval.low, interval.high) == pytest.approx((interval.estimate - half, interval.estimate + half))
+
+
+@pytest.mark.parametrize("size", [None, 50])
+def test_a_reference_named_without_its_size_is_itself_at_every_size(make_run, size):
+    cells = [(regime, seed, own) for own in (50, 80) for regime in ("none", "embeddings") for seed in (0, 1)]
+    made = [make_run(regime, seed, config={"max_train_examples": own}) for regime, seed, own in cells]
+    name = FULL if size is None else f"{FULL}, {size} training examples"
+    table = relative_quality(made, name)
+    own = table[table["note"] == ITSELF]
+    assert set(own["size"]) == ({50, 80} if size is None else {50})
+    assert (own["arm"] == own["reference"]).all()
+    assert (own["relative_quality"] == 1).all()
+    others = table[table["note"] != ITSELF]
+    assert set(others["size"]) == set(own["size"])
+    assert others["low"].notna().all()
 
 
 def test_coverage_of_a_known_ratio():
