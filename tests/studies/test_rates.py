@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from toolkit.config import RunConfig
-from toolkit.data.batches import CHUNK_BATCHES, epoch_batches
-from toolkit.studies.rates import Rates
-from toolkit.studies.samples import Sample, padded_tokens, take_sample
+from toolkit.data.batches import CHUNK_BATCHES, epoch_batches, evaluation_batches
+from toolkit.data.tasks import load_task
+from toolkit.studies.rates import Rates, mean_tokens
+from toolkit.studies.samples import Sample, Workload, padded_tokens, take_sample
 from toolkit.training.loop import Plan
 
 PER_TRAINED_TOKEN = Rates(training=1.0, scoring=0.0, head=0.0, ceiling=0.0, is_frozen_backbone=False)
@@ -52,3 +53,32 @@ def test_more_examples_take_as_much_more(tiny_config: RunConfig, sample: Sample)
     one, ten = (PER_TRAINED_TOKEN.seconds_of(tiny_config, own) for own in (sample, ten_times))
     assert ten == pytest.approx(10 * one)
     assert one > 0
+
+
+@pytest.mark.parametrize(("changes", "times"), [({}, 2), ({"epochs": 3}, 4), ({"epochs": 3, "max_steps": 5}, 3)])
+def test_a_run_scores_before_it_trains_and_after_each_epoch_begun(
+    tiny_config: RunConfig, sample: Sample, changes: dict[str, int], times: int
+) -> None:
+    """Features of a frozen backbone are extracted once, of the training examples too."""
+    config, splits = replace(tiny_config, **{"epochs": 1, **changes}), sample.data.splits
+    scored = sum(
+        padded_tokens(split.lengths, evaluation_batches(split.lengths))
+        for name, split in splits.items()
+        if name != "train"
+    )
+    assert Plan.of(replace(config, max_steps=None, epochs=1), splits["train"].lengths).num_steps == 4
+    per_scored_token = replace(PER_TRAINED_TOKEN, training=0.0, scoring=1.0)
+    assert per_scored_token.seconds_of(config, sample) == pytest.approx(times * scored)
+    train = len(splits["train"]) * mean_tokens(sample, config, is_training=True)
+    frozen = replace(per_scored_token, is_frozen_backbone=True)
+    assert frozen.seconds_of(config, sample) == pytest.approx(train + scored)
+
+
+@pytest.mark.parametrize("max_train_examples", [None, 50, 1000])
+@pytest.mark.parametrize("selection_fraction", [0.0, 0.2, 0.33])
+def test_the_workload_is_what_such_a_run_reads(
+    tiny_config: RunConfig, sample: Sample, max_train_examples: int | None, selection_fraction: float
+) -> None:
+    config = replace(tiny_config, max_train_examples=max_train_examples, selection_fraction=selection_fraction)
+    sizes = {name: len(split) for name, split in load_task(config).splits.items()}
+    assert sample.workload(config) == Workload(sizes.pop("train"), sum(sizes.values()))

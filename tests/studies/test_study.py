@@ -160,6 +160,8 @@ def test_an_edge_of_a_grid_of_two_fields_is_in_one_of_them() -> None:
     assert is_at_edge(diagonal, np.array([0.1, 0.2]), 1) is True
     words = [{"pooling": "cls", "save_model": False}, {"pooling": "mean", "save_model": True}]
     assert is_at_edge(words, np.array([0.1, 0.2]), 1) is False
+    square = [{"learning_rate": rate, "epochs": epochs} for rate in (1, 2) for epochs in (5, 10)]
+    assert is_at_edge(square, np.array([0.9, 0.5, 0.5, 0.9]), 0) is True, "the equal one differs in both fields"
     decay = [{"weight_decay": value} for value in (0.0, 0.1, 0.2)]
     assert is_at_edge(decay, np.array([0.3, 0.2, 0.1]), 0) is False
     assert is_at_edge(decay, np.array([0.1, 0.2, 0.3]), 2) is True

@@ -207,6 +207,20 @@ def test_a_common_scale_is_no_functional_drift_but_moves_components_and_is_point
     assert (unscaled.note == "").all()
 
 
+@pytest.mark.parametrize(
+    ("share", "is_warned"), [(0.0, False), (0.09, False), (0.11, True), (-0.09, False), (-0.5, True)]
+)
+def test_a_common_scale_is_pointed_out_from_a_tenth_of_the_roots_of_the_drift(share, is_warned):
+    """The same drift and the same output, whatever the scale: only what it is beside the drift decides."""
+    design, a = make_design(), draw(2)
+    b = a | {name: a[name] + 0.01 * draw(3)[name] for name in TABLES}
+    plain = functional_drift(trajectory(a, b, design=design), 1).iloc[0]
+    factor = (1 + share * np.sqrt(plain.value)) / plain.common_scale
+    table = functional_drift(trajectory(a, b | {name: factor * b[name] for name in TABLES}, design=design), 1)
+    assert table.value[0] == pytest.approx(plain.value)
+    assert table.note.str.contains("a common scale of the tables").tolist() == [is_warned] * len(table)
+
+
 def planted(name, state, design, rng):
     """A change of one component of the fixed gauge alone: weighted mean 0, and 0 in rows that stand alone."""
     changed = {key: value.copy() for key, value in state.items()}

@@ -83,7 +83,15 @@ def test_bits_are_entropy_minus_cross_entropy_and_weights_repeat_texts():
 def test_a_label_that_only_the_held_out_texts_have_is_finite():
     _, texts, labels, _, held_out, noise = planted()
     fit_on_two = np.where(held_out, labels, labels % 2)
-    assert np.isfinite(held_out_losses(noise, fit_on_two, texts, held_out, 4).losses).all()
+    losses = held_out_losses(noise, fit_on_two, texts, held_out, 4).losses
+    assert np.isfinite(losses).all()
+    assert losses[fit_on_two[held_out] >= 2] == pytest.approx(np.log(2 * (~held_out).sum()))  # half a token of these
+
+
+def test_a_fit_that_saw_one_label_is_sure_of_it():
+    _, texts, labels, _, held_out, noise = planted()
+    losses = held_out_losses(noise, np.where(held_out, labels, 1), texts, held_out, 4).losses
+    assert losses == pytest.approx(np.where(labels[held_out] == 1, 0, np.log(2 * (~held_out).sum())))
 
 
 def test_texts_are_disjoint_and_special_tokens_left_out(tiny_model: TinyModel) -> None:

@@ -4,12 +4,13 @@ import math
 from itertools import combinations
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.stats import spearmanr
 
 from toolkit.analysis.similarity.cka import debiased_cka
 from toolkit.analysis.similarity.moments import moments_of
-from toolkit.probes.layers.means import STILL, interval_of_tables, pseudo_of_seeds
+from toolkit.probes.layers.means import STILL, ArmSimilarities, contrast, interval_of_tables, pseudo_of_seeds
 from toolkit.probes.layers.similarities import (
     CKA,
     MAX_GROUPS,
@@ -136,3 +137,28 @@ def test_two_arms_that_are_alike_are_told_apart_rarely() -> None:
         true += interval_of_tables(tables[0] - tables[2])[0] > 0
     assert false <= 12
     assert true >= 90
+
+
+def test_arms_are_held_against_those_of_their_own_group_and_size_alone() -> None:
+    """The lines of many arms are those of each group and size by itself; the first of them need not have all."""
+    rng, place = np.random.default_rng(4), ("validation", 1, CKA)
+
+    def arm_of(group: str, name: str, size: int | None) -> ArmSimilarities:
+        found = [Similarity(value, value + rng.normal(0, 0.02, 30), 300) for value in rng.random(3)]
+        return ArmSimilarities(group, name, "shuffled" in name, size, {i: {place: f} for i, f in enumerate(found)}, {})
+
+    families = [
+        [arm_of("one", "full", 100), arm_of("one", "embeddings", 100)],
+        [arm_of("one", name, 800) for name in ("shuffled labels", "embeddings", "full")],
+        [arm_of("one", "full", None), arm_of("one", "shuffled labels", None)],
+        [arm_of("two", name, 800) for name in ("probe", "full")],
+        [arm_of("two", "full", 100)],
+    ]
+    apart = pd.concat([contrast(family) for family in families], ignore_index=True)
+    assert len(apart) == 1 + (2 + 1) + 1 + 1 + 0
+    together = contrast([arm for family in families for arm in family])
+    pd.testing.assert_frame_equal(together, apart, check_dtype=False)
+    order = [families[i][j] for j in range(3) for i in range(5) if j < len(families[i])]
+    keys = ["group", "arm", "against", "similarity"]
+    mixed = contrast(order).sort_values(keys, ignore_index=True)
+    pd.testing.assert_frame_equal(mixed, apart.sort_values(keys, ignore_index=True), check_dtype=False)
