@@ -41,6 +41,7 @@ def write_run(
     is_constant: bool = False,
     has_exposure: bool = True,
     is_finished: bool = True,
+    zero: tuple[str, ...] = (),
     config: dict[str, Any] | None = None,
     facts: dict[str, Any] | None = None,
 ) -> Run:
@@ -52,7 +53,7 @@ def write_run(
     writer = start_run(folder / name, overwrite=True)
     writer.write_config(settings)
     writer.write_vocabulary(Vocabulary(TOKENS, frozenset(range(4)), 0))
-    first = _write_snapshots(writer, epochs, seed, FROZEN[regime], lacking)
+    first = _write_snapshots(writer, epochs, seed, FROZEN[regime], lacking, zero)
     if has_exposure:
         writer.write_exposure(_exposure(epochs * STEPS_PER_EPOCH, lacking))
     predictions = _predictions(epochs, seed, right, is_regression)
@@ -67,12 +68,19 @@ def write_run(
 
 
 def _write_snapshots(
-    writer: RunWriter, epochs: int, seed: int, frozen: tuple[str, ...], lacking: tuple[str, ...]
+    writer: RunWriter,
+    epochs: int,
+    seed: int,
+    frozen: tuple[str, ...],
+    lacking: tuple[str, ...],
+    zero: tuple[str, ...],
 ) -> dict[str, np.ndarray]:
     shapes = {"word_embeddings": (NUM_WORDS, HIDDEN), "position_embeddings": (NUM_POSITIONS, HIDDEN)}
     shapes |= {"token_type_embeddings": (2, HIDDEN)}
     generator = np.random.default_rng(0)
     first = {k: generator.normal(0, 0.05, shapes.get(k, (HIDDEN,))) + ("weight" in k) for k in EMBEDDING_PARAMETERS}
+    for name in zero:  # before training, as the LayerNorm.bias of a random start
+        first[name][:] = 0
     first["word_embeddings"][0] = 0  # the row of [PAD]: relative drift is undefined there
     change = np.random.default_rng(seed + 1)
     steps = {k: change.normal(0, 1e-3, value.shape) for k, value in first.items()}

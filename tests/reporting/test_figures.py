@@ -5,6 +5,8 @@ import pytest
 
 from toolkit.analysis.comparison.arms import arrange
 from toolkit.reporting import figures
+from toolkit.reporting.drift_figures import draw_parameters
+from toolkit.reporting.drift_topics import drift_lead
 from toolkit.reporting.panels import error_bars, label_of
 from toolkit.reporting.tables import collect
 
@@ -38,6 +40,28 @@ def test_frozen_parameters_are_in_the_strip_and_named_bit_identical(make_run):
 def test_zero_without_proof_is_only_zero(make_run):
     figure = figures.drift_over_epochs(tables_of(make_run("backbone", facts={"frozen": None})))
     assert {text for axes in axes_of(figure)[1] for text in texts_of(axes)} == {"exactly 0"}
+
+
+def test_a_parameter_that_was_0_is_exactly_0_when_frozen_and_undefined_when_trained(make_run):
+    runs = [make_run(regime, zero=("LayerNorm.bias",)) for regime in ("none", "embeddings")]
+    last, strip = figures.drift_over_epochs(tables_of(*runs)).axes[-2:]
+    assert texts_of(last) == ["undefined for 1 of 2 arms:\nit was 0 before"]
+    assert texts_of(strip) == ["exactly 0: frozen, bit-identical"]
+    *_, alone = figures.drift_over_epochs(tables_of(runs[0])).axes
+    assert texts_of(alone) == ["undefined:\nit was 0 before"]
+
+
+@pytest.mark.parametrize("zero", [(), ("LayerNorm.bias",)])
+def test_the_yardstick_of_a_bias_is_1_only_where_it_was_not_0(make_run, zero):
+    lead = drift_lead([tables_of(make_run("none", zero=zero))])
+    assert ("which is relative 1" in lead) == (not zero)
+
+
+@pytest.mark.parametrize(("regime", "shown"), [("none", "was 0 before"), ("position_embeddings", "exactly 0")])
+def test_the_figure_of_one_run_tells_still_from_undefined(make_run, regime, shown):
+    frozen = "LayerNorm.bias" if regime == "none" else regime
+    figure = draw_parameters(make_run(regime, zero=(frozen,)))
+    assert f"{frozen}: {shown}" in [text.get_text() for text in figure.legends[0].get_texts()]
 
 
 def test_nothing_frozen_means_no_strip(make_run):

@@ -1,6 +1,9 @@
 """Tables on the terminal."""
 
-from toolkit.reporting.screen import print_rows
+import pytest
+from rich.console import Console
+
+from toolkit.reporting.screen import _drift_table, print_rows
 
 
 def test_a_table_of_intervals_fits_80_columns_and_cuts_nothing(capsys, monkeypatch):
@@ -14,3 +17,10 @@ def test_a_table_of_intervals_fits_80_columns_and_cuts_nothing(capsys, monkeypat
     assert [line.strip() for line in lines if "test" in line] == [f"{arm}, test" for arm in arms]
     assert sum("(0.056 to 0.789) (0.1 to 0.9)" in line and "(-0.456 to 0.789) (" in line for line in lines) == 2
     assert lines[0] == "minilm [x]"
+
+
+@pytest.mark.parametrize(("regime", "shown"), [("none", "undefined: was 0"), ("embeddings", "0 exactly")])
+def test_a_parameter_that_was_0_has_moved_or_not(make_run, capsys, regime, shown):
+    Console().print(_drift_table(make_run(regime, zero=("LayerNorm.bias",))))
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "LayerNorm.bias" in line]
+    assert [cell.strip() for cell in line.split("│")][3:5] == [shown, "undefined: was 0"]

@@ -30,15 +30,16 @@ def draw_parameters(source: Source) -> Any:
     """Relative drift of each whole embedding parameter at every snapshot, as a Figure; None when nothing moved."""
     from matplotlib.ticker import LogLocator
 
-    drift = measure_drift(source, ("relative",))
-    whole = drift[(drift["stratum"] == "whole parameter") & (drift["statistic"] == "value") & (drift["epoch"] > 0)]
+    drift = measure_drift(source, ("norm", "relative"))
+    lines = drift[(drift["stratum"] == "whole parameter") & (drift["statistic"] == "value") & (drift["epoch"] > 0)]
+    norms, whole = (lines[lines["measure"] == measure] for measure in ("norm", "relative"))
     figure, axes = _figure(2.6)
     for i, name in enumerate(EMBEDDING_PARAMETERS):
         lines = whole[(whole["parameter"] == name) & (whole["value"] > 0)]
         if len(lines):
             axes.plot(lines["epoch"], 100 * lines["value"], label=name, **line_style(i))
     for name, values in whole.groupby("parameter", sort=False)["value"]:
-        if (values == 0).all():
+        if (norms.loc[norms["parameter"] == name, "value"] == 0).all():
             axes.plot([], [], " ", label=f"{name}: exactly 0")
         elif values.isna().all():
             axes.plot([], [], " ", label=f"{name}: was 0 before")

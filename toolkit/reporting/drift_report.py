@@ -58,7 +58,8 @@ def _print_changes(opened: Opened, changes: pd.DataFrame) -> None:
             continue
         size = f"{line['size']:.3g} {line['unit']}".removesuffix(" 1") if line["size"] == line["size"] else ""
         relative = line["relative_drift"]
-        drift = "undefined" if relative != relative else f"{relative:.3g}" if relative else "0 exactly"
+        is_still = line["kind"] == "identical" or relative == 0  # what stays 0 has no relative drift
+        drift = "0 exactly" if is_still else "undefined" if relative != relative else f"{relative:.3g}"
         kind = escape(f"{line['kind']}: {line['detail']}" if line["detail"] else str(line["kind"]))
         table.add_row(line["parameter"], kind, escape(size), drift)
     console.print(table)

@@ -29,7 +29,7 @@ def drift_topics(
 
     topics: list[tuple[str, str, str, Make]] = [
         ("training", "Scores and drift over epochs", TRAINING, _training),
-        ("drift", "Drift of each parameter", DRIFT, drift),
+        ("drift", "Drift of each parameter", drift_lead(tables), drift),
         ("word-rows", "Word rows, seen and never seen", WORDS, _words),
         (
             "positions",
@@ -59,9 +59,9 @@ TRAINING = (
 )
 DRIFT = (
     "Drift is how far a parameter is from epoch 0. The yardstick is the same number for a re-initialisation of the "
-    "parameter that has nothing to do with what it had learned; LayerNorm.bias then becomes 0, which is relative 1. "
-    "The verdicts on drift are about the rows that training showed, without the offset that they share, which is why "
-    "their numbers differ from those of the whole parameter."
+    "parameter that has nothing to do with what it had learned{bias}. The verdicts on drift are about the "
+    "rows that training showed, without the offset that they share, which is why their numbers differ "
+    "from those of the whole parameter."
 )
 WORDS = (
     "A row that no batch showed has no gradient; only weight decay can move it. A row seen once goes on moving by "
@@ -76,6 +76,15 @@ TOKENS = (
     "row by the count of the steps that showed it and hardly by the size of its gradient: a rare row carries little "
     "more than the gradient's sign, so these lists are no ranking of importance."
 )
+
+
+def drift_lead(tables: Sequence[GroupTables]) -> str:
+    """What drift is; of LayerNorm.bias only where some model has one that was not 0 before."""
+    yardsticks = [
+        own.whole(arm, "LayerNorm.bias", statistic="reinitialised")["value"] for own in tables for arm in own.group.arms
+    ]
+    has_one = any(values.notna().any() for values in yardsticks)
+    return DRIFT.format(bias="; LayerNorm.bias then becomes 0, which is relative 1" if has_one else "")
 
 
 def _bars(tables: GroupTables) -> str:

@@ -13,6 +13,7 @@ from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.reporting.arm_time import in_time, names_in_time, set_time
 from toolkit.reporting.images import WIDTH, Images, render
 from toolkit.reporting.panels import (
+    MESSAGE,
     REFERENCE,
     draw_box,
     draw_over_seeds,
@@ -103,17 +104,24 @@ def drift_over_epochs(tables: GroupTables) -> Any:
     values = pd.concat([*(lines["value"] for parts in drawn.values() for lines in parts), *yardsticks.values()])
     if not len(values):
         return None
-    num_zeros = max(sum(bool((lines["value"] == 0).any()) for lines in parts) for parts in drawn.values())
+    # What stays 0 has no relative drift and is exactly 0 all the same: only the absolute change tells.
+    still = {name: [_still(in_time(tables, tables.whole(arm, name, "norm"))) for arm in arms] for name in drawn}
+    num_zeros = max(sum(bool(len(epochs)) for epochs in parts) for parts in still.values())
     figure = Figure(figsize=(WIDTH, 5.2 + 0.3 * num_zeros), layout="constrained")
     for place, (name, panel) in enumerate(zip(drawn, panels_of(figure, 5, 3, num_zeros), strict=True)):
         panel.axes.set(title=name, ylabel="relative drift ‖Δ‖ / ‖E⁰‖" if place in (0, 3) else "")
         if all(lines.empty for lines in drawn[name]):
             note(panel, "not applicable:\nthis model has none")
             continue
-        is_proven = all(arm.is_proven_frozen(name) for arm, x in zip(arms, drawn[name], strict=True) if _has_zero(x))
+        is_proven = all(arm.is_proven_frozen(name) for arm, x in zip(arms, still[name], strict=True) if len(x))
         for i, lines in enumerate(drawn[name]):
             draw_over_seeds(panel.axes, lines[lines["value"] > 0], "value", **line_style(i))
-        draw_zeros(panel, [lines.loc[lines["value"] == 0, "epoch"].unique() for lines in drawn[name]], is_proven)
+        draw_zeros(panel, still[name], is_proven)
+        pairs = zip(drawn[name], still[name], strict=True)
+        undefined = [bool((x["value"].isna() & ~x["epoch"].isin(zeros)).any()) for x, zeros in pairs]
+        if any(undefined):
+            which = "" if all(undefined) else f" for {sum(undefined)} of {len(arms)} arms"
+            panel.axes.text(0.5, 0.5, f"undefined{which}:\nit was 0 before", **MESSAGE, transform=panel.axes.transAxes)
         for yardstick in yardsticks[name].dropna().unique():
             panel.axes.axhline(yardstick, **REFERENCE)
         set_log(panel.axes.yaxis, values)
@@ -122,8 +130,9 @@ def drift_over_epochs(tables: GroupTables) -> Any:
     return figure
 
 
-def _has_zero(lines: pd.DataFrame) -> bool:
-    return bool((lines["value"] == 0).any())
+def _still(norms: pd.DataFrame) -> Any:
+    """The epochs at which a parameter is exactly what it was in some seed."""
+    return norms.loc[norms["value"] == 0, "epoch"].unique()
 
 
 def word_drift_by_exposure(tables: GroupTables) -> Any:

@@ -22,6 +22,9 @@ FEW = 5
 REFERENCE: dict[str, Any] = {"color": "0.45", "linewidth": 0.9, "linestyle": (0, (1, 1.5))}
 """How a line that is no run's is drawn."""
 
+MESSAGE: dict[str, Any] = {"ha": "center", "va": "center", "color": "0.35"}
+"""How a panel says in words what it cannot draw."""
+
 
 @dataclass(frozen=True)
 class Panel:
@@ -81,7 +84,7 @@ def plain(text: str) -> str:
 
 
 def note(panel: Panel, text: str) -> None:
-    panel.axes.text(0.5, 0.5, text, transform=panel.axes.transAxes, ha="center", va="center", color="0.35")
+    panel.axes.text(0.5, 0.5, text, **MESSAGE, transform=panel.axes.transAxes)
     panel.axes.set(xticks=[], yticks=[])
     if panel.strip:
         panel.strip.set_visible(False)

@@ -10,6 +10,8 @@ from rich.table import Table
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.snapshots.store import Run
 
+UNDEFINED = "undefined: was 0"
+
 
 def print_task(
     name: str, carrier: str | None, rows: Iterable[tuple[str, int, int, int, float]], max_length: int
@@ -70,19 +72,27 @@ def _score_table(run: Run) -> Table:
 def _drift_table(run: Run) -> Table:
     from toolkit.analysis.rows.drift import measure_drift
 
-    drift = measure_drift(run.trajectory, ("relative",))
-    last = drift[(drift["step"] == drift["step"].max()) & (drift["measure"] == "relative")]
+    drift = measure_drift(run.trajectory, ("norm", "relative"))
+    last = drift[(drift["step"] == drift["step"].max()) & (drift["stratum"] == "whole parameter")]
     frozen = run.manifest["regime"]["frozen_components"]
     table = Table("parameter", "trainable", "relative drift", "same, if re-initialised", title="Drift from epoch 0")
     for name in EMBEDDING_PARAMETERS:
         if name not in run.trajectory.parameters:
             table.add_row(name, "not applicable", "", "")
             continue
-        whole = last[(last["parameter"] == name) & (last["stratum"] == "whole parameter")]
-        value, yardstick = (whole.loc[whole["statistic"] == k, "value"].iloc[0] for k in ("value", "reinitialised"))
+        own = last[last["parameter"] == name].set_index(["measure", "statistic"])["value"]
         state = "frozen" if name in frozen else "yes"
-        table.add_row(name, state, f"{value:.2e}" if value else "0 exactly", f"{yardstick:.2f}")
+        yardstick = own["relative", "reinitialised"]
+        shown = UNDEFINED if math.isnan(yardstick) else f"{yardstick:.2f}"
+        table.add_row(name, state, _drift(own["norm", "value"], own["relative", "value"]), shown)
     return table
+
+
+def _drift(norm: float, relative: float) -> str:
+    """Relative drift; what stays 0 has none and is exactly 0 all the same, which only the absolute change tells."""
+    if norm == 0:
+        return "0 exactly"
+    return UNDEFINED if math.isnan(relative) else f"{relative:.2e}"
 
 
 def _number(value: float) -> str:
