@@ -113,6 +113,29 @@ def test_where_that_head_does_as_well_as_full_the_difference_is_optimisation():
     assert ceiling_sentence(pd.DataFrame([part]), 1.0).endswith("part of the difference to full is there optimisation.")
 
 
+@pytest.mark.parametrize(
+    ("num_seeds", "oddities", "said"),
+    [
+        (2, {"right": 0.7}, "is not ahead of what was reached, so there is no difference to explain."),
+        (2, {"right": 0.78}, "is not told apart from what was reached, so there is no difference to explain."),
+        (1, {"right": 0.85}, "there optimisation as much as features."),
+    ],
+)
+def test_a_difference_that_is_not_there_has_no_cause(make_run, data_of, num_seeds, oddities, said):
+    runs = with_ceiling(make_run, 10.0, num_seeds)[num_seeds:]
+    runs += [make_run("none", seed, **oddities) for seed in range(num_seeds)]
+    (text,) = [text for text in report_findings(data_of(runs)) if "same features" in text]
+    assert text.endswith(said)
+
+
+def test_where_every_run_failed_nothing_is_said_of_causes():
+    line = ceiling_line("a", "validation", 8.0, -3.0)
+    lead = {"group": "m on a", "split": "validation", "first_base": "full", "second_base": FEATURES, "size": None}
+    told = lead | {"is_headline": True, "verdict": "not identifiable", "reason": "every run of both arms failed"}
+    text = ceiling_sentence(pd.DataFrame([line]), 1.0, pd.DataFrame([told]))
+    assert text.endswith(": of a difference to full nothing can be said (every run of both arms failed).")
+
+
 def tried(score):
     """What a setting that was chosen scored on ``selection``."""
     return tuning(("toy", FEATURES, False)).assign(mean_score=score, score="accuracy", num_items=9)

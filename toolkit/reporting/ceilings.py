@@ -4,6 +4,7 @@ Feature extraction loses to full fine-tuning by its features or by the training 
 linear head that cross-validation finds on the same features, tells the two apart where no trained head beats it.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -16,11 +17,12 @@ from toolkit.reporting.blocks import table_block
 from toolkit.reporting.cells import points, signed
 from toolkit.reporting.markdown import listing, number
 from toolkit.reporting.page.model import Block, NoteBlock
-from toolkit.reporting.selections import is_from_elsewhere, task_names
+from toolkit.reporting.pair_sentences import outcome
+from toolkit.reporting.selections import headline, is_from_elsewhere, task_names
 
 COLUMNS = (
-    "group", "model", "task", "arm", "full", "split", "is_reported_split", "score", "num_seeds", "reached", "ceiling",
-    "missed_points", "full_minus_reached_points", "full_minus_ceiling_points",
+    "group", "model", "task", "arm", "full", "size", "split", "is_reported_split", "score", "num_seeds", "reached",
+    "ceiling", "missed_points", "full_minus_reached_points", "full_minus_ceiling_points",
 )  # fmt: skip
 YARDSTICK = "the linear head that cross-validation finds on the same features (strength chosen by log loss)"
 SHOWN = ("group", "arm", "split", "score", "reached", "ceiling", "full_minus_reached", "full_minus_ceiling")
@@ -60,6 +62,7 @@ def _lines(arm: Arm, full: Arm | None) -> Iterable[dict[str, Any]]:
                 "task": first.task,
                 "arm": arm.base or arm.label,
                 "full": (full.base or full.label) if full else "",
+                "size": arm.size,
                 "split": split,
                 "is_reported_split": split == first.reported_split,
                 "score": first.score,
@@ -85,11 +88,12 @@ def _numbers(runs: Sequence[ReportedRun], full: Arm | None, split: str) -> dict[
     return {name: float(value) for name, value in numbers.items()}
 
 
-def ceiling_sentence(table: pd.DataFrame, margin_points: float) -> str:
+def ceiling_sentence(table: pd.DataFrame, margin_points: float, comparison: pd.DataFrame | None = None) -> str:
     """What must be said first where feature extraction stayed below its own ceiling by more than the margin; else ''.
 
     ``table``: that of :func:`ceilings`. Only reported splits count, and only tasks where the trained head beats its
     ceiling on no split of the same distribution: one that is beaten is no yardstick for what training lost.
+    ``comparison``: that of the report; a difference to full fine-tuning that it does not tell from 0 has no cause.
     """
     is_beaten = (table["missed_points"] < 0) & ~table["split"].map(is_from_elsewhere).astype(bool)
     beaten = set(zip(table.loc[is_beaten, "group"], table.loc[is_beaten, "arm"], strict=True))
@@ -97,14 +101,48 @@ def ceiling_sentence(table: pd.DataFrame, margin_points: float) -> str:
     is_short = table["is_reported_split"].astype(bool) & (table["missed_points"] > margin_points)
     own = table[is_short & pd.Series(is_usable, index=table.index, dtype=bool)]
     names = task_names(table).loc[own.index]
+    told = _outcomes(comparison)
+    without = pd.Series([_without_cause(line, told) for line in own.to_dict("records")], own.index, dtype=object)
     is_whole = own["full_minus_ceiling_points"] <= margin_points
-    return " ".join(
-        _missed(part, names[part.index], margin_points) for part in (own[is_whole], own[~is_whole]) if len(part)
-    )
+    parts = [(own[(without == "") & is_cause], "") for is_cause in (is_whole, ~is_whole)]
+    parts += [(own[without == reason], reason) for reason in dict.fromkeys(without) if reason]
+    return " ".join(_missed(part, names[part.index], margin_points, reason) for part, reason in parts if len(part))
 
 
-def _missed(own: pd.DataFrame, names: pd.Series, margin_points: float) -> str:
-    """Lines that are all within the margin of full fine-tuning at their ceiling, or none of them, in one sentence."""
+def _outcomes(comparison: pd.DataFrame | None) -> dict[tuple[object, ...], dict[str, Any]]:
+    """Group, split, an arm, another and size to the line of the comparison on the headline score, in either order."""
+    found: dict[tuple[object, ...], dict[str, Any]] = {}
+    if comparison is None or comparison.empty:
+        return found
+    for line in headline(comparison).to_dict("records"):
+        group, split, first, second = (line[name] for name in ("group", "split", "first_base", "second_base"))
+        found[group, split, first, second, _size(line["size"])] = {str(name): value for name, value in line.items()}
+        turned = {"difference_points": -line.get("difference_points", math.nan)}
+        found[group, split, second, first, _size(line["size"])] = {str(k): v for k, v in (line | turned).items()}
+    return found
+
+
+def _size(value: Any) -> int | None:
+    return None if pd.isna(value) else int(value)
+
+
+def _without_cause(line: dict[Any, Any], told: dict[tuple[object, ...], dict[str, Any]]) -> str:
+    """Why there is no difference to full fine-tuning that could have a cause; '' where there is one, or no full."""
+    difference = line["full_minus_reached_points"]
+    if difference != difference:
+        return ""
+    found = told.get((line["group"], line["split"], line["full"], line["arm"], _size(line.get("size"))))
+    if found is not None and found["verdict"] == "not identifiable":
+        return f"of a difference to {line['full']} nothing can be said ({found['reason']})"
+    if difference <= 0:
+        return f"{line['full']} is not ahead of what was reached, so there is no difference to explain"
+    if found is not None and outcome(found) not in ("above", "one seed"):
+        return f"{line['full']} is not told apart from what was reached, so there is no difference to explain"
+    return ""
+
+
+def _missed(own: pd.DataFrame, names: pd.Series, margin_points: float, without_cause: str) -> str:
+    """Lines of one kind in one sentence: all within the margin of full at their ceiling, none, or without a cause."""
     parts: list[str] = []
     for name, line in zip(names, own.to_dict("records"), strict=True):
         lead = f"{line['arm']} reached " if not parts else ""
@@ -113,6 +151,8 @@ def _missed(own: pd.DataFrame, names: pd.Series, margin_points: float) -> str:
         parts.append(f"on {name} {lead}{reached}{head}{ceiling}{_beside(line, is_first=not parts)}")
     full = next((name for name in own["full"] if name), "")
     text, to_full = "; ".join(parts), f"the difference to {full}" if full else "what it lacks"
+    if without_cause:
+        return f"{text[:1].upper()}{text[1:]}: {without_cause}."
     if (own["full_minus_ceiling_points"].notna() & (own["full_minus_ceiling_points"] <= margin_points)).all():
         return f"{text[:1].upper()}{text[1:]}: {to_full} is the head's optimisation."
     shares = own["missed_points"] / own["full_minus_reached_points"]

@@ -26,7 +26,7 @@ MOST_PAIRS = 4
 def report_findings(data: ReportData, cards: Sequence[Card] = ()) -> list[str]:
     """About eight sentences, each with its numbers, in the order in which a reader asks; ``cards``: the verdicts."""
     margin = margin_of(data.comparison)
-    ceiling = ceiling_sentence(ceilings([own.group for own in data.details]), margin)
+    ceiling = ceiling_sentence(ceilings([own.group for own in data.details]), margin, data.comparison)
     compared = score_findings(data.comparison, controlled_tasks(data.groups))
     sentences = [*compared[:1], *([ceiling] if ceiling else []), *compared[1:]]
     if len(data.details) == 1:
