@@ -39,6 +39,16 @@ def test_the_forest_holds_every_difference_at_its_place(data):
             assert {round(value, 9) for value in own[name]} <= {round(low, 9) for low, _ in spans}
 
 
+@pytest.mark.parametrize(("score", "end"), [("accuracy", 103), ("pearson", 150)])
+def test_the_axis_of_a_forest_ends_where_scores_end(data, score, end):
+    table = data.comparison.assign(score=score, low_points=-140.0)
+    for axes in forest_figure.differences(table).axes:
+        low, high = axes.get_xlim()
+        assert low == pytest.approx(-end, abs=12 if score == "pearson" else 1e-9)
+        assert high < 100
+        assert ((-100, 0) in points_of(axes)) == (score == "accuracy")  # an arrow
+
+
 def test_long_names_leave_room_for_the_lines(data):
     """Panels whose titles took five lines once had 30 pixels for three splits."""
     own = data.comparison[data.comparison["second"] == "embeddings frozen"]

@@ -81,6 +81,20 @@ def test_what_was_not_found_is_said_too(verdict, said):
         assert "+0.2, 95 % -1.6 to +2.0" in text
 
 
+@pytest.mark.parametrize(
+    ("score", "gap", "said"),
+    [
+        ("accuracy", 100.0, "with 5 seeds no gap at all could be found"),
+        ("accuracy", 99.0, "a gap under 99.0 could not be found"),
+        ("pearson", 144.6, "a gap under 144.6 could not be found"),
+        ("pearson", 200.0, "with 5 seeds no gap at all could be found"),
+    ],
+)
+def test_a_gap_that_no_score_can_have_is_not_named(score, gap, said):
+    unsure = line(low=-90, high=95, verdict="under-powered", score=score, detectable_gap_points=gap)
+    assert f"; {said})" in sentence(unsure)
+
+
 def test_a_supported_difference_that_does_not_stand_among_all_of_them_shows_its_q():
     assert "q =" not in sentence(line(q=0.049))
     assert "(95 % 3.1 to 6.1, q = 0.057)" in sentence(line(q=0.057))

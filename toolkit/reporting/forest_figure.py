@@ -8,7 +8,7 @@ import pandas as pd
 
 from toolkit.reporting.images import WIDTH
 from toolkit.reporting.panels import plain, wrap
-from toolkit.reporting.selections import headline, largest_size, task_names
+from toolkit.reporting.selections import headline, largest_size, reach_points, task_names
 
 VERDICT_STYLES: Mapping[str, dict[str, Any]] = {
     "supported": {"marker": "o", "color": "#D55E00", "markerfacecolor": "#D55E00"},
@@ -62,6 +62,17 @@ def _draw_forest(axes: Any, table: pd.DataFrame, ys: Sequence[int]) -> None:
         axes.hlines(y, line["low_points"], line["high_points"], **thin)
         axes.hlines(y, line["low90_points"], line["high90_points"], color=style["color"], linewidth=2.4)
         axes.plot([line["difference_points"]], [y], markersize=4.5, markeredgewidth=1, linestyle="none", **style)
+    _end_at_reach(axes, table, ys)
+
+
+def _end_at_reach(axes: Any, table: pd.DataFrame, ys: Sequence[int]) -> None:
+    """No axis beyond what the scores allow: a t interval of few seeds may pass it, and has an arrow at its end."""
+    reach = max(map(reach_points, table["score"]))
+    low, high = axes.get_xlim()
+    axes.set_xlim(max(low, -1.03 * reach), min(high, 1.03 * reach))
+    for column, sign, marker in (("low_points", -1, "<"), ("high_points", 1, ">")):
+        beyond = [y for y, value in zip(ys, table[column], strict=True) if sign * value > reach]
+        axes.plot([sign * reach] * len(beyond), beyond, marker, color="0.3", markersize=4)
 
 
 def _name_places(axes: Any, places: Sequence[tuple[str, str]]) -> None:

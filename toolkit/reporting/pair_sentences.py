@@ -7,6 +7,7 @@ import pandas as pd
 
 from toolkit.reporting.cells import signed
 from toolkit.reporting.markdown import listing, number
+from toolkit.reporting.selections import reach_points
 
 MOST_NAMED = 6
 """Tasks or splits that one clause names."""
@@ -80,6 +81,9 @@ def _named(lines: Sequence[Line], is_first: bool, tail: Callable[[Line], str] = 
 def _gap(line: Line) -> str:
     """What could not have been found, said where nothing was."""
     gap = line["detectable_gap_points"]
+    if gap >= reach_points(line["score"]):
+        seeds = "one seed" if line["num_seeds"] == 1 else f"{line['num_seeds']} seeds"
+        return f"; with {seeds} no gap at all could be found"
     return f"; a gap under {_size(gap)} could not be found" if gap == gap else ""
 
 

@@ -3,6 +3,8 @@
 import numpy as np
 import pandas as pd
 
+from toolkit.analysis.comparison.reported import CORRELATIONS
+
 SAME_DATA = ("train", "valid", "dev", "eval", "test", "selection")
 """How the name of a split begins that was drawn from where the training data come from; others are from elsewhere."""
 
@@ -33,6 +35,11 @@ def is_from_elsewhere(split: str) -> bool:
     """
     name = split.lower()
     return "mismatched" in name or not name.startswith(SAME_DATA)
+
+
+def reach_points(score: str) -> float:
+    """The greatest difference that two values of a score can have, in points: correlations may be below 0."""
+    return 200.0 if score in CORRELATIONS else 100.0
 
 
 def task_names(table: pd.DataFrame) -> pd.Series:

@@ -41,6 +41,16 @@ def test_one_scale_per_unit_and_long_lines_get_arrows():
     assert scale_text(lines) == ""
 
 
+def test_no_scale_of_points_passes_100():
+    wide = replace(LINE, low=-130, high=140)
+    assert scale_text([wide]) == "-100 to 100 points"
+    (drawn,) = draw_intervals([wide])
+    assert drawn is not None
+    assert [direction for _, direction in drawn["arrows"]] == [-1, 1]
+    assert scale_text([replace(wide, unit="%")]) == "-140 to 140 %"
+    assert scale_text([replace(wide, estimate=120)]) == "-120 to 120 points"  # of correlations
+
+
 def test_quantities_that_have_no_sign_begin_at_zero():
     drawn = draw_intervals([replace(LINE, low=1, margin=float("nan"))])[0]
     assert drawn is not None

@@ -36,6 +36,8 @@ def _scale(lines: Sequence[VerdictLine]) -> tuple[float, float]:
         return -1.0, 1.0
     reach = sorted(max(abs(line.low), abs(line.high), abs(line.null) + _margin(line)) for line in drawn)
     high = min(reach[-1], _MOST_MEDIANS * reach[len(reach) // 2]) or 1.0
+    if drawn[0].unit == "points":  # what no score can differ by gets an arrow, unless a correlation did
+        high = min(high, max(100.0, *(abs(line.estimate) for line in drawn)))
     is_signed = any(min(line.low, line.null - _margin(line)) < 0 for line in drawn)
     return (-high if is_signed else 0.0), high
 
