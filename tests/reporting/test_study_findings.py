@@ -171,6 +171,21 @@ def test_without_real_data_the_controlled_tasks_are_the_answer():
     assert len(found) == 2
 
 
+def test_several_models_are_not_called_tasks():
+    models = [{"model": f"m{i}", "name": "order", "group": f"m{i} on order"} for i in range(3)]
+    lines = [line("order", split=split) | model for split in ("validation", "ood") for model in models]
+    controlled = {model["group"] for model in models}
+    answer, *_, elsewhere = score_findings(pd.DataFrame(lines), controlled)
+    assert answer.startswith("In short, on 3 controlled pairs of model and task full fine-tuning scores ")
+    assert elsewhere.startswith("Out of distribution on the controlled task order (ood), in points: ")
+    table = pd.concat(joined({f"m{i} on a": [1.1]}).assign(model=f"m{i}", arm="full") for i in range(2))
+    cards = [SimpleNamespace(kind="drift", id="drift: m0 on a / full / word_embeddings", verdict="supported")]
+    note = {"spearman": np.nan, "note": "refused: 1 task", "base": "full", "parameter": "word_embeddings"}
+    text = drift_answer(table, pd.DataFrame([note | {"model": f"m{i}"} for i in range(2)]), cards)
+    assert "told apart from noise on 1 of 2 pairs of model and task." in text
+    assert text.endswith("Does drift of word_embeddings predict gain across the tasks of m0? Refused: 1 task.")
+
+
 def test_a_pair_that_no_data_tell_apart_is_no_finding_of_a_difference():
     found = score_findings(pd.DataFrame([line(verdict="under-powered", difference=1.0, low=-1, high=3)]), set())
     assert "neither above nor below feature extraction as far as these data tell" in found[0]

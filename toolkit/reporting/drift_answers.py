@@ -10,7 +10,7 @@ import pandas as pd
 
 from toolkit.analysis.comparison.card import Card
 from toolkit.reporting.markdown import listing, p_value
-from toolkit.reporting.selections import largest_size, task_names
+from toolkit.reporting.selections import counted_tasks, has_several_models, largest_size, task_names
 
 
 def drift_answer(joined: pd.DataFrame, association: pd.DataFrame, cards: Sequence[Card] = ()) -> str:
@@ -64,8 +64,7 @@ def _told_apart(own: pd.DataFrame, cards: Sequence[Card]) -> str:
     count, total = len(found.pop("supported", [])), len(arms)
     said = {"equivalent": "equivalent to noise"}
     rest = "; ".join(f"{said.get(verdict, verdict)} on {listing(names)}" for verdict, names in found.items())
-    of_all = f"{count} of {total} task{'' if total == 1 else 's'}"
-    return f", told apart from noise on {of_all}" + (f" ({rest})" if rest else "")
+    return f", told apart from noise on {count} of {counted_tasks(own, total)}" + (f" ({rest})" if rest else "")
 
 
 def _associated(table: pd.DataFrame) -> str:
@@ -76,12 +75,14 @@ def _associated(table: pd.DataFrame) -> str:
     if defined.empty:
         own = table[table["parameter"] == "word_embeddings"]
         line = (own if len(own) else table).iloc[0]
-        return f"Does drift of {line['parameter']} predict gain across tasks? {str(line['note']).capitalize()}."
+        tasks = f"the tasks of {line['model']}" if has_several_models(table) else "tasks"
+        return f"Does drift of {line['parameter']} predict gain across {tasks}? {str(line['note']).capitalize()}."
     words = defined[defined["parameter"] == "word_embeddings"]
     line = (words if len(words) else defined).iloc[0]
+    whose_tasks = f" of {line['model']}" if has_several_models(table) else ""
     return (
-        f"Across {int(line['num_tasks'])} tasks, drift of {line['parameter']} and gain under {line['base']} have a "
-        f"rank correlation of {line['spearman']:+.2f} (permutation {p_value(line['p'])})."
+        f"Across {int(line['num_tasks'])} tasks{whose_tasks}, drift of {line['parameter']} and gain under "
+        f"{line['base']} have a rank correlation of {line['spearman']:+.2f} (permutation {p_value(line['p'])})."
     )
 
 

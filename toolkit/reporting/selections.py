@@ -50,5 +50,16 @@ def task_names(table: pd.DataFrame) -> pd.Series:
     return names.str.removeprefix(f"{table['model'].iloc[0]} on ")
 
 
+def has_several_models(table: pd.DataFrame) -> bool:
+    return "model" in table and bool(table["model"].nunique() > 1)
+
+
+def counted_tasks(table: pd.DataFrame, count: int, kind: str = "") -> str:
+    """``3 real tasks``; where the lines are of several models, ``9 controlled pairs of model and task``."""
+    ending = "" if count == 1 else "s"
+    noun = f"pair{ending} of model and task" if has_several_models(table) else f"task{ending}"
+    return f"{count} {kind}{noun}"
+
+
 def arm_names(table: pd.DataFrame) -> list[str]:
     return [str(arm) for arm in dict.fromkeys(table["base"])]

@@ -16,7 +16,14 @@ from toolkit.reporting.findings import findings
 from toolkit.reporting.markdown import listing
 from toolkit.reporting.pair_sentences import in_brief, in_full, in_short
 from toolkit.reporting.report_data import ReportData
-from toolkit.reporting.selections import headline, is_from_elsewhere, largest_size, task_names
+from toolkit.reporting.selections import (
+    counted_tasks,
+    has_several_models,
+    headline,
+    is_from_elsewhere,
+    largest_size,
+    task_names,
+)
 
 MOST = 8
 MOST_PAIRS = 4
@@ -84,7 +91,7 @@ def _pairs(table: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
 def _answer(table: pd.DataFrame, kind: str) -> str:
     """The answer in short, without intervals, and what the numbers are; '' where no pair has one."""
     tasks = list(dict.fromkeys(table["name"]))
-    where = f"on {tasks[0]}" if len(tasks) == 1 else f"on {len(tasks)} {kind}tasks"
+    where = f"on {tasks[0] if len(tasks) == 1 else counted_tasks(table, len(tasks), kind)}"
     by_first: dict[str, list[tuple[str, pd.DataFrame]]] = {}
     for first, second, own in _pairs(table)[:MOST_PAIRS]:
         if (own["verdict"] != "not identifiable").any():
@@ -111,7 +118,8 @@ def _each_pair(table: pd.DataFrame) -> list[str]:
 
 
 def _tasks(table: pd.DataFrame) -> str:
-    names = list(dict.fromkeys(str(name) for name in table["name"]))
+    column = "task" if has_several_models(table) else "name"
+    names = list(dict.fromkeys(str(name) for name in table[column]))
     return f"task{'s' if len(names) > 1 else ''} {listing(names)}"
 
 

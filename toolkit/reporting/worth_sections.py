@@ -11,7 +11,7 @@ from toolkit.reporting.images import Images
 from toolkit.reporting.markdown import NOT_APPLICABLE, listing, mean_and_sd
 from toolkit.reporting.page.model import Block, NoteBlock, Section, TextBlock
 from toolkit.reporting.report_data import ReportData
-from toolkit.reporting.selections import largest_size
+from toolkit.reporting.selections import has_several_models, largest_size
 
 COST = (
     "base",
@@ -153,12 +153,13 @@ def association_block(table: pd.DataFrame) -> Block:
         return TextBlock(text="Not applicable: no arm trained its embeddings beside one that froze them.")
     if table["spearman"].isna().all():
         reasons: dict[str, list[tuple[str, str]]] = {}
-        several = table["model"].nunique() > 1
+        several = has_several_models(table)
         for line in table.to_dict("records"):
             where = f"{line['base']} ({line['model']})" if several else str(line["base"])
             reasons.setdefault(str(line["note"]), []).append((str(line["parameter"]), where))
         parts = [f"{reason} ({whose(pairs)})" for reason, pairs in reasons.items()]
-        return TextBlock(text=f"Does drift predict gain across tasks? {_sentence('; '.join(parts))}.")
+        tasks = "the tasks of a model" if several else "tasks"
+        return TextBlock(text=f"Does drift predict gain across {tasks}? {_sentence('; '.join(parts))}.")
     names = ["model", "base", "parameter", "num_tasks", "num_runs", "spearman", "p", "q", "note"]
     return table_block(table, names, "Rank correlation of drift with gain, one point per task")
 
