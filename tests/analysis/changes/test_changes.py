@@ -128,6 +128,10 @@ def test_rows_are_named_with_their_size() -> None:
     assert (line["kind"], line["num_moved"]) == ("some rows", 3)
     assert line["share_moved"] == 3 / 700
     assert [f"t{i}" for i in (5, 90, 91)] == [part.split("'")[1] for part in line["detail"].split(": ")[1].split(", ")]
+    assert "; the others are bit-identical; moved farthest: 't5' (" in line["detail"]
+    every = BASE[W] * np.random.default_rng(0).uniform(1, 2, BASE[W].shape)
+    line = changes_of(word_embeddings=every).loc[W]
+    assert line["detail"].startswith("699 of 700 rows; bit-identical is only 't0'; moved farthest: '")
     pad, position = BASE[W].copy(), BASE[P].copy()
     pad[0, :2] = 3, 4
     position[2] += 1

@@ -10,7 +10,7 @@ import pandas as pd
 
 from toolkit.analysis.causes.precision import HALF_FORMATS
 from toolkit.analysis.changes.kinds import EXACT, IDENTICAL, Kind
-from toolkit.analysis.changes.moved_rows import name_farthest
+from toolkit.analysis.changes.moved_rows import name_farthest, name_still
 from toolkit.analysis.changes.noise import find_noise
 from toolkit.analysis.changes.rotation import Rotation, fit_rotation, kind_of_rotation, removed_share, rotation_null
 from toolkit.analysis.changes.rounding import ROUNDINGS, roundoff
@@ -122,7 +122,11 @@ def _line(trajectory: Trajectory, found: Survey, kind: Kind, rotation: Rotation 
     aligned = found.squared_before * squares
     detail = kind.detail
     if kind.name.startswith(("one ", "some ")):
-        detail += ": " + name_farthest(trajectory, found)
+        still = name_still(trajectory, found)
+        detail = (
+            detail.replace("; the others are bit-identical", f"; bit-identical is only {still}") if still else detail
+        )
+        detail += f"; moved{' farthest' if n > 1 else ''}: {name_farthest(trajectory, found)}"
     return {
         "parameter": found.pair.parameter,
         "kind": kind.name,

@@ -1,4 +1,4 @@
-"""The survey of one parameter in, the rows that moved farthest out, by the names that a reader knows."""
+"""The survey of one parameter in, the rows that moved farthest or not at all out, by the names that a reader knows."""
 
 import numpy as np
 
@@ -21,6 +21,12 @@ def name_farthest(trajectory: Trajectory, found: Survey) -> str:
         best = sorted(best)[:NAMED_ROWS]
     names = (f"{_called(trajectory, found.pair.parameter, row)} ({share})" for _, row, share in best)
     return ", ".join(names) + (", ..." if found.num_moved > NAMED_ROWS else "")
+
+
+def name_still(trajectory: Trajectory, found: Survey) -> str:
+    """The one row of which no bit changed, where all others moved, as that of [PAD] often is; '' else."""
+    still = np.flatnonzero(~found.moved)
+    return _called(trajectory, found.pair.parameter, int(still[0])) if len(still) == 1 < found.num_moved else ""
 
 
 def _called(trajectory: Trajectory, parameter: str, row: int) -> str:
