@@ -1,5 +1,6 @@
 """The page on where position goes: complete, the same twice, and with sentences that follow planted tables."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -214,6 +215,25 @@ def test_the_expectation_is_judged_by_the_numbers(position, content, dominates, 
     assert dominates in lines[0]
     assert f"content? {gives_way}" in lines[1]
     assert "the sum before LayerNorm" in lines[0] or "LayerNorm" not in lines[0]
+
+
+def test_shares_that_are_rounding_are_no_findings():
+    """As of a model without position rows."""
+    tables = planted()
+    ledger = tables["ledger"]
+    is_position = ledger["factor"] == "position"
+    ledger.loc[is_position, ["omega_squared", "by_block_eta"]] *= 1e-12
+    ledger["unit_values"] = [
+        tuple(1e-12 * v for v in values) if own else values
+        for own, values in zip(is_position, ledger["unit_values"], strict=True)
+    ]
+    (group,) = groups_of(tables)
+    found, nulls = " ".join(flow_findings(group)), " ".join(null_findings(group))
+    assert "full: position has no share of the variance beyond rounding at any stage" in found
+    assert found.count("beyond rounding") == 2  # pretrained and full
+    assert not re.search(r"dominate the|against pretrained|e-1\d", found)
+    assert "Random weights" not in nulls
+    assert "is at most 0 % up to rounding of the variance" in nulls
 
 
 def test_what_takes_over_is_read_and_not_presumed():

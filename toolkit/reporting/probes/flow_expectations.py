@@ -18,6 +18,8 @@ RULES = (
     "'Told apart': the 95 % interval of the difference on the same blocks excludes 0; one interval per stage, none "
     "corrected for their number. What is not told apart may still differ.",
 )
+ROUNDING = 1e-9
+"""A share of the variance below this is what rounding leaves of 0."""
 OTHERS = {"segment": "segments", "residual": "interactions"}
 
 
@@ -25,19 +27,30 @@ def expectation_findings(group: FlowGroup) -> list[str]:
     """Does position dominate, and give way? For each arm; then each arm beside the pretrained model."""
     lines = []
     for arm in group.arms:
-        if arm != RANDOM:
+        if arm != RANDOM and _is_rounding(group, arm):
+            lines.append(
+                f"{group.labels[arm]}: position has no share of the variance beyond rounding at any stage: there is "
+                "nothing that could dominate or give way."
+            )
+        elif arm != RANDOM:
             lines += [*_on_dominance(group, arm), *_on_giving_way(group, arm)]
     return [*lines, *_on_regimes(group)]
 
 
 def percent(share: float) -> str:
     """A share with its unit."""
-    return f"{number(100 * share)} %"
+    return "0 % up to rounding" if 0 < abs(share) < ROUNDING else f"{number(100 * share)} %"
 
 
 def span(low: float, high: float) -> str:
     """An interval of shares in percent, in brackets; empty where there is none."""
     return "" if np.isnan(low) else f" ({number(100 * low)} to {number(100 * high)} %)"
+
+
+def _is_rounding(group: FlowGroup, arm: str) -> bool:
+    """Whether position has no share at any stage, as in a model without position rows."""
+    means = _shares(group, arm)[0]["mean"]
+    return len(means) > 0 and bool((means.abs() < ROUNDING).all())
 
 
 def _shares(group: FlowGroup, arm: str) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -110,8 +123,8 @@ def _on_regimes(group: FlowGroup) -> list[str]:
     lines = []
     for arm in group.arms:
         drift = {} if arm in (PRETRAINED, RANDOM) or PRETRAINED not in group.arms else group.drift(arm)
-        if not drift:
-            continue
+        if not drift or (_is_rounding(group, PRETRAINED) and _is_rounding(group, arm)):
+            continue  # without a share in either, which is said of each, nothing moves
         apart = [layer for layer, change in drift.items() if change.low > 0 or change.high < 0]
         equal = [layer for layer, change in drift.items() if change.estimate == 0 and np.isnan(change.low)]
         rest = [layer for layer in drift if layer not in apart and layer not in equal]

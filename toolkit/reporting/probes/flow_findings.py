@@ -6,7 +6,7 @@ import numpy as np
 
 from toolkit.analysis.comparison.intervals import Interval
 from toolkit.reporting.markdown import listing, number
-from toolkit.reporting.probes.flow_expectations import expectation_findings, percent
+from toolkit.reporting.probes.flow_expectations import ROUNDING, expectation_findings, percent
 from toolkit.reporting.probes.flow_intervals import estimate
 from toolkit.reporting.probes.flow_tables import COUNTERFACTUALS, RANDOM, FlowGroup, stage_text
 
@@ -42,7 +42,7 @@ def null_findings(group: FlowGroup) -> list[str]:
     ]
     if RANDOM in group.arms:
         own = group.over_seeds("ledger", RANDOM, "omega_squared", factor="position")["mean"]
-        if len(own):
+        if (own.abs() >= ROUNDING).any():
             lines.append(
                 f"Random weights of the same shape: ω² of position is {number(own.iloc[0], 2)} in the first stage and "
                 f"{number(own.iloc[-1], 2)} in the last layer: what no training explains."
