@@ -117,7 +117,7 @@ def test_where_that_head_does_as_well_as_full_the_difference_is_optimisation():
     ("num_seeds", "oddities", "said"),
     [
         (2, {"right": 0.7}, "is not ahead of what was reached, so there is no difference to explain."),
-        (2, {"right": 0.78}, "is not told apart from what was reached, so there is no difference to explain."),
+        (2, {"right": 0.78}, "is not told apart from what was reached, so no cause of a difference can be named."),
         (1, {"right": 0.85}, "there optimisation as much as features."),
     ],
 )

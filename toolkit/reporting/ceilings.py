@@ -137,7 +137,7 @@ def _without_cause(line: dict[Any, Any], told: dict[tuple[object, ...], dict[str
     if difference <= 0:
         return f"{line['full']} is not ahead of what was reached, so there is no difference to explain"
     if found is not None and outcome(found) not in ("above", "one seed"):
-        return f"{line['full']} is not told apart from what was reached, so there is no difference to explain"
+        return f"{line['full']} is not told apart from what was reached, so no cause of a difference can be named"
     return ""
 
 
