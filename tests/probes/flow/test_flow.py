@@ -12,7 +12,7 @@ from toolkit.commands.flow import FlowCommand
 from toolkit.config import RunConfig
 from toolkit.models.tuned import load_untuned
 from toolkit.pipeline import finetune
-from toolkit.probes.flow.flow import Settings, measure_flow
+from toolkit.probes.flow.flow import Settings, _fingerprint, measure_flow
 from toolkit.probes.flow.replacements import COUNTERFACTUALS
 from toolkit.probes.flow.sources import PRETRAINED, RANDOM, _loader
 from toolkit.reporting.probes import flow_tables
@@ -60,6 +60,18 @@ def test_feature_extraction_has_the_pretrained_body_and_its_own_head(tables) -> 
     outputs = tables["counterfactuals"]
     with_score = set(outputs[outputs.quantity == "score"]["arm"])
     assert with_score == {"none (full fine-tuning)", "backbone (feature extraction)"}
+
+
+def test_equal_weights_in_another_forward_pass_are_another_body(tiny_pairs: RunConfig, tmp_path: Path) -> None:
+    config = replace(tiny_pairs, freeze="backbone", reinject_positions=True, output_dir=str(tmp_path), max_steps=1)
+    run = finetune(config)
+    again, plain = load_untuned(run), replace(load_untuned(run), positions=None)
+    assert _fingerprint(again) == _fingerprint(load_untuned(run)) != _fingerprint(plain)
+    plain.model.backbone.config.layer_norm_eps *= 10
+    assert _fingerprint(plain) != _fingerprint(replace(again, positions=None))
+    ledger = measure_flow([run.path], settings=SMALL)["ledger"].set_index("arm").omega_squared
+    own = ledger[[arm for arm in ledger.index.unique() if arm.startswith("backbone")]]
+    assert (own.to_numpy() != ledger[PRETRAINED].to_numpy()).any()
 
 
 def test_the_score_before_is_that_of_the_run(tables, runs: list[Path]) -> None:

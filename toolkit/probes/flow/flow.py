@@ -1,15 +1,18 @@
 """Checkpoints and runs in, all tables on where position goes out: the ledger, decoding and counterfactuals."""
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from toolkit.analysis.comparison.arms import Labels
 from toolkit.config import RunConfig, check_seed
 from toolkit.models.classifier import Loaded
+from toolkit.models.source_hashes import NO_FUNCTION
 from toolkit.probes.flow.counterfactuals import NUM_TEXTS, measure_counterfactuals
 from toolkit.probes.flow.decoding import decode_positions
 from toolkit.probes.flow.design import NUM_BLOCKS, NUM_POSITIONS, cross
@@ -59,10 +62,10 @@ def measure_flow(
 
     Tables, each with PLACE_COLUMNS first: ``ledger`` (LEDGER_COLUMNS), ``decoding`` (DECODING_COLUMNS),
     ``counterfactuals`` (COUNTERFACTUAL_COLUMNS), and ``models``: one line per model with the split that it was looked
-    at with and the design's numbers. Models with equal weights (feature extraction is the pretrained body) are measured
-    once. Columns whose names end in ``values`` hold one value per block or text (tuples), from which intervals over
-    seeds and differences of models are made. ``labels``: run directory name to arm. ``on_subject`` hears the name of
-    each before its turn.
+    at with and the design's numbers. Models that compute the same (feature extraction is the pretrained body) are
+    measured once. Columns whose names end in ``values`` hold one value per block or text (tuples), from which intervals
+    over seeds and differences of models are made. ``labels``: run directory name to arm. ``on_subject`` hears the name
+    of each before its turn.
     """
     named = [place.path if isinstance(place, Run) else place for place in listed(places)]
     settings = settings or Settings()
@@ -131,9 +134,12 @@ def _measure_body(loaded: Loaded, source: TextSource, settings: Settings) -> Tab
 
 
 def _fingerprint(loaded: Loaded) -> str:
-    """Eight hex digits of the sha256 over the body's weights."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(loaded.model.backbone.state_dict().items()):
+    """Eight hex digits of the sha256 over what a forward pass of the body is made of: weights, config and hooks."""
+    backbone: Any = loaded.model.backbone
+    fields = {name: value for name, value in backbone.config.to_dict().items() if name not in NO_FUNCTION}
+    is_reinjected = bool((loaded.positions or {}).get("is_reinjected"))
+    digest = hashlib.sha256(json.dumps([fields, is_reinjected], sort_keys=True, default=str).encode())
+    for name, tensor in sorted(backbone.state_dict().items()):
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:8]
