@@ -8,9 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.analysis.causes.nulls import replay_decay, unexplained_share
+from toolkit.analysis.causes.nulls import replay_decay, unexplained_by_decay, unexplained_share
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.snapshots.optimizer_log import OptimizerLog
+from toolkit.snapshots.snapshot import Snapshot, Trajectory
 
 
 def _log(rates, decay=0.01, is_fused=False, **changes):
@@ -171,3 +172,12 @@ def test_unexplained_share():
     planted[3] = 0.5
     expected = np.sum(planted**2) / np.sum((decayed + planted - before).astype(np.float64) ** 2)
     assert unexplained_share(before, decayed, decayed + planted) == pytest.approx(expected, rel=1e-5)
+
+
+def test_what_the_optimizer_did_after_the_last_snapshot_does_not_count(make_exposure):
+    before = np.random.default_rng(0).normal(size=(6, 8)).astype(np.float32)
+    log = _log([1e-3] * 20)
+    after = replay_decay(before, log, "word_embeddings", 10)
+    snapshots = [Snapshot(0, 0, {"word_embeddings": before}), Snapshot(1, 10, {"word_embeddings": after})]
+    exposure = make_exposure({"word_embeddings": [[]] * 19 + [list(range(6))]})
+    assert unexplained_by_decay(Trajectory(snapshots, read_exposure=lambda: exposure), log) == 0

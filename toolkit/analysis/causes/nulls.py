@@ -68,12 +68,14 @@ def unexplained_share(
 
 
 def unexplained_by_decay(trajectory: Trajectory, log: OptimizerLog, parameter: str = "word_embeddings") -> float:
-    """The share that replayed decay leaves of the drift, over the whole run, of a table's never-seen rows.
+    """The share that replayed decay leaves of the drift, up to the last snapshot, of a table's rows never seen so far.
 
-    NaN when exposure was not recorded, every row was seen, or none of them moved.
+    The optimizer may go on after that snapshot: what it did then is not in it. NaN when exposure was not recorded,
+    every row was seen, or none of them moved.
     """
     if trajectory.exposure is None or parameter not in trajectory.exposure.tables:
         return float("nan")
     first, last = (trajectory.snapshots[i].tensors[parameter] for i in (0, -1))
-    unseen = trajectory.exposure.tables[parameter].step_counts(len(first)) == 0
-    return unexplained_share(first[unseen], replay_decay(first[unseen], log, parameter), last[unseen])
+    last_step = trajectory.snapshots[-1].step
+    unseen = trajectory.exposure.tables[parameter].step_counts(len(first), last_step) == 0
+    return unexplained_share(first[unseen], replay_decay(first[unseen], log, parameter, last_step), last[unseen])
