@@ -147,6 +147,8 @@ def test_what_one_seed_or_one_item_does_not_cover_is_said():
         (lambda: two_way_interval(np.full((3, 4), 0.3)), EQUAL_VALUES),
         (lambda: seeds_interval([0.3]), ONE_SEED),
         (lambda: seeds_interval([0.3, 0.3, 0.3]), EQUAL_SEEDS),
+        (lambda: seeds_interval([0.4 - 0.1, 0.5 - 0.2, 0.7 - 0.4]), EQUAL_SEEDS),
+        (lambda: two_way_interval([[0.4 - 0.1, 0.5 - 0.2], [0.7 - 0.4, 0.3]]), EQUAL_VALUES),
         (lambda: seeds_interval([]), NO_SEED),
     ],
 )
@@ -155,6 +157,17 @@ def test_without_spread_the_interval_is_refused(interval, note):
     assert np.isnan([found.low, found.high, found.df, found.variance]).all()
     assert found.note == note
     assert np.isnan(found.estimate) if note == NO_SEED else found.estimate == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("size", [1e-12, 1.0, 1e6])
+def test_a_small_spread_is_a_spread(size):
+    values = size * (1 + np.array([0, 1e-8, 3e-8]))
+    assert seeds_interval(values).df == 2
+    assert two_way_interval(values[:, None] + [0, 0.5e-8 * size]).variance > 0
+
+
+def test_a_whole_value_but_for_rounding_is_whole():
+    assert two_way_interval([[0.1 + 0.2 + 0.7, 1.0], [0.7 + 0.2 + 0.1, 1.0]]).note == NO_DISCORDANCE
 
 
 @pytest.mark.parametrize("level", [0.9, 0.95])

@@ -8,7 +8,7 @@ from scipy.stats import t as student
 
 from tests.analysis.comparison.planted import plant
 from tests.run_directories import write_run
-from toolkit.analysis.comparison.intervals import two_way_interval
+from toolkit.analysis.comparison.intervals import EQUAL_SEEDS, two_way_interval
 from toolkit.analysis.comparison.relative import (
     COLUMNS,
     ITSELF,
@@ -105,6 +105,14 @@ def test_with_equal_means_it_is_the_interval_of_the_difference():
     assert interval.estimate == 1
     assert interval.low == pytest.approx(1 + own.low / second.mean())
     assert interval.high == pytest.approx(1 + own.high / second.mean())
+
+
+def test_one_ratio_in_every_seed_but_for_rounding_has_no_interval():
+    reference = np.array([0.02, 0.81, 0.91])
+    found = ratio_interval(np.stack([0.7 * reference, reference]))
+    assert found.estimate == pytest.approx(0.7)
+    assert np.isnan([found.low, found.high]).all()
+    assert found.note == EQUAL_SEEDS
 
 
 @given(st.floats(0.1, 10))

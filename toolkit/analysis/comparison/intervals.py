@@ -17,6 +17,8 @@ ONE_VALUE = "one seed and one item: no spread to make an interval from"
 ONE_SEED = "one seed: no spread to make an interval from"
 EQUAL_SEEDS = "all seeds have the same difference: no spread to make an interval from"
 EQUAL_VALUES = "all differences are equal: no spread to make an interval from"
+ROUNDING = 1e-9
+"""Values that are apart by no more than this share of their size are equal: fp64 arithmetic leaves 1e-16 to 1e-13."""
 NO_DISCORDANCE = "the same difference on every item and seed: exact bound on the share of items that would differ"
 
 
@@ -43,7 +45,12 @@ class MeanSquares(NamedTuple):
     residual: float
 
 
-def two_way_interval(differences: ArrayLike, level: float = 0.95) -> Interval:
+def is_constant(values: NDArray[np.float64], size: float | None = None) -> bool:
+    """Whether all values are equal but for rounding; ``size``: of what they were computed from (default: their own)."""
+    return bool(np.ptp(values) <= ROUNDING * (float(np.abs(values).max()) if size is None else size))
+
+
+def two_way_interval(differences: ArrayLike, level: float = 0.95, *, size: float | None = None) -> Interval:
     """Mean difference with an interval over both seeds and items, by Student's t.
 
     ``differences``: float64 (seeds K, items N), first arm minus second on the same items with the same seed. The
@@ -56,17 +63,18 @@ def two_way_interval(differences: ArrayLike, level: float = 0.95) -> Interval:
     .936 to .969 with 5 to 20 seeds, .911 to .959 with 3, .881 to .963 with 2, least where seeds differ most.
 
     One seed: V = MS_item/N, df = N - 1. One item: V = MS_seed/K, df = K - 1. The ``note`` says which of the two is not
-    covered. All values equal: t has nothing to work with. If the value is -1, 0 or 1 (right-or-wrong scores), the
-    bounds are exact in the items: were more than 1 - (1 - level)^(1/N) of all items to differ from it in these seeds,
-    N items without one would have less than 1 - level chance (variance 0, df NaN); any other value is refused.
+    covered. All values equal (see :func:`is_constant`, which takes ``size``): t has nothing to work with. If the value
+    is -1, 0 or 1 (right-or-wrong scores), the bounds are exact in the items: were more than 1 - (1 - level)^(1/N) of
+    all items to differ from it in these seeds, N items without one would have less than 1 - level chance (variance 0,
+    df NaN); any other value is refused.
     ValueError: no two-dimensional array of finite values, or a level outside (0, 1).
     """
     table = checked(differences, 2, level)
     (num_seeds, num_items), mean = table.shape, float(table.mean())
     if table.size == 1:
         return Interval(mean, np.nan, np.nan, np.nan, np.nan, level, ONE_VALUE)
-    if np.ptp(table) == 0:
-        return _interval_of_equals(float(table[0, 0]), num_items, level)
+    if is_constant(table, size):
+        return _interval_of_equals(float(table[0, 0]), num_items, level, size)
     squares = mean_squares(table)
     if num_seeds == 1:
         return t_interval(mean, squares.item / num_items, num_items - 1, level, ITEMS_ONLY)
@@ -76,17 +84,18 @@ def two_way_interval(differences: ArrayLike, level: float = 0.95) -> Interval:
     return t_interval(mean, total / table.size, df, level)
 
 
-def seeds_interval(differences: ArrayLike, level: float = 0.95) -> Interval:
+def seeds_interval(differences: ArrayLike, level: float = 0.95, *, size: float | None = None) -> Interval:
     """Mean of K per-seed differences with Student's t interval, for scores that are no mean over items.
 
     ``differences``: float64 (seeds K,). It covers new seeds on the same items. Refused (NaN, with a note) for one seed,
-    for none, and where all seeds are equal. ValueError: no finite one-dimensional array, or a level outside (0, 1).
+    for none, and where all seeds are equal (see :func:`is_constant`, which takes ``size``). ValueError: no finite
+    one-dimensional array, or a level outside (0, 1).
     """
     values = checked(differences, 1, level)
     if not len(values):
         return Interval(np.nan, np.nan, np.nan, np.nan, np.nan, level, NO_SEED)
     mean = float(values.mean())
-    if len(values) == 1 or np.ptp(values) == 0:
+    if len(values) == 1 or is_constant(values, size):
         note = ONE_SEED if len(values) == 1 else EQUAL_SEEDS
         return Interval(mean, np.nan, np.nan, np.nan, np.nan, level, note)
     return t_interval(mean, float(values.var(ddof=1)) / len(values), len(values) - 1, level, SCORES_OVER_SEEDS)
@@ -141,7 +150,10 @@ def count_equal_items(interval: Interval) -> int:
     return 1 if width >= 1 else round(float(np.log1p(-interval.level) / np.log1p(-width)))
 
 
-def _interval_of_equals(value: float, num_items: int, level: float) -> Interval:
+def _interval_of_equals(value: float, num_items: int, level: float, size: float | None) -> Interval:
+    nearest = round(value)
+    is_whole = abs(value - nearest) <= ROUNDING * (abs(value) if size is None else size)
+    value = float(nearest) if is_whole else value
     if value not in (-1.0, 0.0, 1.0):
         return Interval(value, np.nan, np.nan, np.nan, np.nan, level, EQUAL_VALUES)
     share = 1 - (1 - level) ** (1 / num_items)

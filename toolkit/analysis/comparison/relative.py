@@ -122,6 +122,7 @@ def ratio_interval(values: NDArray[np.float64], level: float = 0.95) -> Interval
     """
     first, second = (float(side.mean()) for side in values)
     linear = values[0] - first / second * values[1]
-    own = (seeds_interval if linear.ndim == 1 else two_way_interval)(linear, level)
+    size = float(np.abs(values[0]).max())  # the differences themselves may be rounding alone
+    own = (seeds_interval if linear.ndim == 1 else two_way_interval)(linear, level, size=size)
     low, high = ((edge - own.estimate + first) / second for edge in (own.low, own.high))
     return replace(own, estimate=first / second, low=low, high=high, variance=own.variance / second**2)

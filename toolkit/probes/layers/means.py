@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from toolkit.analysis.comparison.intervals import two_way_interval
+from toolkit.analysis.comparison.intervals import is_constant, two_way_interval
 from toolkit.probes.layers.similarities import Place, Similarity
 
 BEFORE_AND_AFTER = "before and after"
@@ -31,7 +31,6 @@ seeds of one of the two arms differ in this similarity, on average; NaN for OWN_
 
 NO_SEED = "no seed in common"
 STILL = "equal for all texts and seeds: no spread to make an interval from"
-_ROUNDING = 1e-9
 
 Found = Mapping[Place, Similarity]
 
@@ -82,7 +81,7 @@ def interval_of_tables(table: NDArray[np.float64]) -> tuple[float, float, str]:
     """
     if not table.size:
         return math.nan, math.nan, "too few texts for an interval"
-    if np.ptp(table) < _ROUNDING:
+    if is_constant(table, size=1.0):  # similarities are at most 1
         return math.nan, math.nan, STILL
     interval = two_way_interval(table)
     return interval.low, interval.high, interval.note.replace("items", "texts")

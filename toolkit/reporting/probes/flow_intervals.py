@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from toolkit.analysis.comparison.intervals import Interval, seeds_interval, two_way_interval
+from toolkit.analysis.comparison.intervals import Interval, is_constant, seeds_interval, two_way_interval
 
 Array = NDArray[np.float64]
 LEVEL = 0.95
@@ -44,7 +44,7 @@ def estimate(lines: pd.DataFrame, column: str, against: pd.DataFrame | None = No
         return interval or Interval(value, np.nan, np.nan, np.nan, np.nan, LEVEL, NO_UNITS)
     table = table if other is None else table - other
     is_share = "quantity" in lines and lines["quantity"].iloc[0] in SHARES
-    if np.ptp(table) == 0 and not is_share:
+    if is_constant(table) and not is_share:
         return Interval(float(table[0, 0]), np.nan, np.nan, np.nan, np.nan, LEVEL, EQUAL)
     interval = two_way_interval(table, LEVEL)
     return _with_draws(interval, lines["control_draws"]) if column == "selective_bits" else interval
