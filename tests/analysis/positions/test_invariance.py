@@ -105,7 +105,10 @@ def test_refusals_say_why():
     table[4] = 0
     with pytest.raises(Refused, match="row 4 is 0 and has no cosine"):
         invariance.cosine_gram(table)
-    assert np.isnan(invariance.translation_invariance(np.ones((8, 3))))
+    equal = np.tile(np.random.default_rng(0).normal(size=(1, 7)), (64, 1))
+    for same in (np.ones((8, 3)), equal, equal * np.arange(1, 65)[:, None]):
+        assert np.isnan(invariance.translation_invariance(same))
+        assert np.isnan(invariance.local_monotonicity(same, 4))
 
 
 def test_different_windows_are_not_compared():

@@ -6,6 +6,7 @@ import pytest
 from toolkit.analysis.positions import positions
 from toolkit.analysis.positions.position_controls import few_waves, noisy_sinusoid
 from toolkit.analysis.positions.position_statistics import STATISTICS, VERDICTS
+from toolkit.analysis.similarity.refusal import Refused
 from toolkit.sinusoid import sinusoidal_table
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 
@@ -49,6 +50,12 @@ def test_the_references_are_what_they_are_known_to_be(measured):
     assert lines.loc["decoding_error", "gaussian"] == pytest.approx(64, abs=10)
     assert lines.loc["explained_by_sinusoid_20", "smooth"] > lines.loc["explained_by_sinusoid_20", "sinusoid"]
     assert lines.loc["effective_rank", "shuffled"] == pytest.approx(lines.loc["effective_rank", "value"])
+
+
+@pytest.mark.parametrize("table", [np.zeros((64, 32)), np.full((63, 32), 0.1)])
+def test_equal_rows_have_no_median_order(table):
+    with pytest.raises(Refused, match="all rows are equal"):
+        STATISTICS["median_dct_order"].function(table, 0)
 
 
 def test_the_two_verdicts(measured):

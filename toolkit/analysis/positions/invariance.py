@@ -49,11 +49,14 @@ def translation_invariance(table: Array) -> float:
 def local_monotonicity(table: Array, width: int) -> float:
     """Share of steps away from a row, at lags 1 to ``width`` on both sides, at which the cosine falls.
 
-    1: the nearer, the more alike, within ``width`` rows; .5 for unrelated rows. Refused unless 2 <= width < n.
+    1: the nearer, the more alike, within ``width`` rows; .5 for unrelated rows. NaN where all cosines are equal, as
+    those of equal rows: none is nearer than another. Refused unless 2 <= width < n.
     """
     if not 2 <= width < len(table):
         raise Refused(f"the width must lie between 2 and {len(table) - 1} for {len(table)} rows; got {width}")
     gram = cosine_gram(table)
+    if np.ptp(gram[np.triu_indices(len(gram), 1)]) <= 1e-12:  # rounding, as in translation_invariance
+        return float("nan")
     falls = [np.diagonal(gram, lag)[: len(gram) - lag - 1] > np.diagonal(gram, lag + 1) for lag in range(1, width)]
     # Seen from the later row of a pair, the other side: row i against i - lag and i - lag - 1.
     falls += [np.diagonal(gram, lag)[1:] > np.diagonal(gram, lag + 1) for lag in range(1, width)]

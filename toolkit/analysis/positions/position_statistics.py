@@ -49,7 +49,10 @@ def _explained(rank: int, table: Array, _: int) -> float:
 
 
 def _median_order(table: Array, _: int) -> float:
-    return float(np.searchsorted(np.cumsum(resemblance.dct_spectrum(table)), 0.5) + 1)
+    spectrum = resemblance.dct_spectrum(table)
+    if np.isnan(spectrum).any():
+        raise Refused("all rows are equal")
+    return float(np.searchsorted(np.cumsum(spectrum), 0.5) + 1)
 
 
 STATISTICS: Mapping[str, PositionStatistic] = {

@@ -171,5 +171,5 @@ def dct_spectrum(table: Array) -> Array:
     from scipy.fft import dct
 
     power = np.square(dct(table - table.mean(axis=0), type=2, norm="ortho", axis=0)).sum(axis=1)[1:]
-    total = float(power.sum())
-    return np.asarray(power / (total if total > 0 else np.nan))
+    has_spread = bool(np.ptp(table, axis=0).any())  # a centred constant may be rounding instead of 0
+    return np.asarray(power / (power.sum() if has_spread else np.nan))
