@@ -37,6 +37,11 @@ def test_settings_split_an_arm_and_are_named_only_where_they_differ(make_run):
     }
 
 
+def test_arms_stand_in_the_order_of_their_numbers(make_run):
+    (group,) = arrange([make_run(config={"learning_rate": rate}) for rate in (1e-4, 9e-6, 1e-5, 2e-5)])
+    assert [arm.runs[0].config.learning_rate for arm in group.arms] == [9e-6, 1e-5, 2e-5, 1e-4]
+
+
 def test_other_models_and_tasks_are_other_groups(make_run):
     groups = arrange([make_run(), make_run(task="other"), make_run(model="small"), make_run("backbone")])
     assert [group.title for group in groups] == ["tiny on toy", "tiny on other", "small on toy"]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from toolkit.analysis.comparison.cost import COLUMNS, measure_cost
+from toolkit.analysis.comparison.cost import COLUMNS, RATIOS, SEVERAL_FULL, measure_cost
 
 FULL, PROBE = "none (full fine-tuning)", "backbone (feature extraction)"
 
@@ -61,6 +61,13 @@ def test_everything_that_a_run_was_made_with_is_said(make_run, name, value):
     assert f"{name} {same[name]}" in table.loc[FULL, "devices"]
     assert table["note"].str.contains("not comparable").all()
     assert (measure_cost([runs[0], make_run("backbone", facts=spent(5) | same)])["note"] == "").all()
+
+
+def test_of_several_full_fine_tunings_none_is_the_measure_of_the_others(make_run):
+    runs = [make_run(facts=spent(10 * rate), config={"learning_rate": rate}) for rate in (1.0, 2.0)]
+    table = measure_cost([*runs, make_run("backbone", facts=spent(5))])
+    assert table[[f"{name}_ratio" for name in RATIOS]].isna().all(axis=None)
+    assert set(table["note"]) == {SEVERAL_FULL.format(2)}
 
 
 def test_other_devices_are_said(make_run):

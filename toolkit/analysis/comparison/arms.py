@@ -237,8 +237,13 @@ def _spoken(regime: str, config: RunConfig) -> str:
 
 def _place(regime: str, own: Mapping[str, object]) -> tuple[object, ...]:
     rank = {"none": 1 if own["head_epochs"] else 0, "embeddings": 2, "backbone": 4}.get(regime, 3)
-    others = [(name, str(value)) for name, value in own.items() if name != _SIZE]
-    return (own["init"] == "random", rank, regime, str(others), _magnitude(own[_SIZE]))
+    others = [(name, *_in_order(value)) for name, value in own.items() if name != _SIZE]
+    return (own["init"] == "random", rank, regime, others, _magnitude(own[_SIZE]))
+
+
+def _in_order(value: object) -> tuple[bool, float, str]:
+    """A setting to sort by: numbers as numbers (1e-05 before 0.0001), before what is none."""
+    return (False, float(value), "") if isinstance(value, (int, float)) else (True, 0.0, str(value))
 
 
 def _magnitude(size: object) -> float:

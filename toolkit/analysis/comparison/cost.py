@@ -13,6 +13,11 @@ from toolkit.snapshots.store import Run
 
 MIB = 2**20
 
+OTHER_DEVICES = "made on different devices: seconds, memory and speed are not comparable"
+SEVERAL_FULL = (
+    "no ratio: {} arms of this size are full fine-tuning, which of them is meant is not known: pass one alone"
+)
+
 COSTS = (
     "num_trainable",
     "seconds_training",
@@ -37,8 +42,9 @@ def measure_cost(runs: Sequence[Run | str | Path], labels: Labels | None = None)
     Units: parameters; seconds (``seconds`` is the sum of all stages: training, features, head stage; evaluation is in
     none of them); MiB of peak memory *of the process*, so that runs which one process made share a peak; training
     examples per second of all stages. A stage that an arm has not is 0 only where another one was recorded. The ratios
-    divide by full fine-tuning of the same size and are NaN without it. ``note`` says where devices or the number of
-    processes differ within a group: seconds and memory are then not comparable.
+    divide by full fine-tuning of the same size and are NaN without it, and where several arms of that size are full
+    fine-tuning (at two learning rates, say): ``note`` says so. It also says where devices or the number of processes
+    differ within a group: seconds and memory are then not comparable.
     """
     return cost_of_groups(arrange(runs, labels))
 
@@ -51,15 +57,15 @@ def cost_of_groups(groups: Sequence[Group]) -> pd.DataFrame:
 
 def _lines(group: Group) -> list[dict[str, Any]]:
     places = {place_of(run) for run in group.runs}
-    note = "made on different devices: seconds, memory and speed are not comparable" if len(places) > 1 else ""
     costs = [_costs(arm) for arm in group.arms]
     lines = []
     for arm, own in zip(group.arms, costs, strict=True):
         full = [cost for other, cost in zip(group.arms, costs, strict=True) if other.is_full and other.size == arm.size]
-        ratios = {f"{name}_ratio": _ratio(own[name], full[0][name]) if full else np.nan for name in RATIOS}
-        lines.append(
-            {"group": group.title} | _lead(arm) | own | ratios | {"devices": "; ".join(_devices(arm)), "note": note}
-        )
+        ratios = {f"{name}_ratio": _ratio(own[name], full[0][name]) if len(full) == 1 else np.nan for name in RATIOS}
+        notes = [OTHER_DEVICES] if len(places) > 1 else []
+        notes += [SEVERAL_FULL.format(len(full))] if len(full) > 1 else []
+        told = {"devices": "; ".join(_devices(arm)), "note": "; ".join(notes)}
+        lines.append({"group": group.title} | _lead(arm) | own | ratios | told)
     return lines
 
 
