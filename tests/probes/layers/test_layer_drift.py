@@ -80,6 +80,10 @@ def test_a_regime_is_held_against_the_first_one(train: Callable[..., Run]) -> No
     assert (own.difference[[0, 1, 2]] > 0).all()  # frozen: more similar to before
     assert (own.low[[0, 1]] > 0).all()
     assert (own.num_seeds == 2).all()
+    pairs = [tables["contrasts"].query("kind == @OWN_SEEDS"), tables["means"].query("comparison == 'seed and seed'")]
+    for between in pairs:
+        assert "one pair of seeds: the interval covers new texts, not new seeds" in set(between.note)
+        assert not between.note.str.startswith("one seed:").any()
     means = tables["means"].query("measure == 'debiased CKA'").set_index(["arm", "comparison", "layer"])
     full = means.sort_index().loc["none", BEFORE_AND_AFTER]
     assert own.other.to_numpy() == pytest.approx(full["mean"].to_numpy())

@@ -30,6 +30,7 @@ before of an arm with shuffled labels (SHUFFLED) or of the group's first arm (OT
 seeds of one of the two arms differ in this similarity, on average; NaN for OWN_SEEDS and with one seed each."""
 
 NO_SEED = "no seed in common"
+PAIR = "pair of seeds"
 STILL = "equal for all texts and seeds: no spread to make an interval from"
 
 Found = Mapping[Place, Similarity]
@@ -72,8 +73,10 @@ def contrast(arms: Sequence[ArmSimilarities]) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=CONTRASTS)
 
 
-def interval_of_tables(table: NDArray[np.float64]) -> tuple[float, float, str]:
+def interval_of_tables(table: NDArray[np.float64], row: str = "seed") -> tuple[float, float, str]:
     """95 % interval of the mean of (seeds, groups of texts) pseudo-values, or of differences of such, and a note.
+
+    ``row``: what a row of the table is, for the note where there is but one.
 
     :func:`toolkit.analysis.comparison.intervals.two_way_interval` with groups of texts as the items: Student's t over
     new seeds and new texts at once. (That pseudo-values may be treated as such is Tukey's idea for one sample; for two
@@ -84,7 +87,7 @@ def interval_of_tables(table: NDArray[np.float64]) -> tuple[float, float, str]:
     if is_constant(table, size=1.0):  # similarities are at most 1
         return math.nan, math.nan, STILL
     interval = two_way_interval(table)
-    return interval.low, interval.high, interval.note.replace("items", "texts")
+    return interval.low, interval.high, interval.note.replace("items", "texts").replace("one seed:", f"one {row}:")
 
 
 def pseudo_of_seeds(between: Mapping[tuple[int, int], Similarity], seeds: Sequence[int]) -> NDArray[np.float64]:
@@ -108,17 +111,19 @@ def _means_of(arm: ArmSimilarities) -> Iterator[dict[str, Any]]:
     for place in next(iter(arm.between.values()), {}):
         pairs = {pair: found[place] for pair, found in arm.between.items()}
         table = partial(pseudo_of_seeds, pairs, seeds)
-        yield lead | {"comparison": SEED_AND_SEED} | _mean(place, list(pairs.values()), table)
+        yield lead | {"comparison": SEED_AND_SEED} | _mean(place, list(pairs.values()), table, PAIR)
 
 
-def _mean(place: Place, own: Sequence[Similarity], table: Callable[[], NDArray[np.float64]]) -> dict[str, Any]:
+def _mean(
+    place: Place, own: Sequence[Similarity], table: Callable[[], NDArray[np.float64]], row: str = "seed"
+) -> dict[str, Any]:
     """Mean and interval of one place; NaN with the reason where any of the values is refused."""
     line: dict[str, Any] = dict(zip(_PLACE, place, strict=True))
     line |= {"mean": float(np.mean([one.value for one in own])), "num_texts": own[0].num_texts}
     refusal = next((one.refusal for one in own if one.refusal), "")
     if refusal:
         return line | {"note": refusal}
-    low, high, note = interval_of_tables(table())
+    low, high, note = interval_of_tables(table(), row)
     # No similarity is above 1, where Student's t, which is symmetric, may reach.
     return line | {"low": low, "high": min(high, 1.0) if high == high else high, "note": note}
 
@@ -136,7 +141,7 @@ def _against_own_seeds(arm: ArmSimilarities) -> Iterator[dict[str, Any]]:
         if not line["note"]:
             tables = _before(own), pseudo_of_seeds(between, seeds)
             first = tables[0] if len(tables[1]) > 1 else tables[0].mean(axis=0, keepdims=True)
-            line |= dict(zip(("low", "high", "note"), interval_of_tables(first - tables[1]), strict=True))
+            line |= dict(zip(("low", "high", "note"), interval_of_tables(first - tables[1], PAIR), strict=True))
         yield line
 
 
