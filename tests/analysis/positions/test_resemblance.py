@@ -241,6 +241,13 @@ def test_shares_explained_are_description_only():
         by(smooth, ranks=[512])
 
 
+def test_what_is_kept_and_handed_out_cannot_be_changed():
+    found, band = resemblance.judge_resemblance(SINUSOID[:, :96], num_draws=2), band_of(512, 96)
+    for kept in (found.positive, found.negative, band.frequencies, band.basis, band.template, band.combs, *band.waves):
+        with pytest.raises(ValueError, match="read-only"):
+            kept[0] = 0
+
+
 def test_dct_spectrum_is_a_share_and_knows_a_cosine():
     rows = np.arange(64)
     spectrum = resemblance.dct_spectrum(np.cos(np.pi * 5 * (rows + 0.5) / 64)[:, None] * [1.0, 2.0] + 7)

@@ -91,7 +91,7 @@ def step_spectrum(table: Array, band: Band) -> Array:
 
 @lru_cache(maxsize=8)
 def band_of(num_rows: int, hidden: int) -> Band:
-    """The band for a shape; Refused when it holds fewer than MIN_LINES waves, or the size is odd."""
+    """The band for a shape, kept and so read-only; Refused for fewer than MIN_LINES waves in it or an odd size."""
     if hidden % 2:
         raise Refused(f"there is no sinusoid of an odd hidden size; got {hidden}")
     spacing = math.log(BASE) * 2 / hidden  # between neighbours, in log frequency
@@ -111,14 +111,12 @@ def band_of(num_rows: int, hidden: int) -> Band:
     densities = np.concatenate([rng.uniform(0.55, 0.85, NUM_COMBS // 2), rng.uniform(1.15, 1.7, NUM_COMBS // 2)])
     others = [spacing / density * (np.arange(-9, 2 * num_lines + 9) + rng.uniform()) for density in densities]
     own = spacing * np.arange(num_lines + 3, dtype=np.float64)
-    return Band(
-        frequencies,
-        num_lines,
-        basis,
-        _comb(own, frequencies, num_rows, basis),
-        np.array([_comb(comb, frequencies, num_rows, basis) for comb in others]),
-        (np.cos(angles), np.sin(angles)),
-    )
+    template = _comb(own, frequencies, num_rows, basis)
+    combs = np.array([_comb(comb, frequencies, num_rows, basis) for comb in others])
+    waves = np.cos(angles), np.sin(angles)
+    for array in (frequencies, basis, template, combs, *waves):
+        array.setflags(write=False)
+    return Band(frequencies, num_lines, basis, template, combs, waves)
 
 
 def _comb(ladder: Array, frequencies: Array, num_rows: int, basis: Array) -> Array:

@@ -138,8 +138,10 @@ def _judge(
 
 @lru_cache(maxsize=16)
 def _control_values(statistic: Statistic, draw: Draw, num_rows: int, hidden: int, num_draws: int, seed: int) -> Array:
-    """(draws,) values of a statistic over a control, of one shape."""
-    return np.array([statistic(table) for table in draw(num_rows, hidden, num_draws, seed)])
+    """(draws,) values of a statistic over a control, of one shape; read-only, as they are kept and handed out."""
+    values = np.array([statistic(table) for table in draw(num_rows, hidden, num_draws, seed)])
+    values.setflags(write=False)
+    return values
 
 
 def explained_by(table: Array, reference: Array, ranks: Sequence[int]) -> Array:
