@@ -170,6 +170,8 @@ def test_mistakes(runs: dict[str, Run], tiny_config: RunConfig, tmp_path: Path) 
         measure_distortion([])
     with pytest.raises(ValueError, match="out_of_distribution: unknown split 'oood'"):
         measure_distortion([runs["full"]], out_of_distribution=("oood",))
+    with pytest.raises(ValueError, match="out_of_distribution: unknown split 'oood'"):
+        measure_distortion([runs["full"]], out_of_distribution="oood")
     bare = finetune(replace(tiny_config, output_dir=str(tmp_path), max_steps=1))
     with pytest.raises(ValueError, match="--save-model"):
         measure_distortion([bare])

@@ -68,7 +68,7 @@ def measure_distortion(
       clipping, over ``num_gradient_examples`` training examples drawn with ``seed``; body: all of the backbone but the
       embedding parameters. Of a part that is frozen in part, that of the rest.
 
-    ``out_of_distribution``: names of the splits that are so; None takes ``ood``, as the built-in tasks name theirs.
+    ``out_of_distribution``: names of the splits that are so, or one; None takes ``ood``, as the built-in tasks do.
     Undefined is NaN with a ``note``. ValueError: no runs, no saved model, a split that no run has, data that cannot be
     read any more.
     """
@@ -79,6 +79,8 @@ def measure_distortion(
     splits = [split for run in opened for split in run.manifest["task"]["splits"] if split != "train"]
     if out_of_distribution is None:
         out_of_distribution = tuple(split for split in dict.fromkeys(splits) if split == "ood")
+    elif isinstance(out_of_distribution, str):
+        out_of_distribution = (out_of_distribution,)
     for split in out_of_distribution:
         if split not in splits:
             raise ValueError(f"out_of_distribution: {unknown(split, 'split', tuple(dict.fromkeys(splits)))}")

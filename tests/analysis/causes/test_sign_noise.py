@@ -214,6 +214,8 @@ def test_refusals(by_signs):
         sign_noise(trajectory, WORDS, 1, log=make_log(log.learning_rates * np.nan))
     with pytest.raises(ValueError, match="rows 0 to 599; asked for 3 to 600"):
         _null(by_signs, [3, 600])
+    with pytest.raises(ValueError, match="no rows were given: pass row numbers, or leave rows out"):
+        _null(by_signs, [])
     with pytest.raises(ValueError, match="num_replicates must be a whole number of at least 2; got 1"):
         _null(by_signs, [3], num_replicates=1)
     with pytest.raises(ValueError, match="num_coordinates must be a whole number of at least 0; got -5"):

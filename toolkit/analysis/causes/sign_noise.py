@@ -136,10 +136,12 @@ def _choose(trajectory: Trajectory, parameter: str, rows: Sequence[int] | Rows |
     """The rows asked for, checked; by default at most SAMPLED_ROWS of each stratum, ascending."""
     num_rows = count_rows(trajectory, parameter)
     if rows is not None:
+        if not np.size(rows):
+            raise ValueError("no rows were given: pass row numbers, or leave rows out for some of each stratum")
         if not np.issubdtype(np.asarray(rows).dtype, np.integer):
             raise ValueError("rows are row numbers: take them from the column row of toolkit.measure_rows")
         chosen = np.asarray(rows, dtype=np.int64).reshape(-1)
-        if chosen.size and (chosen.min() < 0 or chosen.max() >= num_rows):
+        if chosen.min() < 0 or chosen.max() >= num_rows:
             raise ValueError(f"{parameter} has rows 0 to {num_rows - 1}; asked for {chosen.min()} to {chosen.max()}")
         return chosen
     rng, strata = np.random.default_rng([*b"rows", seed]), assign_strata(trajectory, parameter)
