@@ -146,7 +146,7 @@ def test_lines_are_chosen_in_order_and_failures_win(states: list[str], room: int
     assert sum(line.state in ("running", "retried") for line in chosen) == min(room - shown, active)
 
 
-def test_the_time_left_is_the_sum_of_means_over_workers(tmp_path: Path) -> None:
+def test_the_time_left_is_until_the_last_worker_is_done(tmp_path: Path) -> None:
     runs = [planned(tmp_path, s, arm=arm) for s in range(3) for arm in ("slow", "fast")]
     board = Board(workers=2)
     board.on_stage("final", runs)
@@ -156,8 +156,13 @@ def test_the_time_left_is_the_sum_of_means_over_workers(tmp_path: Path) -> None:
     board.on_event(Event("toy_fast_0", "finished", seconds=10.0))
     board.on_event(Event("toy_slow_1", "running"))
     started = board.lines["toy_slow_1"].started
-    assert board.seconds_left(started + 40) == pytest.approx((60 + 100 + 10 + 10) / 2)
-    assert board.seconds_left(started + 400) == pytest.approx((0 + 100 + 10 + 10) / 2), "never below nothing"
+    # One goes on for 60 s while the other does 10 s and then, in the order of the plan, 100 s, the first the last 10 s.
+    assert board.seconds_left(started + 40) == pytest.approx(10 + 100)
+    assert board.seconds_left(started + 400) == pytest.approx(0 + 100), "never below nothing"
+    board.workers = 4
+    for name in ("toy_fast_1", "toy_fast_2", "toy_slow_1"):
+        board.on_event(Event(name, "finished", seconds=10.0 if "fast" in name else 100.0))
+    assert board.seconds_left(started) == pytest.approx(100), "one run is left: more workers do not shorten it"
 
 
 def test_lengths_of_time_in_words() -> None:

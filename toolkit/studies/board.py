@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from toolkit.studies.attempts import START
+from toolkit.studies.calibration import makespan
 from toolkit.studies.executors import Event, State
 from toolkit.studies.jobs import log_of
 from toolkit.studies.plan import PlannedRun
@@ -68,7 +69,8 @@ class Board:
     def seconds_left(self, now: float) -> float | None:
         """About how long the stage still takes, from the runs that this command has finished; None before the first.
 
-        A run is taken to last as long as the mean run of its task and arm so far, or else as the mean of all.
+        A run is taken to last as long as the mean run of its task and arm so far, or else as the mean of these means:
+        of one run per kind, whichever kinds were finished first. Workers take the next run when they become free.
         """
         took: dict[tuple[str, str], list[float]] = {}
         for line in self.lines.values():
@@ -78,14 +80,14 @@ class Board:
             return None
         means = {key: sum(values) / len(values) for key, values in took.items()}
         usual = sum(means.values()) / len(means)
-        left = 0.0
+        running, waiting = [], []
         for line in self.lines.values():
             expected = means.get((line.run.cell.task, line.run.cell.arm), usual)
             if line.state in ("waiting", "retried"):
-                left += expected
+                waiting.append(expected)
             elif line.state == "running":
-                left += max(expected - line.elapsed(now), 0.0)
-        return left / self.workers
+                running.append(max(expected - line.elapsed(now), 0.0))
+        return makespan([*running, *waiting], self.workers)
 
 
 def _line_of(run: PlannedRun) -> Line:
