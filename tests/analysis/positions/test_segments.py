@@ -1,9 +1,12 @@
 """Segment rows: oracles of every statistic, exposure, and no line where something does not apply."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-from toolkit.analysis.positions.segments import COLUMNS, measure_segments
+from toolkit.analysis.positions import segments
+from toolkit.analysis.positions.segments import COLUMNS, DECAY_ALONE, UNUSED, measure_segments
 from toolkit.families import TABLES
 from toolkit.snapshots.exposure import Exposure
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
@@ -43,6 +46,17 @@ def test_known_values(make_exposure):
     unseen = table[(table["of"] == "segment 1") & (table["statistic"] == "num_steps")].set_index("epoch")["note"]
     assert unseen[1] == "no gradient: weight decay alone moves it"
     assert unseen[0] == ""
+
+
+@pytest.mark.parametrize(
+    ("decay", "note"), [(None, UNUSED), ({}, UNUSED), ({PARAMETER: 0.0}, UNUSED), ({PARAMETER: 0.01}, DECAY_ALONE)]
+)
+def test_decay_is_named_where_the_log_shows_it(decay, note, make_exposure, monkeypatch):
+    log = None if decay is None else SimpleNamespace(weight_decay=decay)
+    monkeypatch.setattr(segments, "given_log", lambda source, given: log)
+    table = measure_segments(trajectory(np.eye(2), np.eye(2), exposure=make_exposure({PARAMETER: [[0]] * 2})))
+    line = table[(table["of"] == "segment 1") & (table["statistic"] == "num_steps") & (table["epoch"] == 1)]
+    assert line["note"].item() == note
 
 
 def test_a_shared_shift_is_in_the_mean_and_not_in_the_difference():

@@ -10,6 +10,7 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
+from toolkit.analysis.causes.adam import given_log
 from toolkit.analysis.rows import measures
 from toolkit.analysis.rows.blocks import iterate_blocks
 from toolkit.analysis.rows.measures import Array
@@ -21,6 +22,10 @@ PARAMETER = "token_type_embeddings"
 
 COLUMNS = ("epoch", "step", "of", "statistic", "unit", "value", "note")
 """Columns of :func:`measure_segments`."""
+
+DECAY_ALONE = "no gradient: weight decay alone moves it"
+UNUSED = "no token used it"
+"""Said where no optimizer log shows that the table was trained with weight decay."""
 
 Line = tuple[str, str, str, float, str]
 
@@ -38,9 +43,11 @@ def measure_segments(source: Source, epoch: float | None = None) -> pd.DataFrame
     lines: list[tuple[float | int | str, ...]] = []
     if PARAMETER in trajectory.parameters:
         reference = _rows(trajectory.snapshots[0])
+        log = given_log(source, None)
+        unused = DECAY_ALONE if log and log.weight_decay.get(PARAMETER) else UNUSED
         for snapshot in snapshots:
             rows = _rows(snapshot)
-            found = [*_row_lines(trajectory, snapshot, reference, rows), *_pair_lines(reference, rows)]
+            found = [*_row_lines(trajectory, snapshot, reference, rows, unused), *_pair_lines(reference, rows)]
             lines += [(float(snapshot.epoch), snapshot.step, *line) for line in found]
     return pd.DataFrame(lines, columns=list(COLUMNS))
 
@@ -49,7 +56,10 @@ def _rows(snapshot: Snapshot) -> Array:
     return np.concatenate([block for _, (block,) in iterate_blocks([snapshot], PARAMETER)])
 
 
-def _row_lines(trajectory: Trajectory, snapshot: Snapshot, reference: Array, rows: Array) -> Iterator[Line]:
+def _row_lines(
+    trajectory: Trajectory, snapshot: Snapshot, reference: Array, rows: Array, unused: str
+) -> Iterator[Line]:
+    """``unused``: the note of a row that no token has used so far."""
     exposure = table_exposure(trajectory, PARAMETER)
     if exposure is not None:
         counts = {
@@ -64,13 +74,7 @@ def _row_lines(trajectory: Trajectory, snapshot: Snapshot, reference: Array, row
                 yield of, name, "count", float("nan"), "exposure was not recorded"
             else:
                 value = float(counts[name][row])
-                yield (
-                    of,
-                    name,
-                    "count",
-                    value,
-                    "" if value or not snapshot.step else "no gradient: weight decay alone moves it",
-                )
+                yield of, name, "count", value, "" if value or not snapshot.step else unused
 
 
 def _pair_lines(reference: Array, rows: Array) -> Iterator[Line]:
