@@ -100,7 +100,9 @@ def test_the_live_table_shows_every_state(tmp_path: Path) -> None:
     ):
         assert words in text, words
     assert "1 of 5 finished, 1 running, 1 failed" in text
-    assert "about 45 s left" in text, "of 30 s each: one runs, a retried and a waiting one are left, two at a time"
+    assert "about 60 s left" in text, (
+        "of 30 s each: one runs, a retried and a waiting one are left, so that one of two workers has two"
+    )
 
 
 def test_a_running_run_shows_how_far_it_is(tmp_path: Path) -> None:

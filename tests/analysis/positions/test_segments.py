@@ -44,7 +44,7 @@ def test_known_values(make_exposure):
     assert value(table, "segment 0", "num_tokens") == 8
     assert value(table, "segment 1", "num_steps") == 0
     unseen = table[(table["of"] == "segment 1") & (table["statistic"] == "num_steps")].set_index("epoch")["note"]
-    assert unseen[1] == "no gradient: weight decay alone moves it"
+    assert unseen[1] == UNUSED  # a trajectory alone does not say whether rows decay
     assert unseen[0] == ""
 
 
