@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from safetensors.numpy import load_file, save_file
 import toolkit
 from toolkit.cli import main
 from toolkit.config import RunConfig
+from toolkit.reporting import drift_figures
 from toolkit.reporting.drift_tables import DriftTables
 from toolkit.reporting.drift_text import neighbours
 from toolkit.reporting.sources import open_sources
@@ -267,3 +269,21 @@ def test_an_unfinished_run_says_so(runs: list[toolkit.Run], tmp_path: Path, caps
     with pytest.raises(SystemExit):
         main(["drift", str(left)])
     assert "so finish the run, with the same command" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("most", [8, 60, 500, 625, 1875, 6000, 40_000])
+def test_the_steps_under_the_figure_of_exposure_do_not_touch(runs, monkeypatch, most):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    steps = np.unique(np.geomspace(3, most, 300).astype(int))
+    table = pd.DataFrame(
+        {"row": np.arange(len(steps)), "num_steps": steps, "norm": np.linspace(0.01, 0.02, len(steps))}
+    )
+    monkeypatch.setattr(drift_figures, "measure_rows", lambda *_: table)
+    figure = drift_figures.draw_exposure(runs[0])
+    FigureCanvasAgg(figure).draw()
+    low, high = figure.axes[0].get_xlim()
+    ticks = [tick for tick in figure.axes[0].xaxis.get_major_ticks() if low <= tick.get_loc() <= high]
+    boxes = [tick.label1.get_window_extent() for tick in ticks if tick.label1.get_text()]
+    assert all(left.x1 + 4 < right.x0 for left, right in pairwise(boxes))
+    assert len(boxes) >= 2 or most < 10

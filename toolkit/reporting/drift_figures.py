@@ -87,7 +87,7 @@ def draw_exposure(source: Source, parameter: str = "word_embeddings", *, with_nu
         axes.axhline(unseen["norm"].median(), **(REFERENCE | {"label": label}))
     axes.set(xlabel="optimizer steps that showed the row", ylabel=f"‖Δ‖ ({MEASURES['norm'].unit})", xscale="log")
     set_log(axes.yaxis, pd.concat([seen["norm"], unseen["norm"]]))
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if steps.max() < 1000 * steps.min() else (1,)))
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if steps.max() < 200 * steps.min() else (1,)))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.xaxis.set_minor_formatter(lambda value, _: "")
     figure.legend(fontsize=6, frameon=False, loc="outside upper center", ncols=2)
