@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -105,10 +107,6 @@ def print_rows(title: str, header: Sequence[str], rows: Iterable[Sequence[object
     The first ``num_titles`` cells of a row become a title over all rows that share them; an interval stands below its
     number.
     """
-    from itertools import groupby
-
-    from rich import box
-
     from toolkit.reporting.markdown import number
 
     console = Console()
