@@ -4,16 +4,15 @@ import os
 import subprocess
 import sys
 import warnings
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trainer, TrainingArguments
 
 import toolkit
+from tests.training.recorded_texts import TEXTS, count, encode, inputs, load, totals
 from toolkit import EmbeddingSnapshotCallback as Callback
 from toolkit.analysis.causes.nulls import unexplained_by_decay
 from toolkit.families import TABLES
@@ -21,41 +20,6 @@ from toolkit.models.locate import locate_embeddings
 from toolkit.reporting.sources import open_sources
 
 FAMILIES = ("bert", "roberta", "distilbert", "electra", "albert", "deberta-v2", "modernbert")
-TEXTS = ["the film was good", "good", "the bad film was not good and the film", "bad was the end"]
-
-
-def load(folder: Path) -> tuple[Any, Any]:
-    torch.manual_seed(0)
-    return AutoModelForSequenceClassification.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-
-
-def encode(tokenizer: Any, texts: list[str]) -> dict[str, torch.Tensor]:
-    return dict(tokenizer(texts, padding=True, return_tensors="pt"))
-
-
-def count(model: Any, batches: list[dict[str, torch.Tensor]]) -> dict[str, Counter[int]]:
-    """Rows of every real token by the plain rules: [PAD] is none, positions count real tokens from the offset."""
-    offset, counts = locate_embeddings(model).position_offset, {name: Counter() for name in TABLES}
-    for batch in batches:
-        for ids, segments in zip(batch["input_ids"], batch["token_type_ids"], strict=True):
-            real = [(int(i), int(s)) for i, s in zip(ids, segments, strict=True) if i != 0]
-            counts["word_embeddings"].update(word for word, _ in real)
-            counts["position_embeddings"].update(offset + place for place in range(len(real)))
-            counts["token_type_embeddings"].update(segment for _, segment in real)
-    return counts
-
-
-def totals(run: toolkit.Run, name: str) -> dict[int, int]:
-    exposure = run.trajectory.exposure
-    assert exposure is not None
-    found = exposure.tables[name].token_counts(len(run.trajectory.snapshots[0].tensors[name]))
-    return {row: int(n) for row, n in enumerate(found) if n}
-
-
-def inputs(model: Any, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Segments only where the model has more than one: RoBERTa's table has one row, some have none."""
-    segments = locate_embeddings(model).parameters.get("token_type_embeddings")
-    return {k: v for k, v in batch.items() if k != "token_type_ids" or (segments is not None and len(segments) > 1)}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -665,130 +629,6 @@ def test_gradients_of_rows_that_no_pass_used(way: str, is_sparse: bool, tiny_mod
     assert run.trajectory.exposure is not None
     assert set(run.trajectory.exposure.tables) == set(TABLES[1:])
     assert set(toolkit.measure_rows(run, "word_embeddings", 1)["stratum"]) == {"exposure unknown"}
-
-
-def arguments(folder: Path, **changes: Any) -> dict[str, Any]:
-    common = {
-        "output_dir": str(folder),
-        "num_train_epochs": 2,
-        "per_device_train_batch_size": 2,
-        "learning_rate": 1e-3,
-        "weight_decay": 0.1,
-        "report_to": "none",
-        "use_cpu": True,
-        "save_strategy": "no",
-        "disable_tqdm": True,
-        "logging_strategy": "no",
-    }
-    return common | changes
-
-
-class Examples(torch.utils.data.Dataset):
-    def __init__(self, tokenizer: Any) -> None:
-        self.items = [{**tokenizer(text), "labels": i % 2} for i, text in enumerate(TEXTS)]
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return self.items[index]
-
-
-def test_the_callback_in_the_real_trainer(tiny_model: Any, tmp_path: Path) -> None:
-    model, tokenizer = load(tiny_model("bert"))
-    callback = toolkit.EmbeddingSnapshotCallback(tmp_path / "run", snapshot_steps=1)
-    settings = TrainingArguments(**arguments(tmp_path / "out", gradient_accumulation_steps=1, seed=3))
-    Trainer(
-        model=model,
-        args=settings,
-        train_dataset=Examples(tokenizer),
-        processing_class=tokenizer,
-        callbacks=[callback],
-    ).train()
-    run = toolkit.open_run(tmp_path / "run")
-    assert run.is_finished
-    assert [(s.epoch, s.step) for s in run.trajectory] == [(0, 0), (0.5, 1), (1, 2), (1.5, 3), (2, 4)]
-    expected = count(model, 2 * [encode(tokenizer, [text]) for text in TEXTS])
-    for name in TABLES:
-        assert totals(run, name) == dict(expected[name])
-    log = run.optimizer_log
-    assert log is not None
-    assert log.algorithm == "torch.optim.AdamW"
-    assert log.learning_rates.tolist() == pytest.approx([1e-3, 7.5e-4, 5e-4, 2.5e-4])
-    assert log.weight_decay["word_embeddings"] == 0.1
-    assert log.weight_decay["LayerNorm.bias"] == 0
-    assert unexplained_by_decay(run.trajectory, log) == 0
-
-
-@pytest.mark.parametrize("greater_is_better", [True, False])
-def test_the_checkpoint_that_a_trainer_goes_back_to_is_named(
-    greater_is_better: bool, tiny_model: Any, tmp_path: Path
-) -> None:
-    model, tokenizer = load(tiny_model("bert"))
-    best = {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss", "save_strategy": "epoch"}
-    settings = TrainingArguments(
-        **arguments(tmp_path / "out", eval_strategy="epoch", greater_is_better=greater_is_better, **best)
-    )
-    examples, callback = Examples(tokenizer), Callback(tmp_path / "run")
-    trainer = Trainer(
-        model=model,
-        args=settings,
-        train_dataset=examples,
-        eval_dataset=examples,
-        processing_class=tokenizer,
-        callbacks=[callback],
-    )
-    with warnings.catch_warnings(record=True):
-        warnings.simplefilter("always")
-        trainer.train()
-    kept = Path(trainer.state.best_model_checkpoint).name
-    assert kept == ("checkpoint-2" if greater_is_better else "checkpoint-4")  # the loss falls
-    problems = toolkit.open_run(tmp_path / "run").manifest["problems"]
-    assert [kept in problem for problem in problems] == [True] * greater_is_better
-
-
-def test_training_that_ends_within_an_epoch_and_goes_on(tiny_model: Any, tmp_path: Path) -> None:
-    model, tokenizer = load(tiny_model("bert"))
-    examples, options = Examples(tokenizer), {"model": model, "processing_class": tokenizer}
-    first = TrainingArguments(**arguments(tmp_path / "out", max_steps=3, save_strategy="steps", save_steps=3))
-    callback = toolkit.EmbeddingSnapshotCallback(tmp_path / "first")
-    Trainer(args=first, train_dataset=examples, callbacks=[callback], **options).train()
-    assert [(s.epoch, s.step) for s in toolkit.open_run(tmp_path / "first").trajectory] == [(0, 0), (1, 2), (1.5, 3)]
-    second = TrainingArguments(**arguments(tmp_path / "out", max_steps=6))
-    callback = toolkit.EmbeddingSnapshotCallback(tmp_path / "second")
-    trainer = Trainer(args=second, train_dataset=examples, callbacks=[callback], **options)
-    trainer.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-3"))
-    run = toolkit.open_run(tmp_path / "second")
-    assert [(s.epoch, s.step, s.is_epoch_end) for s in run.trajectory] == [(0, 0, True), (1, 1, True), (2, 3, True)]
-
-
-def test_the_callback_in_the_real_sentence_transformer_trainer(tiny_model: Any, tmp_path: Path) -> None:
-    from datasets import Dataset
-    from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
-    from sentence_transformers import SentenceTransformerTrainingArguments as SentenceArguments
-    from sentence_transformers.losses import MultipleNegativesRankingLoss
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model = SentenceTransformer(str(tiny_model("bert")), device="cpu")
-        pairs = Dataset.from_dict({"anchor": TEXTS, "positive": TEXTS[::-1]})
-        callback = toolkit.EmbeddingSnapshotCallback(tmp_path / "run")
-        settings = SentenceArguments(**arguments(tmp_path / "out"))
-        SentenceTransformerTrainer(
-            model=model,
-            args=settings,
-            train_dataset=pairs,
-            loss=MultipleNegativesRankingLoss(model),
-            callbacks=[callback],
-        ).train()
-    run = toolkit.open_run(tmp_path / "run")
-    assert run.is_finished
-    assert [(s.epoch, s.step) for s in run.trajectory] == [(0, 0), (1, 2), (2, 4)]
-    batches = [encode(model.tokenizer, [text]) for text in TEXTS]
-    # Each text is an anchor once and a positive once in each of two epochs.
-    assert totals(run, "word_embeddings") == dict(count(model, 4 * batches)["word_embeddings"])
-    assert run.trajectory.vocabulary is not None
-    assert unexplained_by_decay(run.trajectory, run.optimizer_log) == 0
 
 
 SCRIPT = """

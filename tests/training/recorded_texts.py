@@ -1,0 +1,48 @@
+"""Four short texts, a tiny classifier that reads them, and the rows that they use, counted by hand."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+import toolkit
+from toolkit.families import TABLES
+from toolkit.models.locate import locate_embeddings
+
+TEXTS = ["the film was good", "good", "the bad film was not good and the film", "bad was the end"]
+
+
+def load(folder: Path) -> tuple[Any, Any]:
+    torch.manual_seed(0)
+    return AutoModelForSequenceClassification.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+
+
+def encode(tokenizer: Any, texts: list[str]) -> dict[str, torch.Tensor]:
+    return dict(tokenizer(texts, padding=True, return_tensors="pt"))
+
+
+def count(model: Any, batches: list[dict[str, torch.Tensor]]) -> dict[str, Counter[int]]:
+    """Rows of every real token by the plain rules: [PAD] is none, positions count real tokens from the offset."""
+    offset, counts = locate_embeddings(model).position_offset, {name: Counter() for name in TABLES}
+    for batch in batches:
+        for ids, segments in zip(batch["input_ids"], batch["token_type_ids"], strict=True):
+            real = [(int(i), int(s)) for i, s in zip(ids, segments, strict=True) if i != 0]
+            counts["word_embeddings"].update(word for word, _ in real)
+            counts["position_embeddings"].update(offset + place for place in range(len(real)))
+            counts["token_type_embeddings"].update(segment for _, segment in real)
+    return counts
+
+
+def totals(run: toolkit.Run, name: str) -> dict[int, int]:
+    exposure = run.trajectory.exposure
+    assert exposure is not None
+    found = exposure.tables[name].token_counts(len(run.trajectory.snapshots[0].tensors[name]))
+    return {row: int(n) for row, n in enumerate(found) if n}
+
+
+def inputs(model: Any, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Segments only where the model has more than one: RoBERTa's table has one row, some have none."""
+    segments = locate_embeddings(model).parameters.get("token_type_embeddings")
+    return {k: v for k, v in batch.items() if k != "token_type_ids" or (segments is not None and len(segments) > 1)}
