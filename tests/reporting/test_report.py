@@ -281,6 +281,8 @@ def test_an_arm_is_lost_where_every_one_of_its_runs_diverged(make_run):
         f"Every run of {arm} diverged: it is compared with nothing there." for arm in ("partly on b", "wild on a")
     )
     assert len(found.left_out) == 2 + 4
+    named = find_runs(runs).note_lost(labels, {run.path.name: f"the {run.config.task}" for run in runs})
+    assert named.left_out[0] == "Every run of partly on the b diverged: it is compared with nothing there."
 
 
 @pytest.mark.usefixtures("undrawn")

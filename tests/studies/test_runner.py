@@ -56,6 +56,7 @@ def test_the_report_knows_arms_pairs_margin_and_question(
     runs = plan_runs(study.final_cells({}), tmp_path / "runs")
     assert call["runs"] == [run.path for run in runs]
     assert call["labels"] == {run.name: run.cell.arm for run in runs}
+    assert call["tasks"] == {run.name: "toy" for run in runs}
     assert call["pairs"] == [("full", "features")]
     assert (call["margin_points"], call["tuning"], call["command"]) == (2.0, None, "again")
     assert call["question"] == "Does it matter? Expected: No."

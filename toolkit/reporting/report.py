@@ -59,6 +59,7 @@ def write_report(
     title: str | None = None,
     question: str | None = None,
     labels: Mapping[str, str] | None = None,
+    tasks: Mapping[str, str] | None = None,
     pairs: Sequence[tuple[str, str]] | None = None,
     margin_points: float = 1.0,
     command: str | None = None,
@@ -68,25 +69,26 @@ def write_report(
     """Compare runs and write a report into ``out``; the path of its report.md, beside which index.html lies.
 
     Runs of one model and task are compared with each other; other models and tasks get parts of their own. ``labels``
-    (run directory name to arm), ``pairs`` and ``margin_points`` are those of :func:`toolkit.compare`; ``question``
-    stands under the title; ``command`` is what makes runs and report again, if that is not ``report`` itself;
-    ``tuning`` is what a study tried and chose. What a glob brings along (an unfinished run, a folder that is none) is
-    left out, and the report says so; so is a pair that names an arm of which every run diverged. Files of an earlier
-    report in ``out`` are replaced or removed, others stay.
+    (run directory name to arm), ``pairs`` and ``margin_points`` are those of :func:`toolkit.compare`; ``tasks`` is run
+    directory name to what its task is called, by default what its data are called; ``question`` stands under the title;
+    ``command`` is what makes runs and report again, if that is not ``report`` itself; ``tuning`` is what a study tried
+    and chose. What a glob brings along (an unfinished run, a folder that is none) is left out, and the report says so;
+    so is a pair that names an arm of which every run diverged. Files of an earlier report in ``out`` are replaced or
+    removed, others stay.
     ValueError when no run is left, and as of :func:`toolkit.compare`.
     """
-    sources = find_runs(runs).note_lost(labels)
+    sources = find_runs(runs).note_lost(labels, tasks)
     if pairs is not None:
         pairs = [pair for pair in pairs if not sources.lost.intersection(pair)]
-    groups = arrange(sources.runs, labels)
+    groups = arrange(sources.runs, labels, tasks)
     out = Path(out)
     _check_out(out, groups)
     settings = {"title": title, "question": question, "margin-points": None if margin_points == 1 else margin_points}
     if command is None:
-        command = commands_of(runs, groups, out, settings, is_arranged=bool(labels or pairs))
+        command = commands_of(runs, groups, out, settings, is_arranged=bool(labels or pairs or tasks))
     with report_folder(out) as folder:
         on_progress("collecting evidence")
-        evidence = write_evidence(sources.runs, labels, folder, pairs=pairs, margin_points=margin_points)
+        evidence = write_evidence(sources.runs, labels, folder, pairs=pairs, margin_points=margin_points, tasks=tasks)
         data = gather(
             groups,
             pairs=pairs,

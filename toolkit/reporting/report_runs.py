@@ -24,16 +24,21 @@ class Sources:
     lost: frozenset[str] = frozenset()
     """Arms with no run left, as every one diverged: they can be compared with nothing."""
 
-    def note_lost(self, labels: Mapping[str, str] | None) -> "Sources":
-        """The same with :attr:`lost`, and a sentence for each arm that diverged on every seed of a task."""
+    def note_lost(self, labels: Mapping[str, str] | None, named: Mapping[str, str] | None = None) -> "Sources":
+        """The same with :attr:`lost`, and a sentence for each arm that diverged on every seed of a task.
+
+        ``labels``, ``named``: run directory name to arm, and to what its task is called.
+        """
         labels = labels or {}
-        kept = {(labels.get(run.path.name), run.config.task) for run in self.runs}
+        names = named or {}
+        tasks_of = {run.path: names.get(run.path.name, run.config.task) for run in (*self.runs, *self.diverged)}
+        kept = {(labels.get(run.path.name), tasks_of[run.path]) for run in self.runs}
         tasks: dict[str, dict[str, None]] = {}
         for run in self.diverged:
-            label, task = labels.get(run.path.name), run.config.task
+            label, task = labels.get(run.path.name), tasks_of[run.path]
             if label is not None and (label, task) not in kept:
                 tasks.setdefault(label, {})[task] = None
-        several = len({run.config.task for run in (*self.runs, *self.diverged)}) > 1
+        several = len(set(tasks_of.values())) > 1
         sentences = [
             f"Every run of {label}{f' on {listing(list(names))}' if several else ''} diverged: it is compared with "
             f"nothing{' there' if several else ''}."

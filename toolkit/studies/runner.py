@@ -126,6 +126,7 @@ def write_study_report(
             part for part in (study.question, study.hypothesis and f"Expected: {study.hypothesis}") if part
         ),
         "labels": {run.name: run.cell.arm for run in runs},
+        "tasks": {run.name: run.cell.task for run in runs},
         "pairs": [(each.first, each.second) for each in study.comparisons] or None,
         "margin_points": study.margin_points,
         "tuning": tuning if tuning is not None and len(tuning) else None,

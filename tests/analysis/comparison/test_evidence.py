@@ -60,6 +60,24 @@ def test_groups_of_several_tasks_and_kinds_are_kept_apart(make_run):
     assert list(live["task"].unique()) == ["toy", "nan", "value"]
 
 
+def test_two_tasks_on_the_same_data_are_two_groups(make_run):
+    runs = [make_run("none", seed, config={"max_length": length}) for length in (16, 32) for seed in range(2)]
+    labels = {run.path.name: "full" for run in runs}
+    with pytest.raises(ValueError, match="differ in max length 16 and 32"):
+        arrange(runs, labels)
+    tasks = {run.path.name: {16: "short", 32: "long"}[run.config.max_length] for run in runs}
+    evidence = write_evidence(runs, labels, "out", tasks=tasks | {"of-another-run": "gone"})
+    for groups in (arrange(runs, labels, tasks), evidence.groups):
+        assert [group.title for group in groups] == ["tiny on short", "tiny on long"]
+    assert set(evidence.joined["task"]) == {"short", "long"}
+    path = Path("out") / FOLDER / "settings.json"
+    settings = json.loads(path.read_text())
+    assert set(settings["tasks"]) == set(tasks)
+    del settings["tasks"]  # a report made before tasks were kept
+    path.write_text(json.dumps(settings | {"labels": None}))
+    assert [group.title for group in read_evidence("out").groups] == ["tiny on toy"]
+
+
 def test_models_of_one_name_in_two_folders_stay_two_groups(make_run):
     runs = [make_run("none", 0, model="/secret/a/mine"), make_run("none", 1, model="/secret/b/mine")]
     evidence = write_evidence(runs, None, "out")

@@ -1,6 +1,7 @@
 """Run directories in, groups of comparable arms out.
 
-A group is all runs of one model and one task; an arm is those of its runs that differ in nothing but the seed.
+A group is all runs of one model and one task; an arm is those of its runs that differ in nothing but the seed. What a
+task is a study says itself: it may read the same data in two ways.
 """
 
 from collections.abc import Mapping, Sequence
@@ -100,11 +101,14 @@ class Group:
         return tuple(run for arm in self.arms for run in arm.runs)
 
 
-def arrange(runs: Sequence[Run | str | Path], labels: Labels | None = None) -> tuple[Group, ...]:
+def arrange(
+    runs: Sequence[Run | str | Path], labels: Labels | None = None, tasks: Labels | None = None
+) -> tuple[Group, ...]:
     """Open runs and sort them into groups and arms.
 
     Without ``labels`` an arm is named after its regime and what else varies. With them (run directory name to label)
     the runs of one label in one group must agree in all settings but the seed and the number of training examples.
+    ``tasks``: run directory name to what its task is called, by default what its data are called.
     ValueError for no runs, one that is not in a list, an unfinished one, the same one twice, one without a label, or a
     label for other settings, and for a run whose scores or answers have changed since it finished.
     """
@@ -117,7 +121,11 @@ def arrange(runs: Sequence[Run | str | Path], labels: Labels | None = None) -> t
                 f"{run.path.resolve().name} is unfinished (no manifest.json): run it again, or leave it out"
             )
         check_files(run, *SMALL_FILES)
-    reported = [ReportedRun(run, name) for run, name in zip(opened, names_of(run.path for run in opened), strict=True)]
+    names = names_of(run.path for run in opened)
+    reported = [
+        ReportedRun(run, name, (tasks or {}).get(run.path.resolve().name))
+        for run, name in zip(opened, names, strict=True)
+    ]
     groups: dict[tuple[object, ...], list[ReportedRun]] = {}
     for item, source in zip(reported, _sources(reported), strict=True):
         groups.setdefault(source, []).append(item)

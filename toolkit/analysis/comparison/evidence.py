@@ -69,7 +69,11 @@ class Evidence:
     @cached_property
     def groups(self) -> tuple[Group, ...]:
         """Its runs arranged as the report's were."""
-        return arrange(self.opened, self.settings["labels"])
+        return self.arrange(self.opened)
+
+    def arrange(self, runs: Sequence[Run]) -> tuple[Group, ...]:
+        """Some of its runs, from wherever they are read, under the names that the report gives arms and tasks."""
+        return arrange(runs, self.settings["labels"], self.settings.get("tasks"))
 
     def inputs(self, names: Iterable[str], runs: Iterable[str]) -> dict[str, dict[str, str]]:
         """The sha256 of some evidence files and of the manifests of some runs."""
@@ -86,13 +90,14 @@ def write_evidence(
     margin_points: float = 1.0,
     level: float = 0.95,
     alpha: float = 0.05,
+    tasks: Labels | None = None,
 ) -> Evidence:
-    """Write ``folder``/evidence and read it back; the options are those of :func:`toolkit.compare`.
+    """Write ``folder``/evidence and read it back; the options are those of :func:`toolkit.write_report`.
 
     Numbers are written in full, tables hold no text of any example, and no file names a folder of this machine.
     ValueError as of :func:`toolkit.compare`.
     """
-    groups = arrange(runs, labels)
+    groups = arrange(runs, labels, tasks)
     members = [run for group in groups for run in group.runs]
     facts = describe_runs(members)
     for run in members:
@@ -100,6 +105,7 @@ def write_evidence(
     settings = {
         "format": FORMAT,
         "labels": None if labels is None else _own_labels(labels, members),
+        "tasks": None if tasks is None else _own_labels(tasks, members),
         "pairs": None if pairs is None else [list(pair) for pair in pairs],
         "margin_points": margin_points,
         "level": level,

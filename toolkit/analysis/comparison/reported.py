@@ -26,6 +26,8 @@ class ReportedRun:
 
     run: Run
     name: str
+    given_task: str | None = None
+    """What its study calls its task; None outside of studies."""
 
     @cached_property
     def config(self) -> RunConfig:
@@ -41,7 +43,7 @@ class ReportedRun:
 
     @property
     def task(self) -> str:
-        return str(self.part("task").get("name") or self.config.task)
+        return str(self.given_task or self.part("task").get("name") or self.config.task)
 
     @property
     def weights(self) -> str | None:

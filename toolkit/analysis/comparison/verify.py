@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 
-from toolkit.analysis.comparison.arms import arrange
 from toolkit.analysis.comparison.card import CARDS, DIGITS, load_cards
 from toolkit.analysis.comparison.cards import make_cards, settings_of
 from toolkit.analysis.comparison.evidence import FOLDER, Evidence, read_evidence
@@ -194,7 +193,7 @@ def _check_together(
             if _as_written(again) != _as_written(line.distance):
                 yield f"runs {line.first} and {line.second}: their distance in {line.parameter} is another"
     if len(at_hand) == len(evidence.facts):
-        groups = arrange([run.run for run in at_hand.values()], evidence.settings["labels"])
+        groups = evidence.arrange([run.run for run in at_hand.values()])
         again = join_groups(groups, settings=settings_of(evidence), drift=pd.concat(drift.values()))
         if not same_values(*(table.sort_values(["run", "parameter"]) for table in (again, evidence.joined))):
             yield "joined.csv is not what the runs give"
