@@ -1,4 +1,4 @@
-"""The precision guard against torch's own rounding, and how much decay a fp32 step really applies."""
+"""The precision guard against torch's own rounding."""
 
 import math
 
@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from tests.analysis.adam_runs import WORDS, make_log
 from toolkit.analysis.causes.precision import (
     FORMATS,
-    decay_applied_ratio,
     guard_precision,
     movable_share,
     stored_precision,
@@ -69,33 +68,6 @@ def test_movable_share_refuses():
         movable_share(np.ones(3), 0, "bf16")
     with pytest.raises(ValueError, match="values that fp16 cannot hold"):
         movable_share(np.array([70_000.0]), 1e-3, "fp16")
-
-
-def test_just_above_the_threshold_fp32_decays_too_much():
-    """SCIENCE.md, section 1: nothing below lr·wd = 2⁻²⁵, 2.9 times too much just above it."""
-    assert decay_applied_ratio(3e-6, 0.01) == pytest.approx(2.9, abs=0.05)
-    assert decay_applied_ratio(2.0**-25, 1.0) == 0
-    assert decay_applied_ratio(2.0**-25 * (1 + 1e-6), 1.0) > 2.5
-    assert decay_applied_ratio(1e-3, 0.01) == pytest.approx(1, abs=0.01)
-
-
-@pytest.mark.parametrize("rate", [1e-6, 3e-6, 5e-6, 2e-5, 1e-3])
-def test_decay_applied_is_what_the_optimizer_applies(rate):
-    table = np.random.default_rng(0).normal(0, 0.04, (400, 50)).astype(np.float32)
-    parameter = torch.nn.Parameter(torch.from_numpy(table.copy()))
-    optimizer = torch.optim.AdamW([parameter], lr=rate, weight_decay=0.01)
-    parameter.grad = torch.zeros_like(parameter)
-    optimizer.step()
-    before, after = table.astype(np.float64), parameter.detach().double().numpy()
-    applied = np.sum((before - after) * before) / np.sum(before**2) / (rate * 0.01)
-    assert decay_applied_ratio(rate, 0.01, table) == pytest.approx(applied, rel=1e-9, abs=1e-12)
-
-
-def test_decay_applied_refuses_no_decay():
-    for rate, decay in ((0, 0.01), (1e-3, 0)):
-        with pytest.raises(ValueError, match="is no decay"):
-            decay_applied_ratio(rate, decay)
-    assert math.isnan(decay_applied_ratio(1e-3, 0.1, np.zeros(3)))
 
 
 def test_stored_precision_sees_through_the_dtype():

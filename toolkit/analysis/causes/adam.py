@@ -1,4 +1,4 @@
-"""A run's optimizer log in, AdamW as arithmetic out: its recursion replayed, and what each gradient comes to.
+"""A run's optimizer log in, AdamW as arithmetic out: what each gradient comes to.
 
 AdamW (Kingma & Ba 2015, arXiv 1412.6980; Loshchilov & Hutter 2019, arXiv 1711.05101) is linear in the gradients of a
 coordinate once its second moment v is known: the gradient g of step s moves it at every step t ≥ s by
@@ -7,7 +7,6 @@ these movements are ours.
 """
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,8 +16,6 @@ from toolkit.analysis.causes.nulls import check_parameter
 from toolkit.analysis.rows.measures import Array
 from toolkit.snapshots.optimizer_log import OptimizerLog
 from toolkit.snapshots.store import Source, run_of
-
-Float32 = NDArray[np.float32]
 
 
 def resolve_log(source: Source, log: OptimizerLog | None) -> OptimizerLog:
@@ -55,8 +52,6 @@ class AdamSteps:
     """lr_t / (1 - β1ᵗ)."""
     root_corrections: Array
     """√(1 - β2ᵗ)."""
-    decay_factors: Array
-    """1 - lr_t·wd."""
     survivals: Array
     """What decay leaves at the end of what was added at each step: the product of all later decay factors."""
     clipping_factors: Array
@@ -80,7 +75,7 @@ class AdamSteps:
         later = np.cumprod(np.append(factors[1:], 1.0)[::-1])[::-1] if num_steps else factors
         corrections = 1 - log.betas[0] ** steps, np.sqrt(1 - log.betas[1] ** steps)
         clipping = log.clipping_factors[:num_steps]
-        return cls(rates / corrections[0], corrections[1], factors, later, clipping, log.betas, log.eps)
+        return cls(rates / corrections[0], corrections[1], later, clipping, log.betas, log.eps)
 
     @property
     def num_steps(self) -> int:
@@ -88,7 +83,7 @@ class AdamSteps:
 
     def since(self, start: int) -> "AdamSteps":
         """Without the first ``start`` steps, in which nothing happened."""
-        names = ("step_sizes", "root_corrections", "decay_factors", "survivals", "clipping_factors")
+        names = ("step_sizes", "root_corrections", "survivals", "clipping_factors")
         return replace(self, **{name: getattr(self, name)[start:] for name in names})
 
     def tails(self, *, is_below_eps: bool = False) -> tuple[Array, Array]:
@@ -136,49 +131,3 @@ def _backwards(steps: AdamSteps, divided: Array) -> Array:
     from scipy.signal import lfilter
 
     return np.asarray(lfilter([1], [1, -steps.betas[0]], divided[:, ::-1], axis=1)[:, ::-1])
-
-
-def replay_adam(rows: Float32, gradients: Iterable[Float32], log: OptimizerLog, parameter: str) -> Float32:
-    """(n, hidden) float32 rows and their gradient before clipping at each step to the rows after the last of them.
-
-    The recursion of torch.optim.AdamW with its roundings, plain and fused, on a CPU: fp32, with the two fused
-    multiply-adds that its vector kernels use, done here in float64 and rounded once, and its square root. Where this
-    was written the result was bit-identical; a processor without them may differ in the last place.
-    """
-    weights, f32 = np.array(rows, np.float32, order="C"), np.float32
-    first, second = np.zeros_like(weights), np.zeros_like(weights)
-    (beta1, beta2), eps = log.betas, f32(log.eps)
-    num_done = 0
-    for step, gradient in enumerate(gradients):
-        if step == 0:
-            AdamSteps.of(log, parameter, 1)
-        if gradient.shape != weights.shape or gradient.dtype != f32:
-            raise ValueError(
-                f"gradients must be float32 {weights.shape}; step {step + 1}: {gradient.dtype} {gradient.shape}"
-            )
-        rate, num_done = float(log.learning_rates[step]), step + 1
-        clipped = gradient * f32(log.clipping_factors[step])
-        weights *= f32(1 - rate * log.weight_decay[parameter])
-        first = _add_product(first, f32(1 - beta1), clipped - first)
-        second = _add_product(second * f32(beta2), f32(1 - beta2) * clipped, clipped)
-        divisor = _root(second, log.is_fused) / f32((1 - beta2**num_done) ** 0.5) + eps
-        weights += f32(-rate / (1 - beta1**num_done)) * first / divisor
-    return weights
-
-
-def _root(values: Float32, is_fused: bool) -> Float32:
-    """The square root that AdamW's kernel takes: the processor's own where fused, else torch's.
-
-    torch's comes from MKL, which rounds a fifth of the values the other way on AMD's processors (torch 2.13, Zen 5).
-    """
-    if is_fused:
-        return np.sqrt(values)
-    import torch
-
-    root: Float32 = torch.from_numpy(values).sqrt().numpy()
-    return root
-
-
-def _add_product(addend: Float32, left: Float32 | np.float32, right: Float32) -> Float32:
-    """addend + left·right with one rounding: the product of two float32 is exact in float64."""
-    return (addend + np.multiply(left, right, dtype=np.float64)).astype(np.float32)

@@ -70,30 +70,6 @@ def movable_share(table: np.ndarray, learning_rate: float, dtype: str = "fp32") 
     return num_movable / np.size(table) if np.size(table) else float("nan")
 
 
-def decay_applied_ratio(learning_rate: float, weight_decay: float, table: np.ndarray | None = None) -> float:
-    """How much decay one fp32 step applies, as a ratio to lr·wd: Σ⟨w - w', w⟩ / Σ‖w‖² / (lr·wd).
-
-    w' is w times 1 - lr·wd, both rounded to fp32, as torch.optim.AdamW computes it. ``table``: float32 weights; default
-    the 65,535 quantiles of a Gaussian of standard deviation 0.04, the scale at which BERT's embeddings start. 0 where
-    lr·wd is at most 2⁻²⁵ (1 - lr·wd rounds to 1); above 1 just beyond (every weight loses a whole ulp). Ours; the
-    oracle is the optimizer. ValueError when lr·wd is not above 0: there is then no decay to compare with.
-    """
-    from scipy.stats import norm as gaussian
-
-    wanted = learning_rate * weight_decay
-    if not wanted > 0:
-        raise ValueError(
-            f"learning rate {learning_rate:g} times weight decay {weight_decay:g} is no decay: nothing to apply"
-        )
-    if table is None:
-        table = gaussian.ppf(np.arange(1, 65_536) / 65_536) * 0.04
-    weights = np.asarray(table).astype(np.float32).reshape(-1)
-    decayed = weights * np.float32(1 - wanted)
-    exact = weights.astype(np.float64)
-    total = float(exact @ exact)
-    return float((exact - decayed) @ exact) / total / wanted if total > 0 else float("nan")
-
-
 def stored_precision(table: np.ndarray) -> str:
     """``fp16``, ``bf16`` or ``fp32``: what holds all values of a table exactly; fp32 files can hold bf16 weights."""
     fits = dict.fromkeys(HALF_FORMATS, True)
