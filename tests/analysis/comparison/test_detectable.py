@@ -12,19 +12,15 @@ from toolkit.analysis.comparison.detectable import (
     _noncentrality,
     _planned,
     detectable_gap,
-    detectable_gap_items,
     detectable_gap_planned,
-    mcnemar_power,
 )
 from toolkit.analysis.comparison.intervals import seeds_interval, two_way_interval
-from toolkit.analysis.comparison.paired_tests import mcnemar
 
 
 @pytest.mark.parametrize(
     ("num_items", "discordance", "points"), [(408, 0.05, 3.1), (408, 0.2, 6.2), (872, 0.05, 2.1), (872, 0.2, 4.2)]
 )
 def test_one_seed_gives_the_figures_of_section_6(num_items, discordance, points):
-    assert round(100 * detectable_gap_items(num_items, discordance), 1) == points
     planned = detectable_gap_planned(1, num_items, discordance, seed_sd=0.5)
     assert round(100 * planned, 1) == points, "one seed covers items only"
 
@@ -32,37 +28,25 @@ def test_one_seed_gives_the_figures_of_section_6(num_items, discordance, points)
 @pytest.mark.parametrize("num_items", [408, 872])
 @pytest.mark.parametrize("discordance", [0.05, 0.2])
 def test_the_exact_test_has_nearly_that_power_at_that_gap(num_items, discordance):
-    gap = detectable_gap_items(num_items, discordance)
-    assert 0.77 < mcnemar_power(num_items, discordance, gap) < 0.8
-    assert mcnemar_power(num_items, discordance, 1.1 * gap) > 0.8
-    assert mcnemar_power(num_items, discordance, 0.0) < 0.05
-    assert mcnemar_power(num_items, discordance, -gap) == pytest.approx(mcnemar_power(num_items, discordance, gap))
+    gap = detectable_gap_planned(1, num_items, discordance, 0.0)
+    total, first = np.tril_indices(num_items + 1)  # items that one of the two has right, those that the first has
+    is_rejected = 2 * binom.cdf(np.minimum(first, total - first), total, 0.5) <= 0.05
 
+    def power(gap):
+        chance = binom.pmf(total, num_items, discordance) * binom.pmf(first, total, (1 + gap / discordance) / 2)
+        return chance @ is_rejected
 
-@pytest.mark.parametrize("gap", [0.0, 0.1, 0.3])
-def test_exact_power_is_enumeration_of_all_tables(gap):
-    """Every number of items that only the first, and only the second, has right, with its multinomial chance."""
-    num_items, discordance = 25, 0.4
-    share, total = (1 + gap / discordance) / 2, 0.0
-    for discordant in range(num_items + 1):
-        for first in range(discordant + 1):
-            chance = binom.pmf(discordant, num_items, discordance) * binom.pmf(first, discordant, share)
-            total += chance * (mcnemar(first, discordant - first) <= 0.05)
-    assert mcnemar_power(num_items, discordance, gap) == pytest.approx(total, rel=1e-9)
+    assert 0.77 < power(gap) < 0.8 < power(1.1 * gap)
+    assert power(0.0) < 0.05
 
 
 def test_a_gap_cannot_be_above_the_discordance():
     """Few items: discordance is then at least the gap itself, which a one-sided table has."""
-    gap = detectable_gap_items(50, 0.02)
-    assert gap == pytest.approx(detectable_gap_items(50, gap), rel=1e-9)
-    assert gap > 0.02
-    assert detectable_gap_items(3, 0.02) == 1
+    assert detectable_gap_planned(1, 3, 0.02, 0.0) == 1
     planned = detectable_gap_planned(5, 50, 0.02, 0.01)
     assert planned == pytest.approx(detectable_gap_planned(5, 50, planned, 0.01), rel=1e-4)
     assert planned > 0.02
     assert detectable_gap_planned(2, 400, 0.1, 0.5) == 1
-    with pytest.raises(ValueError, match=r"a gap of 0.3 needs at least that discordance; got 0.2"):
-        mcnemar_power(50, 0.2, 0.3)
 
 
 @pytest.mark.parametrize("df", [1, 2, 3.5, 7, 60])
@@ -142,7 +126,7 @@ def test_one_planned_seed_has_the_gap_of_such_a_seed(num_items):
 
 
 def test_without_discordance_the_gap_is_its_own_discordance():
-    assert detectable_gap(np.zeros((5, 100))) == pytest.approx(detectable_gap_items(100, 1e-9))
+    assert detectable_gap(np.zeros((5, 100))) == pytest.approx((norm.ppf(0.975) + norm.ppf(0.8)) ** 2 / 100)
 
 
 def test_what_is_refused_has_no_gap():
@@ -154,9 +138,9 @@ def test_what_is_refused_has_no_gap():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: detectable_gap_items(0, 0.1), "at least one seed and one item; got 1 and 0"),
-        (lambda: detectable_gap_items(400, 10), r"in \(0, 1\], for example .1; got 10"),
-        (lambda: detectable_gap_items(400, 0.1, power=80), "0 < alpha < power < 1"),
+        (lambda: detectable_gap_planned(1, 0, 0.1, 0.0), "at least one seed and one item; got 1 and 0"),
+        (lambda: detectable_gap_planned(1, 400, 10, 0.0), r"in \(0, 1\], for example .1; got 10"),
+        (lambda: detectable_gap_planned(1, 400, 0.1, 0.0, power=80), "0 < alpha < power < 1"),
         (lambda: detectable_gap_planned(5, 400, 0.1, -1), "expected seed_sd from 0"),
         (lambda: detectable_gap_planned(5, 400, 0.1, 0.0, item_share=2), r"item_share in \[0, 1\]; got 0.0 and 2"),
         (lambda: detectable_gap_planned(5, 1, 0.1, 0.0), "at least two items; got 1"),

@@ -13,49 +13,14 @@ from numpy.typing import ArrayLike, NDArray
 from toolkit.analysis.comparison.intervals import Interval, MeanSquares, combine, count_equal_items, interval_of
 
 
-def detectable_gap_items(num_items: int, discordance: float, *, power: float = 0.8, alpha: float = 0.05) -> float:
-    """Smallest detectable gap of one seed's paired comparison of right-or-wrong scores: an approximation.
-
-    Sum of the normal quantiles of 1 - alpha/2 and of ``power``, times √(discordance/N): the normal approximation to
-    McNemar's test, with the variance of the null. ``discordance``: share of items that exactly one of the two has
-    right. No gap exceeds it: where the formula does, discordance is taken to be the gap itself, so that the gap is the
-    squared sum over N (ours). The exact test needs somewhat more: `mcnemar_power` gives its power at any gap.
-    ValueError: values out of range.
-    """
-    _check_planned(1, num_items, discordance, power, alpha)
-    z = _normal_quantile(1 - alpha / 2) + _normal_quantile(power)
-    gap = z * math.sqrt(discordance / num_items)
-    return gap if gap <= discordance else _gap_at_its_own_discordance(num_items, power, alpha)
-
-
-def mcnemar_power(num_items: int, discordance: float, gap: float, *, alpha: float = 0.05) -> float:
-    """Exact power of the exact McNemar test, by enumeration of all tables.
-
-    The number of discordant items is binomial(N, discordance); each of them is in favour of the first with probability
-    (1 + gap/discordance)/2. ValueError: |gap| above the discordance, or values out of range.
-    """
-    from scipy.stats import binom
-
-    _check_planned(1, num_items, discordance, 0.5, alpha)
-    if abs(gap) > discordance:
-        raise ValueError(f"a gap of {gap:g} needs at least that discordance; got {discordance:g}")
-    numbers = np.arange(num_items + 1)
-    # The largest count c with 2·P(X ≤ c) ≤ alpha is the edge of the rejection region; -1: nothing rejects.
-    edges = binom.ppf(alpha / 2, numbers, 0.5)
-    edges = np.where(2 * binom.cdf(edges, numbers, 0.5) <= alpha, edges, edges - 1)
-    share = (1 + gap / discordance) / 2
-    rejected = binom.cdf(edges, numbers, share) + binom.cdf(edges, numbers, 1 - share)
-    return float(binom.pmf(numbers, num_items, discordance) @ rejected)
-
-
 def detectable_gap(differences: Interval | ArrayLike, *, power: float = 0.8, alpha: float = 0.05) -> float:
     """Smallest detectable gap of a comparison with the spread that it has, whatever its mean.
 
     ``differences``: an Interval of two_way_interval or seeds_interval, or what it is made from, (seeds,) or (seeds,
     items). The gap is where a t test with the interval's V and df, and non-centrality gap/√V, has this power. Where all
-    differences are 0 (or all 1) the discordance of other items is unknown, and taken to be the gap itself, as in
-    `detectable_gap_items`. NaN where the interval is refused or bootstrapped. It tells what could have been seen, never
-    whether there is nothing (that is `tost`).
+    differences are 0 (or all 1) the discordance of other items is unknown, and taken to be the gap itself (ours), which
+    by the normal approximation to McNemar's test is (z_{1-alpha/2} + z_power)²/N. NaN where the interval is refused or
+    bootstrapped. It tells what could have been seen, never whether there is nothing (that is `tost`).
     """
     _check_shares(power, alpha)
     interval = interval_of(differences)
@@ -83,8 +48,8 @@ def detectable_gap_planned(
     discordance repeats from seed to seed; 1 (all of it: seeds do not help against few items) is the careful end, 0
     would say that every seed errs on other items. The expected mean squares r = (1 - item_share)·discordance
     (residual), N·seed_sd² + r (seeds) and K·item_share·discordance + r (items) give V and df as in two_way_interval
-    (ours); then as `detectable_gap`. One seed: items only, `detectable_gap_items` with t in place of z. Discordance is
-    at least the gap, as there. ValueError: values out of range.
+    (ours); then as `detectable_gap`. One seed: items only, V = discordance/N. No gap exceeds the discordance: where the
+    formula does, discordance is taken to be the gap itself. ValueError: values out of range.
     """
     _check_planned(num_seeds, num_items, discordance, power, alpha)
     if not (seed_sd >= 0 and 0 <= item_share <= 1):
