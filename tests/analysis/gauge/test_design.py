@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.analysis.gauge.corpus import corpus_of, draw_combinations, reference_corpus
-from toolkit.analysis.gauge.design import inseparable_rows, measure_design, rank_deficiency
+from tests.analysis.gauge.fixed_gauge import corpus_of
+from toolkit.analysis.gauge.corpus import draw_combinations, reference_corpus
+from toolkit.analysis.gauge.design import measure_design
 from toolkit.analysis.gauge.incidence import null_space, offset_directions
 from toolkit.families import TABLES
 from toolkit.snapshots.exposure import Design, DesignCounter, Exposure
@@ -42,6 +43,10 @@ def texts(pairs: bool, seed: int = 0, num_texts: int = 60) -> Design:
     return counter.design()
 
 
+def rank_deficiency(design: Design) -> int:
+    return null_space(design, sizes_of(design)).num_directions
+
+
 designs = st.integers(1, 3).flatmap(
     lambda k: st.lists(st.tuples(*[st.integers(0, 6), st.integers(0, 5), st.integers(0, 3)][:k]), min_size=1).map(
         design_of
@@ -59,8 +64,8 @@ def test_rank_deficiency_is_used_rows_minus_rank(design):
     sizes = sizes_of(design)
     matrix = incidence(design, sizes)
     used = matrix.any(axis=0)
-    assert rank_deficiency(design) == used.sum() - _rank(matrix)
     nulls = null_space(design, sizes)
+    assert nulls.num_directions == used.sum() - _rank(matrix)
     basis = np.vstack([nulls.directions[name] for name in design.tables])
     assert np.abs(matrix @ basis).max(initial=0) < 1e-12, "a direction that a sum shows"
     assert not basis[~used].any(), "a direction that moves rows which were never used"
@@ -152,19 +157,16 @@ def test_measure_design(make_trajectory, make_exposure):
     assert table.value["num_used_rows"] == used
 
 
-def test_inseparable_rows_are_named(make_trajectory, make_exposure):
+def test_inseparable_rows_are_paired(make_trajectory, make_exposure):
     recorded, not_recorded = _with(design_of(TINY, [4, 2, 1, 1, 2, 1, 1, 1, 1]), make_trajectory, make_exposure)
     for trajectory, note in ((recorded, ""), (not_recorded, "as the vocabulary tells")):
-        table = inseparable_rows(trajectory)
-        assert table.parameter.tolist() == list(TABLES[:2])
-        assert table.token.tolist() == ["[CLS]", ""]
-        assert table.row.tolist() == [2, 0]
-        assert np.allclose(table.frequency, 4 / 14)
-        assert table.note.str.endswith(note).all()
-        assert reference_corpus(trajectory).pairs == [(2, 0)]
+        corpus = reference_corpus(trajectory)
+        assert corpus.pairs == [(2, 0)]
+        assert corpus.note.endswith(note)
+        assert np.allclose([corpus.frequencies[TABLES[0]][2], corpus.frequencies[TABLES[1]][0]], 4 / 14)
     seen_elsewhere, without = _with(design_of([*TINY, (2, 3, 0)]), make_trajectory, make_exposure)
     for trajectory in (seen_elsewhere, without):  # [CLS] is seen twice, position 0 once
-        assert inseparable_rows(trajectory).empty
+        assert reference_corpus(trajectory).pairs == []
 
 
 def test_a_design_that_lacks_a_table_is_refused(make_trajectory, make_exposure):

@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from toolkit.analysis.gauge.corpus import corpus_of
+from tests.analysis.gauge.fixed_gauge import corpus_of, fix_gauge
 from toolkit.analysis.gauge.functional import COLUMNS, functional_drift
-from toolkit.analysis.gauge.gauge import fix_gauge
 from toolkit.analysis.gauge.shapley import shapley_values
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
 from toolkit.snapshots.exposure import Design, Exposure, StepRows, TableExposure

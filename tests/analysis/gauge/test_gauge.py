@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from toolkit.analysis.gauge.corpus import corpus_of, reference_corpus
-from toolkit.analysis.gauge.gauge import COLUMNS, fix_gauge, gauge_share, measure_gauge, measure_gauge_rows
+from tests.analysis.gauge.fixed_gauge import corpus_of, fix_gauge, gauge_share
+from toolkit.analysis.gauge.corpus import reference_corpus
+from toolkit.analysis.gauge.gauge import COLUMNS, measure_gauge, measure_gauge_rows
 from toolkit.families import TABLES
 from toolkit.snapshots.exposure import Design, Exposure, StepRows, TableExposure
 from toolkit.snapshots.snapshot import Snapshot, Trajectory, Vocabulary

@@ -29,7 +29,7 @@ class ReferenceCorpus:
     """Table to (rows,): see ``incidence.label_groups``; group 0 unless rows are inseparable."""
     design: Design | None
     frequency_source: str
-    """``run's tokens``, ``uniform`` or, of arrays, ``given``."""
+    """``run's tokens`` or ``uniform``."""
     note: str
     """What had to be assumed; empty when exposure and design were recorded."""
     is_projected: bool = False
@@ -58,15 +58,6 @@ class ReferenceCorpus:
         if self.design is None:
             return offset_directions(self.groups)
         return null_space(self.design, {name: len(values) for name, values in self.frequencies.items()})
-
-
-def corpus_of(frequencies: Mapping[str, Array], design: Design | None = None) -> ReferenceCorpus:
-    """A corpus from arrays: table to (rows,) shares or counts of tokens; inseparable rows only as a design tells."""
-    shares = {name: np.asarray(values, np.float64) / np.sum(values) for name, values in frequencies.items()}
-    groups = {name: np.where(values > 0, 0, -1) for name, values in shares.items()}
-    if design is not None:
-        groups = label_groups(design, {name: len(values) for name, values in shares.items()})
-    return ReferenceCorpus(shares, groups, design, "given", "")
 
 
 def reference_corpus(trajectory: Trajectory) -> ReferenceCorpus:

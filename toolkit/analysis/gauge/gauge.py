@@ -5,8 +5,7 @@ LayerNorm takes away. The formulas are this project's.
 """
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
@@ -27,43 +26,6 @@ COLUMNS = ("epoch", "step", "parameter", "quantity", "unit", "value", "num_rows"
 ALL_TABLES = "all tables"
 OFFSET = "common offset"
 Line = tuple[str, str, str, float, int, str]  # parameter, quantity, unit, value, num_rows, note
-
-
-@dataclass(frozen=True, slots=True)
-class FixedGauge:
-    """Tables in the fixed gauge: for every token of the corpus Πe_x = w'_i + p'_j + s'_k + m."""
-
-    tables: Mapping[str, Array]
-    """Table to (rows, hidden) float64 W', P', S'; NaN in rows that the corpus never uses."""
-    offset: Array
-    """(hidden,) m."""
-
-
-def fix_gauge(tables: Mapping[str, Array], corpus: ReferenceCorpus) -> FixedGauge:
-    """Π on each row of (rows, hidden) tables, then their means over the corpus taken out.
-
-    Where rows are inseparable ([CLS] and position 0) the word row first takes over what the position row has beyond a
-    mean position, so that the pair is one row. Without inseparable rows this is plain centring of each table.
-    """
-    centre = measure_centres([Snapshot(0, 0, tables)], corpus)[0]
-    fixed = {}
-    for name in corpus.tables:
-        used = corpus.frequencies[name] > 0
-        fixed[name] = np.full(np.shape(tables[name]), np.nan)
-        projected = project(np.asarray(tables[name], np.float64)[used])
-        fixed[name][used] = centre.fix(name, projected, corpus.groups[name][used])
-    return FixedGauge(fixed, centre.offset)
-
-
-def gauge_share(reference: Mapping[str, Array], current: Mapping[str, Array], corpus: ReferenceCorpus) -> float:
-    """Share, 0 to 1, of the squared drift after Π that offsets between the tables explain (ours).
-
-    1 - [Σf‖Δw'‖² + Σq‖Δp'‖² + Σg‖Δs'‖² + ‖Δm‖²/3] / [Σf‖Δw‖² + Σq‖Δp‖² + Σg‖Δs‖²], /2 with two tables. The first
-    bracket is the least drift to any state that only offsets tell from the current one. NaN with one table, or when Π
-    leaves no drift.
-    """
-    snapshots = [Snapshot(0, 0, reference), Snapshot(1, 0, current)]
-    return sum_drifts(snapshots, measure_centres(snapshots, corpus), corpus)[0].gauge_share
 
 
 def measure_gauge(source: Source, epoch: float | None = None, *, reference_epoch: float = 0) -> "pd.DataFrame":

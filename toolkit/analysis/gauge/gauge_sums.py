@@ -28,6 +28,11 @@ class DriftSums:
     squares: Mapping[str, Array]
     """Table to (4,): Σ f‖·‖² of each of DRIFTS."""
     gauge_share: float
+    """Share, 0 to 1, of the squared drift after Π that offsets between the tables explain (ours).
+
+    1 - [Σf‖Δw'‖² + Σq‖Δp'‖² + Σg‖Δs'‖² + ‖Δm‖²/3] / [Σf‖Δw‖² + Σq‖Δp‖² + Σg‖Δs‖²], /2 with two tables. The first
+    bracket is the least drift to any state that only offsets tell from the current one.
+    """
     gauge_share_of_all_directions: float
     note: str
     """Why a share is NaN; empty when it is not."""

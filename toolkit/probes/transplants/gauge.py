@@ -36,9 +36,8 @@ def fixed_components(
     After Π each table loses its mean over the run's tokens, and m is the sum of the means: for every token Πe_x = w'_i
     + p'_j + s'_k + m. Rows that stand with each other only, in the run's tokens and in those that are scored ([CLS] and
     position 0) are a player of their own, ``inseparable rows``: nothing can say which of the two moved. They are left
-    out of the means, unlike in :func:`toolkit.analysis.gauge.gauge.fix_gauge`: else either the means would show [CLS] +
-    k, P0 - k, or a frozen table would move with its partner's shift (ours). ``scored``: what stands together in the
-    scored items.
+    out of the means, unlike in :func:`toolkit.measure_gauge`: else either the means would show [CLS] + k, P0 - k, or a
+    frozen table would move with its partner's shift (ours). ``scored``: what stands together in the scored items.
 
     ValueError where a projection stands before LayerNorm.
     """
