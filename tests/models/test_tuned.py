@@ -21,7 +21,7 @@ from toolkit.models.source_hashes import hash_tokenizer
 from toolkit.models.tuned import load_tuned, load_untuned
 from toolkit.pipeline import finetune
 from toolkit.snapshots.store import Run, open_run
-from toolkit.studies.plan import plan_runs, run_path
+from toolkit.studies.plan import plan_runs, resolve, run_path
 from toolkit.studies.study import Cell
 from toolkit.training.encoding import encode_task
 
@@ -171,7 +171,7 @@ def test_a_checkpoint_of_the_hub_is_known_by_its_commit(
         (cached / "refs" / "main").write_text(commit)
         config = replace(tiny_config, model="acme/tiny", output_dir=str(tmp_path / "runs"), max_steps=1)
         runs.append(finetune(config))
-    assert run_path(config) == runs[-1].path, "a study must know what is finished"
+    assert run_path(resolve(config)) == runs[-1].path, "a study must know what is finished"
     assert [run.manifest["model"]["revision"] for run in runs] == ["a" * 40, "b" * 40]
     words = "embeddings.word_embeddings.weight"
     for run in runs:

@@ -10,7 +10,7 @@ import pytest
 from tests.studies.tiny_studies import make_study
 from toolkit.config import RunConfig
 from toolkit.pipeline import finetune
-from toolkit.studies.plan import describe, left_to_do, plan_runs, run_path
+from toolkit.studies.plan import describe, left_to_do, plan_runs, resolve, run_path
 
 SPELLINGS: dict[str, dict[str, Any]] = {
     "as it is": {},
@@ -30,7 +30,7 @@ def test_the_planned_directory_is_the_one_that_training_makes(
     name: str, tiny_config: RunConfig, tmp_path: Path
 ) -> None:
     config = replace(tiny_config, epochs=1, output_dir=str(tmp_path / "runs"), **SPELLINGS[name])
-    planned = run_path(config)
+    planned = run_path(resolve(config))
     assert not (tmp_path / "runs").exists()
     assert finetune(config).path == planned
 
@@ -40,7 +40,7 @@ def test_other_families_have_other_components(
     family: str, tiny_config: RunConfig, tiny_model: Callable[[str], Path], tmp_path: Path
 ) -> None:
     config = replace(tiny_config, epochs=1, model=str(tiny_model(family)), output_dir=str(tmp_path), freeze="encoder")
-    assert finetune(config).path == run_path(config)
+    assert finetune(config).path == run_path(resolve(config))
 
 
 def test_a_plan_knows_what_is_finished(tiny_config: RunConfig, tmp_path: Path) -> None:
@@ -66,10 +66,10 @@ def test_changed_data_are_another_run(tiny_config: RunConfig, tmp_path: Path) ->
     data = tmp_path / "v.tsv"
     data.write_text("text\tlabel\nfine\t1\ndull\t0\n")
     config = replace(tiny_config, validation_file=str(data))
-    first = run_path(config)
-    assert run_path(config) == first
+    first = run_path(resolve(config))
+    assert run_path(resolve(config)) == first
     data.write_text("text\tlabel\ngood\t1\ndull\t0\n")
-    assert run_path(config) != first
+    assert run_path(resolve(config)) != first
 
 
 @pytest.mark.parametrize(

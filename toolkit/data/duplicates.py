@@ -30,9 +30,11 @@ def near_duplicates(
 ) -> NDArray[np.bool_]:
     """Which of ``texts`` nearly repeat any of ``others``.
 
-    Two examples are near-duplicates when they have equally many texts and each text, in its place, has a
-    ``similarity`` of at least ``threshold`` with its counterpart: two pairs with the same premise and different
-    hypotheses are none. An example that repeats another up to case, punctuation and spacing always is.
+    Two examples are near-duplicates when they have equally many texts and each text, in its place, has a Jaccard
+    similarity of at least ``threshold`` with its counterpart: two pairs with the same premise and different hypotheses
+    are none. An example that repeats another up to case, punctuation and spacing always is. Compared are sets of word
+    bigrams, both ends marked (our choice). They make order count: reversing who did it to whom in a five-word sentence
+    leaves .5.
 
     Args:
         texts: per example its one or two texts.
@@ -81,14 +83,6 @@ def remove_near_duplicates(
     labels = None if train.labels is None else train.labels[kept]
     left = replace(train, ids=train.ids[kept], texts=tuple(train.texts[i] for i in kept), labels=labels)
     return left, {name: int(repeated.sum()) for name, repeated in repeats.items()}
-
-
-def similarity(first: str, second: str) -> float:
-    """Jaccard similarity, in [0, 1], of two texts' sets of word bigrams, both ends marked (our choice of features).
-
-    Bigrams make order count: reversing who did it to whom in a five-word sentence leaves .5.
-    """
-    return _jaccard(_bigrams(first), _bigrams(second))
 
 
 def words_of(text: str) -> list[str]:

@@ -40,7 +40,6 @@ COLUMNS = (
     "value",
     "note",
 )
-START = ("head_alignment", "start_loss", "ceiling_loss")
 
 FROZEN = "frozen: it gets no gradient"
 NO_CEILING = "no best linear head: a class has fewer than two training examples"
@@ -60,7 +59,8 @@ def measure_distortion(
     definitions are ours (their theory is for two-layer linear networks). ``place`` is a split (all but
     train) or a part of the model; all in fp32 and eval mode, whatever the run computed in:
 
-    - MOVEMENT per split, of pooled features before and after the run: see :func:`feature_movement`.
+    - ``feature_distance``, ``relative_feature_distance`` and ``shared_share`` per split, of pooled features before and
+      after the run: see :func:`feature_movement`.
     - ``head_alignment`` per split, of the head that training began with (with ``--head-epochs`` the one after the
       head stage, which is repeated) and the best linear head on the features before: see :func:`head_alignment`;
       ``start_loss`` and ``ceiling_loss``: their losses (nats, or squared error).
@@ -118,7 +118,7 @@ def _lines_of(run: Run, out: Collection[str], num_gradient_examples: int, seed: 
 def _start(
     data: EncodedTask, split: str, outputs: Array, ceiling: NDArray[np.float32] | None
 ) -> dict[str, tuple[float, str]]:
-    """START of one split: how the head that training began with stands to the best linear one."""
+    """Of one split, how the head that training began with stands to the best linear one."""
     kind, labels = data.task.kind, data.splits[split].labels
     none = (float("nan"), NO_CEILING)
     unlabelled = "" if labels is not None else "no labels"

@@ -5,8 +5,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-MOVEMENT = ("feature_distance", "relative_feature_distance", "shared_share")
-
 STILL = "no feature moved"
 NO_SPREAD = "all features are equal: no spread to hold a distance against"
 CONSTANT = "a head gives every text one answer"
@@ -15,7 +13,7 @@ Array = NDArray[np.floating[Any]]
 
 
 def feature_movement(before: Array, after: Array) -> dict[str, tuple[float, str]]:
-    """MOVEMENT of (texts, hidden) pooled features, each with a note where it is undefined; float64 inside.
+    """How far (texts, hidden) pooled features moved, each with a note where it is undefined; float64 inside.
 
     ``feature_distance``: mean over texts of ‖f' - f‖, in the features' unit. ``relative_feature_distance``:
     √(Σ‖f' - f‖² / Σ‖f - f̄‖²), in spreads of the features before: 0 when nothing moved, √2 where f' is as f and has

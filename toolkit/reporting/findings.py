@@ -23,11 +23,6 @@ def findings(tables: GroupTables) -> list[str]:
     return [sentence for sentence in sentences if sentence][:MOST]
 
 
-def failed_runs(tables: GroupTables) -> list[str]:
-    """Runs that are at or below the majority class on the reported split."""
-    return [run.name for run in tables.group.runs if run.is_failed]
-
-
 def _relative(tables: GroupTables, arm: Arm, parameter: str) -> pd.Series:
     """Whole-parameter relative drift at the last epoch of each run."""
     return tables.whole(arm, parameter).groupby("run", sort=False)["value"].last()

@@ -68,14 +68,6 @@ class TableExposure:
         totals = np.bincount(self.rows[:end], weights=self.counts[:end], minlength=num_rows)
         return np.asarray(totals).astype(np.int64)
 
-    def last_steps(self, num_rows: int, last_step: int | None = None) -> NDArray[np.int64]:
-        """(num_rows,) the last step (counted from 1) that used each row; 0 where none did."""
-        end = self._end(last_step)
-        step_of_entry = np.repeat(np.arange(1, self.num_steps + 1), np.diff(self.offsets))[:end]
-        last = np.zeros(num_rows, np.int64)
-        np.maximum.at(last, self.rows[:end], step_of_entry)
-        return last
-
     def _end(self, last_step: int | None) -> int:
         return int(self.offsets[self.num_steps if last_step is None else min(last_step, self.num_steps)])
 

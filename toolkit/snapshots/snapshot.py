@@ -134,10 +134,6 @@ class MappedTensors(Mapping[str, np.ndarray]):
     def __repr__(self) -> str:
         return f"MappedTensors({self._path.name}: {', '.join(self)})"
 
-    def holder_of(self, name: str) -> str:
-        """File name of the snapshot that holds a tensor."""
-        return self._held_by.get(name, self._path.name)
-
 
 def read_snapshot(path: Path) -> Snapshot:
     """Open one snapshot file; its tensors are memory-mapped on use."""

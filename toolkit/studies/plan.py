@@ -51,7 +51,7 @@ def plan_runs(cells: Iterable[Cell], output_dir: str | Path) -> tuple[PlannedRun
     runs: dict[str, PlannedRun] = {}
     for cell in cells:
         config = resolve(replace(cell.config, output_dir=str(output_dir), overwrite=False))
-        run = PlannedRun(cell, config, _path_of(config))
+        run = PlannedRun(cell, config, run_path(config))
         _check_settings(run)
         if run.name in runs:
             raise ValueError(f"{describe(runs[run.name].cell)} and {describe(cell)} are the same run: change one")
@@ -77,12 +77,8 @@ def describe(cell: Cell) -> str:
     return ", ".join(words)
 
 
-def run_path(config: RunConfig) -> Path:
-    """The directory in which ``toolkit.finetune`` puts the run of ``config``: nothing is trained or written."""
-    return _path_of(resolve(config))
-
-
-def _path_of(resolved: RunConfig) -> Path:
+def run_path(resolved: RunConfig) -> Path:
+    """The directory in which ``toolkit.finetune`` puts the run of a resolved config: nothing is trained or written."""
     return Path(resolved.output_dir) / run_name(
         resolved, {**_data_hashes(resolved), **_source(resolved.model).digest_entry()}
     )

@@ -8,11 +8,19 @@ from hypothesis import strategies as st
 from toolkit.analysis.geometry import spectra
 from toolkit.analysis.similarity.refusal import Refused
 
-RANKS = {
-    "effective_rank": spectra.effective_rank,
-    "stable_rank": spectra.stable_rank,
-    "participation_ratio": spectra.participation_ratio,
-}
+
+def _of_rows(function):
+    return lambda rows, *, centre=True: function(spectra.squared_singular_values(rows, centre=centre))
+
+
+effective_rank = spectra.effective_rank
+stable_rank = _of_rows(spectra.stable_rank_of)
+participation_ratio = _of_rows(spectra.participation_ratio_of)
+RANKS = {"effective_rank": effective_rank, "stable_rank": stable_rank, "participation_ratio": participation_ratio}
+
+
+def isoscore(rows):
+    return spectra.isoscore_of(spectra.squared_singular_values(rows), rows.shape[1])
 
 
 def _plain(rows: np.ndarray, centre: bool) -> dict[str, float]:
@@ -69,10 +77,10 @@ def test_ranks_of_known_spectra():
         assert rank(3 * np.eye(7), centre=False) == pytest.approx(7), name
         assert rank(np.outer(np.arange(1.0, 6), [1.0, -2, 3]), centre=True) == pytest.approx(1), name
     planted = np.diag([2.0, 1, 1, 0])
-    assert spectra.stable_rank(planted, centre=False) == pytest.approx(6 / 4)
-    assert spectra.participation_ratio(planted, centre=False) == pytest.approx(36 / 18)
+    assert stable_rank(planted, centre=False) == pytest.approx(6 / 4)
+    assert participation_ratio(planted, centre=False) == pytest.approx(36 / 18)
     entropy = -(4 / 6 * np.log(4 / 6) + 2 / 6 * np.log(1 / 6))
-    assert spectra.effective_rank(planted, centre=False) == pytest.approx(np.exp(entropy))
+    assert effective_rank(planted, centre=False) == pytest.approx(np.exp(entropy))
     assert spectra.energy_in_top(np.array([4.0, 1, 1, 0]), 2) == pytest.approx(5 / 6)
 
 
@@ -80,16 +88,16 @@ def test_effective_rank_finds_the_planted_dimension_and_not_another():
     rng = np.random.default_rng(0)
     for dimension in (3, 20):
         rows = rng.normal(size=(2000, dimension)) @ np.linalg.qr(rng.normal(size=(50, dimension)))[0].T
-        assert spectra.effective_rank(rows + 1e-4 * rng.normal(size=rows.shape)) == pytest.approx(dimension, rel=0.01)
+        assert effective_rank(rows + 1e-4 * rng.normal(size=rows.shape)) == pytest.approx(dimension, rel=0.01)
 
 
 @pytest.mark.parametrize("centre", [False, True])
 def test_gaussian_512_by_768(centre):
     rows = np.random.default_rng(0).normal(size=(512, 768))  # SCIENCE.md section 3: 366/157/306
-    assert spectra.effective_rank(rows, centre=centre) == pytest.approx(366, abs=1.5)
-    assert spectra.stable_rank(rows, centre=centre) == pytest.approx(157, abs=5)
-    assert spectra.participation_ratio(rows, centre=centre) == pytest.approx(306, abs=1.5)
-    assert spectra.isoscore(rows) == pytest.approx(0.40, abs=0.005)
+    assert effective_rank(rows, centre=centre) == pytest.approx(366, abs=1.5)
+    assert stable_rank(rows, centre=centre) == pytest.approx(157, abs=5)
+    assert participation_ratio(rows, centre=centre) == pytest.approx(306, abs=1.5)
+    assert isoscore(rows) == pytest.approx(0.40, abs=0.005)
 
 
 def test_gaussian_30522_by_768():
@@ -113,7 +121,7 @@ def test_gaussian_30522_by_768_from_its_rows():
     for centre in (False, True):
         values = [rank(rows, centre=centre) for rank in RANKS.values()]
         assert values == pytest.approx([758, 572, 749], abs=1)
-    assert spectra.isoscore(rows) == pytest.approx(0.975, abs=0.001)
+    assert isoscore(rows) == pytest.approx(0.975, abs=0.001)
 
 
 def _isoscore_step_by_step(rows: np.ndarray) -> float:
@@ -131,23 +139,23 @@ def _isoscore_step_by_step(rows: np.ndarray) -> float:
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(tables())
 def test_isoscore_in_closed_form_is_isoscore_step_by_step(rows):
-    value = spectra.isoscore(rows)
+    value = isoscore(rows)
     assert value == pytest.approx(_isoscore_step_by_step(rows), abs=1e-9)
     assert -1e-12 <= value <= 1 + 1e-12
 
 
 def test_isoscore_of_one_direction_is_0_and_of_an_isotropic_cloud_1():
     rng = np.random.default_rng(0)
-    assert spectra.isoscore(np.outer(rng.normal(size=50), rng.normal(size=6))) == pytest.approx(0, abs=1e-9)
-    assert spectra.isoscore(np.concatenate([np.eye(6), -np.eye(6)])) == pytest.approx(1)
+    assert isoscore(np.outer(rng.normal(size=50), rng.normal(size=6))) == pytest.approx(0, abs=1e-9)
+    assert isoscore(np.concatenate([np.eye(6), -np.eye(6)])) == pytest.approx(1)
 
 
 def test_what_has_no_spread_is_refused():
-    for rank in (*RANKS.values(), spectra.isoscore):
+    for rank in (*RANKS.values(), isoscore):
         with pytest.raises(Refused, match="all rows are equal"):
             rank(np.full((30, 5), 0.1))
-    assert spectra.effective_rank(np.full((30, 5), 0.1), centre=False) == pytest.approx(1)
+    assert effective_rank(np.full((30, 5), 0.1), centre=False) == pytest.approx(1)
     with pytest.raises(Refused, match="one dimension"):
-        spectra.isoscore(np.arange(5.0)[:, None])
+        isoscore(np.arange(5.0)[:, None])
     with pytest.raises(ValueError, match=r"got shape \(0, 3\)"):
-        spectra.effective_rank(np.empty((0, 3)))
+        effective_rank(np.empty((0, 3)))

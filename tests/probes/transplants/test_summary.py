@@ -68,7 +68,7 @@ def test_the_planted_cause_is_found_and_the_others_are_silent():
         assert of(lines, name)["low"] < 0 < of(lines, name)["high"]
     still = of(lines, "segment")
     assert (still["estimate"], still["low"], still["high"]) == (0, 0, 0)
-    assert summary.NOT_MOVED in still["note"]
+    assert "bit for bit what it was: exactly 0" in still["note"]
     told = [replace(make_game(seed), stillness=("", "", "all its rows are inseparable", "")) for seed in range(2)]
     assert of(summary.shapley_lines(told), "segment")["note"].startswith("all its rows are inseparable: exactly 0; ")
 
@@ -141,7 +141,7 @@ def test_interactions_of_an_additive_game_are_0_and_a_planted_pair_is_found():
     }
     assert found["word", "position"]["estimate"] == pytest.approx(0.4)
     assert found["word", "LayerNorm"]["estimate"] == pytest.approx(0, abs=1e-12)
-    assert found["word", "segment"]["note"] == summary.NOT_MOVED
+    assert found["word", "segment"]["note"] == "bit for bit what it was: exactly 0"
 
 
 def test_coalitions_and_checks_have_a_line_each():

@@ -58,7 +58,6 @@ class Survey:
     squared_reference: float = 0.0
     """Σ E⁰² over all rows."""
     squared_before: float = 0.0
-    squared_after: float = 0.0
     squared_change: float = 0.0
     inner: float = 0.0
     """Σ E⁰·Δ."""
@@ -127,7 +126,6 @@ def survey(pair: Pair) -> Survey:
 def _add(found: Survey, a: Array, b: Array) -> None:
     change = b - a
     found.squared_before += float(np.einsum("ij,ij->", a, a))
-    found.squared_after += float(np.einsum("ij,ij->", b, b))
     found.squared_change += float(np.einsum("ij,ij->", change, change))
     found.inner += float(np.einsum("ij,ij->", a, change))
     found.sums += change.sum(axis=0)

@@ -32,18 +32,8 @@ def effective_rank(rows: Array, *, centre: bool = True) -> float:
     return entropy_rank(squared_singular_values(rows, centre=centre))
 
 
-def stable_rank(rows: Array, *, centre: bool = True) -> float:
-    """Σσ²/max σ² of (n, p) rows, 1 to min(n, p) (Rudelson & Vershynin 2007). Refused (ValueError) without spread."""
-    return stable_rank_of(squared_singular_values(rows, centre=centre))
-
-
-def participation_ratio(rows: Array, *, centre: bool = True) -> float:
-    """(Σσ²)²/Σσ⁴ of (n, p) rows, 1 to min(n, p). Refused (ValueError) without spread."""
-    return participation_ratio_of(squared_singular_values(rows, centre=centre))
-
-
 def entropy_rank(squared: Array) -> float:
-    """exp of the Shannon entropy of σ²/Σσ², from (r,) σ².
+    """exp of the Shannon entropy of σ²/Σσ², from (r,) σ², 1 to r. Refused, as the others, without spread.
 
     O. Roy & M. Vetterli, The effective rank (EUSIPCO 2007), but of the squared singular values, where they take the
     values themselves: ours says among how many directions the variance is divided, and is never above theirs.
@@ -54,23 +44,18 @@ def entropy_rank(squared: Array) -> float:
 
 
 def stable_rank_of(squared: Array) -> float:
-    """Σσ²/max σ² from (r,) σ²."""
+    """Σσ²/max σ² from (r,) σ², 1 to r (Rudelson & Vershynin 2007)."""
     return float(1 / _shares(squared).max())
 
 
 def participation_ratio_of(squared: Array) -> float:
-    """(Σσ²)²/Σσ⁴ from (r,) σ²."""
+    """(Σσ²)²/Σσ⁴ from (r,) σ², 1 to r."""
     return float(1 / np.sum(np.square(_shares(squared))))
 
 
 def energy_in_top(squared: Array, k: int) -> float:
     """Share of Σσ² in the k largest of (r,) σ², which are in descending order."""
     return float(_shares(squared)[:k].sum())
-
-
-def isoscore(rows: Array) -> float:
-    """IsoScore of (n, p) rows, always about their mean, 0 to 1; the raw function, which refuses no shape."""
-    return isoscore_of(squared_singular_values(rows, centre=True), rows.shape[1])
 
 
 def isoscore_of(squared: Array, hidden: int) -> float:

@@ -7,7 +7,6 @@ are (n, p) float64.
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toolkit.analysis.rows.measures import Array
 from toolkit.analysis.similarity.refusal import Refused
@@ -75,9 +74,3 @@ def _order_model() -> Any:
     # which noise converges in a fraction of the steps; the error rates are no worse (measured on the references).
     classifier = LogisticRegression(C=0.01, fit_intercept=False, max_iter=2000)
     return make_pipeline(StandardScaler(with_mean=False), classifier)
-
-
-def mean_predictor_error(num_rows: int) -> float:
-    """Mean absolute error of always predicting the middle position: n / 4 (for even n exactly)."""
-    positions: NDArray[np.float64] = np.arange(num_rows, dtype=np.float64)
-    return float(np.abs(positions - positions.mean()).mean())

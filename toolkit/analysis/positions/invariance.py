@@ -4,8 +4,6 @@ Tables are (n, p) float64. Translation invariance and local monotonicity are def
 number of rows, so only equal windows are compared.
 """
 
-from collections.abc import Mapping
-
 import numpy as np
 import pandas as pd
 
@@ -104,21 +102,3 @@ def running_median(values: Array, width: int = NEIGHBOURS) -> Array:
     starts = np.clip(np.arange(len(values)) - width // 2, 0, len(values) - width)
     windows = np.lib.stride_tricks.sliding_window_view(values, width)
     return np.asarray(np.median(windows, axis=1)[starts])
-
-
-def check_equal_windows(tables: Mapping[str, Array]) -> None:
-    """ValueError unless all tables have the same number of rows, without which these measures do not compare."""
-    counts = {name: len(table) for name, table in tables.items()}
-    if len(set(counts.values())) > 1:
-        shown = ", ".join(f"{name}: {count}" for name, count in counts.items())
-        raise ValueError(f"these measures depend on the number of rows ({shown}): cut all tables to one window")
-
-
-def compare_invariance(tables: Mapping[str, Array], widths: tuple[int, ...] = (8, 32)) -> pd.DataFrame:
-    """Columns table, statistic and value for tables of equal windows; ValueError where their rows differ in number."""
-    check_equal_windows(tables)
-    lines: list[tuple[str, str, float]] = []
-    for name, table in tables.items():
-        lines.append((name, "translation_invariance", translation_invariance(table)))
-        lines += [(name, f"local_monotonicity_{w}", local_monotonicity(table, w)) for w in widths if w < len(table)]
-    return pd.DataFrame(lines, columns=["table", "statistic", "value"])

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolkit.analysis.rows.measures import Array
-from toolkit.analysis.similarity.refusal import Refused, Rows, check_rows
+from toolkit.analysis.similarity.refusal import Refused, Rows
 
 NUM_RESAMPLES = 200
 
@@ -22,18 +22,12 @@ def item_distances(rows: Rows) -> Array:
     return np.asarray(squareform(pdist(np.asarray(rows, np.float64))))
 
 
-def rsa(reference: Rows, current: Rows, *, is_ranked: bool = True) -> float:
-    """Correlation of the distances between items (rows, (n, p)) before and after, -1 to 1: Kriegeskorte et al. 2008.
-
-    Spearman's, or Pearson's where not ``is_ranked``. Distances are Euclidean: rotation, translation and a common factor
-    of either version leave it alone. Refused below 4 items and where all distances of a version are equal.
-    """
-    check_rows(reference, current, "RSA", min_rows=4)
-    return rsa_of_distances(item_distances(reference), item_distances(current), is_ranked=is_ranked)
-
-
 def rsa_of_distances(reference: Array, current: Array, *, is_ranked: bool = True) -> float:
-    """:func:`rsa` of two (items, items) distance matrices."""
+    """Correlation of the distances between items before and after, -1 to 1: Kriegeskorte et al. 2008.
+
+    Spearman's, or Pearson's where not ``is_ranked``, of two (items, items) matrices. Euclidean distances leave it alone
+    when either version is rotated, moved or scaled by a common factor. Refused where all of a version are equal.
+    """
     pairs = np.triu_indices(len(reference), 1)
     sides = [_side(distances[pairs], is_ranked) for distances in (reference, current)]
     value = _correlation(sides[0], sides[1], np.ones(len(pairs[0])), is_ranked)

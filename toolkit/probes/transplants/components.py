@@ -13,8 +13,6 @@ LAYER_NORM_PARAMETERS = ("LayerNorm.weight", "LayerNorm.bias")
 PLAYER = {"word_embeddings": "word", "position_embeddings": "position", "token_type_embeddings": "segment"}
 INSEPARABLE = "inseparable rows"
 OFFSET = "common offset"
-PLAYERS = (*PLAYER.values(), INSEPARABLE, OFFSET, LAYER_NORM)
-"""Every player there can be, in the order of every table."""
 
 
 UNCHANGED = "bit for bit what it was"

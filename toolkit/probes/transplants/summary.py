@@ -43,10 +43,8 @@ CHECK_COLUMNS = (
 
 TRANSPLANT = "transplant"
 DIFFERENCE = {RANDOM: "difference", ROTATED: "rotated difference"}
-KINDS = (TRANSPLANT, *(name for kind in CHANGES for name in (kind, DIFFERENCE[kind])))
 EXACTLY_0 = ": exactly 0"
 """Ends the note of what has not moved, behind the reason."""
-NOT_MOVED = f"{UNCHANGED}{EXACTLY_0}"
 NOT_ROTATED = "not applicable: one vector has no rows that share a direction"
 NO_SHARE = "no share: the interval of the sum does not exclude 0"
 NO_SHARE_OF_ONE = "no share: one seed"

@@ -3,7 +3,7 @@
 import re
 from xml.etree import ElementTree
 
-SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
+SVG = "http://www.w3.org/2000/svg"
 INK, PAPER, GRID, BAND = "currentColor", "var(--surface)", "var(--figure-grid)", "var(--figure-band)"
 """What black, white, light grey lines and light grey areas become: colours that change with the page."""
 
