@@ -118,11 +118,11 @@ def recovered(case: Case, found: Transplants) -> pd.DataFrame:
 
 def shapley_by_seed(coalitions: pd.DataFrame) -> NDArray[np.float64]:
     """(seeds, components) Shapley values of each seed's mean log-likelihoods; the table has coalitions in order."""
-    from toolkit.probes.transplants.games import item_shapley
+    from toolkit.analysis.gauge.shapley import shapley_values
 
     own = coalitions[coalitions["value"] == "log-likelihood"]
     values = np.stack([part["mean"].to_numpy() for _, part in own.groupby("seed", sort=False)], axis=1)
-    return item_shapley(values).T
+    return shapley_values(values).T
 
 
 def run_planted(seeds: Sequence[int], out: Path, runs: str) -> None:

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from tests.probes.transplants.conftest import GetRun
+from toolkit.analysis.gauge.shapley import shapley_values
 from toolkit.data.batches import evaluation_batches, make_batch
 from toolkit.data.tasks import load_task
 from toolkit.families import TABLES
@@ -19,7 +20,6 @@ from toolkit.probes.transplants.components import (
     raw_components,
 )
 from toolkit.probes.transplants.game import Settings
-from toolkit.probes.transplants.games import item_shapley
 from toolkit.probes.transplants.gauge import fixed_components, used_rows
 from toolkit.probes.transplants.play import build_components, play_run
 from toolkit.probes.transplants.scorers import score_items
@@ -100,7 +100,7 @@ def test_efficiency_and_one_pass_per_coalition(tuned_run: GetRun) -> None:
     game = play_run(tuned_run("pair"), Settings(num_draws=2))
     for values in game.values.values():
         total = values[-1] - values[0]
-        np.testing.assert_allclose(item_shapley(values).sum(axis=0), total, atol=1e-12)
+        np.testing.assert_allclose(shapley_values(values).sum(axis=0), total, atol=1e-12)
     assert game.moving == 63
     assert game.num_passes == 64 + 2 * (7 + 4) + 3  # words, positions, segments and all have rows to rotate
 
@@ -111,11 +111,11 @@ def test_single_sentences_give_segments_exactly_0_though_their_row_moved(tuned_r
     assert not np.array_equal(tables[0], tables[-1])
     game = play_run(run, Settings(num_draws=1))
     segment = game.players.index("segment")
-    assert not item_shapley(game.values[LIKELIHOOD])[segment].any()
+    assert not shapley_values(game.values[LIKELIHOOD])[segment].any()
     assert game.rms_changes[segment] == 0
     assert game.stillness[segment] == ONE_ROW
     raw = play_run(run, Settings(num_draws=0, coordinates="raw"))
-    assert item_shapley(raw.values[LIKELIHOOD])[segment].any()  # what the gauge takes away
+    assert shapley_values(raw.values[LIKELIHOOD])[segment].any()  # what the gauge takes away
 
 
 FROZEN = {
@@ -130,7 +130,7 @@ FROZEN = {
 @pytest.mark.parametrize("freeze", FROZEN)
 def test_what_was_frozen_gets_exactly_0(tuned_run: GetRun, freeze: str, coordinates: str) -> None:
     game = play_run(tuned_run("pair", freeze=freeze), Settings(num_draws=1, coordinates=coordinates))
-    phi = dict(zip(game.players, item_shapley(game.values[LIKELIHOOD]), strict=True))
+    phi = dict(zip(game.players, shapley_values(game.values[LIKELIHOOD]), strict=True))
     assert not phi[FROZEN[freeze]].any()
     assert game.stillness[game.players.index(FROZEN[freeze])] == UNCHANGED
     assert all(phi[name].any() for name in game.players if name != FROZEN[freeze])
@@ -142,7 +142,7 @@ def test_what_was_frozen_gets_exactly_0(tuned_run: GetRun, freeze: str, coordina
 def test_all_embeddings_frozen_is_one_pass_and_all_0(tuned_run: GetRun) -> None:
     game = play_run(tuned_run("pair", freeze="embeddings"), Settings(num_draws=2))
     assert game.num_passes == 1 + 3
-    assert not item_shapley(game.values[LIKELIHOOD]).any()
+    assert not shapley_values(game.values[LIKELIHOOD]).any()
 
 
 def test_a_pass_that_is_saved_would_have_given_the_same(tuned_run: GetRun, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,11 +8,11 @@ import torch
 from scipy.special import softmax
 
 from tests.probes.transplants.conftest import GetRun
+from toolkit.analysis.gauge.shapley import shapley_values
 from toolkit.data.tasks import load_task
 from toolkit.models.tuned import load_untuned
 from toolkit.probes.transplants.body import Body
 from toolkit.probes.transplants.game import Settings
-from toolkit.probes.transplants.games import item_shapley
 from toolkit.probes.transplants.play import build_components, play_run
 from toolkit.probes.transplants.probe import Probe
 from toolkit.probes.transplants.scorers import score_items
@@ -75,7 +75,7 @@ def test_the_fixed_gauge_changes_no_feature_of_the_body_from_before(tuned_run: G
 def test_values_add_up_and_a_coalition_or_a_draw_is_one_pass(tuned_run: GetRun) -> None:
     game = play_run(tuned_run("pair"), replace(REVERSE, num_reverse_draws=1, num_draws=9))
     for values in game.values.values():
-        np.testing.assert_allclose(item_shapley(values).sum(axis=0), values[-1] - values[0], atol=1e-12)
+        np.testing.assert_allclose(shapley_values(values).sum(axis=0), values[-1] - values[0], atol=1e-12)
     assert game.num_passes == 64 + 7 + 4
     assert game.gauge is None
     for kind, (drawn, applies) in {"random": (7, range(7)), "rotated": (4, (0, 1, 2, 6))}.items():
@@ -89,7 +89,7 @@ def test_values_add_up_and_a_coalition_or_a_draw_is_one_pass(tuned_run: GetRun) 
 def test_what_was_frozen_gets_exactly_0(tuned_run: GetRun, coordinates: str) -> None:
     settings = replace(REVERSE, num_reverse_draws=1, coordinates=coordinates)
     game = play_run(tuned_run("pair", freeze="position_embeddings"), settings)
-    phi = dict(zip(game.players, item_shapley(game.values[LIKELIHOOD]), strict=True))
+    phi = dict(zip(game.players, shapley_values(game.values[LIKELIHOOD]), strict=True))
     assert not phi["position"].any()
     assert all(phi[name].any() for name in game.players if name != "position")
     for drawn in game.perturbed.values():
@@ -98,13 +98,13 @@ def test_what_was_frozen_gets_exactly_0(tuned_run: GetRun, coordinates: str) -> 
 
 def test_single_sentences_give_segments_exactly_0(tuned_run: GetRun) -> None:
     game = play_run(tuned_run("single"), REVERSE)
-    assert not item_shapley(game.values[LIKELIHOOD])[game.players.index("segment")].any()
+    assert not shapley_values(game.values[LIKELIHOOD])[game.players.index("segment")].any()
 
 
 def test_all_embeddings_frozen_is_one_pass_and_all_0(tuned_run: GetRun) -> None:
     game = play_run(tuned_run("pair", freeze="embeddings"), replace(REVERSE, num_reverse_draws=2))
     assert game.num_passes == 1
-    assert not item_shapley(game.values[LIKELIHOOD]).any()
+    assert not shapley_values(game.values[LIKELIHOOD]).any()
 
 
 def make_data(num_items=120, num_classes=3, hidden=6, seed=0):

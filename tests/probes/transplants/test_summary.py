@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from toolkit.analysis.comparison.intervals import two_way_interval
+from toolkit.analysis.gauge.shapley import shapley_values
 from toolkit.probes.transplants import summary
 from toolkit.probes.transplants.game import Game
-from toolkit.probes.transplants.games import item_shapley
 
 PLAYERS = ("word", "position", "segment", "LayerNorm")
 WORD, POSITION, SEGMENT = 0, 1, 2
@@ -52,7 +52,7 @@ def test_shapley_lines_add_up_and_are_the_interval_of_the_items_own_values():
     for value, factor in (("log-likelihood", 1), ("accuracy", 100)):
         total = of(lines, summary.TOTAL, value)["estimate"]
         assert sum(of(lines, name, value)["estimate"] for name in PLAYERS) == pytest.approx(total)
-        table = np.stack([item_shapley(game.values[value])[POSITION] for game in games])
+        table = np.stack([shapley_values(game.values[value])[POSITION] for game in games])
         found, line = two_way_interval(table), of(lines, "position", value)
         expected = [factor * x for x in (found.estimate, found.low, found.high)]
         np.testing.assert_allclose([line["estimate"], line["low"], line["high"]], expected)

@@ -79,7 +79,7 @@ class Game:
     """(items,) of the scored items."""
     split: str
     values: Values
-    """Name of a value to (2^players, items); see :func:`toolkit.probes.transplants.games.item_shapley`."""
+    """Name of a value to (2^players, items); see :func:`toolkit.analysis.gauge.shapley.shapley_values`."""
     perturbed: Mapping[str, Values]
     """Kind of random change (``random``, ``rotated``; see :mod:`.changes`) to the name of a value to (players + 1,
     draws, items): each player alone replaced by a random change of its size, and last all of them together. NaN where

@@ -7,11 +7,12 @@ import numpy as np
 import pandas as pd
 
 from toolkit.analysis.comparison.intervals import two_way_interval
+from toolkit.analysis.gauge.shapley import shapley_values
 from toolkit.analysis.rows.measures import Array
 from toolkit.probes.transplants.changes import CHANGES, RANDOM, ROTATED
 from toolkit.probes.transplants.components import UNCHANGED
 from toolkit.probes.transplants.game import UNITS, Game
-from toolkit.probes.transplants.games import item_interactions, item_shapley, name_coalition
+from toolkit.probes.transplants.games import item_interactions, name_coalition
 
 TOTAL = "all"
 """The line of Σφ, which is v(all) - v(none)."""
@@ -54,7 +55,7 @@ def shapley_lines(games: Sequence[Game]) -> list[dict[str, Any]]:
     """Per value: Σφ first, then a line per component."""
     lines = []
     for value in UNITS:
-        shares = [item_shapley(game.values[value]) for game in games]
+        shares = [shapley_values(game.values[value]) for game in games]
         total = interval_line(np.stack([g.values[value][-1] - g.values[value][0] for g in games]), value)
         is_clear = len(games) > 1 and (total["low"] > 0 or total["high"] < 0)
         lines.append({"value": value, "component": TOTAL, **total, "share": 1.0 if is_clear else np.nan})
