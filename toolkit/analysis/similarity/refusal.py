@@ -11,14 +11,14 @@ class Refused(ValueError):
     """A similarity was asked for outside the range in which it means anything. Bad input is a plain ValueError."""
 
 
-def check_rows(reference: Rows, current: Rows, what: str, min_rows: int = 1) -> None:
-    """ValueError unless both are (n, p) of one shape; Refused when n is below ``min_rows``."""
+def check_rows(reference: Rows, current: Rows, what: str) -> None:
+    """ValueError unless both are (n, p) of one shape; Refused when n is 0."""
     if reference.ndim != 2 or reference.shape != current.shape:
         raise ValueError(
             f"{what} compares two versions of the same rows, (n, p) both; the shapes are {reference.shape} and "
             f"{current.shape}: choose the same rows of both"
         )
-    refuse_below(len(reference), min_rows, what)
+    refuse_below(len(reference), 1, what)
 
 
 def refuse_below(num_rows: int, min_rows: int, what: str) -> None:
