@@ -1,4 +1,4 @@
-"""Right answers that a test plants in, runs out whose predictions and scores hold just these."""
+"""Planted right answers in, runs whose predictions and scores hold just these out; and runs in, their cards out."""
 
 from pathlib import Path
 from typing import Any
@@ -6,6 +6,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from toolkit.analysis.comparison.card import save_cards
+from toolkit.analysis.comparison.cards import make_cards
+from toolkit.analysis.comparison.evidence import write_evidence
 from toolkit.snapshots.store import Run, open_run
 
 
@@ -20,3 +23,11 @@ def plant(path: Path, right: Any, *, ids: Any = None, labels: Any = None) -> Run
     line = {"epoch": 3.0, "split": "validation", "accuracy": right.mean()}
     object.__setattr__(run, "scores", pd.DataFrame([line]))
     return run
+
+
+def write_cards(runs, folder, **options):
+    """Write ``folder``/evidence and ``folder``/cards.json, as a report does; the cards."""
+    evidence = write_evidence(runs, None, folder, **options)
+    cards = make_cards(evidence)
+    save_cards(cards, folder, evidence.hashes)
+    return cards

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
+from tests.analysis.comparison.planted import write_cards
 from tests.run_directories import write_run
 from toolkit.analysis.comparison.card import Card, load_cards, save_cards
-from toolkit.analysis.comparison.cards import make_cards, write_cards
+from toolkit.analysis.comparison.cards import make_cards
 from toolkit.analysis.comparison.compare import compare
 from toolkit.analysis.comparison.estimates import ONE_SEED
 from toolkit.analysis.comparison.evidence import read_evidence
@@ -24,12 +25,12 @@ def of_kind(cards, kind):
 
 @pytest.fixture
 def cards(logged):
-    return write_cards(logged(), None, "out")
+    return write_cards(logged(), "out")
 
 
 def test_each_pair_and_split_has_a_card_with_the_numbers_of_compare(logged):
     runs = logged()
-    cards = of_kind(write_cards(runs, None, "out", margin_points=3.0), "score")
+    cards = of_kind(write_cards(runs, "out", margin_points=3.0), "score")
     table = compare(runs, margin_points=3.0)
     assert len(cards) == len(table) == 4
     for card, line in zip(cards, table.to_dict("records"), strict=True):
@@ -61,7 +62,7 @@ def test_a_planted_gap_is_supported_and_equal_arms_are_equivalent(tmp_path, monk
             (("embeddings", 2), 0.95),
         )
     ]
-    cards = {card.id: card for card in write_cards(runs, None, "out", margin_points=5.0)}
+    cards = {card.id: card for card in write_cards(runs, "out", margin_points=5.0)}
     large = next(card for name, card in cards.items() if "backbone" in name and "validation" in name)
     assert large.verdict == "supported"
     assert large.value > 30
@@ -80,7 +81,7 @@ FULL, PROBE, FIXED = "none (full fine-tuning)", "backbone (feature extraction)",
 def test_forbid_cards_have_the_q_of_their_line_in_the_comparison(logged, pairs):
     """Whichever way round it was compared; a pair that was not compared has the q that it would have had."""
     runs = logged()
-    (card,) = of_kind(write_cards(runs, None, "out", pairs=pairs), "forbid")
+    (card,) = of_kind(write_cards(runs, "out", pairs=pairs), "forbid")
     table = compare(runs, pairs=pairs, num_draws=0)
     if pairs is not None and (FIXED, FULL) not in pairs:
         alone = compare(runs, num_draws=0).query("second == @FIXED and split == 'validation'")["p"].item()
@@ -102,7 +103,7 @@ def test_claims_and_verdicts_say_what_they_are_about(cards):
 
 
 def test_one_seed_says_what_its_interval_covers(logged):
-    for card in of_kind(write_cards(logged(1), None, "out"), "score"):
+    for card in of_kind(write_cards(logged(1), "out"), "score"):
         assert card.interval.low < card.interval.high
         assert (card.verdict, card.reason) == ("under-powered", ONE_SEED)
         assert card.is_discovery is None
@@ -111,7 +112,7 @@ def test_one_seed_says_what_its_interval_covers(logged):
 def test_a_pair_without_a_common_seed_is_said_to_be_not_compared(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     runs = [write_run(tmp_path / "runs", regime, seed) for regime, seed in (("none", 0), ("backbone", 1))]
-    (card,) = of_kind(write_cards(runs, None, "out"), "score")
+    (card,) = of_kind(write_cards(runs, "out"), "score")
     assert (card.verdict, card.reason, card.num_seeds) == (
         "not identifiable",
         "not compared: no seed in common",
@@ -127,7 +128,7 @@ def test_a_collapsed_regression_seed_counts_on_the_card_and_its_seeds_are_honest
         for r in ("none", "backbone")
         for s in range(3)
     ]
-    card = next(card for card in of_kind(write_cards(runs, None, "out"), "score") if "/ validation /" in card.id)
+    card = next(card for card in of_kind(write_cards(runs, "out"), "score") if "/ validation /" in card.id)
     line = compare(runs).query("split == 'validation'").to_dict("records")[0]
     assert card.value == pytest.approx(line["difference_points"])
     assert card.value > 20
@@ -142,7 +143,7 @@ def test_items_that_differ_are_refused_with_their_note(tmp_path, monkeypatch):
     table = pd.read_parquet(path)
     table[table["id"] != 3].to_parquet(path, index=False)
     RunWriter(runs[1].path).finish({k: v for k, v in runs[1].manifest.items() if k not in ("format", "files")})
-    cards = of_kind(write_cards([run.path for run in runs], None, "out"), "score")
+    cards = of_kind(write_cards([run.path for run in runs], "out"), "score")
     assert {card.verdict for card in cards} == {"not identifiable"}
     assert all(card.reason == "not compared: other items or labels" for card in cards)
 
@@ -156,7 +157,7 @@ def test_cards_come_from_the_evidence_alone_and_are_the_same(cards):
 
 def test_the_order_of_runs_does_not_matter_to_any_number(logged):
     runs = logged()
-    one, other = write_cards(runs, None, "one"), write_cards(runs[::-1], None, "two")
+    one, other = write_cards(runs, "one"), write_cards(runs[::-1], "two")
     assert [replace(card, inputs={}).to_dict() for card in one] == [
         replace(card, inputs={}).to_dict() for card in other
     ]

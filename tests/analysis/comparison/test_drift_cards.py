@@ -8,9 +8,10 @@ import pandas as pd
 import pytest
 
 from tests.analysis.comparison.conftest import write_logged_run
+from tests.analysis.comparison.planted import write_cards
 from toolkit.analysis.comparison.association_cards import association_cards, judge_association, spearman_interval
 from toolkit.analysis.comparison.card import Null
-from toolkit.analysis.comparison.cards import make_cards, write_cards
+from toolkit.analysis.comparison.cards import make_cards
 from toolkit.analysis.comparison.drift_cards import MARGIN, drift_cards, judge_drift, over_seeds
 from toolkit.analysis.comparison.evidence import write_evidence
 from toolkit.analysis.comparison.verdicts import VERDICTS
@@ -33,7 +34,7 @@ def evidence(tmp_path_factory):
 def test_drift_above_noise_is_supported_and_below_it_is_not(tmp_path, monkeypatch, rate, expected):
     monkeypatch.chdir(tmp_path)
     runs = [write_logged_run(tmp_path / "runs", "none", seed, rate) for seed in range(4)]
-    cards = {card.id.rsplit(" / ")[-1]: card for card in of_kind(write_cards(runs, None, "out"), "drift")}
+    cards = {card.id.rsplit(" / ")[-1]: card for card in of_kind(write_cards(runs, "out"), "drift")}
     assert list(cards) == list(EMBEDDING_PARAMETERS)
     verdicts = {name: card.verdict for name, card in cards.items()}
     assert verdicts.pop("token_type_embeddings") == "not identifiable"  # single sentences show one row
@@ -54,7 +55,7 @@ def test_drift_above_noise_is_supported_and_below_it_is_not(tmp_path, monkeypatc
 
 def test_one_seed_supports_no_drift(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    cards = write_cards([write_logged_run(tmp_path / "runs", "none", 0, 1e-5)], None, "out")
+    cards = write_cards([write_logged_run(tmp_path / "runs", "none", 0, 1e-5)], "out")
     words = next(card for card in of_kind(cards, "drift") if "word" in card.id)
     assert words.verdict == "under-powered"
     assert words.reason.startswith("no interval could be computed")

@@ -9,7 +9,7 @@ import pytest
 
 import toolkit
 from tests.analysis.comparison.conftest import ARMS, write_logged_run
-from toolkit.analysis.comparison.cards import write_cards
+from tests.analysis.comparison.planted import write_cards
 from toolkit.analysis.comparison.verify import check_report, verify_report
 from toolkit.cli import main
 from toolkit.snapshots import files
@@ -28,7 +28,7 @@ def made(tmp_path_factory):
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        write_cards(runs, None, OUT)
+        write_cards(runs, OUT)
     return folder
 
 

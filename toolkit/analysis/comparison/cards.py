@@ -7,15 +7,14 @@ from typing import Any
 
 import pandas as pd
 
-from toolkit.analysis.comparison.arms import Arm, Group, Labels
+from toolkit.analysis.comparison.arms import Arm, Group
 from toolkit.analysis.comparison.card import Card as Card
-from toolkit.analysis.comparison.card import Null, Span, save_cards
+from toolkit.analysis.comparison.card import Null, Span
 from toolkit.analysis.comparison.compare import compare_groups, compare_pair
 from toolkit.analysis.comparison.drift_cards import association_cards, drift_cards, offset_cards
 from toolkit.analysis.comparison.estimates import EQUIVALENCE_LEVEL, OTHER_ITEMS_PER_SEED, Settings
-from toolkit.analysis.comparison.evidence import FOLDER, PREDICTIONS, Evidence, read_evidence, write_evidence
+from toolkit.analysis.comparison.evidence import FOLDER, PREDICTIONS, Evidence, read_evidence
 from toolkit.analysis.comparison.pairs import NOT_COMPARED, ArmPair
-from toolkit.snapshots.store import Run
 
 VERSION = 2
 """Of the estimators of score and forbid cards; 1 left out seeds whose correlation is undefined."""
@@ -47,16 +46,6 @@ def make_cards(evidence: Evidence | str | Path) -> list[Card]:
     compared = comparison_of(known)
     scores = [*score_cards(known, compared), *forbid_cards(known, compared)]
     return [*scores, *(card for make in (drift_cards, offset_cards, association_cards) for card in make(known))]
-
-
-def write_cards(
-    runs: Sequence[Run | str | Path], labels: Labels | None, folder: str | Path, **options: Any
-) -> list[Card]:
-    """Write ``folder``/evidence and ``folder``/cards.json; the cards. ``options``: those of write_evidence."""
-    evidence = write_evidence(runs, labels, folder, **options)
-    cards = make_cards(evidence)
-    save_cards(cards, folder, evidence.hashes)
-    return cards
 
 
 def comparison_of(evidence: Evidence) -> pd.DataFrame:
