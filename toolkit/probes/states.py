@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from toolkit.data.batches import EVALUATION_TOKENS, EncodedSplit, EncodedTask, evaluation_batches, make_batch
-from toolkit.models.classifier import Loaded
+from toolkit.models.classifier import Loaded, in_eval_mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +38,9 @@ def stream_states(
     """
     backbone = loaded.model.backbone
     device = next(backbone.parameters()).device
-    was_training = backbone.training
-    backbone.eval()
-    try:
+    with in_eval_mode(backbone):
         for indices in evaluation_batches(split.lengths, num_tokens):
             batch = {name: tensor.to(device) for name, tensor in make_batch(split, indices, data).items()}
             with torch.inference_mode():
                 output = backbone(**batch, output_hidden_states=True)
             yield States(indices, batch["attention_mask"].bool(), tuple(output.hidden_states))
-    finally:
-        backbone.train(was_training)

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from toolkit.data.batches import EVALUATION_TOKENS, EncodedSplit, EncodedTask, evaluation_batches, make_batch
-from toolkit.models.classifier import Classifier
+from toolkit.models.classifier import Classifier, in_eval_mode
 from toolkit.models.locate import locate_embeddings
 from toolkit.training.accelerators import is_fast
 from toolkit.training.fast.attention import NAME, use_attention
@@ -114,16 +114,15 @@ def run_batches(
             values: NDArray[np.float32] = function(batch).float().cpu().numpy()
         return values
 
-    was_training, num_threads = model.training, torch.get_num_threads()
-    model.eval()
-    try:
+    num_threads = torch.get_num_threads()
+    with in_eval_mode(model):
         if not 1 < num_threads <= len(batches) or not is_fast(accelerator) or _has_memory(model):
             return [run(indices) for indices in batches]
-        with ThreadPoolExecutor(num_threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            return list(pool.map(run, batches))
-    finally:
-        torch.set_num_threads(num_threads)  # what a thread sets for itself reaches MKL's setting for all
-        model.train(was_training)
+        try:
+            with ThreadPoolExecutor(num_threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+                return list(pool.map(run, batches))
+        finally:
+            torch.set_num_threads(num_threads)  # what a thread sets for itself reaches MKL's setting for all
 
 
 def _has_memory(model: torch.nn.Module) -> bool:

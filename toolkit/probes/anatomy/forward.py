@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from toolkit.models.classifier import Loaded
+from toolkit.models.classifier import Loaded, in_eval_mode
 from toolkit.probes.anatomy.parts import find_parts
 from toolkit.probes.anatomy.sentence import Sentence, make_inputs
 
@@ -51,14 +51,11 @@ def run_model(loaded: Loaded, sentence: Sentence, **changes: Any) -> Outputs:
     backbone = loaded.model.backbone
     seen: list[torch.Tensor] = []
     hook = find_parts(loaded).embeddings.register_forward_hook(lambda module, inputs, output: seen.append(output))
-    was_training = backbone.training
-    backbone.eval()
     try:
-        with torch.inference_mode():
+        with in_eval_mode(backbone), torch.inference_mode():
             output = backbone(**(make_inputs(loaded, sentence) | changes))
     finally:
         hook.remove()
-        backbone.train(was_training)
     return Outputs(as_array(seen[0][0]), as_array(output.last_hidden_state[0]))
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 import torch
 
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
-from toolkit.models.classifier import Loaded
+from toolkit.models.classifier import Loaded, in_eval_mode
 from toolkit.probes.anatomy.forward import Array, as_array, in_float64
 from toolkit.probes.anatomy.parts import find_parts
 from toolkit.probes.anatomy.sentence import Rows, Sentence, make_inputs, make_sentence
@@ -85,16 +85,11 @@ def _differentiate(
     inputs = make_inputs(loaded, padded)
     if is_masked:
         inputs["attention_mask"][:, length:] = 0
-    was_training = backbone.training
-    backbone.eval()
-    try:
-        with torch.enable_grad():
-            mean = backbone(**inputs).last_hidden_state[0, :length].mean(dim=0)
-            direction = np.random.default_rng(seed).standard_normal(len(mean))
-            scalar = mean @ torch.as_tensor(direction).to(mean)
-            gradients = torch.autograd.grad(scalar, list(wanted.values())) if wanted else ()
-    finally:
-        backbone.train(was_training)
+    with in_eval_mode(backbone), torch.enable_grad():
+        mean = backbone(**inputs).last_hidden_state[0, :length].mean(dim=0)
+        direction = np.random.default_rng(seed).standard_normal(len(mean))
+        scalar = mean @ torch.as_tensor(direction).to(mean)
+        gradients = torch.autograd.grad(scalar, list(wanted.values())) if wanted else ()
     found = {name: as_array(g) for name, g in zip(wanted, gradients, strict=True)}
     return {name: found.get(name) for name in names}
 

@@ -4,11 +4,11 @@ import numpy as np
 import pandas as pd
 
 from toolkit.data.batches import EncodedSplit, EncodedTask, evaluation_batches
-from toolkit.models.classifier import Loaded
+from toolkit.models.classifier import Loaded, in_eval_mode
 from toolkit.probes.flow.changes import Changes
 from toolkit.probes.flow.ledger import has_position_table
 from toolkit.probes.flow.replacements import COUNTERFACTUALS, SHIFT, replaced_positions
-from toolkit.probes.flow.stages import forward_stages, in_eval_mode
+from toolkit.probes.flow.stages import forward_stages
 
 COUNTERFACTUAL_COLUMNS: tuple[str, ...] = ("counterfactual", "quantity", "layer", "stage", "value", "low", "high")
 COUNTERFACTUAL_COLUMNS += ("reference", "unit", "num_texts", "unit_values", "note")
@@ -42,7 +42,7 @@ def measure_counterfactuals(
     order = np.random.default_rng([*b"flow", seed]).permutation(len(split))[:num_texts]
     longest = int(split.lengths[order].max())
     sums = Changes(len(order))
-    with in_eval_mode(loaded):
+    with in_eval_mode(loaded.model):
         for chosen in evaluation_batches(split.lengths[order]):
             before = forward_stages(loaded, split, order[chosen], data)
             sums.add_before(chosen, before)

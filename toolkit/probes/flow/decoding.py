@@ -5,11 +5,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from toolkit.data.batches import EncodedSplit, EncodedTask, evaluation_batches, gather_tokens
-from toolkit.models.classifier import Loaded
+from toolkit.models.classifier import Loaded, in_eval_mode
 from toolkit.probes.flow.jackknife import bounds, leave_one_out, unit_values
 from toolkit.probes.flow.ledger import has_position_table
 from toolkit.probes.flow.probe import Array, Ids, held_out_losses, information, word_losses
-from toolkit.probes.flow.stages import forward_stages, in_eval_mode, stage_name
+from toolkit.probes.flow.stages import forward_stages, stage_name
 from toolkit.probes.flow.tokens import NUM_BINS, NUM_CONTROLS, NUM_TOKENS, Tokens, choose_tokens
 
 DECODING_COLUMNS: tuple[str, ...] = ("layer", "stage", "bits", "control_bits", "selective_bits", "low", "high")
@@ -72,7 +72,7 @@ def _states_of(loaded: Loaded, data: EncodedTask, split: EncodedSplit, tokens: T
     flat[tokens.address] = np.arange(len(tokens.address))
     used = np.unique(np.searchsorted(split.offsets, tokens.address, side="right") - 1)
     states: list[NDArray[np.floating]] = []
-    with in_eval_mode(loaded):
+    with in_eval_mode(loaded.model):
         for chosen in evaluation_batches(split.lengths[used]):
             stages = forward_stages(loaded, split, used[chosen], data)
             address, place = gather_tokens(split, used[chosen])

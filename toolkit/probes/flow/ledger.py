@@ -5,10 +5,10 @@ import pandas as pd
 
 from toolkit.data.batches import EncodedSplit, EncodedTask
 from toolkit.data.tasks import Task
-from toolkit.models.classifier import Loaded
+from toolkit.models.classifier import Loaded, in_eval_mode
 from toolkit.probes.flow.design import CrossedDesign
 from toolkit.probes.flow.jackknife import bounds, leave_one_out, unit_values
-from toolkit.probes.flow.stages import forward_stages, in_eval_mode, stage_name
+from toolkit.probes.flow.stages import forward_stages, stage_name
 from toolkit.probes.flow.sums import FACTORS, CrossedSums, Squares
 
 LEDGER_COLUMNS: tuple[str, ...] = ("layer", "stage", "factor", "omega_squared", "low", "high")
@@ -47,7 +47,7 @@ def position_ledger(
     dealt = np.random.default_rng([*b"dealt", seed]).permutation(num_cells)
     sums: list[CrossedSums] = []
     shuffled: list[CrossedSums] = []
-    with in_eval_mode(loaded):
+    with in_eval_mode(loaded.model):
         for start in range(0, len(split), batch_size):
             indices = np.arange(start, min(start + batch_size, len(split)))
             stages = forward_stages(loaded, split, indices, data)

@@ -1,7 +1,5 @@
 """A model and a batch in, every stage of its forward pass out: the sum before LayerNorm, the layers, the logits."""
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,17 +43,6 @@ def forward_stages(loaded: Loaded, split: EncodedSplit, indices: Any, data: Enco
         for hook in hooks:
             hook.remove()
     return Stages(batch["attention_mask"].bool(), (seen["before"], *seen["output"].hidden_states), logits)
-
-
-@contextlib.contextmanager
-def in_eval_mode(loaded: Loaded) -> Iterator[None]:
-    """No dropout inside the block; the mode is put back after it."""
-    was_training = loaded.model.training
-    loaded.model.eval()
-    try:
-        yield
-    finally:
-        loaded.model.train(was_training)
 
 
 def stage_name(layer: int) -> str:
