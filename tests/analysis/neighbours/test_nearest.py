@@ -20,7 +20,7 @@ def _units(rows):
     return rows / np.where(lengths > 0, lengths, 1)[:, None]
 
 
-def _brute_force(rows, k, queries=None, candidates=None, exclude_self=True):
+def _brute_force(rows, k, queries=None, candidates=None):
     """The slow oracle: the whole float64 product, rounded so that equal rows tie, sorted by cosine, then by number."""
     units = _units(rows)
     queries = np.arange(len(rows)) if queries is None else np.asarray(queries)
@@ -28,8 +28,7 @@ def _brute_force(rows, k, queries=None, candidates=None, exclude_self=True):
     cosines[:, ~units.any(axis=1)] = -np.inf
     if candidates is not None:
         cosines[:, np.setdiff1d(np.arange(len(rows)), candidates)] = -np.inf
-    if exclude_self:
-        cosines[np.arange(len(queries)), queries] = -np.inf
+    cosines[np.arange(len(queries)), queries] = -np.inf
     order = np.argsort(-cosines, axis=1, kind="stable")[:, :k]
     similarity = np.take_along_axis(cosines, order, axis=1)
     is_zero = ~units[queries].any(axis=1)
@@ -160,25 +159,18 @@ def test_queries_and_candidates(num_queries):
     queries = rng.choice(2600, num_queries, replace=False)
     queries[0] = 0  # a zero row
     candidates = rng.permutation(np.arange(0, 2600, 2))
-    for exclude_self in (True, False):
-        expected = _brute_force(rows, 6, queries, candidates, exclude_self)
-        for screens in SCREENS:
-            found = search_nearest(
-                rows, 6, queries=queries, candidates=candidates, exclude_self=exclude_self, screens=screens
-            )
-            _assert_same(found, expected)
+    expected = _brute_force(rows, 6, queries, candidates)
+    for screens in SCREENS:
+        found = search_nearest(rows, 6, queries=queries, candidates=candidates, screens=screens)
+        _assert_same(found, expected)
     assert found.indices[0].tolist() == [-1] * 6
     assert np.isnan(found.similarity[0]).all()
     assert not np.isin([0, 1300, 2599], found.indices).any()
     assert set(np.unique(found.indices % 2 * (found.indices >= 0))) == {0}
 
 
-def test_a_row_finds_itself_only_when_it_may():
+def test_a_row_does_not_find_itself():
     rows = _table(700, 16)[1:300]
-    own, similarity = nearest_neighbours(rows, 1, exclude_self=False)
-    is_first = np.array([np.flatnonzero((_units(rows) @ _units(row[None])[0]) > 1 - 1e-12)[0] for row in rows])
-    assert np.array_equal(own[:, 0], is_first)  # itself, or its first duplicate
-    assert np.allclose(similarity, 1)
     assert not (nearest_neighbours(rows, 5)[0] == np.arange(299)[:, None]).any()
 
 
@@ -251,7 +243,6 @@ def test_refusals():
     for k in (0, 5):
         with pytest.raises(ValueError, match=f"k must be 1 to 4, the candidate rows that are not zero; got {k}"):
             nearest_neighbours(rows, k)
-    assert nearest_neighbours(rows, 5, exclude_self=False)[0].shape == (6, 5)
     with pytest.raises(ValueError, match="queries must be row numbers from 0 to 5; got -1 to 3"):
         nearest_neighbours(rows, 1, queries=[3, -1])
     with pytest.raises(ValueError, match="candidates must be a list of row numbers, not bool"):

@@ -43,20 +43,10 @@ def nearest_neighbours(
     *,
     queries: Any = None,
     candidates: Any = None,
-    exclude_self: bool = True,
     center: Array | None = None,
-    block_rows: int = BLOCK_ROWS,
 ) -> tuple[Ids, Array]:
     """(m, k) int64 row numbers and (m, k) float64 cosines of the k nearest rows: :func:`search_nearest` in short."""
-    found = search_nearest(
-        rows,
-        k,
-        queries=queries,
-        candidates=candidates,
-        exclude_self=exclude_self,
-        center=center,
-        block_rows=block_rows,
-    )
+    found = search_nearest(rows, k, queries=queries, candidates=candidates, center=center)
     return found.indices, found.similarity
 
 
@@ -66,7 +56,6 @@ def search_nearest(
     *,
     queries: Any = None,
     candidates: Any = None,
-    exclude_self: bool = True,
     center: Array | None = None,
     block_rows: int = BLOCK_ROWS,
     screens: Sequence[str] | None = None,
@@ -86,7 +75,7 @@ def search_nearest(
         raise ValueError(f"rows must be a (rows, hidden) array of floats, not {rows.dtype} of shape {rows.shape}")
     query_ids = _ids(queries, len(rows), "queries")
     table = _Table(rows, np.unique(_ids(candidates, len(rows), "candidates")), center)
-    own = table.places_of(query_ids) if exclude_self else np.full(len(query_ids), -1)
+    own = table.places_of(query_ids)
     num_others = len(table.ids) - int((own >= 0).any())
     if not 1 <= k <= num_others:
         raise ValueError(f"k must be 1 to {num_others}, the candidate rows that are not zero; got {k}")
