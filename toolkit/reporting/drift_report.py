@@ -15,7 +15,7 @@ from toolkit.reporting.drift_figures import draw_report
 from toolkit.reporting.drift_findings import drift_findings
 from toolkit.reporting.drift_tables import DriftTables, collect
 from toolkit.reporting.drift_text import sections
-from toolkit.reporting.folder import check_out
+from toolkit.reporting.folder import check_out, write_csvs
 from toolkit.reporting.images import write_images
 from toolkit.reporting.progress import reporting_progress
 from toolkit.reporting.sources import Opened, open_sources
@@ -80,9 +80,7 @@ def _write(
         tables = collect(opened, known, lambda name: hear(f"computing {name.replace('_', ' ')}"))
     drawn = draw_report(tables)
     text = _render(tables, drawn, markdown.code_block([shown_command("drift", places, out, title)]), title)
-    (out / "tables").mkdir(parents=True, exist_ok=True)
-    for name, frame in tables.frames.items():
-        files.write_text(out / "tables" / f"{name}.csv", frame.to_csv(index=False, lineterminator="\n"))
+    write_csvs(out / "tables", tables.frames)
     write_images(out / "figures", drawn)
     files.write_text(out / "report.md", text)
     return out / "report.md"

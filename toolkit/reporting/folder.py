@@ -3,15 +3,19 @@
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from toolkit.analysis.comparison.written import FORMAT
 from toolkit.analysis.comparison.written import WRITTEN as WRITTEN
 from toolkit.analysis.comparison.written import written_files as written_files
 from toolkit.naming import shown_path
 from toolkit.snapshots import files
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _UNFINISHED = ".unfinished-"
 
@@ -20,6 +24,19 @@ def check_out(out: Path) -> None:
     """ValueError when what is to become a report's folder is a file."""
     if out.exists() and not out.is_dir():
         raise ValueError(f"{shown_path(out)} is a file where the report's folder should go: pass another --out")
+
+
+def write_csvs(folder: Path, tables: "Mapping[str, pd.DataFrame]") -> None:
+    """Write each table as ``<name>.csv``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, table in tables.items():
+        files.write_text(folder / f"{name}.csv", table.to_csv(index=False, lineterminator="\n"))
+
+
+def write_page(out: Path, parts: Iterable[str]) -> Path:
+    """Write the paragraphs of report.md; its path."""
+    files.write_text(out / "report.md", "\n\n".join(parts) + "\n")
+    return out / "report.md"
 
 
 @contextmanager

@@ -4,12 +4,16 @@ import math
 import re
 import shlex
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 NOT_APPLICABLE = "not applicable"
 UNDEFINED = "undefined"
+
+RELATIVE_PATHS = (
+    "Paths are relative to the directory in which the report was made; files from elsewhere go by name only."
+)
 
 _SPECIAL = frozenset("\\`*_[]<>|~$&@")
 _NUMERIC = re.compile(rf"([+-]?\d[\d,.]*(e[+-]\d+)?( .*)?|{NOT_APPLICABLE}|{UNDEFINED}( .*)?)")
@@ -39,6 +43,21 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     filled = [[line[i] for line in lines if line[i]] for i in range(len(header))]
     rule = ["---:" if cells and all(map(_NUMERIC.fullmatch, cells)) else "---" for cells in filled]
     return "\n".join(f"| {' | '.join(line)} |" for line in [[escape(name) for name in header], rule, *lines])
+
+
+def bullets(lines: Iterable[str]) -> str:
+    """A list, its lines escaped."""
+    return "\n".join(f"- {escape(line)}" for line in lines)
+
+
+def figures(captions: Mapping[str, str], names: Iterable[str]) -> list[str]:
+    """The figures of those names, each above its caption, which is Markdown."""
+    return [f"![{captions[name]}](figures/{name}.png)\n\n*{captions[name]}*" for name in names]
+
+
+def made_by(command: str | None, *notes: str) -> list[str]:
+    """The section on how to make a report again; nothing without a command."""
+    return ["## How to make this again", code_block([command]), *notes] if command else []
 
 
 def number(value: object, digits: int = 3) -> str:

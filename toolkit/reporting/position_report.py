@@ -7,7 +7,7 @@ import pandas as pd
 from toolkit.analysis.positions.position_statistics import STATISTICS
 from toolkit.analysis.positions.resemblance import NUM_DRAWS
 from toolkit.reporting import markdown
-from toolkit.reporting.folder import check_out
+from toolkit.reporting.folder import check_out, write_csvs, write_page
 from toolkit.reporting.images import write_images
 from toolkit.reporting.position_answers import answers, caveats, standing_out
 from toolkit.reporting.position_figures import draw_positions
@@ -49,12 +49,9 @@ def write_position_report(
     check_out(out)
     tables = collect_positions(source, default_length=default_length, seed=seed, num_draws=num_draws)
     drawn = draw_positions(tables)
-    (out / "tables").mkdir(parents=True, exist_ok=True)
-    for name, table in csv_tables(tables).items():
-        files.write_text(out / "tables" / f"{name}.csv", table.to_csv(index=False, lineterminator="\n"))
+    write_csvs(out / "tables", csv_tables(tables))
     write_images(out / "figures", drawn)
-    files.write_text(out / "report.md", _render(tables, list(drawn), title, command))
-    return out / "report.md"
+    return write_page(out, _parts(tables, list(drawn), title, command))
 
 
 def csv_tables(tables: PositionTables) -> dict[str, pd.DataFrame]:
@@ -138,19 +135,17 @@ def statistic_rows(statistics: pd.DataFrame) -> Rows:
     ]
 
 
-def _render(tables: PositionTables, drawn: list[str], title: str | None, command: str | None) -> str:
+def _parts(tables: PositionTables, drawn: list[str], title: str | None, command: str | None) -> list[str]:
     name = tables.snapshot.name or f"epoch {tables.snapshot.epoch:g}"
     parts = [f"# {markdown.escape(title if title is not None else f'Learned positions: {name}')}", "## The answer"]
-    parts.append("\n".join(f"- {markdown.escape(line)}" for line in answers(tables)))
-    parts += _figures(drawn, "waves", "resemblance")
-    said = "Paths are relative to the directory in which the report was made; files from elsewhere go by name only."
-    parts += ["## How to make this again", markdown.code_block([command]), said] if command else []
+    parts += [markdown.bullets(answers(tables)), *_figures(drawn, "waves", "resemblance")]
+    parts += markdown.made_by(command, markdown.RELATIVE_PATHS)
     parts += ["## Waves", markdown.table(*wave_rows(tables))]
     parts += ["## What the rows are like", *_figures(drawn, "cosine_gram", "cosine_by_lag", "dct_spectrum")]
     for window, lines in tables.statistics.groupby("window", sort=False):
         parts += [f"### Positions {window}", markdown.table(*statistic_rows(lines))]
         notes = [f"{line['statistic']}: {line['note']}" for line in lines.to_dict("records") if line["note"]]
-        parts += ["\n".join(f"- {markdown.escape(note)}" for note in notes)] if notes else []
+        parts += [markdown.bullets(notes)] if notes else []
     parts += [
         "## Rows that stand out",
         *map(markdown.escape, standing_out(tables)),
@@ -163,15 +158,13 @@ def _render(tables: PositionTables, drawn: list[str], title: str | None, command
         ]
         parts += ["## What training changed", markdown.table(header, cells)]
     parts += ["## Segments", _segments(tables)]
-    parts += ["## What this does not say", "\n".join(f"- {markdown.escape(line)}" for line in caveats(tables))]
+    parts += ["## What this does not say", markdown.bullets(caveats(tables))]
     definitions = [[name, statistic.description] for name, statistic in STATISTICS.items()]
-    parts += ["## Definitions", markdown.table(["statistic", "what it is"], definitions), _origin(tables)]
-    return "\n\n".join(parts) + "\n"
+    return [*parts, "## Definitions", markdown.table(["statistic", "what it is"], definitions), _origin(tables)]
 
 
 def _figures(drawn: list[str], *names: str) -> list[str]:
-    shown = [name for name in names if name in drawn]
-    return [f"![{CAPTIONS[name]}](figures/{name}.png)\n\n*{CAPTIONS[name]}*" for name in shown]
+    return markdown.figures(CAPTIONS, [name for name in names if name in drawn])
 
 
 def _segments(tables: PositionTables) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from toolkit.reporting import markdown
-from toolkit.reporting.folder import check_out
+from toolkit.reporting.folder import check_out, write_page
 from toolkit.reporting.images import write_images
 from toolkit.reporting.markdown import listing
 from toolkit.reporting.relative_figure import draw_relative, shown_splits
@@ -46,15 +46,17 @@ def write_relative_report(
     )
     images = draw_relative(table)
     write_images(out / "figures", images)
-    parts = [f"# {markdown.escape(title or 'Relative quality')}", "## What was found", _list(relative_findings(table))]
-    parts += [f"![{CAPTION}](figures/{name}.png)\n\n*{CAPTION}*" for name in images]
-    parts += ["## How to make this again", markdown.code_block(command.splitlines())] if command else []
-    parts += ["## What this does not say", _list(caveats)] if caveats else []
+    parts = [
+        f"# {markdown.escape(title or 'Relative quality')}",
+        "## What was found",
+        markdown.bullets(relative_findings(table)),
+    ]
+    parts += markdown.figures(dict.fromkeys(images, CAPTION), images) + markdown.made_by(command)
+    parts += ["## What this does not say", markdown.bullets(caveats)] if caveats else []
     for group, own in table.groupby("group", sort=False):
         parts += [f"## {markdown.escape(group)}", markdown.table(*relative_rows(own))]
-    parts += ["## Definitions", _list(DEFINITIONS)]
-    files.write_text(out / "report.md", "\n\n".join(parts) + "\n")
-    return out / "report.md"
+    parts += ["## Definitions", markdown.bullets(DEFINITIONS)]
+    return write_page(out, parts)
 
 
 def relative_rows(table: pd.DataFrame) -> tuple[list[str], list[list[object]]]:
@@ -105,7 +107,3 @@ def _interval(line: "pd.Series | dict[str, object]") -> str:
 
 def _decimal(value: float) -> str:
     return markdown.UNDEFINED if value != value else f"{value:.3f}"
-
-
-def _list(lines: Sequence[str]) -> str:
-    return "\n".join(f"- {markdown.escape(line)}" for line in lines)

@@ -11,8 +11,7 @@ import pandas as pd
 from toolkit.analysis.comparison.intervals import seeds_interval
 from toolkit.reporting import markdown
 from toolkit.reporting.cells import interval
-from toolkit.reporting.folder import check_out
-from toolkit.snapshots import files
+from toolkit.reporting.folder import check_out, write_csvs, write_page
 
 PLACE = ["model", "task", "quantity", "place"]
 MEANS = [*PLACE, "is_out_of_distribution", "arm", "num_seeds", "num_undefined", "mean", "low", "high", "note"]
@@ -55,20 +54,17 @@ def write_distortion_report(
     """
     out = Path(out)
     check_out(out)
-    (out / "tables").mkdir(parents=True, exist_ok=True)
     means, differences = arm_means(table), arm_differences(table)
-    for name, own in {"distortion": table, "means": means, "differences": differences}.items():
-        files.write_text(out / "tables" / f"{name}.csv", own.to_csv(index=False, lineterminator="\n"))
+    write_csvs(out / "tables", {"distortion": table, "means": means, "differences": differences})
     parts = [f"# {markdown.escape(title or 'How far features were distorted')}", "## What was found"]
-    parts.append(_list(distortion_findings(means, differences)))
-    parts += ["## How to make this again", markdown.code_block([command])] if command else []
-    parts += ["## What this does not say", _list(caveats)] if caveats else []
+    parts.append(markdown.bullets(distortion_findings(means, differences)))
+    parts += markdown.made_by(command)
+    parts += ["## What this does not say", markdown.bullets(caveats)] if caveats else []
     for (model, task), own in means.groupby(["model", "task"], sort=False):
         parts += [f"## {markdown.escape(f'{model} on {task}')}", "Mean over seeds (95 % interval)."]
         parts.append(markdown.table(*mean_rows(own)))
-    parts += ["## Definitions", _list(DEFINITIONS)]
-    files.write_text(out / "report.md", "\n\n".join(parts) + "\n")
-    return out / "report.md"
+    parts += ["## Definitions", markdown.bullets(DEFINITIONS)]
+    return write_page(out, parts)
 
 
 def arm_means(table: pd.DataFrame) -> pd.DataFrame:
@@ -154,7 +150,3 @@ def _cell(line: "pd.Series", column: str = "mean") -> str:
     if ends == markdown.UNDEFINED:
         return shown
     return f"{shown} ({ends if column == 'difference' else ends.replace('+', '')})"
-
-
-def _list(lines: Sequence[str]) -> str:
-    return "\n".join(f"- {markdown.escape(line)}" for line in lines)

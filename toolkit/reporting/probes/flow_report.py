@@ -2,17 +2,14 @@
 
 from pathlib import Path
 
-import pandas as pd
-
 from toolkit.reporting import markdown
-from toolkit.reporting.folder import check_out
+from toolkit.reporting.folder import check_out, write_csvs, write_page
 from toolkit.reporting.images import write_images
 from toolkit.reporting.probes.flow_expectations import EXPECTATION, RULES
 from toolkit.reporting.probes.flow_figures import draw_flow
 from toolkit.reporting.probes.flow_findings import flow_findings, null_findings
 from toolkit.reporting.probes.flow_rows import bit_rows, model_rows, output_rows, share_rows
 from toolkit.reporting.probes.flow_tables import FlowGroup, Tables, groups_of, intervals_of
-from toolkit.snapshots import files
 
 CAPTIONS = {
     "where_position_goes": "Share of each layer's variance (ω²) that is position, content or segment, in the crossed "
@@ -56,32 +53,19 @@ def write_flow_report(tables: Tables, out: str | Path, *, title: str | None = No
     """
     out = Path(out)
     check_out(out)
-    (out / "tables").mkdir(parents=True, exist_ok=True)
-    for name, table in tables.items():
-        per_unit = [column for column in table if str(column).endswith("_values")]
-        _write(out / "tables" / f"{name}.csv", table.drop(columns=per_unit))
-    _write(out / "tables" / "intervals.csv", intervals_of(tables))
+    kept = {name: table.loc[:, ~table.columns.str.endswith("_values")] for name, table in tables.items()}
+    write_csvs(out / "tables", kept | {"intervals": intervals_of(tables)})
     images = draw_flow(tables)
     write_images(out / "figures", images)
     groups = groups_of(tables)
     parts = [f"# {markdown.escape(title or 'Where position goes')}", EXPECTATION]
     for group in groups:
-        parts += [f"## {markdown.escape(group.title)}: what was found", _list(flow_findings(group))]
-    parts += [f"![{CAPTIONS[name]}](figures/{name}.png)\n\n*{CAPTIONS[name]}*" for name in images]
-    if command:
-        where = (
-            "Paths are relative to the directory in which the report was made; files from elsewhere go by name only."
-        )
-        parts += ["## How to make this again", markdown.code_block([command]), where]
+        parts += [f"## {markdown.escape(group.title)}: what was found", markdown.bullets(flow_findings(group))]
+    parts += markdown.figures(CAPTIONS, images) + markdown.made_by(command, markdown.RELATIVE_PATHS)
     for group in groups:
         parts += _numbers(group)
-    parts += ["## How it was measured", _list(METHOD)]
-    files.write_text(out / "report.md", "\n\n".join(parts) + "\n")
-    return out / "report.md"
-
-
-def _write(path: Path, table: pd.DataFrame) -> None:
-    files.write_text(path, table.to_csv(index=False, lineterminator="\n"))
+    parts += ["## How it was measured", markdown.bullets(METHOD)]
+    return write_page(out, parts)
 
 
 def print_flow(tables: Tables) -> None:
@@ -106,12 +90,8 @@ def print_flow(tables: Tables) -> None:
 
 def _numbers(group: FlowGroup) -> list[str]:
     title = markdown.escape(group.title)
-    parts = [f"## {title}: references", _list(null_findings(group))]
+    parts = [f"## {title}: references", markdown.bullets(null_findings(group))]
     parts += [f"## {title}: share of variance, ω² in %", markdown.table(*share_rows(group))]
     parts += [f"## {title}: decoding position, in bits", markdown.table(*bit_rows(group))]
     parts += [f"## {title}: other positions", markdown.table(*output_rows(group))]
     return [*parts, f"## {title}: models", markdown.table(*model_rows(group))]
-
-
-def _list(lines: tuple[str, ...] | list[str]) -> str:
-    return "\n".join(f"- {markdown.escape(line)}" for line in lines)

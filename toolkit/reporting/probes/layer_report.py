@@ -5,11 +5,10 @@ from pathlib import Path
 import pandas as pd
 
 from toolkit.reporting import markdown
-from toolkit.reporting.folder import check_out
+from toolkit.reporting.folder import check_out, write_csvs, write_page
 from toolkit.reporting.images import write_images
 from toolkit.reporting.probes.layer_figures import BEFORE_AND_AFTER, CKA, RSA, SEED_AND_SEED, STANDARDISED, draw_layers
 from toolkit.reporting.probes.layer_findings import Tables, layer_findings, with_interval
-from toolkit.snapshots import files
 
 CAPTION = (
     "Similarity of every layer to what it was before training, and of the tuned models of two seeds to each other: "
@@ -48,27 +47,28 @@ def write_layer_report(
     """
     out = Path(out)
     check_out(out)
-    (out / "tables").mkdir(parents=True, exist_ok=True)
-    for name, table in tables.items():
-        files.write_text(out / "tables" / f"{name}.csv", table.to_csv(index=False, lineterminator="\n"))
+    write_csvs(out / "tables", tables)
     groups = groups_of(tables)
     parts = [f"# {markdown.escape(title or 'How far each layer moved')}"]
     for place, (group, own) in enumerate(groups.items()):
         prefix = f"{place + 1}_" if len(groups) > 1 else ""
         images = draw_layers(own["means"])
         write_images(out / "figures", images, prefix)
-        parts += [f"## {markdown.escape(group)}: what was found", _list([_counts(own["means"]), *layer_findings(own)])]
-        parts += [f"![{CAPTION}](figures/{prefix}{name}.png)\n\n*{CAPTION}*" for name in images]
-    parts += ["## How to make this again", markdown.code_block([command])] if command else []
-    parts += ["## What this does not say", _list(CAVEATS)]
+        parts += [
+            f"## {markdown.escape(group)}: what was found",
+            markdown.bullets([_counts(own["means"]), *layer_findings(own)]),
+        ]
+        names = [f"{prefix}{name}" for name in images]
+        parts += markdown.figures(dict.fromkeys(names, CAPTION), names)
+    parts += markdown.made_by(command)
+    parts += ["## What this does not say", markdown.bullets(CAVEATS)]
     for group, own in groups.items():
         parts += [f"## {markdown.escape(group)}: similarity", "Mean (95 % interval).", markdown.table(*layer_rows(own))]
         if len(own["contrasts"]):
             said = "Debiased CKA of after with before, minus another one: below 0 the arm moved further."
             parts += [f"## {markdown.escape(group)}: differences", said, markdown.table(*contrast_rows(own))]
-    parts += ["## Definitions", _list(DEFINITIONS)]
-    files.write_text(out / "report.md", "\n\n".join(parts) + "\n")
-    return out / "report.md"
+    parts += ["## Definitions", markdown.bullets(DEFINITIONS)]
+    return write_page(out, parts)
 
 
 def groups_of(tables: Tables) -> dict[str, dict[str, pd.DataFrame]]:
@@ -117,7 +117,3 @@ def _counts(means: pd.DataFrame) -> str:
     seeds = means.groupby("arm", sort=False)["num_seeds"].first()
     shown = ", ".join(f"{count:,} of {name}" for name, count in texts.items())
     return f"Texts: {shown}. Seeds: {', '.join(f'{count} of {arm}' for arm, count in seeds.items())}."
-
-
-def _list(lines: object) -> str:
-    return "\n".join(f"- {markdown.escape(line)}" for line in lines)  # type: ignore[attr-defined]

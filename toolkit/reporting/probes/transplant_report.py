@@ -8,7 +8,7 @@ import pandas as pd
 
 from toolkit.reporting import markdown
 from toolkit.reporting.cells import interval
-from toolkit.reporting.folder import check_out
+from toolkit.reporting.folder import check_out, write_csvs, write_page
 from toolkit.reporting.images import write_images
 from toolkit.reporting.probes.transplant_definitions import DEFINITIONS
 from toolkit.reporting.probes.transplant_figures import (
@@ -20,7 +20,6 @@ from toolkit.reporting.probes.transplant_figures import (
     draw_transplants,
 )
 from toolkit.reporting.probes.transplant_findings import caveats, findings, name_of, share_text
-from toolkit.snapshots import files
 
 Tables = Mapping[str, pd.DataFrame]
 
@@ -50,12 +49,9 @@ def write_transplant_report(
     out = Path(out)
     check_out(out)
     drawn = draw_transplants(tables)
-    (out / "tables").mkdir(parents=True, exist_ok=True)
-    for name, table in tables.items():
-        files.write_text(out / "tables" / f"{name}.csv", table.to_csv(index=False, lineterminator="\n"))
+    write_csvs(out / "tables", tables)
     write_images(out / "figures", drawn)
-    files.write_text(out / "report.md", _render(tables, list(drawn), title, command))
-    return out / "report.md"
+    return write_page(out, _parts(tables, list(drawn), title, command))
 
 
 def print_transplants(tables: Tables) -> None:
@@ -121,13 +117,11 @@ def _signed(value: float, digits: int = 4) -> str:
     return markdown.UNDEFINED if pd.isna(value) else f"{value:+.{digits}f}" if value else "0"
 
 
-def _render(tables: Tables, drawn: Sequence[str], title: str | None, command: str | None) -> str:
+def _parts(tables: Tables, drawn: Sequence[str], title: str | None, command: str | None) -> list[str]:
     tasks = ", ".join(dict.fromkeys(map(str, tables["shapley"]["task"])))
     parts = [f"# {markdown.escape(title if title is not None else f'What the drift is worth: {tasks}')}"]
-    parts += ["## What was found", _listed(findings(tables)), *_figures(drawn, "shapley", "shapley_accuracy")]
-    if command:
-        said = "Paths are relative to the directory in which the report was made; files from elsewhere go by name only."
-        parts += ["## How to make this again", markdown.code_block([command]), said]
+    parts += ["## What was found", markdown.bullets(findings(tables)), *_figures(drawn, "shapley", "shapley_accuracy")]
+    parts += markdown.made_by(command, markdown.RELATIVE_PATHS)
     parts += ["## Components", *_components(tables)]
     parts += ["## Is it this drift, or any of its size?", *_figures(drawn, "random_changes")]
     parts += ["## Pairs of components", *_figures(drawn, "interactions")]
@@ -135,9 +129,8 @@ def _render(tables: Tables, drawn: Sequence[str], title: str | None, command: st
     if reverse := _figures(drawn, *names):
         parts += ["## The reverse: tuned embeddings in the body from before", *reverse]
     parts += ["## The gauge, checked on these runs", _checks(tables["checks"])]
-    parts += ["## What this does not say", _listed(caveats(tables))]
-    parts += ["## Definitions", _listed(DEFINITIONS)]
-    return "\n\n".join(parts) + "\n"
+    parts += ["## What this does not say", markdown.bullets(caveats(tables))]
+    return [*parts, "## Definitions", markdown.bullets(DEFINITIONS)]
 
 
 def _components(tables: Tables) -> list[str]:
@@ -170,9 +163,4 @@ def _checks(checks: pd.DataFrame) -> str:
 
 
 def _figures(drawn: Sequence[str], *names: str) -> list[str]:
-    shown = [name for name in names if name in drawn]
-    return [f"![{CAPTIONS[name]}](figures/{name}.png)\n\n*{CAPTIONS[name]}*" for name in shown]
-
-
-def _listed(lines: Sequence[str]) -> str:
-    return "\n".join(f"- {markdown.escape(line)}" for line in lines)
+    return markdown.figures(CAPTIONS, [name for name in names if name in drawn])
