@@ -42,31 +42,27 @@ class ModelFamily:
     """Whether ``--pooling pooler`` exists: the family's AutoModel can be built with one."""
 
 
-def _bert_like(prefix: str = "embeddings", **changes: str) -> dict[str, str]:
-    names = {
-        "word_embeddings": f"{prefix}.word_embeddings.weight",
-        "position_embeddings": f"{prefix}.position_embeddings.weight",
-        "token_type_embeddings": f"{prefix}.token_type_embeddings.weight",
-        "LayerNorm.weight": f"{prefix}.LayerNorm.weight",
-        "LayerNorm.bias": f"{prefix}.LayerNorm.bias",
-    }
-    return names | changes
-
-
+_BERT_NAMES = {
+    "word_embeddings": "embeddings.word_embeddings.weight",
+    "position_embeddings": "embeddings.position_embeddings.weight",
+    "token_type_embeddings": "embeddings.token_type_embeddings.weight",
+    "LayerNorm.weight": "embeddings.LayerNorm.weight",
+    "LayerNorm.bias": "embeddings.LayerNorm.bias",
+}
 _BERT_COMPONENTS = {"layers.{K}": ("encoder.layer.{K}.*",), "pooler": ("pooler.*",)}
 
 FAMILIES: Mapping[str, ModelFamily] = {
     "bert": ModelFamily(
         name="BERT",
         model_types=("bert",),
-        embedding_parameters=_bert_like(),
+        embedding_parameters=_BERT_NAMES,
         components=_BERT_COMPONENTS,
         has_pooler=True,
     ),
     "roberta": ModelFamily(
         name="RoBERTa",
         model_types=("roberta", "xlm-roberta", "camembert"),
-        embedding_parameters=_bert_like(),
+        embedding_parameters=_BERT_NAMES,
         components=_BERT_COMPONENTS,
         position_start="after_padding",
         has_pooler=True,
@@ -74,19 +70,19 @@ FAMILIES: Mapping[str, ModelFamily] = {
     "distilbert": ModelFamily(
         name="DistilBERT",
         model_types=("distilbert",),
-        embedding_parameters={k: v for k, v in _bert_like().items() if k != "token_type_embeddings"},
+        embedding_parameters={k: v for k, v in _BERT_NAMES.items() if k != "token_type_embeddings"},
         components={"layers.{K}": ("transformer.layer.{K}.*",)},
     ),
     "electra": ModelFamily(
         name="ELECTRA",
         model_types=("electra",),
-        embedding_parameters=_bert_like(),
+        embedding_parameters=_BERT_NAMES,
         components={"projection": ("embeddings_project.*",), "layers.{K}": ("encoder.layer.{K}.*",)},
     ),
     "albert": ModelFamily(
         name="ALBERT",
         model_types=("albert",),
-        embedding_parameters=_bert_like(),
+        embedding_parameters=_BERT_NAMES,
         # One group of shared weights is one component, however often the forward pass goes through it.
         components={
             "projection": ("encoder.embedding_hidden_mapping_in.*",),
@@ -98,7 +94,7 @@ FAMILIES: Mapping[str, ModelFamily] = {
     "deberta-v2": ModelFamily(
         name="DeBERTa-v2",
         model_types=("deberta-v2",),
-        embedding_parameters=_bert_like(),
+        embedding_parameters=_BERT_NAMES,
         components={
             "projection": ("embeddings.embed_proj.*",),
             "layers.{K}": ("encoder.layer.{K}.*",),

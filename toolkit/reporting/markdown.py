@@ -79,7 +79,7 @@ def number(value: object, digits: int = 3) -> str:
     return f"{value:,.0f}" if digits <= magnitude < 7 else f"{value:.{digits - 1}e}"
 
 
-def mean_and_sd(values: Iterable[float], digits: int = 3) -> str:
+def mean_and_sd(values: Iterable[float]) -> str:
     """Mean ± sample standard deviation over seeds; the value alone for one seed; undefined ones are counted."""
     array = np.array(list(values), dtype=np.float64)
     defined = array[~np.isnan(array)]
@@ -87,7 +87,7 @@ def mean_and_sd(values: Iterable[float], digits: int = 3) -> str:
         return NOT_APPLICABLE
     if not len(defined):
         return f"{UNDEFINED} ({len(array)} of {len(array)})" if len(array) > 1 else UNDEFINED
-    text = number(defined.mean(), digits)
+    text = number(defined.mean())
     if len(defined) > 1 and defined.any():  # 0 in every seed is plain 0
         spread = defined.std(ddof=1)
         text += f" ± {number(spread if spread > 1e-12 * abs(defined.mean()) else 0.0, 2)}"  # less is rounding

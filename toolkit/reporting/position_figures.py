@@ -48,8 +48,8 @@ def _new(height: float) -> Any:
     return Figure(figsize=(WIDTH, height), layout="constrained")
 
 
-def _style(name: str, num_points: int, num_markers: int = 12) -> dict[str, Any]:
-    every = max(num_points // num_markers, 1)
+def _style(name: str, num_points: int) -> dict[str, Any]:
+    every = max(num_points // 12, 1)
     offset = list(LINES).index(name) * every // len(LINES)  # so that markers of lines that coincide stay apart
     thin = {"linewidth": 1.1, "markersize": 3.5, "markerfacecolor": "white", "markeredgewidth": 0.8}
     return LINES[name] | thin | {"markevery": (offset, every), "label": NAMES[name]}

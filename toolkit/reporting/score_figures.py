@@ -18,9 +18,7 @@ from toolkit.reporting.selections import arm_names, largest_size, task_names
 SPLIT_MARKERS = ("o", "^", "s", "D", "v", "P")
 
 
-def draw_scores(
-    scores: pd.DataFrame, comparison: pd.DataFrame, joined: pd.DataFrame, parameter: str = "word_embeddings"
-) -> Images:
+def draw_scores(scores: pd.DataFrame, comparison: pd.DataFrame, joined: pd.DataFrame) -> Images:
     """Every figure that applies, by name, as images; equal input, equal bytes.
 
     ``scores``: one line per run and labelled split (``report_data.SCORES``); ``comparison``: ``toolkit.compare``;
@@ -31,7 +29,7 @@ def draw_scores(
         "scores_by_arm": partial(scores_by_arm, scores),
         "data_efficiency": partial(data_efficiency, scores),
         "cost_against_score": partial(cost_against_score, scores),
-        "drift_against_gain": partial(drift_against_gain, joined, parameter, margin_of(comparison)),
+        "drift_against_gain": partial(drift_against_gain, joined, "word_embeddings", margin_of(comparison)),
     }
     return render(figures)
 

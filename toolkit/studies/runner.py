@@ -10,10 +10,9 @@ from typing import Any
 
 import pandas as pd
 
-from toolkit.lookup import lookup
 from toolkit.naming import shown_path
 from toolkit.snapshots.store import Run, open_run
-from toolkit.studies.executors import EXECUTORS, Event, Executor, ExecutorOptions
+from toolkit.studies.executors import Event, Executor
 from toolkit.studies.jobs import FOLDER, make_jobs
 from toolkit.studies.plan import PlannedRun, describe, left_to_do, plan_runs
 from toolkit.studies.sizes import without_repeats
@@ -29,8 +28,7 @@ OnStage = Callable[[str, Sequence[PlannedRun]], None]
 def run_study(
     study: Study,
     *,
-    executor: str | Executor = "local",
-    workers: int = 1,
+    executor: Executor,
     limit: int | None = None,
     out: str | Path,
     output_dir: str | Path = "runs",
@@ -41,14 +39,11 @@ def run_study(
 ) -> Path | None:
     """Run what is missing of a study, at most ``limit`` runs, then write its report; None while runs are left.
 
-    First the tuning runs, then the choice of settings, then the runs that are compared. ``executor``: a name of
-    EXECUTORS, which gets ``workers``, or a built one. ``on_progress`` hears how far the report is, which names
-    ``command`` as the command that makes it again. ValueError for a study that cannot work and, after all others have
-    had their turn, for runs that failed.
+    First the tuning runs, then the choice of settings, then the runs that are compared. ``on_progress``
+    hears how far the report is, which names ``command`` as the command that makes it again. ValueError for a study that
+    cannot work and, after all others have had their turn, for runs that failed.
     """
     check_limit(limit)
-    if isinstance(executor, str):
-        executor = lookup(EXECUTORS, executor, "executor")(ExecutorOptions(workers=workers))
     stages = _Stages(executor, limit, on_stage, on_event)
     tuning = plan_runs(study.tuning_cells(), output_dir)
     stages.carry_out("tuning", tuning)

@@ -67,12 +67,13 @@ def unexplained_share(
     return left / total if total > 0 else float("nan")
 
 
-def unexplained_by_decay(trajectory: Trajectory, log: OptimizerLog, parameter: str = "word_embeddings") -> float:
-    """The share that replayed decay leaves of the drift, up to the last snapshot, of a table's rows never seen so far.
+def unexplained_by_decay(trajectory: Trajectory, log: OptimizerLog) -> float:
+    """The share that replayed decay leaves of the drift, up to the last snapshot, of the words never seen so far.
 
     The optimizer may go on after that snapshot: what it did then is not in it. NaN when exposure was not recorded,
     every row was seen, or none of them moved.
     """
+    parameter = "word_embeddings"
     if trajectory.exposure is None or parameter not in trajectory.exposure.tables:
         return float("nan")
     first, last = (trajectory.snapshots[i].tensors[parameter] for i in (0, -1))

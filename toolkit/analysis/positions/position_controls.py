@@ -27,16 +27,14 @@ def noisy_sinusoid(num_rows: int, hidden: int, rng: np.random.Generator, snr: fl
     return np.asarray(table + np.sqrt(power / snr) * rng.normal(size=table.shape))
 
 
-def few_waves(
-    num_rows: int, hidden: int, rng: np.random.Generator, snr: float = WAVES_SNR, num_waves: int = 5
-) -> Array:
-    """(num_rows, hidden) waves in quadrature of equal power, each on a circle in a plane of its own, plus white noise.
+def few_waves(num_rows: int, hidden: int, rng: np.random.Generator) -> Array:
+    """(num_rows, hidden) five waves in quadrature of equal power, each on a circle in its own plane, plus white noise.
 
     Periods lie between 4 rows and a quarter of the window, each in its own part of the log scale and drawn from the
     middle of it, so that waves do not blend. Each drifts along the rows by up to a fifth either way: the waves of a
     learned table need not be pure tones.
     """
-    num_waves = min(num_waves, hidden // 2)  # a plane each
+    num_waves = min(5, hidden // 2)  # a plane each
     places = (np.arange(num_waves) + rng.uniform(0.2, 0.8, num_waves)) / num_waves
     frequencies = 2 * np.pi / (4 * (num_rows / 16) ** places)
     drift = rng.uniform(-0.2, 0.2, num_waves) * np.linspace(-1, 1, num_rows)[:, None]
@@ -44,7 +42,7 @@ def few_waves(
     planes = np.linalg.qr(rng.normal(size=(hidden, 2 * num_waves)))[0]
     table = np.concatenate([np.cos(angles), np.sin(angles)], axis=1) @ planes.T
     power = float(np.mean(np.square(table)))
-    return np.asarray(table + np.sqrt(power / snr) * rng.normal(size=table.shape))
+    return np.asarray(table + np.sqrt(power / WAVES_SNR) * rng.normal(size=table.shape))
 
 
 def smooth_curves(

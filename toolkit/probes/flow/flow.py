@@ -80,12 +80,9 @@ def measure_flow(
     return {name: pd.concat(_with_rows(tables), ignore_index=True) for name, tables in parts.items()}
 
 
-def measure_subject(
-    subject: Subject, source: TextSource, settings: Settings, known: dict[str, Tables] | None = None
-) -> Tables:
+def measure_subject(subject: Subject, source: TextSource, settings: Settings, known: dict[str, Tables]) -> Tables:
     """The tables of one model; ``known``: those of bodies already measured on these texts, by hash, and kept there."""
     loaded = subject.load()
-    known = {} if known is None else known
     key = _fingerprint(loaded)
     if key not in known:
         known[key] = _measure_body(loaded, source, settings)

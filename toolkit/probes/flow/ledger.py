@@ -22,13 +22,10 @@ TWO_BLOCKS = "no interval: two blocks"
 NO_OMEGA = "interactions of the factors; ω² is for main effects"
 
 
-def position_ledger(
-    loaded: Loaded,
-    design: CrossedDesign,
-    *,
-    batch_size: int = 32,
-    seed: int = 0,
-) -> pd.DataFrame:
+BATCH_SIZE = 32
+
+
+def position_ledger(loaded: Loaded, design: CrossedDesign, *, seed: int = 0) -> pd.DataFrame:
     """ω² and η² of position, content and segment per stage of the forward pass, one line per stage and factor.
 
     Columns LEDGER_COLUMNS: ``layer`` -1 is the sum of embeddings before LayerNorm, 0 the encoder's input. ``low`` and
@@ -48,8 +45,8 @@ def position_ledger(
     sums: list[CrossedSums] = []
     shuffled: list[CrossedSums] = []
     with in_eval_mode(loaded.model):
-        for start in range(0, len(split), batch_size):
-            indices = np.arange(start, min(start + batch_size, len(split)))
+        for start in range(0, len(split), BATCH_SIZE):
+            indices = np.arange(start, min(start + BATCH_SIZE, len(split)))
             stages = forward_stages(loaded, split, indices, data)
             cells = [level.ravel() for level in design.cells(indices)]
             place = dealt[start * shape[0] : start * shape[0] + len(cells[0])]

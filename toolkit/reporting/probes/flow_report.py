@@ -53,7 +53,7 @@ def write_flow_report(tables: Tables, out: str | Path, *, title: str | None = No
     """
     out = Path(out)
     check_out(out)
-    kept = {name: table.loc[:, ~table.columns.str.endswith("_values")] for name, table in tables.items()}
+    kept = {name: table[[c for c in table if not str(c).endswith("_values")]] for name, table in tables.items()}
     write_csvs(out / "tables", kept | {"intervals": intervals_of(tables)})
     images = draw_flow(tables)
     write_images(out / "figures", images)
