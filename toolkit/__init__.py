@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from toolkit.analysis.geometry.geometry import measure_geometry as measure_geometry
     from toolkit.analysis.geometry.geometry_table import GEOMETRY as GEOMETRY
     from toolkit.analysis.geometry.updates import measure_updates as measure_updates
+    from toolkit.analysis.neighbours.neighbours import compare_changed as compare_changed
     from toolkit.analysis.neighbours.neighbours import measure_neighbours as measure_neighbours
     from toolkit.analysis.neighbours.neighbours import most_changed as most_changed
     from toolkit.analysis.neighbours.neighbours import neighbours as neighbours
@@ -89,6 +90,7 @@ _HOMES = {
     "Trajectory": "toolkit.snapshots.snapshot",
     "associate_drift": "toolkit.analysis.comparison.associations",
     "compare": "toolkit.analysis.comparison.compare",
+    "compare_changed": "toolkit.analysis.neighbours.neighbours",
     "compare_seeds": "toolkit.analysis.comparison.seeds",
     "data_efficiency": "toolkit.analysis.comparison.efficiency",
     "decompose": "toolkit.analysis.causes.causes",
