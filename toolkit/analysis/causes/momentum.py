@@ -95,7 +95,8 @@ def identify(
     since the reference; ``since``: since the anchor, and ``rounding`` (n,) a bound on its error. Bounds are of norms.
     """
     count, last = history.counts, history.last
-    known = Known(np.full(update.shape, np.nan), np.full(len(count), np.nan), np.full(len(count), np.nan), _none(count))
+    low, high = np.full(len(count), np.nan), np.full(len(count), np.nan)
+    known = Known(np.full(update.shape, np.nan), low, high, np.full(len(count), "none", dtype=object))
     is_old = (count > 0) & (last <= reference_step)
     is_at = (last > reference_step) & (anchor == last)
     is_one = (last > reference_step) & ~is_at & (count == 1)
@@ -119,10 +120,6 @@ def identify(
         vectors = np.where(is_near[:, None], factor[:, None] * since[is_many], np.nan)
     _set(known, is_many, np.where(is_near, "extrapolated", "bounds"), vectors, low, high)
     return known
-
-
-def _none(count: Ints) -> NDArray[np.object_]:
-    return np.full(len(count), "none", dtype=object)
 
 
 def _set(known: Known, chosen: NDArray[np.bool_], basis: object, vectors: Array, low: Array, high: Array) -> None:

@@ -102,13 +102,9 @@ def _legendre() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 
 def _gap_at_its_own_discordance(num_items: int, power: float, alpha: float) -> float:
-    return float(min(1.0, (_normal_quantile(1 - alpha / 2) + _normal_quantile(power)) ** 2 / num_items))
-
-
-def _normal_quantile(share: float) -> float:
     from scipy.stats import norm
 
-    return float(norm.ppf(share))
+    return float(min(1.0, (norm.ppf(1 - alpha / 2) + norm.ppf(power)) ** 2 / num_items))
 
 
 def _check_shares(power: float, alpha: float) -> None:

@@ -74,15 +74,12 @@ def _check_ids(page: Page) -> None:
         if not re.fullmatch(r"[a-zA-Z][a-zA-Z0-9-]*", name):
             raise ValueError(f"section id {name!r} must be letters, digits and hyphens, and begin with a letter")
     own = ["main", "verdicts", "findings", "words", "repeat", "tip", "map", "epoch", "theme", "copy"]
-    figures = [block.name for section in page.sections for block in _flat(section.blocks) if _is_figure(block)]
+    blocks = (block for section in page.sections for block in _flat(section.blocks))
+    figures = [block.name for block in blocks if isinstance(block, FigureBlock)]
     for kind, names in (("section id", [*own, *sections]), ("figure name", figures)):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"{kind} {twice[0]!r} stands twice on the page, or is one of its own: choose another")
-
-
-def _is_figure(block: Any) -> bool:
-    return isinstance(block, FigureBlock)
 
 
 def _flat(blocks: Iterable[Block]) -> Iterable[Any]:
