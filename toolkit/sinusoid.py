@@ -1,11 +1,7 @@
 """A shape in, the sinusoidal position table of that shape out: what stands beside learned ones or in their place."""
 
-from collections.abc import Callable, Mapping
-
 import numpy as np
 from numpy.typing import NDArray
-
-from toolkit.lookup import lookup
 
 Array = NDArray[np.float64]
 
@@ -13,31 +9,18 @@ BASE = 10_000.0
 """Ratio of the slowest wave's length to the fastest's, to the power (hidden - 2) / hidden; as published."""
 
 
-def sinusoidal_table(num_rows: int, hidden: int, *, layout: str = "interleaved", base: float = BASE) -> Array:
+def sinusoidal_table(num_rows: int, hidden: int, *, base: float = BASE) -> Array:
     """(num_rows, hidden) float64 sinusoidal table: sin(i·ω_k) and cos(i·ω_k) for every wave k and row i.
 
-    Source: Vaswani et al. 2017 (arXiv 1706.03762), section 3.5. ``interleaved`` is theirs (sin and cos in turn);
-    ``split`` has all sines first. The layouts differ by a permutation of columns, so that everything that is measured
-    here is the same for both. ValueError for an odd or empty hidden size and an unknown layout.
+    Source: Vaswani et al. 2017 (arXiv 1706.03762), section 3.5, sin and cos in turn. Another order of the columns would
+    change nothing that is measured here. ValueError for an odd or empty hidden size.
     """
     if num_rows < 1 or hidden < 2 or hidden % 2:
         raise ValueError(f"a sinusoidal table needs rows and an even hidden size; got {num_rows} x {hidden}")
     angles = np.arange(num_rows)[:, None] * wave_frequencies(hidden, base)
-    return lookup(LAYOUTS, layout, "layout")(np.sin(angles), np.cos(angles))
+    return np.stack([np.sin(angles), np.cos(angles)], axis=2).reshape(num_rows, hidden)
 
 
 def wave_frequencies(hidden: int, base: float = BASE) -> Array:
     """(hidden // 2,) ω_k = base^(-2k / hidden) in radians per row, from 1 down: a geometric ladder."""
     return np.asarray(base ** (-2 * np.arange(hidden // 2) / hidden))
-
-
-def _interleaved(sines: Array, cosines: Array) -> Array:
-    return np.stack([sines, cosines], axis=2).reshape(len(sines), -1)
-
-
-def _split(sines: Array, cosines: Array) -> Array:
-    return np.concatenate([sines, cosines], axis=1)
-
-
-LAYOUTS: Mapping[str, Callable[[Array, Array], Array]] = {"interleaved": _interleaved, "split": _split}
-"""Where the sines and cosines stand."""

@@ -24,16 +24,11 @@ def test_checked_values_of_the_sinusoid():
     assert effective_rank(table) == pytest.approx(59, abs=0.5)
 
 
-def test_the_sinusoid_is_the_published_formula_in_either_layout():
+def test_the_sinusoid_is_the_published_formula():
     slow = [[np.sin(i / 1e4 ** (2 * (k // 2) / 6)) if k % 2 == 0 else np.cos(i / 1e4 ** (2 * (k // 2) / 6))
              for k in range(6)] for i in range(9)]  # fmt: skip
     table = sinusoidal_table(9, 6)
     assert table == pytest.approx(np.array(slow), abs=1e-15)
-    split = sinusoidal_table(9, 6, layout="split")
-    assert np.array_equal(split, table[:, [0, 2, 4, 1, 3, 5]])
-    assert invariance.cosine_gram(split) == pytest.approx(invariance.cosine_gram(table), abs=1e-14)
-    with pytest.raises(ValueError, match=r"unknown layout 'splt' \(did you mean 'split'\?\)"):
-        sinusoidal_table(9, 6, layout="splt")
     with pytest.raises(ValueError, match="even hidden size; got 9 x 7"):
         sinusoidal_table(9, 7)
 
