@@ -3,9 +3,11 @@
 import errno
 import gc
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -168,6 +170,46 @@ writer = start_run(Path(sys.argv[1]))
 print("writing", flush=True)
 time.sleep(60)
 """
+
+
+@pytest.mark.parametrize("num_left", range(6))
+def test_a_run_that_was_killed_while_it_was_cleared_starts_again(
+    num_left: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run"
+    write_run(path).finish({})
+    calls, remove = iter(range(num_left)), os.unlink
+
+    def remove_or_die(name: Any, **options: Any) -> None:
+        if not str(name).endswith(".lock") and next(calls, None) is None:
+            raise KeyboardInterrupt
+        remove(name, **options)
+
+    monkeypatch.setattr("os.unlink", remove_or_die)
+    with pytest.raises(KeyboardInterrupt):
+        start_run(path, overwrite=True)
+    monkeypatch.undo()
+    if num_left:
+        assert not open_run(path).is_finished
+        start_run(path).release()
+    else:
+        assert verify_run(path) == []
+
+
+@pytest.mark.parametrize("name", ["config.json", "vocabulary.json"])
+def test_a_run_that_was_killed_in_its_first_files_starts_again(name: str, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / f".{name}.123.tmp").touch()
+    start_run(tmp_path / "run").release()
+    assert not list((tmp_path / "run").iterdir())
+
+
+def test_a_run_directory_may_be_a_link(tmp_path: Path) -> None:
+    write_run(tmp_path / "elsewhere").finish({})
+    (tmp_path / "run").symlink_to(tmp_path / "elsewhere")
+    start_run(tmp_path / "run", overwrite=True).release()
+    assert (tmp_path / "run").is_symlink()
+    assert not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_a_run_that_another_process_writes_is_left_alone_until_it_is_gone(tmp_path: Path) -> None:

@@ -33,6 +33,11 @@ def atomic_path(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def is_temporary(name: str, of: str) -> bool:
+    """Whether a file's name is that of what :func:`atomic_path` writes before it becomes ``of``."""
+    return re.fullmatch(rf"\.{re.escape(of)}\.\d+\.tmp", name) is not None
+
+
 def _sync_folder(folder: Path) -> None:
     """Make a rename in ``folder`` durable; without this a power cut may undo it."""
     descriptor = os.open(folder, os.O_RDONLY)

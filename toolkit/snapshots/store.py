@@ -203,8 +203,25 @@ def check_startable(path: Path, *, overwrite: bool, is_recorded: bool = False) -
 
 def _is_run(path: Path) -> bool:
     """Whether a directory is ours to clear: it holds snapshots, or no more than the first files of a run."""
-    started = {"config.json", "vocabulary.json"}
-    return (path / "snapshots").is_dir() or {p.name for p in path.iterdir()} <= started
+    return (path / "snapshots").is_dir() or all(_is_first_file(p.name) for p in path.iterdir())
+
+
+def _is_first_file(name: str) -> bool:
+    first = ("config.json", "vocabulary.json")
+    return name in first or any(files.is_temporary(name, of) for of in first)
+
+
+def _clear(path: Path) -> None:
+    """Empty a run directory: the manifest first and the snapshots last.
+
+    Killed at any moment, it leaves neither what passes for a finished run nor what :func:`_is_run` does not know.
+    """
+    (path / MANIFEST).unlink(missing_ok=True)
+    for entry in sorted(path.iterdir(), key=lambda entry: entry.name == "snapshots"):
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
 
 
 def start_run(path: Path, *, overwrite: bool = False, is_recorded: bool = False) -> RunWriter:
@@ -219,9 +236,8 @@ def start_run(path: Path, *, overwrite: bool = False, is_recorded: bool = False)
     try:
         # Again: the one who held the lock may have finished the run.
         check_startable(path, overwrite=overwrite, is_recorded=is_recorded)
-        if path.exists():
-            shutil.rmtree(path)
-        path.mkdir()
+        path.mkdir(exist_ok=True)
+        _clear(path)
     except BaseException:
         lock.release()
         raise
