@@ -74,7 +74,10 @@ def test_a_short_row_of_a_table_is_a_missing_text(tmp_path: Path) -> None:
         ("data.jsonl", b'{"text": "a", "label": 1}\n{"text": \n', r"line 2 is not JSON"),
         ("data.jsonl", b'["a", 1]\n', r"line 1 must be an object"),
         ("data.parquet", b"not parquet", r"cannot read .*data\.parquet"),
-        ("data.tsv", b"text\tlabel\n\xff\xfe\t1\n", r"cannot read .*data\.tsv: .*utf-8"),
+        ("data.tsv", b"text\tlabel\n\xff\xfe\t1\n", r"cannot read .*data\.tsv: .*utf-8.*: save it as UTF-8 text"),
+        ("data.jsonl", b"[" * 100_000, r"line 1 is not JSON"),
+        ("data.tsv", b"text\tlabel\tlabel\na\t1\t0\n", r"header names the column 'label' twice"),
+        ("data.csv", b"text,text,label\na,b,0\n", r"header names the column 'text' twice"),
         ("data.txt", b"text\n", r"unknown kind of data file '\.txt'"),
         (
             "data.tsv",
@@ -147,6 +150,27 @@ def test_a_draw_of_one_label_is_refused() -> None:
         load_task(RunConfig(max_train_examples=1))
 
 
+def test_half_a_character_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_text('{"text": "a", "label": 1}\n{"text": "b \\ud800", "label": 0}\n')
+    with pytest.raises(ValueError, match=r"'train', row 2: a text holds half a character"):
+        load_task(RunConfig(train_file=str(path), validation_file=str(path)))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("data.tsv", "text\tlabel\na\t1\n"),
+        ("data.csv", "text,label\na,1\n"),
+        ("data.jsonl", '{"text":"a","label":"1"}\n'),
+    ],
+)
+def test_a_byte_order_mark_is_no_part_of_a_file(name: str, content: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("\ufeff" + content, encoding="utf-8")
+    split = read_file(tmp_path / name, (), "label")
+    assert (split.texts, split.labels) == ([("a",)], ["1"])
+
+
 def test_regression_keeps_its_targets() -> None:
     encoded = encode_labels({"train": [0.0, 2.5], "validation": [1.0, 3]})
     assert encoded.kind == "regression"
@@ -168,6 +192,7 @@ def test_regression_keeps_its_targets() -> None:
         ({"train": [0.1, 0.2], "validation": [float("inf")]}, "infinite"),
         ({"train": ["0.1", "1e999"]}, r"'train' has an infinite label: row 2 \(inf\)"),
         ({"train": list(range(2000))}, "2000 distinct labels"),
+        ({"train": ["0", "01", "1"]}, "the labels '01' and '1', which are one integer"),
     ],
 )
 def test_labels_that_cannot_be_learned(raw: dict[str, Any], message: str) -> None:

@@ -3,6 +3,7 @@
 import csv
 import json
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,24 +27,33 @@ def _read_csv(path: Path) -> pd.DataFrame:
 
 
 def _read_table(path: Path, **options: Any) -> pd.DataFrame:
-    """Cells as text; ValueError for a row with more fields than the header, which pandas would shift or cut."""
+    """Cells as text.
+
+    ValueError for a row with more fields than the header, which pandas would shift or cut, and for a column that the
+    header names twice, of which it would take the first.
+    """
+    options = {"dtype": str, "keep_default_na": False, "encoding": "utf-8", "index_col": False, **options}
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)
         try:
-            return pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8", index_col=False, **options)
+            frame = pd.read_csv(path, **options)
         except pd.errors.ParserWarning:
             raise ValueError("rows have more fields than the header has columns") from None
+    header = [name for name in pd.read_csv(path, header=None, nrows=1, **options).iloc[0] if name]
+    if twice := [name for name, count in Counter(header).items() if count > 1]:
+        raise ValueError(f"its header names the column {twice[0]!r} twice: rename or drop one of them")
+    return frame
 
 
 def _read_jsonl(path: Path) -> pd.DataFrame:
     rows = []
-    with open(path, encoding="utf-8") as file:
+    with open(path, encoding="utf-8-sig") as file:  # with or without the mark that some programs begin a file with
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
             try:
                 row = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise ValueError(f"line {number} is not JSON ({error})") from None
             if not isinstance(row, dict):
                 raise ValueError(f"line {number} must be an object with fields")
@@ -74,6 +84,8 @@ def read_file(path: Path, text_columns: tuple[str, ...], label_column: str | Non
     read = lookup(READERS, path.suffix.lower(), "kind of data file")
     try:
         frame = read(path)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"cannot read {path}: {error}: save it as UTF-8 text, not packed") from None
     except (ValueError, OSError) as error:  # pandas' and pyarrow's errors are ValueErrors or OSErrors
         raise ValueError(f"cannot read {path}: {str(error).splitlines()[0]}") from None
     return split_of_frame(frame, text_columns, label_column, str(path))

@@ -77,8 +77,21 @@ def _converter(train: list[object]) -> Callable[[object], object]:
     patterns: tuple[tuple[str, Callable[[str], object]], ...] = ((INTEGER, int), (FLOAT, float))
     for pattern, convert in patterns[has_floats:]:
         if all(_is_number(label) or _matches(pattern, label) for label in train):
+            if convert is int:
+                _check_spellings(train)
             return lambda label: convert(label) if _matches(pattern, label) else label  # type: ignore[arg-type]
     return str if all(isinstance(label, str) for label in train) else lambda label: label
+
+
+def _check_spellings(train: list[object]) -> None:
+    """ValueError where two labels are one integer, such as 01 and 1: as classes they may be two."""
+    spelling: dict[int, str] = {}
+    for text in dict.fromkeys(label.strip() for label in train if isinstance(label, str)):
+        if (other := spelling.setdefault(int(text), text)) != text:
+            raise ValueError(
+                f"split 'train' has the labels {other!r} and {text!r}, which are one integer: write one class in one "
+                "way, or two classes as words"
+            )
 
 
 def _matches(pattern: str, label: object) -> bool:

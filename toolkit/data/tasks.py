@@ -266,12 +266,22 @@ def _hold_out(train: Split, config: RunConfig) -> dict[str, Split]:
 
 
 def check_texts(split_name: str, texts: list[tuple[str, ...]]) -> None:
-    """ValueError when an example has a text that is missing, or only empty ones."""
+    """ValueError when an example has a text that is missing or that no file can hold, or only empty ones."""
     for i, example in enumerate(texts):
         if not all(isinstance(text, str) for text in example):
             raise ValueError(f"split {split_name!r}, row {i + 1}: a text is missing (NaN); fill it or drop the row")
+        if not all(_is_unicode(text) for text in example):
+            raise ValueError(f"split {split_name!r}, row {i + 1}: a text holds half a character (a lone surrogate)")
         if not any(text.strip() for text in example):
             raise ValueError(f"split {split_name!r}, row {i + 1}: the text is empty; drop the row")
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether a text can be written: the halves of a character, which JSON can escape one by one, cannot."""
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def _draw(split: Split, num_examples: int, seed: int) -> Split:
