@@ -173,6 +173,7 @@ def _one_line(box: str) -> str:
         lines = lines[1:]  # where box characters cannot be printed, the title stands above a rule
     text = " ".join(line for line in lines if not _is_rule(line))
     text = re.sub(r"^Error parsing RunConfig: | Argument helptext: .*$", "", text)
+    text = re.sub(r"no type matching (\S+) could be instantiated from \[(.*?)\]\..*", r"expected \1, got \2", text)
     return re.sub(r" Perhaps you meant: (--[\w-]+).*", r" (perhaps you meant \1)", text)
 
 

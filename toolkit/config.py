@@ -35,6 +35,9 @@ WORDS = {int: "an integer", float: "a number", str: "a text", bool: "True or Fal
 KEEP_THREADS = "EMBEDDING_DRIFT_KEEP_THREADS"
 """Environment variable: a study has shared the cores out among its runs, and no run takes more."""
 
+MAX_EPOCHS = 1_000_000
+"""More are a mistake, and a plan of them would not fit into memory."""
+
 DATA_FILES = ("train_file", "validation_file", "test_file")
 """Fields that name files: the digest takes the files' sha256 in their place."""
 
@@ -125,6 +128,10 @@ class RunConfig:
         _check_types(self)
         for name in ("epochs", "batch_size", "gradient_accumulation_steps", "max_length"):
             _require(getattr(self, name) >= 1, self, name, "at least 1")
+        for name in ("epochs", "head_epochs"):
+            _require(getattr(self, name) <= MAX_EPOCHS, self, name, f"at most {MAX_EPOCHS} (--max-steps ends earlier)")
+        for name in ("model", "train_file", "validation_file", "dataset", "dataset_config"):  # of an empty variable
+            _require(getattr(self, name) != "", self, name, "a name or path, or left out")
         for name in ("max_steps", "max_train_examples", "batch_tokens"):
             _require(getattr(self, name) is None or getattr(self, name) >= 1, self, name, "at least 1")
         for name in ("learning_rate", "head_learning_rate", "max_gradient_norm"):

@@ -44,7 +44,8 @@ def test_a_label_names_its_set_and_only_that(frozen: set[str]) -> None:
         ("layers.12", r"unknown regime or component 'layers\.12'"),
         ("", r"--freeze is empty"),
         ("backbone,head", r"leaves nothing to train"),
-        ("none,embeddings", r"unknown regime or component 'none'"),
+        ("none,embeddings", r"unknown regime or component 'none' beside others: leave it out"),
+        ("layers.0-99999999999999", r"has the layers layers\.0 to layers\.11"),
     ],
 )
 def test_mistakes(text: str, message: str) -> None:

@@ -159,6 +159,8 @@ def test_a_finished_run_is_refused_an_unfinished_one_starts_again(tmp_path: Path
         start_run(tmp_path / "file")
     with pytest.raises(ValueError, match="file is a file where the folder of runs should go: pass another --output"):
         start_run(tmp_path / "file" / "more" / "run")
+    with pytest.raises(ValueError, match="null is a file where the folder of runs should go"):
+        start_run(Path(os.devnull) / "run")
 
 
 HOLD = """

@@ -82,6 +82,8 @@ class Source:
         """The transformers config."""
         from transformers import AutoConfig
 
+        if not self.is_hub and not (Path(self.location) / "config.json").is_file():
+            raise ValueError(f"{self.name} holds no config.json: pass a folder that save_pretrained wrote")
         try:
             return AutoConfig.from_pretrained(self.location, **self._options())
         except (OSError, ValueError, KeyError) as error:

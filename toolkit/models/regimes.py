@@ -77,7 +77,7 @@ def _leaves_of(word: str, leaves: tuple[str, ...], unions: Mapping[str, frozense
     if word in leaves:
         return {word}
     if match := re.fullmatch(r"layers\.(\d+)-(\d+)", word):
-        first, last = int(match[1]), int(match[2])
+        first, last = int(match[1]), min(int(match[2]), len(leaves))  # no model has a layer of that number
         wanted = [f"layers.{k}" for k in range(first, last + 1)]
         missing = [leaf for leaf in wanted if leaf not in leaves]
         if wanted and not missing:
@@ -86,6 +86,8 @@ def _leaves_of(word: str, leaves: tuple[str, ...], unions: Mapping[str, frozense
         order = ", and the lower one comes first" if first > last else ""
         raise ValueError(f"--freeze {word}: the model has the layers {layers[0]} to {layers[-1]}{order}")
     choices = (*REGIMES, "encoder", *leaves)
+    if word == "none":
+        raise ValueError("unknown regime or component 'none' beside others: leave it out, or pass it alone")
     if word in (*EMBEDDING_PARAMETERS, "projection", "encoder_other", "pooler"):
         raise ValueError(f"--freeze {word}: not applicable, this model has none; choose from: {', '.join(choices)}")
     raise ValueError(unknown(word, "regime or component", choices))

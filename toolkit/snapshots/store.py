@@ -193,7 +193,7 @@ def check_startable(path: Path, *, overwrite: bool, is_recorded: bool = False) -
         flag = "pass overwrite=True" if is_recorded else "pass --overwrite (in Python: overwrite=True)"
         raise ValueError(f"{path} holds a finished run{'' if is_recorded else ' of this config'}: {flag} to replace it")
     other = "pass another directory" if is_recorded else "pass another --output-dir"
-    if file := next((parent for parent in path.parents if parent.is_file()), None):
+    if file := next((parent for parent in path.parents if parent.exists() and not parent.is_dir()), None):
         raise ValueError(f"{file} is a file where the folder of runs should go: {other}")
     if path.exists() and not path.is_dir():
         raise ValueError(f"{path} is a file where a run directory should go: {other}")
