@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from safetensors import SafetensorError
 
-from toolkit.cli import LOG_COLUMNS, finetune_main, guarded, main, parse, parse_config
+from toolkit.cli import BROKEN_PIPE, LOG_COLUMNS, finetune_main, guarded, main, parse, parse_config
 from toolkit.config import RunConfig
 
 ROOT = Path(__file__).parents[1]
@@ -344,3 +344,14 @@ def test_a_log_is_wide_enough_for_tables(is_terminal: bool, asked: str | None, m
     assert guarded(lambda: found.append(os.environ.get("COLUMNS")) or 0) == 0
     assert found == [asked or (None if is_terminal else LOG_COLUMNS)]
     assert os.environ.get("COLUMNS") == asked
+
+
+@pytest.mark.parametrize("printed", ["print('x' * 10**6)", "from rich.console import Console; Console().print('x')"])
+def test_a_reader_that_has_seen_enough_ends_the_command_as_a_shell_has_it(printed: str) -> None:
+    code = f"import sys; from toolkit.cli import guarded\ndef show(): {printed}\nsys.exit(guarded(show))"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait(60) == BROKEN_PIPE
+    assert process.stderr is not None
+    assert process.stderr.read() == b""

@@ -228,6 +228,10 @@ def _guarded(function: Callable[[], int]) -> int:
     except BrokenPipeError:  # the reader of the output, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
+    except SystemExit as stop:
+        if not isinstance(stop.__context__, BrokenPipeError):
+            raise
+        return BROKEN_PIPE  # rich has caught it and asked to exit with 1, which of verify means a difference
     except (ValueError, OSError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not is_for_users(error):
             raise

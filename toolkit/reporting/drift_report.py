@@ -51,7 +51,7 @@ def _print_changes(opened: Opened, changes: pd.DataFrame) -> None:
     table = Table(title=escape(opened.title))
     table.add_column("parameter", no_wrap=True)
     for name in ("change", "size", "relative drift"):
-        table.add_column(name)
+        table.add_column(name, overflow="fold")
     for line in changes.to_dict("records"):
         if line["kind"] == NOT_APPLICABLE:
             table.add_row(line["parameter"], NOT_APPLICABLE, "", "")

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from itertools import groupby
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -20,7 +21,7 @@ def print_task(
 ) -> None:
     """The splits of a task; each row is (split, examples, truncated, pairs with an empty text, share unknown)."""
     header = ("split", "examples", f"truncated to {max_length} tokens", "with an empty text", "unknown tokens")
-    table = Table(*header, title=f"Task {name}")
+    table = _table(*header, title=escape(f"Task {name}"))
     for split, *counts, unknown in rows:
         share = "not applicable" if math.isnan(unknown) else f"{unknown:.2%}"
         table.add_row(escape(split), *(f"{count:,}" for count in counts), share)
@@ -33,12 +34,20 @@ def print_task(
 def print_components(title: str, rows: Sequence[tuple[str, int, bool]]) -> None:
     """The components of a model; each row is (component, parameters, is trainable)."""
     total, trainable = sum(n for _, n, _ in rows), sum(n for _, n, is_trainable in rows if is_trainable)
-    table = Table("component", "parameters", "share", "trainable", title=title)
+    table = _table("component", "parameters", "share", "trainable", title=escape(title))
     for component, number, is_trainable in rows:
         table.add_row(component, f"{number:,}", f"{number / total:.2%}", "yes" if is_trainable else "frozen")
     table.add_section()
     table.add_row("all", f"{total:,}", "100%", f"{trainable:,} ({trainable / total:.2%})")
     Console().print(table)
+
+
+def _table(*header: str, **options: Any) -> Table:
+    """A table whose cells are broken, and not cut, where the terminal is too narrow for them."""
+    table = Table(*header, **options)
+    for column in table.columns:
+        column.overflow = "fold"
+    return table
 
 
 def print_result(run: Run) -> None:
@@ -62,7 +71,7 @@ def _score_table(run: Run) -> Table:
     task = run.manifest["task"]
     score, scores = task["score"], run.scores
     splits = list(dict.fromkeys(scores["split"]))
-    table = Table("epoch", "train loss", *map(escape, splits), title=f"{score} per epoch")
+    table = _table("epoch", "train loss", *map(escape, splits), title=f"{score} per epoch")
     for epoch, rows in scores.groupby("epoch"):
         values = rows.set_index("split")[score]
         table.add_row(
@@ -77,7 +86,7 @@ def _drift_table(run: Run) -> Table:
     drift = measure_drift(run.trajectory, ("norm", "relative"))
     last = drift[(drift["step"] == drift["step"].max()) & (drift["stratum"] == "whole parameter")]
     frozen = run.manifest["regime"]["frozen_components"]
-    table = Table("parameter", "trainable", "relative drift", "same, if re-initialised", title="Drift from epoch 0")
+    table = _table("parameter", "trainable", "relative drift", "same, if re-initialised", title="Drift from epoch 0")
     for name in EMBEDDING_PARAMETERS:
         if name not in run.trajectory.parameters:
             table.add_row(name, "not applicable", "", "")
@@ -112,7 +121,7 @@ def print_rows(title: str, header: Sequence[str], rows: Iterable[Sequence[object
     console = Console()
     console.print(f"[bold]{escape(title)}[/bold]")
     for names, own in groupby(rows, key=lambda row: row[:num_titles]):
-        table = Table(
+        table = _table(
             *map(escape, header[num_titles:]),
             title=escape(", ".join(map(str, names))) or None,
             title_justify="left",
