@@ -13,8 +13,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
+from transformers import AutoConfig, AutoModelForMaskedLM
 
-from tests.conftest import FAMILY_CONFIGS
+from tests.conftest import COMMON, FAMILY_CONFIGS
 from tests.snapshots.test_store import write_run
 from toolkit.families import EMBEDDING_PARAMETERS, GAMMA_BETA, family_of
 from toolkit.snapshots import places as places_module
@@ -211,6 +212,29 @@ def test_any_prefix_and_the_old_names(
         np.testing.assert_array_equal(tensor, plain[BERT[name]])
 
 
+@pytest.mark.parametrize("model_type", ["bert", "roberta", "modernbert"])
+def test_tied_weights_that_are_written_once_are_found_under_either_name(model_type: str, tmp_path: Path) -> None:
+    """safetensors keeps the first name of the alphabet: RoBERTa's and ModernBERT's output layer, not the word table."""
+    config = AutoConfig.for_model(model_type, **COMMON | {"vocab_size": 9} | FAMILY_CONFIGS[model_type])
+    model = AutoModelForMaskedLM.from_config(config)
+    safetensors.torch.save_model(model, str(tmp_path / "model.safetensors"))
+    config.save_pretrained(tmp_path)
+    found, words = snapshot_of(tmp_path), model.get_input_embeddings().weight.detach().numpy()
+    np.testing.assert_array_equal(found["word_embeddings"], words)
+
+
+@pytest.mark.parametrize("inside", ["base_layer.", "original_module."])
+@pytest.mark.parametrize("parameter", ["word_embeddings", "LayerNorm.bias"])
+def test_a_parameter_that_an_adapter_wraps_is_not_taken_for_absent(parameter: str, inside: str, tmp_path: Path) -> None:
+    module, _, leaf = BERT[parameter].rpartition(".")
+    tensors = tensors_of(0, "base_model.model.bert.")
+    wrapped = f"base_model.model.bert.{module}.{inside}{leaf}"
+    tensors[wrapped] = tensors.pop(f"base_model.model.bert.{BERT[parameter]}")
+    assert f"holds {parameter} as {wrapped}: merge the adapter" in refused(write(tmp_path / "a", tensors))
+    alone = {"base_model.model.bert.encoder.layer.0.attention.self.query.lora_A.weight": np.ones((2, 4), np.float32)}
+    assert "merge the adapter" in refused(write(tmp_path / "b", alone))
+
+
 def test_two_towers_are_refused_by_their_prefixes(tmp_path: Path) -> None:
     path = tmp_path / "towers.safetensors"
     save_file(tensors_of(0, "query.bert.") | tensors_of(1, "passage.bert."), path)
@@ -386,8 +410,10 @@ def test_a_parameter_that_one_checkpoint_lacks_is_left_out_with_a_note(tmp_path:
     assert "token_type_embeddings" not in imported.trajectory.at(0).tensors
     with pytest.raises(KeyError):
         imported.trajectory.at(0).tensors["token_type_embeddings"]
-    # What no checkpoint has is no gap.
+    # What no checkpoint has is no gap, but the word table, which every model has.
     assert import_checkpoints([b]).notes == ()
+    wordless = write(tmp_path / "c", {n: t for n, t in tensors_of().items() if "word" not in n})
+    assert import_checkpoints([wordless]).notes == ("word_embeddings is missing from c and left out",)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

@@ -147,13 +147,13 @@ def _common_families(opened: Sequence[_Opened]) -> tuple[ModelFamily, ...]:
 
 
 def _common_parameters(opened: Sequence[_Opened]) -> tuple[list[str], list[str]]:
-    """The parameters that every checkpoint has, and a note on each that only some have."""
+    """The parameters that every checkpoint has, and a note on each that only some have, or that all should."""
     parameters, notes = [], []
     for name in EMBEDDING_PARAMETERS:
         without = [one.name for one in opened if name not in one.shapes]
         if not without:
             parameters.append(name)
-        elif len(without) < len(opened):
+        elif len(without) < len(opened) or name == "word_embeddings":  # which every architecture has
             notes.append(f"{name} is missing from {', '.join(without)} and left out")
     if not parameters:
         raise ValueError(f"{' and '.join(one.name for one in opened)} have no embedding parameter in common")

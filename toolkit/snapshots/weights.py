@@ -20,6 +20,10 @@ SIZES = {"F32": 4, "F16": 2, "BF16": 2, "F64": 8}
 
 Entry = tuple[str, tuple[int, ...], int]
 
+ADAPTED = (".lora_", ".base_layer.", ".modules_to_save.", ".original_module.")
+"""Parts of the names that peft gives to what it adds, or puts aside."""
+MERGE = "merge the adapter into the model (peft: model.merge_and_unload()) and save that"
+
 CHECKED_VALUES = 1 << 20
 """Values searched for NaN at a time."""
 
@@ -69,14 +73,15 @@ def locate(names: Iterable[str], family: ModelFamily | None, shown: str) -> Loca
     """Find the embedding parameters among the names of a checkpoint's tensors, whatever stands before them.
 
     The family's exact name must be a whole dotted ending, and all parameters must share what stands before it.
-    ValueError when there are none, or several sets of them (two towers).
+    ValueError when there are none, or several sets of them (two towers), or one of them is wrapped by an adapter.
     """
     names = tuple(names)
     found = {key: _by_prefix(names, candidate) for key, candidate in _candidates(family).items()}
     found = {key: prefixes for key, prefixes in found.items() if prefixes}
     if not found:
         wanted = "any supported family" if family is None else f"{family.name} models"
-        raise ValueError(f"{shown} holds no embedding tables by the names of {wanted}: is it a whole checkpoint?")
+        remedy = MERGE if any(part in name for part in ADAPTED for name in names) else "is it a whole checkpoint?"
+        raise ValueError(f"{shown} holds no embedding tables by the names of {wanted}: {remedy}")
     prefixes = sorted({prefix for by_prefix in found.values() for prefix in by_prefix})
     if len(prefixes) > 1:
         listed = ", ".join(repr(prefix) for prefix in prefixes)
@@ -87,7 +92,19 @@ def locate(names: Iterable[str], family: ModelFamily | None, shown: str) -> Loca
     if doubled := [name for name, called in tensors.items() if len(called) > 1]:
         raise ValueError(f"{shown} holds {doubled[0]} twice: as {' and as '.join(tensors[doubled[0]])}")
     families = _most_fitting([FAMILIES[key] for key in found], names, prefixes[0])
+    _refuse_wrapped(families[0], tensors, names, prefixes[0], shown)
     return Location({name: called[0] for name, called in tensors.items()}, families)
+
+
+def _refuse_wrapped(
+    family: ModelFamily, found: Mapping[str, Sequence[str]], names: Iterable[str], prefix: str, shown: str
+) -> None:
+    """ValueError where an embedding parameter is there under an adapter's name: it would pass for one that is not."""
+    modules = {prefix + n.rpartition(".")[0] + ".": c for c, n in family.embedding_parameters.items() if c not in found}
+    for name in names:
+        for module, canonical in modules.items():
+            if name.startswith(module) and any(part in name for part in ADAPTED):
+                raise ValueError(f"{shown} holds {canonical} as {name}: {MERGE}")
 
 
 def _candidates(family: ModelFamily | None) -> dict[str, ModelFamily]:
@@ -147,7 +164,9 @@ def open_weights(fetch: Fetch, family: ModelFamily | None, shown: str) -> tuple[
 
 def open_file(path: Path, family: ModelFamily | None, shown: str) -> tuple[FileTensors, Location]:
     """The embedding parameters of one safetensors file."""
-    header = read_header(path)[1]
+    metadata, header = read_header(path)
+    # safetensors.torch.save_model writes tied weights once and notes the other names in the metadata.
+    header = {name: header[kept] for name, kept in metadata.items() if kept in header} | header
     location = locate(header, family, shown)
     entries = {name: (path, header[called]) for name, called in location.names.items()}
     return _checked(FileTensors(entries), shown), location
