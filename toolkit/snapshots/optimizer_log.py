@@ -11,6 +11,7 @@ from toolkit.json_files import REMEDY, parse_object
 
 FORMAT = 1
 """Version of optimizer.json; a reader refuses another."""
+ADAMW = "torch.optim.AdamW"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +19,7 @@ class OptimizerLog:
     """AdamW as it ran: hyperparameters, and the schedule and clipping of every optimizer step."""
 
     algorithm: str
-    """Class of the optimizer, ``torch.optim.AdamW``."""
+    """Class of the optimizer, as ADAMW where it is that."""
     is_fused: bool
     """Whether torch's fused kernel did the update, as it does on a CPU. On CUDA, by its source, that kernel rounds the
     decay otherwise: runs there use the plain update, so that their decay can be replayed exactly."""
@@ -40,6 +41,11 @@ class OptimizerLog:
     @property
     def num_steps(self) -> int:
         return len(self.learning_rates)
+
+    @property
+    def is_adamw(self) -> bool:
+        """Whether it is torch's AdamW: others of that name, subclasses among them, may update otherwise."""
+        return self.algorithm == ADAMW
 
     def to_json(self) -> str:
         """The text of optimizer.json; NaN is stored as null."""

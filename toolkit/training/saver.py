@@ -16,7 +16,7 @@ from toolkit.models.locate import layer_norm_eps
 from toolkit.models.regimes import Regime
 from toolkit.snapshots.capture import read_vocabulary, to_array
 from toolkit.snapshots.files import disk_errors, sha256_of_array, write_tensors
-from toolkit.snapshots.optimizer_log import OptimizerLog
+from toolkit.snapshots.optimizer_log import ADAMW, OptimizerLog
 from toolkit.snapshots.provenance import read_git_commit, read_versions
 from toolkit.snapshots.store import RunWriter, facts_of
 from toolkit.training.accelerators import describe_devices, peak_memory_bytes
@@ -104,7 +104,7 @@ class Saver:
 
     def _optimizer_log(self) -> OptimizerLog:
         return OptimizerLog(
-            algorithm="torch.optim.AdamW",
+            algorithm=ADAMW,
             is_fused=is_fused(self.device),
             betas=BETAS,
             eps=EPS,

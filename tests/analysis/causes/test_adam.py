@@ -114,8 +114,9 @@ def test_a_log_is_needed_and_of_adamw(tmp_path):
     assert resolve_log(trajectory, log) is log
     with pytest.raises(ValueError, match="a trajectory has no optimizer log: pass the run"):
         resolve_log(trajectory, None)
-    with pytest.raises(ValueError, match=r"only torch.optim.AdamW can be replayed; this run used torch.optim.SGD"):
-        resolve_log(trajectory, replace(log, algorithm="torch.optim.SGD"))
+    for other in ("torch.optim.SGD", "somebody.CautiousAdamW"):
+        with pytest.raises(ValueError, match=rf"only torch.optim.AdamW can be replayed; this run used {other}"):
+            resolve_log(trajectory, replace(log, algorithm=other))
     (tmp_path / "snapshots").mkdir()
     with pytest.raises(ValueError, match=r"has no optimizer.json"):
         resolve_log(tmp_path, None)

@@ -144,8 +144,9 @@ def test_replay_works_on_mapped_rows_of_any_size(tmp_path):
 
 def test_replay_refuses_what_it_cannot_replay():
     rows = np.ones((2, 2), np.float32)
-    with pytest.raises(ValueError, match=r"torch.optim.AdamW only; this run used torch.optim.SGD"):
-        replay_decay(rows, replace(_log([1e-3]), algorithm="torch.optim.SGD"), "word_embeddings")
+    for other in ("torch.optim.SGD", "somebody.CautiousAdamW"):
+        with pytest.raises(ValueError, match=rf"torch.optim.AdamW only; this run used {other}"):
+            replay_decay(rows, replace(_log([1e-3]), algorithm=other), "word_embeddings")
     with pytest.raises(ValueError, match=r"did you mean 'word_embeddings'\?"):
         replay_decay(rows, _log([1e-3]), "word_embedding")
     many = _log([1e-3], weight_decay=dict.fromkeys((*EMBEDDING_PARAMETERS, "encoder.layer.0.output.dense.bias"), 0.1))

@@ -27,7 +27,7 @@ def resolve_log(source: Source, log: OptimizerLog | None) -> OptimizerLog:
         problems = run.manifest.get("problems") if run.is_finished else None
         because = f" ({'; '.join(problems)})" if problems else ""
         raise ValueError(f"{run.path} has no optimizer.json: why rows moved cannot be told without it{because}")
-    if not log.algorithm.endswith("AdamW"):
+    if not log.is_adamw:
         raise ValueError(f"only torch.optim.AdamW can be replayed; this run used {log.algorithm}")
     return log
 

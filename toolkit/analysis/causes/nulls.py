@@ -26,7 +26,7 @@ def replay_decay(
 
     A frozen parameter (absent from ``log.weight_decay``) and steps without a learning rate (NaN) change nothing.
     """
-    if not log.algorithm.endswith("AdamW"):
+    if not log.is_adamw:
         raise ValueError(f"decay can be replayed for torch.optim.AdamW only; this run used {log.algorithm}")
     check_parameter(log, parameter)
     if rows.dtype != np.float32:
