@@ -1,6 +1,8 @@
 """What cannot be encoded so that its exposure means anything is refused before training."""
 
+import json
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +30,32 @@ def test_a_text_that_names_the_padding_token_is_refused(
     with pytest.raises(ValueError, match=rf"(?i)split '{role}', row 3: the text contains .*pad.*takes for padding"):
         encode_task(task, loaded, 40)
     encode_task(load_task(tiny_config), loaded, 40)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_a_text_that_names_the_row_that_the_model_pads_with_is_refused(
+    tiny_config: RunConfig, tiny_model, tmp_path: Path, family: str
+) -> None:
+    """RoBERTa's config pads with row 1 where nobody says otherwise, which is [CLS] for a tokenizer of BERT's."""
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_model(family), folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"pad_token_id": 1}))
+    loaded = load_classifier(str(folder), pooling="mean", num_outputs=2)
+    message = (
+        r"row 1: the text contains '\[CLS\]', which the model takes for padding; the tokenizer pads with '\[PAD\]'"
+    )
+    with pytest.raises(ValueError, match=message):
+        encode_task(load_task(tiny_config), loaded, 40)
+
+
+def test_positions_that_are_counted_after_no_padding_are_refused(tiny_model, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_model("roberta"), folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"pad_token_id": None}))
+    with pytest.raises(ValueError, match=r"config.json of .* has no pad_token_id, after which RoBERTa counts"):
+        load_classifier(str(folder), pooling="mean", num_outputs=2)
 
 
 def test_a_folder_without_a_tokenizer_is_refused(tiny_model, tmp_path: Path) -> None:

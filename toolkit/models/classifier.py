@@ -93,6 +93,8 @@ def load_classifier(
     tokenizer = source.read_tokenizer()
     if tokenizer.pad_token_id is None:
         raise ValueError(f"the tokenizer of {name} has no padding token")
+    if family.position_start == "after_padding" and config.pad_token_id is None:
+        raise ValueError(f"the config.json of {name} has no pad_token_id, after which {family.name} counts positions")
     generator = torch.Generator().manual_seed(seed)
     offset = config.pad_token_id + 1 if family.position_start == "after_padding" else 0
     limit = getattr(config, "max_position_embeddings", None)

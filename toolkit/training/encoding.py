@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -29,10 +30,12 @@ def encode_task(task: Task, loaded: Loaded, max_length: int) -> EncodedTask:
     num_segments = 0 if table is None else len(table)
     tokenizer = loaded.tokenizer
     splits = {k: encode_split(split, tokenizer, max_length, num_segments) for k, split in task.splits.items()}
+    words: Any = loaded.model.backbone.get_input_embeddings()  # type: ignore[operator]
     for name, split in splits.items():
-        _refuse_padding(name, split, tokenizer)
-    num_words = loaded.model.backbone.get_input_embeddings().num_embeddings  # type: ignore[operator]
-    check_word_rows(loaded.source.name, max(int(split.tokens.max()) for split in splits.values()) + 1, num_words)
+        _refuse_padding(name, split, tokenizer, {tokenizer.pad_token_id, words.padding_idx} - {None})
+    check_word_rows(
+        loaded.source.name, max(int(split.tokens.max()) for split in splits.values()) + 1, words.num_embeddings
+    )
     if (share := unknown_share(splits["train"], tokenizer)) > DOUBTFUL_SHARE:
         warnings.warn(
             f"{share:.0%} of the tokens of split 'train' are {tokenizer.unk_token}: does the tokenizer of "
@@ -61,12 +64,19 @@ def unknown_share(split: EncodedSplit, tokenizer: Any) -> float:
     return float(np.mean(words == tokenizer.unk_token_id)) if len(words) else math.nan
 
 
-def _refuse_padding(name: str, split: EncodedSplit, tokenizer: Any) -> None:
-    """ValueError where a text names the padding token: no row is learned from it, and some models count no place."""
-    found = np.flatnonzero(split.tokens == tokenizer.pad_token_id)
+def _refuse_padding(name: str, split: EncodedSplit, tokenizer: Any, rows: Collection[int]) -> None:
+    """ValueError where a text names the padding token: no row is learned from it, and some models count no place.
+
+    ``rows``: those of the tokenizer's padding token and of the model's, which its config may put elsewhere.
+    """
+    found = np.flatnonzero(np.isin(split.tokens, list(rows)))
     if len(found):
-        example = int(np.searchsorted(split.offsets, found[0], side="right")) - 1
+        example, row = int(np.searchsorted(split.offsets, found[0], side="right")) - 1, int(split.tokens[found[0]])
+        if row == tokenizer.pad_token_id:
+            remedy = "drop the row or take the word out"
+        else:
+            remedy = f"the tokenizer pads with {tokenizer.pad_token!r}: take the one that the model was trained with"
         raise ValueError(
-            f"split {name!r}, row {split.ids[example] + 1}: the text contains {tokenizer.pad_token!r}, which the model "
-            "takes for padding; drop the row or take the word out"
+            f"split {name!r}, row {split.ids[example] + 1}: the text contains "
+            f"{tokenizer.convert_ids_to_tokens(row)!r}, which the model takes for padding; {remedy}"
         )

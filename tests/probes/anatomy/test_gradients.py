@@ -77,6 +77,8 @@ def test_padding_gets_none_and_padding_idx_is_why(
     padding = gradients.rows[gradients.rows.note.str.contains("padding")]
     assert len(padding) == (1 if model_type == "modernbert" else 2 if model_type == "roberta" else 3)
     assert (padding.gradient_norm == 0).all()
+    dropped = padding[padding.note == "padding_idx: its gradient is dropped"]  # RoBERTa's position table has one too
+    assert list(dropped.parameter) == ["word_embeddings", *["position_embeddings"] * (model_type == "roberta")]
     assert gradients.padding_row == 0
     assert gradients.unmasked_padding_norm == 0
     loaded = opened(model_type)

@@ -1,6 +1,7 @@
 """The parts of the layer, per family: parameters, rows, the sum and its proof, one-hot, against the real modules."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ from tests.conftest import FAMILY_CONFIGS
 from tests.probes.anatomy.conftest import PAIR, TEXT
 from toolkit.models.classifier import Loaded
 from toolkit.probes.anatomy import Anatomy, layer_sum, tokens
+from toolkit.probes.anatomy.differences import list_differences
 from toolkit.probes.anatomy.forward import in_float64, run_model
 from toolkit.probes.anatomy.layer_sum import prove_sum
 from toolkit.probes.anatomy.one_hot import compare_one_hot
@@ -27,6 +29,11 @@ ABSENT = {
     "deberta-v2": ["token_type_embeddings"],
     "modernbert": ["position_embeddings", "token_type_embeddings", "LayerNorm.bias"],
 }
+
+
+@pytest.mark.parametrize(("offset", "said"), [(1, "row 1: row 0 belongs to"), (2, "row 2: rows 0 to 1 belong to")])
+def test_the_position_rows_before_the_first_token_are_named(opened: Opened, offset: int, said: str) -> None:
+    assert said in list_differences(replace(opened("roberta"), position_offset=offset))[0]
 
 
 @families

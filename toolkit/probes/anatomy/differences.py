@@ -16,9 +16,11 @@ def list_differences(loaded: Loaded) -> tuple[str, ...]:
         if reason := why_absent(loaded, parameter):
             found.append(f"There are no {parameter.replace('_', ' ')}, {reason.removeprefix('not applicable: ')}.")
     if parts.position is not None and loaded.position_offset:
+        last = loaded.position_offset - 1
+        rows = f"rows 0 to {last} belong" if last else "row 0 belongs"
         found.append(
-            f"The first token has position row {loaded.position_offset}: rows 0 to {loaded.position_offset - 1} "
-            "belong to padding, so that the table reads as many tokens less."
+            f"The first token has position row {last + 1}: {rows} to padding, so that the table reads as many tokens "
+            "less."
         )
     if parts.num_segments == 1:
         found.append("The segment table has one row, which every token gets: it cannot tell two sentences apart.")

@@ -1,10 +1,12 @@
 """A sentence in, which embedding parameters and which of their rows get a gradient on it out: measured, not told."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import nn
 
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
 from toolkit.models.classifier import Loaded, in_eval_mode
@@ -58,7 +60,7 @@ def measure_gradients(loaded: Loaded, sentence: Sentence, seed: int = 0) -> Grad
     return Gradients(
         scalar=SCALAR,
         parameters=_parameter_lines(loaded, padded, len(sentence), found),
-        rows=_row_lines(padded, len(sentence), found, padding_row, find_parts(loaded).num_segments),
+        rows=_row_lines(padded, len(sentence), found, find_parts(loaded).tables),
         num_padding=room,
         padding_row=padding_row,
         unmasked_padding_norm=float(np.linalg.norm(words[padding_row])) if is_known else float("nan"),  # type: ignore[index]
@@ -118,7 +120,7 @@ def _parameter_lines(loaded: Loaded, padded: Sentence, length: int, found: dict[
 
 
 def _row_lines(
-    padded: Sentence, length: int, found: dict[str, Array | None], padding_row: int | None, num_segments: int
+    padded: Sentence, length: int, found: dict[str, Array | None], tables: Mapping[str, nn.Embedding]
 ) -> pd.DataFrame:
     lines: list[tuple[object, ...]] = []
     for name in TABLES:
@@ -126,12 +128,13 @@ def _row_lines(
         if rows is None or name not in found:
             continue
         gradient = found[name]
-        shown = dict.fromkeys([*rows.tolist(), *(range(num_segments) if name == TABLES[2] else ())])
+        others = range(tables[name].num_embeddings) if name == TABLES[2] else ()
+        shown = dict.fromkeys([*rows.tolist(), *others])
         for row in shown:
             count = int((rows[:length] == row).sum())
             token = padded.tokens[rows.tolist().index(row)] if name == TABLES[0] else ""
             norm = float("nan") if gradient is None else float(np.linalg.norm(gradient[row]))
-            note = _why(count, is_padding=row in rows, is_padding_idx=name == TABLES[0] and row == padding_row)
+            note = _why(count, is_padding=row in rows, is_padding_idx=row == tables[name].padding_idx)
             lines.append((name, row, token, count, norm, "frozen" if gradient is None else note))
     return pd.DataFrame(lines, columns=list(ROW_COLUMNS))
 
