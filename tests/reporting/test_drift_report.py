@@ -213,6 +213,20 @@ def test_findings_follow_the_change(tiny_model: Callable[[str], Path], tmp_path:
     assert "LayerNorm.bias by 1.00 weight units (it was 0 before)" in text  # 0.25 in each of 16 entries
 
 
+def test_no_finding_of_layer_norm_where_a_projection_stands_before_it(
+    tiny_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """What DeBERTa-v2's LayerNorm takes away of narrow rows is not what it would take away of the rows themselves."""
+    folder, moved = tiny_model("deberta-v2"), tmp_path / "moved"
+    shutil.copytree(folder, moved)
+    tensors = load_file(folder / "model.safetensors")
+    save_file({name: tensor * np.float32(1.1) for name, tensor in tensors.items()}, moved / "model.safetensors")
+    text = toolkit.write_drift_report([folder, moved], tmp_path / "out").read_text()
+    findings, _, rest = text.partition("## What changed")
+    assert "LayerNorm takes away" not in findings
+    assert "the sums are projected before LayerNorm" in rest
+
+
 def test_an_empty_list_of_words_is_said_as_what_it_is(runs: list[toolkit.Run]) -> None:
     opened = open_sources([runs[2].path])
     tables = DriftTables(opened, {"neighbours": toolkit.most_changed(runs[2], 2)})

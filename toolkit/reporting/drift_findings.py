@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from toolkit.analysis.changes.changes import NOT_APPLICABLE
+from toolkit.analysis.gauge.corpus import PROJECTED
 from toolkit.analysis.rows.drift import WHOLE
 from toolkit.analysis.rows.strata import BY_STEPS
 from toolkit.families import TABLES
@@ -87,21 +88,21 @@ def _against_noise(tables: DriftTables) -> str:
 def _gauge(tables: DriftTables) -> str:
     frame = lines_of(tables.get("gauge"), epoch=tables.epoch)
     frame = frame[frame["parameter"].isin([*TABLES, "all tables"])] if len(frame) else frame
-    if frame.empty:
+    if frame.empty or frame["note"].str.contains(PROJECTED, regex=False).any():
         return ""
     raw, after = (float((frame.loc[frame["quantity"] == q, "value"] ** 2).sum()) for q in ("raw_drift", "pi_drift"))
     if not raw > 0:
         return ""
     text = (
         f"LayerNorm takes away {number(100 * (1 - after / raw))} % of the squared drift of the tables (mean over "
-        "tokens) before anything can see it"
+        "tokens) before the encoder can see it"
     )
     share = frame.loc[frame["quantity"] == "gauge_share", "value"]
     if share.empty or np.isnan(share.iloc[0]):
         return text + "."
     return (
         f"{text}; of what is left, {number(100 * share.iloc[0])} % could be undone by moving offsets between tables "
-        "(gauge share; tables that drift independently have some too), which no output of the model can show either."
+        "(gauge share; tables that drift independently have some too), which no embedding output can show either."
     )
 
 
@@ -118,7 +119,7 @@ def _functional(tables: DriftTables) -> str:
         for c, v in zip(parts["component"], parts["value"], strict=True)
     ]
     return (
-        f"What the encoder receives (the embedding output) changed by {number(100 * total)} % of its squared norm; "
+        f"The output of the embedding layer changed by {number(100 * total)} % of its squared norm; "
         f"Shapley shares: {markdown.listing(shown)}."
     )
 
