@@ -49,12 +49,19 @@ def test_a_text_that_names_the_row_that_the_model_pads_with_is_refused(
         encode_task(load_task(tiny_config), loaded, 40)
 
 
-def test_positions_that_are_counted_after_no_padding_are_refused(tiny_model, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"pad_token_id": None}, r"config.json of .* has no pad_token_id, after which RoBERTa counts"),
+        ({"position_embedding_type": "relative_key"}, r"made with position_embedding_type 'relative_key'"),
+    ],
+)
+def test_positions_that_the_model_would_not_compute_are_refused(tiny_model, tmp_path: Path, fields, said) -> None:
     folder = tmp_path / "model"
     shutil.copytree(tiny_model("roberta"), folder)
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"pad_token_id": None}))
-    with pytest.raises(ValueError, match=r"config.json of .* has no pad_token_id, after which RoBERTa counts"):
+    (folder / "config.json").write_text(json.dumps(config | fields))
+    with pytest.raises(ValueError, match=said):
         load_classifier(str(folder), pooling="mean", num_outputs=2)
 
 

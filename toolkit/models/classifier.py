@@ -84,6 +84,12 @@ def load_classifier(
     source = find_checkpoint(name).pinned()
     config = source.read_config()
     family = family_of(config.model_type)
+    kind = getattr(config, "position_embedding_type", "absolute")
+    if kind != "absolute" and "position_embeddings" in family.embedding_parameters:  # ModernBERT has any text there
+        raise ValueError(
+            f"{name} was made with position_embedding_type {kind!r}, which transformers 5 ignores, so that it would "
+            "compute something else than it was trained to: take a checkpoint with absolute positions"
+        )
     if pooling == "pooler" and not family.has_pooler:
         raise ValueError(f"--pooling pooler: {family.name} has no pooler; choose from: mean, cls")
     if dropout is not None:
