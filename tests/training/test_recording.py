@@ -56,6 +56,25 @@ def test_a_plain_loop_of_every_family(family: str, tiny_model: Any, tmp_path: Pa
     assert set(whole["parameter"]) == set(run.trajectory.parameters)
 
 
+@pytest.mark.parametrize("padding_idx", [None, 3])
+def test_padding_is_what_the_mask_hides(padding_idx: int | None, tiny_model: Any, tmp_path: Path) -> None:
+    """A config may name no padding row, or another one than the tokenizer pads with."""
+    model, tokenizer = load(tiny_model("bert"))
+    model.bert.embeddings.word_embeddings.padding_idx = padding_idx
+    batch, optimizer = encode(tokenizer, TEXTS), torch.optim.AdamW(model.parameters(), lr=1e-3)
+    with toolkit.record(model, tmp_path / "run") as recording:
+        model.train()
+        model(**batch, labels=torch.tensor([0, 1, 0, 1])).loss.backward()
+        optimizer.step()
+        recording.snapshot(epoch=1)
+    run = toolkit.open_run(tmp_path / "run")
+    assert run.manifest["problems"] == []
+    expected = count(model, [batch])
+    expected["word_embeddings"].pop(padding_idx, None)  # [UNK], of which torch drops the gradient then
+    for name, rows in expected.items():
+        assert totals(run, name) == dict(rows)
+
+
 def test_recorded_norms_and_rates_are_those_of_the_update(tiny_model: Any, tmp_path: Path) -> None:
     model, tokenizer = load(tiny_model("bert"))
     batch = encode(tokenizer, TEXTS)

@@ -13,6 +13,8 @@ from toolkit.models.locate import Embeddings
 from toolkit.snapshots.exposure import DesignCounter, Exposure, StepRows, TableLog
 
 Rows = dict[str, NDArray[np.int64]]
+Key = tuple[int, tuple[int, ...]]
+"""Where a tensor of ids lies and its shape: one and the same within a step."""
 
 USED_ELSEWHERE = (
     "rows that no recorded forward pass used got gradients (another use of the table, a penalty on it, padding that "
@@ -27,34 +29,52 @@ class ExposureWatch:
     recomputation (gradient checkpointing): it counts only when the pass that it repeats did not, because that ran
     without gradients, as re-entrant checkpointing does it.
 
-    Padding is what the word table's padding_idx says; a table without one has none. ``shared`` names tables that also
-    serve elsewhere in the model (the word table as the output layer of a language model): which of their rows got a
-    gradient is more than a forward pass shows, and their exposure is left out. So is that of a table of which a row
-    gets a gradient that no counted pass used.
+    Padding is what the attention mask hides; where the backbone was given none (or not one of a number per token), what
+    the word table's padding_idx says, and a table without one has none. ``shared`` names tables that also serve
+    elsewhere in the model (the word table as the output layer of a language model): which of their rows got a gradient
+    is more than a forward pass shows, and their exposure is left out. So is that of a table of which a row gets a
+    gradient that no counted pass used.
     """
 
     def __init__(self, embeddings: Embeddings, shared: Collection[str] = ()) -> None:
         self._embeddings = embeddings
         self._signature = inspect.signature(embeddings.module.forward)
+        self._signature_above = inspect.signature(embeddings.backbone.forward)
         self._names = tuple(name for name in TABLES if name in embeddings.parameters)
         self._steps = {name: TableLog() for name in self._names if name not in shared}
         self._design = DesignCounter(self._names)
         self._pending: list[Rows] = []
         # The tensors themselves are kept until the step ends, so that their addresses are not given out again.
-        self._counted: dict[tuple[int, tuple[int, ...]], torch.Tensor] = {}
+        self._counted: dict[Key, torch.Tensor] = {}
+        self._masks: dict[Key, torch.Tensor] = {}
         self.problem: str | None = None
         """Why exposure cannot be recorded; None while it can."""
         self.left_out: dict[str, str] = {}
         """Tables whose exposure cannot, and why."""
-        self._handle = embeddings.module.register_forward_pre_hook(self._on_forward, with_kwargs=True)
+        self._handles = (
+            embeddings.backbone.register_forward_pre_hook(self._on_backbone, with_kwargs=True),
+            embeddings.module.register_forward_pre_hook(self._on_forward, with_kwargs=True),
+        )
 
     def close(self) -> None:
-        """Take the hook off the model."""
-        self._handle.remove()
+        """Take the hooks off the model."""
+        for handle in self._handles:
+            handle.remove()
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy of the model (an average of its weights, say) carries a copy of this, which must not collect rows."""
         return {"problem": "a copy of the model is not watched"}
+
+    def _on_backbone(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Keep the mask until the embedding module, which is not given it, runs."""
+        if not module.training or self.problem:
+            return
+        given = self._signature_above.bind_partial(*args, **kwargs).arguments
+        ids, mask = given.get("input_ids"), given.get("attention_mask")
+        if ids is not None:
+            self._masks.pop(_key(ids), None)  # of a tensor that may have lain there before
+            if isinstance(mask, torch.Tensor) and mask.shape == ids.shape:
+                self._masks[_key(ids)] = mask
 
     def _on_forward(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not module.training or not torch.is_grad_enabled() or self.problem:
@@ -64,7 +84,7 @@ class ExposureWatch:
         if ids is None:
             self.problem = "a forward pass was given inputs_embeds, not input_ids: its rows are not known"
             return
-        key = (ids.data_ptr(), tuple(ids.shape))
+        key = _key(ids)
         if _is_in_backward() and key in self._counted:
             return
         self._counted[key] = ids
@@ -73,10 +93,12 @@ class ExposureWatch:
     def _rows(self, ids: torch.Tensor, given: dict[str, Any]) -> Rows:
         """The rows of each real token, as the module itself derives them; every array (tokens,)."""
         padding = self._embeddings.padding_row
-        is_real = torch.ones_like(ids, dtype=torch.bool) if padding is None else ids != padding
+        is_counted = torch.ones_like(ids, dtype=torch.bool) if padding is None else ids != padding
+        mask = self._masks.get(_key(ids))
+        is_real = is_counted if mask is None else mask.to(ids.device) != 0
         positions, segments = given.get("position_ids"), given.get("token_type_ids")
         if positions is None and self._embeddings.family.position_start == "after_padding":
-            positions = torch.cumsum(is_real, dim=1) * is_real + (padding or 0)
+            positions = torch.cumsum(is_counted, dim=1) * is_counted + (padding or 0)
         elif positions is None:
             positions = torch.arange(ids.shape[1], device=ids.device)[None]
         if segments is None:
@@ -86,7 +108,7 @@ class ExposureWatch:
 
     def drop_step(self) -> None:
         """Forget the passes since the last step: their gradients were thrown away."""
-        self._pending, self._counted = [], {}
+        self._pending, self._counted, self._masks = [], {}, {}
 
     def end_step(self, gather: Callable[[Rows], list[Rows]], gradient_scale: float = 1.0) -> None:
         """Close one optimizer step, before its update: gradients are as the optimizer gets them.
@@ -97,7 +119,7 @@ class ExposureWatch:
         optimizer), save where this step used them too: then their tokens count with its own.
         """
         own = {name: np.concatenate([np.empty(0, np.int64), *(r[name] for r in self._pending)]) for name in self._names}
-        self._pending, self._counted = [], {}
+        self._pending, self._counted, self._masks = [], {}, {}
         parts = gather(own)
         # Of every table, whatever is known of it here: under FSDP2 all processes take part in gathering it.
         gradients = {name: _whole(self._embeddings.parameters[name].grad) for name in self._steps}
@@ -130,6 +152,10 @@ class ExposureWatch:
             return None
         tables = {name: steps.exposure() for name, steps in self._steps.items() if name not in self.left_out}
         return Exposure(tables, self._design.design())
+
+
+def _key(ids: torch.Tensor) -> Key:
+    return ids.data_ptr(), tuple(ids.shape)
 
 
 def row_norms(parameter: torch.Tensor, rows: NDArray[np.int64]) -> NDArray[np.float32]:
