@@ -232,7 +232,7 @@ def test_where_a_projection_stands_before_layer_norm_only_raw_coordinates_work(t
     run = tuned_run("single", "deberta-v2")
     with pytest.raises(ValueError, match="raw coordinates"):
         play_run(run, Settings())
-    game = play_run(run, Settings(coordinates="raw", num_draws=0))
+    game = play_run(run, Settings(coordinates="raw", num_draws=1))  # which turns rows and LayerNorm of unlike widths
     logits, split = reference_logits(run)
     np.testing.assert_array_equal(game.values[LIKELIHOOD][-1], score_items(logits, split.labels)[LIKELIHOOD])
     assert "segment" not in game.players

@@ -23,9 +23,13 @@ def perturbed(components: Components, coalition: int, kind: str, generator: np.r
             for player, own in zip(components.players, chosen, strict=True)
         ]
     else:
-        rotation = Rotation(components.players[0].parts[0].before.shape[1], generator)
+        sizes = dict.fromkeys(part.before.shape[1] for player in components.players for part in player.parts)
+        # One for all, but where rows are narrower than the LayerNorm after their projection (DeBERTa-v2).
+        rotations = {size: Rotation(size, generator) for size in sizes}
         players = [
-            replace(player, parts=tuple(rotation.turned(part) for part in player.parts)) if own else player
+            replace(player, parts=tuple(rotations[part.before.shape[1]].turned(part) for part in player.parts))
+            if own
+            else player
             for player, own in zip(components.players, chosen, strict=True)
         ]
     return replace(components, players=tuple(players))
