@@ -350,10 +350,14 @@ def test_fewer_tables():
 
 def test_a_projection_before_layer_norm_is_refused():
     norm = {"LayerNorm.weight": np.ones(2 * HIDDEN)}  # wider than the tables
-    table = measure_gauge(trajectory(draw(16) | norm, draw(17) | norm))
+    source = trajectory(draw(16) | norm, draw(17) | norm)
+    table = measure_gauge(source)
     assert table.note.str.contains("the sums are projected before LayerNorm").all()
     assert table[table.quantity.str.startswith("gauge_share")].value.isna().all()
     assert table[table.quantity == "raw_drift"].value.notna().all()
+    rows = measure_gauge_rows(source, W, 1)
+    assert rows.raw_drift.notna().all()
+    assert rows[["pi_drift", "gauge_fixed_drift"]].isna().all(axis=None)
 
 
 def test_what_was_not_recorded_is_said():

@@ -69,7 +69,8 @@ def measure_gauge_rows(
     """One line per row of a table: row, token, stratum, frequency, raw_drift, pi_drift, gauge_fixed_drift, merged_with.
 
     ``gauge_fixed_drift`` is NaN in rows that the corpus never uses, and in a position row that is reported as one row
-    with the word row in ``merged_with``. Drifts are norms in weight units.
+    with the word row in ``merged_with``; where a projection stands before LayerNorm, it and ``pi_drift`` are NaN
+    throughout. Drifts are norms in weight units.
     """
     trajectory = trajectory_of(source)
     corpus = reference_corpus(trajectory)
@@ -77,6 +78,8 @@ def measure_gauge_rows(
         raise ValueError(unknown(parameter, "embedding table of this run", corpus.tables))
     pair = [trajectory.at(reference_epoch), trajectory.at_or_last(epoch)]
     raw, pi, fixed = _row_drifts(pair, parameter, corpus)
+    if corpus.is_projected:
+        pi[:] = fixed[:] = np.nan
     merged = [""] * len(raw)
     side = corpus.tables.index(parameter)
     for rows in corpus.pairs if side < 2 else []:
