@@ -57,10 +57,11 @@ def test_a_file_in_the_way_is_named_without_the_folders_of_a_machine(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "mine").write_text("")
-    with pytest.raises(
-        ValueError, match=r"^sub/mine is a file where the report's folder should go: pass another --out"
-    ):
-        check_out(tmp_path / "sub" / "mine")
+    for out in (tmp_path / "sub" / "mine", tmp_path / "sub" / "mine" / "new" / "report"):
+        with pytest.raises(
+            ValueError, match=r"^sub/mine is a file where the report's folder should go: pass another --out"
+        ):
+            check_out(out)
     check_out(tmp_path / "sub")
     check_out(tmp_path / "new")
 

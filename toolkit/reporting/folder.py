@@ -21,9 +21,9 @@ _UNFINISHED = ".unfinished-"
 
 
 def check_out(out: Path) -> None:
-    """ValueError when what is to become a report's folder is a file."""
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"{shown_path(out)} is a file where the report's folder should go: pass another --out")
+    """ValueError when what is to become a report's folder, or one above it, is a file."""
+    if file := next((path for path in (out, *out.parents) if path.exists() and not path.is_dir()), None):
+        raise ValueError(f"{shown_path(file)} is a file where the report's folder should go: pass another --out")
 
 
 def write_csvs(folder: Path, tables: "Mapping[str, pd.DataFrame]") -> None:

@@ -118,7 +118,8 @@ def test_the_command_writes_the_report(tiny_model: TinyModel, tiny_files, tmp_pa
         (["{bert}", "--texts", "nowhere.tsv"], "no file at"),
         (["{bert}", "--positions", "0"], "--positions must be at least 1"),
         (["{bert}", "--seed", "-1"], "--seed must be between 0"),
-        (["{bert}", "--positions", "50"], "more than the 48 positions"),
+        (["{bert}", "--positions", "47"], "more than the 48 positions"),
+        (["{bert}", "--positions", "99999999999"], "more than the 48 positions"),
         (["{bert}", "--texts", "{empty}", "--text-columns", "a", "b"], "the text is empty"),
     ],
 )

@@ -111,6 +111,11 @@ def cross(
             f"the crossed design needs at least 2 positions (an even number for pairs) and 1 block; got "
             f"{num_positions} positions and {num_blocks} blocks"
         )
+    if loaded.max_length is not None and num_positions > loaded.max_length:  # before there are so many
+        raise ValueError(
+            f"{num_positions} positions are more than the {loaded.max_length} positions of {loaded.source.name}: ask "
+            "for fewer"
+        )
     frame = frame_of(loaded, texts, num_positions)
     if loaded.max_length is not None and len(frame.tokens) > loaded.max_length:
         raise ValueError(
