@@ -62,7 +62,7 @@ def main(runs: str, out: str | None = None) -> None:
     """Print the relative quality of the study's finished runs below ``runs``; write its report into ``out``."""
     from toolkit.analysis.comparison.relative import relative_quality
     from toolkit.naming import shown_path
-    from toolkit.reporting.relative_report import write_relative_report
+    from toolkit.reporting.comparison.relative_report import write_relative_report
     from toolkit.studies.plan import plan_runs
 
     planned = plan_runs(STUDY.final_cells({}), runs)

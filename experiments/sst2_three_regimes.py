@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1, help="seeds per regime (default: 1)")
     arguments = parser.parse_args()
     from toolkit.pipeline import finetune
-    from toolkit.reporting.report import write_report
+    from toolkit.reporting.comparison.report import write_report
 
     configs = list_configs(arguments.data, arguments.seeds)
     runs = [finetune(config, reuse_finished=True) for config in configs]

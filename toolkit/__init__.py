@@ -57,10 +57,10 @@ if TYPE_CHECKING:
     from toolkit.probes.flow.flow import measure_flow as measure_flow
     from toolkit.probes.layers.layer_drift import measure_layer_drift as measure_layer_drift
     from toolkit.probes.transplants.transplants import measure_transplants as measure_transplants
-    from toolkit.reporting.drift_figures import draw as draw
-    from toolkit.reporting.drift_report import write_drift_report as write_drift_report
-    from toolkit.reporting.position_report import write_position_report as write_position_report
-    from toolkit.reporting.report import write_report as write_report
+    from toolkit.reporting.comparison.report import write_report as write_report
+    from toolkit.reporting.drift.figures import draw as draw
+    from toolkit.reporting.drift.report import write_drift_report as write_drift_report
+    from toolkit.reporting.positions.report import write_position_report as write_position_report
     from toolkit.snapshots.importers import import_checkpoints as import_checkpoints
     from toolkit.snapshots.snapshot import Snapshot as Snapshot
     from toolkit.snapshots.snapshot import Trajectory as Trajectory
@@ -94,7 +94,7 @@ _HOMES = {
     "compare_seeds": "toolkit.analysis.comparison.seeds",
     "data_efficiency": "toolkit.analysis.comparison.efficiency",
     "decompose": "toolkit.analysis.causes.causes",
-    "draw": "toolkit.reporting.drift_figures",
+    "draw": "toolkit.reporting.drift.figures",
     "explain": "toolkit.analysis.causes.causes",
     "finetune": "toolkit.pipeline",
     "functional_drift": "toolkit.analysis.gauge.functional",
@@ -135,9 +135,9 @@ _HOMES = {
     "take_apart": "toolkit.probes.anatomy.anatomy",
     "verify_report": "toolkit.analysis.comparison.verify",
     "verify_run": "toolkit.snapshots.verify",
-    "write_drift_report": "toolkit.reporting.drift_report",
-    "write_position_report": "toolkit.reporting.position_report",
-    "write_report": "toolkit.reporting.report",
+    "write_drift_report": "toolkit.reporting.drift.report",
+    "write_position_report": "toolkit.reporting.positions.report",
+    "write_report": "toolkit.reporting.comparison.report",
     "write_rows": "toolkit.analysis.rows.rows",
 }
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.run_directories import MakeRun
 from toolkit.analysis.comparison.arms import arrange
-from toolkit.reporting.report_data import ReportData, gather
+from toolkit.reporting.comparison.data import ReportData, gather
 from toolkit.snapshots.store import Run
 
 ARMS = {"full fine-tuning": "none", "embeddings frozen": "embeddings", "feature extraction": "backbone"}
@@ -15,8 +15,8 @@ ARMS = {"full fine-tuning": "none", "embeddings frozen": "embeddings", "feature 
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports without figures, for tests of the text: drawing is what takes the time."""
-    monkeypatch.setattr("toolkit.reporting.report.draw", lambda tables: {})
-    monkeypatch.setattr("toolkit.reporting.report.draw_scores", lambda *tables: {})
+    monkeypatch.setattr("toolkit.reporting.comparison.report.draw", lambda tables: {})
+    monkeypatch.setattr("toolkit.reporting.comparison.report.draw_scores", lambda *tables: {})
 
 
 @pytest.fixture

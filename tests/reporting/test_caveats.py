@@ -7,12 +7,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from toolkit.reporting.caveats import caveats, edge_warning, failures, unstable, verdict_counts
-from toolkit.reporting.ceilings import against_ceiling_block, ceiling_sentence, ceilings
+from toolkit.reporting.comparison.caveats import caveats, edge_warning, failures, unstable, verdict_counts
+from toolkit.reporting.comparison.ceilings import against_ceiling_block, ceiling_sentence, ceilings
+from toolkit.reporting.comparison.run_sections import data_section, per_run
+from toolkit.reporting.comparison.study_findings import report_findings
+from toolkit.reporting.comparison.study_sections import study_sections
 from toolkit.reporting.page.model import NoteBlock, TableBlock, TextBlock
-from toolkit.reporting.run_sections import data_section, per_run
-from toolkit.reporting.study_findings import report_findings
-from toolkit.reporting.study_sections import study_sections
 
 MINILM = "tuned on sentence pairs"
 SENTENCE = "optimisation as much as features"

@@ -17,9 +17,9 @@ from safetensors.numpy import load_file, save_file
 import toolkit
 from toolkit.cli import main
 from toolkit.config import RunConfig
-from toolkit.reporting import drift_figures
-from toolkit.reporting.drift_tables import DriftTables
-from toolkit.reporting.drift_text import neighbours
+from toolkit.reporting.drift import figures as drift_figures
+from toolkit.reporting.drift.tables import DriftTables
+from toolkit.reporting.drift.text import neighbours
 from toolkit.reporting.sources import open_sources
 
 ROOT = Path(__file__).parents[2]

@@ -4,11 +4,11 @@ import pandas as pd
 import pytest
 
 from toolkit.analysis.comparison.arms import arrange
-from toolkit.reporting import figures
-from toolkit.reporting.drift_figures import draw_parameters
-from toolkit.reporting.drift_topics import drift_lead
+from toolkit.reporting.comparison import figures
+from toolkit.reporting.comparison.drift_topics import drift_lead
+from toolkit.reporting.comparison.tables import collect
+from toolkit.reporting.drift.figures import draw_parameters
 from toolkit.reporting.panels import error_bars, label_of
-from toolkit.reporting.tables import collect
 
 
 def tables_of(*runs):

@@ -9,8 +9,8 @@ from tests.analysis.comparison.planted import plant
 from toolkit.analysis.comparison.arms import arrange
 from toolkit.analysis.rows.drift import measure_drift
 from toolkit.families import EMBEDDING_PARAMETERS
-from toolkit.reporting.findings import findings
-from toolkit.reporting.tables import collect
+from toolkit.reporting.comparison.findings import findings
+from toolkit.reporting.comparison.tables import collect
 
 
 def found(*runs):

@@ -11,10 +11,10 @@ from PIL import Image
 
 from toolkit.analysis.positions.position_controls import few_waves, noisy_sinusoid
 from toolkit.analysis.positions.positions import measure_positions
-from toolkit.reporting.position_answers import answers, caveats, standing_out
-from toolkit.reporting.position_figures import draw_positions
-from toolkit.reporting.position_report import print_positions, wave_rows, write_position_report
-from toolkit.reporting.position_tables import collect_positions
+from toolkit.reporting.positions.answers import answers, caveats, standing_out
+from toolkit.reporting.positions.figures import draw_positions
+from toolkit.reporting.positions.report import print_positions, wave_rows, write_position_report
+from toolkit.reporting.positions.tables import collect_positions
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 
 DRAWS = 10

@@ -18,8 +18,8 @@ from toolkit.analysis.rows.drift import measure_drift
 from toolkit.analysis.rows.measures import MEASURES
 from toolkit.analysis.rows.rows import measure_rows
 from toolkit.cli import main
-from toolkit.reporting.report import write_report
-from toolkit.reporting.report_runs import find_runs
+from toolkit.reporting.comparison.find import find_runs
+from toolkit.reporting.comparison.report import write_report
 
 FIGURES = ("scores_over_epochs", "drift_over_epochs", "word_drift_by_exposure", "position_drift")
 SCORE_FIGURES = ("differences", "scores_by_arm", "cost_against_score", "drift_against_gain")
@@ -356,13 +356,15 @@ def output_of(code: str) -> str:
 
 
 def test_reporting_needs_no_model():
-    code = "import sys, toolkit.reporting.report as r; print(*sorted(m for m in sys.modules if '.' not in m))"
+    code = (
+        "import sys, toolkit.reporting.comparison.report as r; print(*sorted(m for m in sys.modules if '.' not in m))"
+    )
     assert not {"torch", "transformers", "accelerate", "datasets", "matplotlib"} & set(output_of(code).split())
 
 
 def test_pyplot_is_never_imported(make_run):
     code = (
-        "import sys; from toolkit.reporting.report import write_report; "
+        "import sys; from toolkit.reporting.comparison.report import write_report; "
         f"write_report([{str(make_run().path)!r}], 'out'); print('matplotlib.pyplot' in sys.modules)"
     )
     assert output_of(code).strip() == "False"

@@ -9,7 +9,7 @@ import pytest
 
 from toolkit.analysis.comparison.verify import verify_report
 from toolkit.cli import main
-from toolkit.reporting.report import write_report
+from toolkit.reporting.comparison.report import write_report
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -33,7 +33,7 @@ def repeat(out: str) -> None:
 @pytest.fixture
 def runs(make_run, monkeypatch):
     """More than are listed, which is few here: two regimes, one of them with two seeds."""
-    monkeypatch.setattr("toolkit.reporting.again.MANY_RUNS", 2)
+    monkeypatch.setattr("toolkit.reporting.comparison.again.MANY_RUNS", 2)
     made = [make_run("backbone", 0, right=0.6), make_run("none", 0, right=0.9), make_run("none", 2)]
     return sorted(made, key=lambda run: run.path.name)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from toolkit.reporting.comparison.report import write_report
 from toolkit.reporting.folder import WRITTEN, check_out, report_folder, written_files
-from toolkit.reporting.report import write_report
 from toolkit.snapshots.files import sha256_of_file
 
 

@@ -4,11 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from toolkit.reporting import forest_figure, score_figures
-from toolkit.reporting.forest_figure import VERDICT_STYLES
+from toolkit.reporting.comparison import forest_figure, score_figures
+from toolkit.reporting.comparison.forest_figure import VERDICT_STYLES
+from toolkit.reporting.comparison.selections import headline, largest_size
 from toolkit.reporting.images import styled
 from toolkit.reporting.panels import wrap
-from toolkit.reporting.selections import headline, largest_size
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from toolkit.analysis.comparison.verdicts import VERDICTS
 from toolkit.reporting.cells import signed
-from toolkit.reporting.drift_answers import drift_answer
-from toolkit.reporting.pair_sentences import counted, in_brief, in_full, in_short
-from toolkit.reporting.selections import is_from_elsewhere, largest_size
-from toolkit.reporting.study_findings import MOST, report_findings, score_findings
+from toolkit.reporting.comparison.drift_answers import drift_answer
+from toolkit.reporting.comparison.pair_sentences import counted, in_brief, in_full, in_short
+from toolkit.reporting.comparison.selections import is_from_elsewhere, largest_size
+from toolkit.reporting.comparison.study_findings import MOST, report_findings, score_findings
 
 CARRIER = {"name": "order", "score": "accuracy", "reported_split": "validation", "carrier": "Word order."}
 

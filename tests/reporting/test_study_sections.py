@@ -15,17 +15,17 @@ from toolkit.analysis.comparison.cards import make_cards
 from toolkit.analysis.comparison.evidence import write_evidence
 from toolkit.analysis.comparison.verdicts import VERDICTS
 from toolkit.reporting.cells import shown
-from toolkit.reporting.comparison_section import mcnemar_counts, shown_comparison
-from toolkit.reporting.markdown_report import render_markdown
+from toolkit.reporting.comparison.comparison_section import mcnemar_counts, shown_comparison
+from toolkit.reporting.comparison.data import find_runs
+from toolkit.reporting.comparison.markdown_report import render_markdown
+from toolkit.reporting.comparison.provenance import command_of_run
+from toolkit.reporting.comparison.report import make_page, write_report
+from toolkit.reporting.comparison.study_findings import report_findings
+from toolkit.reporting.comparison.study_sections import study_sections
+from toolkit.reporting.comparison.verdict_lines import MOST_IN_OVERVIEW, group_of, not_listed, overview
+from toolkit.reporting.comparison.worth_sections import association_block
 from toolkit.reporting.page.model import FoldBlock, Page, Section, TableBlock, TextBlock, VerdictLine
 from toolkit.reporting.page.verdict_table import VERDICT_HOW
-from toolkit.reporting.provenance import command_of_run
-from toolkit.reporting.report import make_page, write_report
-from toolkit.reporting.report_data import find_runs
-from toolkit.reporting.study_findings import report_findings
-from toolkit.reporting.study_sections import study_sections
-from toolkit.reporting.verdict_lines import MOST_IN_OVERVIEW, group_of, not_listed, overview
-from toolkit.reporting.worth_sections import association_block
 
 
 def tables_of(blocks):
@@ -197,7 +197,7 @@ def words_of(text):
 
 
 def test_markdown_says_what_the_page_says(study, data_of):
-    from toolkit.reporting import report
+    from toolkit.reporting.comparison import report
 
     runs, labels = study(num_seeds=2)
     data = data_of(runs, labels)

@@ -13,7 +13,7 @@ import pytest
 from tests.studies.tiny_studies import ARMS, GRID, InProcess, Recorded, config_of, make_study
 from toolkit.cli import main
 from toolkit.config import RunConfig
-from toolkit.reporting.report import write_report
+from toolkit.reporting.comparison.report import write_report
 from toolkit.studies.executors import Job
 from toolkit.studies.jobs import launch_command
 from toolkit.studies.live import watch
@@ -26,7 +26,7 @@ from toolkit.studies.study import Comparison
 def report(monkeypatch: pytest.MonkeyPatch) -> Recorded:
     """Stands in for write_report, which tests of its own are about."""
     recorded = Recorded()
-    monkeypatch.setattr("toolkit.reporting.report.write_report", recorded)
+    monkeypatch.setattr("toolkit.reporting.comparison.report.write_report", recorded)
     return recorded
 
 

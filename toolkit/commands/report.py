@@ -24,9 +24,9 @@ class Report:
     def run(self) -> int:
         import sys
 
+        from toolkit.reporting.comparison.find import find_runs
+        from toolkit.reporting.comparison.report import write_report
         from toolkit.reporting.progress import reporting_progress
-        from toolkit.reporting.report import write_report
-        from toolkit.reporting.report_runs import find_runs
 
         for line in find_runs(self.runs).left_out:
             print(line, file=sys.stderr)

@@ -113,7 +113,7 @@ def write_study_report(
     on_progress: Callable[[str], None] = lambda line: None,
 ) -> Path:
     """The report of a study whose final runs are finished; the path of report.md."""
-    from toolkit.reporting.report import write_report
+    from toolkit.reporting.comparison.report import write_report
 
     options: dict[str, Any] = {
         "title": study.title,

@@ -1,0 +1,1 @@
+"""Finished runs in, the report that compares them out."""

@@ -1,0 +1,179 @@
+"""Run directories in, everything that a report says of them out, computed once: both its texts only show it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from toolkit.analysis.comparison.arms import Arm, Group, ReportedRun
+from toolkit.analysis.comparison.associations import associate_drift
+from toolkit.analysis.comparison.compare import compare_groups
+from toolkit.analysis.comparison.cost import cost_of, cost_of_groups
+from toolkit.analysis.comparison.efficiency import efficiency_of_groups
+from toolkit.analysis.comparison.estimates import Settings
+from toolkit.analysis.comparison.joined import join_groups
+from toolkit.analysis.comparison.reported import last_score
+from toolkit.analysis.comparison.seeds import compare_seeds_of_groups
+from toolkit.analysis.comparison.summaries import side_by_side, summarise_groups
+from toolkit.reporting.comparison.find import Sources as Sources
+from toolkit.reporting.comparison.find import find_runs as find_runs
+from toolkit.reporting.comparison.tables import GroupTables, collect
+
+SCORES = (
+    "run",
+    "group",
+    "model",
+    "task",
+    "arm",
+    "base",
+    "size",
+    "num_train_examples",
+    "seed",
+    "split",
+    "is_reported_split",
+    "score",
+    "value",
+    "value_before",
+    "is_failed",
+    "seconds",
+)
+"""Columns of the table of last scores: one line per run and labelled split; ``base`` is the arm without its size."""
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class ReportData:
+    """All numbers of a report."""
+
+    groups: tuple[Group, ...]
+    left_out: tuple[str, ...]
+    scores: pd.DataFrame
+    """The headline score of every run on every labelled split at its last epoch, columns SCORES."""
+    comparison: pd.DataFrame
+    """``toolkit.compare``, with the labels of the arms without their size as first_base and second_base."""
+    seeds: pd.DataFrame
+    """``toolkit.compare_seeds``."""
+    summary: pd.DataFrame
+    sides: pd.DataFrame
+    cost: pd.DataFrame
+    efficiency: pd.DataFrame
+    joined: pd.DataFrame
+    association: pd.DataFrame
+    duplicates: pd.DataFrame
+    """Near-duplicates of scored items among the training examples: one line per task, split and number of them."""
+    tuning: pd.DataFrame | None
+    details: tuple[GroupTables, ...]
+    """Drift, scores over epochs and rows of each group."""
+
+    @property
+    def runs(self) -> tuple[ReportedRun, ...]:
+        return tuple(run for group in self.groups for run in group.runs)
+
+    @property
+    def arms(self) -> tuple[Arm, ...]:
+        return tuple(arm for group in self.groups for arm in group.arms)
+
+    @property
+    def num_seeds(self) -> int:
+        """The most seeds of any arm."""
+        return max(len(arm.runs) for arm in self.arms)
+
+
+def gather(
+    groups: Sequence[Group],
+    *,
+    pairs: Sequence[tuple[str, str]] | None = None,
+    margin_points: float = 1.0,
+    tuning: pd.DataFrame | None = None,
+    left_out: Sequence[str] = (),
+    joined: pd.DataFrame | None = None,
+    on_progress: Progress = lambda _: None,
+) -> ReportData:
+    """Compute every table of a report; ``on_progress`` hears what is being computed, ``joined`` is known already."""
+    settings = Settings(margin_points=margin_points)
+    on_progress("comparing scores")
+    comparison = compare_groups(groups, pairs, settings)
+    summary = summarise_groups(groups)
+    joined = join_groups(groups, settings=settings) if joined is None else joined
+    details = []
+    for group in groups:
+        on_progress(f"measuring drift: {group.title}")
+        details.append(collect(of_largest_size(group)))
+    return ReportData(
+        groups=tuple(groups),
+        left_out=tuple(left_out),
+        scores=last_scores(groups),
+        comparison=_with_bases(comparison, groups),
+        seeds=compare_seeds_of_groups(groups, pairs),
+        summary=summary,
+        sides=side_by_side(summary),
+        cost=cost_of_groups(groups),
+        efficiency=efficiency_of_groups(groups, pairs, settings, comparison=comparison),
+        joined=joined,
+        association=associate_drift(joined),
+        duplicates=near_duplicates(groups),
+        tuning=tuning,
+        details=tuple(details),
+    )
+
+
+def of_largest_size(group: Group) -> Group:
+    """The arms of the most training examples: drift is shown of these, data efficiency of all."""
+    greatest = max((arm.size or float("inf")) for arm in group.arms)
+    return Group(group.title, tuple(arm for arm in group.arms if (arm.size or float("inf")) == greatest))
+
+
+def last_scores(groups: Sequence[Group]) -> pd.DataFrame:
+    """The headline score of every run on every labelled split at its last epoch, columns SCORES."""
+    lines = [
+        (
+            run.name,
+            group.title,
+            run.model,
+            run.task,
+            arm.label,
+            arm.base,
+            arm.size,
+            arm.num_train_examples,
+            run.config.seed,
+            split,
+            split == run.reported_split,
+            run.score,
+            last_score(run, split),
+            last_score(run, split, at="first"),
+            run.is_failed,
+            cost_of(run)["seconds"],
+        )
+        for group in groups
+        for arm in group.arms
+        for run in arm.runs
+        for split in run.answers
+    ]
+    return pd.DataFrame(lines, columns=list(SCORES)).astype({"size": "Int64", "num_train_examples": "Int64"})
+
+
+def _with_bases(comparison: pd.DataFrame, groups: Sequence[Group]) -> pd.DataFrame:
+    bases = {arm.label: arm.base or arm.label for group in groups for arm in group.arms}
+    return comparison.assign(
+        first_base=[bases.get(str(label), str(label)) for label in comparison["first"]],
+        second_base=[bases.get(str(label), str(label)) for label in comparison["second"]],
+    )
+
+
+def near_duplicates(groups: Sequence[Group]) -> pd.DataFrame:
+    """Training examples that nearly repeat a scored item, removed and counted per split; empty where none were sought.
+
+    The count is the mean over runs: sizes and seeds draw other training examples.
+    """
+    lines = [
+        (group.title, run.model, run.task, split, float(count))
+        for group in groups
+        for run in group.runs
+        for split, count in (run.part("task").get("num_near_duplicates") or {}).items()
+    ]
+    keys = ["group", "model", "task", "split"]
+    counts = pd.DataFrame(lines, columns=[*keys, "num_near_duplicates"]).groupby(keys, sort=False)[
+        "num_near_duplicates"
+    ]
+    return counts.agg(num_near_duplicates="mean", num_runs="size").reset_index()

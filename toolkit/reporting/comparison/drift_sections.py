@@ -1,0 +1,133 @@
+"""The tables of a group in, the blocks of the sections on drift out: parameters, strata of rows, tokens."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from toolkit.analysis.comparison.arms import Arm
+from toolkit.analysis.rows.drift import ALL_ROWS
+from toolkit.families import EMBEDDING_PARAMETERS, TABLES
+from toolkit.reporting.blocks import rows_block
+from toolkit.reporting.comparison.tables import RANKINGS, GroupTables, ordered_strata
+from toolkit.reporting.markdown import listing, mean_and_sd, span
+from toolkit.reporting.page.model import Block, TextBlock
+
+HOWS = {
+    "relative drift": "‖Δ‖ / ‖E⁰‖ of the whole parameter, mean ± standard deviation over seeds, in float64.",
+    "re-initialised (yardstick)": "The same number for an independent re-initialisation of the same shape.",
+    "share of the yardstick (%)": "Relative drift as a share of the yardstick's.",
+    "‖Δ‖": "Norm of the change of the whole parameter from epoch 0, in weight units.",
+    "stratum": "Rows that moved for different reasons are never averaged; steps are optimizer steps of the whole run.",
+    "median ‖Δ‖": "Median over the rows of the stratum, mean ± standard deviation over seeds.",
+    "median relative": "Median of ‖Δ‖ / ‖E⁰‖ over rows; a row that was 0 has none and is counted.",
+    "median angle (degrees)": "Angle between the row before and after training.",
+    "median radial change": "Part of the change along the row itself: weight decay makes it negative.",
+}
+"""What the columns are, for whoever asks."""
+
+
+def drift_block(tables: GroupTables) -> Block:
+    """One line per parameter and arm: the whole parameter's drift at the last epoch beside its re-initialisation."""
+    header = [
+        "parameter",
+        "arm",
+        "relative drift",
+        "re-initialised (yardstick)",
+        "share of the yardstick (%)",
+        "‖Δ‖",
+    ]
+    rows: list[list[object]] = []
+    for parameter in EMBEDDING_PARAMETERS:
+        for arm in tables.group.arms:
+            if not arm.has(parameter):
+                rows.append([parameter, arm.label, None, None, None, None])
+                continue
+            relative, yardstick = (_last(tables, arm, parameter, "relative", s) for s in ("value", "reinitialised"))
+            norm = _last(tables, arm, parameter, "norm", "value")
+            proven = " (bit-identical)" if arm.is_proven_frozen(parameter) and (norm == 0).all() else ""
+            # LayerNorm that training starts from ones and zeros has no yardstick: the share is undefined then.
+            share = mean_and_sd(100 * relative / np.where(yardstick > 0, yardstick, np.nan))
+            cells = [mean_and_sd(relative) + proven, mean_and_sd(yardstick), share, mean_and_sd(norm)]
+            rows.append([parameter, arm.label, *cells])
+    return rows_block(header, rows, f"Drift of each parameter on {tables.group.title} at the last epoch", HOWS)
+
+
+def _last(tables: GroupTables, arm: Arm, parameter: str, measure: str, statistic: str) -> np.ndarray:
+    lines = tables.whole(arm, parameter, measure, statistic)
+    values: np.ndarray = lines.groupby("run", sort=False)["value"].last().reindex(arm.names).to_numpy(np.float64)
+    return values
+
+
+def strata_block(tables: GroupTables, parameter: str) -> Block:
+    """One line per stratum and arm of a table's rows at the last epoch, one in all for an arm where none moved."""
+    assert parameter in TABLES
+    if not any(arm.has(parameter) for arm in tables.group.arms):
+        return TextBlock(text=f"Not applicable: this model has no {parameter}.")
+    header = ["stratum", "arm", "rows", "median ‖Δ‖", "greatest ‖Δ‖", "median relative", "median angle (degrees)"]
+    header += ["median radial change"]
+    columns = [("norm", "median"), ("norm", "max"), *((m, "median") for m in ("relative", "angle_degrees", "radial"))]
+    parts = [(arm, tables.of(arm, parameter)) for arm in tables.group.arms]
+    found = ordered_strata(stratum for _, lines in parts for stratum in lines["stratum"])
+    rows: list[list[object]] = []
+    for stratum in (s for s in found if s != "whole parameter"):
+        for arm, lines in parts:
+            own = lines[lines["stratum"] == stratum]
+            if len(own) and (stratum == ALL_ROWS or not _is_still(lines)):
+                cells = [_statistic(own, *column) for column in columns]
+                rows.append([stratum, arm.label, span(own["num_rows"]), *cells])
+    return rows_block(header, rows, f"Rows of {parameter} on {tables.group.title} at the last epoch", HOWS)
+
+
+def _is_still(lines: pd.DataFrame) -> bool:
+    """Whether no row moved; then one line for all rows says everything."""
+    return bool((lines.loc[(lines["measure"] == "norm") & (lines["statistic"] == "max"), "value"] == 0).all())
+
+
+def _statistic(lines: pd.DataFrame, measure: str, statistic: str) -> str:
+    own = lines[(lines["measure"] == measure) & (lines["statistic"] == statistic)]
+    text = mean_and_sd(own["value"])
+    undefined = own["num_undefined"].sum()
+    if not undefined:
+        return text
+    return f"{text} ({undefined} of {own['num_rows'].sum()} rows{' undefined' if own['value'].notna().any() else ''})"
+
+
+def still_arms(tables: GroupTables, rows: pd.DataFrame) -> str:
+    """One sentence on the arms in which no row moved and of which a figure of rows shows nothing; empty without any."""
+    still = [arm.label for arm in tables.group.arms if not rows.empty and not tables.has_moved_rows(rows, arm)]
+    return f"No row moved under {listing(still)}." if still else ""
+
+
+def token_blocks(tables: GroupTables) -> list[tuple[str, Block]]:
+    """For each arm its name and the two rankings of the tokens that moved most, side by side, of its first seed."""
+    return [(_token_title(arm), _token_block(tables, arm)) for arm in tables.group.arms]
+
+
+def _token_title(arm: Arm) -> str:
+    return f"{arm.label}, seed {arm.runs[0].config.seed}"
+
+
+def _token_block(tables: GroupTables, arm: Arm) -> Block:
+    if not arm.has("word_embeddings"):
+        return TextBlock(text="Not applicable: this model has no word_embeddings.")
+    own = tables.tokens[tables.tokens["run"] == arm.runs[0].name]
+    if own.empty:
+        words = tables.words[tables.words["run"] == arm.runs[0].name]
+        known = pd.to_numeric(words["num_steps"]).notna().any()
+        text = "No row seen in training moved." if known else "Not applicable: exposure was not recorded."
+        return TextBlock(text=text)
+    sides = [own[own["ranking"] == ranking].to_dict("records") for ranking in RANKINGS]
+    header = ["rank", "by ‖Δ‖: token", "‖Δ‖", "steps", "tokens", "by angle: token", "degrees", "steps", "tokens"]
+    rows = []
+    for i in range(max(len(side) for side in sides)):
+        cells: list[object] = [i + 1]
+        for ranking, side in zip(RANKINGS, sides, strict=True):
+            cells += _token_cells(side[i], ranking) if i < len(side) else [""] * 4
+        rows.append(cells)
+    return rows_block(header, rows, f"Tokens that moved most: {_token_title(arm)}")
+
+
+def _token_cells(line: dict[str, Any], ranking: str) -> list[object]:
+    token = str(line["token"]) or f"(row {line['row']})"
+    return [token, float(line[ranking]), int(line["num_steps"]), int(line["num_tokens"])]

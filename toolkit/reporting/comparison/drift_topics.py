@@ -1,0 +1,145 @@
+"""The tables of every group in, the sections on what moved out: parameters, words, positions, segments, tokens."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from toolkit.families import TABLES
+from toolkit.reporting.blocks import figure_blocks, folds
+from toolkit.reporting.comparison.drift_sections import drift_block, still_arms, strata_block, token_blocks
+from toolkit.reporting.comparison.findings import findings
+from toolkit.reporting.comparison.score_sections import ceiling_block, training_block
+from toolkit.reporting.comparison.tables import GroupTables
+from toolkit.reporting.images import Images
+from toolkit.reporting.page.model import Block, FoldBlock, Section, TextBlock
+
+Make = Callable[[GroupTables, Images, str], Sequence[Block]]
+
+FIRST_SEED = "Single rows are those of the first seed of each arm; the table's numbers are over all seeds."
+
+
+def drift_topics(
+    tables: Sequence[GroupTables], images: Sequence[Images], prefixes: Sequence[str], claims: Mapping[str, Block]
+) -> list[Section]:
+    """One section per topic, in it one fold per task; ``claims``: title of a group to its verdicts on drift."""
+
+    def drift(own: GroupTables, drawn: Images, prefix: str) -> Sequence[Block]:
+        claim = claims.get(own.group.title)
+        # Of one task these sentences are the main findings; of several they have no other place.
+        said = [TextBlock(text=" ".join(findings(own)))] if len(tables) > 1 else []
+        return [*said, *_drift(own, drawn, prefix), *((claim,) if claim else ())]
+
+    topics: list[tuple[str, str, str, Make]] = [
+        ("training", "Scores and drift over epochs", TRAINING, _training),
+        ("drift", "Drift of each parameter", drift_lead(tables), drift),
+        ("word-rows", "Word rows, seen and never seen", WORDS, _words),
+        (
+            "positions",
+            "Positions",
+            f"Positions beyond the longest training text get no gradient. {FIRST_SEED}",
+            _positions,
+        ),
+        ("segments", "Segments", SEGMENTS, _segments),
+        ("tokens", "Tokens that moved most", TOKENS, _tokens),
+    ]
+    titles = [own.group.title for own in tables]
+    return [
+        Section(
+            id=name,
+            title=title,
+            lead=lead,
+            blocks=folds(titles, [make(*each) for each in zip(tables, images, prefixes, strict=True)]),
+        )
+        for name, title, lead, make in topics
+    ]
+
+
+TRAINING = (
+    "Before training (epoch 0) and after every epoch. The convex ceiling is the score of the linear head that "
+    "cross-validation finds within the training split on the same frozen features (logistic regression, strength "
+    "chosen by log loss, or ridge regression, by squared error): a yardstick, no strict bound."
+)
+DRIFT = (
+    "Drift is how far a parameter is from epoch 0. The yardstick is the same number for a re-initialisation of the "
+    "parameter that has nothing to do with what it had learned{bias}. The verdicts on drift are about the "
+    "rows that training showed, without the offset that they share, which is why their numbers differ "
+    "from those of the whole parameter."
+)
+WORDS = (
+    "A row that no batch showed has no gradient; only weight decay can move it. A row seen once goes on moving by "
+    f"Adam's momentum. The strata count optimizer steps of the whole run. {FIRST_SEED}"
+)
+SEGMENTS = (
+    "The gradient of a segment row is the sum of those of all its tokens, so its drift is a shared shift and no sign "
+    "that segments were learned. With single sentences only row 0 is in use."
+)
+TOKENS = (
+    "Among the word rows seen in training, at the last epoch; steps and tokens are the row's exposure. Adam moves a "
+    "row by the count of the steps that showed it and hardly by the size of its gradient: a rare row carries little "
+    "more than the gradient's sign, so these lists are no ranking of importance."
+)
+
+
+def drift_lead(tables: Sequence[GroupTables]) -> str:
+    """What drift is; of LayerNorm.bias only where some model has one that was not 0 before."""
+    yardsticks = [
+        own.whole(arm, "LayerNorm.bias", statistic="reinitialised")["value"] for own in tables for arm in own.group.arms
+    ]
+    has_one = any(values.notna().any() for values in yardsticks)
+    return DRIFT.format(bias="; LayerNorm.bias then becomes 0, which is relative 1" if has_one else "")
+
+
+def _bars(tables: GroupTables) -> str:
+    return "; bars span the seeds" if any(len(arm.runs) > 1 for arm in tables.group.arms) else ""
+
+
+def _training(tables: GroupTables, images: Images, prefix: str) -> Sequence[Block]:
+    title = tables.group.title
+    caption = f"Headline score of every labelled split of {title} at each epoch{_bars(tables)}."
+    blocks: list[Block] = [
+        *figure_blocks(images, "scores_over_epochs", caption, f"Scores over epochs on {title}", prefix)
+    ]
+    ceiling = ceiling_block(tables)
+    blocks += [ceiling] if ceiling else [TextBlock(text="Convex ceiling: not applicable, no run recorded one.")]
+    return [*blocks, FoldBlock(title=f"Before and after training: {title}", blocks=(training_block(tables),))]
+
+
+def _drift(tables: GroupTables, images: Images, prefix: str) -> Sequence[Block]:
+    title = tables.group.title
+    caption = (
+        f"Relative drift of each whole parameter from epoch 0 on {title}, on a logarithmic axis; what is exactly 0 is "
+        f"in the strip below, because 0 has no place on such an axis{_bars(tables)}."
+    )
+    figure = figure_blocks(images, "drift_over_epochs", caption, f"Drift over epochs on {title}", prefix)
+    return [*figure, drift_block(tables)]
+
+
+def _words(tables: GroupTables, images: Images, prefix: str) -> Sequence[Block]:
+    title = tables.group.title
+    caption = (
+        f"Drift of the word rows on {title} at the last epoch by how often training showed them: quartiles (box) and 5 "
+        "to 95 % (whiskers) of the rows that moved; fewer than five rows are drawn one by one. The strip gives the "
+        "share that is exactly 0. Only arms under which rows moved are drawn."
+    )
+    figure = figure_blocks(images, "word_drift_by_exposure", caption, f"Word drift by exposure on {title}", prefix)
+    return [*figure, *_still(tables, "words"), strata_block(tables, TABLES[0])]
+
+
+def _positions(tables: GroupTables, images: Images, prefix: str) -> Sequence[Block]:
+    title = tables.group.title
+    caption = f"Drift of each position row on {title} at the last epoch."
+    figure = figure_blocks(images, "position_drift", caption, f"Drift of position rows on {title}", prefix)
+    return [*figure, *_still(tables, "positions"), strata_block(tables, TABLES[1])]
+
+
+def _segments(tables: GroupTables, images: Images, prefix: str) -> Sequence[Block]:
+    return [strata_block(tables, TABLES[2])]
+
+
+def _still(tables: GroupTables, rows: str) -> tuple[Block, ...]:
+    sentence = still_arms(tables, getattr(tables, rows))
+    return (TextBlock(text=sentence),) if sentence else ()
+
+
+def _tokens(tables: GroupTables, images: Images, prefix: str) -> Sequence[Block]:
+    return [
+        FoldBlock(title=name, blocks=(block,), is_open=not i) for i, (name, block) in enumerate(token_blocks(tables))
+    ]

@@ -1,0 +1,189 @@
+"""Finished runs in, a report folder out: index.html, report.md, cards.json, evidence, figures and tables."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pandas as pd
+
+from toolkit.analysis.comparison.arms import Group, arrange
+from toolkit.analysis.comparison.card import Card, save_cards
+from toolkit.analysis.comparison.cards import make_cards
+from toolkit.analysis.comparison.evidence import write_evidence
+from toolkit.reporting.comparison.again import commands_of
+from toolkit.reporting.comparison.data import ReportData, find_runs, gather
+from toolkit.reporting.comparison.drift_topics import drift_topics
+from toolkit.reporting.comparison.figures import draw
+from toolkit.reporting.comparison.markdown_report import render_markdown
+from toolkit.reporting.comparison.run_sections import (
+    data_section,
+    definitions_section,
+    run_section,
+    versions_section,
+)
+from toolkit.reporting.comparison.score_figures import draw_scores
+from toolkit.reporting.comparison.study_findings import report_findings
+from toolkit.reporting.comparison.study_sections import caveats, study_sections
+from toolkit.reporting.comparison.verdict_lines import not_listed, overview
+from toolkit.reporting.comparison.written_tables import drift_claims, report_tables, write_tables
+from toolkit.reporting.folder import check_out, report_folder
+from toolkit.reporting.images import Images, write_images
+from toolkit.reporting.page.model import Block, Page, Section
+from toolkit.reporting.page.render import render_page
+from toolkit.reporting.page.words import collect_words
+from toolkit.snapshots import files
+from toolkit.snapshots.store import Run
+
+PAGE_BYTES = 7_500_000
+"""What index.html may take: words get what figures and tables leave."""
+LEAST_WORDS_BYTES = 500_000
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The figures of a report."""
+
+    scores: Images
+    groups: tuple[Images, ...]
+    prefixes: tuple[str, ...]
+    """What the file names of each group's figures begin with."""
+
+
+def write_report(
+    runs: Sequence[Run | str | Path],
+    out: str | Path,
+    *,
+    title: str | None = None,
+    question: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    tasks: Mapping[str, str] | None = None,
+    pairs: Sequence[tuple[str, str]] | None = None,
+    margin_points: float = 1.0,
+    command: str | None = None,
+    tuning: pd.DataFrame | None = None,
+    on_progress: Progress = lambda _: None,
+) -> Path:
+    """Compare runs and write a report into ``out``; the path of its report.md, beside which index.html lies.
+
+    Runs of one model and task are compared with each other; other models and tasks get parts of their own. ``labels``
+    (run directory name to arm), ``pairs`` and ``margin_points`` are those of :func:`toolkit.compare`; ``tasks`` is run
+    directory name to what its task is called, by default what its data are called; ``question`` stands under the title;
+    ``command`` is what makes runs and report again, if that is not ``report`` itself; ``tuning`` is what a study tried
+    and chose. What a glob brings along (an unfinished run, a folder that is none) is left out, and the report says so;
+    so is a pair that names an arm of which every run diverged. Files of an earlier report in ``out`` are replaced or
+    removed, others stay.
+    ValueError when no run is left, and as of :func:`toolkit.compare`.
+    """
+    sources = find_runs(runs).note_lost(labels, tasks)
+    if pairs is not None:
+        pairs = [pair for pair in pairs if not sources.lost.intersection(pair)]
+    groups = arrange(sources.runs, labels, tasks)
+    out = Path(out)
+    _check_out(out, groups)
+    settings = {"title": title, "question": question, "margin-points": None if margin_points == 1 else margin_points}
+    if command is None:
+        command = commands_of(runs, groups, out, settings, is_arranged=bool(labels or pairs or tasks))
+    with report_folder(out) as folder:
+        on_progress("collecting evidence")
+        evidence = write_evidence(sources.runs, labels, folder, pairs=pairs, margin_points=margin_points, tasks=tasks)
+        data = gather(
+            groups,
+            pairs=pairs,
+            margin_points=margin_points,
+            tuning=tuning,
+            left_out=sources.left_out,
+            joined=evidence.joined,
+            on_progress=on_progress,
+        )
+        cards = make_cards(evidence)
+        save_cards(cards, folder, evidence.hashes)
+        on_progress("drawing figures")
+        drawn = _draw(data)
+        page = make_page(data, cards, drawn, title=title, question=question, commands=command)
+        on_progress("writing the pages")
+        _write(folder, page, data, cards, drawn)
+    return out / "report.md"
+
+
+def _write(out: Path, page: Page, data: ReportData, cards: Sequence[Card], drawn: Drawn) -> None:
+    write_tables(out / "tables", report_tables(data, cards), page.title)
+    write_images(out / "figures", drawn.scores)
+    for prefix, images in zip(drawn.prefixes, drawn.groups, strict=True):
+        write_images(out / "figures", images, prefix)
+    tasks = {name for group in data.groups for name in (group.title, group.runs[0].task)}
+    files.write_text(out / "report.md", render_markdown(page, tasks))
+    files.write_text(out / "index.html", render_page(page))
+
+
+def _check_out(out: Path, groups: Sequence[Group]) -> None:
+    check_out(out)
+    for run in (run for group in groups for run in group.runs):
+        if out.resolve().is_relative_to(run.run.path.resolve()):
+            raise ValueError(f"the report would lie inside the run {run.name}: pass another --out")
+
+
+def _draw(data: ReportData) -> Drawn:
+    scores = draw_scores(data.scores, data.comparison, data.joined)
+    return Drawn(scores, tuple(draw(tables) for tables in data.details), tuple(_file_names(data.groups)))
+
+
+def _file_names(groups: Sequence[Group]) -> list[str]:
+    """What the file names of each group's figures begin with: nothing for one group, else its number and title."""
+    if len(groups) == 1:
+        return [""]
+    slugs = (re.sub(r"[^a-z0-9]+", "-", group.title.lower()).strip("-")[:60] for group in groups)
+    return [f"{i}-{slug}_" for i, slug in enumerate(slugs, start=1)]
+
+
+def make_page(
+    data: ReportData,
+    cards: Sequence[Card],
+    drawn: Drawn,
+    *,
+    title: str | None = None,
+    question: str | None = None,
+    commands: str = "",
+) -> Page:
+    """All that a report says, for report.md and index.html alike."""
+    count = "One run is reported" if len(data.runs) == 1 else f"{len(data.runs)} runs are compared"
+    lead = (
+        "This report is about a model that changed in training, not about data that changed. Each run kept its "
+        "embedding parameters before training (epoch 0) and after every epoch; drift is how far they are from epoch 0. "
+        f"An arm is all runs that differ in nothing but the seed. {count} here. Everything below is computed from the "
+        "run directories alone; python -m toolkit verify recomputes every verdict."
+    )
+    lines = overview(cards, {arm.label for tables in data.details for arm in tables.group.arms})
+    page = Page(
+        title=title if title is not None else "Embedding drift: " + ", ".join(group.title for group in data.groups),
+        question=question or "",
+        lead=lead,
+        findings=(*report_findings(data, cards), *caveats(data)),
+        verdicts=lines,
+        verdicts_note=not_listed(cards, lines),
+        sections=tuple(_sections(data, cards, drawn)),
+        words_after="word-rows",
+        commands=commands,
+    )
+    left = max(PAGE_BYTES - len(render_page(page).encode()), LEAST_WORDS_BYTES)
+    return replace(page, words=collect_words(word_runs(data), budget_bytes=left))
+
+
+def _sections(data: ReportData, cards: Sequence[Card], drawn: Drawn) -> list[Section]:
+    claims: Mapping[str, Block] = drift_claims(cards)
+    sections = study_sections(data, drawn.scores)
+    sections += drift_topics(data.details, drawn.groups, drawn.prefixes, claims)
+    return [*sections, run_section(data), data_section(data), definitions_section(), versions_section(data)]
+
+
+def word_runs(data: ReportData) -> list[tuple[str, Run]]:
+    """The first seed of each arm in which word rows moved, with a name that tells it."""
+    chosen = []
+    for tables in data.details:
+        for arm in tables.group.arms:
+            if tables.has_moved_rows(tables.words, arm):
+                own = f"{arm.label}, seed {arm.runs[0].config.seed}"
+                chosen.append((own if len(data.details) == 1 else f"{tables.group.title}: {own}", arm.runs[0].run))
+    return chosen

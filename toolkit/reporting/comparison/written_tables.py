@@ -1,0 +1,157 @@
+"""The numbers of a report in, its tables/ out: CSV and Parquet of everything, LaTeX of what a paper prints."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+
+from toolkit.analysis.comparison.card import Card
+from toolkit.reporting import latex
+from toolkit.reporting.blocks import rows_block, table_block
+from toolkit.reporting.cells import interval, shown, text_of
+from toolkit.reporting.comparison.data import ReportData
+from toolkit.reporting.comparison.provenance import runs_frame
+from toolkit.reporting.comparison.study_sections import DIFFERENCE, SUMMARY, TESTS, shown_comparison
+from toolkit.reporting.comparison.tables import strata_table
+from toolkit.reporting.comparison.verdict_lines import group_of, line_of, verdicts_frame
+from toolkit.reporting.comparison.worth_sections import COST
+from toolkit.reporting.page.model import Block, TableBlock
+from toolkit.snapshots import files
+
+MOST_CSV_LINES = 20_000
+"""Longer tables are Parquet only: as text they would be megabytes that nobody reads."""
+
+PAPER: Mapping[str, tuple[str, ...]] = {
+    "comparison": ("group", *DIFFERENCE[:-1]),
+    "tests": ("group", *TESTS),
+    "summary": ("group", *SUMMARY),
+    "cost": ("group", *COST),
+    "efficiency": (
+        "group",
+        "split",
+        "base",
+        "num_train_examples",
+        "score",
+        "num_seeds",
+        "mean",
+        "sd",
+        "difference_points",
+    ),
+    "association": ("model", "base", "parameter", "num_tasks", "spearman", "p", "q", "note"),
+    "tuning": (),
+    "verdicts": ("claim", "value", "interval", "verdict"),
+}
+"""Tables that are also written as LaTeX, with the columns that fit on a page; all columns where none are named."""
+
+CAPTIONS: Mapping[str, str] = {
+    "comparison": "Differences between arms on the same items, paired by seed, with intervals over seeds and items",
+    "tests": "Tests of the differences between arms",
+    "summary": "Scores at the last epoch over seeds",
+    "cost": "Cost beside score, means over seeds",
+    "efficiency": "Scores by number of training examples",
+    "association": "Rank correlation over tasks of drift, as a multiple of its noise, with what it gained",
+    "tuning": "Settings tried, with the score on the split held out of train, and those chosen",
+    "verdicts": "Claims and verdicts",
+}
+
+
+def report_tables(data: ReportData, cards: Sequence[Card]) -> dict[str, pd.DataFrame]:
+    """File name to table, all groups together."""
+    parts = {
+        "verdicts": verdicts_frame(cards),
+        "comparison": data.comparison,
+        "comparison_by_seed": data.seeds,
+        "summary": data.summary,
+        "side_by_side": data.sides,
+        "cost": data.cost,
+        "efficiency": data.efficiency,
+        "drift_and_score": data.joined,
+        "association": data.association,
+        "near_duplicates": data.duplicates,
+        "tuning": data.tuning if data.tuning is not None else pd.DataFrame(),
+        "runs": runs_frame(data.groups),
+        "last_scores": data.scores,
+        "scores": _joined([each.scores for each in data.details]),
+        "baselines": _joined([each.baselines for each in data.details]),
+        "drift": _joined([each.drift for each in data.details]),
+        "strata": _joined([strata_table(each.drift) for each in data.details]),
+        "positions": _joined([each.positions for each in data.details]),
+        "tokens": _joined([each.tokens for each in data.details]),
+    }
+    return {name: table for name, table in parts.items() if len(table)}
+
+
+def _joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    filled = [frame for frame in frames if len(frame)]
+    return pd.concat(filled, ignore_index=True) if filled else frames[0]
+
+
+def write_tables(folder: Path, tables: Mapping[str, pd.DataFrame], title: str) -> None:
+    """Write every table as Parquet, as CSV unless it is very long, and as LaTeX where PAPER has it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, table in tables.items():
+        if len(table) <= MOST_CSV_LINES:
+            files.write_text(folder / f"{name}.csv", table.to_csv(index=False, lineterminator="\n"))
+        files.write_with(folder / f"{name}.parquet", partial(_write_parquet, table))
+    printed = paper_tables(tables)
+    for name, text in printed.items():
+        files.write_text(folder / f"{name}.tex", text)
+    files.write_text(folder / "tables.tex", latex.document(printed, title))
+
+
+def _write_parquet(table: pd.DataFrame, path: Path) -> None:
+    # One type per column: Parquet has no column of numbers and words, as a tuning table may have.
+    mixed = [c for c in table if table[c].dtype == object and table[c].map(type).nunique() > 1]
+    table.astype(dict.fromkeys(mixed, str)).to_parquet(path, index=False, compression="zstd")
+
+
+def paper_tables(tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:
+    """Name to LaTeX of the tables that a paper prints."""
+    sources = {**tables, **({"tests": tables["comparison"]} if "comparison" in tables else {})}
+    printed = {}
+    for name, columns in PAPER.items():
+        if name not in sources:
+            continue
+        table = _with_texts(name, sources)
+        block = _paper_block(table, columns or [str(c) for c in table.columns], CAPTIONS[name])
+        if isinstance(block, TableBlock):
+            printed[name] = latex.table(shown(block), name.replace("_", "-"))
+    return printed
+
+
+SHARED = ("group", "score", "num_seeds", "num_train_examples", "margin_points")
+"""Columns that go into the caption where all lines have the same value: a page is narrow."""
+
+
+def _paper_block(table: pd.DataFrame, columns: Sequence[str], caption: str) -> Block:
+    own = [name for name in SHARED if name in columns and name in table and table[name].nunique(dropna=False) == 1]
+    block = table_block(table, columns, caption)
+    if len(table) < 2 or not own or not isinstance(block, TableBlock):
+        return block
+    said = [f"{block.columns[name].label} {text_of(table[name].iloc[0])}" for name in own]
+    kept = {name: column for name, column in block.columns.items() if name not in own}
+    return TableBlock(table=block.table, caption=f"{caption} ({', '.join(said)})", columns=kept)
+
+
+def _with_texts(name: str, sources: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """A table with the columns that are read rather than computed with: pairs and intervals."""
+    table = sources[name]
+    if name in ("comparison", "tests"):
+        return shown_comparison(table, sources["comparison_by_seed"])
+    if name == "verdicts":
+        spans = [interval(low, high) for low, high in zip(table["low"], table["high"], strict=True)]
+        return table.assign(interval=spans, value=[text_of(value) for value in table["value"]])
+    return table
+
+
+def drift_claims(cards: Sequence[Card]) -> dict[str, Block]:
+    """Title of a group to the table of its verdicts on drift."""
+    blocks: dict[str, Block] = {}
+    own = [card for card in cards if card.kind in ("drift", "offset")]
+    for title in dict.fromkeys(group_of(card) for card in own):
+        lines = [line_of(card) for card in own if group_of(card) == title]
+        rows = [[line.claim, line.value, line.interval, line.verdict, line.detail] for line in lines]
+        header = ["claim", "value", "interval", "verdict", "why"]
+        blocks[title] = rows_block(header, rows, f"Verdicts on drift of {title}")
+    return blocks

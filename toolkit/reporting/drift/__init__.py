@@ -1,0 +1,1 @@
+"""The tables of one trajectory in, its drift report out."""

@@ -1,0 +1,1 @@
+"""A table of positions in, the page on what it is made of out."""
