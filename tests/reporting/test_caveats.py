@@ -84,6 +84,27 @@ def test_the_ceiling_stands_beside_what_was_reached_for_every_task(make_run, dat
     assert "what it lacks is there optimisation" in ceiling_sentence(ceilings(alone.groups), 1.0)
 
 
+def test_features_stand_beside_the_full_arm_that_is_most_like_them_and_every_arm_is_named(make_run, data_of):
+    runs = []
+    for pooling, points in (("mean", 10.0), ("cls", 20.0)):
+        runs += [make_run("none", seed, right=0.85, config={"pooling": pooling}) for seed in range(2)]
+        for seed in range(2):
+            scores = make_run("backbone", seed, right=0.7, config={"pooling": pooling}).scores
+            reached = scores.query("split == 'validation'")["accuracy"].iloc[-1]
+            facts = {"convex_ceiling": {"validation": {"accuracy": reached + points / 100}}}
+            runs.append(make_run("backbone", seed, right=0.7, config={"pooling": pooling}, facts=facts))
+    labels = {run.path.name: f"{run.config.freeze}-{run.config.pooling}" for run in reversed(runs)}
+    found = ceilings(data_of(runs, labels).groups)
+    assert dict(zip(found["arm"], found["full"], strict=True)) == {
+        "backbone-mean": "none-mean",
+        "backbone-cls": "none-cls",
+    }
+    text = ceiling_sentence(found, 1.0)
+    for line in found.to_dict("records"):
+        assert f"{line['arm']} reached {line['reached']:.3f}" in text
+        assert f"({line['full']} minus reached" in text
+
+
 def ceiling_line(task, split, missed, minus_ceiling=5.0):
     numbers = {"reached": 0.6, "ceiling": 0.6 + missed / 100, "missed_points": missed}
     numbers |= {"full_minus_reached_points": minus_ceiling + missed, "full_minus_ceiling_points": minus_ceiling}

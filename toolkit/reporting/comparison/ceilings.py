@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from toolkit.analysis.comparison.arms import Arm, Group, ReportedRun
+from toolkit.analysis.comparison.arms import Arm, Group, ReportedRun, settings
 from toolkit.analysis.comparison.reported import last_score, reported_first
 from toolkit.reporting.blocks import table_block
 from toolkit.reporting.cells import points, signed
@@ -33,7 +33,8 @@ def ceilings(groups: Sequence[Group]) -> pd.DataFrame:
 
     Of the headline score, means over the seeds that recorded one: ``reached``, ``ceiling`` (shares) and
     ``missed_points`` = ceiling minus reached in points. ``full_minus_...``: full fine-tuning of the same size minus
-    either, over the seeds that both arms have; NaN without it. A ceiling is of the training loss with its strength
+    either, over the seeds that both arms have; NaN without it. Of several such arms it is the one that differs from the
+    features' in the fewest settings (the same pooling, say). A ceiling is of the training loss with its strength
     chosen within train: on held-out data a head may come out above it.
     """
     lines = [
@@ -41,7 +42,7 @@ def ceilings(groups: Sequence[Group]) -> pd.DataFrame:
         for group in groups
         for arm in group.arms
         if arm.is_feature_extraction
-        for line in _lines(arm, next((one for one in group.arms if one.is_full and one.size == arm.size), None))
+        for line in _lines(arm, _full_beside(arm, group))
     ]
     return pd.DataFrame(lines, columns=list(COLUMNS))
 
@@ -50,6 +51,15 @@ def ceiling_of(run: ReportedRun, split: str, score: str) -> float:
     """The convex ceiling that a run recorded, NaN without one."""
     value = ((run.run.manifest.get("convex_ceiling") or {}).get(split) or {}).get(score)
     return np.nan if value is None else float(value)
+
+
+def _full_beside(arm: Arm, group: Group) -> Arm | None:
+    own = settings(arm.runs[0])
+
+    def num_other(full: Arm) -> int:
+        return sum(own[name] != value for name, value in settings(full.runs[0]).items())
+
+    return min((one for one in group.arms if one.is_full and one.size == arm.size), key=num_other, default=None)
 
 
 def _lines(arm: Arm, full: Arm | None) -> Iterable[dict[str, Any]]:
@@ -144,12 +154,14 @@ def _without_cause(line: dict[Any, Any], told: dict[tuple[object, ...], dict[str
 def _missed(own: pd.DataFrame, names: pd.Series, margin_points: float, without_cause: str) -> str:
     """Lines of one kind in one sentence: all within the margin of full at their ceiling, none, or without a cause."""
     parts: list[str] = []
+    said = ""
     for name, line in zip(names, own.to_dict("records"), strict=True):
-        lead = f"{line['arm']} reached " if not parts else ""
+        lead = f"{line['arm']} reached " if line["arm"] != said else ""
         head = f" where {YARDSTICK} reaches " if not parts else " of "
         reached, ceiling = number(line["reached"]), number(line["ceiling"])
-        parts.append(f"on {name} {lead}{reached}{head}{ceiling}{_beside(line, is_first=not parts)}")
-    full = next((name for name in own["full"] if name), "")
+        parts.append(f"on {name} {lead}{reached}{head}{ceiling}{_beside(line, is_first=line['arm'] != said)}")
+        said = line["arm"]
+    full = listing([name for name in dict.fromkeys(own["full"]) if name])
     text, to_full = "; ".join(parts), f"the difference to {full}" if full else "what it lacks"
     if without_cause:
         return f"{text[:1].upper()}{text[1:]}: {without_cause}."
