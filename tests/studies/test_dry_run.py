@@ -152,8 +152,9 @@ def test_the_limit_is_checked_as_when_it_runs(tiny_config: RunConfig, tmp_path: 
     message = rf"^--limit must be at least 1; got {limit}$"
     with pytest.raises(ValueError, match=message):
         shown(make_study(tiny_config), tmp_path, limit=limit)
+    options = {"executor": InProcess(), "out": tmp_path, "output_dir": tmp_path / "runs"}
     with pytest.raises(ValueError, match=message):
-        run_study(make_study(tiny_config), limit=limit, out=tmp_path, output_dir=tmp_path / "runs")
+        run_study(make_study(tiny_config), limit=limit, **options)  # type: ignore[arg-type]
 
 
 def test_sizes_beyond_the_data_are_said_and_not_trained_twice(tiny_config: RunConfig, tmp_path: Path) -> None:
