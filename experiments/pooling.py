@@ -28,8 +28,8 @@ STUDY = Study(
         "As features the mean is better by points, since this model was tuned through it; when everything is tuned, "
         "the three are equivalent."
     ),
-    arms={f"frozen, {name}": {**FROZEN, "pooling": pooling} for name, pooling in POOLINGS.items()}
-    | {f"tuned, {name}": {"freeze": "none", "pooling": pooling} for name, pooling in POOLINGS.items()},
+    arms={f"frozen {name}": {**FROZEN, "pooling": pooling} for name, pooling in POOLINGS.items()}
+    | {f"tuned {name}": {"freeze": "none", "pooling": pooling} for name, pooling in POOLINGS.items()},
     tasks={
         "sst2": {
             "train_file": f"{DATA}/sst2/train.tsv",
@@ -57,10 +57,10 @@ STUDY = Study(
         },
     },
     seeds=range(5),
-    grid={f"frozen, {name}": HEAD_RATES for name in POOLINGS} | {f"tuned, {name}": RATES for name in POOLINGS},
+    grid={f"frozen {name}": HEAD_RATES for name in POOLINGS} | {f"tuned {name}": RATES for name in POOLINGS},
     margin_points=1.5,
     comparisons=[
-        Comparison(f"{regime}, mean", f"{regime}, {other}")
+        Comparison(f"{regime} mean", f"{regime} {other}")
         for regime in ("frozen", "tuned")
         for other in ("first token", "pooler")
     ],
