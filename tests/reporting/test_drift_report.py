@@ -45,6 +45,9 @@ def test_the_report_is_whole(report: Path) -> None:
     assert {"changes", "drift", "causes", "sign_noise", "gauge", "functional", "agreement", "neighbours"} <= names
     for link in re.findall(r"\((figures/[^)]+)\)", text):
         assert (report / link).exists(), link
+    figures = re.findall(r"!\[(.*)\]\(figures/.*\n\n\*(.*)\* \(\[SVG\]", text)
+    assert figures
+    assert all(alt == caption for alt, caption in figures)  # the name of a file says nothing of a picture
     assert "nan" not in text.lower()
     assert str(Path.home()) not in text
     assert "/tmp" not in text
