@@ -294,6 +294,49 @@ def test_every_explanation_is_reached_by_keyboard(visit: Callable[..., Any]):
             assert info.get_attribute("aria-description")
 
 
+def test_the_keyboard_does_not_lose_its_place(visit: Callable[..., Any]):
+    page = visit()
+    focused = "document.activeElement.tagName + document.activeElement.textContent"
+    neighbour = page.locator("#word-card .pairs button").first
+    name = neighbour.inner_text()
+    neighbour.press("Enter")  # the button is gone with the card of the word before
+    assert page.evaluate(focused) == f"H3{name}"
+    for _ in range(2):
+        page.locator("[data-page='1']").press("Enter")
+    assert page.evaluate(focused) == "BUTTONPrevious"  # there is no page after the last
+
+
+def test_the_map_leaves_the_browser_its_keys(visit: Callable[..., Any]):
+    page = visit()
+    page.focus("#map")
+    view = page.evaluate("window.words.map.view")
+    for key in ("Control+=", "Control+0", "Alt+ArrowLeft"):
+        page.evaluate(
+            "addEventListener('keydown', (event) => { window.taken = event.defaultPrevented; }, { once: true })"
+        )
+        page.keyboard.press(key)
+        assert page.evaluate("[window.taken, window.words.map.view]") == [False, view]
+
+
+def test_an_explanation_can_be_pointed_at_and_stays_while_its_heading_has_the_focus(visit: Callable[..., Any]):
+    page = visit(reduced_motion="reduce")
+    tip, sort = page.locator("#tip"), page.locator("#scores .sort").nth(1)
+    sort.scroll_into_view_if_needed()
+    page.wait_for_timeout(200)  # scrolling hides what is not of the focus
+    sort.hover()
+    box, to = sort.bounding_box(), tip.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, to["y"] + to["height"] / 2, steps=20)
+    assert tip.is_visible()
+    page.mouse.move(1, 1)
+    assert tip.is_hidden()
+    sort.focus()
+    place = tip.bounding_box()["y"]
+    page.evaluate("scrollBy({ top: 40, behavior: 'instant' })")
+    page.wait_for_timeout(100)
+    assert tip.is_visible()
+    assert tip.bounding_box()["y"] == pytest.approx(place - 40, abs=1)
+
+
 def test_without_javascript_the_report_can_be_read(visit: Callable[..., Any]):
     page = visit(has_words=False, java_script_enabled=False)
     assert page.locator("#scores tbody tr:visible").count() == 3

@@ -72,7 +72,7 @@ function startTips() {
   document.addEventListener("pointerover", (event) => {
     if (event.pointerType === "touch") return;
     const target = tipped(event);
-    if (target) show(target); else if (owner) hide();
+    if (target) show(target); else if (owner && event.target !== tip) hide();
   });
   document.addEventListener("focusin", (event) => { const target = tipped(event); if (target) show(target); else hide(); });
   document.addEventListener("focusout", hide);
@@ -81,7 +81,8 @@ function startTips() {
     if (target && target.classList.contains("info")) show(target); else hide();
   });
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
-  addEventListener("scroll", hide, { passive: true, capture: true });
+  const follow = () => { if (owner && owner === document.activeElement) show(owner); else hide(); };  // focus may scroll
+  addEventListener("scroll", follow, { passive: true, capture: true });
 }
 
 /** What a cell is sorted by: its first number, or its text; null where there is none. */

@@ -257,6 +257,7 @@ class WordMap {
   }
 
   key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;  // the browser's own: it zooms the page, goes back
     const pans = { ArrowLeft: [40, 0], ArrowRight: [-40, 0], ArrowUp: [0, 40], ArrowDown: [0, -40] };
     if (pans[event.key]) {
       this.view = { ...this.view, x: this.view.x + pans[event.key][0], y: this.view.y + pans[event.key][1] };

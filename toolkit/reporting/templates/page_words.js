@@ -123,7 +123,11 @@ class WordsApp {
     element("map-out").addEventListener("click", () => this.map.zoomBy(1 / 1.6));
     element("map-fit").addEventListener("click", () => this.map.fit());
     for (const button of document.querySelectorAll("[data-page]")) {
-      button.addEventListener("click", () => { this.page += Number(button.dataset.page); this.fillTable(); });
+      button.addEventListener("click", () => {
+        this.page += Number(button.dataset.page);
+        this.fillTable();
+        if (button.disabled) document.querySelector(`[data-page="${-button.dataset.page}"]`).focus();
+      });
     }
   }
 
@@ -197,7 +201,7 @@ class WordsApp {
   tell() {
     const drift = this.drawn.drift_share === null ? "undefined" : percent(this.drawn.drift_share);
     const drawn = this.scale === 1 ? "Drift is drawn as it is" : `Drift is drawn ${this.scale} times enlarged`;
-    element("map-text").textContent = `${drawn}; a line leads from each word's place before training. ${this.drawn.how} These two show ${drift} of the squared drift. Zoom with the buttons, with + and − or with Ctrl and the wheel; drag to move.`;
+    element("map-text").textContent = `${drawn}; a line leads from each word's place before training. ${this.drawn.how} These two show ${drift} of the squared drift. Zoom with the buttons, with + and − or with Ctrl and the wheel; drag or use the arrow keys to move.`;
     const epoch = Math.round(this.epoch);
     element("map").setAttribute("aria-label", `Map of ${count(this.run.num_words)} words at epoch ${epochName(this.run.epochs[epoch])}, axes ${this.drawn.title}`);
     const most = epoch === 0 ? [] : this.run.order.slice(0, 15);
@@ -297,7 +301,7 @@ class WordsApp {
   }
 
   fillCard(i) {
-    const { run } = this, card = element("word-card");
+    const { run } = this, card = element("word-card"), hadFocus = card.contains(document.activeElement);
     const seen = run.num_steps ? `Seen in ${count(run.num_steps[i])} steps, as ${count(run.num_tokens[i])} tokens` : "Exposure was not recorded";
     const bars = make("div", "", { class: "bars" });
     const drifts = run.epochs.slice(1).map((_, epoch) => run.atEpoch(run.norm, epoch, i)), most = Math.max(...drifts) || 1;
@@ -309,12 +313,13 @@ class WordsApp {
     });
     const angle = Number.isNaN(run.angle[i]) ? "undefined" : `${number(run.angle[i])}°`;
     card.replaceChildren(
-      make("h3", run.names[i]),
+      make("h3", run.names[i], { tabindex: -1 }),
       make("p", `${seen}. Row ${count(run.rows[i])}, turned by ${angle}.`),
       make("h4", "Drift since before training"),
       bars,
       this.pairs(i),
     );
+    if (hadFocus) card.querySelector("h3").focus();  // the button that was pressed is gone
     if (card.querySelector(".unseen")) card.append(make("p", "Grey: words that training never showed.", { class: "grey-note" }));
   }
 
