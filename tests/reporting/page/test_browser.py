@@ -6,10 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from tests.reporting.page.pages import INJECTION, make_data, make_page, make_words, texts
-from toolkit.reporting.page.model import Page, WordsData
+from toolkit.reporting.page.model import Page, Section, TableBlock, WordsData
 from toolkit.reporting.page.render import render_page
 
 pytest.importorskip("playwright", reason="pip install playwright, and a Chromium")
@@ -83,7 +84,7 @@ def test_hostile_texts_are_shown_as_texts(visit: Callable[..., Any]):
     assert page.locator("h1").inner_text() == INJECTION
     assert page.locator("main").inner_text().count(INJECTION) > 8
     page.fill("#word-search", "<script>")
-    assert page.locator("#word-table tbody td").first.inner_text() == INJECTION
+    assert page.locator("#word-table tbody th").first.inner_text() == INJECTION
 
 
 def test_an_injected_handler_or_script_would_not_run(visit: Callable[..., Any], browser: Any, index: Path):
@@ -178,7 +179,7 @@ def test_words_are_sorted_and_paged(visit: Callable[..., Any]):
     page = visit()
 
     def column(number: int) -> list[str]:
-        return [str(cell) for cell in page.locator(f"#word-table tbody td:nth-child({number})").all_inner_texts()]
+        return [str(cell) for cell in page.locator(f"#word-table tbody tr > :nth-child({number})").all_inner_texts()]
 
     assert column(1)[0] == "better"  # farthest first
     steps = page.locator("#word-table .sort").nth(1)
@@ -335,6 +336,43 @@ def test_an_explanation_can_be_pointed_at_and_stays_while_its_heading_has_the_fo
     page.wait_for_timeout(100)
     assert tip.is_visible()
     assert tip.bounding_box()["y"] == pytest.approx(place - 40, abs=1)
+
+
+def test_headings_are_large_enough_to_be_hit(visit: Callable[..., Any]):
+    page = visit(viewport={"width": 360, "height": 740})
+    page.evaluate("document.querySelector('#scores .sort').textContent = 'p'")
+    sizes = [sort.bounding_box() for sort in page.locator(".sort").all()]
+    assert min(min(size["width"], size["height"]) for size in sizes) >= 24  # WCAG 2.2, 2.5.8
+
+
+def test_print_shows_every_line_of_a_table_and_every_verdict(visit: Callable[..., Any], tmp_path: Path):
+    long = Section(
+        id="long", title="", blocks=(TableBlock(table=pd.DataFrame({"sha256": 2 * ["f" * 400]}), caption=""),)
+    )
+    page = visit(write(replace(make_page(), sections=(*make_page().sections, long)), tmp_path), has_words=False)
+    page.set_viewport_size({"width": 718, "height": 1000})  # A4 with margins
+    page.locator(".group-button").first.click()
+    shown = page.locator("#scores tbody tr:visible, .verdicts .line:visible")
+    assert shown.count() == 3
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert shown.count() == 6
+    assert page.locator("text=The first rule that holds.").is_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 718
+
+
+def test_on_a_phone_without_javascript_nothing_covers_the_page(visit: Callable[..., Any]):
+    page = visit(has_words=False, java_script_enabled=False, viewport={"width": 360, "height": 740})
+    assert page.locator("#contents-button").is_hidden()  # it would do nothing
+    page.mouse.wheel(0, 3000)
+    page.wait_for_timeout(300)
+    assert page.locator(".contents").bounding_box()["y"] < -700
+    assert page.locator("header noscript p").is_visible()
+    page.locator("details", has_text="How to read the verdicts").locator("summary").click()
+    assert page.locator("text=The first rule that holds.").is_visible()
+    height = page.locator("#scores thead").bounding_box()["height"]
+    page.locator("#scores .sort").nth(1).hover()
+    assert page.locator("#scores thead").bounding_box()["height"] > height  # its explanation is below it
 
 
 def test_without_javascript_the_report_can_be_read(visit: Callable[..., Any]):

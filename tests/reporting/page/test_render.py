@@ -96,6 +96,15 @@ def test_invisible_characters_are_shown_and_surrogates_can_be_written():
     assert "aU+202EbU+D800" in html
 
 
+def test_tables_have_names_and_row_headers_and_are_no_landmarks():
+    found = Elements(render_page(make_page(make_data()))).found
+    tables = [attributes for tag, attributes in found if tag == "table"]
+    assert len(tables) == 3  # the verdicts, one of the section, the words
+    assert all(attributes.get("aria-label") for attributes in tables)
+    assert sum(attributes.get("scope") == "row" for _, attributes in found) == 3
+    assert "region" not in {attributes.get("role") for _, attributes in found}  # so many would hide the real ones
+
+
 def test_ids_are_unique_and_contents_lead_somewhere():
     elements = Elements(render_page(make_page(make_data(), words_after="scores")))
     ids = [attributes["id"] for _, attributes in elements.found if attributes.get("id")]

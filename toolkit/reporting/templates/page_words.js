@@ -280,7 +280,7 @@ class WordsApp {
     this.page = Math.min(Math.max(0, this.page), pages - 1);
     const lines = this.shown.slice(this.page * LINES, (this.page + 1) * LINES).map((i) => make("tr", "", { class: i === this.map.chosen ? "chosen" : null, "data-word": i }, WORD_COLUMNS.map((column) => {
       if (column.name !== "word") return make("td", column.show(run, i), { class: "number" });
-      return make("td", "", {}, [make("button", run.names[i], { type: "button", class: "word-button", onclick: () => this.choose(i, true) })]);
+      return make("th", "", { scope: "row" }, [make("button", run.names[i], { type: "button", class: "word-button", onclick: () => this.choose(i, true) })]);
     })));
     table.tBodies[0].replaceChildren(...lines);
     [...table.tHead.rows[0].cells].forEach((head, i) => {
