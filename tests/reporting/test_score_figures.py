@@ -61,6 +61,22 @@ def test_long_names_leave_room_for_the_lines(data):
         assert axes.get_window_extent().height / figure.dpi > 0.5  # inches
 
 
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_a_legend_of_many_long_names_takes_no_room_from_the_panels(data, tasks):
+    """Eleven arms of a grid once had their names written over the data."""
+    own = data.scores[data.scores["group"].isin(data.scores["group"].unique()[:tasks])]
+    names = [f"backbone (feature extraction), pooling pooler, head learning rate {i}" for i in range(11)]
+    table = pd.concat([own.assign(base=name, arm=name) for name in names])
+    with styled():
+        figure = score_figures.cost_against_score(table)
+        figure.draw_without_rendering()
+    legend = figure.legends[0].get_window_extent()
+    assert 0 <= legend.x0 < legend.x1 <= figure.bbox.x1
+    for axes in (each for each in figure.axes if each.get_visible()):
+        assert axes.get_window_extent().height / figure.dpi > 1
+        assert axes.get_tightbbox().y0 >= legend.y1 - 1
+
+
 def test_a_verdict_is_told_by_mark_and_colour():
     styles = [(style["marker"], style["color"], style["markerfacecolor"]) for style in VERDICT_STYLES.values()]
     assert len(set(styles)) == len(styles) == 5

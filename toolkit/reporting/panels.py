@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from toolkit.analysis.comparison.arms import Arm
+from toolkit.reporting.images import STYLE, WIDTH
 
 # Okabe & Ito 2008, the colours that stay apart for colour-blind readers; their yellow is too pale for lines on white.
 COLOURS = ("#000000", "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
@@ -18,6 +19,9 @@ LINES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8,
 
 FEW = 5
 """Rows below which each is drawn as a dot of its own."""
+
+LEGEND = 0.6
+"""Inches that the height of a figure has for its legend."""
 
 REFERENCE: dict[str, Any] = {"color": "0.45", "linewidth": 0.9, "linestyle": (0, (1, 1.5))}
 """How a line that is no run's is drawn."""
@@ -81,6 +85,21 @@ def wrap(text: str, width: int) -> str:
 def plain(text: str) -> str:
     """Text that matplotlib does not take for a formula."""
     return text.replace("$", r"\$")
+
+
+def legend_below(figure: Any, handles: Sequence[Any], **style: Any) -> None:
+    """One legend below all panels, where no data can lie: what is higher than a few lines makes the figure higher."""
+    lines = [str(handle.get_label()).split("\n") for handle in handles]
+    longest = max(len(line) for label in lines for line in label)
+    is_wide = figure.get_figwidth() == WIDTH
+    columns = (3 if longest <= 28 else 2) if is_wide else 2 if longest <= 30 else 1
+    per_column = math.ceil(len(handles) / columns)
+    heights = [
+        sum(1.2 * len(label) + 0.5 for label in lines[i : i + per_column]) for i in range(0, len(lines), per_column)
+    ]
+    beyond = max(heights) * STYLE["font.size"] / 72 - LEGEND
+    figure.set_figheight(figure.get_figheight() + max(0.0, beyond))
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, **style)
 
 
 def note(panel: Panel, text: str) -> None:

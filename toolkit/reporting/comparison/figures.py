@@ -19,6 +19,7 @@ from toolkit.reporting.panels import (
     draw_box,
     draw_over_seeds,
     draw_zeros,
+    legend_below,
     line_style,
     note,
     panels_of,
@@ -40,14 +41,10 @@ def draw(tables: GroupTables) -> Images:
 
 
 def _legend(figure: Any, labels: Sequence[str], extra: Iterable[Any] = ()) -> None:
-    """One legend below all panels, where no data can lie, in as many columns as the longest name allows."""
     from matplotlib.lines import Line2D
 
     lines = [Line2D([], [], label=label, **line_style(i)) for i, label in enumerate(labels)]
-    handles = [*lines, *extra]
-    longest = max(len(line) for handle in handles for line in handle.get_label().split("\n"))
-    columns = 3 if longest <= 28 else 2
-    figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, handlelength=3.5)
+    legend_below(figure, [*lines, *extra], handlelength=3.5)
 
 
 def _first_seed(arm: Arm, width: int) -> str:

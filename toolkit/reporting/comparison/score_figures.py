@@ -13,7 +13,7 @@ from toolkit.reporting.comparison.forest_figure import differences
 from toolkit.reporting.comparison.gain_panels import draw_gain, gain_limits
 from toolkit.reporting.comparison.selections import arm_names, largest_size, task_names
 from toolkit.reporting.images import WIDTH, Images, render
-from toolkit.reporting.panels import COLOURS, LINES, MARKERS, error_bars, plain, wrap
+from toolkit.reporting.panels import COLOURS, LINES, MARKERS, error_bars, legend_below, plain, wrap
 
 SPLIT_MARKERS = ("o", "^", "s", "D", "v", "P")
 
@@ -219,6 +219,4 @@ def _arm_legend(figure: Any, arms: Iterable[str], *, is_line: bool = True) -> No
 
     styles = [_arm_style(i) | ({} if is_line else {"linestyle": "none"}) for i, _ in enumerate(arms)]
     handles = [Line2D([], [], label=wrap(arm, 40), **style) for arm, style in zip(arms, styles, strict=True)]
-    longest = max(len(line) for handle in handles for line in str(handle.get_label()).split("\n"))
-    columns = 3 if longest <= 28 and figure.get_figwidth() == WIDTH else 2
-    figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, handlelength=3)
+    legend_below(figure, handles, handlelength=3)
