@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from toolkit.data.batches import EncodedSplit, EncodedTask, gather_tokens
 from toolkit.families import TABLES
 from toolkit.snapshots.exposure import DesignCounter, Exposure, TableExposure
-from toolkit.training.watch import row_norms
+from toolkit.training.row_norms import row_norms
 
 Norms = Callable[[str, NDArray[np.int64]], NDArray[np.float32]]
 """Table and rows to the Euclidean norms of these rows' gradients."""

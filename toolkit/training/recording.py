@@ -18,7 +18,7 @@ from toolkit.snapshots.store import Run, RunWriter, facts_of, open_run
 from toolkit.training.saver import fingerprint
 from toolkit.training.start import start_together
 from toolkit.training.update_log import UpdateLog
-from toolkit.training.watch import ExposureWatch, Rows
+from toolkit.training.watch import ExposureWatch, Rows, uncompiled
 
 NUM_NAMES_SHOWN = 3
 CALLED_AGAIN = (
@@ -181,6 +181,7 @@ class Recording:
         else:
             self.finish()
 
+    @uncompiled
     def _on_step(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:

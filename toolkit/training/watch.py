@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from toolkit.families import TABLES
 from toolkit.models.locate import Embeddings
 from toolkit.snapshots.exposure import DesignCounter, Exposure, StepRows, TableLog
+from toolkit.training.row_norms import norms_of, num_nonzero, pick, whole
 
 Rows = dict[str, NDArray[np.int64]]
 Key = tuple[int, tuple[int, ...]]
@@ -20,6 +21,16 @@ USED_ELSEWHERE = (
     "rows that no recorded forward pass used got gradients (another use of the table, a penalty on it, padding that "
     "the loss counts, or gradients left from an earlier step): its exposure is not known"
 )
+
+Hook = TypeVar("Hook", bound=Callable[..., Any])
+
+
+def uncompiled(hook: Hook) -> Hook:
+    """A function that torch.compile leaves its graph for: what it sees is then what the training step used."""
+    left_alone: Hook = torch.compiler.disable(  # type: ignore[no-untyped-call]
+        hook, reason="toolkit.record looks at each step: compile without fullgraph=True"
+    )
+    return left_alone
 
 
 class ExposureWatch:
@@ -51,13 +62,17 @@ class ExposureWatch:
         """Why exposure cannot be recorded; None while it can."""
         self.left_out: dict[str, str] = {}
         """Tables whose exposure cannot, and why."""
+        self._is_closed = False
+        # Code that was compiled before does not look for hooks that came later: it would pass by these.
+        torch.compiler.reset()
         self._handles = (
             embeddings.backbone.register_forward_pre_hook(self._on_backbone, with_kwargs=True),
             embeddings.module.register_forward_pre_hook(self._on_forward, with_kwargs=True),
         )
 
     def close(self) -> None:
-        """Take the hooks off the model."""
+        """Take the hooks off the model; compiled code goes on calling them."""
+        self._is_closed = True
         for handle in self._handles:
             handle.remove()
 
@@ -65,9 +80,10 @@ class ExposureWatch:
         """A copy of the model (an average of its weights, say) carries a copy of this, which must not collect rows."""
         return {"problem": "a copy of the model is not watched"}
 
+    @uncompiled
     def _on_backbone(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Keep the mask until the embedding module, which is not given it, runs."""
-        if not module.training or self.problem:
+        if not module.training or self.problem or self._is_closed:
             return
         given = self._signature_above.bind_partial(*args, **kwargs).arguments
         ids, mask = given.get("input_ids"), given.get("attention_mask")
@@ -76,8 +92,9 @@ class ExposureWatch:
             if isinstance(mask, torch.Tensor) and mask.shape == ids.shape:
                 self._masks[_key(ids)] = mask
 
+    @uncompiled
     def _on_forward(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not module.training or not torch.is_grad_enabled() or self.problem:
+        if not module.training or not torch.is_grad_enabled() or self.problem or self._is_closed:
             return
         given = self._signature.bind_partial(*args, **kwargs).arguments
         ids = given.get("input_ids")
@@ -122,10 +139,8 @@ class ExposureWatch:
         self._pending, self._counted, self._masks = [], {}, {}
         parts = gather(own)
         # Of every table, whatever is known of it here: under FSDP2 all processes take part in gathering it.
-        gradients = {name: _whole(self._embeddings.parameters[name].grad) for name in self._steps}
-        if not any(len(rows) for part in parts for rows in part.values()) and any(
-            map(_num_nonzero, gradients.values())
-        ):
+        gradients = {name: whole(self._embeddings.parameters[name].grad) for name in self._steps}
+        if not any(len(rows) for part in parts for rows in part.values()) and any(map(num_nonzero, gradients.values())):
             self.problem = self.problem or (
                 "gradients reached the embedding parameters, but no forward pass in training mode was seen: call "
                 "model.train() before the loop"
@@ -137,10 +152,10 @@ class ExposureWatch:
                 continue
             distinct, counts = np.unique(rows[name], return_counts=True)
             is_trained = self._embeddings.parameters[name].requires_grad
-            picked = _pick(gradient, distinct)
-            if is_trained and self.problem is None and _num_nonzero(gradient) != _num_nonzero(picked):
+            picked = pick(gradient, distinct)
+            if is_trained and self.problem is None and num_nonzero(gradient) != num_nonzero(picked):
                 self.left_out[name] = f"{name}: {USED_ELSEWHERE}"
-            norms = _norms(picked, len(distinct)) / np.float32(gradient_scale)
+            norms = norms_of(picked, len(distinct)) / np.float32(gradient_scale)
             # The zeros that a frozen table may keep from before it was frozen say nothing.
             is_used = (norms != 0) | (not is_trained)  # NaN, of no gradient at all, is not 0
             used = StepRows(distinct[is_used].astype(np.int32), counts[is_used].astype(np.int32), norms[is_used])
@@ -156,46 +171,6 @@ class ExposureWatch:
 
 def _key(ids: torch.Tensor) -> Key:
     return ids.data_ptr(), tuple(ids.shape)
-
-
-def row_norms(parameter: torch.Tensor, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-    """(rows,) Euclidean norm of some rows of a table's gradient; NaN where it has none."""
-    return norms_of_rows(parameter.grad, rows)
-
-
-def norms_of_rows(table: torch.Tensor | None, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-    """(rows,) Euclidean norm of some rows of a tensor, sharded or sparse too; NaN where there is none."""
-    return _norms(_pick(_whole(table), rows), len(rows))
-
-
-def _whole(table: Any) -> torch.Tensor | None:
-    """A sharded tensor gathered, a sparse one with one entry per row."""
-    if table is None:
-        return None
-    gathered: torch.Tensor = table.full_tensor() if hasattr(table, "full_tensor") else table
-    return gathered.coalesce() if gathered.is_sparse else gathered
-
-
-def _pick(table: torch.Tensor | None, rows: NDArray[np.int64]) -> torch.Tensor | None:
-    """Some rows of what :func:`_whole` gives."""
-    if table is None:
-        return None
-    picked = table.index_select(0, torch.from_numpy(rows.astype(np.int64, copy=False)).to(table.device))
-    return picked.to_dense() if picked.is_sparse else picked
-
-
-def _norms(picked: torch.Tensor | None, num_rows: int) -> NDArray[np.float32]:
-    if picked is None:
-        return np.full(num_rows, np.nan, np.float32)
-    norms: NDArray[np.float32] = torch.linalg.vector_norm(picked.float(), dim=1).cpu().numpy()
-    return norms
-
-
-def _num_nonzero(table: torch.Tensor | None) -> int:
-    """Values that are not 0: exact whatever their size, and a single pass that copies nothing."""
-    if table is None:
-        return 0
-    return int(torch.count_nonzero(table.values() if table.is_sparse else table))
 
 
 def _is_in_backward() -> bool:

@@ -27,7 +27,7 @@ from toolkit.training.fast.words import CompactWords
 from toolkit.training.losses import StepLog, check_finite, clipping_factor, example_losses
 from toolkit.training.optimizer import BETAS, EPS, group_parameters, is_fused, learning_rate_factors
 from toolkit.training.recorder import Recorder
-from toolkit.training.watch import norms_of_rows
+from toolkit.training.row_norms import norms_of_rows
 
 
 class FastStepper:
