@@ -43,7 +43,8 @@ def locate_embeddings(model: nn.Module) -> Embeddings:
         supported = ", ".join(t for family in FAMILIES.values() for t in family.model_types)
         raise ValueError(
             f"{type(model).__name__} holds no backbone of a supported family (model types: {supported}) "
-            "with unwrapped embedding parameters"
+            "with unwrapped embedding parameters (no adapter, parametrization or FSDP1 on them, nor the embeddings "
+            "compiled alone; FSDP2, DDP and torch.compile of the whole model are understood)"
         )
     if len(found) > 1:
         names = ", ".join(repr(name) for name, _, _ in found)

@@ -12,10 +12,11 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from toolkit.models.locate import layer_norm_eps, locate_embeddings
-from toolkit.snapshots.capture import capture, check_word_rows, read_vocabulary
+from toolkit.snapshots.capture import check_word_rows, read_vocabulary, to_array
+from toolkit.snapshots.files import sha256_of_array
 from toolkit.snapshots.provenance import read_git_commit, read_versions
 from toolkit.snapshots.store import Run, RunWriter, facts_of, open_run
-from toolkit.training.saver import fingerprint
+from toolkit.training.sharding import SHARED_BATCH, check_same, check_whole, put_back_shards, shares_batches
 from toolkit.training.start import start_together
 from toolkit.training.update_log import UpdateLog
 from toolkit.training.watch import ExposureWatch, Rows, uncompiled
@@ -46,12 +47,13 @@ def record(
     first step (which takes it where it is forgotten) and ``recording.snapshot(epoch=)`` after every epoch; what comes
     after the last snapshot is lost. Exposure is taken from the forward passes in training mode, gradient norms (as the
     optimizer gets them) and learning rates from the optimizer that updates the embedding parameters, whichever it is.
-    With several processes each of them calls everything.
+    With several processes each of them calls everything, after DDP or FSDP2 has the model (a torch.compile may come
+    later); rows are those of all processes; a model that tensor parallelism shares out has no exposure.
 
     ``tokenizer`` gives the rows their texts; ``facts`` go into config.json as they are. ValueError for a model of no
     supported family, for a tokenizer of more tokens than the model has word rows, for a directory that holds something
     else, or for a finished run (unless ``overwrite``), and for trainable embeddings in half precision, which hardly
-    move (unless ``allow_half``).
+    move (unless ``allow_half``), and for a model of which a process holds only flat parts (FSDP1, DeepSpeed ZeRO-3).
     """
     return Recording(model, Path(run_dir), tokenizer, allow_half, overwrite, dict(facts or {}))
 
@@ -63,11 +65,13 @@ class Recording:
         self, model: nn.Module, path: Path, tokenizer: Any, allow_half: bool, overwrite: bool, facts: dict[str, Any]
     ) -> None:
         self.path = path
+        put_back_shards(model)
         self._model, self._embeddings = model, locate_embeddings(model)
+        check_whole(self._embeddings.parameters)
         self._allow_half = allow_half
         _check_precision(self._embeddings.parameters, allow_half)
         self._frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
-        self._before = fingerprint(model, self._frozen)
+        self._before = _fingerprint(self._frozen)
         num_rows = len(self._embeddings.parameters["word_embeddings"])
         if tokenizer is not None:
             check_word_rows(_name_of(model, self._embeddings.backbone), len(tokenizer), num_rows)
@@ -83,6 +87,8 @@ class Recording:
         shared = _shared(model, self._embeddings.parameters)
         self._notes = [f"{name} also serves elsewhere in the model: its exposure is not known" for name in shared]
         self._watch = ExposureWatch(self._embeddings, shared)
+        if shares_batches(model, _world_size()):
+            self._watch.problem = SHARED_BATCH
         self._log = UpdateLog(dict(self._embeddings.parameters))
         self._handle = register_optimizer_step_pre_hook(self._on_step)
         self._last: tuple[float, int] | None = None
@@ -115,8 +121,10 @@ class Recording:
             )
         if self._last is None and epoch != 0:
             raise ValueError(f"the first snapshot is of epoch {epoch:g}: call snapshot(epoch=0) before training")
+        put_back_shards(self._model)
+        self._check_same()
+        tensors = {name: to_array(p) for name, p in self._embeddings.parameters.items()}  # may be a collective
         self._last = (epoch, step)
-        tensors = capture(self._embeddings.backbone, self._embeddings.family)  # on every process: may be a collective
         if self._writer is not None:
             self._writer.write_snapshot(epoch, step, tensors, is_epoch_end=float(epoch).is_integer())
             self._log.note_moved(self._writer.moved_parameters())
@@ -141,8 +149,9 @@ class Recording:
         self._is_finished = True
         self._unhook()
         try:
-            after = fingerprint(self._model, self._before)
-            moved = [name for name in self._before if after[name] != self._before[name]]
+            put_back_shards(self._model)
+            after, held = _fingerprint(self._frozen), {id(p) for p in self._model.parameters()}
+            moved = [n for n, p in self._frozen.items() if after[n] != self._before[n] or id(p) not in held]
             if moved:
                 raise RuntimeError(f"frozen parameters have changed: {_some(moved)}")
             if self._last is not None and (left := self.num_steps - self._last[1]):
@@ -191,6 +200,7 @@ class Recording:
         is the moment before the update, and the optimizer gets a closure that says so.
         """
         self._forget_unfrozen()
+        self._check_same()
         if not self._log.concerns(optimizer, self._model):
             return None
         if self._last is None:
@@ -201,6 +211,12 @@ class Recording:
             return None
         told = self._told(optimizer, closure)
         return ((args[0], told, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": told})
+
+    def _check_same(self) -> None:
+        """ValueError where the model no longer has the parameters that are recorded."""
+        names = self._embeddings.family.embedding_parameters
+        check_same(self._embeddings.backbone, names, self._embeddings.parameters)
+        check_whole(self._embeddings.parameters)
 
     def _forget_unfrozen(self) -> None:
         """Parameters that a step may move are frozen no more, and nothing is proven of them (gradual unfreezing)."""
@@ -241,9 +257,8 @@ class Recording:
 
     def _manifest(self) -> dict[str, Any]:
         backbone, family = self._embeddings.backbone, self._embeddings.family
-        canonical = {name: key for key, name in family.embedding_parameters.items()}
-        own = {id(p): canonical[name] for name, p in backbone.named_parameters() if name in canonical}
-        embeddings = [own[id(p)] for name, p in self._model.named_parameters() if id(p) in own and name in self._before]
+        frozen = {id(p) for p in self._frozen.values()}
+        embeddings = [name for name, p in self._embeddings.parameters.items() if id(p) in frozen]
         parameters = list(self._model.parameters())
         return {
             "recorded": True,
@@ -266,6 +281,10 @@ class Recording:
             "versions": read_versions(),
             "git_commit": read_git_commit(),
         }
+
+
+def _fingerprint(parameters: Mapping[str, nn.Parameter]) -> dict[str, str]:
+    return {name: sha256_of_array(to_array(parameter)) for name, parameter in parameters.items()}
 
 
 def _check_precision(parameters: Mapping[str, nn.Parameter], allow_half: bool) -> None:
