@@ -1,4 +1,4 @@
-"""How many threads a run takes: all cores alone, its share in a study."""
+"""How many threads a run takes: all cores alone, its share in a study; and what of a launch it refuses."""
 
 import os
 from types import SimpleNamespace
@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from toolkit.config import KEEP_THREADS
-from toolkit.training.accelerators import use_all_cores
+from toolkit.config import KEEP_THREADS, RunConfig
+from toolkit.training.accelerators import build_accelerator, resolve_precision, use_all_cores
 
 
 @pytest.mark.parametrize("is_in_study", [True, False])
@@ -20,3 +20,21 @@ def test_a_run_of_a_study_keeps_its_share_of_the_cores(monkeypatch: pytest.Monke
     monkeypatch.setattr(torch, "set_num_threads", taken.append)
     use_all_cores(SimpleNamespace(num_processes=1, device=torch.device("cpu")))
     assert taken == ([] if is_in_study else [len(os.sched_getaffinity(0))])
+
+
+@pytest.mark.parametrize("engine", ["FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG"])
+def test_a_launch_that_shards_the_model_is_refused(monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
+    """Where there is no GPU Accelerate takes DDP instead, and says nothing."""
+    monkeypatch.setenv(f"ACCELERATE_USE_{engine}", "true")
+    with pytest.raises(ValueError, match=r"finetune does not run under .*: each process trains a whole"):
+        build_accelerator(RunConfig())
+
+
+def test_the_precision_of_a_launch_is_taken_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolkit.training.accelerators.has_bf16", lambda: False)
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    assert (resolve_precision("auto"), resolve_precision("no")) == ("bf16", "no")
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp16")
+    assert resolve_precision("no") == "no"
+    with pytest.raises(ValueError, match="asks for fp16, which is not supported: pass --precision bf16"):
+        resolve_precision("auto")

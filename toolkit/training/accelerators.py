@@ -12,10 +12,28 @@ import torch
 from toolkit.config import KEEP_THREADS, RunConfig
 from toolkit.memory import keep_freed_memory
 
+SHARDED = {
+    "ACCELERATE_USE_FSDP": "FSDP",
+    "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
+    "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
+    "ACCELERATE_USE_PARALLELISM_CONFIG": "a parallelism config",
+}
+"""What `accelerate launch` sets for an engine that shares one model out between processes."""
+
 
 def resolve_precision(wanted: str) -> str:
-    """``auto`` becomes bf16 where the hardware multiplies bf16 matrices, else no (fp32)."""
-    return ("bf16" if has_bf16() else "no") if wanted == "auto" else wanted
+    """``auto`` becomes bf16 where the launch or the hardware (by its bf16 matrix products) says so, else no (fp32).
+
+    ValueError when the launch says fp16 or fp8.
+    """
+    if wanted != "auto":
+        return wanted
+    launched = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+    if launched not in ("no", "bf16"):
+        raise ValueError(
+            f"accelerate launch asks for {launched}, which is not supported: pass --precision bf16 or --precision no"
+        )
+    return "bf16" if launched == "bf16" or has_bf16() else "no"
 
 
 def has_bf16() -> bool:
@@ -29,11 +47,21 @@ def has_bf16() -> bool:
 
 
 def build_accelerator(config: RunConfig) -> Any:
-    """The Accelerator of a run; ValueError when a batch cannot be shared out or the tracker is not installed."""
+    """The Accelerator of a run; ValueError when a batch cannot be shared out or the tracker is not installed.
+
+    So it is under an engine that shards the model.
+    """
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState
     from accelerate.utils import ProjectConfiguration
 
+    # Before Accelerate looks: without a GPU it would take DDP instead and say nothing.
+    for variable, engine in SHARDED.items():
+        if os.environ.get(variable, "false").lower() == "true":
+            raise ValueError(
+                f"finetune does not run under {engine}: each process trains a whole copy of the model; launch without "
+                "it, or train in a loop of your own under toolkit.record, which takes FSDP2"
+            )
     if config.log_with and importlib.util.find_spec(config.log_with) is None:
         raise ValueError(f"--log-with {config.log_with} needs the package: pip install {config.log_with}")
     # Accelerate keeps one state per process and refuses another precision: each run of a session starts afresh.
