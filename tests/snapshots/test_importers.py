@@ -223,7 +223,19 @@ def test_tied_weights_that_are_written_once_are_found_under_either_name(model_ty
     np.testing.assert_array_equal(found["word_embeddings"], words)
 
 
-@pytest.mark.parametrize("inside", ["base_layer.", "original_module."])
+@pytest.mark.parametrize("wrapper", ["_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"])
+def test_what_wraps_a_module_is_not_part_of_a_name(wrapper: str, tmp_path: Path) -> None:
+    """The embedding module or the word table compiled or wrapped alone, as such a model's state dict has them."""
+    for place in ("embeddings.", "embeddings.word_embeddings."):
+        tensors = {f"module.bert.{k.replace(place, f'{place}{wrapper}.')}": v for k, v in tensors_of(1).items()}
+        found = snapshot_of(write(tmp_path / place.replace(".", "-"), tensors))
+        assert list(found) == list(EMBEDDING_PARAMETERS)
+        np.testing.assert_array_equal(found["word_embeddings"], tensors_of(1)[BERT["word_embeddings"]])
+    both = tensors_of(0, "bert.") | tensors_of(1, f"bert.{wrapper}.")
+    assert f"several prefixes: 'bert.', 'bert.{wrapper}.'" in refused(write(tmp_path / "both", both))
+
+
+@pytest.mark.parametrize("inside", ["base_layer.", "original_module.", "parametrizations.weight.original."])
 @pytest.mark.parametrize("parameter", ["word_embeddings", "LayerNorm.bias"])
 def test_a_parameter_that_an_adapter_wraps_is_not_taken_for_absent(parameter: str, inside: str, tmp_path: Path) -> None:
     module, _, leaf = BERT[parameter].rpartition(".")
@@ -486,6 +498,9 @@ def test_places_that_hold_nothing_to_read(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "empty").mkdir()
     (tmp_path / "pickled").mkdir()
     (tmp_path / "pickled" / "pytorch_model.bin").write_bytes(b"x")
+    for name in ("trainer/pytorch_model_fsdp_0/__0_0.distcp", "trainer/optimizer.bin", "deepspeed/global_step5/x.pt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
     (tmp_path / "text.txt").write_text("x")
     (tmp_path / "several").mkdir()
     for name in ("a", "b"):
@@ -496,6 +511,11 @@ def test_places_that_hold_nothing_to_read(tmp_path: Path, monkeypatch: pytest.Mo
         tmp_path / "empty": "is empty",
         tmp_path / "pickled": "save_pretrained",
         tmp_path / "pickled" / "pytorch_model.bin": "is a pickle",
+        tmp_path / "trainer": "holds a torch.distributed.checkpoint in pytorch_model_fsdp_0 (.distcp): put it together",
+        tmp_path
+        / "trainer"
+        / "pytorch_model_fsdp_0": "torch.distributed.checkpoint (.distcp): put it together with `acc",
+        tmp_path / "deepspeed": "is a checkpoint of DeepSpeed",
         tmp_path / "text.txt": "is no safetensors file",
         tmp_path / "several": "pass one of a.safetensors, b.safetensors",
         adapter: "adapter_model holds no embedding tables by the names of any supported family",

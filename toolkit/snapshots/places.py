@@ -20,6 +20,9 @@ CONVERT = (
     "opening a pickle can run any code in it, so this toolkit does not; load it where you trust it and save it again "
     "with model.save_pretrained(folder), which writes model.safetensors"
 )
+MERGE_SHARDS = "put it together with `accelerate merge-weights FOLDER OUT`, which writes OUT/model.safetensors"
+NO_WEIGHTS = ("optimizer", "scheduler", "scaler", "random_states", "rng_state", "training_args")
+"""How the names of pickles begin that Trainer and Accelerate write beside the weights."""
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 """What transformers.Trainer calls the folder of a step."""
 HUB_ID = re.compile(r"(?P<id>[A-Za-z0-9][\w.-]*(?:/[A-Za-z0-9][\w.-]*)?)(?:@(?P<revision>[\w./-]+))?")
@@ -117,9 +120,15 @@ def _sentence_transformer(folder: Path) -> Path | None:
 
 
 def _why_not(folder: Path, text: str, files: Sequence[str]) -> str:
-    pickled = sorted(p.name for p in folder.iterdir() if p.suffix in PICKLED)
+    pickled = sorted(p.name for p in folder.iterdir() if p.suffix in PICKLED and not p.name.startswith(NO_WEIGHTS))
+    distributed = sorted({path.parent for path in [*folder.glob("*.distcp"), *folder.glob("pytorch_model*/*.distcp")]})
     if len(files) > 1:
         return f"{text} holds {len(files)} safetensors files and no {INDEX}: pass one of {', '.join(files)}"
+    if distributed:
+        inner = "" if distributed[0] == folder else f" in {distributed[0].name}"
+        return f"{text} holds a torch.distributed.checkpoint{inner} (.distcp): {MERGE_SHARDS}"
+    if any(folder.glob("global_step*")):
+        return f"{text} is a checkpoint of DeepSpeed: load it there and save it with model.save_pretrained(folder)"
     if pickled:
         return f"{text} holds weights only as a pickle ({pickled[0]}): {CONVERT}"
     what = "is empty" if not any(folder.iterdir()) else f"holds neither {SINGLE} nor {INDEX} nor checkpoint-* folders"

@@ -1,5 +1,6 @@
 """The weight files of a checkpoint in, its embedding parameters out: found by name, mapped, converted on use."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -20,9 +21,14 @@ SIZES = {"F32": 4, "F16": 2, "BF16": 2, "F64": 8}
 
 Entry = tuple[str, tuple[int, ...], int]
 
-ADAPTED = (".lora_", ".base_layer.", ".modules_to_save.", ".original_module.")
-"""Parts of the names that peft gives to what it adds, or puts aside."""
-MERGE = "merge the adapter into the model (peft: model.merge_and_unload()) and save that"
+ADAPTED = (".lora_", ".base_layer.", ".modules_to_save.", ".original_module.", ".parametrizations.")
+"""Parts of the names that peft gives to what it adds, or puts aside, and torch to what a weight is computed from."""
+MERGE = (
+    "merge the adapter into the model (peft: model.merge_and_unload()), or take the parametrization off "
+    "(torch.nn.utils.parametrize.remove_parametrizations), and save that"
+)
+TRANSPARENT = re.compile(r"(?<=\.)(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
+"""What torch.compile, FSDP1 and activation checkpointing put into the names below a module that they wrap alone."""
 
 CHECKED_VALUES = 1 << 20
 """Values searched for NaN at a time."""
@@ -76,6 +82,15 @@ def locate(names: Iterable[str], family: ModelFamily | None, shown: str) -> Loca
     ValueError when there are none, or several sets of them (two towers), or one of them is wrapped by an adapter.
     """
     names = tuple(names)
+    called = {TRANSPARENT.sub("", name): name for name in names}
+    if len(called) < len(names):  # two of a name: neither is taken for the other
+        called = {name: name for name in names}
+    location = _locate(tuple(called), family, shown)
+    return Location({canonical: called[name] for canonical, name in location.names.items()}, location.families)
+
+
+def _locate(names: tuple[str, ...], family: ModelFamily | None, shown: str) -> Location:
+    """:func:`locate` of names without what wrappers put into them."""
     found = {key: _by_prefix(names, candidate) for key, candidate in _candidates(family).items()}
     found = {key: prefixes for key, prefixes in found.items() if prefixes}
     if not found:
