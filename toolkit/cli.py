@@ -25,8 +25,12 @@ from toolkit.memory import keep_freed_memory
 USER_ERROR = 2
 INTERRUPTED = 130
 DESCRIPTION = (
-    "Fine-tune BERT under one regime and keep its embedding parameters of every epoch. "
-    "--config FILE starts from the config.json of another run; other flags change it."
+    "Fine-tune BERT under one regime and keep its embedding parameters of every epoch, in a run directory below "
+    "--output-dir. --config FILE takes all settings from the config.json of another run; other flags change them."
+)
+COMMANDS_DESCRIPTION = (
+    "Analyse run directories, which finetune.py writes, and checkpoints from anywhere. "
+    "COMMAND --help lists the flags of a command. Exit code 2: a mistake, said in one line."
 )
 BROKEN_PIPE = 141
 """As a shell reports a process that SIGPIPE ended: what was asked for may not have been done."""
@@ -43,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     keep_freed_memory()
     name = Path(sys.argv[0]).name
     prog = "python -m toolkit" if name == "__main__.py" else name
-    sys.exit(guarded(lambda: parse(Command, args, prog=prog).run()))  # type: ignore[arg-type]
+    sys.exit(guarded(lambda: parse(Command, args, prog=prog, description=COMMANDS_DESCRIPTION).run()))  # type: ignore[arg-type]
 
 
 def finetune_main(argv: Sequence[str] | None = None) -> None:

@@ -47,82 +47,90 @@ class RunConfig:
     """Fine-tune BERT under one regime and keep its embedding parameters of every epoch."""
 
     model: str = "minilm"
-    """Checkpoint: minilm (embedded, offline), a hub id (with @revision if you like) or a local folder."""
+    """Checkpoint to start from: minilm (embedded, offline), a hub id (optionally id@revision) or a local folder."""
     task: str = "polarity"
-    """Built-in task (polarity, order, pair) or GLUE task (sst2, cola, mrpc, stsb, qqp, mnli, qnli, rte)."""
+    """Built-in task (polarity, order, pair) or GLUE task (sst2, cola, mrpc, stsb, qqp, mnli, qnli, rte).
+    Your own data: --train-file or --dataset in its place."""
     freeze: str = "none"
-    """Regime: none, embeddings, backbone, or components: position_embeddings,LayerNorm.weight,layers.0-3."""
+    """Regime, that is what is not trained: none (full fine-tuning), embeddings (the five embedding parameters),
+    backbone (all but the head: feature extraction),
+    or components, such as position_embeddings,LayerNorm.weight,layers.0-3."""
     pooling: Literal["mean", "cls", "pooler"] = "mean"
-    """How token vectors become one feature vector; the head is one linear layer on it."""
+    """How token vectors become one feature vector: their mean, the first token's (cls), or the pooler's output.
+    The head is one linear layer on it."""
     init: Literal["checkpoint", "random"] = "checkpoint"
-    """random: the same architecture with fresh weights, the baseline that says what pretraining was worth."""
+    """Weights to start from: the checkpoint's, or random ones of the same architecture (was pretraining worth it?)."""
     positions: Literal["checkpoint", "sinusoidal", "shuffled", "zero"] = "checkpoint"
-    """The position table that training starts from: the checkpoint's, or another one in its place."""
+    """Position table to start from: the checkpoint's; sine and cosine, scaled to the size of its rows;
+    its rows in random order, as far as --max-length reaches; or zeros."""
     reinject_positions: bool = False
     """Add the positions' part of the encoder's input again before each layer after the first."""
     seed: int = 0
-    """Head initialisation, data order and dropout (and fresh weights), together."""
+    """One seed for all that is random: head initialisation, data order, dropout (and fresh weights)."""
     epochs: int = 3
     """Passes over the training split."""
     head_epochs: int = 0
     """First train the head alone for this many epochs on cached features (LP-FT); epoch 0 comes after them."""
     max_steps: int | None = None
-    """Stop after this many optimizer steps, whatever --epochs says."""
+    """Stop after this many optimizer steps, even if --epochs asks for more; None: no limit."""
     batch_size: int = 32
-    """Examples per optimizer step, over all processes and accumulation steps."""
+    """Examples per optimizer step, counted over all processes and accumulation steps."""
     batch_tokens: int | None = None
-    """At most this many tokens per optimizer step too, padding included, or one example: long texts come in smaller
-    batches, and weigh more there, since each step is the mean of its batch."""
+    """Also limit a batch to this many tokens, padding included (but to no less than one example); None: no limit.
+    Long texts come in smaller batches, and weigh more there, since each step is the mean of its batch."""
     gradient_accumulation_steps: int = 1
-    """Parts of each process's share of a batch; the numbers stay the same up to rounding and dropout's draws."""
+    """Split each process's share of a batch into this many parts.
+    The numbers stay the same up to rounding and dropout's draws."""
     learning_rate: float = 5e-5
-    """Peak learning rate of the backbone (AdamW, linear warm-up and decay)."""
+    """Peak learning rate of the backbone (AdamW; linear warm-up, then linear decay)."""
     head_learning_rate: float = 1e-3
-    """Peak learning rate of the head."""
+    """Peak learning rate of the head (same schedule)."""
     weight_decay: float = 0.01
-    """Decoupled weight decay; LayerNorm and biases are not decayed."""
+    """AdamW's (decoupled) weight decay; LayerNorm and biases are not decayed."""
     warmup_fraction: float = 0.1
-    """Share of all steps in which the learning rate rises."""
+    """Share (0 to 1) of all optimizer steps in which the learning rate rises to its peak."""
     max_gradient_norm: float = 1.0
-    """Clip the global gradient norm here."""
+    """Scale gradients down where their global norm is above this."""
     dropout: float | None = None
-    """Dropout probability everywhere in the backbone; default: the checkpoint's own."""
+    """Dropout probability (0 or more, below 1) everywhere in the backbone; None: the checkpoint's own."""
     max_length: int = 128
-    """Tokens per example; longer texts are truncated and counted."""
+    """Most tokens of an example, special tokens included. Longer texts are truncated, and how many is counted."""
     max_train_examples: int | None = None
-    """Train on this many examples only, drawn with --seed."""
+    """Train on this many examples only, drawn with --seed; None: on all."""
     selection_fraction: float = 0.0
-    """Hold out this share of train as the split `selection`, then the only one scored: for choosing settings."""
+    """For choosing settings: hold out this share of train (0: none) as the split `selection`, and score that alone."""
     remove_near_duplicates: bool = False
-    """Remove training examples that nearly repeat a scored one; how many is in the manifest."""
+    """Remove training examples that nearly repeat a scored one; manifest.json says how many."""
     shuffle_labels: bool = False
-    """Permute the training labels with --seed: what moves when there is nothing to learn but the examples."""
+    """Permute the training labels with --seed: what moves when there is nothing to learn but the examples?"""
     precision: Literal["auto", "no", "bf16"] = "auto"
-    """Compute precision; weights stay fp32. auto: bf16 where the hardware has it."""
+    """Precision to compute in; no is fp32, auto is bf16 where the hardware has it, else fp32. Weights stay fp32."""
     snapshot_steps: int | Literal["log"] | None = None
-    """Also snapshot every N optimizer steps, or at steps 1, 2, 4, 8, ... (log)."""
+    """Also snapshot every N optimizer steps, or at steps 1, 2, 4, 8, ... (log); None: after every epoch only."""
     train_file: str | None = None
-    """Training data from a file: .tsv (no quoting), .csv, .jsonl or .parquet."""
+    """Your training data, in place of --task: a .tsv (no quoting), .csv, .jsonl or .parquet file."""
     validation_file: str | None = None
-    """Validation data, required with --train-file."""
+    """Your validation data; required with --train-file."""
     test_file: tuple[str, ...] = ()
-    """Named test splits: NAME=PATH [NAME=PATH ...]."""
+    """More splits to score, each with a name of yours: NAME=PATH [NAME=PATH ...]."""
     dataset: str | None = None
-    """Any dataset of the hub."""
+    """A dataset of the Hugging Face hub, in place of --task."""
     dataset_config: str | None = None
-    """Its configuration."""
+    """Configuration (subset) of --dataset."""
     text_columns: tuple[str, ...] = ()
-    """One or two text columns; default: text, or sentence."""
+    """Names of the one or two text columns of your data; by default text, or sentence."""
     label_column: str = "label"
-    """Integers or strings: classification; floats: regression, where a word among most floats is refused."""
+    """Column of the labels. Integers or strings mean classification, floats regression.
+    A word in a column that is mostly floats is refused."""
     output_dir: str = "runs"
-    """Parent of run directories."""
+    """Folder in which the run directory is made."""
     overwrite: bool = False
-    """Replace a finished run of the same config."""
+    """Replace a finished run of the same config, which is refused otherwise."""
     save_model: bool = False
-    """Also write the tuned model (safetensors; from_pretrained loads it)."""
+    """Also write the tuned model (safetensors; from_pretrained loads it).
+    The commands layers, flow and transplant, and anatomy of a run, need it."""
     log_with: Literal["tensorboard", "wandb", "mlflow", "trackio"] | None = None
-    """Tracker, through Accelerate."""
+    """Also send the numbers to this tracker, through Accelerate."""
 
     def __post_init__(self) -> None:
         _check_types(self)

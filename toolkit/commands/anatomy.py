@@ -8,16 +8,16 @@ import tyro
 
 @dataclass(frozen=True, slots=True)
 class AnatomyCommand:
-    """Take the embedding layer of a model apart on your own sentence, and measure what it is said to do."""
+    """Take a model's embedding layer apart on your own sentence: eight questions, answered by measurement."""
 
     model: tyro.conf.Positional[str]
     """A checkpoint (minilm, a folder, a hub id) or a run directory that was made with --save-model."""
     text: str
-    """The sentence."""
+    """The sentence that the model reads."""
     pair: str | None = None
-    """A second sentence, which the model reads together with the first."""
+    """A second sentence, which the model reads together with the first; None: there is none."""
     is_json: Annotated[bool, tyro.conf.arg(name="json"), tyro.conf.FlagCreatePairsOff] = False
-    """Print JSON instead of text: the same numbers, all tokens, keys as toolkit/probes/anatomy/document.py has them."""
+    """Print JSON instead of text: the same numbers, for all tokens. Keys: toolkit/probes/anatomy/document.py."""
 
     def run(self) -> int:
         import json

@@ -8,15 +8,15 @@ import tyro
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Compare the embedding parameters of two or more checkpoints, or analyse a run in depth: why rows moved."""
+    """Say how the embeddings changed between checkpoints, or how far and why they moved in a run."""
 
     places: tyro.conf.Positional[tuple[str, ...]]
-    """Checkpoints in order (hub ids with @revision, folders, checkpoint-* folders, .safetensors files, minilm), or
-    one run directory, followed by runs of other seeds."""
+    """Either two or more checkpoints in order (minilm, hub ids with @revision, folders, .safetensors files),
+    or one run directory, optionally followed by runs of other seeds."""
     out: Path | None = None
-    """Folder for the report; default: print the tables only."""
+    """Folder to write the full report into; None: print a summary table only."""
     title: str | None = None
-    """Title of the report."""
+    """Title of the report; None: the default one."""
 
     def run(self) -> int:
         from toolkit.reporting.drift.report import show_drift

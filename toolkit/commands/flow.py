@@ -8,30 +8,30 @@ import tyro
 
 @dataclass(frozen=True, slots=True)
 class FlowCommand:
-    """Where position goes: its share of every layer, how well it can be read off, and what changes without it."""
+    """Where does position go? Its share of each layer, how well it can be read off, what changes without it."""
 
     places: tyro.conf.Positional[tuple[str, ...]]
-    """Checkpoints (minilm, folders, hub ids) and run directories trained with --save-model; seeds are grouped."""
+    """Checkpoints (minilm, folders, hub ids) and run directories made with --save-model; seeds are taken together."""
     texts: Path | None = None
-    """A data file of texts. Default: the reported split of the runs' task; for checkpoints the task below."""
+    """Data file of the texts to read. None: the reported split of the runs' task; without runs, --task."""
     text_columns: tuple[str, ...] = ()
-    """One or two text columns of --texts; two make pairs, which segments need. Default: text, or sentence."""
+    """Names of the one or two text columns of --texts, by default text, or sentence; segments need two (pairs)."""
     task: str = "polarity"
-    """Built-in task whose validation texts checkpoints are looked at with; pair has two segments."""
+    """Built-in task whose validation texts are read where only checkpoints are given; pair has two segments."""
     out: Path | None = None
-    """Folder for the report with its figures; default: print the tables only."""
+    """Folder to write the report and its figures into; None: print the tables only."""
     positions: int = 32
-    """Positions of the crossed design (tokens per block)."""
+    """Positions of the crossed design, and tokens of a block: every token of a block stands at each position once."""
     blocks: int = 16
-    """Blocks of tokens that the crossed design rotates."""
+    """Number of such blocks."""
     shift: int = 16
-    """Rows by which the counterfactual shift moves the positions."""
+    """Rows by which positions are moved in the counterfactual `shifted`."""
     num_texts: int = 200
-    """Texts that the counterfactuals read."""
+    """Texts on which the counterfactuals (positions shifted, permuted, replaced, taken away) are measured."""
     seed: int = 0
-    """Draws the blocks, the halves of the texts, the permutation and the bootstrap."""
+    """Seed of what is drawn: the blocks, the halves of the texts, the permutation and the bootstrap."""
     title: str | None = None
-    """Title of the report."""
+    """Title of the report; None: the default one."""
 
     def run(self) -> int:
         import sys

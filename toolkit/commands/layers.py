@@ -8,20 +8,21 @@ import tyro
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """Compare every layer with what it was before training, beside two seeds and shuffled labels."""
+    """Which layers moved? Similarity of each to before training, beside two seeds and shuffled labels."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Run directories made with --save-model; runs of other seeds and one with --shuffle-labels are the references."""
+    """Run directories made with --save-model. Other seeds, and runs with --shuffle-labels, are the references."""
     texts: tuple[str, ...] = ()
-    """NAME=PATH [NAME=PATH ...]: texts of other domains, read as --test-file is. Default: every scored split."""
+    """Texts to compare on, NAME=PATH [NAME=PATH ...]: data files as finetune.py --test-file takes them.
+    By default every scored split of the runs' task."""
     text_columns: tuple[str, ...] = ()
-    """One or two text columns of these files; default: as the runs have them."""
+    """Names of the one or two text columns of these files; by default those of the runs."""
     max_texts: int = 300
-    """Texts of each domain."""
+    """Most texts to read of each split or file, drawn at random, the same for all models."""
     out: Path | None = None
-    """Folder for the report with its figure; default: print the table only."""
+    """Folder to write the report and its figure into; None: print the table only."""
     title: str | None = None
-    """Title of the report."""
+    """Title of the report; None: the default one."""
 
     def run(self) -> int:
         from toolkit.naming import shown_command

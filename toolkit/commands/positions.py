@@ -8,16 +8,16 @@ import tyro
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """Describe the position embeddings of a model beside sine and cosine, with a verdict that survives its controls."""
+    """Do a model's position embeddings resemble sine and cosine? Statistics and a verdict, beside control tables."""
 
     model: tyro.conf.Positional[str]
     """A checkpoint (hub id, folder, .safetensors file, minilm) or a run directory."""
     out: Path | None = None
-    """Folder for the report with its figures; default: print the tables only."""
+    """Folder to write the report and its figures into; None: print the tables only."""
     default_length: int | None = None
-    """Tokens that the model reads by default; rows beyond are called inherited. Default: what its files say."""
+    """Tokens that the model reads by default: rows beyond are called inherited. None: what its files say."""
     title: str | None = None
-    """Title of the report."""
+    """Title of the report; None: the default one."""
 
     def run(self) -> int:
         from toolkit.counts import at_least

@@ -8,18 +8,18 @@ import tyro
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Compare runs: index.html to look at, report.md, figures and tables for a paper, verdicts with their evidence."""
+    """Compare finished runs: scores, drift and verdicts in index.html and report.md, with figures and tables."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Run directories; unfinished ones and other folders that a glob brings along are left out."""
+    """Run directories. Unfinished ones and other folders that a glob (runs/*) brings along are left out and named."""
     out: Path
-    """Folder for the report."""
+    """Folder to write the report into; made if need be. A report that is there is replaced."""
     title: str | None = None
-    """Title of the report."""
+    """Title of the report; None: one is made up from the runs."""
     question: str | None = None
-    """The question that it answers, under the title."""
+    """Question that the report answers, printed under its title; None: nothing is."""
     margin_points: float = 1.0
-    """Differences within this many points count as equivalent."""
+    """Margin of equivalence: smaller differences would interest nobody. In points, that is hundredths of the score."""
 
     def run(self) -> int:
         import sys

@@ -11,20 +11,20 @@ from toolkit.studies.executors import ExecutorOptions
 
 @dataclass(frozen=True, slots=True)
 class StudyCommand:
-    """Run what is missing of a study, skip what is finished, and write its report."""
+    """Carry out a study (arms x tasks x seeds) and write its report; runs that are finished are skipped."""
 
     file: tyro.conf.Positional[Path]
     """Python file that defines STUDY = toolkit.Study(...)."""
     out: Path | None = None
-    """Folder for the report; default: reports/ and the name of the file."""
+    """Folder to write the report into; None: reports/ and the name of the file without .py."""
     output_dir: Path = Path("runs")
-    """Parent of run directories."""
+    """Folder in which run directories are made and looked for."""
     dry_run: bool = False
-    """Print the runs, how long they will take and the smallest detectable difference; run nothing."""
+    """Run nothing: print the runs, an estimate of their time, and the smallest difference that they could show."""
     limit: int | None = None
-    """Run at most this many runs this time."""
+    """Stop after this many runs; the same command goes on later. None: no limit."""
     executor: Literal["local", "ray", "slurm"] = "local"
-    """What carries the runs out; ray and slurm are extras."""
+    """What carries the runs out: this machine, Ray or Slurm (extras of the package: ray, slurm)."""
     options: Annotated[ExecutorOptions, tyro.conf.arg(name="")] = field(default_factory=ExecutorOptions)
 
     def run(self) -> int:

@@ -11,28 +11,29 @@ from toolkit.naming import shown_command
 
 @dataclass(frozen=True, slots=True)
 class Transplant:
-    """Put back the embeddings from before training, component by component, and see what each was worth (Shapley)."""
+    """Which component's drift does the tuned model need? Put embeddings from before back, one by one (Shapley)."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Run directories made with --save-model; runs that differ in their seed only are taken together."""
+    """Run directories made with --save-model; those that differ in nothing but the seed are taken together."""
     split: str | None = None
-    """Split to score on; default: the one that the task reports."""
+    """Split to score on; None: the one that the task reports."""
     max_examples: int | None = None
-    """Score this many items of it only, the same ones for every run."""
+    """Score this many items of the split only, the same ones for every run; None: all."""
     reverse: bool = False
-    """Also the tuned embeddings in the body from before training, with a logistic regression re-fitted on train."""
+    """Also the other way round: tuned embeddings in the body from before training,
+    under a logistic regression that is fitted again on train."""
     coordinates: Literal["fixed", "raw"] = "fixed"
-    """fixed: without what no output shows, the offsets between the tables; raw: the tables as they are."""
+    """fixed: offsets between the tables, which no output shows, are taken out first. raw: the tables as they are."""
     num_draws: int = 5
-    """Random changes of the same size and of each kind beside each transplant; each is one more pass."""
+    """Random changes of the same size and of each kind beside each transplant; each costs one more pass."""
     num_reverse_draws: int = 1
-    """The same in the reverse, where each is a pass over training items too."""
+    """The same for --reverse, where each also costs a pass over training items."""
     dtype: Literal["float32", "float64"] = "float32"
-    """Of weights and activations."""
+    """Type of weights and activations."""
     out: Path | None = None
-    """Folder for the report with its figures; default: print the tables only."""
+    """Folder to write the report and its figures into; None: print the tables only."""
     title: str | None = None
-    """Title of the report."""
+    """Title of the report; None: the default one."""
 
     def run(self) -> int:
         from toolkit.probes.transplants.game import Settings

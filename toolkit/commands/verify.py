@@ -8,14 +8,14 @@ import tyro
 
 @dataclass(frozen=True, slots=True)
 class Verify:
-    """Recompute every hash of a run directory, or every hash and card of a report; exit code 1 on any difference."""
+    """Check that a run (all hashes) or a report (all hashes and verdicts) is as written; exit code 1 if not."""
 
     directory: tyro.conf.Positional[Path]
     """Run directory, or folder of a report."""
     more: tyro.conf.Positional[tuple[Path, ...]] = ()
-    """Others of them."""
+    """More run directories or reports."""
     runs: Path | None = None
-    """Folder in which a report's runs are looked for; default: runs/, and beside the report."""
+    """Folder in which a report's runs are looked for; None: runs/, beside the report, and in runs/ beside it."""
 
     def run(self) -> int:
         directories, errors, differ = (self.directory, *self.more), [], False

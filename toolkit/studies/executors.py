@@ -65,22 +65,22 @@ class ExecutorOptions:
     """What an executor may use; each takes what means something to it."""
 
     workers: int = 1
-    """Runs at a time (Slurm: array tasks at a time)."""
+    """Number of runs at a time (Slurm: array tasks at a time)."""
     retries: int = 1
-    """How often a run is started again whose process was killed, by a signal or with its worker; other failures are
-    final."""
+    """How often a run whose process was killed (by a signal, or with its worker) is started again.
+    Any other failure is final."""
     cpus_per_run: int = 1
-    """Ray, Slurm: CPU cores reserved for each run."""
+    """Ray, Slurm: number of CPU cores reserved for each run."""
     gpus_per_run: float = 0
-    """Ray, Slurm: GPUs reserved for each run; Ray also takes fractions."""
+    """Ray, Slurm: number of GPUs reserved for each run; Ray also takes fractions."""
     address: str | None = None
-    """Ray: address of a running cluster (or auto); default: a local cluster for the time of the study."""
+    """Ray: address of a running cluster, or auto; None: a local cluster is started for the time of the study."""
     cluster: Literal["slurm", "local", "debug"] = "slurm"
-    """Submitit's back end; local and debug try a set-up out where there is no Slurm."""
+    """Slurm: back end of submitit. local and debug try a set-up out on a machine without Slurm."""
     partition: str | None = None
-    """Slurm partition; default: the cluster's own."""
+    """Slurm: partition; None: the cluster's default."""
     timeout_minutes: int = 240
-    """Slurm: time limit of one run. One that is cut off or preempted is queued again, and starts over."""
+    """Slurm: time limit of one run, in minutes. One that is cut off or preempted is queued again and starts over."""
 
     def __post_init__(self) -> None:
         for name, least in (("workers", 1), ("retries", 0), ("cpus_per_run", 1), ("timeout_minutes", 1)):
