@@ -79,8 +79,8 @@ def comparison_section(data: ReportData, images: Images) -> Section | None:
     figure = figure_blocks(images, "differences", caption, "Forest plot of the differences between arms")
     lead = (
         "First arm minus second on the same items at the last epoch, paired by seed, in points (hundredths of the "
-        "score). The smallest detectable gap stands before the difference: what is smaller could not have been found. "
-        f"q corrects for all comparisons of this report. {estimand(data)}"
+        "score). The smallest detectable gap stands before the difference: a smaller one could not have been found. "
+        f"q takes into account how many comparisons this report makes. {estimand(data)}"
     )
     features = against_ceiling_block(ceilings([own.group for own in data.details]))
     blocks = (*figure, *folds([group.title for group in data.groups], bodies), *features, *caveats_of_pairs(data))

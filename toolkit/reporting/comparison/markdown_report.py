@@ -16,6 +16,7 @@ from toolkit.reporting.page.model import (
     TextBlock,
     VerdictLine,
 )
+from toolkit.reporting.page.verdict_table import VERDICT_RULES
 
 MOST_VERDICTS = 40
 MOST_LINES = 60
@@ -117,7 +118,5 @@ def _verdicts(lines: Sequence[VerdictLine], note: str) -> str:
     order = " → ".join(VERDICTS)
     return (
         f"{len(lines)} claims: {', '.join(counts)}. {f'{note} ' if note else ''}"
-        "The first rule that holds is the verdict, in this order: "
-        f"{order}. Not identifiable: no data of this kind could tell, or the quantity was refused or not recorded. "
-        f"With one seed a claim is neither equivalent nor supported.\n\n{table}{rest}"
+        f"The first rule that holds is the verdict, in this order: {order}. {VERDICT_RULES}\n\n{table}{rest}"
     )

@@ -152,8 +152,8 @@ def make_page(
     lead = (
         "This report is about a model that changed in training, not about data that changed. Each run kept its "
         "embedding parameters before training (epoch 0) and after every epoch; drift is how far they are from epoch 0. "
-        f"An arm is all runs that differ in nothing but the seed. {count} here. Everything below is computed from the "
-        "run directories alone; python -m toolkit verify recomputes every verdict."
+        f"An arm is a set of runs that differ in nothing but the seed. {count} here. Everything below is computed from "
+        "the run directories alone; python -m toolkit verify recomputes every verdict."
     )
     lines = overview(cards, {arm.label for tables in data.details for arm in tables.group.arms})
     page = Page(

@@ -41,9 +41,9 @@ def cost_section(data: ReportData, images: Images) -> Section | None:
     notes = [str(note) for note in dict.fromkeys(data.cost["note"]) if note]
     more = (NoteBlock(text=f"{listing(notes).capitalize()}."),) if notes else ()
     lead = (
-        "Seconds add up training, making features and the head's stage. Memory is the greatest of the process: runs "
-        "that one process made share it. Seconds are as the clock went: runs that shared a machine took "
-        "longer, and only runs that had it to themselves are to be compared by them."
+        "Seconds add up training, making features and the head's stage. They are wall-clock time: a run that shared "
+        "its machine took longer, so compare by them only runs that had it to themselves. Memory is the peak of the "
+        "process; runs that one process made share it."
     )
     blocks = (*figure, *folds([group.title for group in data.groups], bodies), *more)
     return Section(id="cost", title="Cost beside score", lead=lead, blocks=blocks)
@@ -144,7 +144,7 @@ def _refused(table: pd.DataFrame) -> tuple[Block, ...]:
         reason = str(line["drift_note"]).replace(str(line["run"]), "a run")
         reasons.setdefault(reason, []).append(str(line["parameter"]))
     parts = [f"{listing(names)}: {reason}" for reason, names in reasons.items()]
-    return (TextBlock(text=f"Not held against noise: {'; '.join(parts)}."),) if parts else ()
+    return (TextBlock(text=f"Not compared with noise: {'; '.join(parts)}."),) if parts else ()
 
 
 def association_block(table: pd.DataFrame) -> Block:

@@ -127,7 +127,10 @@ def draw_report(tables: DriftTables) -> Images:
 
 
 def draw(name: str, source: Source, path: str | Path, **options: Any) -> Path:
-    """Draw one of DRAWINGS and save it; the suffix of ``path`` (.pdf, .svg or .png) says in which format."""
+    """Draw one of DRAWINGS and save it to ``path``, which is returned; its suffix (.pdf, .svg, .png) is the format.
+
+    ValueError for an unknown name or suffix, and where nothing moved or exposure was not recorded.
+    """
     path = Path(path)
     drawing = lookup(DRAWINGS, name, "figure")
     kind = path.suffix.removeprefix(".").lower()

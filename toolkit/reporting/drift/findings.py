@@ -37,7 +37,9 @@ def _what(tables: DriftTables) -> str:
         if line["kind"] != "identical"
     ]
     text = (
-        f"Of their norm before, these moved: {markdown.listing(moved)}." if moved else "No embedding parameter moved."
+        f"Relative to their norm before, moved: {markdown.listing(moved)}."
+        if moved
+        else "No embedding parameter moved."
     )
     if still:
         text += f" Not one bit of {markdown.listing([markdown.escape(name) for name in still])} changed."
@@ -79,9 +81,10 @@ def _against_noise(tables: DriftTables) -> str:
     shares = [100 * is_beyond_both(groups[n]).mean() for n in names]
     beyond = markdown.listing([f"{number(share, 2)} %" for share in shares])
     return (
-        "Beside gradients of the same sizes at the same steps with random signs, words drifted in the median this many "
-        f"times as far: {medians}. Beyond that null and that of random directions alike lie {beyond} of the sampled "
-        "words. Read both, how far and how surely, and the direction too (update spectrum, agreement of seeds)."
+        "Words drifted, in the median, this many times as far as gradients of the same sizes at the same steps with "
+        f"random signs would move them: {medians}. Beyond both that null and that of random directions lie {beyond} of "
+        "the sampled words. Read both, how far and how surely, and the direction too (update spectrum, agreement of "
+        "seeds)."
     )
 
 

@@ -15,11 +15,14 @@ ICONS = {
     "not identifiable": "M4 4.2a2 2 0 1 1 2.6 1.9c-.5.2-.6.5-.6 1.1M6 9.8v.1",
 }
 """Verdict to the path of its sign, in a box of 12 by 12; a word stands beside it always."""
+VERDICT_RULES = (
+    "Not identifiable: no data of this kind could tell, or the quantity was refused or not recorded. Equivalent: the "
+    "90 % interval lies within the margin. Supported: the interval excludes 0 and the null. Under-powered: the "
+    "smallest detectable gap is above the margin. Not supported: none of these. With one seed a claim is neither "
+    "equivalent nor supported."
+)
 VERDICT_HOW = (
-    "The first rule that holds. Not identifiable: no data of this kind could tell, or the quantity was refused or not "
-    "recorded. Equivalent: the 90 % interval lies within the margin. Supported: the interval excludes 0 and the null. "
-    "Under-powered: the smallest detectable gap is above the margin. Not supported: none of these. With one seed a "
-    "claim is neither equivalent nor supported. A verdict is about one claim: of many, some are supported by chance, "
+    f"The first rule that holds. {VERDICT_RULES} A verdict is about one claim: of many, some are supported by chance, "
     "and q bounds the share of those among the claims that have no greater q."
 )
 DRAWING_HOW = (

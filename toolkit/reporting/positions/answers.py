@@ -51,8 +51,9 @@ def _on_smoothness(statistics: pd.DataFrame) -> list[str]:
     if math.isnan(value["value"]):
         return []
     return [
-        f"No evidence: the sinusoid's top 20 directions explain {value['value']:.0%} of the table, "
-        f"{value['sinusoid']:.0%} of the sinusoid itself and {value['smooth']:.0%} of smooth random curves."
+        "That the sinusoid's directions explain much of a table is no evidence that it resembles one: the top 20 "
+        f"explain {value['value']:.0%} of this table, {value['sinusoid']:.0%} of the sinusoid itself and "
+        f"{value['smooth']:.0%} of smooth random curves."
     ]
 
 
