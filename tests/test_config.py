@@ -109,7 +109,7 @@ def test_run_names_are_safe_as_directory_names(model: str, freeze: str) -> None:
         ({"learning_rate": float("nan")}, "--learning-rate must be above 0"),
         ({"weight_decay": -1.0}, "--weight-decay must be at least 0"),
         ({"warmup_fraction": 1.5}, "--warmup-fraction must be between 0 and 1"),
-        ({"dropout": 1.0}, "--dropout must be between 0 and 1"),
+        ({"dropout": 1.0}, "--dropout must be at least 0 and below 1"),
         ({"seed": -1}, "--seed must be between"),
         ({"snapshot_steps": 0}, "--snapshot-steps must be at least 1, or log"),
         ({"text_columns": ("a", "b", "c")}, "--text-columns must be one or two columns"),

@@ -148,7 +148,7 @@ class RunConfig:
         _require(0 <= self.warmup_fraction <= 1, self, "warmup_fraction", "between 0 and 1")
         _require(self.head_epochs >= 0, self, "head_epochs", "at least 0")
         _require(0 <= self.selection_fraction < 1, self, "selection_fraction", "at least 0 and below 1")
-        _require(self.dropout is None or 0 <= self.dropout < 1, self, "dropout", "between 0 and 1")
+        _require(self.dropout is None or 0 <= self.dropout < 1, self, "dropout", "at least 0 and below 1")
         check_seed(self.seed)
         steps = self.snapshot_steps
         _require(steps is None or steps == "log" or int(steps) >= 1, self, "snapshot_steps", "at least 1, or log")

@@ -19,7 +19,7 @@ OWN_FIELDS = ("seed", "max_train_examples", "output_dir", "overwrite")
 
 @dataclass(frozen=True)
 class Comparison:
-    """First arm minus second."""
+    """What a study compares: the score of arm ``first`` minus that of arm ``second``, named as in ``arms``."""
 
     first: str
     second: str

@@ -81,7 +81,7 @@ def build_accelerator(config: RunConfig) -> Any:
     num_parts = accelerator.num_processes * config.gradient_accumulation_steps
     if config.batch_size % num_parts:
         raise ValueError(
-            f"--batch-size {config.batch_size} is global and must be a multiple of {num_parts} "
+            f"--batch-size {config.batch_size} counts all processes and must be a multiple of {num_parts} "
             f"({accelerator.num_processes} processes x {config.gradient_accumulation_steps} accumulation steps)"
         )
     use_all_cores(accelerator)

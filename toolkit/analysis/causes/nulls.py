@@ -16,7 +16,7 @@ BLOCK_VALUES = 65_536
 def replay_decay(
     rows: NDArray[np.float32], log: OptimizerLog, parameter: str, last_step: int | None = None
 ) -> NDArray[np.float32]:
-    """(n, hidden) float32 rows that never get a gradient to the same rows after ``last_step`` steps (default: all).
+    """What weight decay alone makes of ``rows`` in ``last_step`` steps (default: all): (n, hidden) float32 both.
 
     Decoupled weight decay (Loshchilov & Hutter 2019, arXiv 1711.05101) as torch.optim.AdamW rounds it: a zero gradient
     leaves both moments 0 and the Adam update ±0 (eps > 0), and what is left of a step is one fp32 product with

@@ -45,7 +45,7 @@ class Interval:
         if reference.step >= current.step:
             raise ValueError(
                 f"epoch {current.epoch:g} (step {current.step}) is not after the reference, epoch "
-                f"{reference.epoch:g} (step {reference.step}): why rows moved is told forwards"
+                f"{reference.epoch:g} (step {reference.step}): pass a later epoch, or an earlier reference_epoch"
             )
         if current.step > log.num_steps:
             raise ValueError(f"the optimizer log has {log.num_steps} steps, the snapshot is of step {current.step}")

@@ -57,8 +57,9 @@ def functional_drift(
     max_combinations: int = 10_000,
     seed: int = 0,
 ) -> "pd.DataFrame":
-    """E_x‖LN(eᵗ_x) - LN(e⁰_x)‖² / E_x‖LN(e⁰_x)‖² over the run's own tokens, and its split, columns COLUMNS.
+    """How far the embedding layer's output moved over the run's own tokens, split by component, columns COLUMNS.
 
+    It is E_x‖LN(eᵗ_x) - LN(e⁰_x)‖² / E_x‖LN(e⁰_x)‖², a share of the squared norm before. Lines:
     ``functional_drift`` of the ``embedding output``, and the ``shapley`` value of each component: W', P', S' in the
     fixed gauge (the tables' names), m (``common offset``), weight and bias together (``LayerNorm``), and ``inseparable
     rows`` ([CLS] and position 0), of which nothing can say whether the word or the position moved. v(S) is the

@@ -39,10 +39,11 @@ class Anatomy:
 
 
 def take_apart(loaded: Loaded, text: str, pair: str | None = None, *, name: str | None = None) -> Anatomy:
-    """Measure everything on one text or pair; the model is as it was afterwards.
+    """An Anatomy: what the embedding layer of a model does with one text or pair, one table or record per question.
 
-    ``name``: what to call the model (default: as it was loaded). ValueError for an empty text, one without tokens,
-    or one that is longer than the model reads, and for a model's name in its place.
+    ``loaded``: what :func:`toolkit.open_model` returns; it is left as it was. ``name``: what to call the model
+    (default: as it was loaded). ValueError for an empty text, one without tokens, or one that is longer than the model
+    reads, and for a model's name in its place.
     """
     if isinstance(loaded, str | Path):
         raise ValueError(f"expected a model; got {loaded}: pass open_model({str(loaded)!r})")

@@ -58,11 +58,11 @@ def measure_flow(
     settings: Settings | None = None,
     on_subject: Callable[[str], None] | None = None,
 ) -> Tables:
-    """Look into every model named, and into the pretrained and a random one beside the runs.
+    """Where position goes in every model named, and in the pretrained and a random one: a dict of four DataFrames.
 
-    Tables, each with PLACE_COLUMNS first: ``ledger`` (LEDGER_COLUMNS), ``decoding`` (DECODING_COLUMNS),
-    ``counterfactuals`` (COUNTERFACTUAL_COLUMNS), and ``models``: one line per model with the split that it was looked
-    at with and the design's numbers. Models that compute the same (feature extraction is the pretrained body) are
+    Each has PLACE_COLUMNS first: ``ledger`` (LEDGER_COLUMNS), ``decoding`` (DECODING_COLUMNS), ``counterfactuals``
+    (COUNTERFACTUAL_COLUMNS), and ``models``: one line per model with the split that it was looked at with and the
+    design's numbers. Models that compute the same (feature extraction is the pretrained body) are
     measured once. Columns whose names end in ``values`` hold one value per block or text (tuples), from which intervals
     over seeds and differences of models are made. ``labels``: run directory name to arm. ``on_subject`` hears the name
     of each before its turn.

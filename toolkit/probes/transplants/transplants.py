@@ -43,6 +43,7 @@ def measure_transplants(
 ) -> Transplants:
     """What the drift of words, positions, segments, their common offset and LayerNorm is worth to a tuned model.
 
+    Returns Transplants, whose ``tables`` are DataFrames by name; log-likelihood in nats per item, accuracy in points.
     v(S) is the mean log-likelihood of the labels (accuracy beside it) in the tuned body and head, with the components
     in S tuned and the rest from before training. Exact Shapley values over all 2^players coalitions add up to v(all) -
     v(none). Runs that differ in their seed only are one arm: its intervals are over seeds and the same items. With
