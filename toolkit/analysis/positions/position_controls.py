@@ -70,9 +70,10 @@ def _factor(num_rows: int, kernel: str, length: float) -> Array:
     from scipy.linalg import eigh, toeplitz
 
     covariance = toeplitz(lookup(KERNELS, kernel, "kernel")(np.arange(num_rows) / length))
-    # Not Cholesky: smooth kernels are singular to working precision.
+    # Not Cholesky: smooth kernels are singular to working precision. And the symmetric root, since it alone does not
+    # hang on the signs of eigenvectors, which another machine or number of threads chooses otherwise.
     values, vectors = eigh(covariance)
-    return np.asarray(vectors * np.sqrt(np.clip(values, 0, None)))
+    return np.asarray((vectors * np.sqrt(np.clip(values, 0, None))) @ vectors.T)
 
 
 def _ladder(lags: Array) -> Array:
