@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from itertools import product
 
 import pandas as pd
 import pytest
@@ -72,6 +73,31 @@ def test_a_planted_gap_is_supported_and_equal_arms_are_equivalent(tmp_path, monk
     assert equal[0].value == 0
     assert "on validation, tiny on toy" in equal[0].claim  # the reported split
     assert "free and forbidden to drift the scores differ" in equal[0].claim
+
+
+@pytest.mark.parametrize("alone", [None, ("none", 1e-3), ("embeddings", 1e-3)])
+def test_forbidding_pairs_arms_that_differ_in_nothing_else_where_there_are_such(tmp_path, monkeypatch, alone):
+    """Seen: full fine-tuning at one learning rate held against frozen embeddings at another."""
+    monkeypatch.chdir(tmp_path)
+    cases = [case for case in product(("none", "embeddings"), (1e-5, 1e-4, 1e-3)) if case != alone]
+    rates = {
+        write_run(tmp_path / "runs", regime, seed, config={"learning_rate": rate}).path: rate
+        for regime, rate in cases
+        for seed in range(2)
+    }
+    cards = of_kind(write_cards(list(rates), "out"), "forbid")
+    found = [{rate for path, rate in rates.items() if path.name in card.inputs["runs"]} for card in cards]
+    assert sorted(found, key=min) == [{rate} for rate in ((1e-5, 1e-4) if alone else (1e-5, 1e-4, 1e-3))]
+
+
+def test_tuned_arms_that_never_differ_in_the_freeze_alone_are_still_held_against_each_other(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    runs = [
+        write_run(tmp_path / "runs", regime, seed, config={"learning_rate": rate})
+        for regime, rate in (("none", 1e-4), ("embeddings", 1e-5))
+        for seed in range(2)
+    ]
+    assert len(of_kind(write_cards(runs, "out"), "forbid")) == 1
 
 
 FULL, PROBE, FIXED = "none (full fine-tuning)", "backbone (feature extraction)", "embeddings (frozen)"

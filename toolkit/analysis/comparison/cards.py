@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from toolkit.analysis.comparison.arms import Arm, Group
+from toolkit.analysis.comparison.arms import Arm, Group, differing_settings
 from toolkit.analysis.comparison.card import Card as Card
 from toolkit.analysis.comparison.card import Null, Span
 from toolkit.analysis.comparison.compare import compare_groups, compare_pair
@@ -97,9 +97,17 @@ def _q_in(table: pd.DataFrame, line: dict[str, Any]) -> float:
 
 
 def _forbidding(group: Group) -> list[ArmPair]:
+    """Arms that differ in whether the embeddings are frozen, and in as little else as any other arm of either kind."""
     full = [arm for arm in group.arms if arm.is_full]
     frozen = [arm for arm in group.arms if arm.runs[0].regime == "embeddings" and _starts_plainly(arm)]
-    return [ArmPair(one, other) for one in full for other in frozen if one.size == other.size]
+    pairs = [ArmPair(one, other) for one in full for other in frozen if one.size == other.size]
+    apart = [len(differing_settings(pair.first, pair.second)) for pair in pairs]
+
+    def fewest(side: Arm) -> int:
+        return min(n for pair, n in zip(pairs, apart, strict=True) if side in (pair.first, pair.second))
+
+    found = zip(pairs, apart, strict=True)
+    return [pair for pair, n in found if n == fewest(pair.first) == fewest(pair.second)]
 
 
 def _starts_plainly(arm: Arm) -> bool:

@@ -112,8 +112,9 @@ def _what(table: pd.DataFrame) -> str:
 def _each_pair(table: pd.DataFrame) -> list[str]:
     pairs = _pairs(table)
     sentences = [in_full(first, second, own) for first, second, own in pairs[:MOST_PAIRS]]
-    if len(pairs) > MOST_PAIRS:
-        sentences[-1] += f" {len(pairs) - MOST_PAIRS} more pairs are in the comparison."
+    left = len(pairs) - MOST_PAIRS
+    if left > 0:
+        sentences[-1] += f" {left} more pair{'s are' if left > 1 else ' is'} in the comparison."
     return sentences
 
 
