@@ -78,8 +78,8 @@ def main(runs: str, out: str | None = None) -> None:
             lines += [{**place, **line} for line in _drifts(run)]
     table, scored = pd.DataFrame(lines), pd.DataFrame(scores)
     keys = ["task", "rows", "rate"]
-    means = table.groupby(keys, sort=False)[["relative_drift", "times_noise"]].mean()
-    print(means.unstack("rate").to_string(float_format="{:.4g}".format))
+    means = table.groupby(keys, sort=False)[["relative_drift", "times_noise", "without_rounding"]].mean()
+    print(means.unstack("rate").dropna(axis=1, how="all").to_string(float_format="{:.4g}".format))
     print("\nb in drift = c x rate^b from each rate to the next, mean over seeds")
     print(exponents(table).unstack("rate").to_string(float_format="{:.2f}".format))
     print("\naccuracy at the last epoch, mean over seeds")
@@ -114,6 +114,7 @@ def _drifts(run: Any) -> list[dict[str, Any]]:
     """Relative drift at the last epoch: the median row of each table that was shown and not, each vector as a whole.
 
     ``times_noise``: the median over (a sample of) shown rows of drift / drift under random gradient signs.
+    ``without_rounding``: what the logged weight decay makes of a row that no batch shows, in float64.
     """
     import toolkit
 
@@ -129,6 +130,9 @@ def _drifts(run: Any) -> list[dict[str, Any]]:
         lines[-1]["times_noise"] = ratio
         if name == "word_embeddings":
             lines.append({"rows": f"{what} rows never shown", "relative_drift": rows.loc[~shown, "relative"].median()})
+            log = run.optimizer_log
+            kept = (1 - log.learning_rates * log.weight_decay[name]).prod()
+            lines[-1]["without_rounding"] = float(1 - kept)
     drift = toolkit.measure_drift(run)
     at = drift[(drift["epoch"] == last) & (drift["measure"] == "relative") & (drift["statistic"] == "value")]
     whole = at[at["stratum"] == "whole parameter"].set_index("parameter")["value"]
