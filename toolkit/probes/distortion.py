@@ -52,7 +52,7 @@ def measure_distortion(
     num_gradient_examples: int = 512,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Feature distortion of finished runs with ``--save-model``: one value per line, columns COLUMNS.
+    """Feature distortion of finished runs with ``--save-model``: one value per line.
 
     Idea: Kumar et al. 2022 (arXiv 2202.10054): a head that is not yet aligned with the features makes fine-tuning
     distort them, those of in-distribution texts above all, and training the head first (LP-FT) prevents it. The
@@ -64,13 +64,16 @@ def measure_distortion(
     - ``head_alignment`` per split, of the head that training began with (with ``--head-epochs`` the one after the
       head stage, which is repeated) and the best linear head on the features before: see :func:`head_alignment`;
       ``start_loss`` and ``ceiling_loss``: their losses (nats, or squared error).
-    - ``gradient_norm`` per part in PARTS: Euclidean norm of the gradient of the mean loss at step 0, without dropout or
-      clipping, over ``num_gradient_examples`` training examples drawn with ``seed``; body: all of the backbone but the
-      embedding parameters. Of a part that is frozen in part, that of the rest.
+    - ``gradient_norm`` per part (embeddings, body, head): Euclidean norm of the gradient of the mean loss at step 0,
+      without dropout or clipping, over ``num_gradient_examples`` training examples drawn with ``seed``; body: all of
+      the backbone but the embedding parameters. Of a part that is frozen in part, that of the rest.
 
     ``out_of_distribution``: names of the splits that are so, or one; None takes ``ood``, as the built-in tasks do.
     Undefined is NaN with a ``note``. ValueError: no runs, no saved model, a split that no run has, data that cannot be
     read any more.
+
+    Columns: run, model, task, regime, head_epochs, seed, quantity, place, is_out_of_distribution, num_examples,
+    value, note.
     """
     opened = runs_of(runs)
     if not opened:

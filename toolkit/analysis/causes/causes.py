@@ -46,8 +46,9 @@ def decompose(
     epoch, counted from 1, 0 if none; both NA where not recorded), drift = ‖Δ‖, decay, update, gradient and momentum:
     norms of the parts (weight units; the last two NaN where only bounds are known), momentum_low and momentum_high:
     bounds on the norm of the momentum (equal where it is exact), momentum_noise: its root mean square on random signs
-    of recorded norms (sign_noise.py), momentum_basis (momentum.BASES) and cause (CAUSES). Norms of parts do not add up
-    to the drift: the parts have directions.
+    of recorded norms (sign_noise.py), momentum_basis (how the momentum is known: exact, one exposure, extrapolated,
+    bounds, none or exposure unknown) and cause (did not move, weight decay alone, momentum after its last exposure,
+    gradient, unexplained or exposure unknown). Norms of parts do not add up to the drift: the parts have directions.
 
     ``log``: needed where ``source`` is a trajectory. ValueError: no optimizer log, another than the run has, epochs out
     of order.
@@ -94,11 +95,11 @@ def explain(
 ) -> "pd.DataFrame":
     """One line per stratum that has rows, and one for all rows: how many moved why, and what the parts amount to.
 
-    Columns: stratum, num_rows, ``num_<cause>`` for each of CAUSES, squared_drift = Σ‖Δ‖², as shares of it decay_share =
-    Σ‖decay‖², update_share = Σ‖update‖² and cross_share = 2Σ⟨decay, update⟩ (the three add up to 1), momentum_share_low
-    and momentum_share_high (bounds on Σ‖momentum‖²), num_momentum_known (rows of which it is more than bounds), and
-    unexplained_share = Σ‖update‖² / Σ‖Δ‖² of the rows never exposed: 0 where decay explains all. NaN: nothing
-    moved, or, for unexplained_share, no row that was never exposed did.
+    Columns: stratum, num_rows, ``num_<cause>`` for each cause of :func:`decompose` (with underscores), squared_drift =
+    Σ‖Δ‖², as shares of it decay_share = Σ‖decay‖², update_share = Σ‖update‖² and cross_share = 2Σ⟨decay, update⟩ (the
+    three add up to 1), momentum_share_low and momentum_share_high (bounds on Σ‖momentum‖²), num_momentum_known (rows of
+    which it is more than bounds), and unexplained_share = Σ‖update‖² / Σ‖Δ‖² of the rows never exposed: 0 where decay
+    explains all. NaN: nothing moved, or, for unexplained_share, no row that was never exposed did.
     """
     table = decompose(source, parameter, epoch, reference_epoch=reference_epoch, log=log)
     groups = [(name, table[table["stratum"] == name]) for name in table["stratum"].cat.categories]

@@ -39,9 +39,9 @@ def regress_drift(
     one run, so the intervals are narrower than a repeat with another seed would show.
 
     ``exposure``: ``num_steps`` or ``num_tokens``, up to the epoch. Columns: outcome, term (constant, log_<exposure>,
-    log_norm), coefficient, se, ci_low, ci_high, p, r_squared, num_rows, num_left_out (rows never seen, unmoved, or 0
-    at first). Standard errors are HC3 (MacKinnon & White 1985, through statsmodels). ValueError: fewer than FEWEST_ROWS
-    rows, a regressor that is constant, frozen parameter, no exposure or optimizer log.
+    log_norm), coefficient, se, ci_low, ci_high, p, r_squared, num_rows, num_left_out (rows never seen, unmoved, or 0 at
+    first). Standard errors are HC3 (MacKinnon & White 1985, through statsmodels). ValueError: fewer than 20 rows, a
+    regressor that is constant, frozen parameter, no exposure or optimizer log.
     """
     trajectory, log = trajectory_of(source), resolve_log(source, log)
     lookup(EXPOSURES, exposure, "exposure")

@@ -46,7 +46,7 @@ def sign_noise(
 ) -> "pd.DataFrame":
     """One line per row: its drift ‖Eᵗ - E⁰‖ beside that of ``num_replicates`` replays with random gradient signs.
 
-    ``rows``: default a seeded sample of at most SAMPLED_ROWS from each stratum; ``log``: needed where ``source`` is a
+    ``rows``: default a seeded sample of at most 100 from each stratum; ``log``: needed where ``source`` is a
     trajectory. Each recorded norm, times the clipping factor, is spread equally over the coordinates, each coordinate
     of each step gets a sign of its own, and AdamW's recursion follows in closed form (adam.py; a test holds it to
     torch.optim.AdamW within fp32 rounding, which moves a weight by at most 1.5 units in its last place per step).

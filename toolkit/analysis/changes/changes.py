@@ -64,16 +64,19 @@ KINDS = {
 
 
 def measure_changes(source: Source, reference_epoch: float = 0, epoch: float | None = None) -> "pd.DataFrame":
-    """What kind of change each embedding parameter underwent between two snapshots (default: to the last), as COLUMNS.
+    """What kind of change each embedding parameter underwent between two snapshots (default: to the last).
 
-    One line per name of EMBEDDING_PARAMETERS, in that order; one that the model lacks is ``not applicable`` and NaN.
-    ``size`` is in ``unit``: degrees for a rotation (mean angle), c - 1 for a scaling, the vector's length for an
-    offset, rows for a permutation, else ‖Δ‖/‖E⁰‖ of the moved rows. ``residual`` is the share of Σ‖Δ‖² that the kind
-    leaves (NaN where it predicts no value). The three shares say how much of Σ‖Δ‖² the best common offset, the best
-    factor and the best orthogonal map explain, **each alone**: they overlap and need not add up. Each stands beside its
-    null, the share that it would explain of isotropic noise; a map is not fitted for fewer moved rows than columns, nor
-    where a simpler kind holds. For a LayerNorm vector each entry counts as a row. ValueError where there is no other
-    snapshot to compare with.
+    One line per embedding parameter, from the word table to the bias of LayerNorm; one that the model lacks is ``not
+    applicable`` and NaN. ``size`` is in ``unit``: degrees for a rotation (mean angle), c - 1 for a scaling, the
+    vector's length for an offset, rows for a permutation, else ‖Δ‖/‖E⁰‖ of the moved rows. ``residual`` is the share of
+    Σ‖Δ‖² that the kind leaves (NaN where it predicts no value). The three shares say how much of Σ‖Δ‖² the best common
+    offset, the best factor and the best orthogonal map explain, **each alone**: they overlap and need not add up. Each
+    stands beside its null, the share that it would explain of isotropic noise; a map is not fitted for fewer moved rows
+    than columns, nor where a simpler kind holds. For a LayerNorm vector each entry counts as a row. ValueError where
+    there is no other snapshot to compare with.
+
+    Columns: parameter, kind, size, unit, detail, relative_drift, num_rows, num_moved, share_moved, residual,
+    offset_share, offset_null, scaling_share, scaling_null, rotation_share, rotation_null, precision, note.
     """
     trajectory = trajectory_of(source)
     before = trajectory.at(reference_epoch)

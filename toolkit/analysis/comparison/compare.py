@@ -71,7 +71,7 @@ def compare(
     num_draws: int = 2000,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """One line per group, labelled split and pair of arms of one size, columns COLUMNS; points are hundredths.
+    """One line per group, labelled split and pair of arms of one size; points are hundredths.
 
     The difference is first minus second, on the same items, paired by seed, at the last epochs; ``first_mean`` and
     ``second_mean`` are shares over the same ``num_seeds`` seeds. Of an accuracy, ``low_points`` to ``high_points`` is
@@ -97,6 +97,13 @@ def compare(
     test per seed (:func:`toolkit.compare_seeds`), the spread of each arm (:func:`toolkit.summarise_scores`) and its
     cost (:func:`toolkit.measure_cost`). ``num_draws``: of the bootstrap, 0 for none. What cannot be compared is NaN
     with a ``note``. ValueError for an unknown label and for settings out of range.
+
+    Columns: group, model, task, split, is_reported_split, first, second, size, num_train_examples, score,
+    is_headline, num_seeds, num_items, first_mean, second_mean, difference_points, low_points, high_points, df, p,
+    low90_points, high90_points, bootstrap_low_points, bootstrap_high_points, sign_flip_p, smallest_p, tost_p,
+    margin_points, is_equivalent, detectable_gap_points, num_seeds_not_failed, difference_points_not_failed,
+    low_points_not_failed, high_points_not_failed, noise_floor_points, q, is_discovery, num_failed_first,
+    num_failed_second, num_at_chance_first, num_at_chance_second, verdict, reason, note.
     """
     settings = Settings(margin_points=margin_points, level=level, alpha=alpha, num_draws=num_draws, seed=seed)
     return compare_groups(arrange(runs, labels), pairs, settings)

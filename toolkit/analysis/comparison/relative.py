@@ -43,7 +43,7 @@ ITSELF = "the reference itself: 1 by definition, so without interval"
 def relative_quality(
     runs: Sequence[Run | str | Path], reference: str, *, level: float = 0.95, labels: Labels | None = None
 ) -> pd.DataFrame:
-    """One line per group, labelled split and arm: R = arm's mean score / the mean score of ``reference``, COLUMNS.
+    """One line per group, labelled split and arm: R = arm's mean score / the mean score of ``reference``.
 
     Same seeds and items for both. The reference has lines of its own: 1, without interval. The interval is R ± t·√V /
     reference's mean, with t and V those of :func:`toolkit.compare`'s interval of the linearised differences arm -
@@ -55,6 +55,9 @@ def relative_quality(
     regression, and for a score that it has none of). ``num_failed``: runs of the arm at the majority class or below,
     which count in R. NaN with a ``note`` where there is no ratio. ``labels``: run directory name to arm. ValueError
     for a reference that no group has.
+
+    Columns: group, model, task, split, is_reported_split, arm, reference, size, score, num_seeds, num_failed,
+    arm_mean, reference_mean, relative_quality, low, high, majority_quality, note.
     """
     groups = arrange(runs, labels)
     check_pairs(groups, [(reference, reference)])

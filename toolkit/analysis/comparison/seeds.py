@@ -35,10 +35,13 @@ COLUMNS = (
 def compare_seeds(
     runs: Sequence[Run | str | Path], *, pairs: Pairs | None = None, labels: Labels | None = None
 ) -> pd.DataFrame:
-    """One line per group, split, pair of arms and seed, columns COLUMNS with ``group`` first and ``q`` after the p.
+    """One line per group, split, pair of arms and seed.
 
     A p value covers the items of that split and no other seeds. ``q`` is the Benjamini-Hochberg value over the family
     of all McNemar tests of this call. ``pairs`` and ``labels`` as in :func:`toolkit.compare`.
+
+    Columns: group, model, task, split, first, second, seed, num_items, score, first_score, second_score,
+    difference_points, num_only_first_right, num_only_second_right, accuracy_difference_points, mcnemar_p, q, note.
     """
     return compare_seeds_of_groups(arrange(runs, labels), pairs)
 

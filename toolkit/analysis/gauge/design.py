@@ -16,13 +16,15 @@ UNKNOWN_DESIGN = "no design was recorded: not known"
 
 
 def measure_design(source: Source) -> "pd.DataFrame":
-    """How many directions the run's tokens leave free, one quantity per line, columns COLUMNS.
+    """How many directions the run's tokens leave free, one quantity per line.
 
     ``num_tokens``, ``num_combinations`` (distinct), ``num_used_rows`` over all tables, ``rank`` of their incidence
     matrix (exact, from a graph: ours), ``rank_deficiency`` (used rows - rank), ``rank_deficiency_crossed`` (what is
     left where everything occurred with everything: the least there can be) and ``num_inseparable_groups`` (rows that no
     token shared with the rest, such as [CLS] and position 0). Without a recorded design the rank is not known: NaN, and
     a note.
+
+    Columns: quantity, value, note.
     """
     corpus = reference_corpus(trajectory_of(source))
     design = corpus.design

@@ -57,7 +57,7 @@ def functional_drift(
     max_combinations: int = 10_000,
     seed: int = 0,
 ) -> "pd.DataFrame":
-    """How far the embedding layer's output moved over the run's own tokens, split by component, columns COLUMNS.
+    """How far the embedding layer's output moved over the run's own tokens, split by component.
 
     It is E_x‖LN(eᵗ_x) - LN(e⁰_x)‖² / E_x‖LN(e⁰_x)‖², a share of the squared norm before. Lines:
     ``functional_drift`` of the ``embedding output``, and the ``shapley`` value of each component: W', P', S' in the
@@ -71,6 +71,8 @@ def functional_drift(
     for every snapshot. More than ``max_combinations`` combinations are sampled with ``seed``; ``sample`` says how. A
     common scale of all tables changes no output but does move each component: ``common_scale`` is a column, and
     ``note`` warns where it could matter to the split, and says why all is NaN where the reference's output is 0.
+
+    Columns: epoch, step, component, quantity, value, common_scale, num_combinations, sample, eps, note.
     """
     trajectory = trajectory_of(source)
     eps = trajectory.layer_norm_eps if eps is None else eps

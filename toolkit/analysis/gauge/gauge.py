@@ -29,7 +29,7 @@ Line = tuple[str, str, str, float, int, str]  # parameter, quantity, unit, value
 
 
 def measure_gauge(source: Source, epoch: float | None = None, *, reference_epoch: float = 0) -> "pd.DataFrame":
-    """The drift of the tables from the reference epoch in the fixed gauge, one value per line, columns COLUMNS.
+    """The drift of the tables from the reference epoch in the fixed gauge, one value per line.
 
     Per table, root mean squares over the tokens of the corpus: ``raw_drift``; ``pi_drift`` after Π;
     ``gauge_fixed_drift`` of W', P', S'; ``scaled_drift``, the same with the snapshot divided by its ``common_scale``.
@@ -40,6 +40,8 @@ def measure_gauge(source: Source, epoch: float | None = None, *, reference_epoch
     ``gauge_share``, ``gauge_share_of_all_directions`` (the same over every null direction that is known, the pairs'
     among them) and ``num_null_directions``. ``epoch``: None for every snapshot. ``frequencies`` and ``note`` say what
     had to be assumed, and why a value is NaN.
+
+    Columns: epoch, step, parameter, quantity, unit, value, num_rows, frequencies, note.
     """
     trajectory = trajectory_of(source)
     corpus = reference_corpus(trajectory)

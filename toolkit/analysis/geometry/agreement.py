@@ -78,7 +78,7 @@ def measure_agreement(
     num_null: int = 100,
     seed: int = 0,
 ) -> "pd.DataFrame":
-    """Agreement of Δ between each two runs at an epoch (default: the last of the first run), columns COLUMNS.
+    """Agreement of Δ between each two runs at an epoch (default: the last of the first run).
 
     Per stratum and for ``all rows``: ``mean_cosine``, the mean over the rows of the cosine between the row's Δ in the
     two runs (rows that did not move in both have none and are counted in ``num_undefined``), and ``whole_cosine``, of
@@ -87,6 +87,9 @@ def measure_agreement(
     A row that the two runs have in different strata (each draws its own batches) is in stratum ``different strata``.
 
     ValueError for fewer than two runs, and for runs that did not start from the same parameter and vocabulary.
+
+    Columns: epoch, parameter, run_a, run_b, stratum, statistic, value, null_mean, null_sd, null_q025, null_q975,
+    num_rows, num_undefined, refusal.
     """
     if not isinstance(sources, list | tuple):
         raise ValueError(f"agreement is between runs: pass a list of at least 2, not a {type(sources).__name__}")

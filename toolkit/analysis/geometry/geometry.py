@@ -61,14 +61,16 @@ def measure_geometry(
     num_null: int = 3,
     seed: int = 0,
 ) -> "pd.DataFrame":
-    """The geometry of a table's rows at an epoch (default: every end of an epoch), one value per line, columns COLUMNS.
+    """The geometry of a table's rows at an epoch (default: every end of an epoch), one value per line.
 
     Groups: ``all rows`` and, unless ``by_stratum`` is off, every stratum that has rows; with ``rows``, only those (row
     indices, or the name of a stratum). ``null_mean`` and ``null_sd`` are over ``num_null`` independent Gaussian tables
     of the same shape; the SD of so few is rough, and 0 draws leave both NaN. A value that would say nothing is NaN and
-    ``refusal`` says why. ``num_undefined`` counts the rows that the statistic had to leave out (length 0).
-    Streams: nothing larger than a block of rows, a (hidden, hidden) matrix and one null table of at most MAX_KEPT
-    values is kept.
+    ``refusal`` says why. ``num_undefined`` counts the rows that the statistic had to leave out (length 0). Streams:
+    nothing larger than a block of rows, a (hidden, hidden) matrix and one null table of at most 2²⁵ values is kept.
+
+    Columns: epoch, parameter, stratum, statistic, variant, value, null_mean, null_sd, num_rows, num_undefined,
+    refusal.
     """
     trajectory, chosen = trajectory_of(source), select_statistics(statistics)
     at_least("num_null", num_null, 0)

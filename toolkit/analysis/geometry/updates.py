@@ -54,7 +54,7 @@ def measure_updates(
     num_null: int = 40,
     seed: int = 0,
 ) -> "pd.DataFrame":
-    """The update of a table at an epoch (default: the last snapshot), one value per line, columns COLUMNS.
+    """The update of a table at an epoch (default: the last snapshot), one value per line.
 
     Rows: those with exposure by the epoch (``touched``), without a record all that moved, or the ones asked for (row
     indices, or the name of a stratum). Δ is not centred: a shift that all rows share is one of its directions.
@@ -63,8 +63,11 @@ def measure_updates(
     Their null (ours) gives each row a random direction and its own observed length: a few long rows concentrate the
     energy without any structure. Only values outside its quantiles, over ``num_null`` draws, say something.
     ``alignment_top``: share of ‖Δ‖²_F in the span of the k first principal directions of all rows of E⁰ about their
-    mean, chance k/hidden. Its null (ours) turns that span at random, NUM_SUBSPACES times, and keeps Δ as it is: an
+    mean, chance k/hidden. Its null (ours) turns that span at random, 400 times, and keeps Δ as it is: an
     update of few directions aligns more or less by luck, which random rows would not show.
+
+    Columns: epoch, parameter, rows, statistic, k, value, null_mean, null_q025, null_q975, chance, num_rows,
+    num_unmoved, refusal.
     """
     at_least("num_null", num_null, 0)
     trajectory = trajectory_of(source)

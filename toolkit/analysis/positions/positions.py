@@ -41,10 +41,12 @@ def measure_positions(
 ) -> pd.DataFrame:
     """One line per statistic of the positions ``window`` = (start, stop) at an epoch (default: all, at the last).
 
-    Columns COLUMNS: ``value`` is the table's; the references are tables of the same window. Where a value is refused it
-    is NaN and ``note`` says why. The notes of ``line_match`` (does it carry the sinusoid's waves?) and ``orbit_share``
-    (is it made of waves at all?) are verdicts with their grounds, from ``num_draws`` tables of each control.
-    ValueError when the model has no position table or no such window.
+    ``value`` is the table's; the references are tables of the same window. Where a value is refused it is NaN and
+    ``note`` says why. The notes of ``line_match`` (does it carry the sinusoid's waves?) and ``orbit_share`` (is it
+    made of waves at all?) are verdicts with their grounds, from ``num_draws`` tables of each control. ValueError when
+    the model has no position table or no such window.
+
+    Columns: epoch, window, num_rows, statistic, unit, value, sinusoid, gaussian, smooth, shuffled, note.
     """
     snapshot = snapshot_at(source, epoch)
     table = position_table(source, snapshot.epoch, window)

@@ -31,12 +31,14 @@ Line = tuple[str, str, str, float, str]
 
 
 def measure_segments(source: Source, epoch: float | None = None) -> pd.DataFrame:
-    """One value per line of the segment rows at an epoch (default: at every snapshot), columns COLUMNS.
+    """One value per line of the segment rows at an epoch (default: at every snapshot).
 
     ``of`` names what is measured: ``segment k``, and for every pair of rows ``segments j and k`` (cosine), ``difference
     k - j`` and ``mean of j and k``. Statistics: norm, drift (‖Δ‖ from the first snapshot), relative_drift, num_steps
     and num_tokens (exposure so far), cosine. What does not apply has no line: a model with one row has no difference,
     a model without the table no lines at all. NaN, with a note, is what applies but is undefined or was not recorded.
+
+    Columns: epoch, step, of, statistic, unit, value, note.
     """
     trajectory = trajectory_of(source)
     snapshots = list(trajectory) if epoch is None else [trajectory.at(epoch)]

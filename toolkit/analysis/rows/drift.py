@@ -50,12 +50,14 @@ def measure_drift(
     seed: int = 0,
     block_rows: int = BLOCK_ROWS,
 ) -> "pd.DataFrame":
-    """The drift of every snapshot from the reference as a tidy table, one value per line, columns COLUMNS.
+    """The drift of every snapshot from the reference as a tidy table, one value per line.
 
     For each parameter, each stratum that has rows and ``all rows``: mean, median and max of each measure over the rows
     where it is defined (NaN where it is nowhere), with the number of rows and of undefined ones. For ``whole
     parameter``: norm and relative, if chosen, of the parameter as one vector (statistic ``value``), and the same
     numbers for a re-initialisation drawn with ``seed`` (statistic ``reinitialised``; see whole.py).
+
+    Columns: epoch, step, parameter, stratum, measure, unit, statistic, value, num_rows, num_undefined.
     """
     trajectory, chosen = trajectory_of(source), select_measures(measures)
     reference = trajectory.at(reference_epoch)

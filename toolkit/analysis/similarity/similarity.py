@@ -70,9 +70,13 @@ def measure_similarity(
 ) -> "pd.DataFrame":
     """The similarities between the reference and an epoch (default: the last) of one parameter, one per line.
 
-    ``rows``: a stratum, ``seen rows`` (used in at least one step), indices, or all. Columns: parameter, epoch,
-    reference_epoch, rows, and COLUMNS; the other arguments are those of :func:`compare_rows`. ValueError for an unknown
-    parameter, epoch, stratum or measure.
+    ``rows``: a stratum, ``seen rows`` (used in at least one step), indices, or all. The other arguments are those of
+    :func:`toolkit.analysis.similarity.similarity.compare_rows`. ValueError for an unknown parameter, epoch, stratum or
+    measure.
+
+    Columns: parameter, epoch, reference_epoch, rows, measure, direction, value, low, high, null,
+    value_of_null_rows, null_mean, null_sd, null_q025, null_q975, num_null, num_null_rows, num_rows, num_used,
+    num_columns, refusal.
     """
     trajectory = trajectory_of(source)
     num_rows = count_rows(trajectory, parameter)

@@ -60,12 +60,21 @@ def measure_flow(
 ) -> Tables:
     """Where position goes in every model named, and in the pretrained and a random one: a dict of four DataFrames.
 
-    Each has PLACE_COLUMNS first: ``ledger`` (LEDGER_COLUMNS), ``decoding`` (DECODING_COLUMNS), ``counterfactuals``
-    (COUNTERFACTUAL_COLUMNS), and ``models``: one line per model with the split that it was looked at with and the
-    design's numbers. Models that compute the same (feature extraction is the pretrained body) are
-    measured once. Columns whose names end in ``values`` hold one value per block or text (tuples), from which intervals
-    over seeds and differences of models are made. ``labels``: run directory name to arm. ``on_subject`` hears the name
-    of each before its turn.
+    Each has the columns group, arm, name and seed (none for a checkpoint) first, and then:
+
+    - ``ledger``: layer, stage, factor, omega_squared, low, high, omega_standardised, eta_squared, by_block_eta,
+      eta_chance, shuffled_omega, shuffled_eta, df, sum_of_squares, unit_values, note.
+    - ``decoding``: layer, stage, bits, control_bits, selective_bits, low, high, word_bits, beyond_word_bits,
+      shuffled_bits, entropy_bits, control_entropy_bits, num_bins, bins, num_fit_texts, num_held_out_texts,
+      num_fit_tokens, num_held_out_tokens, inverse_penalty, control_draws, bit_values, selective_values,
+      beyond_word_values, note.
+    - ``counterfactuals``: counterfactual, quantity, layer, stage, value, low, high, reference, unit, num_texts,
+      unit_values, note.
+    - ``models``: the split that each model was looked at with, and the design's numbers; one line per model.
+
+    Models that compute the same (feature extraction is the pretrained body) are measured once. Columns whose names end
+    in ``values`` hold one value per block or text (tuples), from which intervals over seeds and differences of models
+    are made. ``labels``: run directory name to arm. ``on_subject`` hears the name of each before its turn.
     """
     named = [place.path if isinstance(place, Run) else place for place in listed(places)]
     settings = settings or Settings()

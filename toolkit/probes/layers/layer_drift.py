@@ -61,7 +61,7 @@ def measure_layer_drift(
     labels: Labels | None = None,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> pd.DataFrame:
-    """Similarity of every layer's sentence vectors, one pair of models per line, columns COLUMNS.
+    """Similarity of every layer's sentence vectors, one pair of models per line.
 
     ``before and after`` compares each run's tuned model with what it started from; ``seed and seed`` the tuned models
     of two seeds of one arm, which is as much as training differs when nothing but chance does. A run with
@@ -76,6 +76,9 @@ def measure_layer_drift(
     ``texts``: None takes every scored split of the task, so that a task with out-of-distribution splits is compared on
     them too. At most ``max_texts`` of each, drawn with ``seed``, the same for all models. ``labels``: name of a run's
     directory to the name of its arm. ValueError for no runs, or one that was made without ``--save-model``.
+
+    Columns: group, arm, is_shuffled, comparison, first, second, texts, layer, measure, value, low, high, num_texts,
+    refusal.
     """
     options = {"max_texts": max_texts, "seed": seed, "labels": labels, "on_progress": on_progress}
     return measure_layers(runs, texts, **options)["layer_drift"]  # type: ignore[arg-type]

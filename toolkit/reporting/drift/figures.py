@@ -127,7 +127,9 @@ def draw_report(tables: DriftTables) -> Images:
 
 
 def draw(name: str, source: Source, path: str | Path, **options: Any) -> Path:
-    """Draw one of DRAWINGS and save it to ``path``, which is returned; its suffix (.pdf, .svg, .png) is the format.
+    """Draw the figure ``parameters`` or ``exposure`` and save it to ``path``, which is returned.
+
+    The suffix (.pdf, .svg, .png) is the format.
 
     ValueError for an unknown name or suffix, and where nothing moved or exposure was not recorded.
     """
