@@ -336,6 +336,13 @@ def test_refusals(runs, make_run):
         write_report([], "out")
     with pytest.raises(ValueError, match=r"no runs to report on.*it is unfinished"):
         write_report([make_run(seed=9, is_finished=False)], "out")
+    files = [Path(f"{number}.txt") for number in range(1003)]
+    for file in files:
+        file.touch()
+    with pytest.raises(ValueError, match=r"2\.txt is left out: it is not a run directory\. So are 1,000 more\.$"):
+        write_report(files, "out")
+    with pytest.raises(ValueError, match=r"2\.txt is left out: it is not a run directory\.$"):
+        write_report(files[:3], "out")
     with pytest.raises(ValueError, match="no run directory at nowhere"):
         write_report([*runs, "nowhere"], "out")
     with pytest.raises(ValueError, match="given twice"):

@@ -91,7 +91,7 @@ def test_a_folder_of_runs_is_told_how_to_be_passed(runs, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["report", "runs", "--out", "r"])
     assert stop.value.code == 2
-    assert "It holds 3 run directories: pass runs/*\n" in capsys.readouterr().err
+    assert "runs holds 3 run directories: pass runs/*\n" in capsys.readouterr().err
     with pytest.raises(ValueError, match="expected a list of run directories; got runs alone"):
         write_report("runs", "r")
     assert not Path("r").exists()

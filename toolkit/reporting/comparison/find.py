@@ -9,6 +9,8 @@ from toolkit.reporting.markdown import listing
 from toolkit.snapshots.store import MANIFEST, Run, listed, open_run
 from toolkit.snapshots.verify import DRIFT_FILES, verify_files
 
+SHOWN_REASONS = 3
+"""Places that the refusal of a whole list names: a glob of other files can bring along thousands."""
 WHY_DIVERGED = "its training diverged (the loss was not finite), which counts against its arm"
 
 
@@ -67,9 +69,10 @@ def find_runs(places: Sequence[Run | str | Path]) -> Sources:
         else:
             runs.append(place if isinstance(place, Run) else open_run(path))
     if not runs:
-        found = " ".join(left_out) or "none was given."
-        hints = "".join(f" {hint}" for place in places if (hint := _runs_within(place)))
-        raise ValueError(f"no runs to report on: pass at least one finished run directory. {found}{hints}")
+        found = " ".join(left_out[:SHOWN_REASONS]) or "none was given."
+        more = f" So are {len(left_out) - SHOWN_REASONS:,} more." if len(left_out) > SHOWN_REASONS else ""
+        hints = "".join(f" {hint}" for place in places[:SHOWN_REASONS] if (hint := _runs_within(place)))
+        raise ValueError(f"no runs to report on: pass at least one finished run directory. {found}{more}{hints}")
     return Sources(tuple(runs), tuple(left_out), tuple(diverged))
 
 
@@ -78,7 +81,7 @@ def _runs_within(place: Run | str | Path) -> str:
     if isinstance(place, Run) or not Path(place).is_dir() or _is_run(Path(place)):
         return ""
     count = sum(_is_run(path) for path in Path(place).iterdir())
-    return f"It holds {count:,} run director{'ies' if count > 1 else 'y'}: pass {place}/*" if count else ""
+    return f"{place} holds {count:,} run director{'ies' if count > 1 else 'y'}: pass {place}/*" if count else ""
 
 
 def _is_run(path: Path) -> bool:
