@@ -129,6 +129,11 @@ def test_rows_are_named_with_their_size() -> None:
     assert line["share_moved"] == 3 / 700
     assert [f"t{i}" for i in (5, 90, 91)] == [part.split("'")[1] for part in line["detail"].split(": ")[1].split(", ")]
     assert "; the others are bit-identical; moved farthest: 't5' (" in line["detail"]
+    long, short = BASE[W].copy(), BASE[W].copy()
+    long[5] *= 100
+    short[5], short[90] = 110 * BASE[W][5], 1.5 * BASE[W][90]  # the first moved by a tenth of its norm, and farther
+    table = changes_of({**BASE, W: long}, word_embeddings=short)
+    assert table.loc[W, "detail"].endswith("moved farthest: 't90' (0.5), 't5' (0.1)")
     every = BASE[W] * np.random.default_rng(0).uniform(1, 2, BASE[W].shape)
     line = changes_of(word_embeddings=every).loc[W]
     assert line["detail"].startswith("699 of 700 rows; bit-identical is only 't0'; moved farthest: '")

@@ -11,16 +11,21 @@ NAMED_ROWS = 5
 
 
 def name_farthest(trajectory: Trajectory, found: Survey) -> str:
-    """The rows that moved farthest, by token, position or number, each with its relative change (‖Δ‖ from 0)."""
-    best: list[tuple[float, int, str]] = []
+    """The rows that moved farthest for their norm, by token, position or number, each with its relative change.
+
+    A row that was 0 has none: it comes first, with ‖Δ‖.
+    """
+    best: list[tuple[float, float, int]] = []
     for rows, a, b in found.moved_blocks():
         lengths, shares = norm(a, b), relative(a, b)
-        for i in np.argsort(-lengths, kind="stable")[:NAMED_ROWS]:
-            share = f"{shares[i]:.3g}" if np.isfinite(shares[i]) else f"from 0 to {lengths[i]:.3g}"
-            best.append((-float(lengths[i]), int(rows[i]), share))
+        keys = np.where(np.isfinite(shares), -shares, -np.inf)
+        for i in np.lexsort((-lengths, keys))[:NAMED_ROWS]:
+            best.append((float(keys[i]), -float(lengths[i]), int(rows[i])))
         best = sorted(best)[:NAMED_ROWS]
-    names = (f"{_called(trajectory, found.pair.parameter, row)} ({share})" for _, row, share in best)
-    return ", ".join(names) + (", ..." if found.num_moved > NAMED_ROWS else "")
+    sizes = (f"{-key:.3g}" if np.isfinite(key) else f"from 0 to {-length:.3g}" for key, length, _ in best)
+    names = (_called(trajectory, found.pair.parameter, row) for *_, row in best)
+    listed = ", ".join(f"{name} ({size})" for name, size in zip(names, sizes, strict=True))
+    return listed + (", ..." if found.num_moved > NAMED_ROWS else "")
 
 
 def name_still(trajectory: Trajectory, found: Survey) -> str:
