@@ -92,6 +92,11 @@ def test_a_folder_of_runs_is_told_how_to_be_passed(runs, capsys):
         main(["report", "runs", "--out", "r"])
     assert stop.value.code == 2
     assert "runs holds 3 run directories: pass runs/*\n" in capsys.readouterr().err
+    others = [Path(f"{number}.txt") for number in range(5)]
+    for other in others:
+        other.touch()
+    with pytest.raises(ValueError, match=r"So are 3 more\. runs holds 3 run directories: pass runs/\*$"):
+        write_report([*others, "runs"], "r")  # wherever in the list it stands
     with pytest.raises(ValueError, match="expected a list of run directories; got runs alone"):
         write_report("runs", "r")
     assert not Path("r").exists()

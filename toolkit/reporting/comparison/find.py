@@ -71,7 +71,7 @@ def find_runs(places: Sequence[Run | str | Path]) -> Sources:
     if not runs:
         found = " ".join(left_out[:SHOWN_REASONS]) or "none was given."
         more = f" So are {len(left_out) - SHOWN_REASONS:,} more." if len(left_out) > SHOWN_REASONS else ""
-        hints = "".join(f" {hint}" for place in places[:SHOWN_REASONS] if (hint := _runs_within(place)))
+        hints = " ".join(["", *filter(None, map(_runs_within, places))][: SHOWN_REASONS + 1])
         raise ValueError(f"no runs to report on: pass at least one finished run directory. {found}{more}{hints}")
     return Sources(tuple(runs), tuple(left_out), tuple(diverged))
 
