@@ -343,6 +343,8 @@ def test_refusals(runs, make_run):
         write_report(files, "out")
     with pytest.raises(ValueError, match=r"2\.txt is left out: it is not a run directory\.$"):
         write_report(files[:3], "out")
+    with pytest.raises(ValueError, match=r"So is 1 more\.$"):
+        write_report(files[:4], "out")
     with pytest.raises(ValueError, match="no run directory at nowhere"):
         write_report([*runs, "nowhere"], "out")
     with pytest.raises(ValueError, match="given twice"):

@@ -70,7 +70,8 @@ def find_runs(places: Sequence[Run | str | Path]) -> Sources:
             runs.append(place if isinstance(place, Run) else open_run(path))
     if not runs:
         found = " ".join(left_out[:SHOWN_REASONS]) or "none was given."
-        more = f" So are {len(left_out) - SHOWN_REASONS:,} more." if len(left_out) > SHOWN_REASONS else ""
+        hidden = len(left_out) - SHOWN_REASONS
+        more = f" So {'is' if hidden == 1 else 'are'} {hidden:,} more." if hidden > 0 else ""
         hints = " ".join(["", *filter(None, map(_runs_within, places))][: SHOWN_REASONS + 1])
         raise ValueError(f"no runs to report on: pass at least one finished run directory. {found}{more}{hints}")
     return Sources(tuple(runs), tuple(left_out), tuple(diverged))
