@@ -49,6 +49,7 @@ CHANGES = {
     "dataset_config": "plain",
     "text_columns": ("a", "b"),
     "label_column": "y",
+    "label_kind": "classes",
     "output_dir": "elsewhere",
     "overwrite": True,
     "save_model": True,

@@ -26,6 +26,7 @@ ADDED = (
     "positions",
     "reinject_positions",
     "batch_tokens",
+    "label_kind",
 )
 """Fields that came after format 1: at their defaults they stay out of the digest, so that older runs keep names."""
 
@@ -122,6 +123,9 @@ class RunConfig:
     label_column: str = "label"
     """Column of the labels. Integers or strings mean classification, floats regression.
     A word in a column that is mostly floats is refused."""
+    label_kind: Literal["auto", "classes", "targets"] = "auto"
+    """What the labels of your data are: classes, targets of a regression, or, by auto, what they are written as.
+    Needed where pandas wrote the classes 0 and 1 as 0.0 and 1.0, or where a rating is written as an integer."""
     output_dir: str = "runs"
     """Folder in which the run directory is made."""
     overwrite: bool = False

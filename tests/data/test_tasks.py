@@ -1,6 +1,8 @@
 """Every source of data gives the same kind of Task; every reason to refuse data is found."""
 
+import csv
 import json
+import tempfile
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,6 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from toolkit.config import RunConfig
 from toolkit.data.builtin import BUILTIN_TASKS
@@ -186,6 +190,7 @@ def test_regression_keeps_its_targets() -> None:
         ({"train": None}, "'train' has no labels"),
         ({"train": [0, 1], "validation": None}, "'validation' has no labels"),
         ({"train": [0, 1], "validation": [2]}, "'validation' has the label 2, which training lacks"),
+        ({"train": ["a", "b", " "]}, "'train', row 3: the label is missing"),
         ({"train": [0, 1], "test": [0, None]}, "'test', row 2: the label is missing"),
         ({"train": [0.1, 0.2], "validation": ["x"]}, "labels that are no numbers"),
         ({"train": ["0.1", "0.2"], "validation": ["1", "nan"]}, r"labels that are no numbers.*: row 2 \('nan'\)"),
@@ -271,19 +276,254 @@ def test_a_column_of_names_of_rows_is_doubted_and_one_example_per_class_is_not(
             load_task(RunConfig(train_file=path, validation_file=others[0]))
 
 
+@pytest.mark.parametrize("suffix", READERS)
 @pytest.mark.parametrize(
     ("targets", "is_doubted"), [([0.0, 1.0], True), ([0.0, 1.0, 2.0, 3.0], False), ([0.0, 1.5], False)]
 )
-def test_a_regression_on_what_looks_like_classes_is_doubted(
-    targets: list[float], is_doubted: bool, tmp_path: Path
+def test_a_regression_on_what_looks_like_classes_is_said_or_refused(
+    targets: list[float], is_doubted: bool, suffix: str, tmp_path: Path
 ) -> None:
     """pandas writes the classes 0 and 1 as 0.0 and 1.0 once a label was missing."""
     frame = pd.DataFrame({"text": [f"text {i}" for i in range(40)], "label": targets * (40 // len(targets))})
-    paths = [str(write(own, tmp_path / name)) for own, name in ((frame, "a.csv"), (frame[::-1], "b.csv"))]
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
-        assert load_task(RunConfig(train_file=paths[0], validation_file=paths[1])).kind == "regression"
-    assert ["whole numbers written as floats" in str(warning.message) for warning in found] == [True] * is_doubted
+    paths = [str(write(own, tmp_path / f"{name}{suffix}")) for own, name in ((frame, "a"), (frame[::-1], "b"))]
+    config = RunConfig(train_file=paths[0], validation_file=paths[1])
+    if is_doubted:
+        with pytest.raises(
+            ValueError, match=r"labels of a are 0\.0, 1\.0: .* --label-kind classes or --label-kind targets$"
+        ):
+            load_task(config)
+    else:
+        assert load_task(config).kind == "regression"
+    meant = load_task(replace(config, label_kind="targets"))
+    assert (meant.kind, meant.score, meant.splits["validation"].labels.tolist()) == (
+        "regression",
+        "pearson",
+        frame["label"].tolist()[::-1],
+    )
+    if not all(target.is_integer() for target in targets):
+        with pytest.raises(
+            ValueError, match=r"--label-kind classes: split 'train' has numbers that are not whole, row 2"
+        ):
+            load_task(replace(config, label_kind="classes"))
+        return
+    classes = load_task(replace(config, label_kind="classes"))
+    assert classes.label_names == tuple(str(int(target)) for target in targets)
+    assert classes.splits["train"].labels.tolist() == frame["label"].tolist()
+
+
+def test_integers_may_be_meant_as_targets_and_words_may_not() -> None:
+    encoded = encode_labels({"train": [1, 5, 3], "validation": ["2"]}, kind="targets")
+    assert (encoded.kind, encoded.labels["validation"].tolist()) == ("regression", [2.0])
+    assert encode_labels({"train": ["1", "5"]}, kind="targets").kind == "regression"
+    with pytest.raises(ValueError, match=r"--label-kind targets takes numbers, .* others: row 2 \('good'\)"):
+        encode_labels({"train": ["1", "good"]}, kind="targets")
+
+
+def stray(rows: list[str], first: int, last: int) -> list[str]:
+    """The rows of a csv with two stray quotation marks: where one text begins, and where a later one ends."""
+    out = list(rows)
+    out[first] = '"' + out[first]
+    text, _, label = out[last].rpartition(",")
+    out[last] = f'{text}",{label}'
+    return out
+
+
+@pytest.mark.parametrize("labels", [["0", "1"], ["good", "bad"], ["0.25", "1.5"]], ids=["integers", "words", "floats"])
+@pytest.mark.parametrize(("first", "last"), [(10, 30), (0, 39), (10, 11), (38, 39)])
+def test_a_csv_with_two_stray_quotation_marks_is_refused(
+    first: int, last: int, labels: list[str], tmp_path: Path
+) -> None:
+    rows = [f"text number {i},{labels[i % 2]}" for i in range(40)]
+    (tmp_path / "good.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+    assert len(read_file(tmp_path / "good.csv", (), "label").texts) == 40
+    (tmp_path / "bad.csv").write_text("\n".join(["text,label", *stray(rows, first, last)]) + "\n")
+    num = last - first + 1
+    for label_column in ("label", None):
+        if (first, last) == (0, 39) and labels[0] == "good":  # one row is left, and no label of another
+            with pytest.raises(ValueError, match="every training label is 'bad'"):
+                encode_labels({"train": read_file(tmp_path / "bad.csv", (), "label").labels})
+            return
+        with pytest.raises(ValueError, match=rf"row {first + 1} \(line {first + 2}\) holds {num} lines") as error:
+            read_file(tmp_path / "bad.csv", (), label_column)
+        assert "\n" not in str(error.value)
+
+
+def test_a_swallowing_mark_in_other_columns_and_orders(tmp_path: Path) -> None:
+    path = tmp_path / "data.csv"
+    rows = [f"{i},{i % 2},some text {i}" for i in range(40)]
+    rows[4] = '4,0,"some text 4'
+    rows[9] = '9,1,some text 9"'
+    for columns, label in (("id,label,text", "label"), ("id,other,text", "label")):
+        path.write_text("\n".join([columns, *rows]) + "\n")
+        with pytest.raises(ValueError, match=r"row 5 \(line 6\) holds 6 lines"):
+            read_file(path, (), label)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('text,label\na,1\n"b,1\nc,0\n"d,1\n', r"line 3: a quotation mark opens a field there .* up to line 5"),
+        ('text,label\na,1\n"b,1\nc,0\n', r"line 3: a quotation mark opens a field"),
+        ('text,label\n"b" c,1\n', r"line 2: a quotation mark opens a field"),
+        ('text,label\n"b,1\nc,0\n"d, e",1\n', r"line 2: a quotation mark opens a field there .* up to line 4"),
+    ],
+)
+def test_a_quoted_field_that_does_not_end_as_one_is_refused_with_its_line(
+    content: str, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "data.csv").write_text(content)
+    with pytest.raises(ValueError, match=message) as error:
+        read_file(tmp_path / "data.csv", (), "label")
+    assert "\n" not in str(error.value)
+
+
+# No letters of the labels: a text whose lines are rows is two texts, whatever wrote it.
+PROSE = st.text(st.sampled_from('ab ,"\n\r\té;'), max_size=40)
+
+
+@given(st.lists(st.tuples(PROSE, st.sampled_from(["yes", "no"]), PROSE), min_size=1, max_size=12))
+def test_what_pythons_csv_module_writes_is_read_as_it_was(rows: list[tuple[str, str, str]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "data.csv"
+        with open(path, "w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([("text", "label", "other"), *rows])
+        split = read_file(path, ("text", "other"), "label")
+    assert split.texts == [(text, other) for text, _, other in rows]
+    assert split.labels == [label for _, label, _ in rows]
+
+
+@given(st.lists(PROSE.filter(lambda text: text.strip()), min_size=1, max_size=12), st.data())
+def test_no_pair_of_stray_marks_loses_a_row_in_silence(texts: list[str], data: st.DataObject) -> None:
+    """One mark more at the start of a text and one at the end of another: refused, or every text is there."""
+    texts = ["".join(char for char in text if char not in '",\n\r') for text in texts]
+    rows = [f"{text},{'yes' if i % 2 else 'no'}" for i, text in enumerate(texts)]
+    first = data.draw(st.integers(0, len(rows) - 1))
+    last = data.draw(st.integers(first, len(rows) - 1))
+    rows = stray(rows, first, last)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "data.csv"
+        path.write_text("\n".join(["text,label", "a,yes", "b,no", *rows]) + "\n")
+        if first == last:
+            assert len(read_file(path, (), "label").texts) == 2 + len(rows)
+        else:
+            with pytest.raises(
+                ValueError, match=rf"row {first + 3} \(line {first + 4}\) holds {last - first + 1} lines"
+            ):
+                read_file(path, (), "label")
+
+
+def test_long_and_broken_texts_of_a_csv_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "data.csv"
+    texts = [
+        "x" * 300_000,
+        "Dear all,\nhello, you\nbye",
+        'he said "no, 1"\n"yes", 0',
+        "Top reasons:\n1, food\n2, service",
+    ]
+    with open(path, "w", newline="") as file:
+        csv.writer(file).writerows([("text", "label"), *((text, i % 2) for i, text in enumerate(texts))])
+    assert [text for (text,) in read_file(path, (), "label").texts] == texts
+
+
+def test_rows_inside_a_text_of_another_kind_of_file_are_said(tmp_path: Path) -> None:
+    """A parquet file made of such a csv lost the rows before we saw it, and there is no mark left to take out."""
+    rows = [("a", "no"), ("text 1,yes\ntext 2,no\ntext 3", "yes")]
+    for suffix in (".jsonl", ".parquet"):
+        path = write(pd.DataFrame(rows, columns=["text", "label"]), tmp_path / f"data{suffix}")
+        with pytest.warns(
+            UserWarning, match=r"row 2 holds 3 lines, each of which reads as a row of its own: was it made"
+        ):
+            assert len(read_file(path, (), "label").texts) == 2
+
+
+@pytest.mark.parametrize("suffix", READERS)
+def test_a_header_in_the_middle_is_refused_with_its_row(suffix: str, tmp_path: Path) -> None:
+    frame = pd.DataFrame(
+        {"text": ["a", "b", "Text ", "c"], "label": ["x", "y", "label", "x"], "id": ["1", "2", "id", "3"]}
+    )
+    path = write(frame, tmp_path / f"data{suffix}")
+    for label in ("label", "nothing"):
+        with pytest.raises(ValueError, match=r"data\.\w+, row 3( \(line 4\))? is the header again \(1 such rows\)"):
+            read_file(path, (), label)
+    words = write(pd.DataFrame({"text": ["text", "a"], "label": ["x", "y"]}), tmp_path / f"words{suffix}")
+    assert read_file(words, (), "label").texts == [("text",), ("a",)]  # a word that a column is called by is a word
+
+
+SPELLINGS = [
+    ("pos ", "Pos"),
+    ("pos", " pos"),
+    ("pos", "POS"),
+    ("caf\u00e9", "cafe\u0301"),
+    ("very  good", "very good"),
+    ("pos", "\u200bpos"),
+    ("pos", "\uff50os"),
+    ("stra\u00dfe", "STRASSE"),
+]
+
+
+@pytest.mark.parametrize("suffix", READERS)
+@pytest.mark.parametrize(("one", "other"), SPELLINGS)
+def test_two_spellings_of_a_class_are_refused(one: str, other: str, suffix: str, tmp_path: Path) -> None:
+    labels = [one, other, "neg", one, one, "neg"]
+    path = write(pd.DataFrame({"text": list("abcdef"), "label": labels}), tmp_path / f"data{suffix}")
+    split = read_file(path, (), "label")
+    with pytest.raises(ValueError, match="in one way") as error:
+        encode_labels({"train": split.labels})
+    assert f"the labels {one!r} and {other!r}, which are one but for" in str(error.value)
+    assert "(3 and 1 times)" in str(error.value)
+
+
+def test_two_spellings_among_the_names_of_a_hub_dataset_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    feature = datasets.ClassLabel(names=["neg", "pos", "Pos"])
+    rows = {"text": [f"text {i}" for i in range(30)], "label": [i % 3 for i in range(30)]}
+    features = datasets.Features({"text": datasets.Value("string"), "label": feature})
+    made = datasets.DatasetDict(train=datasets.Dataset.from_dict(rows, features=features))
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: made)
+    with pytest.raises(ValueError, match=r"'(pos|Pos)' and '(pos|Pos)', which are .* \(\d+ and \d+ times\)"):
+        load_task(RunConfig(dataset="owner/name"))
+
+
+def test_a_header_or_rows_inside_a_hub_dataset_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    def load(texts: list[str], labels: list[str]) -> None:
+        rows = {"text": texts, "label": labels}
+        made = datasets.DatasetDict({k: datasets.Dataset.from_dict(rows) for k in ("train", "validation")})
+        monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: made)
+        load_task(RunConfig(dataset="owner/name"))
+
+    with pytest.raises(ValueError, match=r"owner/name \(train\), row 2 is the header again"):
+        load(["a", "text", "b"], ["x", "label", "y"])
+    with pytest.warns(UserWarning, match=r"owner/name \(train\), row 2 holds 2 lines"):
+        load(["a", "b,x\nc", "d"], ["x", "y", "y"])
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"train": [True, 1, 0]},
+        {"train": [True, False], "validation": [1, 0]},
+        {"train": [1, 0], "validation": [True, False]},
+        {"train": ["true", "1", "0"]},
+        {"train": ["True", "0", "x"]},
+        {"train": [True, "0"]},
+        {"train": ["false", 0, 1]},
+        {"train": [np.True_, 0]},
+    ],
+)
+def test_truths_beside_numbers_are_refused(raw: dict[str, list[object]]) -> None:
+    with pytest.raises(ValueError, match=r"stand beside .*, which may mean the same: write each class in one way"):
+        encode_labels(raw)
+
+
+@pytest.mark.parametrize("train", [[True, False], ["true", "false"], ["true", "2"], ["yes", "1"]])
+def test_truths_alone_are_classes(train: list[object]) -> None:
+    assert len(encode_labels({"train": train, "validation": train}).names) == 2
+    for text in ("true", "True"):
+        with pytest.raises(ValueError, match="one but for case"):
+            encode_labels({"train": [True, text]})
 
 
 def test_scores_on_the_training_file_are_doubted(tiny_config: RunConfig) -> None:

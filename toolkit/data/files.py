@@ -1,48 +1,85 @@
 """A data file in, its texts and labels out: .tsv (no quoting), .csv, .jsonl, .parquet."""
 
+import contextlib
 import csv
 import json
+import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
+from toolkit.data.labels import FLOAT
 from toolkit.data.raw import RawSplit
 from toolkit.lookup import lookup, unknown
 
 DEFAULT_TEXT_COLUMNS = ("text", "sentence")
 """Tried in order when --text-columns is not given."""
 
+LINE = "line"
+"""Name of a table's index where that is the line of the file that each row begins on, the header's being 1."""
+
 
 def _read_tsv(path: Path) -> pd.DataFrame:
     # No quoting: a quotation mark is a character like any other, as in GLUE's files.
-    return _read_table(path, sep="\t", quoting=csv.QUOTE_NONE)
+    return _read_table(path, "\t", csv.QUOTE_NONE)
 
 
 def _read_csv(path: Path) -> pd.DataFrame:
-    return _read_table(path)
+    return _read_table(path, ",", csv.QUOTE_MINIMAL)
 
 
-def _read_table(path: Path, **options: Any) -> pd.DataFrame:
-    """Cells as text.
+def _read_table(path: Path, delimiter: str, quoting: Any) -> pd.DataFrame:
+    """Cells as text, indexed by the line of the file that each row begins on; None where a row is too short.
 
-    ValueError for a row with more fields than the header, which pandas would shift or cut, and for a column that the
-    header names twice, of which it would take the first.
+    ValueError for a row with more fields than the header, a quoted field that does not end as one (a stray quotation
+    mark, which would swallow the rows up to the next), and a column that the header names twice.
     """
-    options = {"dtype": str, "keep_default_na": False, "encoding": "utf-8", "index_col": False, **options}
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", pd.errors.ParserWarning)
-        try:
-            frame = pd.read_csv(path, **options)
-        except pd.errors.ParserWarning:
-            raise ValueError("rows have more fields than the header has columns") from None
-    header = [name for name in pd.read_csv(path, header=None, nrows=1, **options).iloc[0] if name]
+    lines: list[int] = []
+    rows: list[list[str | None]] = []
+    with open(path, encoding="utf-8-sig", newline="") as file, _any_length():
+        reader = csv.reader(file, delimiter=delimiter, quoting=quoting, strict=True)
+        header: list[str] = []
+        first = 1
+        while True:
+            try:
+                row = next(reader, None)
+            except csv.Error:
+                raise ValueError(
+                    f"line {first}: a quotation mark opens a field there that does not end as one up to line "
+                    f"{reader.line_num}: write a mark inside a quoted text twice, or save the file as .jsonl"
+                ) from None
+            if row is None:
+                break
+            if not row or (len(row) == 1 and row[0] and not row[0].strip()):  # an empty line; "" is an empty text
+                pass
+            elif not header:
+                header = [name or f"Unnamed: {i}" for i, name in enumerate(row)]
+            elif len(row) > len(header):
+                raise ValueError(f"line {first}: rows have more fields than the header has columns ({len(header)})")
+            else:
+                lines.append(first)
+                rows.append([*row, *[None] * (len(header) - len(row))])
+            first = reader.line_num + 1
+    if not header:
+        raise ValueError("it is empty")
     if twice := [name for name, count in Counter(header).items() if count > 1]:
         raise ValueError(f"its header names the column {twice[0]!r} twice: rename or drop one of them")
-    return frame
+    return pd.DataFrame(rows, columns=header, index=pd.Index(lines, name=LINE), dtype=object)
+
+
+@contextlib.contextmanager
+def _any_length() -> Iterator[None]:
+    """Let the csv module read fields of more than 128 KiB."""
+    limit = csv.field_size_limit(2**31 - 1)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(limit)
 
 
 def _read_jsonl(path: Path) -> pd.DataFrame:
@@ -96,7 +133,8 @@ def split_of_frame(
 ) -> RawSplit:
     """Texts and labels of a table; a table without the label column, or None for it, is a split without labels.
 
-    ValueError for a column that is missing, or named twice: a model that reads its label has nothing to learn.
+    ValueError for a column that is missing, or named twice: a model that reads its label has nothing to learn; for a
+    row that is the header again, and for a text that holds whole rows.
     """
     columns = tuple(str(column) for column in frame.columns)
     names = text_columns or tuple(name for name in DEFAULT_TEXT_COLUMNS if name in columns)[:1]
@@ -111,12 +149,78 @@ def split_of_frame(
         raise ValueError(
             f"{label_column!r} is the label column and a text column: change --label-column or --text-columns"
         )
+    _check_header_once(frame, names, label_column, source)
+    _check_no_rows_inside(frame, names, label_column, source)
     texts = [
         tuple(_text(cell, source) for cell in row)
         for row in zip(*(frame[name].tolist() for name in names), strict=True)
     ]
     labels = _labels(frame[label_column].tolist(), source) if label_column in columns else None
     return RawSplit(texts, labels, columns)  # type: ignore[arg-type]
+
+
+def _check_header_once(frame: pd.DataFrame, names: tuple[str, ...], label_column: str | None, source: str) -> None:
+    """ValueError for a row that holds the columns' names: files that were joined end to end."""
+    columns = (*names, label_column) if label_column in frame.columns else tuple(frame.columns)
+    if len(columns) < 2:  # one column may well hold its own name
+        return
+    is_header = np.ones(len(frame), dtype=bool)
+    for column in columns:
+        name = _plain(column)
+        is_header &= [isinstance(cell, str) and _plain(cell) == name for cell in frame[column].tolist()]
+    if is_header.any():
+        raise ValueError(
+            f"{source}, {_place(frame, int(np.argmax(is_header)))} is the header again "
+            f"({int(is_header.sum())} such rows): drop it (files joined end to end?)"
+        )
+
+
+def _check_no_rows_inside(frame: pd.DataFrame, names: tuple[str, ...], label_column: str | None, source: str) -> None:
+    """ValueError for a text of a csv of which every line reads as a row, its label among those of the other rows.
+
+    So it comes out of a csv with two stray quotation marks: what lies between them is one quoted field. Line breaks
+    in a text are no reason: lines of prose have other numbers of commas, and no labels where these belong. A table
+    from elsewhere, made of such a csv or not, is warned of only: there is no mark left to take out.
+    """
+    columns = list(frame.columns)
+    if len(columns) < 2:
+        return
+    broken = np.zeros(len(frame), dtype=bool)
+    for name in names:
+        broken |= [isinstance(cell, str) and "\n" in cell for cell in frame[name].tolist()]
+    if not broken.any():
+        return
+    telling = [label_column] if label_column in columns else [column for column in columns if column not in names]
+    fits = [(columns.index(column), _fit(frame[column].tolist())) for column in telling]
+    for i in np.flatnonzero(broken).tolist():
+        lines = ",".join(str(cell) for cell in frame.iloc[i].tolist()).split("\n")
+        rows = [line.split(",") for line in lines if line.strip()]
+        if len(rows) > 1 and all(len(row) == len(columns) and all(fit(row[k]) for k, fit in fits) for row in rows):
+            found = f"{source}, {_place(frame, i)} holds {len(rows)} lines, each of which reads as a row of its own"
+            if frame.index.name != LINE:
+                warnings.warn(f"{found}: was it made from a csv with stray quotation marks?", stacklevel=2)
+                return
+            raise ValueError(
+                f"{found}: take out the two stray quotation marks, or, if one text is meant, save the file as .jsonl"
+            )
+
+
+def _fit(cells: list[object]) -> Callable[[str], bool]:
+    """Whether a text may be one more cell of a column: one of its values or, where these are mostly numbers of their
+    own (targets, names of rows), any number."""
+    values = {_plain(str(cell)) for cell in cells}
+    if 2 * len(values) > len(cells) and all(re.fullmatch(FLOAT, value) for value in values):
+        return lambda text: re.fullmatch(FLOAT, text.strip()) is not None
+    return lambda text: _plain(text) in values
+
+
+def _plain(cell: str) -> str:
+    return cell.removeprefix("\ufeff").strip().casefold()
+
+
+def _place(frame: pd.DataFrame, row: int) -> str:
+    """``row 3``, counted from 1 below the header, with the line of the file where that is known."""
+    return f"row {row + 1}" + (f" (line {frame.index[row]})" if frame.index.name == LINE else "")
 
 
 def _text(cell: object, source: str) -> str | None:

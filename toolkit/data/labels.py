@@ -2,6 +2,8 @@
 
 import math
 import re
+import unicodedata
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -11,6 +13,8 @@ from numpy.typing import NDArray
 
 INTEGER = r"[+-]?\d+"
 FLOAT = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
+
+TRUTHS = ("true", "false")
 
 MAX_CLASSES = 1000
 """More distinct labels than this in training are taken for a mistake in --label-column."""
@@ -27,12 +31,15 @@ class EncodedLabels:
     """Split to int64 class indices or float64 targets; None for a split without labels."""
 
 
-def encode_labels(raw: Mapping[str, list[object] | None], names: tuple[str, ...] | None = None) -> EncodedLabels:
+def encode_labels(
+    raw: Mapping[str, list[object] | None], names: tuple[str, ...] | None = None, kind: str = "auto"
+) -> EncodedLabels:
     """Encode the labels of all splits after those of ``train``.
 
-    Floats make it a regression, integers and strings a classification. ``names`` are the classes 0, 1, ... where the
-    source knows them. ValueError for missing labels, one label only, a label that training lacks, or words beside
-    numbers that read as targets: see :func:`_check_numbers`.
+    Floats make it a regression, integers and strings a classification; ``kind`` says ``classes`` or ``targets`` where
+    they are not written so. ``names`` are the classes 0, 1, ... where the source knows them. ValueError for missing
+    labels, one label only, a label that training lacks, words beside numbers that read as targets, true beside 1, and
+    two spellings of one class.
     """
     present = {split: _drop_absent(split, labels) for split, labels in raw.items()}
     train = present["train"]
@@ -41,11 +48,20 @@ def encode_labels(raw: Mapping[str, list[object] | None], names: tuple[str, ...]
     if present.get("validation", train) is None:
         raise ValueError("split 'validation' has no labels: check --label-column")
     _check_numbers(train)
+    _check_truth(present)
+    written = train
     convert = _converter(train)
     present = {split: None if labels is None else [convert(x) for x in labels] for split, labels in present.items()}
+    if kind == "classes":
+        present = {split: _as_integers(split, labels) for split, labels in present.items()}
     train = present["train"] or []
-    if all(_is_number(label) for label in train) and any(_is_float(label) for label in train):
+    has_numbers = all(_is_number(label) for label in train)
+    if kind == "targets" and not has_numbers:
+        strange = [i for i, label in enumerate(train) if not (_is_number(label) or _matches(FLOAT, label))]
+        raise ValueError(f"--label-kind targets takes numbers, and split 'train' has others: {_rows(train, strange)}")
+    if kind == "targets" or (has_numbers and any(_is_float(label) for label in train)):
         return _encode_targets(present)
+    _check_spellings(written, names)
     return _encode_classes(present, train, names)
 
 
@@ -77,21 +93,66 @@ def _converter(train: list[object]) -> Callable[[object], object]:
     patterns: tuple[tuple[str, Callable[[str], object]], ...] = ((INTEGER, int), (FLOAT, float))
     for pattern, convert in patterns[has_floats:]:
         if all(_is_number(label) or _matches(pattern, label) for label in train):
-            if convert is int:
-                _check_spellings(train)
             return lambda label: convert(label) if _matches(pattern, label) else label  # type: ignore[arg-type]
     return str if all(isinstance(label, str) for label in train) else lambda label: label
 
 
-def _check_spellings(train: list[object]) -> None:
-    """ValueError where two labels are one integer, such as 01 and 1: as classes they may be two."""
-    spelling: dict[int, str] = {}
-    for text in dict.fromkeys(label.strip() for label in train if isinstance(label, str)):
-        if (other := spelling.setdefault(int(text), text)) != text:
+def _as_integers(split: str, labels: list[object] | None) -> list[object] | None:
+    """Labels with the floats among them as integers; ValueError for one that is not whole."""
+    if labels is None:
+        return None
+    broken = [i for i, label in enumerate(labels) if _is_float(label) and not float(label).is_integer()]  # type: ignore[arg-type]
+    if broken:
+        raise ValueError(
+            f"--label-kind classes: split {split!r} has numbers that are not whole, {_rows(labels, broken)}: write "
+            "these classes as words"
+        )
+    return [int(label) if _is_float(label) else label for label in labels]  # type: ignore[call-overload]
+
+
+def _check_truth(present: Mapping[str, list[object] | None]) -> None:
+    """ValueError where true or false stand beside 1 or 0: Python takes True and 1 for one, and a text for another."""
+    truths: dict[str, None] = {}
+    numbers: dict[str, None] = {}
+    distinct = {(type(label), label): label for labels in present.values() for label in labels or ()}
+    for label in distinct.values():
+        if isinstance(label, bool | np.bool_) or (isinstance(label, str) and label.strip().casefold() in TRUTHS):
+            truths[_shown(label)] = None
+        elif (_is_number(label) and label in (0, 1)) or (_matches(INTEGER, label) and int(str(label)) in (0, 1)):
+            numbers[_shown(label)] = None
+    if truths and numbers:
+        raise ValueError(
+            f"the labels {' and '.join(truths)} stand beside {' and '.join(numbers)}, which may mean the same: write "
+            "each class in one way"
+        )
+
+
+def _check_spellings(train: list[object], names: tuple[str, ...] | None) -> None:
+    """ValueError where two labels are one word or one integer but for case, white space or Unicode's form: as classes
+    they would be two."""
+    counts = Counter(names[label] if names and isinstance(label, int) else label for label in train)
+    spelling: dict[object, object] = {}
+    for label in counts:
+        other = spelling.setdefault(_normal(label), label)
+        # A number and its text are one label where all are numbers: a typed file beside one of text.
+        is_typed = _is_number(other) != _is_number(label) and str(other).strip() == str(label).strip()
+        if other is not label and not is_typed:
+            kind = "one integer" if _matches(INTEGER, label) else "one but for case, white space or Unicode's form"
             raise ValueError(
-                f"split 'train' has the labels {other!r} and {text!r}, which are one integer: write one class in one "
-                "way, or two classes as words"
+                f"split 'train' has the labels {_shown(other)} and {_shown(label)}, which are {kind} ({counts[other]} "
+                f"and {counts[label]} times): write one class in one way, or two classes as words that differ in more"
             )
+
+
+def _normal(label: object) -> object:
+    """What the spellings of one class have in common."""
+    if _matches(INTEGER, label):
+        return int(str(label))
+    if _is_number(label):
+        return label
+    text = unicodedata.normalize("NFKC", str(label)).casefold()
+    shown = "".join(char for char in text if unicodedata.category(char) != "Cf")  # a zero-width space, say
+    return " ".join(shown.split())
 
 
 def _matches(pattern: str, label: object) -> bool:
@@ -129,7 +190,11 @@ def _drop_absent(split: str, labels: list[object] | None) -> list[object] | None
 
 
 def _is_missing(label: object) -> bool:
-    return label is None or label == "" or (isinstance(label, float) and math.isnan(label))
+    return (
+        label is None
+        or (isinstance(label, str) and not label.strip())
+        or (isinstance(label, float) and math.isnan(label))
+    )
 
 
 def _is_float(label: object) -> bool:

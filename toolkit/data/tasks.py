@@ -166,6 +166,7 @@ def _refuse_stray_flags(config: RunConfig) -> None:
         "dataset_config": (config.dataset, "--dataset"),
         "text_columns": (config.train_file or config.dataset, own),
         "label_column": (config.train_file or config.dataset, own),
+        "label_kind": (config.train_file or config.dataset, own),
     }
     for name, (is_there, flags) in needs.items():
         if not is_there and getattr(config, name) != getattr(RunConfig(), name):
@@ -182,9 +183,10 @@ def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig
                 f"split 'train' has no labels: check --label-column (no column {config.label_column!r}; it has: "
                 f"{', '.join(split.columns)})"
             )
-    encoded = encode_labels({k: s.labels for k, s in raw.splits.items()}, raw.label_names)
+    encoded = encode_labels({k: s.labels for k, s in raw.splits.items()}, raw.label_names, config.label_kind)
     splits = {k: Split(np.arange(len(s.texts)), tuple(s.texts), encoded.labels[k]) for k, s in raw.splits.items()}
-    _doubt_labels(name, encoded.kind, splits["train"].labels)
+    if config.label_kind == "auto":
+        _doubt_labels(name, encoded.kind, splits["train"].labels)
     reported = next(k for k in splits if k.startswith("validation"))
     if config.max_train_examples is not None:
         splits["train"] = _draw(splits["train"], config.max_train_examples, config.seed)
@@ -215,16 +217,17 @@ def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig
 
 
 def _doubt_labels(name: str, kind: str, labels: NDArray[Any] | None) -> None:
-    """Warn of classes that look like numbers of rows or like texts (many, and most of them with one example), and of
-    targets that look like classes (few, and whole)."""
+    """Refuse targets that look like classes (few, and whole); warn of classes that look like numbers of rows or like
+    texts (many, and most of them with one example)."""
     if labels is None or len(labels) < MANY:
         return
-    num = len(np.unique(labels))
-    if kind == "regression" and num <= FEW and (labels == np.round(labels)).all():
-        warnings.warn(
-            f"the {num} different labels of {name} are whole numbers written as floats, which mean regression: for "
-            "classes write integers or words",
-            stacklevel=2,
+    values = np.unique(labels)
+    num = len(values)
+    if kind == "regression" and num <= FEW and (values == np.round(values)).all():
+        raise ValueError(
+            f"the labels of {name} are {', '.join(str(float(x)) for x in values)}: floats mean regression, but so few "
+            "and whole they look like classes (pandas writes integers so beside a missing one): say which with "
+            "--label-kind classes or --label-kind targets"
         )
     if kind == "classification" and num > len(labels) / 2:
         warnings.warn(

@@ -25,7 +25,7 @@ NO_INFLUENCE = ("seed", "epochs", "head_epochs", "max_steps", "learning_rate", "
 """Fields that change neither the seconds of a step nor those of scoring an example."""
 
 DATA = ("task", "train_file", "validation_file", "test_file", "dataset", "dataset_config", "text_columns",
-    "label_column", "remove_near_duplicates")  # fmt: skip
+    "label_column", "label_kind", "remove_near_duplicates")  # fmt: skip
 """Fields that say what is read."""
 
 MODEL = ("model", "pooling", "max_length", "batch_size")
