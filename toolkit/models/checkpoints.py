@@ -1,7 +1,8 @@
 """A name in, the checkpoint's config, weights and tokenizer out: embedded, local folder or hub."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from toolkit.families import family_of
+from toolkit.families import FAMILIES, family_of
 from toolkit.hub import is_hub_reachable
 from toolkit.lookup import unknown
 from toolkit.models.source_hashes import hash_config, hash_tokenizer, hash_weights
@@ -79,13 +80,17 @@ class Source:
         return {"revision": self.revision, "local_files_only": not is_hub_reachable()}
 
     def read_config(self) -> Any:
-        """The transformers config."""
-        from transformers import AutoConfig
+        """The transformers config; ValueError for an architecture that is code of the checkpoint's own (auto_map)."""
+        from transformers import AutoConfig, PreTrainedConfig
 
         if not self.is_hub and not (Path(self.location) / "config.json").is_file():
             raise ValueError(f"{self.name} holds no config.json: pass a folder that save_pretrained wrote")
         try:
-            return AutoConfig.from_pretrained(self.location, **self._options())
+            written, _ = PreTrainedConfig.get_config_dict(self.location, **self._options())
+            known = tuple(kind for family in FAMILIES.values() for kind in family.model_types)
+            if "auto_map" in written and (kind := str(written.get("model_type", ""))) not in known:
+                raise ValueError(f"its own code (auto_map) is never run: {unknown(kind, 'architecture', known)}")
+            return AutoConfig.from_pretrained(self.location, trust_remote_code=False, **self._options())
         except (OSError, ValueError, KeyError) as error:
             raise ValueError(self._cannot("config", error)) from None
 
@@ -94,7 +99,7 @@ class Source:
         from transformers import AutoTokenizer
 
         try:
-            tokenizer = AutoTokenizer.from_pretrained(self.location, **self._options())
+            tokenizer = AutoTokenizer.from_pretrained(self.location, trust_remote_code=False, **self._options())
         except Exception as error:  # tokenizers raises a bare Exception for a broken file
             raise ValueError(self._cannot("tokenizer", error)) from None
         if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
@@ -103,6 +108,8 @@ class Source:
                 f"{self.name} has no tokenizer, or an empty one: save it beside the weights "
                 "(tokenizer.save_pretrained(FOLDER))"
             )
+        if "auto_map" in tokenizer.init_kwargs:
+            self._say_code("tokenizer", type(tokenizer).__name__)
         return tokenizer
 
     def read_backbone(self, config: Any, options: dict[str, Any]) -> nn.Module:
@@ -120,6 +127,7 @@ class Source:
                     dtype=torch.float32,
                     output_loading_info=True,
                     use_safetensors=None if self.is_hub else True,
+                    trust_remote_code=False,
                     **options,
                     **self._options(),
                 )
@@ -131,8 +139,29 @@ class Source:
             kind = "embedding tensors" if any(name in embeddings for name in missing) else "tensors"
             shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
             raise ValueError(f"checkpoint {self.name} lacks {kind} that its config asks for: {shown}")
+        if getattr(config, "auto_map", None):
+            self._check_needs_no_code(backbone, info["unexpected_keys"])
         model: nn.Module = backbone
         return model
+
+    def _check_needs_no_code(self, backbone: Any, unexpected: Iterable[str]) -> None:
+        """Warn that a checkpoint's own code is not run; ValueError where it has tensors that only that code reads."""
+        own = {name for name, _ in backbone.named_children()}
+        prefix = f"{backbone.base_model_prefix}."
+        left = sorted(name for name in unexpected if name.removeprefix(prefix).split(".")[0] in own)
+        kind = backbone.config.model_type
+        if left:
+            raise ValueError(
+                f"{self.name} needs its own code (auto_map), which is never run: a plain {kind} has no place for "
+                f"{', '.join(left[:3])}" + (f" and {len(left) - 3} more" if len(left) > 3 else "")
+            )
+        self._say_code("model", f"plain {kind}")
+
+    def _say_code(self, part: str, plain: str) -> None:
+        warnings.warn(
+            f"the {part} of {self.name} brings code of its own (auto_map), which is never run: it is read as {plain}",
+            stacklevel=3,
+        )
 
     def _cannot(self, part: str, error: Exception) -> str:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]

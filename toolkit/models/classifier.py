@@ -125,7 +125,7 @@ def _random_backbone(config: Any, seed: int, options: dict[str, Any]) -> nn.Modu
     from transformers import AutoModel
 
     with _seeded(seed):
-        backbone: nn.Module = AutoModel.from_config(config, dtype=torch.float32, **options)
+        backbone: nn.Module = AutoModel.from_config(config, dtype=torch.float32, trust_remote_code=False, **options)
     return backbone
 
 

@@ -120,7 +120,7 @@ def _leaves(model: str, pooling: str) -> tuple[str, ...]:
     family = family_of(config.model_type)
     options = {"add_pooling_layer": pooling == "pooler"} if family.has_pooler else {}
     with torch.device("meta"):
-        parts = {BACKBONE: AutoModel.from_config(config, **options), HEAD: nn.Linear(1, 1)}
+        parts = {BACKBONE: AutoModel.from_config(config, trust_remote_code=False, **options), HEAD: nn.Linear(1, 1)}
     return tuple(list_components(nn.ModuleDict({k.rstrip("."): part for k, part in parts.items()}), family))
 
 

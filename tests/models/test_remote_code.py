@@ -1,0 +1,177 @@
+"""Code that a checkpoint brings is never run, and nobody is asked: it is read as its plain architecture, or refused."""
+
+import ast
+import io
+import json
+import shutil
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from toolkit.cli import main
+from toolkit.config import RunConfig
+from toolkit.models.checkpoints import find_checkpoint
+from toolkit.models.classifier import load_classifier
+from toolkit.pipeline import finetune
+from toolkit.studies.plan import resolve
+
+ROOT = Path(__file__).parents[2]
+CODE = """
+import pathlib
+pathlib.Path({marker!r}).write_text("ran")
+from transformers import BertConfig, BertModel
+class C(BertConfig):
+    model_type = "planted"
+class M(BertModel):
+    config_class = C
+class T:
+    pass
+"""
+
+Plant = Callable[..., Path]
+
+
+@pytest.fixture
+def marker(tmp_path: Path) -> Path:
+    """What the planted code writes as soon as it is imported."""
+    return tmp_path / "the code ran"
+
+
+@pytest.fixture
+def plant(tiny_model: Callable[[str], Path], tmp_path: Path, marker: Path, monkeypatch: pytest.MonkeyPatch) -> Plant:
+    """A function that writes a checkpoint with code of its own, while the user's answer to every question is yes."""
+    answers = io.StringIO("y\n" * 50)
+    monkeypatch.setattr("sys.stdin", answers)
+
+    def build(model_type: str = "bert", *, seed: int = 0) -> Path:
+        folder = tmp_path / f"planted {model_type} {seed}"
+        shutil.copytree(tiny_model("bert"), folder)
+        names = {"AutoConfig": "code.C", "AutoModel": "code.M"}
+        for file, changes in (
+            ("config.json", {"model_type": model_type, "auto_map": names}),
+            ("tokenizer_config.json", {"auto_map": {"AutoTokenizer": ["code.T", "code.T"]}}),
+        ):
+            values = json.loads((folder / file).read_text())
+            (folder / file).write_text(json.dumps(values | changes))
+        (folder / "code.py").write_text(CODE.format(marker=str(marker)))
+        if seed:
+            tensors = load_file(folder / "model.safetensors")
+            noise = torch.Generator().manual_seed(seed)
+            tensors = {k: v + 0.1 * torch.randn(v.shape, generator=noise) for k, v in tensors.items()}
+            save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+        return folder
+
+    yield build
+    assert not marker.exists()
+    assert answers.tell() == 0, "a question was asked"
+
+
+def test_a_known_architecture_is_read_without_its_code(plant: Plant, tiny_model: Callable[[str], Path]) -> None:
+    with pytest.warns(
+        UserWarning, match=r"brings code of its own \(auto_map\), which is never run: it is read"
+    ) as said:
+        loaded = load_classifier(str(plant()), pooling="mean", num_outputs=2)
+    assert [str(w.message).split(" of ")[0] for w in said if "auto_map" in str(w.message)] == [
+        "the model",
+        "the tokenizer",
+    ]
+    plain = load_classifier(str(tiny_model("bert")), pooling="mean", num_outputs=2)
+    for name, tensor in plain.model.state_dict().items():
+        assert torch.equal(loaded.model.state_dict()[name], tensor)
+    assert loaded.tokenizer.get_vocab() == plain.tokenizer.get_vocab()
+
+
+def test_an_unknown_architecture_is_refused_in_one_line(plant: Plant, tiny_config: RunConfig) -> None:
+    folder = str(plant("planted"))
+    calls = (
+        lambda: find_checkpoint(folder).read_config(),
+        lambda: load_classifier(folder, pooling="mean", num_outputs=2),
+        lambda: load_classifier(folder, pooling="mean", num_outputs=2, init="random"),
+        lambda: finetune(replace(tiny_config, model=folder)),
+        lambda: resolve(replace(tiny_config, model=folder)),
+    )
+    for call in calls:
+        with pytest.raises(
+            ValueError, match=r"its own code \(auto_map\) is never run: unknown architecture 'pl"
+        ) as error:
+            call()
+        assert "\n" not in str(error.value)
+
+
+def test_tensors_that_only_the_code_reads_are_refused(plant: Plant) -> None:
+    """A plain model without them would be another model, and look like this one."""
+    folder = plant()
+    tensors = load_file(folder / "model.safetensors")
+    for extra, is_refused in (("embeddings.gate", True), ("bert.encoder.layer.0.gate", True), ("cls.head", False)):
+        save_file(tensors | {extra: torch.ones(2)}, folder / "model.safetensors", {"format": "pt"})
+        if is_refused:
+            with pytest.raises(ValueError, match=rf"needs its own code .* a plain bert has no place for {extra}$"):
+                load_classifier(str(folder), pooling="mean", num_outputs=2)
+        else:
+            with pytest.warns(UserWarning, match="auto_map"):
+                load_classifier(str(folder), pooling="mean", num_outputs=2)
+
+
+def test_random_weights_and_plans_ask_nothing(plant: Plant, tiny_config: RunConfig) -> None:
+    folder = str(plant())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        load_classifier(folder, pooling="pooler", num_outputs=2, init="random")
+        assert resolve(replace(tiny_config, model=folder, freeze="embeddings")).freeze == "embeddings"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_no_command_runs_it(plant: Plant, tiny_config: RunConfig, tmp_path: Path) -> None:
+    """Fine-tuning, and every command that loads a model of a run or a checkpoint."""
+    folder, other = str(plant()), str(plant(seed=1))
+    runs = [
+        str(finetune(replace(tiny_config, model=folder, seed=seed, save_model=True, output_dir=str(tmp_path))).path)
+        for seed in (0, 1)
+    ]
+    flow = ["--positions", "8", "--blocks", "2", "--num-texts", "10", "--shift", "4"]
+    commands = (
+        ["anatomy", folder, "--text", "a good film"],
+        ["anatomy", runs[0], "--text", "a good film"],
+        ["drift", folder, other],
+        ["drift", runs[0]],
+        ["positions", folder],
+        ["flow", folder, runs[0], *flow],
+        ["layers", *runs, "--max-texts", "20"],
+        ["transplant", runs[0]],
+    )
+    for command in commands:
+        with pytest.raises(SystemExit) as stop:
+            main(command)
+        assert stop.value.code in (0, None), command
+
+
+def test_no_command_asks_of_an_unknown_architecture(plant: Plant, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(plant("planted"))
+    for command in (["anatomy", folder, "--text", "a good film"], ["flow", folder]):
+        with pytest.raises(SystemExit) as stop:
+            main(command)
+        assert stop.value.code == 2
+        assert "its own code (auto_map) is never run" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_every_call_that_loads_says_that_code_is_not_trusted() -> None:
+    """``load_dataset`` takes no such argument any more: the library has no code of data sets left to run."""
+    files = [*(ROOT / "toolkit").rglob("*.py"), *(ROOT / "experiments").rglob("*.py"), ROOT / "finetune.py"]
+    calls = []
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+                continue
+            if node.func.attr in ("from_pretrained", "from_config", "pipeline"):
+                calls.append(node.func.attr)
+                given = {word.arg: word.value for word in node.keywords}
+                trust = given.get("trust_remote_code")
+                assert isinstance(trust, ast.Constant), f"{path.name}, line {node.lineno}"
+                assert trust.value is False, f"{path.name}, line {node.lineno}"
+    assert sorted(set(calls)) == ["from_config", "from_pretrained"]
+    assert len(calls) >= 5
