@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from toolkit.analysis.similarity.similarity import measure_similarity as measure_similarity
     from toolkit.config import RunConfig as RunConfig
     from toolkit.data.tasks import TASKS as TASKS
-    from toolkit.models.regimes import REGIMES as REGIMES
+    from toolkit.families import REGIMES as REGIMES
     from toolkit.pipeline import finetune as finetune
     from toolkit.probes.anatomy.anatomy import take_apart as take_apart
     from toolkit.probes.anatomy.opening import open_model as open_model
@@ -79,7 +79,7 @@ _HOMES = {
     "EmbeddingSnapshotCallback": "toolkit.training.callback",
     "GEOMETRY": "toolkit.analysis.geometry.geometry_table",
     "MEASURES": "toolkit.analysis.rows.measures",
-    "REGIMES": "toolkit.models.regimes",
+    "REGIMES": "toolkit.families",
     "Recording": "toolkit.training.recording",
     "Run": "toolkit.snapshots.store",
     "RunConfig": "toolkit.config",

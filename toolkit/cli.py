@@ -19,6 +19,7 @@ import tyro
 
 from toolkit.commands import Command
 from toolkit.config import RunConfig
+from toolkit.families import REGIMES
 from toolkit.lookup import unknown
 from toolkit.memory import keep_freed_memory
 
@@ -75,7 +76,11 @@ def parse_config(args: list[str]) -> RunConfig:
     if default.train_file or default.dataset:
         default = replace(default, task=RunConfig().task)  # the name follows from the data, which a flag may change
     return parse(
-        RunConfig, _merge_repeated(args, "--test-file"), prog="finetune.py", default=default, description=DESCRIPTION
+        RunConfig,
+        _merge_repeated(args, "--test-file"),
+        prog="finetune.py",
+        default=default,
+        description=f"{DESCRIPTION} Named regimes for --freeze: {', '.join(REGIMES)}.",
     )
 
 

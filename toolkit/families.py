@@ -113,6 +113,13 @@ FAMILIES: Mapping[str, ModelFamily] = {
     ),
 }
 
+REGIMES: Mapping[str, tuple[str, ...]] = {"none": (), "embeddings": ("embeddings",), "backbone": ("backbone",)}
+"""Named regimes and what they freeze: full fine-tuning, embeddings frozen, feature extraction.
+
+One more is one entry of components, unions and ranges, such as ``"bottom": ("embeddings", "layers.0-2")``. It is what
+``--freeze`` takes, and what runs that freeze just this, however it was spelt, are called from then on.
+"""
+
 
 def family_of(model_type: str) -> ModelFamily:
     """The family of a transformers ``model_type``; ValueError with the supported ones when there is none."""

@@ -166,8 +166,8 @@ def _check_header_once(frame: pd.DataFrame, names: tuple[str, ...], label_column
         return
     is_header = np.ones(len(frame), dtype=bool)
     for column in columns:
-        name = _plain(column)
-        is_header &= [isinstance(cell, str) and _plain(cell) == name for cell in frame[column].tolist()]
+        name = _plain(str(column))
+        is_header &= np.array([isinstance(x, str) and _plain(x) == name for x in frame[column].tolist()], dtype=bool)
     if is_header.any():
         raise ValueError(
             f"{source}, {_place(frame, int(np.argmax(is_header)))} is the header again "
@@ -187,7 +187,7 @@ def _check_no_rows_inside(frame: pd.DataFrame, names: tuple[str, ...], label_col
         return
     broken = np.zeros(len(frame), dtype=bool)
     for name in names:
-        broken |= [isinstance(cell, str) and "\n" in cell for cell in frame[name].tolist()]
+        broken |= np.array([isinstance(x, str) and "\n" in x for x in frame[name].tolist()], dtype=bool)
     if not broken.any():
         return
     telling = [label_column] if label_column in columns else [column for column in columns if column not in names]

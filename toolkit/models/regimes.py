@@ -1,20 +1,18 @@
 """A model and a regime's name in, frozen components out: which parameters train is data, not code."""
 
+import contextlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import nn
 
-from toolkit.families import EMBEDDING_PARAMETERS, ModelFamily, component_of
+from toolkit.families import EMBEDDING_PARAMETERS, REGIMES, ModelFamily, component_of
 from toolkit.lookup import unknown
 
 BACKBONE = "backbone."
 HEAD = "head."
 """Prefixes of the two halves of a classifier's parameter names."""
-
-REGIMES: Mapping[str, tuple[str, ...]] = {"none": (), "embeddings": ("embeddings",), "backbone": ("backbone",)}
-"""Named regimes and what they freeze: full fine-tuning, embeddings frozen, feature extraction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +20,7 @@ class Regime:
     """Which leaf components are frozen."""
 
     label: str
-    """Canonical name: one of REGIMES where it fits, else the components, comma-separated."""
+    """Canonical name: the first of REGIMES that freezes just this, else the components, comma-separated."""
     frozen: frozenset[str]
 
 
@@ -54,18 +52,19 @@ def _unions(leaves: tuple[str, ...]) -> dict[str, frozenset[str]]:
 def parse_regime(text: str, leaves: tuple[str, ...]) -> Regime:
     """The regime that a ``--freeze`` value names, for a model with these leaf components.
 
-    ``text`` is a named regime or a comma-separated list of leaves, unions and ranges (``layers.0-3``). ValueError for
-    an unknown component, one that the model lacks, or when nothing is left to train.
+    ``text`` is a comma-separated list of leaves, unions, ranges (``layers.0-3``) and named regimes (see REGIMES).
+    ValueError for an unknown component, one that the model lacks, or when nothing is left to train.
     """
     unions = _unions(leaves)
     words = [word.strip() for word in text.split(",") if word.strip()]
-    if words == ["none"]:
-        words = []
-    elif not words:
-        raise ValueError("--freeze is empty: pass none, embeddings, backbone or components")
+    if not words:
+        raise ValueError(f"--freeze is empty: pass {', '.join(REGIMES)} or components")
+    if len(words) > 1 and (idle := [word for word in words if REGIMES.get(word) == ()]):
+        raise ValueError(f"unknown regime or component {idle[0]!r} beside others: leave it out, or pass it alone")
     frozen: set[str] = set()
     for word in words:
-        frozen |= _leaves_of(word, leaves, unions)
+        for part in REGIMES.get(word, (word,)):
+            frozen |= _leaves_of(part, leaves, unions)
     if frozen == set(leaves):
         raise ValueError(f"--freeze {text} leaves nothing to train")
     return Regime(_label(frozenset(frozen), leaves, unions), frozenset(frozen))
@@ -85,9 +84,7 @@ def _leaves_of(word: str, leaves: tuple[str, ...], unions: Mapping[str, frozense
         layers = [leaf for leaf in leaves if leaf.startswith("layers.")]
         order = ", and the lower one comes first" if first > last else ""
         raise ValueError(f"--freeze {word}: the model has the layers {layers[0]} to {layers[-1]}{order}")
-    choices = (*REGIMES, "encoder", *leaves)
-    if word == "none":
-        raise ValueError("unknown regime or component 'none' beside others: leave it out, or pass it alone")
+    choices = tuple(dict.fromkeys((*REGIMES, *unions, *leaves)))
     if word in (*EMBEDDING_PARAMETERS, "projection", "encoder_other", "pooler"):
         raise ValueError(f"--freeze {word}: not applicable, this model has none; choose from: {', '.join(choices)}")
     raise ValueError(unknown(word, "regime or component", choices))
@@ -95,8 +92,10 @@ def _leaves_of(word: str, leaves: tuple[str, ...], unions: Mapping[str, frozense
 
 def _label(frozen: frozenset[str], leaves: tuple[str, ...], unions: Mapping[str, frozenset[str]]) -> str:
     """One name per set of frozen leaves, so that two spellings of a regime are one run."""
-    if not frozen:
-        return "none"
+    for name, parts in REGIMES.items():
+        with contextlib.suppress(ValueError):  # names a component that this model lacks
+            if frozen == frozenset().union(*(_leaves_of(part, leaves, unions) for part in parts)):
+                return name
     words: list[str] = []
     rest = set(frozen)
     for name in ("backbone", "embeddings", "encoder"):

@@ -97,7 +97,6 @@ def resolve(config: RunConfig) -> RunConfig:
     )
 
 
-@lru_cache
 def _regime_label(freeze: str, model: str, pooling: str) -> str:
     """The canonical name of a regime, from the leaf components of a model that is built without weights."""
     from toolkit.models.regimes import parse_regime
