@@ -8,7 +8,8 @@ distribution.
     python -m toolkit study experiments/feature_extraction_vs_finetuning.py
 
 The data are not part of this repository: ../shared/data, or the folder that EMBEDDING_DRIFT_DATA names, holds sst2/,
-trec/, cad_nli_original/, cr/, uci_amazon/ and uci_yelp/ as .tsv files.
+trec/, cad_nli_original/, cr/, uci_amazon/ and uci_yelp/ as .tsv files; experiments/data.sha256 has their sources,
+licences and sha256.
 """
 
 import os

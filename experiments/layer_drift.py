@@ -7,7 +7,8 @@ compared on SST-2's dev texts, on product reviews (cr) and on questions (trec). 
     python experiments/layer_drift.py --out reports/layer_drift [--seeds 3] [--runs runs/layer_drift]
 
 The data are not part of this repository: ../shared/data, or the folder that EMBEDDING_DRIFT_DATA names, holds sst2/,
-cr/ and trec/ as .tsv files. Runs keep their model, about 90 MB each; finished ones are used again.
+cr/ and trec/ as .tsv files; experiments/data.sha256 has their sources, licences and sha256. Runs keep their model,
+about 90 MB each; finished ones are used again.
 """
 
 import argparse

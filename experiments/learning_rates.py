@@ -7,9 +7,9 @@ the drift of the embeddings.
     python -m toolkit study experiments/learning_rates.py --dry-run
     python -m toolkit study experiments/learning_rates.py
 
-The data are not part of this repository: ../shared/data, or the folder that EMBEDDING_DRIFT_DATA names, holds sst2/
-as .tsv files. Drift by rate, with the exponent b in drift = c x rate^b from each rate to the next, is printed and, with
-OUT, written as drift_by_rate.csv and a figure:
+The data are not part of this repository: ../shared/data, or the folder that EMBEDDING_DRIFT_DATA names, holds sst2/ as
+.tsv files; experiments/data.sha256 has their source, licence and sha256. Drift by rate, with the exponent b in drift =
+c x rate^b from each rate to the next, is printed and, with OUT, written as drift_by_rate.csv and a figure:
 
     python experiments/learning_rates.py runs [OUT]
 """

@@ -8,7 +8,7 @@ four settings per task, chosen on a fifth of the training split.
 
 The embedded model was tuned on sentence pairs through the mean of its tokens, and what it learned there is in the mean:
 for the model as it was pretrained, pass another ``model`` in ``common``. The data are those of
-experiments/feature_extraction_vs_finetuning.py.
+experiments/feature_extraction_vs_finetuning.py; experiments/data.sha256 has their sources, licences and sha256.
 """
 
 import os

@@ -9,8 +9,9 @@ first, and position may help. "none at all" (zeros that stay zeros) is the contr
     python -m toolkit study experiments/position_tables.py
 
 With POSITION_TABLES_SST2=1 set, SST-2 is a third task (../shared/data, or the folder that EMBEDDING_DRIFT_DATA names,
-holds sst2/train.tsv and sst2/dev.tsv). The report's drift is relative to the table that training started from, and
-undefined for zeros; the distances of each trained table from its start and from the checkpoint's:
+holds sst2/train.tsv and sst2/dev.tsv; experiments/data.sha256 has their source, licence and sha256). The report's drift
+is relative to the table that training started from, and undefined for zeros; the distances of each trained table from
+its start and from the checkpoint's:
 
     python experiments/position_tables.py runs [OUT.csv]
 """

@@ -7,7 +7,8 @@ embeddings costs nothing that can be seen.
     python experiments/sst2_three_regimes.py --data ../shared/data --out reports/sst2_three_regimes
 
 The data are not part of this repository: DATA holds sst2/{train,dev,test}.tsv, uci_yelp/all.tsv and uci_amazon/all.tsv
-with the columns text and label. Finished runs are kept, so that the command can be repeated after an interruption.
+with the columns text and label; experiments/data.sha256 has their sources, licences and sha256. Finished runs are kept,
+so that the command can be repeated after an interruption.
 """
 
 import argparse

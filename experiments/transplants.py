@@ -11,8 +11,9 @@ each coalition (about an hour of one core for all, most of it the encoder's pass
     python experiments/transplants.py --planted --seeds 5 --out reports/transplants/planted
     python experiments/transplants.py --data ../shared/data --out reports/transplants --reverse
 
-The data of the second are not part of this repository: DATA holds sst2/ and cad_nli_original/ as .tsv files. Finished
-runs are kept, so that a command can be repeated after an interruption; each run keeps its model (130 MB).
+The data of the second are not part of this repository: DATA holds sst2/ and cad_nli_original/ as .tsv files;
+experiments/data.sha256 has their sources, licences and sha256. Finished runs are kept, so that a command can be
+repeated after an interruption; each run keeps its model (130 MB).
 """
 
 import argparse

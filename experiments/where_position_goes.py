@@ -7,8 +7,9 @@ dominates the lower layers and gives way to content; fine-tuning changes the top
     python experiments/where_position_goes.py --out reports/where_position_goes
 
 The data are not part of this repository: ../shared/data, or the folder that EMBEDDING_DRIFT_DATA names, holds sst2/ and
-cad_nli_original/ as .tsv files. Runs keep their model, about 90 MB each. Finished ones are used again, so that the
-command can be repeated after an interruption; `python -m toolkit flow RUNS --out DIR` makes the report from them alone.
+cad_nli_original/ as .tsv files; experiments/data.sha256 has their sources, licences and sha256. Runs keep their model,
+about 90 MB each. Finished ones are used again, so that the command can be repeated after an interruption; `python -m
+toolkit flow RUNS --out DIR` makes the report from them alone.
 """
 
 import argparse

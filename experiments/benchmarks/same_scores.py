@@ -10,7 +10,8 @@ with its 90 % interval over seeds and items, and over seeds alone (Student's t o
 
     python experiments/benchmarks/same_scores.py --data ../shared/data/sst2 --folder runs/same_scores
 
-Answers are kept in --folder, one file per side and seed: repeated, it takes up where it stopped.
+The data are SST-2: experiments/data.sha256 has their source, licence and sha256. Answers are kept in --folder, one file
+per side and seed: repeated, it takes up where it stopped.
 """
 
 import argparse

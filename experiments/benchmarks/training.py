@@ -7,9 +7,10 @@ turn; medians, and ratios to the peer. The peers: Trainer as it comes (plain: fp
     python experiments/benchmarks/training.py --data ../shared/data/sst2
     python experiments/benchmarks/training.py --data ../shared/data/sst2 --only records --repeats 5
 
-Without --data the built-in task polarity stands in. --out writes the ratios as JSON, and leaves those in the file that
-were not measured. --check FILE measures again and fails when a ratio is worse than four fifths of the file's: ratios
-to the peer, never seconds, since machines differ.
+Without --data the built-in task polarity stands in; experiments/data.sha256 has the source, licence and sha256 of
+SST-2. --out writes the ratios as JSON, and leaves those in the file that were not measured. --check FILE measures again
+and fails when a ratio is worse than four fifths of the file's: ratios to the peer, never seconds, since machines
+differ.
 """
 
 import argparse

@@ -1,5 +1,6 @@
 """What must be read with a report: an under-trained head, the edge of a grid, failed runs and runs at chance."""
 
+import json
 import re
 from dataclasses import replace
 
@@ -7,12 +8,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from toolkit.analysis.comparison.arms import Arm, Group, ReportedRun
 from toolkit.reporting.comparison.caveats import caveats, edge_warning, failures, unstable, verdict_counts
 from toolkit.reporting.comparison.ceilings import against_ceiling_block, ceiling_sentence, ceilings
+from toolkit.reporting.comparison.provenance import data_block
 from toolkit.reporting.comparison.run_sections import data_section, per_run
 from toolkit.reporting.comparison.study_findings import report_findings
 from toolkit.reporting.comparison.study_sections import study_sections
 from toolkit.reporting.page.model import NoteBlock, TableBlock, TextBlock
+from toolkit.snapshots.store import open_run
 
 MINILM = "tuned on sentence pairs"
 SENTENCE = "optimisation as much as features"
@@ -278,3 +282,46 @@ def test_near_duplicates_are_a_range_over_runs_and_no_mean(make_run, data_of):
     alone = data_section(data_of(with_duplicates(make_run, "b", (None,)))).blocks[0]
     assert alone == TextBlock(text="Near-duplicates between training data and scored splits were not looked for.")
     assert (per_run([0, 0]), per_run([3, 1])) == ("0", "1 to 3")
+
+
+@pytest.mark.parametrize(
+    ("config", "hashes", "expected"),
+    [
+        (
+            {
+                "train_file": "/home/somebody/reviews/train.tsv",
+                "validation_file": "../data/reviews/dev.csv",
+                "test_file": ("far=other.jsonl",),
+            },
+            {"train": "a" * 64, "validation": "b" * 64, "far": "c" * 64},
+            {
+                "train": ["train.tsv", "a" * 64],
+                "validation": ["reviews/dev.csv", "b" * 64],
+                "far": ["other.jsonl", "c" * 64],
+                "selection": ["train.tsv", "a" * 64],
+            },
+        ),
+        (
+            {"dataset": "owner/name", "dataset_config": "plain"},
+            {"train": "a" * 64, "validation": "b" * 64},
+            {
+                "train": ["owner/name plain", "a" * 64],
+                "validation": ["owner/name plain", "b" * 64],
+                "far": ["owner/name plain", "not recorded"],
+            },
+        ),
+        ({}, {}, {"train": ["toy", "not applicable"], "validation": ["toy", "not applicable"]}),
+    ],
+    ids=["files", "hub", "built in"],
+)
+def test_the_data_section_names_every_file_and_its_sha256(config, hashes, expected, make_run):
+    run = make_run()
+    manifest = json.loads((run.path / "manifest.json").read_text())
+    manifest["task"] |= {"data_sha256": hashes, "splits": {name: {"num_examples": 5} for name in expected}}
+    (run.path / "manifest.json").write_text(json.dumps(manifest))
+    values = json.loads((run.path / "config.json").read_text()) | config
+    (run.path / "config.json").write_text(json.dumps(values))
+    block = data_block(Group("tiny on toy", (Arm("full", (ReportedRun(open_run(run.path), "a"),)),)))
+    assert [column.label for column in block.columns.values()][-2:] == ["read from", "sha256"]
+    assert {row[0]: list(row[-2:]) for row in block.table.to_numpy().tolist()} == expected
+    assert "somebody" not in block.table.to_csv()

@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -10,7 +11,7 @@ import pandas as pd
 from toolkit.analysis.comparison.arms import Arm, Group, ReportedRun
 from toolkit.analysis.rows.measures import MEASURES
 from toolkit.config import RunConfig
-from toolkit.naming import shown_path
+from toolkit.naming import shorten, shown_path
 from toolkit.reporting.blocks import rows_block
 from toolkit.reporting.markdown import NOT_APPLICABLE, listing, number
 from toolkit.reporting.page.model import Block, TextBlock
@@ -115,14 +116,38 @@ def _hash_cells(run: ReportedRun) -> dict[str, object]:
 
 
 def data_block(group: Group) -> Block:
-    """One line per split of the task: examples, truncated and empty texts, as the first run recorded them."""
-    splits: dict[str, dict[str, Any]] = group.runs[0].part("task").get("splits") or {}
+    """One line per split of the task, as the first run recorded it: examples, truncated and empty texts, what it was
+    read from, and the sha256 of that."""
+    run = group.runs[0]
+    splits: dict[str, dict[str, Any]] = run.part("task").get("splits") or {}
     keys = ("num_examples", "num_truncated", "num_empty_texts")
-    rows = [[split, *(facts.get(key, "not recorded") for key in keys)] for split, facts in splits.items()]
+    rows = [
+        [name, *(facts.get(k, "not recorded") for k in keys), *_source_cells(run, name)]
+        for name, facts in splits.items()
+    ]
     if not rows:
         return TextBlock(text="Not recorded.")
-    header = ["split", "examples", "truncated", "empty texts"]
+    header = ["split", "examples", "truncated", "empty texts", "read from", "sha256"]
     return rows_block(header, rows, f"Splits of {group.title}, as the first run read them")
+
+
+def _source_cells(run: ReportedRun, split: str) -> tuple[str, str]:
+    """What a split was read from, and the sha256 of that file or, of a dataset of the hub, of its texts and labels."""
+    config = run.config
+    role = "train" if split == "selection" else split  # held out of it
+    files = {"train": config.train_file, "validation": config.validation_file}
+    files |= {name: path for name, _, path in (entry.partition("=") for entry in config.test_file)}
+    if config.train_file:
+        path = files.get(role)
+        # With its folder, which as a rule is called as the data are; of an absolute path the name is all there is.
+        source = "/".join(Path(path).parts[-2:]) if path else "not recorded"
+    elif config.dataset:
+        source = " ".join(filter(None, [shorten(config.dataset), config.dataset_config]))
+    else:
+        source = config.task
+        if role not in run.data_sha256:
+            return source, NOT_APPLICABLE  # built in: the version of the toolkit says what it is
+    return source, run.data_sha256.get(role, "not recorded")
 
 
 def definitions_block() -> Block:

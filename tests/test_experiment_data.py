@@ -1,0 +1,73 @@
+"""The data of the experiments are known by source, licence and sha256, written once, and all of them say where."""
+
+import ast
+import hashlib
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+EXPERIMENTS = Path(__file__).parents[1] / "experiments"
+TABLE = EXPERIMENTS / "data.sha256"
+
+
+def listed() -> dict[str, str]:
+    """File to sha256, as ``sha256sum --check`` reads the table."""
+    lines = [line for line in TABLE.read_text().splitlines() if not line.startswith("#")]
+    pairs = [re.fullmatch(r"([0-9a-f]{64})  (\w+/\w+\.tsv)", line) for line in lines]
+    assert all(pairs)
+    found = {pair[2]: pair[1] for pair in pairs if pair}
+    assert len(found) == len(lines)
+    return found
+
+
+def scripts() -> list[Path]:
+    return sorted(EXPERIMENTS.rglob("*.py"))
+
+
+def test_every_data_set_has_source_licence_and_how_it_is_made() -> None:
+    comments = "\n".join(line for line in TABLE.read_text().splitlines() if line.startswith("#"))
+    for name in {path.split("/")[0] for path in listed()}:
+        own = re.search(rf"^# (?:\w+, )*{name}(?:, \w+)*: (.*?)(?=^# \S|\Z)", comments, re.M | re.S)
+        assert own, name
+        for word in ("source ", "made ", "licence "):
+            assert f"#   {word}" in own[1], (name, word)
+
+
+def test_every_file_that_an_experiment_reads_is_listed() -> None:
+    known = listed()
+    seen = set()
+    for path in scripts():
+        for found in re.findall(r"(\w+/\w+\.tsv)\b", path.read_text()):
+            if found.split("/")[0] in {name.split("/")[0] for name in known}:
+                assert found in known, f"{path.name}: {found}"
+                seen.add(found)
+    assert seen == set(known), "a file that nothing reads"
+
+
+@pytest.mark.parametrize("path", scripts(), ids=lambda path: path.name)
+def test_every_experiment_on_such_data_names_the_table(path: Path) -> None:
+    text = path.read_text()
+    if "shared/data" in text:
+        assert "experiments/data.sha256" in (ast.get_docstring(ast.parse(text)) or "")
+
+
+@pytest.mark.skipif(shutil.which("sha256sum") is None, reason="no sha256sum here")
+def test_the_command_of_the_table_finds_a_changed_file(tmp_path: Path) -> None:
+    """Its own form, with comments, on files of ours: those of the data sets are not part of the repository."""
+    text = TABLE.read_text()
+    for i, (name, sha256) in enumerate(listed().items()):
+        file = tmp_path / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(f"file {i}\n")
+        text = text.replace(sha256, hashlib.sha256(file.read_bytes()).hexdigest())
+    (tmp_path / "table").write_text(text)
+
+    def check() -> int:
+        return subprocess.run(["sha256sum", "--check", "--quiet", "table"], cwd=tmp_path, check=False).returncode
+
+    assert check() == 0
+    file.write_text("another\n")
+    assert check() != 0
