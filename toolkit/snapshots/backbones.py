@@ -89,7 +89,7 @@ def open_backbones(
         if not is_run(before):
             raise ValueError(f"{before} is one checkpoint: pass a second one, or a run made with --save-model")
         run = _as_run(before)
-        return _pair(_start_of(run, resolve), _open(find_tuned(run), f"{run.path.resolve().name}, after"))
+        return _pair(_start_of(run, resolve), _open(find_tuned(run), f"{run.path.resolve().name} (after)"))
     places = [_place(place, resolve) for place in (before, after)]
     first, second = (_open(place, name) for place, name in zip(places, shown_names(places), strict=True))
     return _pair(first, second)
@@ -111,7 +111,7 @@ def find_tuned(run: Run) -> Place:
 
 def _start_of(run: Run, resolve: Resolve | None) -> Backbone:
     """What a run started from, checked against its manifest."""
-    config, known, name = run.config, run.manifest["model"], f"{run.path.resolve().name}, before"
+    config, known, name = run.config, run.manifest["model"], f"{run.path.resolve().name} (before)"
     if config.init == "random":
         raise ValueError(f"{run.path.name} started from random weights, which no checkpoint holds: nothing to compare")
     commit, sha256 = known.get("revision"), known.get("weights_sha256")

@@ -30,6 +30,9 @@ MERGE = (
 TRANSPARENT = re.compile(r"(?<=\.)(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 """What torch.compile, FSDP1 and activation checkpointing put into the names below a module that they wrap alone."""
 
+BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
+"""Numbers of rows that older checkpoints hold beside the weights of their backbone."""
+
 CHECKED_VALUES = 1 << 20
 """Values searched for NaN at a time."""
 
@@ -106,7 +109,7 @@ def find_backbone(names: Iterable[str], location: Location, shown: str) -> tuple
             raise ValueError(f"{shown} holds {name}: {MERGE}")
         own = _renamed(name.removeprefix(prefix)) if name.startswith(prefix) else ""
         if not _is_known(family, own):
-            rest.append(called)
+            rest += [] if own in BUFFERS else [called]
         elif own in found:
             raise ValueError(f"{shown} holds {own} twice: as {found[own]} and as {called}")
         else:

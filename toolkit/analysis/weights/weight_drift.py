@@ -140,8 +140,7 @@ def _line(pair: BackbonePair, name: str) -> dict[str, Any]:
         "note": SHARED if pair.family.shares_layers and component.startswith("layers.") else "",
     }
     if len(sides) < 2:
-        other = pair.after if sides[0] is pair.before else pair.before
-        return line | {"note": f"not compared: {other.name} has none"}
+        return line | {"note": f"not compared: there is none {'after' if sides[0] is pair.before else 'before'}"}
     if shapes[0] != shapes[1]:  # of the word table, which may have grown
         rows = f"{shapes[0][0]:,} rows in {pair.before.name}, {shapes[1][0]:,} in {pair.after.name}"
         return line | {"note": f"not compared: {rows} (python -m toolkit drift pairs them by word)"}
