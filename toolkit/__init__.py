@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from toolkit.analysis.rows.rows import write_rows as write_rows
     from toolkit.analysis.similarity.similarity import SIMILARITIES as SIMILARITIES
     from toolkit.analysis.similarity.similarity import measure_similarity as measure_similarity
+    from toolkit.analysis.weights.weight_drift import measure_weight_drift as measure_weight_drift
     from toolkit.config import RunConfig as RunConfig
     from toolkit.data.tasks import TASKS as TASKS
     from toolkit.families import REGIMES as REGIMES
@@ -120,6 +121,7 @@ _HOMES = {
     "measure_similarity": "toolkit.analysis.similarity.similarity",
     "measure_transplants": "toolkit.probes.transplants.transplants",
     "measure_updates": "toolkit.analysis.geometry.updates",
+    "measure_weight_drift": "toolkit.analysis.weights.weight_drift",
     "most_changed": "toolkit.analysis.neighbours.neighbours",
     "movable_share": "toolkit.analysis.causes.precision",
     "neighbours": "toolkit.analysis.neighbours.neighbours",

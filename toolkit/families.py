@@ -36,10 +36,14 @@ class ModelFamily:
     """Canonical name to the name in the backbone; a parameter that the architecture never has is left out."""
     components: Mapping[str, tuple[str, ...]]
     """Leaf component to name patterns, beside the embedding parameters, which are leaves of their own."""
+    layer_parts: Mapping[str, str]
+    """The parts of a layer in the field's words to the name pattern of the module, relative to the layer."""
     position_start: str = "zero"
     """``zero``: the first token has position row 0; ``after_padding``: it has row padding_idx + 1 (RoBERTa)."""
     has_pooler: bool = field(default=False)
     """Whether ``--pooling pooler`` exists: the family's AutoModel can be built with one."""
+    shares_layers: bool = field(default=False)
+    """Whether the forward pass goes through one layer's weights several times."""
 
 
 _BERT_NAMES = {
@@ -50,6 +54,16 @@ _BERT_NAMES = {
     "LayerNorm.bias": "embeddings.LayerNorm.bias",
 }
 _BERT_COMPONENTS = {"layers.{K}": ("encoder.layer.{K}.*",), "pooler": ("pooler.*",)}
+_BERT_PARTS = {
+    "attention query": "attention.self.query",
+    "attention key": "attention.self.key",
+    "attention value": "attention.self.value",
+    "attention output": "attention.output.dense",
+    "attention LayerNorm": "attention.output.LayerNorm",
+    "intermediate": "intermediate.dense",
+    "output": "output.dense",
+    "output LayerNorm": "output.LayerNorm",
+}
 
 FAMILIES: Mapping[str, ModelFamily] = {
     "bert": ModelFamily(
@@ -57,6 +71,7 @@ FAMILIES: Mapping[str, ModelFamily] = {
         model_types=("bert",),
         embedding_parameters=_BERT_NAMES,
         components=_BERT_COMPONENTS,
+        layer_parts=_BERT_PARTS,
         has_pooler=True,
     ),
     "roberta": ModelFamily(
@@ -64,6 +79,7 @@ FAMILIES: Mapping[str, ModelFamily] = {
         model_types=("roberta", "xlm-roberta", "camembert"),
         embedding_parameters=_BERT_NAMES,
         components=_BERT_COMPONENTS,
+        layer_parts=_BERT_PARTS,
         position_start="after_padding",
         has_pooler=True,
     ),
@@ -72,12 +88,23 @@ FAMILIES: Mapping[str, ModelFamily] = {
         model_types=("distilbert",),
         embedding_parameters={k: v for k, v in _BERT_NAMES.items() if k != "token_type_embeddings"},
         components={"layers.{K}": ("transformer.layer.{K}.*",)},
+        layer_parts={
+            "attention query": "attention.q_lin",
+            "attention key": "attention.k_lin",
+            "attention value": "attention.v_lin",
+            "attention output": "attention.out_lin",
+            "attention LayerNorm": "sa_layer_norm",
+            "intermediate": "ffn.lin1",
+            "output": "ffn.lin2",
+            "output LayerNorm": "output_layer_norm",
+        },
     ),
     "electra": ModelFamily(
         name="ELECTRA",
         model_types=("electra",),
         embedding_parameters=_BERT_NAMES,
         components={"projection": ("embeddings_project.*",), "layers.{K}": ("encoder.layer.{K}.*",)},
+        layer_parts=_BERT_PARTS,
     ),
     "albert": ModelFamily(
         name="ALBERT",
@@ -89,6 +116,17 @@ FAMILIES: Mapping[str, ModelFamily] = {
             "layers.{K}": ("encoder.albert_layer_groups.{K}.*",),
             "pooler": ("pooler.*",),
         },
+        layer_parts={
+            "attention query": "albert_layers.*.attention.query",
+            "attention key": "albert_layers.*.attention.key",
+            "attention value": "albert_layers.*.attention.value",
+            "attention output": "albert_layers.*.attention.dense",
+            "attention LayerNorm": "albert_layers.*.attention.LayerNorm",
+            "intermediate": "albert_layers.*.ffn",
+            "output": "albert_layers.*.ffn_output",
+            "output LayerNorm": "albert_layers.*.full_layer_layer_norm",
+        },
+        shares_layers=True,
         has_pooler=True,
     ),
     "deberta-v2": ModelFamily(
@@ -100,6 +138,14 @@ FAMILIES: Mapping[str, ModelFamily] = {
             "layers.{K}": ("encoder.layer.{K}.*",),
             "encoder_other": ("encoder.rel_embeddings.*", "encoder.LayerNorm.*", "encoder.conv.*"),
         },
+        layer_parts=_BERT_PARTS
+        | {
+            "attention query": "attention.self.query_proj",
+            "attention key": "attention.self.key_proj",
+            "attention value": "attention.self.value_proj",
+            "attention position query": "attention.self.pos_query_proj",
+            "attention position key": "attention.self.pos_key_proj",
+        },
     ),
     "modernbert": ModelFamily(
         name="ModernBERT",
@@ -110,6 +156,14 @@ FAMILIES: Mapping[str, ModelFamily] = {
             "LayerNorm.bias": "embeddings.norm.bias",
         },
         components={"layers.{K}": ("layers.{K}.*",), "encoder_other": ("final_norm.*",)},
+        layer_parts={
+            "attention LayerNorm": "attn_norm",
+            "attention query, key and value": "attn.Wqkv",
+            "attention output": "attn.Wo",
+            "output LayerNorm": "mlp_norm",
+            "intermediate": "mlp.Wi",
+            "output": "mlp.Wo",
+        },
     ),
 }
 
@@ -142,5 +196,19 @@ def component_of(family: ModelFamily, parameter: str) -> str:
     raise ValueError(f"{family.name} has a parameter {parameter!r} that toolkit/families.py assigns to no component")
 
 
+def part_of(family: ModelFamily, parameter: str) -> str:
+    """What the field calls the part of a layer that a backbone parameter belongs to; elsewhere its component.
+
+    ValueError when the family does not know the name.
+    """
+    component = component_of(family, parameter)
+    for pattern in family.components["layers.{K}"]:
+        if match := _compile(pattern).fullmatch(parameter):
+            module = match["rest"].rpartition(".")[0]
+            parts = (part for part, own in family.layer_parts.items() if _compile(own).fullmatch(module))
+            return next(parts, module or match["rest"])
+    return component
+
+
 def _compile(pattern: str) -> re.Pattern[str]:
-    return re.compile(re.escape(pattern).replace(r"\{K\}", r"(?P<K>\d+)").replace(r"\*", ".+"))
+    return re.compile(re.escape(pattern).replace(r"\{K\}", r"(?P<K>\d+)").replace(r"\*", "(?P<rest>.+)"))

@@ -17,9 +17,9 @@ from toolkit.data.batches import make_batch
 from toolkit.data.tasks import load_task
 from toolkit.models.checkpoints import find_checkpoint
 from toolkit.models.classifier import Loaded
-from toolkit.models.source_hashes import hash_tokenizer
 from toolkit.models.tuned import load_tuned, load_untuned
 from toolkit.pipeline import finetune
+from toolkit.snapshots.source_hashes import hash_tokenizer
 from toolkit.snapshots.store import Run, open_run
 from toolkit.studies.plan import plan_runs, resolve, run_path
 from toolkit.studies.study import Cell

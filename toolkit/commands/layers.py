@@ -1,49 +1,78 @@
-"""``layers RUNS``: runs that kept their models in, how far each layer moved out."""
+"""``layers RUNS`` or ``layers BEFORE AFTER``: how much the states of each layer changed, how far its weights moved."""
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tyro
+
+if TYPE_CHECKING:
+    from toolkit.reporting.probes.layer_findings import Tables
 
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """Which layers moved? Similarity of each to before training, beside two seeds and shuffled labels."""
+    """Which layers changed? States and weights of each beside before training, two seeds and shuffled labels."""
 
-    runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Run directories made with --save-model. Other seeds, and runs with --shuffle-labels, are the references."""
+    places: tyro.conf.Positional[tuple[str, ...]]
+    """Run directories made with --save-model; other seeds, and runs with --shuffle-labels, are the references. Or two
+    checkpoints, before and after (minilm, hub ids with @revision, folders, .safetensors files): their weights only."""
     texts: tuple[str, ...] = ()
-    """Texts to compare on, NAME=PATH [NAME=PATH ...]: data files as finetune.py --test-file takes them.
+    """Texts to compare states on, NAME=PATH [NAME=PATH ...]: data files as finetune.py --test-file takes them.
     By default every scored split of the runs' task."""
     text_columns: tuple[str, ...] = ()
     """Names of the one or two text columns of these files; by default those of the runs."""
     max_texts: int = 300
     """Most texts to read of each split or file, drawn at random, the same for all models."""
     out: Path | None = None
-    """Folder to write the report and its figure into; None: print the table only."""
+    """Folder to write the report and its figures into; None: print the tables only."""
     title: str | None = None
     """Title of the report; None: the default one."""
 
     def run(self) -> int:
         from toolkit.naming import shown_command
-        from toolkit.probes.layers.layer_drift import measure_layers
-        from toolkit.probes.texts import read_texts
-        from toolkit.reporting.probes.layer_findings import layer_findings
-        from toolkit.reporting.probes.layer_report import groups_of, layer_rows, write_layer_report
-        from toolkit.reporting.progress import reporting_progress
+        from toolkit.reporting.probes.layer_findings import layer_findings, main_findings
+        from toolkit.reporting.probes.layer_report import groups_of, layer_rows, weight_rows, write_layer_report
         from toolkit.reporting.screen import print_rows
-        from toolkit.snapshots.store import open_run
+        from toolkit.snapshots.backbones import is_run
 
-        runs = [open_run(path) for path in self.runs]
-        if not runs:
-            raise ValueError("no runs: pass at least one run directory")
-        texts = read_texts(self.texts, self.text_columns or runs[0].config.text_columns) if self.texts else None
-        with reporting_progress() as hear:
-            tables = measure_layers(runs, texts, max_texts=self.max_texts, on_progress=hear)
+        if not self.places:
+            raise ValueError("nothing to compare: pass at least one run directory, or two checkpoints")
+        tables = self._of_runs() if all(map(is_run, self.places)) else self._of_checkpoints()
         for group, own in groups_of(tables).items():
-            print_rows(f"{group}: layers before and after", *layer_rows(own), num_titles=2)
-            print("\n".join(layer_findings(own)))
+            if "means" in own:
+                print_rows(f"{group}: states of the layers before and after", *layer_rows(own), num_titles=2)
+                print("\n".join(layer_findings(own)))
+            print_rows(f"{group}: weights of the layers before and after", *weight_rows(own), num_titles=1)
+            print("\n".join(main_findings(own)))
         if self.out is not None:
-            command = shown_command("layers", self.runs, self.out, self.title)
+            command = shown_command("layers", self.places, self.out, self.title)
             print(f"Report: {write_layer_report(tables, self.out, title=self.title, command=command)}")
         return 0
+
+    def _of_runs(self) -> "Tables":
+        from toolkit.probes.layers.layer_drift import measure_layers
+        from toolkit.probes.texts import read_texts
+        from toolkit.reporting.progress import reporting_progress
+        from toolkit.snapshots.store import open_run
+
+        runs = [open_run(path) for path in self.places]
+        texts = read_texts(self.texts, self.text_columns or runs[0].config.text_columns) if self.texts else None
+        with reporting_progress() as hear:
+            return measure_layers(runs, texts, max_texts=self.max_texts, on_progress=hear)
+
+    def _of_checkpoints(self) -> "Tables":
+        from toolkit.analysis.weights.layer_trend import weight_tables, weights_of_pair
+        from toolkit.snapshots.backbones import is_run, open_backbones
+
+        if len(self.places) != 2:
+            other = next(place for place in self.places if not is_run(place))
+            raise ValueError(f"{other} is no run directory: pass run directories, or two checkpoints and nothing else")
+        if self.texts:
+            raise ValueError(
+                "--texts: states need runs made with --save-model; of two checkpoints weights are compared"
+            )
+        pair = open_backbones(*self.places)
+        for note in pair.notes:
+            print(note)
+        return weight_tables([weights_of_pair(pair)])

@@ -13,8 +13,8 @@ from torch import nn
 from toolkit.families import FAMILIES, family_of
 from toolkit.hub import is_hub_reachable
 from toolkit.lookup import unknown
-from toolkit.models.source_hashes import hash_config, hash_tokenizer, hash_weights
 from toolkit.snapshots.embedded import EMBEDDED, EMBEDDED_SHA256, find_embedded
+from toolkit.snapshots.source_hashes import hash_config, hash_tokenizer, hash_weights
 
 
 @dataclass(frozen=True, slots=True)

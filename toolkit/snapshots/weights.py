@@ -1,8 +1,8 @@
-"""The weight files of a checkpoint in, its embedding parameters out: found by name, mapped, converted on use."""
+"""The weight files of a checkpoint in, its parameters out: found by name, memory-mapped, converted on use."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
@@ -30,6 +30,9 @@ MERGE = (
 TRANSPARENT = re.compile(r"(?<=\.)(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 """What torch.compile, FSDP1 and activation checkpointing put into the names below a module that they wrap alone."""
 
+BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
+"""Numbers of rows that older checkpoints hold beside the weights of their backbone."""
+
 CHECKED_VALUES = 1 << 20
 """Values searched for NaN at a time."""
 
@@ -42,23 +45,29 @@ class Location:
     """Canonical name to the name in the file."""
     families: tuple[ModelFamily, ...]
     """The families that use these names: one where the config says so, several that names cannot tell apart."""
+    prefix: str
+    """What stands before the names of the backbone's parameters, without what TRANSPARENT wrappers put into them."""
 
 
 class FileTensors(Mapping[str, np.ndarray]):
-    """Embedding parameters of a checkpoint by canonical name: fp32 is mapped, other types are converted on each use."""
+    """Parameters of a checkpoint by name, as fp32: fp32 is mapped, other types are converted on each use."""
 
     def __init__(self, entries: Mapping[str, tuple[Path, Entry]]) -> None:
-        self._entries = {name: entries[name] for name in EMBEDDING_PARAMETERS if name in entries}
+        self._entries = dict(entries)
 
     def __getitem__(self, name: str) -> np.ndarray:
+        tensor = self.stored(name)
+        with np.errstate(over="ignore"):  # an fp64 beyond fp32 becomes infinite, and that is refused
+            return tensor if tensor.dtype == np.float32 else tensor.astype(np.float32)
+
+    def stored(self, name: str) -> np.ndarray:
+        """A parameter in the type that it is stored in, mapped; bf16, which numpy lacks, as the equal fp32."""
         path, (dtype, shape, offset) = self._entries[name]
         if dtype == "BF16":
             # A bf16 is the upper half of the fp32 with the same value.
             halves = map_tensor(path, ("I16", shape, offset)).view(np.uint16)
             return (halves.astype(np.uint32) << 16).view(np.float32)
-        tensor = map_tensor(path, (dtype, shape, offset))
-        with np.errstate(over="ignore"):  # an fp64 beyond fp32 becomes infinite, and that is refused
-            return tensor if dtype == "F32" else tensor.astype(np.float32)
+        return map_tensor(path, (dtype, shape, offset))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
@@ -81,12 +90,53 @@ def locate(names: Iterable[str], family: ModelFamily | None, shown: str) -> Loca
     The family's exact name must be a whole dotted ending, and all parameters must share what stands before it.
     ValueError when there are none, or several sets of them (two towers), or one of them is wrapped by an adapter.
     """
+    called = _unwrapped(names)
+    location = _locate(tuple(called), family, shown)
+    return replace(location, names={canonical: called[name] for canonical, name in location.names.items()})
+
+
+def find_backbone(names: Iterable[str], location: Location, shown: str) -> tuple[dict[str, str], list[str]]:
+    """Every parameter of the backbone, by its name in the family's AutoModel, to its name in the file; and the rest.
+
+    Embedding parameters come first, then the order of the file. ``LayerNorm.gamma`` and ``beta`` are read as what they
+    are called now. ValueError when one is there twice or under an adapter's name.
+    """
+    family, prefix = location.families[0], location.prefix
+    found: dict[str, str] = {}
+    rest = []
+    for name, called in _unwrapped(names).items():
+        if name.startswith(prefix) and any(part in name for part in ADAPTED):
+            raise ValueError(f"{shown} holds {name}: {MERGE}")
+        own = _renamed(name.removeprefix(prefix)) if name.startswith(prefix) else ""
+        if not _is_known(family, own):
+            rest += [] if own in BUFFERS else [called]
+        elif own in found:
+            raise ValueError(f"{shown} holds {own} twice: as {found[own]} and as {called}")
+        else:
+            found[own] = called
+    first = [own for own in family.embedding_parameters.values() if own in found]
+    return {own: found[own] for own in dict.fromkeys([*first, *found])}, rest
+
+
+def _unwrapped(names: Iterable[str]) -> dict[str, str]:
+    """Names without what TRANSPARENT wrappers put into them to the names in the file."""
     names = tuple(names)
     called = {TRANSPARENT.sub("", name): name for name in names}
-    if len(called) < len(names):  # two of a name: neither is taken for the other
-        called = {name: name for name in names}
-    location = _locate(tuple(called), family, shown)
-    return Location({canonical: called[name] for canonical, name in location.names.items()}, location.families)
+    # Two of a name: neither is taken for the other.
+    return called if len(called) == len(names) else {name: name for name in names}
+
+
+def _renamed(name: str) -> str:
+    old = next((old for old in GAMMA_BETA if name.endswith(old)), None)
+    return name if old is None else name.removesuffix(old) + GAMMA_BETA[old]
+
+
+def _is_known(family: ModelFamily, parameter: str) -> bool:
+    try:
+        component_of(family, parameter)
+    except ValueError:
+        return False
+    return True
 
 
 def _locate(names: tuple[str, ...], family: ModelFamily | None, shown: str) -> Location:
@@ -108,7 +158,7 @@ def _locate(names: tuple[str, ...], family: ModelFamily | None, shown: str) -> L
         raise ValueError(f"{shown} holds {doubled[0]} twice: as {' and as '.join(tensors[doubled[0]])}")
     families = _most_fitting([FAMILIES[key] for key in found], names, prefixes[0])
     _refuse_wrapped(families[0], tensors, names, prefixes[0], shown)
-    return Location({name: called[0] for name, called in tensors.items()}, families)
+    return Location({name: called[0] for name, called in tensors.items()}, families, prefixes[0])
 
 
 def _refuse_wrapped(
@@ -149,14 +199,7 @@ def _most_fitting(families: Sequence[ModelFamily], names: Sequence[str], prefix:
 
 def _count_unplaced(family: ModelFamily, names: Sequence[str], prefix: str) -> int:
     """Tensors of which the family does not know what they are: another family's layers, or a head."""
-    count = 0
-    for name in names:
-        if name.startswith(prefix):
-            try:
-                component_of(family, name.removeprefix(prefix))
-            except ValueError:
-                count += 1
-    return count
+    return sum(name.startswith(prefix) and not _is_known(family, name.removeprefix(prefix)) for name in names)
 
 
 def open_weights(fetch: Fetch, family: ModelFamily | None, shown: str) -> tuple[FileTensors, Location] | None:
@@ -165,25 +208,62 @@ def open_weights(fetch: Fetch, family: ModelFamily | None, shown: str) -> tuple[
     Only the shards that hold embedding parameters are fetched. ValueError, one line, when a file is damaged, a shard is
     missing, or a tensor is of a type that is no weight.
     """
+    listed = _list_tensors(fetch, shown)
+    return None if listed is None else _open_embeddings(listed, family, shown)
+
+
+def open_file(path: Path, family: ModelFamily | None, shown: str) -> tuple[FileTensors, Location]:
+    """The embedding parameters of one safetensors file."""
+    return _open_embeddings(_list_file(path), family, shown)
+
+
+def open_backbone(
+    source: Fetch | Path, family: ModelFamily | None, shown: str
+) -> tuple[FileTensors, Location, list[str]] | None:
+    """Every parameter of the backbone (:func:`find_backbone`), and the names of what else the checkpoint holds.
+
+    ``source``: one safetensors file, or a checkpoint's files; None when these hold no weights. ValueError as in
+    :func:`open_weights`, and where a tensor holds NaN or infinity.
+    """
+    listed = _list_file(source) if isinstance(source, Path) else _list_tensors(source, shown)
+    if listed is None:
+        return None
+    names, entry = listed
+    location = locate(names, family, shown)
+    found, rest = find_backbone(names, location, shown)
+    tensors = FileTensors({own: entry(called) for own, called in found.items()})
+    _check_stored(tensors, shown)
+    for own in tensors:
+        check_finite(tensors.stored(own), own, shown)
+    return tensors, location, rest
+
+
+Listed = tuple[Iterable[str], Callable[[str], tuple[Path, Entry]]]
+"""The names of a checkpoint's tensors, and where the tensor of a name lies."""
+
+
+def _list_tensors(fetch: Fetch, shown: str) -> Listed | None:
     if (index := fetch(INDEX)) is not None:
         content = read_json(index)
         places = content.get("weight_map") if isinstance(content, dict) else None
         if not isinstance(places, dict) or not all(isinstance(shard, str) for shard in places.values()):
             raise ValueError(f"{shown}: {INDEX} names no shards (weight_map): save the checkpoint again")
-        location = locate(places, family, shown)
-        entries = {name: _in_shard(fetch, places[called], called, shown) for name, called in location.names.items()}
-        return _checked(FileTensors(entries), shown), location
+        return places, lambda called: _in_shard(fetch, places[called], called, shown)
     path = fetch(SINGLE)
-    return None if path is None else open_file(path, family, shown)
+    return None if path is None else _list_file(path)
 
 
-def open_file(path: Path, family: ModelFamily | None, shown: str) -> tuple[FileTensors, Location]:
-    """The embedding parameters of one safetensors file."""
+def _list_file(path: Path) -> Listed:
     metadata, header = read_header(path)
     # safetensors.torch.save_model writes tied weights once and notes the other names in the metadata.
     header = {name: header[kept] for name, kept in metadata.items() if kept in header} | header
-    location = locate(header, family, shown)
-    entries = {name: (path, header[called]) for name, called in location.names.items()}
+    return header, lambda called: (path, header[called])
+
+
+def _open_embeddings(listed: Listed, family: ModelFamily | None, shown: str) -> tuple[FileTensors, Location]:
+    names, entry = listed
+    location = locate(names, family, shown)
+    entries = {name: entry(location.names[name]) for name in EMBEDDING_PARAMETERS if name in location.names}
     return _checked(FileTensors(entries), shown), location
 
 
@@ -199,17 +279,11 @@ def _in_shard(fetch: Fetch, shard: str, called: str, shown: str) -> tuple[Path, 
 
 def _checked(tensors: FileTensors, shown: str) -> FileTensors:
     """Types, sizes, shapes and values, before anything is computed from them."""
+    _check_stored(tensors, shown)
     for name in tensors:
-        path, (dtype, shape, offset) = tensors._entries[name]
-        if dtype not in DTYPES:
-            # F8_E4M3, F8_E5M2, F4 ...: floats, but of so few bits that a scale beside them belongs to the value.
-            what = "a format that is not supported" if dtype.startswith("F") else "which is no floating-point weight"
-            kinds = " or ".join(DTYPES.values())
-            raise ValueError(f"{shown} stores {name} as {dtype}, {what}: dequantise it and save it as {kinds}")
+        shape = tensors.shape(name)
         if len(shape) != (2 if name in TABLES else 1) or 0 in shape:
             raise ValueError(f"{shown}: {name} has the shape {shape}; expected {_expected(name)}")
-        if offset + prod(shape) * SIZES[dtype] > path.stat().st_size:
-            raise ValueError(f"{path} is not a whole safetensors file ({name} ends beyond the file): restore it")
     # Where tables are narrower than the layers (DeBERTa-v2), the LayerNorm may stand after the projection.
     for group in (TABLES, EMBEDDING_PARAMETERS[len(TABLES) :]):
         hidden = {name: tensors.shape(name)[-1] for name in tensors if name in group}
@@ -219,6 +293,18 @@ def _checked(tensors: FileTensors, shown: str) -> FileTensors:
     for name in tensors:
         check_finite(tensors[name], name, shown)
     return tensors
+
+
+def _check_stored(tensors: FileTensors, shown: str) -> None:
+    """ValueError where a tensor is of a type that is no weight, or ends beyond its file."""
+    for name, (path, (dtype, shape, offset)) in tensors._entries.items():
+        if dtype not in DTYPES:
+            # F8_E4M3, F8_E5M2, F4 ...: floats, but of so few bits that a scale beside them belongs to the value.
+            what = "a format that is not supported" if dtype.startswith("F") else "which is no floating-point weight"
+            kinds = " or ".join(DTYPES.values())
+            raise ValueError(f"{shown} stores {name} as {dtype}, {what}: dequantise it and save it as {kinds}")
+        if offset + prod(shape) * SIZES[dtype] > path.stat().st_size:
+            raise ValueError(f"{path} is not a whole safetensors file ({name} ends beyond the file): restore it")
 
 
 def _expected(name: str) -> str:

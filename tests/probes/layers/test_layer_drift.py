@@ -6,14 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from toolkit.analysis.weights.weight_drift import measure_weight_drift
 from toolkit.commands.layers import Layers
 from toolkit.config import RunConfig
 from toolkit.pipeline import finetune
 from toolkit.probes.layers.layer_drift import COLUMNS, measure_layer_drift, measure_layers
 from toolkit.probes.layers.means import BEFORE_AND_AFTER, OWN_SEEDS, SEED_AND_SEED, SHUFFLED
 from toolkit.probes.layers.similarities import MEASURES, compare_layers
+from toolkit.reporting.probes.layer_findings import main_findings
 from toolkit.snapshots.store import Run
 
 FREEZES = ("none", "embeddings,layers.0-1")
@@ -144,9 +147,59 @@ def test_the_command_keeps_two_tasks_apart(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     runs = (train(), train(**tiny_files("order")))
-    assert Layers(runs=tuple(run.path for run in runs), out=tmp_path / "report").run() == 0
+    assert Layers(places=tuple(str(run.path) for run in runs), out=tmp_path / "report").run() == 0
     shown = capsys.readouterr().out
-    assert shown.count("layers before and after") == 2
+    assert shown.count("states of the layers before and after") == 2
+    assert shown.count("weights of the layers before and after") == 2
     text = (tmp_path / "report" / "report.md").read_text()
     assert text.count(": similarity") == 2
-    assert {path.name[:2] for path in (tmp_path / "report" / "figures").iterdir()} == {"1_", "2_"}
+    assert {path.name[:2] for path in (tmp_path / "report" / "figures").iterdir()} == {"1_", "2_", "we"}
+
+
+def test_weights_stand_beside_states(train: Callable[..., Run]) -> None:
+    """Freezing all but the lowest layer: the states of all layers change, and the weights of one."""
+    run = train(freeze="embeddings,layers.1-2", learning_rate=0.05)
+    tables = measure_layers([run], {"validation": TEXTS})
+    states = tables["means"].query("measure == 'debiased CKA' and comparison == @BEFORE_AND_AFTER").set_index("layer")
+    assert (states["mean"][[1, 2, 3]] < 0.99).all()
+    weights = tables["weight_means"].set_index("component")
+    assert weights.relative_drift["layers.0"] > 0
+    assert weights.is_identical[["embeddings", "layers.1", "layers.2"]].all()
+    own = measure_weight_drift(run, by="layer").set_index("component")
+    assert weights.relative_drift["layers.0"] == own.relative_drift["layers.0"]
+    (line,) = main_findings(tables)
+    assert "they inherit all layers below); of the weights only those of layer 1 moved, by " in line
+
+
+def test_a_random_start_has_states_and_no_weights(train: Callable[..., Run]) -> None:
+    tables = measure_layers([train(), train(init="random")], {"validation": TEXTS})
+    assert tables["weight_trends"].set_index("arm").note["random init"].startswith("started from random weights")
+    assert tables["weight_means"].arm.nunique() == 1
+    assert tables["means"].arm.nunique() == 2
+
+
+def test_the_command_compares_two_checkpoints_without_a_run(
+    train: Callable[..., Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = train(freeze="layers.0")
+    start, tuned = str(run.config.model), str(run.path / "model")
+    assert Layers(places=(start, tuned), out=tmp_path / "report").run() == 0
+    shown = capsys.readouterr().out
+    assert "weights of the layers before and after" in shown
+    assert "states of the layers" not in shown
+    assert "(it needs runs made with --save-model)" in shown
+    text = (tmp_path / "report" / "report.md").read_text()
+    assert "weight_drift_by_layer.png" in text
+    means = pd.read_csv(tmp_path / "report" / "tables" / "weight_means.csv").set_index("component")
+    assert means.is_identical["layers.0"]
+    own = measure_weight_drift(run, by="layer").set_index("component")
+    assert means.relative_drift["layers.1"] == pytest.approx(own.relative_drift["layers.1"], rel=1e-12)
+    for places, said in (
+        ((start,), "is no run directory"),
+        ((start, tuned, str(run.path)), "is no run directory"),
+        ((), "nothing to compare"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            Layers(places=places).run()
+    with pytest.raises(ValueError, match="--texts: states need runs"):
+        Layers(places=(start, tuned), texts=("a=b",)).run()

@@ -8,6 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from toolkit.analysis.weights import layer_trend
+from toolkit.analysis.weights.layer_trend import ArmWeights, weight_tables
 from toolkit.probes.layers import means, similarities
 from toolkit.probes.layers.means import ArmSimilarities, average, contrast
 from toolkit.probes.layers.similarities import Similarity
@@ -37,7 +39,35 @@ def arm_of(name: str, value: float, between: float = 0.7, group: str = GROUP) ->
 
 
 def tables_of(*arms: ArmSimilarities) -> dict[str, pd.DataFrame]:
-    return {"means": average(arms), "contrasts": contrast(arms)}
+    weights = [weights_of(arm.group, arm.arm, list(arm.to_before)) for arm in arms]
+    return {"means": average(arms), "contrasts": contrast(arms), **weight_tables(weights)}
+
+
+def weights_of(group: str, arm: str, seeds: list[int], by_layer: tuple[float, ...] = (0.03, 0.01)) -> ArmWeights:
+    """One matrix in each of two layers, the embeddings still; seeds differ by a few per cent of the drift."""
+    tables = {}
+    for seed in seeds:
+        drift = [0.0, *(own * (1 + 0.02 * seed + 0.001 * (seed * k) ** 2) for k, own in enumerate(by_layer))]
+        names = ["word_embeddings", *(f"layers.{k}" for k in range(len(by_layer)))]
+        tables[seed] = pd.DataFrame(
+            {
+                "layer": pd.array(range(len(names)), dtype="Int64"),
+                "component": names,
+                "part": ["word_embeddings", *["attention query"] * len(by_layer)],
+                "parameter": names,
+                "shape": "4x4",
+                "num_values": 16,
+                "norm_before": 2.0,
+                "norm_change": [2 * own for own in drift],
+                "relative_drift": drift,
+                "angle_degrees": [10 * own for own in drift],
+                "is_identical": [own == 0 for own in drift],
+                "stored_before": "float32",
+                "stored_after": "float32",
+                "note": "",
+            }
+        )
+    return ArmWeights(group, arm, arm == "shuffled labels", tables)
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +122,7 @@ def test_one_seed_makes_no_claim_about_an_arm() -> None:
 def test_an_arm_that_did_not_move() -> None:
     still = {0: {place: Similarity(1.0, np.ones(30), 300) for place in found(1.0, 0)}}
     own = tables_of(ArmSimilarities(GROUP, "probe", False, None, still, {}))
-    assert layer_findings.layer_findings(own) == ["probe, texts ood: no layer moved."]
+    assert layer_findings.layer_findings(own) == ["probe, texts ood: the states of no layer changed."]
     assert own["contrasts"].empty
     assert own["means"].low.isna().all()
 
@@ -131,6 +161,54 @@ def test_the_page_escapes_and_repeats(tmp_path: Path, tables: dict[str, pd.DataF
     for name, table in tables.items():
         assert pd.read_csv(tmp_path / f"a/tables/{name}.csv").shape == table.shape
     assert second.is_file()
+
+
+def test_the_first_sentence_says_whether_states_or_weights(tables: dict[str, pd.DataFrame]) -> None:
+    full, frozen, shuffled = layer_findings.main_findings(tables)
+    assert full.startswith(
+        "full: the states change most in layer 2 (on ood, similarity 0.500 (0.475 to 0.525); they inherit all layers "
+        "below); the weights moved most in layer 1, by 3.06 % ("
+    )
+    assert "of their norm, least in layer 2, by 1.02 % (" in full
+    assert " times as far as the bottom third: more at the bottom." in full
+    assert frozen.startswith("embeddings frozen: the states change most in layer 2")
+    assert shuffled.startswith("shuffled labels: ")
+
+
+def test_what_few_seeds_or_still_weights_cannot_say() -> None:
+    one = weight_tables([weights_of("g", "full", [0])])
+    (line,) = layer_findings.main_findings(one)
+    assert "how the states change is not known of two checkpoints" in line
+    assert "by 3.00 % of their norm" in line
+    assert "0.333 times as far as the bottom third: not judged (1 of the 3 seeds that a verdict needs" in line
+    still = weight_tables([weights_of("g", "probe", [0, 1, 2], (0.0, 0.0))])
+    assert layer_findings.main_findings(still)[0].endswith("; the weights of no layer moved.")
+    half = weight_tables([weights_of("g", "half", [0, 1, 2], (0.0, 0.01))])
+    assert "of the weights only those of layer 2 moved, by 1.02 % (" in layer_findings.main_findings(half)[0]
+    none = weight_tables([ArmWeights("g", "random init", False, {}, layer_trend.RANDOM_START)])
+    assert "nothing can be said (started from random weights, " in layer_findings.main_findings(none)[0]
+    assert layer_figures.draw_weights(none) == {}
+    flat = weight_tables([weights_of("g", "flat", [0, 1, 2], (0.02, 0.02, 0.02))])
+    assert layer_findings.main_findings(flat)[0].endswith(
+        f"{round(100 * (layer_trend.MARGIN - 1))} % from the mean of the layers."
+    )
+
+
+def test_a_report_of_two_checkpoints_has_weights_only(tmp_path: Path) -> None:
+    own = weight_tables([weights_of("a and b", "after with before", [0])])
+    text = write_layer_report(own, tmp_path / "out", command="x").read_text()
+    assert "figures/weight_drift_by_layer.png" in text
+    assert "similarity" not in text.lower()
+    assert "| after with before | 1 | 3.00 % / 0.30 |" in text
+    assert "| after with before | word embeddings" not in text  # the components of the embeddings are put together
+    assert "| after with before | embeddings | 0 % | 0 | 2.00 | 0 | 16 | bit-identical |" in text
+
+
+def test_weights_are_drawn_group_by_group() -> None:
+    arms = [weights_of(f"task {k}", "full", [0, 1, 2]) for k in range(4)]
+    arms.append(ArmWeights("task 4", "random init", False, {}, layer_trend.RANDOM_START))
+    image = layer_figures.draw_weights(weight_tables(arms))["weight_drift_by_layer"]["svg"].decode()
+    assert all(f"task {k}" in image for k in range(4))
 
 
 def test_every_arm_and_measure_is_drawn(tables: dict[str, pd.DataFrame]) -> None:

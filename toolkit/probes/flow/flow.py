@@ -12,7 +12,6 @@ import pandas as pd
 from toolkit.analysis.comparison.arms import Labels
 from toolkit.config import RunConfig, check_seed
 from toolkit.models.classifier import Loaded
-from toolkit.models.source_hashes import NO_FUNCTION
 from toolkit.probes.flow.counterfactuals import NUM_TEXTS, measure_counterfactuals
 from toolkit.probes.flow.decoding import decode_positions
 from toolkit.probes.flow.design import NUM_BLOCKS, NUM_POSITIONS, cross
@@ -20,6 +19,7 @@ from toolkit.probes.flow.ledger import num_segments_of, position_ledger
 from toolkit.probes.flow.replacements import SHIFT
 from toolkit.probes.flow.sources import Subject, TextSource, open_subjects
 from toolkit.probes.flow.tokens import NUM_TOKENS
+from toolkit.snapshots.source_hashes import NO_FUNCTION
 from toolkit.snapshots.store import Run, listed
 
 PLACE_COLUMNS = ("group", "arm", "name", "seed")

@@ -1,4 +1,4 @@
-"""Runs with their models in, how similar each layer is to what it was before training out, with reference curves."""
+"""Similarity of every layer's states to those before training, with reference curves; drift of weights beside it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from toolkit.analysis.comparison.arms import Group, Labels, ReportedRun, arrange
+from toolkit.analysis.weights.layer_trend import weight_tables, weights_of_arms
 from toolkit.counts import at_least
 from toolkit.data.tasks import Split
 from toolkit.models.classifier import Loaded
@@ -61,7 +62,10 @@ def measure_layer_drift(
     labels: Labels | None = None,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> pd.DataFrame:
-    """Similarity of every layer's sentence vectors, one pair of models per line.
+    """Similarity of every layer's states (sentence vectors), one pair of models per line.
+
+    States inherit what changed in all layers below: that those of the top change most does not say that its weights
+    did. How far the weights of each layer moved is :func:`toolkit.measure_weight_drift`.
 
     ``before and after`` compares each run's tuned model with what it started from; ``seed and seed`` the tuned models
     of two seeds of one arm, which is as much as training differs when nothing but chance does. A run with
@@ -80,8 +84,8 @@ def measure_layer_drift(
     Columns: group, arm, is_shuffled, comparison, first, second, texts, layer, measure, value, low, high, num_texts,
     refusal.
     """
-    options = {"max_texts": max_texts, "seed": seed, "labels": labels, "on_progress": on_progress}
-    return measure_layers(runs, texts, **options)["layer_drift"]  # type: ignore[arg-type]
+    groups = _groups(runs, max_texts, labels)
+    return _table(_measure_states(groups, texts, max_texts, seed, on_progress))
 
 
 def measure_layers(
@@ -93,21 +97,36 @@ def measure_layers(
     labels: Labels | None = None,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, pd.DataFrame]:
-    """The tables ``layer_drift`` (:func:`measure_layer_drift`, also for the arguments), ``means`` and ``contrasts``.
+    """What changed in each layer, its states and its weights: all tables of the report.
 
-    Means over seeds (columns MEANS of :mod:`toolkit.probes.layers.means`) and paired differences of each arm from its
-    own seeds, from shuffled labels and from the group's first arm (CONTRASTS), with intervals over seeds and texts.
+    Of states: ``layer_drift`` (:func:`measure_layer_drift`, also for the arguments), ``means`` over seeds (columns
+    MEANS of :mod:`toolkit.probes.layers.means`) and ``contrasts``, paired differences of each arm from its own seeds,
+    from shuffled labels and from the group's first arm (CONTRASTS), with intervals over seeds and texts. Of weights:
+    ``weight_drift``, ``weight_means`` and ``weight_trends`` (:mod:`toolkit.analysis.weights.layer_trend`).
     """
+    groups = _groups(runs, max_texts, labels)
+    arms = _measure_states(groups, texts, max_texts, seed, on_progress)
+    weights = weight_tables(weights_of_arms(groups, on_progress))
+    return {"layer_drift": _table(arms), "means": average(arms), "contrasts": contrast(arms), **weights}
+
+
+def _groups(runs: Sequence[Run | str | Path], max_texts: int, labels: Labels | None) -> tuple[Group, ...]:
+    """The runs in groups and arms; ValueError for too few texts, or one that did not keep its model."""
     at_least("max_texts", max_texts, FEWEST_TEXTS)
     opened = runs_of(runs)
     for run in opened:
         check_model(run)
-    arms: list[ArmSimilarities] = []
-    for group in arrange(opened, labels):
-        arms += _arms_of(group, texts, max_texts, seed, on_progress)
-    lines = [line for arm in arms for line in _lines_of(arm)]
-    table = pd.DataFrame(lines, columns=list(COLUMNS))
-    return {"layer_drift": table, "means": average(arms), "contrasts": contrast(arms)}
+    return arrange(opened, labels)
+
+
+def _measure_states(
+    groups: Sequence[Group], texts: Texts | None, max_texts: int, seed: int, on_progress: Callable[[str], None]
+) -> list[ArmSimilarities]:
+    return [arm for group in groups for arm in _arms_of(group, texts, max_texts, seed, on_progress)]
+
+
+def _table(arms: Sequence[ArmSimilarities]) -> pd.DataFrame:
+    return pd.DataFrame([line for arm in arms for line in _lines_of(arm)], columns=list(COLUMNS))
 
 
 def _arms_of(

@@ -1,5 +1,6 @@
-"""The mean similarities of layers in, their figure out."""
+"""The figures on layers: similarity of their states to before, and drift of their weights."""
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -22,6 +23,78 @@ SHOWN = {CKA: "debiased CKA", STANDARDISED: "debiased CKA,\nstandardised columns
 def draw_layers(means: pd.DataFrame) -> Images:
     """``similarity_by_layer`` of one group's ``means``, as images; equal input, equal bytes."""
     return render({"similarity_by_layer": partial(similarity_by_layer, means)})
+
+
+def draw_weights(tables: Mapping[str, pd.DataFrame]) -> Images:
+    """``weight_drift_by_layer`` of all groups, as images; none where no weights could be compared."""
+    is_layer = tables["weight_means"]["component"].str.startswith("layers.")
+    is_known = tables["weight_means"]["relative_drift"].notna()
+    if not (is_layer & is_known).any():
+        return {}
+    return render({"weight_drift_by_layer": partial(weight_drift_by_layer, tables)})
+
+
+def weight_drift_by_layer(tables: Mapping[str, pd.DataFrame]) -> Any:
+    """A panel per group: relative drift of all weights of each layer, a small dot per run and a line through the means.
+
+    The embeddings stand at the left, unconnected: most of their rows are words that training never showed.
+    """
+    from matplotlib.figure import Figure
+
+    means = tables["weight_means"]
+    groups, arms = list(dict.fromkeys(means["group"])), list(dict.fromkeys(means["arm"]))
+    columns = min(len(groups), 3)
+    rows = -(-len(groups) // columns)
+    figure = Figure(figsize=(WIDTH, 2.1 * rows + 0.2 * len(arms) + 0.3), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False).ravel()
+    handles: dict[str, Any] = {}
+    for axes, group in zip(grid, groups, strict=False):
+        for place, arm in enumerate(arms):
+            own, single = (
+                table[(table["group"] == group) & (table["arm"] == arm)] for table in (means, _runs_by_layer(tables))
+            )
+            if own["relative_drift"].notna().any():
+                handles[arm] = _draw_weights(axes, own, single, place)
+        axes.set_title(wrap(group, 30))
+        axes.set_ylim(bottom=0)
+        layers = sorted({0, *means.loc[means["group"] == group, "layer"].dropna().astype(int)})
+        axes.set(xticks=layers, xticklabels=["emb." if layer == 0 else str(layer) for layer in layers], xlabel="layer")
+    for axes in grid[len(groups) :]:
+        axes.set_visible(False)
+    for axes in grid[::columns]:
+        axes.set_ylabel("relative drift of\nthe weights (%)")
+    if len(arms) > 1:
+        _legend(figure, handles)
+    return figure
+
+
+def _draw_weights(axes: Any, own: pd.DataFrame, single: pd.DataFrame, place: int) -> Any:
+    style = line_style(place)
+    is_layer = own["component"].str.startswith("layers.")
+    line = axes.plot(own["layer"][is_layer].astype(int), 100 * own["relative_drift"][is_layer], **style)[0]
+    embeddings = own[own["component"] == "embeddings"]
+    axes.plot([0] * len(embeddings), 100 * embeddings["relative_drift"], **style | {"linestyle": "none"})
+    if len(single):
+        axes.plot(
+            single["layer"].astype(int) + 0.12 * (1 + place),
+            100 * single["relative_drift"],
+            linestyle="none",
+            marker=".",
+            markersize=3.5,
+            color=style["color"],
+        )
+    return line
+
+
+def _runs_by_layer(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Relative drift of each layer in each run, where an arm has several."""
+    drift = tables["weight_drift"]
+    place = ["group", "arm", "seed", "layer"]
+    is_layer = drift["component"].str.startswith("layers.") & (drift["num_values"] > 0)
+    squares = drift[is_layer].assign(**{name: drift[name] ** 2 for name in ("norm_before", "norm_change")})
+    sums = squares.groupby(place, sort=False)[["norm_before", "norm_change"]].sum(min_count=1).reset_index()
+    several = sums.groupby(["group", "arm"])["seed"].transform("nunique") > 1
+    return sums[several].assign(relative_drift=(sums["norm_change"] / sums["norm_before"]) ** 0.5)
 
 
 def similarity_by_layer(means: pd.DataFrame) -> Any:

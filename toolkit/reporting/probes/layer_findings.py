@@ -1,19 +1,24 @@
-"""The tables of layer drift in, what they say in sentences out, each number with its interval."""
+"""What the tables on layers say in sentences: of states or of weights, and each number with its interval."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
 
+from toolkit.reporting.markdown import number
 from toolkit.reporting.probes.layer_figures import BEFORE_AND_AFTER, CKA, STANDARDISED
 
 Tables = Mapping[str, pd.DataFrame]
+
+SAME = 1 - 1e-6
+"""Similarity above which states are called unchanged."""
 
 OWN_SEEDS, SHUFFLED, OTHER_ARM = "its own seeds", "shuffled labels", "first arm"
 """What the probe calls its kinds of contrast; a test holds the words together."""
 
 
 def layer_findings(tables: Tables) -> list[str]:
-    """Per arm and texts: its least similar layer, held against its own seeds and against shuffled labels.
+    """Of states: per arm and texts the least similar layer, held against its own seeds and against shuffled labels.
 
     Then in which layers each arm is told apart from the first one. ``tables``: means and contrasts of one group.
     """
@@ -28,6 +33,75 @@ def layer_findings(tables: Tables) -> list[str]:
     for (arm, against), own in others.groupby(["arm", "against"], sort=False):
         lines.append(_against_first(str(arm), str(against), own))
     return [line for line in lines if line] or ["Nothing could be compared."]
+
+
+def main_findings(tables: Tables) -> list[str]:
+    """Per arm in which layer the states changed most, in which the weights moved most, and whether that is a trend.
+
+    ``tables`` of one group; of two checkpoints there are no states (``means``), and it says so.
+    """
+    means, trends = tables["weight_means"], tables["weight_trends"]
+    layers = means[means["component"].str.startswith("layers.")]
+    lines = []
+    for trend in trends.to_dict("records"):
+        own = layers[layers["arm"] == trend["arm"]].set_index("layer")
+        states = _most_changed_states(tables["means"], trend["arm"]) if "means" in tables else NO_STATES
+        parts = [f"{trend['arm']}: {states}", _most_moved_weights(own, trend)]
+        lines.append("; ".join(parts) + "." + _of_trend(trend))
+    return lines
+
+
+NO_STATES = "how the states change is not known of two checkpoints (it needs runs made with --save-model)"
+
+
+def _most_changed_states(means: pd.DataFrame, arm: str) -> str:
+    """In which layer the states of an arm are least like before, of the first texts."""
+    own = means[(means["arm"] == arm) & (means["comparison"] == BEFORE_AND_AFTER) & (means["measure"] == CKA)]
+    own = own[own["texts"] == own["texts"].iloc[0]].set_index("layer")
+    if not own["mean"].notna().any():
+        return "of the states nothing could be compared"
+    if own["mean"].min() > SAME:
+        return "the states of no layer changed"
+    most = int(own["mean"].idxmin())
+    where = f"on {own['texts'].iloc[0]}, similarity {_shown(own.loc[most])}"
+    inherited = "" if most == 0 else "; they inherit all layers below"
+    return f"the states change most in {layer_name(most)} ({where}{inherited})"
+
+
+def _most_moved_weights(own: pd.DataFrame, trend: "Mapping[str, Any]") -> str:
+    if own.empty or pd.isna(trend["most"]):
+        moved = list(own.index[own["relative_drift"] > 0])
+        if len(moved) == 1:
+            return f"of the weights only those of {layer_name(moved[0])} moved, by {percent(own.loc[moved[0]])}"
+        if moved or own.empty:
+            return f"of the weights nothing can be said ({trend['note']})"
+        return "the weights of no layer moved"
+    most, least = int(trend["most"]), int(trend["least"])
+    text = f"the weights moved most in {layer_name(most)}, by {percent(own.loc[most])} of their norm"
+    return f"{text}, least in {layer_name(least)}, by {percent(own.loc[least])}"
+
+
+def _of_trend(trend: "Mapping[str, Any]") -> str:
+    """Whether the drift of weights depends on how high a layer stands, as far as the seeds can say."""
+    verdict, note = trend["verdict"], trend["note"]
+    if trend["top_to_bottom"] != trend["top_to_bottom"]:
+        return ""
+    shown = [number(trend[name], 3) for name in ("top_to_bottom", "low", "high")]
+    ratio = shown[0] if trend["low"] != trend["low"] else f"{shown[0]} ({shown[1]} to {shown[2]})"
+    text = (
+        f" The top third of the layers moved {ratio} times as far as the bottom third: {VERDICTS.get(verdict, verdict)}"
+    )
+    return f"{text} ({note})." if note else f"{text}."
+
+
+VERDICTS = {"flat": "flat, no layer is more than 10 % from the mean of the layers"}
+"""What a verdict says beyond its name; a test holds the margin to that of the analysis."""
+
+
+def percent(line: "pd.Series") -> str:
+    """``1.93 % (1.90 to 1.96 %)`` of one mean relative drift; the value alone where there is no interval."""
+    value, low, high = (number(100 * line[name]) for name in ("relative_drift", "low", "high"))
+    return f"{value} %" if line["low"] != line["low"] else f"{value} % ({low} to {high} %)"
 
 
 def with_interval(value: float, low: float, high: float, *, is_signed: bool = False) -> str:
@@ -54,8 +128,8 @@ def _of_texts(lead: str, means: pd.DataFrame, contrasts: pd.DataFrame, standardi
     )
     if not moved["mean"].notna().any():
         return ""
-    if moved["mean"].min() > 1 - 1e-6:
-        return f"{lead}: no layer moved."
+    if moved["mean"].min() > SAME:
+        return f"{lead}: the states of no layer changed."
     most, least = int(moved["mean"].idxmin()), int(moved["mean"].idxmax())
     text = f"{lead}: least similar to before is {layer_name(most)}, {_shown(moved.loc[most])}"
     if most in beside.index:

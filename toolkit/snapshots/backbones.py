@@ -1,0 +1,218 @@
+"""Two checkpoints, or a run that kept its model, in; every parameter of both backbones out, memory-mapped."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from toolkit.families import EMBEDDING_PARAMETERS, ModelFamily, component_of, family_of
+from toolkit.snapshots.embedded import find_embedded
+from toolkit.snapshots.importers import HALF
+from toolkit.snapshots.places import Place, Resolve, find_places, shown_names
+from toolkit.snapshots.snapshot import Snapshot
+from toolkit.snapshots.source_hashes import hash_weights
+from toolkit.snapshots.store import Run
+from toolkit.snapshots.tokenizer_files import read_settings
+from toolkit.snapshots.verify import check_files
+from toolkit.snapshots.weights import FileTensors, open_backbone
+
+SHOWN_NAMES = 3
+"""Names of tensors that a note lists before it only counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backbone:
+    """One checkpoint's backbone."""
+
+    name: str
+    tensors: FileTensors
+    families: tuple[ModelFamily, ...]
+    """Those that its names fit; one where its config says so."""
+    left_out: tuple[str, ...] = ()
+    """Tensors that are no part of the backbone: a head, buffers."""
+    first: Snapshot | None = None
+    """Of what a run started from: its snapshot before training, which holds its embedding parameters."""
+
+    @property
+    def parameters(self) -> Mapping[str, tuple[int, ...]]:
+        """Name in the family's AutoModel to shape, embedding parameters first."""
+        return {name: self._embedding(name, self.tensors.shape(name)) for name in self.tensors}
+
+    def values(self, name: str) -> np.ndarray:
+        """A parameter in the type that it is stored in (bf16 as the equal fp32), mapped where it can be."""
+        canonical = self._canonical(name)
+        return self.tensors.stored(name) if canonical is None else self.first.tensors[canonical]  # type: ignore[union-attr]
+
+    def stored(self, name: str) -> str:
+        """What type that is: float32, float16, bfloat16 or float64."""
+        return self.tensors.dtype(name) if self._canonical(name) is None else "float32"
+
+    def _canonical(self, name: str) -> str | None:
+        """Under which name the run's snapshot holds a parameter; None where it does not."""
+        component = component_of(self.families[0], name)
+        is_held = self.first is not None and component in EMBEDDING_PARAMETERS and component in self.first.tensors
+        return component if is_held else None
+
+    def _embedding(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        canonical = self._canonical(name)
+        return shape if canonical is None else self.first.tensors[canonical].shape  # type: ignore[union-attr]
+
+
+@dataclass(frozen=True, slots=True)
+class BackbonePair:
+    """What is compared, and what must be said beside any number from it."""
+
+    before: Backbone
+    after: Backbone
+    family: ModelFamily
+    notes: tuple[str, ...]
+
+
+def is_run(place: object) -> bool:
+    """Whether a place is a run directory: the folder of a checkpoint has a config.json too, and no snapshots."""
+    return isinstance(place, Run) or (isinstance(place, str | Path) and (Path(place) / "snapshots").is_dir())
+
+
+def open_backbones(
+    before: "Run | str | Path", after: "Run | str | Path | None" = None, *, resolve: Resolve | None = find_embedded
+) -> BackbonePair:
+    """Open two checkpoints, or (``before`` alone) a run made with ``--save-model`` and what it started from.
+
+    A place is what :func:`toolkit.snapshots.importers.import_checkpoints` takes, but holds one checkpoint; of a run
+    directory it is the model that the run ended with. Of a run that stands alone the embedding parameters before
+    training are those of its first snapshot (``--positions`` may have replaced some), the rest those of its checkpoint.
+    ValueError with one line when a place holds no weights or several checkpoints, a run kept no model or started from
+    random weights, or the two are of different architectures or sizes.
+    """
+    if after is None:
+        if not is_run(before):
+            raise ValueError(f"{before} is one checkpoint: pass a second one, or a run made with --save-model")
+        run = _as_run(before)
+        return _pair(_start_of(run, resolve), _open(find_tuned(run), f"{run.path.resolve().name} (after)"))
+    places = [_place(place, resolve) for place in (before, after)]
+    first, second = (_open(place, name) for place, name in zip(places, shown_names(places), strict=True))
+    return _pair(first, second)
+
+
+def find_tuned(run: Run) -> Place:
+    """Where the model lies that a run ended with; ValueError when it kept none, or has changed since it finished."""
+    if not (run.path / "model").is_dir():
+        remedy = (
+            "a recorded run keeps none: pass the two checkpoints themselves"
+            if run.is_recorded
+            else "repeat the run with --save-model --overwrite (the numbers stay)"
+        )
+        raise ValueError(f"{run.path} holds no model: {remedy}")
+    _ = run.manifest  # ValueError for an unfinished run
+    check_files(run, "model/")
+    return _single(find_places(run.path / "model")[0], str(run.path / "model"))
+
+
+def _start_of(run: Run, resolve: Resolve | None) -> Backbone:
+    """What a run started from, checked against its manifest."""
+    config, known, name = run.config, run.manifest["model"], f"{run.path.resolve().name} (before)"
+    if config.init == "random":
+        raise ValueError(f"{run.path.name} started from random weights, which no checkpoint holds: nothing to compare")
+    commit, sha256 = known.get("revision"), known.get("weights_sha256")
+    folder = Path(config.model).expanduser()
+    place: str | Path = config.model
+    if resolve is not None and resolve(config.model) is not None:
+        pass  # the embedded model, which is verified whenever it is found
+    elif folder.is_dir():
+        place = folder
+        if sha256 not in (None, hash_weights(folder)):
+            raise ValueError(
+                f"the weights of {config.model} are not those that {run.path.name} started from: put these back, or "
+                "run again"
+            )
+    elif commit:
+        place = f"{config.model.partition('@')[0]}@{commit}"
+    else:
+        raise ValueError(f"no checkpoint at {config.model}, which {run.path.name} started from: put it back")
+    check_files(run, "snapshots/")
+    opened = _open(_place(place, resolve), name)
+    return Backbone(name, opened.tensors, opened.families, opened.left_out, run.trajectory.at(0))
+
+
+def _as_run(place: object) -> Run:
+    return place if isinstance(place, Run) else Run(Path(str(place)))
+
+
+def _place(place: "Run | str | Path", resolve: Resolve | None) -> Place:
+    """The one checkpoint at a place; of a run, the model that it ended with."""
+    if is_run(place):
+        run = _as_run(place)
+        found = find_tuned(run)
+        return Place(run.path.resolve().parts[1:], found.fetch, found.file, missing=found.missing)
+    return _single(find_places(place, resolve)[0], str(place))  # type: ignore[arg-type]
+
+
+def _single(found: list[Place], text: str) -> Place:
+    if len(found) > 1:
+        raise ValueError(f"{text} holds {len(found)} checkpoints: pass one of them")
+    if found[0].is_ours:
+        raise ValueError(f"{text} is a snapshot of embedding parameters only: pass a run made with --save-model")
+    return found[0]
+
+
+def _open(place: Place, name: str) -> Backbone:
+    model_type = read_settings(place.fetch("config.json")).get("model_type")
+    family = family_of(model_type) if isinstance(model_type, str) else None
+    opened = open_backbone(place.file or place.fetch, family, name)
+    if opened is None:
+        raise ValueError(place.missing)
+    tensors, location, left_out = opened
+    return Backbone(name, tensors, (family,) if family else location.families, tuple(left_out))
+
+
+def _pair(before: Backbone, after: Backbone) -> BackbonePair:
+    """The two, checked to be of one architecture and size, with notes."""
+    families = [family for family in before.families if family.name in {other.name for other in after.families}]
+    if not families:
+        one, other = (" or ".join(f.name for f in side.families) for side in (before, after))
+        raise ValueError(f"{before.name} is {one}, {after.name} is {other}: compare checkpoints of one architecture")
+    family = families[0]
+    _check_layers(before, after, family)
+    for name, shape in before.parameters.items():
+        other = after.parameters.get(name, shape)
+        if other != shape and component_of(family, name) != "word_embeddings":
+            raise ValueError(
+                f"{name} has the shape {shape} in {before.name} but {other} in {after.name}: only checkpoints of one "
+                "size can be compared"
+            )
+    return BackbonePair(before, after, family, tuple(_notes(before, after)))
+
+
+def _check_layers(before: Backbone, after: Backbone, family: ModelFamily) -> None:
+    """ValueError where a layer, or a parameter in a layer, is in one of the two only."""
+    names = [
+        {name for name in side.parameters if component_of(family, name).startswith("layers.")}
+        for side in (before, after)
+    ]
+    counts = [len({component_of(family, name) for name in side}) for side in names]
+    if counts[0] != counts[1]:
+        raise ValueError(
+            f"{before.name} has {counts[0]} layers, {after.name} has {counts[1]}: compare checkpoints of one size"
+        )
+    if not counts[0]:
+        raise ValueError(f"{before.name} and {after.name} hold no layers: are they whole checkpoints?")
+    if differing := sorted(names[0] ^ names[1]):
+        lacking = after if differing[0] in names[0] else before
+        raise ValueError(f"{lacking.name} lacks {differing[0]}: is it a whole checkpoint?")
+
+
+def _notes(before: Backbone, after: Backbone) -> list[str]:
+    notes = []
+    for side in (before, after):
+        if side.left_out:
+            listed = ", ".join(side.left_out[:SHOWN_NAMES])
+            more = len(side.left_out) - SHOWN_NAMES
+            listed += f" and {more} more" if more > 0 else ""
+            notes.append(f"not compared, as no part of the backbone: {listed} of {side.name}")
+        for kind in sorted({side.stored(name) for name in side.parameters} & HALF.keys()):
+            notes.append(
+                f"{side.name} stores weights as {kind}, which rounds a value by up to {HALF[kind]:.2%}: "
+                "smaller changes cannot be told from that"
+            )
+    return notes
