@@ -28,12 +28,15 @@ class Layers:
         from toolkit.naming import shown_command
         from toolkit.probes.layers.layer_drift import measure_layers
         from toolkit.probes.texts import read_texts
+        from toolkit.reporting.folder import check_out
         from toolkit.reporting.probes.layer_findings import layer_findings
         from toolkit.reporting.probes.layer_report import groups_of, layer_rows, write_layer_report
         from toolkit.reporting.progress import reporting_progress
         from toolkit.reporting.screen import print_rows
         from toolkit.snapshots.store import open_run
 
+        if self.out is not None:
+            check_out(self.out)
         runs = [open_run(path) for path in self.runs]
         if not runs:
             raise ValueError("no runs: pass at least one run directory")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 
 from toolkit.reporting import markdown
-from toolkit.reporting.folder import check_out, write_csvs, write_page
+from toolkit.reporting.folder import report_folder, write_csvs, write_page
 from toolkit.reporting.images import write_images
 from toolkit.reporting.probes.layer_figures import BEFORE_AND_AFTER, CKA, RSA, SEED_AND_SEED, STANDARDISED, draw_layers
 from toolkit.reporting.probes.layer_findings import Tables, layer_findings, with_interval
@@ -45,30 +45,34 @@ def write_layer_report(
 
     ``command`` is shown as what makes the report again. ValueError when ``out`` is a file.
     """
-    out = Path(out)
-    check_out(out)
-    write_csvs(out / "tables", tables)
-    groups = groups_of(tables)
-    parts = [f"# {markdown.escape(title or 'How far each layer moved')}"]
-    for place, (group, own) in enumerate(groups.items()):
-        prefix = f"{place + 1}_" if len(groups) > 1 else ""
-        images = draw_layers(own["means"])
-        write_images(out / "figures", images, prefix)
-        parts += [
-            f"## {markdown.escape(group)}: what was found",
-            markdown.bullets([_counts(own["means"]), *layer_findings(own)]),
-        ]
-        names = [f"{prefix}{name}" for name in images]
-        parts += markdown.figures(dict.fromkeys(names, CAPTION), names)
-    parts += markdown.made_by(command)
-    parts += ["## What this does not say", markdown.bullets(CAVEATS)]
-    for group, own in groups.items():
-        parts += [f"## {markdown.escape(group)}: similarity", "Mean (95 % interval).", markdown.table(*layer_rows(own))]
-        if len(own["contrasts"]):
-            said = "Debiased CKA of after with before, minus another one: below 0 the arm moved further."
-            parts += [f"## {markdown.escape(group)}: differences", said, markdown.table(*contrast_rows(own))]
-    parts += ["## Definitions", markdown.bullets(DEFINITIONS)]
-    return write_page(out, parts)
+    with report_folder(out) as folder:
+        write_csvs(folder / "tables", tables)
+        groups = groups_of(tables)
+        parts = [f"# {markdown.escape(title or 'How far each layer moved')}"]
+        for place, (group, own) in enumerate(groups.items()):
+            prefix = f"{place + 1}_" if len(groups) > 1 else ""
+            images = draw_layers(own["means"])
+            write_images(folder / "figures", images, prefix)
+            parts += [
+                f"## {markdown.escape(group)}: what was found",
+                markdown.bullets([_counts(own["means"]), *layer_findings(own)]),
+            ]
+            names = [f"{prefix}{name}" for name in images]
+            parts += markdown.figures(dict.fromkeys(names, CAPTION), names)
+        parts += markdown.made_by(command)
+        parts += ["## What this does not say", markdown.bullets(CAVEATS)]
+        for group, own in groups.items():
+            parts += [
+                f"## {markdown.escape(group)}: similarity",
+                "Mean (95 % interval).",
+                markdown.table(*layer_rows(own)),
+            ]
+            if len(own["contrasts"]):
+                said = "Debiased CKA of after with before, minus another one: below 0 the arm moved further."
+                parts += [f"## {markdown.escape(group)}: differences", said, markdown.table(*contrast_rows(own))]
+        parts += ["## Definitions", markdown.bullets(DEFINITIONS)]
+        write_page(folder, parts)
+    return Path(out) / "report.md"
 
 
 def groups_of(tables: Tables) -> dict[str, dict[str, pd.DataFrame]]:
