@@ -53,8 +53,10 @@ def main() -> None:
     from toolkit.naming import shown_path
     from toolkit.pipeline import finetune
     from toolkit.probes.distortion import measure_distortion
+    from toolkit.reporting.folder import check_out
     from toolkit.reporting.probes.distortion_report import write_distortion_report
 
+    check_out(arguments.out)
     configs = list_configs(arguments.runs, arguments.seeds)
     runs = {finetune(config, reuse_finished=True): arm for config, arm in configs.items()}
     table = measure_distortion(list(runs))

@@ -63,8 +63,11 @@ def main(runs: str, out: str | None = None) -> None:
     from toolkit.analysis.comparison.relative import relative_quality
     from toolkit.naming import shown_path
     from toolkit.reporting.comparison.relative_report import write_relative_report
+    from toolkit.reporting.folder import check_out
     from toolkit.studies.plan import plan_runs
 
+    if out:
+        check_out(out)
     planned = plan_runs(STUDY.final_cells({}), runs)
     finished = [run for run in planned if run.is_finished]
     if not finished:

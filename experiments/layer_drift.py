@@ -51,8 +51,10 @@ def main() -> None:
     from toolkit.pipeline import finetune
     from toolkit.probes.layers.layer_drift import measure_layers
     from toolkit.probes.texts import read_texts
+    from toolkit.reporting.folder import check_out
     from toolkit.reporting.probes.layer_report import write_layer_report
 
+    check_out(arguments.out)
     configs = list_configs(arguments.seeds, arguments.runs)
     runs = [finetune(config, reuse_finished=True) for _, config in configs]
     labels = {run.path.resolve().name: arm for run, (arm, _) in zip(runs, configs, strict=True)}

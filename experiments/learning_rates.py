@@ -62,9 +62,12 @@ def main(runs: str, out: str | None = None) -> None:
     """Print drift and exponents of the study's finished runs below ``runs``; write table and figure into ``out``."""
     import pandas as pd
 
+    from toolkit.reporting.folder import check_out, report_folder, write_csvs
     from toolkit.snapshots.store import open_run
     from toolkit.studies.plan import plan_runs
 
+    if out:
+        check_out(out)
     finished = [run for run in plan_runs(STUDY.final_cells({}), runs) if run.is_finished]
     if not finished:
         sys.exit(f"no finished run of the study below {runs}: run it first (see the top of {Path(__file__).name})")
@@ -87,10 +90,9 @@ def main(runs: str, out: str | None = None) -> None:
         scored.groupby(["task", "regime", "rate"], sort=False)["accuracy"].mean().unstack("rate").round(3).to_string()
     )
     if out:
-        folder = Path(out)
-        folder.mkdir(parents=True, exist_ok=True)
-        table.to_csv(folder / "drift_by_rate.csv", index=False, lineterminator="\n", float_format="%.6g")
-        _draw(table, scored, folder)
+        with report_folder(out) as folder:
+            write_csvs(folder, {"drift_by_rate": table}, float_format="%.6g")
+            _draw(table, scored, folder)
 
 
 def exponents(table: Any) -> Any:

@@ -61,9 +61,13 @@ def main(runs: str, out: str | None = None) -> None:
     """Print how far the position tables of the study's finished runs below ``runs`` moved; write it to ``out``."""
     import pandas as pd
 
+    from toolkit.snapshots import files
+    from toolkit.snapshots.ownership import check_new
     from toolkit.snapshots.store import open_run
     from toolkit.studies.plan import plan_runs
 
+    if out:
+        check_new(Path(out), overwrite=False)
     finished = [run for run in plan_runs(STUDY.final_cells({}), runs) if run.is_finished]
     if not finished:
         sys.exit(f"no finished run of the study below {runs}: run it first (see the top of {Path(__file__).name})")
@@ -79,7 +83,7 @@ def main(runs: str, out: str | None = None) -> None:
     means = table.drop(columns="seed").groupby(["task", "arm"], sort=False).mean()
     print(means.to_string(float_format="{:.3f}".format))
     if out:
-        table.to_csv(out, index=False)
+        files.write_with(Path(out), lambda path: table.to_csv(path, index=False))
 
 
 def _moved(run: Any, learned: Any) -> dict[str, float]:

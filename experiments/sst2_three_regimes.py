@@ -48,7 +48,9 @@ def main() -> None:
     arguments = parser.parse_args()
     from toolkit.pipeline import finetune
     from toolkit.reporting.comparison.report import write_report
+    from toolkit.reporting.folder import check_out
 
+    check_out(arguments.out)
     configs = list_configs(arguments.data, arguments.seeds)
     runs = [finetune(config, reuse_finished=True) for config in configs]
     print(f"Report: {write_report(runs, arguments.out, title='Three regimes on SST-2')}")

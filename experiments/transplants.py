@@ -133,17 +133,17 @@ def run_planted(seeds: Sequence[int], out: Path, runs: str) -> None:
     from toolkit.probes.transplants.transplants import join, measure_transplants
     from toolkit.reporting.probes.transplant_report import write_transplant_report
 
-    found, tables = [], []
+    found, recoveries = [], []
     for case in CASES:
         own = [finetune(planted_config(case, seed, runs), reuse_finished=True) for seed in seeds]
         found.append(measure_transplants(own, Settings(max_examples=NUM_ITEMS, num_draws=NUM_DRAWS)))
-        tables.append(recovered(case, found[-1]))
-        print(tables[-1].to_string(index=False), flush=True)
-    table = pd.concat(tables, ignore_index=True)
+        recoveries.append(recovered(case, found[-1]))
+        print(recoveries[-1].to_string(index=False), flush=True)
+    table = pd.concat(recoveries, ignore_index=True)
     command = f"python experiments/transplants.py --planted --seeds {len(seeds)} --out {shown_path(out)}"
     title = "Planted causes, and what the transplants make of them"
-    path = write_transplant_report(join(found).tables, out, title=title, command=command)
-    table.to_csv(out / "tables" / "recovered.csv", index=False, lineterminator="\n")
+    tables = {**join(found).tables, "recovered": table}
+    path = write_transplant_report(tables, out, title=title, command=command)
     print(f"Recovered: {all(table['came_out'].dropna())}\nReport: {path}")
 
 
@@ -172,6 +172,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, help="seeds per case or task (default: 3)")
     parser.add_argument("--reverse", action="store_true", help="also the reverse, with a re-fitted probe")
     arguments = parser.parse_args()
+    from toolkit.reporting.folder import check_out
+
+    check_out(arguments.out)
     seeds = range(arguments.seeds)
     if arguments.planted:
         run_planted(seeds, arguments.out, arguments.runs)

@@ -65,7 +65,9 @@ def main() -> None:
     parser.add_argument("--arms", nargs="*", choices=tuple(ARMS), default=tuple(ARMS), help="train only these arms")
     arguments = parser.parse_args()
     from toolkit.pipeline import finetune
+    from toolkit.reporting.folder import check_out
 
+    check_out(arguments.out)
     configs = list_configs(arguments.seeds, arguments.runs)
     runs = {arm: [finetune(config, reuse_finished=True) for config in configs[arm]] for arm in arguments.arms}
     if set(arguments.arms) != set(ARMS):

@@ -142,7 +142,8 @@ class RunConfig:
             _require(getattr(self, name) >= 1, self, name, "at least 1")
         for name in ("epochs", "head_epochs"):
             _require(getattr(self, name) <= MAX_EPOCHS, self, name, f"at most {MAX_EPOCHS} (--max-steps ends earlier)")
-        for name in ("model", "train_file", "validation_file", "dataset", "dataset_config"):  # of an empty variable
+        # Of an empty variable: output_dir would be the current directory.
+        for name in ("model", "train_file", "validation_file", "dataset", "dataset_config", "output_dir"):
             _require(getattr(self, name) != "", self, name, "a name or path, or left out")
         for name in ("max_steps", "max_train_examples", "batch_tokens"):
             _require(getattr(self, name) is None or getattr(self, name) >= 1, self, name, "at least 1")

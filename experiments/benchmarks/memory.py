@@ -30,7 +30,7 @@ from toolkit.analysis.rows.blocks import Scratch, iterate_blocks
 from toolkit.analysis.rows.drift import measure_drift
 from toolkit.analysis.rows.rows import measure_rows, write_rows
 from toolkit.snapshots.exposure import Exposure, StepRows, TableExposure
-from toolkit.snapshots.files import atomic_path
+from toolkit.snapshots.ownership import atomic_path
 from toolkit.snapshots.snapshot import FORMAT, Trajectory, Vocabulary, read_snapshot
 from toolkit.snapshots.store import open_run, start_run
 

@@ -56,7 +56,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_every_file_is_there_and_valid(report):
     names = {f"figures/{name}.{kind}" for name in FIGURES for kind in ("png", "svg", "pdf")}
-    assert set(contents(report)) == {"report.md", *names, *(f"tables/{name}.csv" for name in TABLES)}
+    assert set(contents(report)) == {"report.md", "files.json", *names, *(f"tables/{name}.csv" for name in TABLES)}
     for name in FIGURES:
         with Image.open(report / f"figures/{name}.png") as image:
             image.load()

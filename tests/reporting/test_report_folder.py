@@ -1,7 +1,10 @@
 """A report replaces what an earlier one wrote into its folder, and touches nothing else there."""
 
+import contextlib
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -9,6 +12,7 @@ import pytest
 from toolkit.reporting.comparison.report import write_report
 from toolkit.reporting.folder import WRITTEN, check_out, report_folder, written_files
 from toolkit.snapshots.files import sha256_of_file
+from toolkit.snapshots.ownership import temporary_folder
 
 
 def write(out: Path, contents: dict[str, str]) -> None:
@@ -16,6 +20,10 @@ def write(out: Path, contents: dict[str, str]) -> None:
         for name, text in contents.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text)
+
+
+def all_of(out: Path) -> dict[str, bytes]:
+    return {name: (out / name).read_bytes() for name in names_in(out)}
 
 
 def names_in(out: Path) -> set[str]:
@@ -62,7 +70,8 @@ def test_a_file_in_the_way_is_named_without_the_folders_of_a_machine(
             ValueError, match=r"^sub/mine is a file where the report's folder should go: pass another --out"
         ):
             check_out(out)
-    check_out(tmp_path / "sub")
+    with pytest.raises(ValueError, match=r"^sub holds mine, and no files\.json of a report: pass another --out"):
+        check_out(tmp_path / "sub")
     check_out(tmp_path / "new")
 
 
@@ -76,12 +85,16 @@ def test_files_are_replaced_removed_and_named(tmp_path: Path) -> None:
     assert written_files(out) == {"a": sha256_of_file(out / "a")}
 
 
-def test_what_somebody_changed_is_theirs(tmp_path: Path) -> None:
+def test_what_somebody_changed_is_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     out = tmp_path / "out"
     write(out, {"a": "1", "tables/b": "2"})
     (out / "tables/b").write_text("edited")
-    write(out, {"a": "1"})
-    assert (out / "tables/b").read_text() == "edited"
+    before = all_of(out)
+    for contents in ({"a": "1"}, {"a": "3", "tables/b": "4"}):
+        with pytest.raises(ValueError, match=r"^out holds tables/b, not as an earlier report wrote it: move that away"):
+            write(out, contents)
+        assert all_of(out) == before
 
 
 def test_a_report_that_fails_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
@@ -120,10 +133,39 @@ def test_a_killed_report_leaves_nothing_for_the_next_one(tmp_path: Path, monkeyp
         with pytest.raises(KeyboardInterrupt):
             write(out, {"b": "2", "c": "3"})
     (out / ".unfinished-x").mkdir()
-    (out / ".unfinished-x" / "d").write_text("4")
+    (out / ".unfinished-x" / "d").write_text("mine")
+    with temporary_folder(out) as left:  # SIGKILL would leave what is copied here
+        (left / "half").write_text("4")
+        shutil.copytree(left, tmp_path / "left")
+    shutil.copytree(tmp_path / "left", left)
     write(out, {"a": "5"})
-    assert names_in(out) == {"a", WRITTEN}
-    assert not list(out.glob(".unfinished*"))
+    assert names_in(out) == {"a", WRITTEN, ".unfinished-x/d"}
+    assert (out / ".unfinished-x" / "d").read_text() == "mine"
+
+
+@pytest.mark.parametrize("num_moved", range(7))
+def test_a_report_that_was_killed_again_and_again_is_made_in_the_end(
+    num_moved: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after any number of its moves, twice, each time in another report: every file is still known as ours."""
+    out, replace = tmp_path / "out", Path.replace
+    write(out, {"a": "1", "b": "1", "tables/c": "1"})
+    (out / "mine").write_text("mine")
+    for text in ("2", "3"):
+        moves = iter(range(num_moved))
+
+        def killed(self: Path, target: Path, moves: Any = moves) -> Path:
+            if self.parent.name.startswith(".unfinished-") and next(moves, None) is None:
+                raise KeyboardInterrupt
+            return replace(self, target)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "replace", killed)
+            with contextlib.suppress(KeyboardInterrupt):
+                write(out, {"a": text, "tables/c": text, "d": text})
+    write(out, {"a": "4", "e": "4"})
+    assert names_in(out) == {"a", "e", "mine", WRITTEN}
+    assert written_files(out).keys() == {"a", "e"}
 
 
 @pytest.mark.parametrize("name", ["../precious", "/tmp/precious", "a/../../precious"])
@@ -134,8 +176,9 @@ def test_a_list_that_somebody_made_reaches_nothing_outside(tmp_path: Path, name:
     place = str(precious) if name.startswith("/") else name
     values = {"format": 1, "files": {place: sha256_of_file(precious)}}
     (out / WRITTEN).write_text(json.dumps(values))
-    write(out, {"a": "1"})
-    assert precious.exists()
+    with pytest.raises(ValueError, match=r"no files\.json of a report"):
+        write(out, {"a": "1"})
+    assert precious.read_text() == "x"
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1, "files": 3}', '{"format": 99, "files": {"b": "x"}}'])
@@ -144,5 +187,6 @@ def test_a_list_that_cannot_be_read_removes_nothing(tmp_path: Path, text: str) -
     out.mkdir()
     (out / WRITTEN).write_text(text)
     (out / "b").write_text("x")
-    write(out, {"a": "1"})
-    assert names_in(out) == {"a", "b", WRITTEN}
+    with pytest.raises(ValueError, match=r"no files\.json of a report"):
+        write(out, {"a": "1"})
+    assert all_of(out) == {"b": b"x", WRITTEN: text.encode()}

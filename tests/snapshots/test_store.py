@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +22,7 @@ from toolkit.snapshots import lock
 from toolkit.snapshots.exposure import Exposure, StepRows, TableExposure
 from toolkit.snapshots.files import disk_errors, map_tensor, read_header, sha256_of_array, write_tensors, write_with
 from toolkit.snapshots.optimizer_log import OptimizerLog
+from toolkit.snapshots.ownership import Owned
 from toolkit.snapshots.snapshot import Trajectory, Vocabulary
 from toolkit.snapshots.store import Run, RunWriter, open_run, runs_of, start_run
 from toolkit.snapshots.verify import verify_run
@@ -96,6 +96,7 @@ def test_equal_tensors_and_metadata_give_equal_bytes(tmp_path: Path) -> None:
     metadata = {name: f'"{name}"\n\t\x01\x7f\\é\u2028😀' for name in "zyxwvutsrq"}
     path, made = tmp_path / "x.safetensors", set()
     for _ in range(5):
+        path.unlink(missing_ok=True)
         write_tensors(path, {"words": WORDS, "positions": POSITIONS}, metadata)
         made.add(path.read_bytes())
     assert len(made) == 1
@@ -139,7 +140,7 @@ def test_a_write_is_whole_or_absent(tmp_path: Path) -> None:
         raise RuntimeError("disk")
 
     with pytest.raises(RuntimeError, match="disk"):
-        write_with(path, fail)
+        write_with(path, fail, Owned(tmp_path, "a list", {"x": ()}))
     assert path.read_text() == "old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["x"]
 
@@ -154,6 +155,7 @@ def test_a_finished_run_is_refused_an_unfinished_one_starts_again(tmp_path: Path
     with pytest.raises(ValueError, match="--overwrite"):
         start_run(tmp_path / "run")
     start_run(tmp_path / "run", overwrite=True)
+    assert verify_run(tmp_path / "run") == []
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="is a file where a run directory should go"):
         start_run(tmp_path / "file")
@@ -168,50 +170,30 @@ import sys, time
 from pathlib import Path
 from toolkit.snapshots.store import start_run
 writer = start_run(Path(sys.argv[1]))
-(writer.path / "config.json").write_text("{}")
+writer.write_recorded_config({})
 print("writing", flush=True)
 time.sleep(60)
 """
 
 
-@pytest.mark.parametrize("num_left", range(6))
-def test_a_run_that_was_killed_while_it_was_cleared_starts_again(
-    num_left: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "run"
-    write_run(path).finish({})
-    calls, remove = iter(range(num_left)), os.unlink
-
-    def remove_or_die(name: Any, **options: Any) -> None:
-        if not str(name).endswith(".lock") and next(calls, None) is None:
-            raise KeyboardInterrupt
-        remove(name, **options)
-
-    monkeypatch.setattr("os.unlink", remove_or_die)
-    with pytest.raises(KeyboardInterrupt):
-        start_run(path, overwrite=True)
-    monkeypatch.undo()
-    if num_left:
-        assert not open_run(path).is_finished
-        start_run(path).release()
-    else:
-        assert verify_run(path) == []
-
-
-@pytest.mark.parametrize("name", ["config.json", "vocabulary.json"])
-def test_a_run_that_was_killed_in_its_first_files_starts_again(name: str, tmp_path: Path) -> None:
+def test_a_run_that_was_killed_before_its_first_file_starts_again(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / f".{name}.123.tmp").touch()
+    (tmp_path / "run" / ".unfinished.json.123.tmp").touch()
     start_run(tmp_path / "run").release()
     assert not list((tmp_path / "run").iterdir())
 
 
 def test_a_run_directory_may_be_a_link(tmp_path: Path) -> None:
-    write_run(tmp_path / "elsewhere").finish({})
-    (tmp_path / "run").symlink_to(tmp_path / "elsewhere")
-    start_run(tmp_path / "run", overwrite=True).release()
-    assert (tmp_path / "run").is_symlink()
-    assert not list((tmp_path / "elsewhere").iterdir())
+    write_run(tmp_path / "runs").finish({})
+    (tmp_path / "link").symlink_to(tmp_path / "runs")
+    start_run(tmp_path / "link", overwrite=True).release()
+    assert verify_run(tmp_path / "runs") == []
+    writer = start_run(tmp_path / "link", overwrite=True)
+    writer.write_config(RunConfig())
+    writer.finish({})
+    assert (tmp_path / "link").is_symlink()
+    assert sorted(entry.name for entry in (tmp_path / "runs").iterdir()) == ["config.json", "manifest.json"]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["link", "runs"]
 
 
 def test_a_run_that_another_process_writes_is_left_alone_until_it_is_gone(tmp_path: Path) -> None:
@@ -304,7 +286,9 @@ def test_formats_that_are_not_ours_are_refused(tmp_path: Path) -> None:
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format": 99}))
     with pytest.raises(ValueError, match="newer format"):
         open_run(tmp_path / "run").manifest  # noqa: B018
-    write_tensors(tmp_path / "run" / "snapshots" / "epoch-000.safetensors", {"word_embeddings": WORDS}, {"format": "9"})
+    snapshot = tmp_path / "run" / "snapshots" / "epoch-000.safetensors"
+    snapshot.unlink()
+    write_tensors(snapshot, {"word_embeddings": WORDS}, {"format": "9"})
     with pytest.raises(ValueError, match="has format '9', this toolkit reads '1'"):
         open_run(tmp_path / "run").trajectory  # noqa: B018
 

@@ -43,7 +43,7 @@ def test_a_run_that_is_being_written_stops_all_processes(tiny_config: RunConfig,
     """The main process alone asks for the lock; the others hear of it instead of waiting."""
     config = replace(tiny_config, output_dir=str(tmp_path), max_steps=1)
     path = finetune(config).path
-    (path / "manifest.json").unlink()
+    (path / "manifest.json").rename(path / "unfinished.json")
     with (tmp_path / f".{path.name}.lock").open("wb") as file:
         assert try_lock(file)
         done = launch(config, 2)

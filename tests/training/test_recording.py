@@ -522,7 +522,8 @@ def test_frozen_parameters_are_proven(tiny_model: Any, tmp_path: Path) -> None:
         model.bert.embeddings.LayerNorm.bias += 1  # "frozen", but moved behind the optimizer's back
     with pytest.raises(RuntimeError, match=r"frozen parameters have changed: bert\.embeddings\.LayerNorm\.bias"):
         recording.finish()
-    assert not toolkit.open_run(tmp_path / "run").is_finished
+    assert toolkit.verify_run(tmp_path / "run") == [], "what was to be replaced stays, since nothing takes its place"
+    assert toolkit.open_run(tmp_path / "run").manifest == run.manifest
 
 
 @pytest.mark.parametrize("part", ["encoder", "embeddings"])

@@ -38,8 +38,11 @@ class FlowCommand:
 
         from toolkit.naming import shown_command
         from toolkit.probes.flow.flow import Settings, measure_flow
+        from toolkit.reporting.folder import check_out
         from toolkit.reporting.probes.flow_report import print_flow, write_flow_report
 
+        if self.out is not None:
+            check_out(self.out)
         numbers = {"positions": self.positions, "blocks": self.blocks, "shift": self.shift, "num_texts": self.num_texts}
         for name, value in numbers.items():
             if value < 1:

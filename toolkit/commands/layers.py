@@ -31,6 +31,7 @@ class Layers:
 
     def run(self) -> int:
         from toolkit.naming import shown_command
+        from toolkit.reporting.folder import check_out
         from toolkit.reporting.probes.layer_findings import layer_findings, main_findings
         from toolkit.reporting.probes.layer_report import groups_of, layer_rows, weight_rows, write_layer_report
         from toolkit.reporting.screen import print_rows
@@ -38,6 +39,8 @@ class Layers:
 
         if not self.places:
             raise ValueError("nothing to compare: pass at least one run directory, or two checkpoints")
+        if self.out is not None:
+            check_out(self.out)
         tables = self._of_runs() if all(map(is_run, self.places)) else self._of_checkpoints()
         for group, own in groups_of(tables).items():
             if "means" in own:

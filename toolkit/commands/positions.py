@@ -22,10 +22,13 @@ class Positions:
     def run(self) -> int:
         from toolkit.counts import at_least
         from toolkit.naming import shown_command
+        from toolkit.reporting.folder import check_out
         from toolkit.reporting.positions.report import print_positions, write_position_report
         from toolkit.reporting.sources import open_sources
 
         length = None if self.default_length is None else at_least("--default-length", self.default_length, 1)
+        if self.out is not None:
+            check_out(self.out)
         opened = open_sources((self.model,))
         length = length or opened.default_length
         print_positions(opened.trajectory, default_length=length)

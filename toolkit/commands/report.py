@@ -13,7 +13,7 @@ class Report:
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Run directories. Unfinished ones and other folders that a glob (runs/*) brings along are left out and named."""
     out: Path
-    """Folder to write the report into; made if need be. A report that is there is replaced."""
+    """Folder of its own to write the report into; made if need be. A report that is there is replaced."""
     title: str | None = None
     """Title of the report; None: one is made up from the runs."""
     question: str | None = None
@@ -26,8 +26,10 @@ class Report:
 
         from toolkit.reporting.comparison.find import find_runs
         from toolkit.reporting.comparison.report import write_report
+        from toolkit.reporting.folder import check_out
         from toolkit.reporting.progress import reporting_progress
 
+        check_out(self.out)
         for line in find_runs(self.runs).left_out:
             print(line, file=sys.stderr)
         options = {"title": self.title, "question": self.question, "margin_points": self.margin_points}

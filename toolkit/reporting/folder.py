@@ -1,11 +1,9 @@
 """A report's files in, its folder out: what an earlier report wrote there is replaced, and nothing else is touched."""
 
 import json
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolkit.analysis.comparison.written import FORMAT
@@ -13,76 +11,134 @@ from toolkit.analysis.comparison.written import WRITTEN as WRITTEN
 from toolkit.analysis.comparison.written import written_files as written_files
 from toolkit.naming import shown_path
 from toolkit.snapshots import files
+from toolkit.snapshots.ownership import (
+    Owned,
+    check_replaceable,
+    files_in,
+    is_temporary_folder,
+    read_list,
+    remove_empty_folder,
+    remove_file,
+    remove_temporary_folders,
+    replace_file,
+    shown,
+    temporary_folder,
+)
+from toolkit.snapshots.store import owned_files
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_UNFINISHED = ".unfinished-"
+PAGES = ("report.md", "index.html", "cards.json")
+"""What a report writes beside its folders."""
 
 
-def check_out(out: Path) -> None:
-    """ValueError when what is to become a report's folder, or one above it, is a file."""
+def check_out(out: str | Path) -> Path:
+    """Where a report goes; ValueError where it cannot, before anything is computed or touched.
+
+    So it is where ``out`` or a folder above it is a file, or a run directory; where ``out`` holds anything, but no
+    files.json of an earlier report; and where what an earlier report wrote there has changed since.
+    """
+    out = Path(out)
     if file := next((path for path in (out, *out.parents) if path.exists() and not path.is_dir()), None):
         raise ValueError(f"{shown_path(file)} is a file where the report's folder should go: pass another --out")
+    if run := next((path for path in _with_parents(out) if owned_files(path).files), None):
+        raise ValueError(f"the report would lie inside the run {run.name}: pass another --out")
+    if not out.exists():
+        if out.is_symlink():
+            raise ValueError(f"{shown_path(out)} is a link to nothing: pass another --out")
+        return out
+    owned = read_list(out, WRITTEN)
+    if owned is None:
+        if found := sorted(path.name for path in out.iterdir() if not is_temporary_folder(path)):
+            raise ValueError(
+                f"{shown_path(out)} holds {shown(found)}, and no {WRITTEN} of a report: pass another --out, a folder "
+                "of its own; nothing there was touched"
+            )
+        return out
+    in_the_way = [owned.folder / name for name in (*owned.files, *PAGES)]
+    changed = [path.relative_to(out).as_posix() for path in in_the_way if not _is_free(path, owned)]
+    if changed:
+        raise ValueError(
+            f"{shown_path(out)} holds {shown(changed)}, not as an earlier report wrote it: move that away, or pass "
+            "another --out; nothing there was touched"
+        )
+    return out
 
 
-def write_csvs(folder: Path, tables: "Mapping[str, pd.DataFrame]") -> None:
-    """Write each table as ``<name>.csv``."""
+def _with_parents(out: Path) -> Iterator[Path]:
+    """A folder that may be a run's, and those above it."""
+    place = out.resolve()
+    return (path for path in (place, *place.parents) if path.is_dir())
+
+
+def _is_free(path: Path, owned: Owned) -> bool:
+    """Whether the report may write to ``path``."""
+    try:
+        check_replaceable(path, owned)
+    except ValueError:
+        return False
+    return True
+
+
+def write_csvs(folder: Path, tables: "Mapping[str, pd.DataFrame]", **options: str) -> None:
+    """Write each table as ``<name>.csv``; the options are those of ``DataFrame.to_csv``."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, table in tables.items():
-        files.write_text(folder / f"{name}.csv", table.to_csv(index=False, lineterminator="\n"))
+        files.write_text(folder / f"{name}.csv", table.to_csv(index=False, lineterminator="\n", **options))
 
 
-def write_page(out: Path, parts: Iterable[str]) -> Path:
-    """Write the paragraphs of report.md; its path."""
+def write_page(out: Path, parts: Iterable[str]) -> None:
+    """Write the paragraphs of report.md."""
     files.write_text(out / "report.md", "\n\n".join(parts) + "\n")
-    return out / "report.md"
 
 
 @contextmanager
-def report_folder(out: Path) -> Iterator[Path]:
+def report_folder(out: str | Path) -> Iterator[Path]:
     """A folder to write a report into, whose files come into ``out`` when all are written.
 
-    Files that an earlier report wrote into ``out`` and this one does not have are removed, unless somebody has changed
-    them since. Whatever else lies there stays. If the report fails, ``out`` is as it was.
+    files.json names them there. Files that an earlier report wrote into ``out`` and this one does not have are removed.
+    Whatever else lies there stays. If the report fails, ``out`` is as it was. ValueError as :func:`check_out`, and
+    where a file that the report has made lies there already and is not an earlier report's.
     """
+    out = check_out(out)
     is_new = not out.exists()
     out.mkdir(parents=True, exist_ok=True)
-    for left in out.glob(f"{_UNFINISHED}*"):  # of a report that was killed
-        shutil.rmtree(left, ignore_errors=True)
+    remove_temporary_folders(out)  # of a report that was killed
     try:
-        with tempfile.TemporaryDirectory(dir=out, prefix=_UNFINISHED) as folder:
-            yield Path(folder)
-            _publish(Path(folder), out)
+        with temporary_folder(out) as folder:
+            yield folder
+            _publish(folder, out)
     except BaseException:
-        if is_new and not any(out.iterdir()):
-            out.rmdir()
+        if is_new:
+            remove_empty_folder(out)
         raise
 
 
 def _publish(folder: Path, out: Path) -> None:
-    made = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    made = files_in(folder)
     hashes = {name: files.sha256_of_file(path) for name, path in made.items()}
-    earlier = written_files(out)
-    _save(out, earlier | hashes)  # first: what is moved next must be known as a report's if this is cut short
+    earlier = read_list(out, WRITTEN) or Owned(out, WRITTEN)
+    for name in made:
+        check_replaceable(out / name, earlier)  # all of them before any is touched
+    before = {name: files.sha256_of_file(out / name) for name in earlier.files if (out / name).is_file()}
+    before = {name: digest for name, digest in before.items() if digest in earlier.files[name]}
+    # First: what is moved next must be known as a report's, as it was and as it will be, if this is cut short.
+    owned = _save(folder, earlier, hashes, before)
     for name, path in made.items():
         (out / name).parent.mkdir(parents=True, exist_ok=True)
-        path.replace(out / name)
-    for name in earlier.keys() - hashes.keys():
-        _remove(out, name, earlier[name])
-    _save(out, hashes)
+        replace_file(path, out / name, owned)
+    for name in before.keys() - hashes.keys():
+        remove_file(out / name, owned)
+    _save(folder, owned, hashes)
 
 
-def _save(out: Path, hashes: Mapping[str, str]) -> None:
+def _save(folder: Path, owned: Owned, hashes: Mapping[str, str], before: Mapping[str, str] | None = None) -> Owned:
+    """Put files.json in place, made in ``folder``; what is ours from then on."""
     values = {"format": FORMAT, "files": dict(sorted(hashes.items()))}
-    files.write_text(out / WRITTEN, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
-
-
-def _remove(out: Path, name: str, digest: str) -> None:
-    """Remove a file of an earlier report that is still what it wrote, and its folder if nothing else is in there."""
-    path, place = out / name, PurePosixPath(name)
-    is_within = not place.is_absolute() and ".." not in place.parts
-    if is_within and path.is_file() and files.sha256_of_file(path) == digest:
-        path.unlink()
-        if path.parent != out and not any(path.parent.iterdir()):
-            path.parent.rmdir()
+    values |= {"before": dict(sorted(before.items()))} if before else {}
+    files.write_text(folder / WRITTEN, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
+    replace_file(folder / WRITTEN, owned.folder / WRITTEN, owned)
+    found = read_list(owned.folder, WRITTEN)
+    assert found is not None
+    return found

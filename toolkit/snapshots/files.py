@@ -16,59 +16,36 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
+from toolkit.snapshots.ownership import Owned, atomic_path
+from toolkit.snapshots.ownership import sha256_of_file as sha256_of_file
+
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1"}
 
 
-@contextmanager
-def atomic_path(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside ``path``; on success flush it to disk and rename it, on failure remove it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        _sync_folder(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def is_temporary(name: str, of: str) -> bool:
-    """Whether a file's name is that of what :func:`atomic_path` writes before it becomes ``of``."""
-    return re.fullmatch(rf"\.{re.escape(of)}\.\d+\.tmp", name) is not None
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename in ``folder`` durable; without this a power cut may undo it."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write UTF-8 text atomically."""
-    with atomic_path(path) as temporary:
+def write_text(path: Path, text: str, owned: Owned | None = None, *, may_replace: bool = False) -> None:
+    """Write UTF-8 text atomically; what is there is replaced where ``owned`` names it, as of :func:`atomic_path`."""
+    with atomic_path(path, owned, may_replace=may_replace) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write bytes atomically."""
-    with atomic_path(path) as temporary:
+def write_bytes(path: Path, content: bytes, *, may_replace: bool = False) -> None:
+    """Write bytes atomically, to a new file unless ``may_replace``."""
+    with atomic_path(path, may_replace=may_replace) as temporary:
         temporary.write_bytes(content)
 
 
-def write_with(path: Path, write: Callable[[Path], object]) -> None:
-    """Let ``write`` fill a temporary file and put it in place atomically."""
-    with atomic_path(path) as temporary:
+def write_with(path: Path, write: Callable[[Path], object], owned: Owned | None = None) -> None:
+    """Let ``write`` fill a temporary file and put it in place atomically; see :func:`write_text`."""
+    with atomic_path(path, owned) as temporary:
         write(temporary)
 
 
-def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
-    """Write a safetensors file atomically; equal tensors and metadata give equal bytes."""
+def write_tensors(
+    path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str], owned: Owned | None = None
+) -> None:
+    """Write a safetensors file atomically; equal tensors and metadata give equal bytes. See :func:`write_text`."""
     contiguous = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
-    with atomic_path(path) as temporary, disk_errors(path):
+    with atomic_path(path, owned) as temporary, disk_errors(path):
         save_file(contiguous, temporary, metadata=dict(metadata))
         _sort_metadata(temporary)
         # The library lets nobody else read it; every other file of a run is as open as its folder.
@@ -97,12 +74,6 @@ def disk_errors(path: Path) -> Iterator[None]:
         number = re.search(r"os error (\d+)", str(error))
         code = int(number[1]) if number else errno.EIO
         raise OSError(code, os.strerror(code) if number else str(error), str(path)) from error
-
-
-def sha256_of_file(path: Path) -> str:
-    """Hex sha256 of a file's bytes."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sha256_of_array(array: np.ndarray) -> str:

@@ -7,6 +7,8 @@ import weakref
 from pathlib import Path
 from typing import IO
 
+from toolkit.snapshots.ownership import is_lock, remove_lock
+
 try:
     import fcntl
 except ImportError:  # Windows
@@ -75,8 +77,15 @@ class RunLock:
 def _open_locked(path: Path) -> int | None:
     """A locked file, open; None while another process holds it."""
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.EISDIR):
+                raise
+            raise ValueError(f"{path} is in the way of a lock file: move it away") from None
+        try:
+            if not is_lock(descriptor):
+                raise ValueError(f"{path} is not empty, so that it is no lock file of ours: move it away")
             if not try_lock(descriptor):
                 os.close(descriptor)
                 return None
@@ -94,6 +103,6 @@ def _close(path: Path, descriptor: int, pid: int) -> None:
     if fcntl is None:
         os.close(descriptor)  # Windows removes no open file
     if pid == os.getpid():  # a forked child shares the lock, and leaves it to its parent
-        path.unlink(missing_ok=True)
+        remove_lock(path)
     if fcntl is not None:
         os.close(descriptor)

@@ -2,8 +2,9 @@
 
 import json
 import math
-import shutil
-from collections.abc import Callable, Iterable, Mapping
+import os
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,6 +21,22 @@ from toolkit.snapshots.background import BackgroundWriter
 from toolkit.snapshots.exposure import Exposure
 from toolkit.snapshots.lock import RunLock
 from toolkit.snapshots.optimizer_log import OptimizerLog
+from toolkit.snapshots.ownership import (
+    JOURNAL,
+    Owned,
+    check_replaceable,
+    clear,
+    files_in,
+    move_folder,
+    read_list,
+    remove_empty_folder,
+    remove_file,
+    replace_file,
+    shown,
+    swap_folders,
+    temporary_folder,
+)
+from toolkit.snapshots.ownership import MANIFEST as MANIFEST
 from toolkit.snapshots.snapshot import FORMAT, Trajectory, Vocabulary, read_snapshot
 
 if TYPE_CHECKING:
@@ -27,7 +44,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MANIFEST = "manifest.json"
 DIVERGED = "diverged.json"
 """Stands in an unfinished run whose training stopped because its loss was not finite: the same again would too."""
 
@@ -40,31 +56,47 @@ RECORDED = "is_recorded"
 
 @dataclass
 class RunWriter:
-    """Writes one run directory, every file atomically, the manifest last."""
+    """Writes one run directory, every file atomically, the manifest last.
+
+    Until then unfinished.json names each file before it is there, so that whoever starts the run again knows which
+    files are the run's.
+    """
 
     path: Path
+    """Where it writes; from :meth:`finish` on where the run is."""
     _digests: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     """Per parameter: (sha256, file name) of every distinct tensor written so far."""
     facts: dict[str, str] = field(default_factory=dict)
     """What analysis needs of the model, kept in every snapshot: an unfinished run has no manifest."""
     lock: RunLock | None = None
     """Keeps other processes out while this one writes."""
+    replaces: Path | None = None
+    """A finished run, which stays as it is until this one is finished and takes its place."""
     background: BackgroundWriter = field(default_factory=BackgroundWriter)
     """For what is written while training goes on; a run is finished and released after it."""
     _written: set[Path] = field(default_factory=set)
     _hashes: dict[str, str] = field(default_factory=dict)
     """Of the snapshots, each taken when it had been written."""
+    _names: dict[str, Sequence[str]] = field(default_factory=dict)
+    """Every file of the run so far, as :class:`Owned` has them."""
+
+    def __post_init__(self) -> None:
+        self._names |= owned_files(self.path).files
+        if (self.path / MANIFEST).exists():  # a finished run that is written again
+            self._names[MANIFEST] = ()
+        self._owned = Owned(self.path, JOURNAL, self._names)
 
     def write_config(self, config: RunConfig) -> None:
-        files.write_text(self._own("config.json"), config.to_json())
+        files.write_text(self._own("config.json"), config.to_json(), self._owned)
 
     def write_recorded_config(self, facts: Mapping[str, Any]) -> None:
         """The config.json of a run that another training loop made: whatever is known of it, and no RunConfig."""
         values = {"format": FORMAT_OF_CONFIG, RECORDED: True, **facts}
-        files.write_text(self._own("config.json"), json.dumps(values, indent=2, default=str) + "\n")
+        files.write_text(self._own("config.json"), json.dumps(values, indent=2, default=str) + "\n", self._owned)
 
     def write_vocabulary(self, vocabulary: Vocabulary) -> None:
-        files.write_text(self._own("vocabulary.json"), json.dumps(vocabulary.to_dict(), ensure_ascii=False) + "\n")
+        text = json.dumps(vocabulary.to_dict(), ensure_ascii=False) + "\n"
+        files.write_text(self._own("vocabulary.json"), text, self._owned)
 
     def write_snapshot(
         self, epoch: float, step: int, tensors: Mapping[str, np.ndarray], *, is_epoch_end: bool = True
@@ -83,7 +115,7 @@ class RunWriter:
             else:
                 stored[parameter] = tensor
                 self._digests[parameter].append((digest, path.name))
-        files.write_tensors(path, stored, metadata)
+        files.write_tensors(path, stored, metadata, self._owned)
         self._hashes[name] = files.sha256_of_file(path)
         return path
 
@@ -91,9 +123,7 @@ class RunWriter:
         """Take the last snapshot away again, in a run that goes no further."""
         self.background.wait()
         name = _snapshot_name(epoch, step, is_epoch_end)
-        path = self.path / name
-        path.unlink(missing_ok=True)
-        self._written.discard(path)
+        self._drop(name)
         self._hashes.pop(name, None)
 
     def moved_parameters(self) -> list[str]:
@@ -101,32 +131,39 @@ class RunWriter:
         return [name for name, tensors in self._digests.items() if len(tensors) > 1]
 
     def write_scores(self, scores: "pd.DataFrame") -> None:
-        files.write_with(self._own("scores.csv"), lambda path: scores.to_csv(path, index=False))
+        files.write_with(self._own("scores.csv"), lambda path: scores.to_csv(path, index=False), self._owned)
 
     def write_predictions(self, predictions: "pd.DataFrame") -> None:
-        files.write_with(self._own("predictions.parquet"), lambda path: predictions.to_parquet(path, index=False))
+        path = self._own("predictions.parquet")
+        files.write_with(path, lambda path: predictions.to_parquet(path, index=False), self._owned)
 
     def write_exposure(self, exposure: Exposure | None) -> None:
         """Write the exposure so far; None, when it is not known after all, takes it away again."""
-        path = self._own("exposure.safetensors")
         if exposure is None:
-            path.unlink(missing_ok=True)
-            self._written.discard(path)
+            self._drop("exposure.safetensors")
         else:
-            files.write_tensors(path, exposure.to_tensors(), {"format": FORMAT})
+            path = self._own("exposure.safetensors")
+            files.write_tensors(path, exposure.to_tensors(), {"format": FORMAT}, self._owned)
 
     def write_optimizer_log(self, log: OptimizerLog | None) -> None:
         """Write the log so far; None, when there is none that describes the updates, takes it away again."""
-        path = self._own("optimizer.json")
         if log is None:
-            path.unlink(missing_ok=True)
-            self._written.discard(path)
+            self._drop("optimizer.json")
         else:
-            files.write_text(path, log.to_json())
+            files.write_text(self._own("optimizer.json"), log.to_json(), self._owned)
+
+    def write_folder(self, name: str, write: Callable[[Path], object]) -> None:
+        """Let ``write`` fill a folder of the run with whatever files it makes."""
+        with temporary_folder(self.path) as made:
+            write(made)
+            found = files_in(made)
+            for path, source in zip(self._own_all(f"{name}/{each}" for each in found), found.values(), strict=True):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                replace_file(source, path, self._owned)
 
     def write_divergence(self, message: str) -> None:
         """Note that training diverged: there will be no manifest."""
-        files.write_text(self.path / DIVERGED, json.dumps({"message": message}) + "\n")
+        files.write_text(self._own(DIVERGED), json.dumps({"message": message}) + "\n", self._owned)
 
     def finish(self, facts: Mapping[str, Any]) -> None:
         """Hash all other files and write the manifest: from now on the run counts as finished, and others may write it.
@@ -134,15 +171,29 @@ class RunWriter:
         ValueError when what was written is no longer there, or the run was started again meanwhile.
         """
         self.background.wait()
-        if self.lock is not None and self.lock.is_lost:
-            raise ValueError(f"{self.path} was started again while it was being written: this one is given up")
+        self._check_held()
         if missing := sorted(path.name for path in self._written if not path.is_file()):
             raise ValueError(f"{self.path} has lost {', '.join(missing)} while it was being written: run it again")
-        others = (name for name in _list_files(self.path) if name not in self._hashes)
+        others = (name for name in sorted(self._names) if name not in self._hashes)
         hashes = dict(sorted({**self._hashes, **hash_files(self.path, others)}.items()))
         manifest = {"format": MANIFEST_FORMAT, **facts, "files": hashes}
-        files.write_text(self.path / MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
+        # A list of the run's files at any moment, and one that is renamed, so that there never are two of them.
+        journal = self.path / JOURNAL
+        files.write_text(journal, json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", self._owned)
+        replace_file(journal, self.path / MANIFEST, self._owned)
+        if self.replaces is not None:
+            self._take_place(self.replaces)
         self.release()
+
+    def _take_place(self, place: Path) -> None:
+        """Put the finished run where it belongs, and remove the one that was there."""
+        old = _beside(place, "old")
+        if place.exists():
+            swap_folders(self.path, place, old)
+        else:
+            move_folder(self.path, place)
+        self.path, self.replaces = place, None
+        _remove_replaced(place, old)
 
     def release(self) -> None:
         """Let other processes write this run, when nothing here does any more."""
@@ -150,10 +201,39 @@ class RunWriter:
         if self.lock is not None:
             self.lock.release()
 
+    def _check_held(self) -> None:
+        """ValueError where another writer has taken the run over."""
+        if self.lock is not None and self.lock.is_lost:
+            raise ValueError(f"{self.path} was started again while it was being written: this one is given up")
+
     def _own(self, name: str) -> Path:
-        """Where a file goes that must still be there at the end."""
-        self._written.add(path := self.path / name)
+        """Where a file goes that must still be there at the end; unfinished.json names it from now on.
+
+        ValueError where something lies there that is not this run's.
+        """
+        (path,) = self._own_all([name])
         return path
+
+    def _own_all(self, names: Iterable[str]) -> list[Path]:
+        """:meth:`_own` of several files."""
+        self._check_held()
+        names = list(names)
+        if new := [name for name in names if name not in self._names or self._names[name]]:
+            for name in new:
+                check_replaceable(self.path / name, self._owned)
+            self._names |= dict.fromkeys(new, ())
+            journal = {"format": MANIFEST_FORMAT, "files": dict.fromkeys(sorted(self._names))}
+            files.write_text(self.path / JOURNAL, json.dumps(journal, indent=1) + "\n", self._owned)
+        paths = [self.path / name for name in names]
+        self._written |= set(paths)
+        return paths
+
+    def _drop(self, name: str) -> None:
+        """Take a file of this run away again, if it is there."""
+        self._check_held()
+        if name in self._names:
+            remove_file(self.path / name, self._owned)
+            self._written.discard(self.path / name)
 
 
 def _snapshot_name(epoch: float, step: int, is_epoch_end: bool) -> str:
@@ -184,64 +264,107 @@ def _list_files(path: Path) -> list[str]:
     return sorted(p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file())
 
 
+def owned_files(place: Path) -> Owned:
+    """The files of the run in a directory: what its manifest names, or its unfinished.json; none where neither does."""
+    for name in (MANIFEST, JOURNAL):
+        if os.path.lexists(place / name):
+            return read_list(place, name) or Owned(place, "")
+    return Owned(place, JOURNAL)
+
+
 def check_startable(path: Path, *, overwrite: bool, is_recorded: bool = False) -> None:
-    """ValueError when ``path`` holds a finished run and ``overwrite`` is not set, or is no run directory at all.
+    """ValueError where a run cannot be written to ``path``: nothing is touched.
+
+    So it is where a finished run lies and ``overwrite`` is not set, and where anything lies that no manifest and no
+    unfinished.json names, or a file of a finished run that has changed since: that is somebody's work.
 
     ``is_recorded``: another training loop makes the run, which has no config of ours and no command line.
     """
-    if (path / MANIFEST).exists() and not overwrite:
+    place, other = _check_place(path, is_recorded), "pass a folder of its own" if is_recorded else OTHER
+    if not place.exists():
+        return
+    owned = owned_files(place)
+    is_finished = owned.list_name == MANIFEST
+    if is_finished and not overwrite:
         flag = "pass overwrite=True" if is_recorded else "pass --overwrite (in Python: overwrite=True)"
         raise ValueError(f"{path} holds a finished run{'' if is_recorded else ' of this config'}: {flag} to replace it")
-    other = "pass another directory" if is_recorded else "pass another --output-dir"
+    if foreign := owned.foreign():
+        if owned.files:
+            what = f"holds {shown(foreign)}, which its run did not write as it is now: move that away, or {other}"
+        else:
+            what = f"is not empty and holds no run, but {shown(foreign)}: {other}"
+            what += " (or delete it, if it is an unfinished run of an earlier version)"
+        raise ValueError(f"{path} {what}; nothing there was touched")
+    if is_finished and place.is_mount():
+        raise ValueError(f"{path} is where a disk is mounted, so that no finished run there can be replaced: {other}")
+    new = _beside(place, "new")
+    if is_finished and os.path.lexists(new) and (not new.is_dir() or new.is_symlink() or owned_files(new).foreign()):
+        raise ValueError(f"{new} is in the way, and not ours alone: move it away")
+
+
+OTHER = "pass another --output-dir"
+
+
+def _check_place(path: Path, is_recorded: bool) -> Path:
+    """The directory of a run, through the link that it may be; ValueError where a file or a broken link is."""
+    other = "pass another directory" if is_recorded else OTHER
     if file := next((parent for parent in path.parents if parent.exists() and not parent.is_dir()), None):
         raise ValueError(f"{file} is a file where the folder of runs should go: {other}")
     if path.exists() and not path.is_dir():
         raise ValueError(f"{path} is a file where a run directory should go: {other}")
-    if path.exists() and any(path.iterdir()) and not _is_run(path):
-        raise ValueError(f"{path} is not empty and holds no run: pass another directory, nothing there was touched")
+    if path.is_symlink() and not path.exists():
+        raise ValueError(f"{path} is a link to nothing where a run directory should go: {other}")
+    return path.resolve() if path.is_symlink() else path
 
 
-def _is_run(path: Path) -> bool:
-    """Whether a directory is ours to clear: it holds snapshots, or no more than the first files of a run."""
-    return (path / "snapshots").is_dir() or all(_is_first_file(p.name) for p in path.iterdir())
+def _beside(place: Path, what: str) -> Path:
+    """Where a run lies (``new``) that is to replace a finished one, and where (``old``) that is kept until it has."""
+    place = place.absolute()
+    return place.with_name(f".{place.name}.{what}")
 
 
-def _is_first_file(name: str) -> bool:
-    first = ("config.json", "vocabulary.json")
-    return name in first or any(files.is_temporary(name, of) for of in first)
+def _remove_replaced(place: Path, old: Path) -> None:
+    """Remove the run that was replaced, unless somebody has changed it meanwhile."""
+    try:
+        clear(owned_files(old))
+    except ValueError:
+        kept = shown(owned_files(old).foreign())
+        warnings.warn(f"{place}: {kept} is no file of the run that was replaced: it is kept in {old}", stacklevel=3)
+    else:
+        remove_empty_folder(old)
 
 
-def _clear(path: Path) -> None:
-    """Empty a run directory: the manifest first and the snapshots last.
-
-    Killed at any moment, it leaves neither what passes for a finished run nor what :func:`_is_run` does not know.
-    """
-    (path / MANIFEST).unlink(missing_ok=True)
-    for entry in sorted(path.iterdir(), key=lambda entry: entry.name == "snapshots"):
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink()
+def _settle(place: Path) -> None:
+    """Complete what a process that was killed while it replaced a run left half done."""
+    new, old = _beside(place, "new"), _beside(place, "old")
+    if not place.exists() and new.is_dir() and read_list(new, MANIFEST) is not None:
+        move_folder(new, place)
+    if old.is_dir() and not old.is_symlink() and read_list(place, MANIFEST) is not None:
+        _remove_replaced(place, old)
 
 
 def start_run(path: Path, *, overwrite: bool = False, is_recorded: bool = False) -> RunWriter:
-    """An empty run directory; an unfinished run, or with ``overwrite`` a finished one, is cleared and starts again.
+    """A writer of an empty run directory: what an unfinished run left there is removed first.
 
-    The writer keeps other processes out until it has finished, is released or dropped. ValueError while one of them
-    writes this run, or where :func:`check_startable` finds something.
+    With ``overwrite`` a finished run stays until the new one is finished, which is written beside it, in a hidden
+    folder, and then takes its place. The writer keeps other processes out until it has finished, is released or
+    dropped. ValueError while one of them writes this run, or where :func:`check_startable` finds something.
     """
-    check_startable(path, overwrite=overwrite, is_recorded=is_recorded)
+    _check_place(path, is_recorded)
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = RunLock(path)
     try:
-        # Again: the one who held the lock may have finished the run.
+        place = _check_place(path, is_recorded)
+        _settle(place)
         check_startable(path, overwrite=overwrite, is_recorded=is_recorded)
-        path.mkdir(exist_ok=True)
-        _clear(path)
+        replaced = place if (place / MANIFEST).exists() else None
+        written = place if replaced is None else _beside(place, "new")
+        written.mkdir(exist_ok=True)
+        clear(owned_files(written))
     except BaseException:
         lock.release()
         raise
-    return RunWriter(path, lock=lock)
+    return RunWriter(written, lock=lock, replaces=replaced)
 
 
 @dataclass(frozen=True)

@@ -108,6 +108,17 @@ def start(job: Job, environment: Mapping[str, str]) -> Attempt | Outcome | None:
         return Attempt(job, log, environment)
 
 
+def check_log(log: Path) -> None:
+    """ValueError where a log cannot be added to: something lies there that no try has begun."""
+    if log.is_symlink() or (log.exists() and not log.is_file()):
+        raise ValueError(f"{log} is in the way of a run's log: move it away")
+    if log.exists():
+        with log.open("rb") as file:
+            begun = file.read(len(START))
+        if begun and begun != START.encode():
+            raise ValueError(f"{log} is no log of a run, which begins with {START.strip()!r}: move it away")
+
+
 def run_once(job: Job, environment: Mapping[str, str]) -> Outcome:
     """One whole try, for executors that give every job a process of its own; waits while another try holds the log."""
     while (attempt := start(job, environment)) is None:

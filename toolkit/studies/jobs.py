@@ -1,13 +1,15 @@
 """Planned runs in, the jobs of an executor out: each an ``accelerate launch`` of finetune.py on a config file."""
 
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import toolkit
-from toolkit.config import KEEP_THREADS
+from toolkit.config import KEEP_THREADS, RunConfig
 from toolkit.snapshots import files
 from toolkit.snapshots.store import MANIFEST
+from toolkit.studies.attempts import check_log
 from toolkit.studies.executors import Job
 from toolkit.studies.plan import PlannedRun
 
@@ -39,7 +41,8 @@ def _job(run: PlannedRun) -> Job:
     log = log_of(run)
     config = log.with_suffix(".json")
     log.parent.mkdir(parents=True, exist_ok=True)
-    files.write_text(config, run.config.to_json())
+    check_log(log)
+    files.write_text(config, run.config.to_json(), may_replace=_is_config(config))
     return Job(
         name=run.name,
         command=launch_command(config),
@@ -47,3 +50,13 @@ def _job(run: PlannedRun) -> Job:
         is_done=(run.path / MANIFEST).exists,
         environment=SHARED_THREADS,
     )
+
+
+def _is_config(path: Path) -> bool:
+    """Whether a file holds a whole config as this module writes it: that of the same run, which gave it its name."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        RunConfig.from_json(text)
+        return {"format", "model", "task", "freeze", "seed", "output_dir"} <= json.loads(text).keys()
+    except (OSError, ValueError):
+        return False

@@ -41,9 +41,13 @@ def run_study(
 
     First the tuning runs, then the choice of settings, then the runs that are compared. ``on_progress``
     hears how far the report is, which names ``command`` as the command that makes it again. ValueError for a study that
-    cannot work and, after all others have had their turn, for runs that failed.
+    cannot work, for a folder ``out`` that cannot take its report and, after all others have had their turn, for runs
+    that failed.
     """
+    from toolkit.reporting.folder import check_out
+
     check_limit(limit)
+    check_out(out)
     stages = _Stages(executor, limit, on_stage, on_event)
     tuning = plan_runs(study.tuning_cells(), output_dir)
     stages.carry_out("tuning", tuning)

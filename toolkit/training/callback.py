@@ -34,9 +34,10 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
     ``Trainer(..., callbacks=[toolkit.EmbeddingSnapshotCallback("runs/mine")])`` writes the run directory ``runs/mine``:
     ``toolkit.open_run`` opens it, and every analysis takes it. Errors and options are those of ``toolkit.record``;
     ``snapshot_steps`` adds a snapshot every so many optimizer steps. A Trainer that resumes from a checkpoint records
-    the rest of the run, from there on; the epoch that it resumes within ends as epoch 1. The last snapshot is of the
-    end of training: with ``load_best_model_at_end`` the Trainer then goes back to another checkpoint, which the
-    manifest's problems name.
+    the rest of the run, from there on (what it recorded before is replaced, unless each start has a directory of its
+    own); the epoch that it resumes within ends as epoch 1. The directory is for nothing else: the Trainer's output_dir
+    is refused, a new folder in it is fine. The last snapshot is of the end of training: with ``load_best_model_at_end``
+    the Trainer then goes back to another checkpoint, which the manifest's problems name.
     """
 
     def __init__(
@@ -60,7 +61,8 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Start recording and take the snapshot of epoch 0."""
+        """Start recording and take the snapshot of epoch 0; ValueError where the Trainer itself writes there."""
+        self._check_apart(args.output_dir)
         if self._recording is not None:
             self._recording.close()
         facts = {"recorded_by": type(self).__name__, "arguments": {k: getattr(args, k, None) for k in ARGUMENTS}}
@@ -100,6 +102,14 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
                 )
             self._recording.finish()
             self._recording = None
+
+    def _check_apart(self, output_dir: str | None) -> None:
+        """ValueError when the Trainer's checkpoints would lie in the run directory."""
+        if output_dir is not None and Path(output_dir).resolve().is_relative_to(self._path.resolve()):
+            raise ValueError(
+                f"{self._path} is to hold the Trainer's output_dir {output_dir}: pass the callback a folder of its "
+                f"own, such as {Path(output_dir) / 'embeddings'}"
+            )
 
     def _epoch(self, state: TrainerState) -> float:
         """Epochs since the start of the one in which recording began: whole at the end of an epoch."""

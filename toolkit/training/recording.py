@@ -50,10 +50,12 @@ def record(
     With several processes each of them calls everything, after DDP or FSDP2 has the model (a torch.compile may come
     later); rows are those of all processes; a model that tensor parallelism shares out has no exposure.
 
-    ``tokenizer`` gives the rows their texts; ``facts`` go into config.json as they are. ValueError for a model of no
-    supported family, for a tokenizer of more tokens than the model has word rows, for a directory that holds something
-    else, or for a finished run (unless ``overwrite``), and for trainable embeddings in half precision, which hardly
-    move (unless ``allow_half``), and for a model of which a process holds only flat parts (FSDP1, DeepSpeed ZeRO-3).
+    ``tokenizer`` gives the rows their texts; ``facts`` go into config.json as they are. ``overwrite`` replaces a
+    finished run, which is kept until the new one is finished. ValueError for a model of no supported family, for a
+    tokenizer of more tokens than the model has word rows, for a directory that holds anything else than an unfinished
+    run, which starts again, or with ``overwrite`` a finished one, and for trainable embeddings in half precision, which
+    hardly move (unless ``allow_half``), and for a model of which a process holds only flat parts (FSDP1, DeepSpeed
+    ZeRO-3).
     """
     return Recording(model, Path(run_dir), tokenizer, allow_half, overwrite, dict(facts or {}))
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -201,11 +202,14 @@ class Saver:
 
     def _save_model(self) -> None:
         """``model/`` for ``AutoModel.from_pretrained``, with the head beside it in head.safetensors."""
-        folder = self.writer.path / "model"
         backbone: Any = self.loaded.model.backbone
-        with disk_errors(folder):
-            backbone.save_pretrained(folder)
-        self.loaded.tokenizer.save_pretrained(folder)
         head = {name: to_array(p) for name, p in self.loaded.model.head.named_parameters()}
         labels = "\n".join(self.data.task.label_names)
-        write_tensors(folder / "head.safetensors", head, {"pooling": self.config.pooling, "labels": labels})
+
+        def write(folder: Path) -> None:
+            with disk_errors(folder):
+                backbone.save_pretrained(folder)
+            self.loaded.tokenizer.save_pretrained(folder)
+            write_tensors(folder / "head.safetensors", head, {"pooling": self.config.pooling, "labels": labels})
+
+        self.writer.write_folder("model", write)

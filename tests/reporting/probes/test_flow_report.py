@@ -163,7 +163,7 @@ def test_every_file_is_there_and_the_same_twice(tmp_path):
     assert first == contents(tmp_path / "two")
     images = {f"figures/{name}.{kind}" for name in names for kind in ("png", "svg", "pdf")}
     tables = {f"tables/{name}.csv" for name in (*planted(), "intervals")}
-    assert set(first) == {"report.md", *images, *tables}
+    assert set(first) == {"report.md", "files.json", *images, *tables}
     text = first["report.md"].decode()
     assert "# A &#124; page" in text
     assert "the command" in text

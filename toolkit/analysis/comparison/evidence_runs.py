@@ -35,7 +35,8 @@ class EvidenceRun(Run):
 
     @cached_property
     def config(self) -> RunConfig:
-        return RunConfig.from_json(_json(self._facts["config"]), f"the config of {self.path.name}")
+        known = {k: v for k, v in self._facts["config"].items() if k != "output_dir"}  # evidence does not tell it
+        return RunConfig.from_json(_json(known), f"the config of {self.path.name}")
 
     @cached_property
     def manifest(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from toolkit.analysis.comparison.evidence_tables import answers_of, drift_of, ga
 from toolkit.analysis.comparison.joined import join_groups
 from toolkit.analysis.comparison.parameter_noise import distance_of_seeds
 from toolkit.analysis.comparison.reported import ReportedRun
-from toolkit.analysis.comparison.written import check_written
+from toolkit.analysis.comparison.written import WRITTEN, check_written, written_files
 from toolkit.snapshots import files
 from toolkit.snapshots.store import MANIFEST, open_run
 from toolkit.snapshots.verify import verify_run
@@ -47,28 +47,34 @@ class Verification:
 def verify_report(folder: str | Path, runs_root: str | Path | None = None) -> list[str]:
     """The differences between a report's cards and its evidence, and between that and its runs; none when all holds.
 
-    Hashes of the evidence files and of whatever else the report wrote (files.json, where it has one), every card
-    recomputed and compared as it is written, and for each run that is at hand (below ``runs_root``; default: ./runs,
-    beside the report and in runs/ beside it) its hashes and its evidence measured again. ValueError when ``folder`` is
-    no report.
+    Hashes of the evidence files and of whatever else the report wrote (files.json, where it has one; a report without
+    cards has nothing else), every card recomputed and compared as it is written, and for each run that is at hand
+    (below ``runs_root``; default: ./runs, beside the report and in runs/ beside it) its hashes and its evidence
+    measured again. ValueError when ``folder`` is no report.
     """
     return check_report(folder, runs_root).differences
 
 
 def is_report(folder: Path) -> bool:
-    """Whether a folder was written as a report with cards, or is what is left of one."""
-    return (folder / CARDS).is_file() or (folder / FOLDER).is_dir()
+    """Whether a folder was written as a report, or is what is left of one."""
+    return has_cards(folder) or bool(written_files(folder))
+
+
+def has_cards(folder: Path) -> bool:
+    """Whether a report has cards, or what is left of them; one of drift, positions, layers has none."""
+    return (folder / CARDS).is_file() or (folder / FOLDER).is_dir() or CARDS in written_files(folder)
 
 
 def check_report(folder: str | Path, runs_root: str | Path | None = None) -> Verification:
     """:func:`verify_report` with its notes: the runs that are not at hand."""
     folder = Path(folder)
     if not is_report(folder):
-        raise ValueError(f"{folder} is neither a run directory nor a report with cards: it has no {CARDS}")
+        raise ValueError(f"{folder} is neither a run directory nor a report: it has no {CARDS} and no {WRITTEN}")
     if runs_root is not None and not Path(runs_root).is_dir():
         raise ValueError(f"no folder of runs at {runs_root}")
     found = Verification()
-    _check_evidence(folder, runs_root, found)
+    if has_cards(folder):
+        _check_evidence(folder, runs_root, found)
     found.differences += [line for line in check_written(folder) if line not in found.differences]
     return found
 
@@ -96,6 +102,10 @@ def describe(folder: Path, runs_root: Path | None) -> tuple[list[str], bool]:
     """What is printed of a check, and whether it found a difference."""
     found = check_report(folder, runs_root)
     lines = list(found.differences)
+    if not has_cards(folder):
+        number = len(written_files(folder))
+        whole = [] if lines else [f"{folder}: all {number} files are as the report wrote them; it has no cards"]
+        return [*lines, *whole], bool(lines)
     if not found.differences:
         lines.append(f"{folder}: all {found.num_cards} cards are what the evidence gives")
     measured = f"{found.num_runs} of {found.num_runs + len(found.notes)} runs were at hand and measured again"

@@ -13,7 +13,7 @@ from toolkit.analysis.rows.measures import MEASURES, Array, Measure, Measures, l
 from toolkit.analysis.rows.row_pass import RowPass
 from toolkit.analysis.rows.strata import assign_strata, count_rows, table_exposure
 from toolkit.counts import at_least
-from toolkit.snapshots.files import atomic_path
+from toolkit.snapshots.ownership import atomic_path, check_new
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
 
@@ -51,12 +51,14 @@ def write_rows(
     epochs: Iterable[float] | None = None,
     measures: Measures = MEASURES,
     block_rows: int = WRITTEN_ROWS,
+    overwrite: bool = False,
 ) -> Path:
     """Write what :func:`measure_rows` gives for every snapshot after epoch 0, or for ``epochs``, to one Parquet file.
 
     Columns: epoch, then those of :func:`measure_rows`, with the same values; snapshots in order, rows in order within
     each. At no time are more than ``block_rows`` lines in memory, and the file appears whole or not at all. Returns its
-    path. ValueError for an epoch without a snapshot, or when there is nothing to write.
+    path. ValueError for an epoch without a snapshot, when there is nothing to write, and, unlike
+    ``DataFrame.to_parquet``, for a file that is there already, unless ``overwrite``; a link is never written to.
     """
     import pyarrow as pa
     from pyarrow import parquet
@@ -68,13 +70,14 @@ def write_rows(
         raise ValueError(
             f"the table is written as Parquet: name it {path.with_suffix('.parquet').name}, not {path.name}"
         )
+    check_new(path, overwrite=overwrite)
     path.parent.mkdir(parents=True, exist_ok=True)
     frames = _frames(trajectory, wanted, parameter, chosen, block_rows)
     first = pa.Table.from_pandas(next(frames), preserve_index=False)
     # Dictionaries of numbers that are all different would be built, found too large and thrown away.
     repeated = ["epoch", "token", "stratum"]
     with (
-        atomic_path(path) as temporary,
+        atomic_path(path, may_replace=overwrite) as temporary,
         parquet.ParquetWriter(temporary, first.schema, use_dictionary=repeated) as file,
     ):
         file.write_table(first)

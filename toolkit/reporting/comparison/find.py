@@ -81,7 +81,7 @@ def _runs_within(place: Run | str | Path) -> str:
     """What to pass instead of a folder that only holds run directories; empty for any other place."""
     if isinstance(place, Run) or not Path(place).is_dir() or _is_run(Path(place)):
         return ""
-    count = sum(_is_run(path) for path in Path(place).iterdir())
+    count = sum(_is_run(path) for path in Path(place).glob("[!.]*"))  # hidden: one that is to replace another
     return f"{place} holds {count:,} run director{'ies' if count > 1 else 'y'}: pass {place}/*" if count else ""
 
 

@@ -7,10 +7,9 @@ import pandas as pd
 
 from toolkit.reporting import markdown
 from toolkit.reporting.comparison.relative_figure import draw_relative, shown_splits
-from toolkit.reporting.folder import check_out, write_page
+from toolkit.reporting.folder import report_folder, write_csvs, write_page
 from toolkit.reporting.images import write_images
 from toolkit.reporting.markdown import listing
-from toolkit.snapshots import files
 
 CAPTION = (
     "Mean score of each arm as a share of the reference's, with its 95 % interval; dotted: always answering the "
@@ -38,25 +37,22 @@ def write_relative_report(
     ``caveats``: what the runs do not say, in sentences. ``command`` is shown as what makes the report again. The path
     of report.md; ValueError when ``out`` is a file.
     """
-    out = Path(out)
-    check_out(out)
-    (out / "tables").mkdir(parents=True, exist_ok=True)
-    files.write_text(
-        out / "tables" / "relative_quality.csv", table.to_csv(index=False, lineterminator="\n", float_format="%.10g")
-    )
-    images = draw_relative(table)
-    write_images(out / "figures", images)
-    parts = [
-        f"# {markdown.escape(title or 'Relative quality')}",
-        "## What was found",
-        markdown.bullets(relative_findings(table)),
-    ]
-    parts += markdown.figures(dict.fromkeys(images, CAPTION), images) + markdown.made_by(command)
-    parts += ["## What this does not say", markdown.bullets(caveats)] if caveats else []
-    for group, own in table.groupby("group", sort=False):
-        parts += [f"## {markdown.escape(group)}", markdown.table(*relative_rows(own))]
-    parts += ["## Definitions", markdown.bullets(DEFINITIONS)]
-    return write_page(out, parts)
+    with report_folder(out) as folder:
+        write_csvs(folder / "tables", {"relative_quality": table}, float_format="%.10g")
+        images = draw_relative(table)
+        write_images(folder / "figures", images)
+        parts = [
+            f"# {markdown.escape(title or 'Relative quality')}",
+            "## What was found",
+            markdown.bullets(relative_findings(table)),
+        ]
+        parts += markdown.figures(dict.fromkeys(images, CAPTION), images) + markdown.made_by(command)
+        parts += ["## What this does not say", markdown.bullets(caveats)] if caveats else []
+        for group, own in table.groupby("group", sort=False):
+            parts += [f"## {markdown.escape(group)}", markdown.table(*relative_rows(own))]
+        parts += ["## Definitions", markdown.bullets(DEFINITIONS)]
+        write_page(folder, parts)
+    return Path(out) / "report.md"
 
 
 def relative_rows(table: pd.DataFrame) -> tuple[list[str], list[list[object]]]:

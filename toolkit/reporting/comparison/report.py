@@ -77,12 +77,11 @@ def write_report(
     removed, others stay.
     ValueError when no run is left, and as of :func:`toolkit.compare`.
     """
+    out = check_out(out)
     sources = find_runs(runs).note_lost(labels, tasks)
     if pairs is not None:
         pairs = [pair for pair in pairs if not sources.lost.intersection(pair)]
     groups = arrange(sources.runs, labels, tasks)
-    out = Path(out)
-    _check_out(out, groups)
     settings = {"title": title, "question": question, "margin-points": None if margin_points == 1 else margin_points}
     if command is None:
         command = commands_of(runs, groups, out, settings, is_arranged=bool(labels or pairs or tasks))
@@ -116,13 +115,6 @@ def _write(out: Path, page: Page, data: ReportData, cards: Sequence[Card], drawn
     tasks = {name for group in data.groups for name in (group.title, group.runs[0].task)}
     files.write_text(out / "report.md", render_markdown(page, tasks))
     files.write_text(out / "index.html", render_page(page))
-
-
-def _check_out(out: Path, groups: Sequence[Group]) -> None:
-    check_out(out)
-    for run in (run for group in groups for run in group.runs):
-        if out.resolve().is_relative_to(run.run.path.resolve()):
-            raise ValueError(f"the report would lie inside the run {run.name}: pass another --out")
 
 
 def _draw(data: ReportData) -> Drawn:

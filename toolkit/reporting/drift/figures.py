@@ -17,6 +17,7 @@ from toolkit.reporting.drift.tables import DriftTables
 from toolkit.reporting.images import COLUMN, KINDS, Images, image_of, render, styled
 from toolkit.reporting.panels import REFERENCE, line_style, set_log
 from toolkit.snapshots import files
+from toolkit.snapshots.ownership import check_new
 from toolkit.snapshots.store import Source, trajectory_of
 
 NOTHING = 1e-20
@@ -126,22 +127,25 @@ def draw_report(tables: DriftTables) -> Images:
     return render(figures)
 
 
-def draw(name: str, source: Source, path: str | Path, **options: Any) -> Path:
+def draw(name: str, source: Source, path: str | Path, *, overwrite: bool = False, **options: Any) -> Path:
     """Draw the figure ``parameters`` or ``exposure`` and save it to ``path``, which is returned.
 
-    The suffix (.pdf, .svg, .png) is the format.
+    The suffix (.pdf, .svg, .png) is the format. Unlike ``savefig``, it replaces no file unless ``overwrite`` says so,
+    and writes to no link.
 
-    ValueError for an unknown name or suffix, and where nothing moved or exposure was not recorded.
+    ValueError for an unknown name or suffix, for a file that is there already, and where nothing moved or exposure was
+    not recorded.
     """
     path = Path(path)
     drawing = lookup(DRAWINGS, name, "figure")
     kind = path.suffix.removeprefix(".").lower()
     lookup({known: known for known in KINDS}, kind, "suffix of a figure")
+    check_new(path, overwrite=overwrite)
     with styled():
         figure = drawing(source, **options)
         if figure is None:
             raise ValueError(f"the figure {name!r} does not apply: nothing moved")
-        files.write_bytes(path, image_of(figure, kind))
+        files.write_bytes(path, image_of(figure, kind), may_replace=overwrite)
     return path
 
 

@@ -15,7 +15,7 @@ from toolkit.reporting.drift.figures import draw_report
 from toolkit.reporting.drift.findings import drift_findings
 from toolkit.reporting.drift.tables import DriftTables, collect
 from toolkit.reporting.drift.text import sections
-from toolkit.reporting.folder import check_out, write_csvs
+from toolkit.reporting.folder import check_out, report_folder, write_csvs
 from toolkit.reporting.images import write_images
 from toolkit.reporting.progress import reporting_progress
 from toolkit.reporting.sources import Opened, open_sources
@@ -27,9 +27,9 @@ def show_drift(places: Sequence[str | Path], out: str | Path | None = None, *, t
 
     The arguments are those of :func:`write_drift_report`.
     """
-    opened = open_sources(places, at_least=2)
     if out is not None:
-        _check_place(opened, Path(out))
+        check_out(out)
+    opened = open_sources(places, at_least=2)
     changes = measure_changes(opened.runs[0] if opened.is_run else opened.trajectory)
     _print_changes(opened, changes)
     return None if out is None else _write(opened, places, Path(out), title, {"changes": changes})
@@ -41,8 +41,8 @@ def write_drift_report(places: Sequence[str | Path], out: str | Path, *, title: 
     ``places`` are checkpoints in order (what :func:`toolkit.import_checkpoints` takes, and ``minilm``), or one run
     directory followed by runs of other seeds. Other files in ``out`` stay. ValueError as :func:`open_sources`.
     """
+    check_out(out)
     opened = open_sources(places, at_least=2)
-    _check_place(opened, Path(out))
     return _write(opened, places, Path(out), title, {})
 
 
@@ -67,22 +67,17 @@ def _print_changes(opened: Opened, changes: pd.DataFrame) -> None:
         console.print(f"Note: {escape(note)}")
 
 
-def _check_place(opened: Opened, out: Path) -> None:
-    check_out(out)
-    if any(out.resolve().is_relative_to(run.path.resolve()) for run in opened.runs):
-        raise ValueError("the report would lie inside a run: pass another --out")
-
-
 def _write(
     opened: Opened, places: Sequence[str | Path], out: Path, title: str | None, known: Mapping[str, pd.DataFrame]
 ) -> Path:
-    with reporting_progress() as hear:
-        tables = collect(opened, known, lambda name: hear(f"computing {name.replace('_', ' ')}"))
-    drawn = draw_report(tables)
-    text = _render(tables, drawn, markdown.code_block([shown_command("drift", places, out, title)]), title)
-    write_csvs(out / "tables", tables.frames)
-    write_images(out / "figures", drawn)
-    files.write_text(out / "report.md", text)
+    with report_folder(out) as folder:
+        with reporting_progress() as hear:
+            tables = collect(opened, known, lambda name: hear(f"computing {name.replace('_', ' ')}"))
+        drawn = draw_report(tables)
+        text = _render(tables, drawn, markdown.code_block([shown_command("drift", places, out, title)]), title)
+        write_csvs(folder / "tables", tables.frames)
+        write_images(folder / "figures", drawn)
+        files.write_text(folder / "report.md", text)
     return out / "report.md"
 
 

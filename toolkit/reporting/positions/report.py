@@ -7,7 +7,7 @@ import pandas as pd
 from toolkit.analysis.positions.position_statistics import STATISTICS
 from toolkit.analysis.positions.resemblance import NUM_DRAWS
 from toolkit.reporting import markdown
-from toolkit.reporting.folder import check_out, write_csvs, write_page
+from toolkit.reporting.folder import report_folder, write_csvs, write_page
 from toolkit.reporting.images import write_images
 from toolkit.reporting.positions.answers import answers, caveats, standing_out
 from toolkit.reporting.positions.figures import draw_positions
@@ -43,15 +43,15 @@ def write_position_report(
     ``command`` is shown as what makes the report again. Other files in ``out`` stay. ValueError when the model has no
     position table or ``out`` is a file.
     """
-    out = Path(out)
     if default_length is not None and default_length < 1:
         raise ValueError(f"the default length is a number of tokens, at least 1; got {default_length}")
-    check_out(out)
-    tables = collect_positions(source, default_length=default_length, seed=seed, num_draws=num_draws)
-    drawn = draw_positions(tables)
-    write_csvs(out / "tables", csv_tables(tables))
-    write_images(out / "figures", drawn)
-    return write_page(out, _parts(tables, list(drawn), title, command))
+    with report_folder(out) as folder:
+        tables = collect_positions(source, default_length=default_length, seed=seed, num_draws=num_draws)
+        drawn = draw_positions(tables)
+        write_csvs(folder / "tables", csv_tables(tables))
+        write_images(folder / "figures", drawn)
+        write_page(folder, _parts(tables, list(drawn), title, command))
+    return Path(out) / "report.md"
 
 
 def csv_tables(tables: PositionTables) -> dict[str, pd.DataFrame]:

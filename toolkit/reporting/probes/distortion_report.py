@@ -11,7 +11,7 @@ import pandas as pd
 from toolkit.analysis.comparison.intervals import seeds_interval
 from toolkit.reporting import markdown
 from toolkit.reporting.cells import interval
-from toolkit.reporting.folder import check_out, write_csvs, write_page
+from toolkit.reporting.folder import report_folder, write_csvs, write_page
 
 PLACE = ["model", "task", "quantity", "place"]
 MEANS = [*PLACE, "is_out_of_distribution", "arm", "num_seeds", "num_undefined", "mean", "low", "high", "note"]
@@ -52,19 +52,19 @@ def write_distortion_report(
     ``caveats``: what the runs do not say, in sentences. ``command`` is shown as what makes the report again. ValueError
     when ``out`` is a file.
     """
-    out = Path(out)
-    check_out(out)
-    means, differences = arm_means(table), arm_differences(table)
-    write_csvs(out / "tables", {"distortion": table, "means": means, "differences": differences})
-    parts = [f"# {markdown.escape(title or 'How far features were distorted')}", "## What was found"]
-    parts.append(markdown.bullets(distortion_findings(means, differences)))
-    parts += markdown.made_by(command)
-    parts += ["## What this does not say", markdown.bullets(caveats)] if caveats else []
-    for (model, task), own in means.groupby(["model", "task"], sort=False):
-        parts += [f"## {markdown.escape(f'{model} on {task}')}", "Mean over seeds (95 % interval)."]
-        parts.append(markdown.table(*mean_rows(own)))
-    parts += ["## Definitions", markdown.bullets(DEFINITIONS)]
-    return write_page(out, parts)
+    with report_folder(out) as folder:
+        means, differences = arm_means(table), arm_differences(table)
+        write_csvs(folder / "tables", {"distortion": table, "means": means, "differences": differences})
+        parts = [f"# {markdown.escape(title or 'How far features were distorted')}", "## What was found"]
+        parts.append(markdown.bullets(distortion_findings(means, differences)))
+        parts += markdown.made_by(command)
+        parts += ["## What this does not say", markdown.bullets(caveats)] if caveats else []
+        for (model, task), own in means.groupby(["model", "task"], sort=False):
+            parts += [f"## {markdown.escape(f'{model} on {task}')}", "Mean over seeds (95 % interval)."]
+            parts.append(markdown.table(*mean_rows(own)))
+        parts += ["## Definitions", markdown.bullets(DEFINITIONS)]
+        write_page(folder, parts)
+    return Path(out) / "report.md"
 
 
 def arm_means(table: pd.DataFrame) -> pd.DataFrame:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from toolkit.reporting import markdown
-from toolkit.reporting.folder import check_out, write_csvs, write_page
+from toolkit.reporting.folder import report_folder, write_csvs, write_page
 from toolkit.reporting.images import write_images
 from toolkit.reporting.probes.flow_expectations import EXPECTATION, RULES
 from toolkit.reporting.probes.flow_figures import draw_flow
@@ -51,21 +51,21 @@ def write_flow_report(tables: Tables, out: str | Path, *, title: str | None = No
 
     ``command`` is shown as what makes the report again. ValueError when ``out`` is a file.
     """
-    out = Path(out)
-    check_out(out)
-    kept = {name: table[[c for c in table if not str(c).endswith("_values")]] for name, table in tables.items()}
-    write_csvs(out / "tables", kept | {"intervals": intervals_of(tables)})
-    images = draw_flow(tables)
-    write_images(out / "figures", images)
-    groups = groups_of(tables)
-    parts = [f"# {markdown.escape(title or 'Where position goes')}", EXPECTATION]
-    for group in groups:
-        parts += [f"## {markdown.escape(group.title)}: what was found", markdown.bullets(flow_findings(group))]
-    parts += markdown.figures(CAPTIONS, images) + markdown.made_by(command, markdown.RELATIVE_PATHS)
-    for group in groups:
-        parts += _numbers(group)
-    parts += ["## How it was measured", markdown.bullets(METHOD)]
-    return write_page(out, parts)
+    with report_folder(out) as folder:
+        kept = {name: table[[c for c in table if not str(c).endswith("_values")]] for name, table in tables.items()}
+        write_csvs(folder / "tables", kept | {"intervals": intervals_of(tables)})
+        images = draw_flow(tables)
+        write_images(folder / "figures", images)
+        groups = groups_of(tables)
+        parts = [f"# {markdown.escape(title or 'Where position goes')}", EXPECTATION]
+        for group in groups:
+            parts += [f"## {markdown.escape(group.title)}: what was found", markdown.bullets(flow_findings(group))]
+        parts += markdown.figures(CAPTIONS, images) + markdown.made_by(command, markdown.RELATIVE_PATHS)
+        for group in groups:
+            parts += _numbers(group)
+        parts += ["## How it was measured", markdown.bullets(METHOD)]
+        write_page(folder, parts)
+    return Path(out) / "report.md"
 
 
 def print_flow(tables: Tables) -> None:

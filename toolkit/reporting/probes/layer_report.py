@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 
 from toolkit.reporting import markdown
-from toolkit.reporting.folder import check_out, write_csvs, write_page
+from toolkit.reporting.folder import report_folder, write_csvs, write_page
 from toolkit.reporting.images import write_images
 from toolkit.reporting.probes.layer_figures import (
     BEFORE_AND_AFTER,
@@ -72,51 +72,53 @@ def write_layer_report(
     Tables of weights only (of two checkpoints) make a report without states. ``command`` is shown as what makes the
     report again. ValueError when ``out`` is a file.
     """
-    out = Path(out)
-    check_out(out)
-    write_csvs(out / "tables", tables)
-    groups, weights = groups_of(tables), draw_weights(tables)
-    write_images(out / "figures", weights)
-    parts = [f"# {markdown.escape(title or TITLE)}", "## What changed, and what moved"]
-    parts += [
-        markdown.bullets(
-            _lead(group, line, len(groups)) for group, own in groups.items() for line in main_findings(own)
-        )
-    ]
-    parts += markdown.figures(dict.fromkeys(weights, WEIGHTS_CAPTION), weights)
-    for place, (group, own) in enumerate(groups.items()):
-        parts += _states_found(out, group, own, f"{place + 1}_" if len(groups) > 1 else "")
-    parts += markdown.made_by(command)
-    has_states = "means" in tables
-    parts += ["## What this does not say", markdown.bullets(CAVEATS if has_states else CAVEATS[:1])]
-    for group, own in groups.items():
-        title = markdown.escape(group)
+    with report_folder(out) as folder:
+        write_csvs(folder / "tables", tables)
+        groups, weights = groups_of(tables), draw_weights(tables)
+        write_images(folder / "figures", weights)
+        parts = [f"# {markdown.escape(title or TITLE)}", "## What changed, and what moved"]
         parts += [
-            f"## {title}: weights",
-            "Relative drift: mean (95 % interval over seeds).",
-            markdown.table(*weight_rows(own)),
+            markdown.bullets(
+                _lead(group, line, len(groups)) for group, own in groups.items() for line in main_findings(own)
+            )
         ]
-        parts += [
-            f"## {title}: weight matrices",
-            "Relative drift and, after the stroke, angle in degrees of every matrix: means over seeds.",
-            markdown.table(*matrix_rows(own)),
-        ]
-        if not has_states:
-            continue
-        parts += [f"## {title}: similarity", "Of states: mean (95 % interval).", markdown.table(*layer_rows(own))]
-        if len(own["contrasts"]):
-            said = "Debiased CKA of after with before, minus another one: below 0 the states of the arm changed more."
-            parts += [f"## {title}: differences", said, markdown.table(*contrast_rows(own))]
-    parts += ["## Definitions", markdown.bullets([*WEIGHT_DEFINITIONS, *(DEFINITIONS if has_states else ())])]
-    return write_page(out, parts)
+        parts += markdown.figures(dict.fromkeys(weights, WEIGHTS_CAPTION), weights)
+        for place, (group, own) in enumerate(groups.items()):
+            parts += _states_found(folder, group, own, f"{place + 1}_" if len(groups) > 1 else "")
+        parts += markdown.made_by(command)
+        has_states = "means" in tables
+        parts += ["## What this does not say", markdown.bullets(CAVEATS if has_states else CAVEATS[:1])]
+        for group, own in groups.items():
+            title = markdown.escape(group)
+            parts += [
+                f"## {title}: weights",
+                "Relative drift: mean (95 % interval over seeds).",
+                markdown.table(*weight_rows(own)),
+            ]
+            parts += [
+                f"## {title}: weight matrices",
+                "Relative drift and, after the stroke, angle in degrees of every matrix: means over seeds.",
+                markdown.table(*matrix_rows(own)),
+            ]
+            if not has_states:
+                continue
+            parts += [f"## {title}: similarity", "Of states: mean (95 % interval).", markdown.table(*layer_rows(own))]
+            if len(own["contrasts"]):
+                said = (
+                    "Debiased CKA of after with before, minus another one: below 0 the states of the arm changed more."
+                )
+                parts += [f"## {title}: differences", said, markdown.table(*contrast_rows(own))]
+        parts += ["## Definitions", markdown.bullets([*WEIGHT_DEFINITIONS, *(DEFINITIONS if has_states else ())])]
+        write_page(folder, parts)
+    return Path(out) / "report.md"
 
 
-def _states_found(out: Path, group: str, own: dict[str, pd.DataFrame], prefix: str) -> list[str]:
+def _states_found(folder: Path, group: str, own: dict[str, pd.DataFrame], prefix: str) -> list[str]:
     """The findings on the states of one group, with their figure, which is written."""
     if "means" not in own:
         return []
     images = draw_layers(own["means"])
-    write_images(out / "figures", images, prefix)
+    write_images(folder / "figures", images, prefix)
     names = [f"{prefix}{name}" for name in images]
     return [
         f"## {markdown.escape(group)}: what was found of the states",

@@ -8,7 +8,7 @@ import pandas as pd
 
 from toolkit.reporting import markdown
 from toolkit.reporting.cells import interval
-from toolkit.reporting.folder import check_out, write_csvs, write_page
+from toolkit.reporting.folder import report_folder, write_csvs, write_page
 from toolkit.reporting.images import write_images
 from toolkit.reporting.probes.transplant_definitions import DEFINITIONS
 from toolkit.reporting.probes.transplant_figures import (
@@ -46,12 +46,12 @@ def write_transplant_report(
     ``tables``: shapley, interactions, singles, coalitions and checks, as of ``measure_transplants``. ``command`` is
     shown as what makes the report again. Other files in ``out`` stay. ValueError when ``out`` is a file.
     """
-    out = Path(out)
-    check_out(out)
-    drawn = draw_transplants(tables)
-    write_csvs(out / "tables", tables)
-    write_images(out / "figures", drawn)
-    return write_page(out, _parts(tables, list(drawn), title, command))
+    with report_folder(out) as folder:
+        drawn = draw_transplants(tables)
+        write_csvs(folder / "tables", tables)
+        write_images(folder / "figures", drawn)
+        write_page(folder, _parts(tables, list(drawn), title, command))
+    return Path(out) / "report.md"
 
 
 def print_transplants(tables: Tables) -> None:

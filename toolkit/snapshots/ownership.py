@@ -1,0 +1,302 @@
+"""Which files are ours, and the only code that removes or replaces one.
+
+Ours is what a list in the same folder names: the manifest.json of a finished run, the unfinished.json of a run that is
+being written, the files.json of a report. A list with a file's sha256 names that content: who changes the file makes it
+theirs. Nothing else is ever removed or replaced, and no link is followed to do so.
+"""
+
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+import stat
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+MANIFEST = "manifest.json"
+JOURNAL = "unfinished.json"
+"""In a run that is being written: each of its files, named there before it is made; becomes the manifest in the end."""
+REPORT_LIST = "files.json"
+FORMAT = 1
+"""Version of every list; what a newer one names is not known to be ours."""
+
+TEMPORARY_FOLDER = ".unfinished-"
+MARKER = "temporary-folder-of-embedding-drift.json"
+"""In a folder that we made to fill it, and that is ours with all that is in it."""
+NUM_SHOWN = 3
+
+
+def sha256_of_file(path: Path) -> str:
+    """Hex sha256 of a file's bytes."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@dataclass(frozen=True)
+class Owned:
+    """The files of ours in ``folder``: name to the sha256 that each may have, none for one that is being written."""
+
+    folder: Path
+    list_name: str
+    files: Mapping[str, Collection[str]] = field(default_factory=dict)
+
+    def holds(self, path: Path) -> bool:
+        """Whether what lies at ``path`` is a file that the list names, as we left it."""
+        name = path.relative_to(self.folder).as_posix()
+        if not _is_plain(path) or self.linked(path) is not None:
+            return False
+        if name == self.list_name:
+            return True
+        return name in self.files and (not self.files[name] or sha256_of_file(path) in self.files[name])
+
+    def linked(self, path: Path) -> Path | None:
+        """The link, or the file, that stands where a folder on the way from ``folder`` to ``path`` should be."""
+        between = [parent for parent in path.parents if parent != self.folder and parent.is_relative_to(self.folder)]
+        return next((p for p in between if p.is_symlink() or (p.exists() and not p.is_dir())), None)
+
+    def foreign(self) -> list[str]:
+        """What else lies in the folder, by name: the outermost folder, a changed file, a link."""
+        parents = {place.as_posix() for name in self.files for place in PurePosixPath(name).parents}
+        return sorted(self._foreign_below(self.folder, parents))
+
+    def _foreign_below(self, folder: Path, parents: Collection[str]) -> Iterator[str]:
+        for path in folder.iterdir():
+            name = path.relative_to(self.folder).as_posix()
+            if path.is_dir() and not path.is_symlink():
+                if name in parents:
+                    yield from self._foreign_below(path, parents)
+                elif not is_temporary_folder(path):
+                    yield f"{name}/"
+            elif not (self.holds(path) or self._is_temporary(path)):
+                yield name
+
+    def _is_temporary(self, path: Path) -> bool:
+        """Whether a file is what :func:`atomic_path` left of one of ours."""
+        match = re.fullmatch(r"\.(.+)\.\d+\.tmp", path.name)
+        if match is None or not _is_plain(path):
+            return False
+        name = path.with_name(match[1]).relative_to(self.folder).as_posix()
+        return name == self.list_name or name in self.files
+
+    def named(self) -> list[Path]:
+        """Where its files lie or would lie, the list itself last."""
+        return [self.folder / name for name in self.files if name != self.list_name] + [self.folder / self.list_name]
+
+
+def read_list(folder: Path, list_name: str) -> Owned | None:
+    """What a list in ``folder`` names; None where there is none, or none of ours."""
+    path = folder / list_name
+    if not _is_plain(path):
+        return None
+    try:
+        values = json.loads(path.read_bytes())
+        parts = [values["files"], values.get("before", {})]
+        entries = [entry for part in parts for entry in part.items()]
+        is_known = isinstance(values["format"], int) and values["format"] <= FORMAT
+        if not is_known or not all(_is_name(name) and _is_hash(digest, list_name) for name, digest in entries):
+            return None
+        if list_name == MANIFEST and not entries:
+            return None
+        return Owned(folder, list_name, {n: [part[n] for part in parts if part.get(n)] for n, _ in entries})
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _is_name(name: str) -> bool:
+    place = PurePosixPath(name)
+    return name == place.as_posix() and not place.is_absolute() and ".." not in place.parts and name != "."
+
+
+def _is_hash(digest: object, list_name: str) -> bool:
+    if digest is None:
+        return list_name == JOURNAL
+    return isinstance(digest, str) and re.fullmatch("[0-9a-f]{64}", digest) is not None
+
+
+def shown(names: Collection[str]) -> str:
+    """A few names, and how many more there are."""
+    more = f" and {len(names) - NUM_SHOWN} more" if len(names) > NUM_SHOWN else ""
+    return ", ".join(list(names)[:NUM_SHOWN]) + more
+
+
+def _is_plain(path: Path) -> bool:
+    """Whether a file lies there, and no link to one."""
+    return path.is_file() and not path.is_symlink()
+
+
+def check_replaceable(path: Path, owned: Owned | None = None, *, may_replace: bool = False) -> None:
+    """The rule: ValueError where something lies at ``path`` that no list names as it is.
+
+    ``may_replace``: the user named this one file and asked for it to be replaced.
+    """
+    link = owned.linked(path) if owned is not None else None
+    if link is not None:
+        raise ValueError(f"{link} is in the way, and no list of ours names it: move it away, nothing was touched")
+    is_ours = (owned is not None and owned.holds(path)) or (may_replace and _is_plain(path))
+    if os.path.lexists(path) and not is_ours:
+        raise ValueError(
+            f"{path} is there already, and no list of ours names it as it is: move it away, or write elsewhere"
+        )
+
+
+def check_new(path: Path, *, overwrite: bool) -> None:
+    """ValueError where a file that the user names is there already; only a plain one is replaced, if they say so."""
+    if os.path.lexists(path) and not _is_plain(path):
+        raise ValueError(f"{path} is no plain file, and nothing is written through it: pass another path")
+    if path.exists() and not overwrite:
+        raise ValueError(f"{path} is there already: pass another path, or overwrite=True to replace it")
+
+
+def replace_file(source: Path, path: Path, owned: Owned | None = None, *, may_replace: bool = False) -> None:
+    """Move a file of ours to ``path``; ValueError as :func:`check_replaceable`."""
+    check_replaceable(path, owned, may_replace=may_replace)
+    source.replace(path)
+
+
+def remove_file(path: Path, owned: Owned) -> None:
+    """Remove a file, and its folders within the list's that are empty then; one that is not there is removed already.
+
+    ValueError as :func:`check_replaceable`.
+    """
+    check_replaceable(path, owned)
+    _unlink(path, owned.folder)
+
+
+def _unlink(path: Path, folder: Path) -> None:
+    """Remove a file that was checked, and its folders within ``folder`` that are empty then."""
+    path.unlink(missing_ok=True)
+    for parent in path.parents:
+        if parent == folder or not parent.is_relative_to(folder):
+            return
+        try:
+            parent.rmdir()
+        except OSError:  # not empty, or not there
+            return
+
+
+@contextmanager
+def atomic_path(path: Path, owned: Owned | None = None, *, may_replace: bool = False) -> Iterator[Path]:
+    """Yield a temporary path beside ``path``; on success flush it to disk and rename it, on failure remove it.
+
+    ValueError as :func:`check_replaceable`, before anything is written.
+    """
+    check_replaceable(path, owned, may_replace=may_replace)
+    temporary = _new_temporary(path)
+    try:
+        yield temporary
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        replace_file(temporary, path, owned, may_replace=may_replace)
+        sync_folder(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _new_temporary(path: Path) -> Path:
+    """An empty file that was not there before: a process of the same number may have left one."""
+    number = os.getpid()
+    while True:
+        temporary = path.with_name(f".{path.name}.{number}.tmp")
+        with suppress(FileExistsError):
+            os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+            return temporary
+        number = secrets.randbelow(10**9)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in ``folder`` durable; without this a power cut may undo it."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def temporary_folder(parent: Path) -> Iterator[Path]:
+    """A new folder in ``parent`` to fill; whatever is still in it at the end is removed."""
+    folder = Path(tempfile.mkdtemp(dir=parent, prefix=TEMPORARY_FOLDER))
+    folder.chmod(parent.stat().st_mode & 0o777)  # mkdtemp's is for its owner alone
+    try:
+        (folder / MARKER).write_text(json.dumps({"format": FORMAT, "folder": folder.name}) + "\n")
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def is_temporary_folder(path: Path) -> bool:
+    """Whether :func:`temporary_folder` made a folder."""
+    if path.is_symlink() or not _is_plain(path / MARKER):
+        return False
+    try:
+        return bool(json.loads((path / MARKER).read_bytes()) == {"format": FORMAT, "folder": path.name})
+    except ValueError:
+        return False
+
+
+def files_in(folder: Path) -> dict[str, Path]:
+    """Name to path of every file in a folder of :func:`temporary_folder` but its marker."""
+    paths = (path for path in sorted(folder.rglob("*")) if path.is_file() and path != folder / MARKER)
+    return {path.relative_to(folder).as_posix(): path for path in paths}
+
+
+def remove_temporary_folders(parent: Path) -> None:
+    """Remove what killed processes left of :func:`temporary_folder` in ``parent``; a folder of that name may not be."""
+    for path in parent.glob(f"{TEMPORARY_FOLDER}*"):
+        if is_temporary_folder(path):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def clear(owned: Owned) -> None:
+    """Remove every file that a list names, and the list last: killed at any moment, what is left is known as ours.
+
+    ValueError, before anything is removed, where anything else lies in the folder; the folder itself stays.
+    """
+    if foreign := owned.foreign():
+        raise ValueError(f"{owned.folder} holds {shown(foreign)}, which no list of ours names: move that away")
+    remove_temporary_folders(owned.folder)
+    for path in sorted(owned.folder.rglob(".*.tmp")):
+        if owned._is_temporary(path):
+            path.unlink(missing_ok=True)
+    for path in owned.named():
+        _unlink(path, owned.folder)
+
+
+def swap_folders(new: Path, place: Path, old: Path) -> None:
+    """Put the folder ``new`` where ``place`` is, and that where ``old`` says: at any moment one of both is whole."""
+    if old.exists() or old.is_symlink():
+        raise ValueError(f"{old} is in the way: move it away")
+    place.rename(old)
+    new.rename(place)
+    sync_folder(place.parent)
+
+
+def move_folder(source: Path, place: Path) -> None:
+    """Rename a folder of ours to where nothing is."""
+    if place.exists() or place.is_symlink():
+        raise ValueError(f"{place} is in the way: move it away")
+    source.rename(place)
+    sync_folder(place.parent)
+
+
+def remove_empty_folder(path: Path) -> None:
+    """Remove a folder that has nothing in it; any other stays."""
+    with suppress(OSError):
+        path.rmdir()
+
+
+def remove_lock(path: Path) -> None:
+    """Remove a lock file, if it is empty, as we make it."""
+    if _is_plain(path) and path.stat().st_size == 0:
+        path.unlink(missing_ok=True)
+
+
+def is_lock(descriptor: int) -> bool:
+    """Whether an open file is as we make a lock: a plain file with nothing in it."""
+    found = os.fstat(descriptor)
+    return stat.S_ISREG(found.st_mode) and found.st_size == 0
