@@ -7,6 +7,7 @@ import math
 import os
 import re
 import struct
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,9 +34,15 @@ def atomic_path(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def of_temporary(name: str) -> str | None:
+    """The file that :func:`atomic_path` writes under such a name before it is whole; None for any other name."""
+    found = re.fullmatch(r"\.(.+)\.[0-9]+\.tmp", name, re.DOTALL)
+    return None if found is None else found[1]
+
+
 def is_temporary(name: str, of: str) -> bool:
     """Whether a file's name is that of what :func:`atomic_path` writes before it becomes ``of``."""
-    return re.fullmatch(rf"\.{re.escape(of)}\.\d+\.tmp", name) is not None
+    return of_temporary(name) == of
 
 
 def _sync_folder(folder: Path) -> None:
@@ -103,6 +110,31 @@ def sha256_of_file(path: Path) -> str:
     """Hex sha256 of a file's bytes."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+SETTLED_NS = 100_000_000
+"""A file that was written within so many nanoseconds may be written again without another time: it is hashed again."""
+_KNOWN: dict[str, tuple[tuple[int, ...], str]] = {}
+"""Path to (inode, size and times of change, sha256) of every file whose hash was asked for."""
+
+
+def known_sha256(path: Path, *, again: bool = False) -> str:
+    """:func:`sha256_of_file`, computed once as long as the file's inode, size and times of change stay as they are.
+
+    ``again``: it is read whatever is known, as what a disk has lost changes none of these.
+    """
+    name, stamp = str(path.absolute()), _stamp(path)
+    if not again and name in _KNOWN and _KNOWN[name][0] == stamp:
+        return _KNOWN[name][1]
+    digest = sha256_of_file(path)
+    if _stamp(path) == stamp and time.time_ns() - max(stamp[2:]) > SETTLED_NS:
+        _KNOWN[name] = (stamp, digest)
+    return digest
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    found = path.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def sha256_of_array(array: np.ndarray) -> str:
