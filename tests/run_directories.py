@@ -1,5 +1,6 @@
 """A regime, a seed and some oddities in, a tiny finished run directory out: what the report is tested on."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,9 @@ import pandas as pd
 from toolkit.config import RunConfig
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.snapshots.exposure import Exposure, StepRows, TableExposure
-from toolkit.snapshots.files import sha256_of_array
+from toolkit.snapshots.files import sha256_of_array, sha256_of_file
 from toolkit.snapshots.snapshot import Vocabulary
-from toolkit.snapshots.store import Run, RunWriter, open_run, start_run
+from toolkit.snapshots.store import MANIFEST, Run, RunWriter, open_run, start_run
 
 NUM_WORDS, NUM_POSITIONS, HIDDEN, LONGEST, STEPS_PER_EPOCH = 60, 32, 8, 12, 10
 HOSTILE = ("<script>", "a|b", "`tick`", "*star*", "[x](y)", "\u202ertl", "under_score_", "\\|")
@@ -65,6 +66,13 @@ def write_run(
         known = {name: tensor for name, tensor in first.items() if name not in lacking}
         writer.finish(_facts(regime, known, model, task, is_regression) | (facts or {}))
     return open_run(writer.path)
+
+
+def rehash(path: Path, *names: str) -> None:
+    """Let the manifest of a run say what its files are now: as if they had been written so."""
+    manifest = json.loads((path / MANIFEST).read_text())
+    manifest["files"] |= {name: sha256_of_file(path / name) for name in names}
+    (path / MANIFEST).write_text(json.dumps(manifest))
 
 
 def _write_snapshots(

@@ -16,6 +16,7 @@ from hypothesis.extra import numpy as hnp
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file
 
+from tests.run_directories import rehash
 from tests.run_directories import write_run as write_whole_run
 from toolkit.config import RunConfig
 from toolkit.snapshots import lock
@@ -283,12 +284,15 @@ def test_verify_finds_a_single_flipped_bit(tmp_path: Path) -> None:
 def test_formats_that_are_not_ours_are_refused(tmp_path: Path) -> None:
     write_run(tmp_path / "run").finish({})
     manifest = tmp_path / "run" / "manifest.json"
-    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format": 99}))
+    whole = manifest.read_text()
+    manifest.write_text(json.dumps({**json.loads(whole), "format": 99}))
     with pytest.raises(ValueError, match="newer format"):
         open_run(tmp_path / "run").manifest  # noqa: B018
+    manifest.write_text(whole)
     snapshot = tmp_path / "run" / "snapshots" / "epoch-000.safetensors"
     snapshot.unlink()
     write_tensors(snapshot, {"word_embeddings": WORDS}, {"format": "9"})
+    rehash(tmp_path / "run", "snapshots/epoch-000.safetensors")
     with pytest.raises(ValueError, match="has format '9', this toolkit reads '1'"):
         open_run(tmp_path / "run").trajectory  # noqa: B018
 
@@ -399,6 +403,8 @@ def test_a_damaged_file_of_a_run_is_named(name: str, contents: tuple[str, ...], 
     read_all(path)
     for content in contents:
         (path / name).write_bytes(content.encode("utf-8", "surrogateescape"))
+        if name != "manifest.json":
+            rehash(path, name)
         with pytest.raises(ValueError, match=rf"{path / name}.*: restore it or make it again$"):
             read_all(path)
 
@@ -406,6 +412,7 @@ def test_a_damaged_file_of_a_run_is_named(name: str, contents: tuple[str, ...], 
 def test_predictions_without_a_column_are_named(tmp_path: Path) -> None:
     run = write_whole_run(tmp_path, "none", 0)
     RunWriter(run.path).write_predictions(run.predictions.drop(columns="label"))
+    rehash(run.path, "predictions.parquet")
     with pytest.raises(ValueError, match=r"predictions\.parquet lacks the column label"):
         _ = open_run(run.path).predictions
 

@@ -7,7 +7,6 @@ from toolkit.models.checkpoints import find_checkpoint
 from toolkit.models.classifier import Loaded, load_classifier
 from toolkit.models.positions import prepare_positions
 from toolkit.snapshots.store import Run
-from toolkit.snapshots.verify import check_files
 
 HEAD_FILE = "head.safetensors"
 """In a run's ``model/``, beside what ``AutoModel.from_pretrained`` reads."""
@@ -27,7 +26,7 @@ def load_tuned(run: Run) -> Loaded:
     from safetensors.torch import load_file
 
     check_model(run)
-    check_files(run, "model/")
+    run.check("model/")
     folder = run.path / "model"
     loaded = load_classifier(str(folder), pooling=run.config.pooling, num_outputs=_num_outputs(run))
     loaded.model.head.load_state_dict(load_file(folder / HEAD_FILE))

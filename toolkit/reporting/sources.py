@@ -12,7 +12,7 @@ from toolkit.snapshots.embedded import find_embedded
 from toolkit.snapshots.importers import import_checkpoints
 from toolkit.snapshots.snapshot import Trajectory
 from toolkit.snapshots.store import Run, open_run
-from toolkit.snapshots.verify import DRIFT_FILES, check_files
+from toolkit.snapshots.verify import DRIFT_FILES
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def open_sources(places: Sequence[str | Path], *, at_least: int = 1) -> Opened:
         runs = tuple(open_run(place) for place in places)
         names = tuple(names_of(run.path for run in runs))
         for run in runs:
-            check_files(run, *DRIFT_FILES)
+            run.check(*DRIFT_FILES)
         _check_seeds(runs, names)
         beside = f"beside it, for what needs several seeds: {', '.join(names[1:])}" if len(runs) > 1 else ""
         unfinished = [name for run, name in zip(runs, names, strict=True) if not run.is_finished]

@@ -7,6 +7,7 @@ import math
 import os
 import re
 import struct
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,12 @@ from toolkit.snapshots.ownership import Owned, atomic_path
 from toolkit.snapshots.ownership import sha256_of_file as sha256_of_file
 
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1"}
+
+
+def of_temporary(name: str) -> str | None:
+    """The file that :func:`atomic_path` writes under such a name before it is whole; None for any other name."""
+    found = re.fullmatch(r"\.(.+)\.[0-9]+\.tmp", name, re.DOTALL)
+    return None if found is None else found[1]
 
 
 def write_text(path: Path, text: str, owned: Owned | None = None, *, may_replace: bool = False) -> None:
@@ -74,6 +81,31 @@ def disk_errors(path: Path) -> Iterator[None]:
         number = re.search(r"os error (\d+)", str(error))
         code = int(number[1]) if number else errno.EIO
         raise OSError(code, os.strerror(code) if number else str(error), str(path)) from error
+
+
+SETTLED_NS = 100_000_000
+"""A file that was written within so many nanoseconds may be written again without another time: it is hashed again."""
+_KNOWN: dict[str, tuple[tuple[int, ...], str]] = {}
+"""Path to (inode, size and times of change, sha256) of every file whose hash was asked for."""
+
+
+def known_sha256(path: Path, *, again: bool = False) -> str:
+    """:func:`sha256_of_file`, computed once as long as the file's inode, size and times of change stay as they are.
+
+    ``again``: it is read whatever is known, as what a disk has lost changes none of these.
+    """
+    name, stamp = str(path.absolute()), _stamp(path)
+    if not again and name in _KNOWN and _KNOWN[name][0] == stamp:
+        return _KNOWN[name][1]
+    digest = sha256_of_file(path)
+    if _stamp(path) == stamp and time.time_ns() - max(stamp[2:]) > SETTLED_NS:
+        _KNOWN[name] = (stamp, digest)
+    return digest
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    found = path.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def sha256_of_array(array: np.ndarray) -> str:

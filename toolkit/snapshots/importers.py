@@ -9,9 +9,9 @@ import numpy as np
 from toolkit.families import EMBEDDING_PARAMETERS, ModelFamily, family_of
 from toolkit.snapshots.align import Alignment, SelectedTensors, align_words
 from toolkit.snapshots.embedded import find_embedded
-from toolkit.snapshots.places import Place, Resolve, find_places, shown_names
-from toolkit.snapshots.snapshot import Snapshot, Trajectory, Vocabulary, read_snapshot
-from toolkit.snapshots.store import Run
+from toolkit.snapshots.places import Place, Resolve, find_places, run_of_snapshot, shown_names
+from toolkit.snapshots.snapshot import Snapshot, Trajectory, Vocabulary
+from toolkit.snapshots.store import SNAPSHOTS, Run
 from toolkit.snapshots.tokenizer_files import read_settings, read_tokenizer_files
 from toolkit.snapshots.weights import check_finite, open_file, open_weights
 
@@ -124,12 +124,13 @@ def _eps(config: Mapping[str, object]) -> float:
 
 def _open_ours(path: Path, name: str) -> _Opened:
     """A snapshot file of a run directory, with what the run knows."""
-    snapshot, run = read_snapshot(path), Run(path.resolve().parent.parent)
+    run = Run(run_of_snapshot(path))
+    trajectory, snapshot = run.trajectory, run.open_snapshot(path.name)
+    run.check(SNAPSHOTS + path.name)
     tensors = snapshot.tensors
     for parameter in tensors:
         check_finite(tensors[parameter], parameter, name)
-    vocabulary = run.vocabulary if (run.path / "vocabulary.json").exists() else None
-    offset, eps = run.trajectory.position_offset, run.trajectory.layer_norm_eps
+    vocabulary, offset, eps = trajectory.vocabulary, trajectory.position_offset, trajectory.layer_norm_eps
     shapes = {parameter: tensors[parameter].shape for parameter in tensors}
     return _Opened(name, snapshot.step, tensors, dict.fromkeys(shapes, "float32"), shapes, vocabulary, (), offset, eps)
 

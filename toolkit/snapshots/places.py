@@ -9,6 +9,7 @@ from pathlib import Path
 from toolkit.hub import is_hub_reachable
 from toolkit.json_files import read_json
 from toolkit.snapshots.files import read_header
+from toolkit.snapshots.store import MANIFEST, SNAPSHOT, SNAPSHOTS, Run
 from toolkit.snapshots.tokenizer_files import Fetch, read_settings
 from toolkit.snapshots.weights import INDEX, SINGLE
 
@@ -89,8 +90,9 @@ def _of_pattern(path: Path, text: str) -> tuple[list[Place], list[str]]:
 
 def _in_folder(folder: Path, text: str) -> tuple[list[Place], list[str]]:
     parts = folder.resolve().parts[1:]
-    ours = sorted((folder / "snapshots").glob("epoch-*.safetensors"))
-    if ours:
+    inside = folder / SNAPSHOTS  # which a folder of the hub's cache has too, for other things
+    if inside.is_dir() and ((folder / MANIFEST).exists() or any(SNAPSHOT.fullmatch(p.name) for p in inside.iterdir())):
+        ours = [inside / name for name in Run(folder).snapshot_names() if name.startswith("epoch-")]
         return [_of_file(path, str(path)) for path in ours], []
     steps = sorted((p for p in folder.glob("checkpoint-*") if p.is_dir() and CHECKPOINT.fullmatch(p.name)), key=_order)
     has_weights = (folder / SINGLE).exists() or (folder / INDEX).exists()
@@ -143,10 +145,15 @@ def _of_file(path: Path, text: str) -> Place:
     parts = path.resolve().parts[1:]
     metadata = read_header(path)[0]
     if {"format", "epoch", "step"} <= metadata.keys():
-        run = path.resolve().parent.parent
+        run = run_of_snapshot(path)
         return Place((f"{run.name}/{path.stem}",), _local(run), path, is_ours=True)
     parts = parts[:-1] if path.name == SINGLE and len(parts) > 1 else (*parts[:-1], path.stem)
     return Place(parts, _local(path.parent), path, _step(path.parent))
+
+
+def run_of_snapshot(path: Path) -> Path:
+    """The run directory of one of its snapshots, whose file may be a link to somewhere else."""
+    return path.parent.resolve().parent
 
 
 def _stays_inside(name: str) -> bool:

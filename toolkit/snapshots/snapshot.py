@@ -105,11 +105,11 @@ class MappedTensors(Mapping[str, np.ndarray]):
     """The tensors of one snapshot file, each mapped when it is asked for, wherever it is held.
 
     A tensor identical to that of an earlier snapshot is not stored again: the file's metadata names the file that
-    holds it (``held_by.<name>``).
+    holds it (``held_by.<name>``). ``check`` is called with the name of each file before a tensor of it is mapped.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, check: Callable[[str], object] | None = None) -> None:
+        self._path, self._check = path, check or (lambda _: None)
         metadata, self._entries = read_header(path)
         if metadata.get("format") != FORMAT:
             raise ValueError(f"{path} has format {metadata.get('format')!r}, this toolkit reads {FORMAT!r}")
@@ -117,8 +117,10 @@ class MappedTensors(Mapping[str, np.ndarray]):
         self._held_by = {k.removeprefix("held_by."): v for k, v in metadata.items() if k.startswith("held_by.")}
 
     def __getitem__(self, name: str) -> np.ndarray:
+        self._check(self._path.name)
         if name in self._entries:
             return map_tensor(self._path, self._entries[name])
+        self._check(self._held_by[name])
         holder = self._path.with_name(self._held_by[name])
         if not holder.exists():
             raise ValueError(f"{self._path} keeps {name} in {holder.name}, which is missing")
@@ -135,7 +137,7 @@ class MappedTensors(Mapping[str, np.ndarray]):
         return f"MappedTensors({self._path.name}: {', '.join(self)})"
 
 
-def read_snapshot(path: Path) -> Snapshot:
-    """Open one snapshot file; its tensors are memory-mapped on use."""
-    tensors = MappedTensors(path)
+def read_snapshot(path: Path, check: Callable[[str], object] | None = None) -> Snapshot:
+    """Open one snapshot file; its tensors are memory-mapped on use, after a ``check`` of the file that holds them."""
+    tensors = MappedTensors(path, check)
     return Snapshot(tensors.epoch, tensors.step, tensors)

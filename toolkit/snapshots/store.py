@@ -3,12 +3,13 @@
 import json
 import math
 import os
+import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -37,7 +38,7 @@ from toolkit.snapshots.ownership import (
     temporary_folder,
 )
 from toolkit.snapshots.ownership import MANIFEST as MANIFEST
-from toolkit.snapshots.snapshot import FORMAT, Trajectory, Vocabulary, read_snapshot
+from toolkit.snapshots.snapshot import FORMAT, Snapshot, Trajectory, Vocabulary, read_snapshot
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,6 +47,14 @@ T = TypeVar("T")
 
 DIVERGED = "diverged.json"
 """Stands in an unfinished run whose training stopped because its loss was not finite: the same again would too."""
+
+SNAPSHOTS = "snapshots/"
+SNAPSHOT = re.compile(r"(epoch-[0-9]{3,}|step-[0-9]{8,})\.safetensors")
+"""The name of a snapshot's file, whole: any other file below ``snapshots/`` is somebody else's."""
+SMALL_FILES = ("config.json", "optimizer.json", "predictions.parquet", "scores.csv", "vocabulary.json")
+"""The files of a run that hold no tensors."""
+EXPOSURE = "exposure.safetensors"
+UNNAMED = "not in the manifest: "
 
 MANIFEST_FORMAT = 1
 """Version of manifest.json; a reader refuses a higher one."""
@@ -255,9 +264,40 @@ def hash_files(path: Path, names: Iterable[str] | None = None) -> dict[str, str]
     With ``names``, of those that are there; the others are not read.
     """
     names = _list_files(path) if names is None else [name for name in names if (path / name).is_file()]
-    names = [name for name in names if name != MANIFEST and ".tmp" not in name]
-    with ThreadPoolExecutor(max_workers=4) as pool:  # hashing lets other threads run
-        return dict(zip(names, pool.map(lambda name: files.sha256_of_file(path / name), names), strict=True))
+    names = [name for name in names if name != MANIFEST and not is_leftover(name)]
+    return _in_threads(lambda name: files.sha256_of_file(path / name), names)
+
+
+def _in_threads(digest: Callable[[str], str], names: list[str]) -> dict[str, str]:
+    """Name to hash; hashing lets other threads run."""
+    if len(names) < 2:
+        return {name: digest(name) for name in names}
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        return dict(zip(names, pool.map(digest, names), strict=True))
+
+
+def is_leftover(name: str, named: Iterable[str] = ()) -> bool:
+    """Whether a file of a run directory is what a writer that was killed left of a file that the run has, or could."""
+    folder, slash, last = name.rpartition("/")
+    of = files.of_temporary(last)
+    if of is None:
+        return False
+    is_snapshot = folder + slash == SNAPSHOTS and SNAPSHOT.fullmatch(of) is not None
+    return is_snapshot or folder + slash + of in {*SMALL_FILES, EXPOSURE, MANIFEST, DIVERGED, *named}
+
+
+def remedy_of(differences: Iterable[str]) -> str:
+    """What to do about lines of :meth:`Run.differences`."""
+    return "move it away" if all(line.startswith(UNNAMED) for line in differences) else "restore it, or run again"
+
+
+def _entries(root: Path, below: str, folders: Iterable[str]) -> Iterator[str]:
+    """Every file, link and empty folder below ``root``/``below``, from ``root``; of links to folders only into those
+    that ``folders`` names."""
+    for entry in sorted((root / below).iterdir()):
+        name = f"{below}{entry.name}"
+        is_folder = entry.is_dir() and (not entry.is_symlink() or name in folders)
+        yield from (list(_entries(root, f"{name}/", folders)) if is_folder else []) or [name]
 
 
 def _list_files(path: Path) -> list[str]:
@@ -386,8 +426,8 @@ class Run:
     @cached_property
     def is_recorded(self) -> bool:
         """Whether another training loop made it (``toolkit.record``, the Trainer's callback): it has no RunConfig."""
-        path = self.path / "config.json"
-        return bool(read_object(path).get(RECORDED)) if path.exists() else False
+        path = self._checked("config.json")
+        return path is not None and bool(read_object(path).get(RECORDED))
 
     @cached_property
     def config(self) -> RunConfig:
@@ -422,15 +462,14 @@ class Run:
     @cached_property
     def optimizer_log(self) -> OptimizerLog | None:
         """Learning rates, clipping and hyperparameters of every step; None when they were not recorded."""
-        if not (self.path / "optimizer.json").exists():
-            return None
-        return OptimizerLog.from_json(self._text("optimizer.json"), str(self.path / "optimizer.json"))
+        path = self._checked("optimizer.json")
+        return None if path is None else OptimizerLog.from_json(path.read_text(encoding="utf-8"), str(path))
 
     @cached_property
     def vocabulary(self) -> Vocabulary | None:
         """Row to token text; None when no tokenizer was at hand."""
-        path = self.path / "vocabulary.json"
-        if not path.exists():
+        path = self._checked("vocabulary.json")
+        if path is None:
             return None
         values = read_object(path, {"tokens": list, "special_rows": list}, newest=int(FORMAT))
         tokens, special, pad = values["tokens"], values["special_rows"], values.get("pad_row")
@@ -441,19 +480,97 @@ class Run:
 
     @cached_property
     def trajectory(self) -> Trajectory:
-        """The snapshots in order of step, memory-mapped, with exposure and vocabulary."""
-        paths = sorted((self.path / "snapshots").glob("*.safetensors"))
-        if not paths:
+        """The snapshots in order of step, memory-mapped, with exposure and vocabulary.
+
+        ValueError where ``snapshots/`` holds what the manifest does not name, or lacks what it names. Each file is
+        hashed when a tensor of it is first read, and the first one now: a ValueError comes then if it has changed.
+        """
+        names = self.snapshot_names()
+        if not names:
             raise ValueError(f"{self.path} holds no snapshots: is it a run directory?")
-        snapshots = sorted((read_snapshot(path) for path in paths), key=lambda s: (s.step, s.is_epoch_end))
-        kept = files.read_header(paths[0])[0]
+        self.check(SNAPSHOTS + names[0])  # whose header tells the position offset and the eps of all of them
+        snapshots = sorted(map(self.open_snapshot, names), key=lambda s: (s.step, s.is_epoch_end))
+        kept = files.read_header(self.path / SNAPSHOTS / names[0])[0]
         facts = {**(self.manifest if self.is_finished else {}), **kept}
         offset, eps = int(facts.get("position_offset") or 0), float(facts.get("layer_norm_eps") or 1e-12)
         return Trajectory(snapshots, self.vocabulary, self._read_exposure, offset, eps)
 
+    def snapshot_names(self) -> list[str]:
+        """The files below ``snapshots/`` that are the run's; ValueError for any other, and for one that is gone.
+
+        Of a finished run its manifest decides; an unfinished one has none, and only plain files of the exact names of
+        snapshots are taken. What a killed writer left of such a file is passed over.
+        """
+        if not (self.path / SNAPSHOTS).is_dir():
+            return []
+        if self.is_finished:
+            named = {name for name in self._named if name.startswith(SNAPSHOTS)}
+            self._refuse([*self._missing(named), *self._unnamed(SNAPSHOTS)])
+            names = sorted(name.removeprefix(SNAPSHOTS) for name in named)
+            if other := [name for name in names if SNAPSHOT.fullmatch(name) is None]:
+                raise ValueError(f"{self.path / MANIFEST} names {SNAPSHOTS}{other[0]}, which is no snapshot: run again")
+            return names
+        names = sorted(entry.name for entry in (self.path / SNAPSHOTS).iterdir())
+        names = [name for name in names if not is_leftover(SNAPSHOTS + name)]
+        for path in (self.path / SNAPSHOTS / name for name in names):
+            if SNAPSHOT.fullmatch(path.name) is None or path.is_dir():
+                what = "no snapshot of an unfinished run (epoch-NNN or step-NNNNNNNN, .safetensors)"
+                raise ValueError(f"{path} is {what}: move it away")
+            if path.is_symlink():  # which we never write, and nothing says what it should lead to
+                raise ValueError(
+                    f"{path} is a link, and an unfinished run has no manifest to judge it by: move it away"
+                )
+        return names
+
+    def open_snapshot(self, name: str) -> Snapshot:
+        """One of :meth:`snapshot_names`, memory-mapped; its tensors are checked when they are read."""
+        return read_snapshot(self.path / SNAPSHOTS / name, lambda file: self.check(SNAPSHOTS + file))
+
+    def differences(self, *names: str, again: bool = False) -> list[str]:
+        """How files of a finished run differ from what its manifest says, one line each.
+
+        ``names`` are files, or folders with a slash at the end; default: everything. A file that has not changed since
+        it was last hashed by this process is not hashed again, unless ``again``.
+        """
+        folders = tuple(name for name in names if name.endswith("/"))
+        named = [n for n in self._named if not names or n in names or (folders and n.startswith(folders))]
+        missing = self._missing(named)
+        there = [name for name in named if (self.path / name).is_file()]
+        digests = _in_threads(lambda name: files.known_sha256(self.path / name, again=again), there)
+        changed = [name for name, digest in digests.items() if digest != self._named[name]]
+        return [*missing, *(f"changed: {name}" for name in changed), *self._unnamed(*names)]
+
+    def check(self, *names: str) -> None:
+        """ValueError where a finished run's files are not as they were; see :meth:`differences`."""
+        if self.is_finished:
+            self._refuse(self.differences(*names))
+
+    def _refuse(self, differences: list[str]) -> None:
+        if differences:
+            said = f"{self.path} is not as its manifest says ({'; '.join(differences)})"
+            raise ValueError(f"{said}: {remedy_of(differences)}")
+
+    @property
+    def _named(self) -> Mapping[str, str]:
+        named: Mapping[str, str] = self.manifest.get("files", {})
+        return named
+
+    def _missing(self, names: Iterable[str]) -> list[str]:
+        return [f"missing: {name}" for name in sorted(names) if not (self.path / name).is_file()]
+
+    def _unnamed(self, *names: str) -> list[str]:
+        """A line for each entry that the manifest does not name: among some files and folders, or everywhere."""
+        named = self._named
+        folders = {str(parent) for name in named for parent in PurePosixPath(name).parents}
+        found = {name for name in names if not name.endswith("/") and os.path.lexists(self.path / name)}
+        for folder in [name for name in names if name.endswith("/")] if names else [""]:
+            found |= set(_entries(self.path, folder, folders)) if (self.path / folder).is_dir() else set()
+        others = (name for name in found if name not in named and name != MANIFEST and not is_leftover(name, named))
+        return [f"{UNNAMED}{name}" for name in sorted(others)]
+
     def _read_exposure(self) -> Exposure | None:
-        path = self.path / "exposure.safetensors"
-        if not path.exists():
+        path = self._checked(EXPOSURE)
+        if path is None:
             return None
         entries = files.read_header(path)[1]
         return Exposure.from_tensors({name: np.array(files.map_tensor(path, e)) for name, e in entries.items()})
@@ -464,7 +581,14 @@ class Run:
             state = "" if self.is_finished else " (the run is unfinished: run it again)"
             state = " (a recorded run has none)" if self.is_recorded else state
             raise ValueError(f"{path} is missing{state}")
+        if name != MANIFEST:
+            self.check(name)
         return path
+
+    def _checked(self, name: str) -> Path | None:
+        """One of the files that a run may have, as its manifest says; None where it has none."""
+        self.check(name)
+        return path if (path := self.path / name).exists() else None
 
     def _text(self, name: str) -> str:
         return self._existing(name).read_text(encoding="utf-8")

@@ -14,8 +14,7 @@ from toolkit.analysis.comparison.reported import canonical_name as canonical_nam
 from toolkit.analysis.comparison.reported import count_at_chance
 from toolkit.config import NOT_IN_DIGEST, RunConfig
 from toolkit.naming import distinct, names_of
-from toolkit.snapshots.store import Run, runs_of
-from toolkit.snapshots.verify import SMALL_FILES, check_files
+from toolkit.snapshots.store import SMALL_FILES, Run, runs_of
 
 SPOKEN = {"none": "none (full fine-tuning)", "backbone": "backbone (feature extraction)"}
 """Regime label to the words for it, where the field has words."""
@@ -120,7 +119,7 @@ def arrange(
             raise ValueError(
                 f"{run.path.resolve().name} is unfinished (no manifest.json): run it again, or leave it out"
             )
-        check_files(run, *SMALL_FILES)
+        run.check(*SMALL_FILES)
     names = names_of(run.path for run in opened)
     reported = [
         ReportedRun(run, name, (tasks or {}).get(run.path.resolve().name))

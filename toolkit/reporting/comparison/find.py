@@ -6,8 +6,8 @@ from pathlib import Path
 
 from toolkit.naming import shown_path
 from toolkit.reporting.markdown import listing
-from toolkit.snapshots.store import MANIFEST, Run, listed, open_run
-from toolkit.snapshots.verify import DRIFT_FILES, verify_files
+from toolkit.snapshots.store import MANIFEST, Run, listed, open_run, remedy_of
+from toolkit.snapshots.verify import DRIFT_FILES
 
 SHOWN_REASONS = 3
 """Places that the refusal of a whole list names: a glob of other files can bring along thousands."""
@@ -53,9 +53,8 @@ class Sources:
 def find_runs(places: Sequence[Run | str | Path]) -> Sources:
     """Open what can be reported on; an unfinished run, a recorded one and a folder that is no run are left out.
 
-    They are what a glob brings along. So is a run whose scores, answers or config changed after it finished; its
-    snapshots, too large to be hashed each time, are left to ``verify``. ValueError for a place that does not exist, for
-    one that is not in a list, and when nothing is left.
+    They are what a glob brings along. So is a run whose files are not those that its manifest names. ValueError for a
+    place that does not exist, for one that is not in a list, and when nothing is left.
     """
     places, runs, left_out, diverged = listed(places), [], [], []
     for place in places:
@@ -100,16 +99,17 @@ def _reason_against(path: Path) -> str:
         run = open_run(path)
     except ValueError:
         return "it is not a run directory"
+    if run.is_finished:
+        try:
+            differences = run.differences(*DRIFT_FILES)
+        except ValueError:  # whose words name the path, which no report must
+            return f"its {MANIFEST} cannot be read: restore it or run it again"
+        if differences:
+            return f"it is not as its manifest says ({'; '.join(differences)}): {remedy_of(differences)}"
     if run.is_recorded:
         return "it was recorded in another training loop and has no scores (python -m toolkit drift shows it)"
     if run.has_diverged and not run.is_finished:
         return WHY_DIVERGED
     if not run.is_finished:
         return "it is unfinished (no manifest.json)"
-    try:
-        differences = verify_files(run, *DRIFT_FILES)
-    except ValueError:  # whose words name the path, which no report must
-        return f"its {MANIFEST} cannot be read: restore it or run it again"
-    if differences:
-        return f"it is not as its manifest says ({'; '.join(differences)}): restore it or run it again"
     return "it served to choose settings (--selection-fraction)" if run.config.selection_fraction else ""

@@ -1,0 +1,335 @@
+"""Files that a run's manifest does not name, or names otherwise, are never analysed: one line says which, and why."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import toolkit
+from tests.run_directories import write_run
+from tests.snapshots.test_store import write_run as write_words
+from toolkit.cli import main
+from toolkit.reporting.comparison.find import find_runs
+from toolkit.snapshots import files
+from toolkit.snapshots.importers import import_checkpoints
+from toolkit.snapshots.snapshot import FORMAT
+from toolkit.snapshots.store import SNAPSHOT, Run, open_run
+from toolkit.snapshots.verify import verify_run
+
+PLANTED = (
+    "epoch-009.safetensors",
+    "step-00000007.safetensors",
+    "epoch-001.tmp.safetensors",
+    "x.tmp",
+    ".epoch-001.safetensors.12.tmp.safetensors",
+    ".notes.txt.12.tmp",
+    "other.safetensors",
+    ".hidden",
+    "notes.txt",
+)
+"""Names of files that somebody else put among the snapshots of a run that has none of them."""
+
+READERS: dict[str, Callable[[Path], Any]] = {
+    "trajectory": lambda path: open_run(path).trajectory,
+    "drift": toolkit.measure_drift,
+    "rows": lambda path: toolkit.measure_rows(open_run(path), "word_embeddings"),
+    "changes": toolkit.measure_changes,
+    "gauge": toolkit.measure_gauge,
+    "seeds": lambda path: toolkit.measure_agreement([path, path], "word_embeddings"),
+    "import": lambda path: import_checkpoints([path]),
+    "import of one": lambda path: import_checkpoints([path / "snapshots" / "epoch-000.safetensors"]),
+    "score and drift": lambda path: toolkit.join_drift([path]),
+    "check": lambda path: open_run(path).check("snapshots/"),
+}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return write_run(tmp_path, "none", 0, epochs=2).path
+
+
+def plant(path: Path, name: str, times: float = 1.5) -> Path:
+    """A whole snapshot, far from the others, under a name of its own."""
+    first = open_run(path).trajectory.at(0).tensors
+    tensors = {k: np.array(first[k]) * np.float32(times) for k in first}
+    file = path / "snapshots" / name
+    metadata = {"format": FORMAT, "epoch": "1.5", "step": "15"}
+    made = file.with_name("epoch-999.safetensors")
+    files.write_tensors(made, tensors, metadata)
+    return made.replace(file)
+
+
+@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.parametrize("reader", READERS)
+def test_a_file_among_the_snapshots_that_the_manifest_does_not_name_is_refused(
+    reader: str, name: str, path: Path
+) -> None:
+    READERS[reader](path)
+    plant(path, name)
+    with pytest.raises(ValueError, match=r"not in the manifest: snapshots/.*: move it away") as raised:
+        READERS[reader](path)
+    assert f"snapshots/{name}" in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_verify_names_it_and_the_commands_refuse_it(name: str, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plant(path, name)
+    assert verify_run(path) == [f"not in the manifest: snapshots/{name}"]
+    for command in (["drift", str(path)], ["positions", str(path)], ["report", str(path), "--out", f"{path}-r"]):
+        with pytest.raises(SystemExit) as stop:
+            main(command)
+        assert stop.value.code == 2, command
+        assert f"snapshots/{name}" in capsys.readouterr().err, command
+    with pytest.raises(SystemExit) as stop:
+        main(["verify", str(path)])
+    assert stop.value.code == 1
+
+
+def test_a_planted_file_that_is_passed_itself_is_refused(path: Path) -> None:
+    planted = plant(path, "epoch-009.safetensors")
+    with pytest.raises(ValueError, match=r"not in the manifest: snapshots/epoch-009\.safetensors"):
+        import_checkpoints([path / "snapshots" / "epoch-000.safetensors", planted])
+
+
+def test_a_folder_among_the_snapshots_is_refused_and_named_by_verify(path: Path) -> None:
+    (path / "snapshots" / "more").mkdir()
+    with pytest.raises(ValueError, match=r"not in the manifest: snapshots/more\): move it away"):
+        _ = open_run(path).trajectory
+    assert verify_run(path) == ["not in the manifest: snapshots/more"]
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_flipped_bit_is_refused_by_whatever_reads_that_file(reader: str, path: Path) -> None:
+    file = path / "snapshots" / ("epoch-000.safetensors" if reader == "import of one" else "epoch-002.safetensors")
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(bytes(content))
+    if reader == "trajectory":
+        trajectory = open_run(path).trajectory  # its headers alone: no value has been read yet
+        with pytest.raises(ValueError, match=rf"changed: snapshots/{file.name}\): restore it, or run again"):
+            _ = trajectory.snapshots[-1].tensors["word_embeddings"]
+    else:
+        with pytest.raises(ValueError, match=rf"changed: snapshots/{file.name}\): restore it, or run again"):
+            READERS[reader](path)
+
+
+def test_a_holder_that_changed_is_refused_by_what_it_holds(tmp_path: Path) -> None:
+    """A tensor that came back to what it was is stored once; a later snapshot shows it from the earlier one's file."""
+    path = tmp_path / "run"
+    write_words(path).finish({})
+    file = path / "snapshots" / "epoch-001.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"\x07")
+    last = open_run(path).trajectory.at(2)
+    assert last.tensors["position_embeddings"].shape == (3, 4)  # of epoch 0
+    with pytest.raises(ValueError, match=r"changed: snapshots/epoch-001\.safetensors"):
+        _ = last.tensors["word_embeddings"]
+
+
+def test_a_snapshot_that_is_gone_is_not_passed_over(path: Path) -> None:
+    (path / "snapshots" / "epoch-001.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"missing: snapshots/epoch-001\.safetensors\): restore it, or run again"):
+        toolkit.measure_drift(path)
+    (path / "snapshots" / "epoch-001.safetensors").symlink_to("nowhere")
+    with pytest.raises(ValueError, match=r"missing: snapshots/epoch-001\.safetensors"):
+        toolkit.measure_drift(path)
+
+
+def exposure_of(run: Run) -> object:
+    return run.trajectory.exposure
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("scores.csv", lambda run: run.scores),
+        ("predictions.parquet", lambda run: run.predictions),
+        ("vocabulary.json", lambda run: run.vocabulary),
+        ("config.json", lambda run: run.config),
+        ("config.json", lambda run: run.is_recorded),
+        ("exposure.safetensors", exposure_of),
+    ],
+)
+def test_every_other_file_is_checked_too(name: str, read: Callable[[Run], object], path: Path) -> None:
+    read(open_run(path))
+    (path / name).write_bytes((path / name).read_bytes() + b" ")
+    with pytest.raises(ValueError, match=rf"changed: {name}\): restore it, or run again"):
+        read(open_run(path))
+    (path / name).unlink()
+    with pytest.raises(ValueError, match=rf"{name}"):
+        read(open_run(path))
+
+
+def test_a_log_that_the_manifest_does_not_name_is_no_log_of_the_run(path: Path) -> None:
+    """optimizer.json decides what the causes of drift are said to be."""
+    assert open_run(path).optimizer_log is None
+    (path / "optimizer.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"not in the manifest: optimizer\.json\): move it away"):
+        _ = open_run(path).optimizer_log
+
+
+def test_a_note_of_the_users_is_named_by_verify_and_does_not_stop_an_analysis(path: Path) -> None:
+    before = toolkit.measure_drift(path)
+    for name in ("notes.txt", "a.tmp", "plots/x.png", "plots/y.tmp.png"):
+        (path / name).parent.mkdir(exist_ok=True)
+        (path / name).write_text("mine")
+    assert toolkit.measure_drift(path).equals(before)
+    assert verify_run(path) == [
+        f"not in the manifest: {name}" for name in ("a.tmp", "notes.txt", "plots/x.png", "plots/y.tmp.png")
+    ]
+
+
+LEFT = (".epoch-001.safetensors.123.tmp", ".epoch-007.safetensors.1.tmp", ".step-00000012.safetensors.9.tmp")
+
+
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_leftovers_of_the_writer_lie_there_unread(is_finished: bool, tmp_path: Path) -> None:
+    path = write_run(tmp_path, "none", 0, epochs=2, is_finished=is_finished).path
+    before = toolkit.measure_drift(path)
+    for name in LEFT:
+        (path / "snapshots" / name).write_text("half")
+    (path / ".scores.csv.123.tmp").write_text("half")
+    assert toolkit.measure_drift(path).equals(before)
+    if is_finished:
+        assert verify_run(path) == []
+        (path / ".notes.txt.123.tmp").write_text("half")  # a name that no file of a run has
+        assert verify_run(path) == ["not in the manifest: .notes.txt.123.tmp"]
+
+
+@pytest.mark.parametrize("name", [name for name in PLANTED if not SNAPSHOT.fullmatch(name)])
+def test_an_unfinished_run_has_files_of_our_names_only(name: str, tmp_path: Path) -> None:
+    path = write_run(tmp_path, "none", 0, epochs=2, is_finished=False).path
+    toolkit.measure_drift(path)
+    plant(path, name)
+    with pytest.raises(ValueError, match=r"is no snapshot of an unfinished run \(epoch-NNN or step-NNNNNNNN") as raised:
+        toolkit.measure_drift(path)
+    assert str(raised.value).startswith(str(path / "snapshots" / name))
+    assert str(raised.value).endswith("move it away")
+
+
+def test_a_link_is_judged_by_what_it_leads_to(tmp_path: Path) -> None:
+    """git-annex, DVC and stores that keep equal files once put links there; the sha256 of the content decides."""
+    path = write_run(tmp_path, "none", 0, epochs=2).path
+    before = toolkit.measure_drift(path)
+    file, store = path / "snapshots" / "epoch-001.safetensors", tmp_path / "store"
+    file.rename(store)
+    file.symlink_to(store)
+    assert toolkit.measure_drift(path).equals(before)
+    assert import_checkpoints([file]).trajectory.snapshots[0].step == 10
+    assert verify_run(path) == []
+    store.write_bytes(store.read_bytes()[:-1] + b"\x07")
+    with pytest.raises(ValueError, match=r"changed: snapshots/epoch-001\.safetensors"):
+        toolkit.measure_drift(path)
+    (path / "manifest.json").unlink()  # nothing says what it should lead to
+    with pytest.raises(ValueError, match=r"epoch-001\.safetensors is a link, and an unfinished run has no manifest"):
+        toolkit.measure_drift(path)
+
+
+def test_a_whole_folder_may_be_a_link(tmp_path: Path) -> None:
+    path = write_run(tmp_path, "none", 0, epochs=2).path
+    (path / "snapshots").rename(tmp_path / "elsewhere")
+    (path / "snapshots").symlink_to(tmp_path / "elsewhere")
+    assert verify_run(path) == []
+    toolkit.measure_drift(path)
+    (tmp_path / "elsewhere" / "x").write_text("mine")
+    assert verify_run(path) == ["not in the manifest: snapshots/x"]
+
+
+def test_each_file_is_hashed_once_however_many_measures_read_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for file in path.rglob("*"):
+        if file.is_file():
+            os.utime(file, (1, 1))
+    seen: list[str] = []
+    real = files.sha256_of_file
+    monkeypatch.setattr(files, "sha256_of_file", lambda file: seen.append(file.name) or real(file))
+    monkeypatch.setattr(files, "SETTLED_NS", -(10**12))  # written just now, and known to be left alone
+    run = open_run(path)
+    run.check("snapshots/")
+    for _ in range(3):
+        toolkit.measure_drift(run)
+        toolkit.measure_rows(path, "word_embeddings")
+        toolkit.measure_gauge(open_run(path))
+        _ = (open_run(path).scores, open_run(path).vocabulary)
+    assert sorted(seen) == sorted(set(seen))
+    assert {"epoch-000.safetensors", "epoch-001.safetensors", "epoch-002.safetensors", "scores.csv"} <= set(seen)
+    seen.clear()
+    assert verify_run(path) == []  # which was asked to look again
+    assert len(seen) == sum(file.is_file() for file in path.rglob("*")) - 1
+
+
+def test_only_what_is_read_is_hashed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    real = files.sha256_of_file
+    monkeypatch.setattr(files, "sha256_of_file", lambda file: seen.append(file.name) or real(file))
+    trajectory = open_run(path).trajectory
+    _ = (trajectory.parameters, [snapshot.epoch for snapshot in trajectory])
+    assert {name for name in seen if name.startswith("epoch")} == {"epoch-000.safetensors"}
+    _ = trajectory.at(2).tensors["word_embeddings"]
+    assert {name for name in seen if name.startswith("epoch")} == {"epoch-000.safetensors", "epoch-002.safetensors"}
+
+
+def test_values_that_change_between_two_reads_are_noticed(path: Path) -> None:
+    """A notebook keeps its run open for hours; the same size, and written again at once."""
+    run = open_run(path)
+    before = toolkit.measure_drift(run)
+    assert toolkit.measure_drift(run).equals(before)
+    file = path / "snapshots" / "epoch-002.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(bytes(content))
+    with pytest.raises(ValueError, match=r"changed: snapshots/epoch-002\.safetensors"):
+        toolkit.measure_drift(run)
+
+
+def test_tensors_of_a_finished_run_are_memory_mapped(path: Path) -> None:
+    tensor = open_run(path).trajectory.at(0).tensors["word_embeddings"]
+    assert isinstance(tensor, np.memmap)
+    assert not tensor.flags.writeable
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=40))
+def test_a_temporary_file_is_one_by_its_whole_name(name: str) -> None:
+    """Whatever is put into a name, only the exact form of the writer's passes, and only of a snapshot's name."""
+    assert files.of_temporary(f".{name}.77.tmp") == name
+    for other in (name, f".{name}.77.tmp.safetensors", f"{name}.77.tmp", f".{name}.tmp", f".{name}.7x.tmp"):
+        of = files.of_temporary(other)
+        assert of is None or re.fullmatch(rf"\.{re.escape(of)}\.[0-9]+\.tmp", other)
+
+
+def test_a_report_leaves_a_run_out_that_holds_a_stray_snapshot(path: Path, tmp_path: Path) -> None:
+    good = write_run(tmp_path, "none", 1, epochs=2)
+    plant(path, "other.safetensors")
+    found = find_runs([good.path, path])
+    assert [run.path for run in found.runs] == [good.path]
+    assert "not in the manifest: snapshots/other.safetensors" in found.left_out[0]
+
+
+def test_a_changed_config_is_a_reason_and_no_end_of_the_report(path: Path, tmp_path: Path) -> None:
+    good = write_run(tmp_path, "none", 1, epochs=2)
+    (path / "config.json").write_bytes((path / "config.json").read_bytes() + b" ")
+    found = find_runs([good.path, path])
+    assert [run.path for run in found.runs] == [good.path]
+    assert "changed: config.json" in found.left_out[0]
+
+
+def test_drift_of_a_planted_half_is_what_it_was_without_it(tmp_path: Path) -> None:
+    """As a user meets it: the command says one line, exits with an error, and writes nothing."""
+    path = write_run(tmp_path, "none", 0, epochs=2).path
+    plant(path, "epoch-002b.safetensors")
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "toolkit", "drift", str(path), "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert not out.exists()
+    assert "not in the manifest: snapshots/epoch-002b.safetensors): move it away" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    shutil.rmtree(path)
