@@ -1,18 +1,39 @@
 """Tiny checkpoints of every family and a tiny config, built once per test session; no network, no weights shipped."""
 
 import gc
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
+
+# Before torch is imported: processes that share the cores would stop one another. A test of threads sets their number.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("MKL_NUM_THREADS", "1")
+
 import torch
 
 from tests.run_directories import MakeRun, SharedRuns
 from toolkit.config import RunConfig
 from toolkit.data.builtin import BUILTIN_TASKS
 from toolkit.snapshots.store import Run
+
+MOST_WORKERS = 8
+"""Each imports torch and transformers, about a gigabyte."""
+
+# An example that takes long because other processes have the cores is no fault.
+hypothesis.settings.register_profile("shared cores", deadline=None)
+hypothesis.settings.load_profile("shared cores")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """What ``-n auto`` means: every core that this process may use, hyper-threads too."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min(cores or 1, MOST_WORKERS)
 
 
 def pytest_collection_finish() -> None:
