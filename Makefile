@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 ACCELERATE := $(BIN)/accelerate launch --quiet
+# A process per core (tests/conftest.py counts them) of one thread each; a file stays in one process, and so do its fixtures.
+PYTEST := -m pytest -n auto --dist loadfile
 
 .PHONY: demo test test-slow test-oldest lint clean
 .DELETE_ON_ERROR:
@@ -24,10 +26,10 @@ demo: .venv/base
 	$(BIN)/python -m toolkit report runs/demo/minilm_polarity_* --out runs/demo_report
 
 test: .venv/dev
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python $(PYTEST) -m "not slow"
 
 test-slow: .venv/dev
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python $(PYTEST) -m slow
 
 # The fast tests on the oldest versions that pyproject.toml admits: a lower bound is a promise too.
 test-oldest:
@@ -35,7 +37,7 @@ test-oldest:
 	.venv-oldest/bin/pip install --quiet uv
 	.venv-oldest/bin/uv pip compile --quiet --resolution lowest-direct --extra dev pyproject.toml -o .venv-oldest/oldest.txt
 	.venv-oldest/bin/uv pip install --quiet --python .venv-oldest/bin/python -r .venv-oldest/oldest.txt --editable .
-	.venv-oldest/bin/python -m pytest -m "not slow"
+	.venv-oldest/bin/python $(PYTEST) -m "not slow"
 
 lint: .venv/dev
 	$(BIN)/ruff check .

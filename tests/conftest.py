@@ -1,17 +1,46 @@
 """Tiny checkpoints of every family and a tiny config, built once per test session; no network, no weights shipped."""
 
-from collections.abc import Callable
+import gc
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
+
+# Before torch is imported: processes that share the cores would stop one another. A test of threads sets their number.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("MKL_NUM_THREADS", "1")
+
 import torch
 
-from tests.run_directories import MakeRun, write_run
+from tests.run_directories import MakeRun, SharedRuns
 from toolkit.config import RunConfig
 from toolkit.data.builtin import BUILTIN_TASKS
 from toolkit.snapshots.store import Run
+
+MOST_WORKERS = 8
+"""Each imports torch and transformers, about a gigabyte."""
+
+# An example that takes long because other processes have the cores is no fault.
+hypothesis.settings.register_profile("shared cores", deadline=None)
+hypothesis.settings.load_profile("shared cores")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """What ``-n auto`` means: every core that this process may use, hyper-threads too."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min(cores or 1, MOST_WORKERS)
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from going through all that was imported again and again: a tenth of the time."""
+    gc.collect()
+    gc.freeze()
+
 
 FAMILY_CONFIGS: dict[str, dict[str, Any]] = {
     "bert": {},
@@ -141,12 +170,26 @@ def tiny_pairs(tiny_config: RunConfig, tiny_files: Callable[[str], dict[str, Any
     return replace(tiny_config, **tiny_files("pair"))
 
 
+@pytest.fixture(scope="session")
+def shared_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedRuns]:
+    """Runs that are written once per session; whoever changes one fails the session."""
+    runs = SharedRuns(tmp_path_factory.mktemp("shared"))
+    yield runs
+    assert not runs.changed(), "a test changed a run that others read: let it take make_run's copy"
+
+
+@pytest.fixture(scope="session")
+def read_run(shared_runs: SharedRuns) -> MakeRun:
+    """``read_run(regime, seed, **oddities)``: as ``make_run``, for tests that change nothing and name no place."""
+    return shared_runs.get
+
+
 @pytest.fixture
-def make_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeRun:
-    """``make_run(regime, seed, **oddities)`` writes a run below the current directory, which is a temporary one."""
+def make_run(shared_runs: SharedRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeRun:
+    """``make_run(regime, seed, **oddities)``: a run of the test's own below the current directory, a temporary one."""
     monkeypatch.chdir(tmp_path)
 
     def make(regime: str = "none", seed: int = 0, **oddities: Any) -> Run:
-        return write_run(tmp_path / "runs", regime, seed, **oddities)
+        return shared_runs.copy_into(tmp_path / "runs", regime, seed, **oddities)
 
     return make

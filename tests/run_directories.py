@@ -1,6 +1,7 @@
 """A regime, a seed and some oddities in, a tiny finished run directory out: what the report is tested on."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.snapshots.exposure import Exposure, StepRows, TableExposure
 from toolkit.snapshots.files import sha256_of_array, sha256_of_file
 from toolkit.snapshots.snapshot import Vocabulary
-from toolkit.snapshots.store import MANIFEST, Run, RunWriter, open_run, start_run
+from toolkit.snapshots.store import MANIFEST, Run, RunWriter, hash_files, open_run, start_run
 
 NUM_WORDS, NUM_POSITIONS, HIDDEN, LONGEST, STEPS_PER_EPOCH = 60, 32, 8, 12, 10
 HOSTILE = ("<script>", "a|b", "`tick`", "*star*", "[x](y)", "\u202ertl", "under_score_", "\\|")
@@ -73,6 +74,33 @@ def rehash(path: Path, *names: str) -> None:
     manifest = json.loads((path / MANIFEST).read_text())
     manifest["files"] |= {name: sha256_of_file(path / name) for name in names}
     (path / MANIFEST).write_text(json.dumps(manifest))
+
+
+class SharedRuns:
+    """Runs that are written once each, for tests that only read them; the others get copies."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._made: dict[str, Path] = {}
+
+    def get(self, regime: str = "none", seed: int = 0, **oddities: Any) -> Run:
+        """The run of :func:`write_run`, which nobody may change, in a folder ``runs`` of its own."""
+        key = repr((regime, seed, sorted(oddities.items())))
+        if key not in self._made:
+            self._made[key] = write_run(self.folder / str(len(self._made)) / "runs", regime, seed, **oddities).path
+        return open_run(self._made[key])
+
+    def copy_into(self, folder: Path, regime: str = "none", seed: int = 0, **oddities: Any) -> Run:
+        """A copy below ``folder``, in place of a run of that name."""
+        run = self.get(regime, seed, **oddities)
+        path = folder / run.path.name
+        shutil.rmtree(path, ignore_errors=True)
+        return open_run(shutil.copytree(run.path, path))
+
+    def changed(self) -> list[Path]:
+        """The finished runs that are no longer as they were written."""
+        runs = [open_run(path) for path in self._made.values()]
+        return [run.path for run in runs if run.is_finished and hash_files(run.path) != run.manifest["files"]]
 
 
 def _write_snapshots(

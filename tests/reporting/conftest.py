@@ -1,15 +1,17 @@
 """Reports without figures, and the parts of a report."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import pytest
 
-from tests.run_directories import MakeRun
+from tests.run_directories import MakeRun, SharedRuns
 from toolkit.analysis.comparison.arms import arrange
 from toolkit.reporting.comparison.data import ReportData, gather
-from toolkit.snapshots.store import Run
+from toolkit.snapshots.store import Run, open_run
 
 ARMS = {"full fine-tuning": "none", "embeddings frozen": "embeddings", "feature extraction": "backbone"}
+Study = Callable[..., tuple[list[Run], dict[str, str]]]
 
 
 @pytest.fixture
@@ -20,26 +22,59 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def study(make_run: MakeRun) -> Callable[..., tuple[list[Run], dict[str, str]]]:
-    """``study(tasks, num_seeds, right={arm: share})`` gives runs of three arms and their labels."""
+def sketched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports whose figures are drawn and laid out, but saved as a few bytes: most of the time is in the formats."""
 
-    def make(
-        tasks: tuple[str, ...] = ("toy",), num_seeds: int = 3, right: dict[str, float] | None = None, **oddities: object
-    ) -> tuple[list[Run], dict[str, str]]:
-        share = {"full fine-tuning": 0.95, "embeddings frozen": 0.95, "feature extraction": 0.7} | (right or {})
-        runs, labels = [], {}
-        for task in tasks:
-            for label, regime in ARMS.items():
-                for seed in range(num_seeds):
-                    run = make_run(regime, seed, task=task, right=share[label], **oddities)
-                    runs.append(run)
-                    labels[run.path.name] = label
-        return runs, labels
+    def image_of(figure: Any, kind: str) -> bytes:
+        if kind == "png":
+            figure.draw_without_rendering()
+        return b"<svg xmlns='http://www.w3.org/2000/svg'/>" if kind == "svg" else kind.encode()
 
-    return make
+    monkeypatch.setattr("toolkit.reporting.images.image_of", image_of)
+
+
+def study_of(
+    make: MakeRun,
+    tasks: tuple[str, ...] = ("toy",),
+    num_seeds: int = 3,
+    right: Mapping[str, float] | None = None,
+    **oddities: object,
+) -> tuple[list[Run], dict[str, str]]:
+    """Runs of three arms, and their labels."""
+    share = {"full fine-tuning": 0.95, "embeddings frozen": 0.95, "feature extraction": 0.7} | dict(right or {})
+    runs, labels = [], {}
+    for task in tasks:
+        for label, regime in ARMS.items():
+            for seed in range(num_seeds):
+                run = make(regime, seed, task=task, right=share[label], **oddities)
+                runs.append(run)
+                labels[run.path.name] = label
+    return runs, labels
 
 
 @pytest.fixture
-def data_of() -> Callable[..., ReportData]:
-    """The numbers of a report on some runs."""
-    return lambda runs, labels=None, **options: gather(arrange(runs, labels), **options)
+def study(make_run: MakeRun) -> Study:
+    """``study(tasks, num_seeds, right={arm: share})`` gives runs of three arms and their labels, the test's own."""
+    return lambda *args, **options: study_of(make_run, *args, **options)
+
+
+@pytest.fixture(scope="session")
+def read_study(read_run: MakeRun) -> Study:
+    """As ``study``, for tests that change nothing and name no place."""
+    return lambda *args, **options: study_of(read_run, *args, **options)
+
+
+@pytest.fixture(scope="session")
+def data_of(shared_runs: SharedRuns) -> Callable[..., ReportData]:
+    """The numbers of a report on some runs: computed once for runs that are only read, so change nothing in them."""
+    known: dict[str, ReportData] = {}
+
+    def get(runs: Sequence[Run], labels: Mapping[str, str] | None = None, **options: Any) -> ReportData:
+        if not all(run.path.is_relative_to(shared_runs.folder) for run in runs):
+            return gather(arrange(runs, labels), **options)
+        key = repr(([run.path for run in runs], labels, options))
+        if key not in known:
+            known[key] = gather(arrange([open_run(run.path) for run in runs], labels), **options)
+        return known[key]
+
+    return get

@@ -22,19 +22,19 @@ MINILM = "tuned on sentence pairs"
 SENTENCE = "optimisation as much as features"
 
 
-def with_ceiling(make_run, points, num_seeds=2):
+def with_ceiling(read_run, points, num_seeds=2):
     """Full fine-tuning beside feature extraction, whose ceiling is ``points`` above what it reached."""
-    runs = [make_run("none", seed, right=0.85) for seed in range(num_seeds)]
+    runs = [read_run("none", seed, right=0.85) for seed in range(num_seeds)]
     for seed in range(num_seeds):
-        plain = make_run("backbone", seed, right=0.7)
+        plain = read_run("backbone", seed, right=0.7)
         reached = plain.scores.query("split == 'validation'")["accuracy"].iloc[-1]
         ceiling = {"validation": {"accuracy": reached + points / 100, "loss": 0.3}, "ood": {"accuracy": None}}
-        runs.append(make_run("backbone", seed, right=0.7, facts={"convex_ceiling": ceiling}))
+        runs.append(read_run("backbone", seed, right=0.7, facts={"convex_ceiling": ceiling}))
     return runs
 
 
-def test_a_head_ten_points_below_its_ceiling_is_said_right_after_the_answer(make_run, data_of):
-    data = data_of(with_ceiling(make_run, 10.0))
+def test_a_head_ten_points_below_its_ceiling_is_said_right_after_the_answer(read_run, data_of):
+    data = data_of(with_ceiling(read_run, 10.0))
     found = report_findings(data)
     assert [i for i, text in enumerate(found) if SENTENCE in text] == [1]
     line = ceilings(data.groups).iloc[0]
@@ -50,53 +50,53 @@ def test_a_head_ten_points_below_its_ceiling_is_said_right_after_the_answer(make
     assert line["full_minus_reached_points"] == pytest.approx(expected)
 
 
-def test_a_small_part_is_not_called_as_much(make_run, data_of):
-    (text,) = [text for text in report_findings(data_of(with_ceiling(make_run, 3.0))) if "same features" in text]
+def test_a_small_part_is_not_called_as_much(read_run, data_of):
+    (text,) = [text for text in report_findings(data_of(with_ceiling(read_run, 3.0))) if "same features" in text]
     assert text.endswith(": part of the difference to none (full fine-tuning) is there optimisation.")
     assert SENTENCE not in text
 
 
-def test_a_ceiling_below_what_was_reached_is_called_none(make_run, data_of):
-    _, note = against_ceiling_block(ceilings(data_of(with_ceiling(make_run, -10.0)).groups))
+def test_a_ceiling_below_what_was_reached_is_called_none(read_run, data_of):
+    _, note = against_ceiling_block(ceilings(data_of(with_ceiling(read_run, -10.0)).groups))
     assert "On toy the trained head comes out above the recorded ceiling" in note.text
     assert note.text.endswith("a yardstick, no bound.")
-    assert len(against_ceiling_block(ceilings(data_of(with_ceiling(make_run, 3.0)).groups))) == 1
+    assert len(against_ceiling_block(ceilings(data_of(with_ceiling(read_run, 3.0)).groups))) == 1
 
 
 @pytest.mark.parametrize("points", [0.9, 0.0, -10.0])
-def test_a_head_within_the_margin_of_its_ceiling_gets_no_sentence(make_run, data_of, points):
-    data = data_of(with_ceiling(make_run, points))
+def test_a_head_within_the_margin_of_its_ceiling_gets_no_sentence(read_run, data_of, points):
+    data = data_of(with_ceiling(read_run, points))
     assert SENTENCE not in " ".join([*report_findings(data), *caveats(data)])
     assert ceiling_sentence(ceilings(data.groups), 1.0) == ""
 
 
-def test_the_margin_of_the_study_decides(make_run, data_of):
-    data = data_of(with_ceiling(make_run, 10.0), margin_points=11.0)
+def test_the_margin_of_the_study_decides(read_run, data_of):
+    data = data_of(with_ceiling(read_run, 10.0), margin_points=11.0)
     assert SENTENCE not in " ".join(report_findings(data))
 
 
-def test_the_ceiling_stands_beside_what_was_reached_for_every_task(make_run, data_of):
-    data = data_of(with_ceiling(make_run, 10.0))
+def test_the_ceiling_stands_beside_what_was_reached_for_every_task(read_run, data_of):
+    data = data_of(with_ceiling(read_run, 10.0))
     (section,) = [each for each in study_sections(data, {}) if each.id == "comparison"]
     (table,) = [block for block in section.blocks if isinstance(block, TableBlock) and "ceiling" in block.table]
     assert list(table.table["full_minus_reached"]) == [
         f"{value:+.2f}" for value in ceilings(data.groups)["full_minus_reached_points"]
     ]
-    alone = data_of(with_ceiling(make_run, 10.0)[2:])  # without full fine-tuning there is nothing to set beside it
+    alone = data_of(with_ceiling(read_run, 10.0)[2:])  # without full fine-tuning there is nothing to set beside it
     line = ceilings(alone.groups).iloc[0]
     assert np.isnan(line["full_minus_ceiling_points"])
     assert "what it lacks is there optimisation" in ceiling_sentence(ceilings(alone.groups), 1.0)
 
 
-def test_features_stand_beside_the_full_arm_that_is_most_like_them_and_every_arm_is_named(make_run, data_of):
+def test_features_stand_beside_the_full_arm_that_is_most_like_them_and_every_arm_is_named(read_run, data_of):
     runs = []
     for pooling, points in (("mean", 10.0), ("cls", 20.0)):
-        runs += [make_run("none", seed, right=0.85, config={"pooling": pooling}) for seed in range(2)]
+        runs += [read_run("none", seed, right=0.85, config={"pooling": pooling}) for seed in range(2)]
         for seed in range(2):
-            scores = make_run("backbone", seed, right=0.7, config={"pooling": pooling}).scores
+            scores = read_run("backbone", seed, right=0.7, config={"pooling": pooling}).scores
             reached = scores.query("split == 'validation'")["accuracy"].iloc[-1]
             facts = {"convex_ceiling": {"validation": {"accuracy": reached + points / 100}}}
-            runs.append(make_run("backbone", seed, right=0.7, config={"pooling": pooling}, facts=facts))
+            runs.append(read_run("backbone", seed, right=0.7, config={"pooling": pooling}, facts=facts))
     labels = {run.path.name: f"{run.config.freeze}-{run.config.pooling}" for run in reversed(runs)}
     found = ceilings(data_of(runs, labels).groups)
     assert dict(zip(found["arm"], found["full"], strict=True)) == {
@@ -146,9 +146,9 @@ def test_where_that_head_does_as_well_as_full_the_difference_is_optimisation():
         (1, {"right": 0.85}, "there optimisation as much as features."),
     ],
 )
-def test_a_difference_that_is_not_there_has_no_cause(make_run, data_of, num_seeds, oddities, said):
-    runs = with_ceiling(make_run, 10.0, num_seeds)[num_seeds:]
-    runs += [make_run("none", seed, **oddities) for seed in range(num_seeds)]
+def test_a_difference_that_is_not_there_has_no_cause(read_run, data_of, num_seeds, oddities, said):
+    runs = with_ceiling(read_run, 10.0, num_seeds)[num_seeds:]
+    runs += [read_run("none", seed, **oddities) for seed in range(num_seeds)]
     (text,) = [text for text in report_findings(data_of(runs)) if "same features" in text]
     assert text.endswith(said)
 
@@ -166,8 +166,8 @@ def tried(score):
     return tuning(("toy", FEATURES, False)).assign(mean_score=score, score="accuracy", num_items=9)
 
 
-def test_a_setting_that_scored_far_more_when_it_was_chosen_is_called_unstable(study, data_of):
-    runs, labels = study(num_seeds=2, right={FEATURES: 0.7})
+def test_a_setting_that_scored_far_more_when_it_was_chosen_is_called_unstable(read_study, data_of):
+    runs, labels = read_study(num_seeds=2, right={FEATURES: 0.7})
     data = data_of(runs, labels)
     final = data.scores.query("arm == @FEATURES and is_reported_split")["value"].mean()
     above, below = (replace(data, tuning=tried(final + points / 100)) for points in (20.5, 19.5))
@@ -210,30 +210,30 @@ FEATURES = "feature extraction"
         ),
     ],
 )
-def test_settings_at_the_edge_of_their_grid_are_a_caveat(study, data_of, edges, text):
-    data = data_of(*study(num_seeds=1), tuning=tuning(*edges))
+def test_settings_at_the_edge_of_their_grid_are_a_caveat(read_study, data_of, edges, text):
+    data = replace(data_of(*read_study(num_seeds=1)), tuning=tuning(*edges))
     assert edge_warning(data) == text
     assert (text in caveats(data)) == bool(text)
     (section,) = [each for each in study_sections(data, {}) if each.id == "tuning"]
     assert [b.text for b in section.blocks if isinstance(b, NoteBlock) and b.is_warning] == ([text] if text else [])
 
 
-def test_a_tuning_table_without_the_column_warns_of_nothing(study, data_of):
+def test_a_tuning_table_without_the_column_warns_of_nothing(read_study, data_of):
     table = tuning(("order", FEATURES, True)).drop(columns="is_at_edge")
-    assert edge_warning(data_of(*study(num_seeds=1), tuning=table)) == ""
-    assert edge_warning(data_of(*study(num_seeds=1))) == ""
+    assert edge_warning(replace(data_of(*read_study(num_seeds=1)), tuning=table)) == ""
+    assert edge_warning(data_of(*read_study(num_seeds=1))) == ""
 
 
-def test_failed_runs_are_counted_by_arm(study, data_of):
-    data = data_of(*study(tasks=("a", "b"), num_seeds=2, right={FEATURES: 0.2}))
+def test_failed_runs_are_counted_by_arm(read_study, data_of):
+    data = data_of(*read_study(tasks=("a", "b"), num_seeds=2, right={FEATURES: 0.2}))
     text = "4 of 12 runs failed (majority class or worse, or undefined, on the reported split): feature extraction 4 (a"
     assert failures(data).startswith(text)
     assert failures(data) in caveats(data)
 
 
-def test_runs_at_chance_are_counted_though_they_did_not_fail(study, data_of):
+def test_runs_at_chance_are_counted_though_they_did_not_fail(read_study, data_of):
     # The majority class has 60 of 100 items: about 64 right is above it, and not by more than chance.
-    data = data_of(*study(tasks=("a", "b"), num_seeds=2, right={FEATURES: 0.64}))
+    data = data_of(*read_study(tasks=("a", "b"), num_seeds=2, right={FEATURES: 0.64}))
     at_chance = [run for run in data.runs if run.is_at_chance]
     assert at_chance
     failed = sum(run.is_failed for run in data.runs)
@@ -243,43 +243,43 @@ def test_runs_at_chance_are_counted_though_they_did_not_fail(study, data_of):
     assert f"{text}: feature extraction {len(at_chance)} (" in failures(data)
 
 
-def test_nothing_is_said_of_chance_where_every_run_is_above_it(study, data_of):
+def test_nothing_is_said_of_chance_where_every_run_is_above_it(read_study, data_of):
     right = {FEATURES: 0.9}
-    assert failures(data_of(*study(tasks=("a", "b"), num_seeds=1, right=right))) == "None of 6 runs failed."
-    assert failures(data_of(*study(num_seeds=1, right=right))) == ""
+    assert failures(data_of(*read_study(tasks=("a", "b"), num_seeds=1, right=right))) == "None of 6 runs failed."
+    assert failures(data_of(*read_study(num_seeds=1, right=right))) == ""
 
 
-def test_verdicts_are_counted_with_those_that_stand_among_all(study, data_of):
-    data = data_of(*study(num_seeds=3))
+def test_verdicts_are_counted_with_those_that_stand_among_all(read_study, data_of):
+    data = data_of(*read_study(num_seeds=3))
     text = verdict_counts(data)
     own = data.comparison[data.comparison["verdict"] == "supported"]
     assert f"{len(own)} supported, {(own['q'] < 0.05).sum()} of them at q < .05" in text
     assert text.startswith(f"Of {len(data.comparison)} compared scores: ")
 
 
-def test_minilm_has_its_caveat_and_others_do_not(make_run, data_of):
-    assert MINILM in " ".join(caveats(data_of([make_run(model="minilm")])))
-    assert MINILM not in " ".join(caveats(data_of([make_run()])))
+def test_minilm_has_its_caveat_and_others_do_not(read_run, data_of):
+    assert MINILM in " ".join(caveats(data_of([read_run(model="minilm")])))
+    assert MINILM not in " ".join(caveats(data_of([read_run()])))
 
 
-def with_duplicates(make_run, task, counts):
+def with_duplicates(read_run, task, counts):
     facts = {"name": task, "score": "accuracy", "reported_split": "validation"}
     return [
-        make_run(seed=seed, task=task, facts={"task": facts | {"num_near_duplicates": count}})
+        read_run(seed=seed, task=task, facts={"task": facts | {"num_near_duplicates": count}})
         for seed, count in enumerate(counts)
     ]
 
 
-def test_near_duplicates_are_a_range_over_runs_and_no_mean(make_run, data_of):
-    runs = with_duplicates(make_run, "a", ({"ood": 0, "validation": 4}, {"ood": 1, "validation": 4}))
-    data = data_of([*runs, *with_duplicates(make_run, "b", (None,))])
+def test_near_duplicates_are_a_range_over_runs_and_no_mean(read_run, data_of):
+    runs = with_duplicates(read_run, "a", ({"ood": 0, "validation": 4}, {"ood": 1, "validation": 4}))
+    data = data_of([*runs, *with_duplicates(read_run, "b", (None,))])
     table, missing, *_ = data_section(data).blocks
     assert [tuple(row) for row in table.table.to_numpy()] == [
         ("tiny on a", "ood", "0 to 1", 2),
         ("tiny on a", "validation", "4", 2),
     ]
     assert missing == TextBlock(text="Near-duplicates were not looked for in tiny on b.")
-    alone = data_section(data_of(with_duplicates(make_run, "b", (None,)))).blocks[0]
+    alone = data_section(data_of(with_duplicates(read_run, "b", (None,)))).blocks[0]
     assert alone == TextBlock(text="Near-duplicates between training data and scored splits were not looked for.")
     assert (per_run([0, 0]), per_run([3, 1])) == ("0", "1 to 3")
 

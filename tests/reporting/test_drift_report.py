@@ -74,6 +74,7 @@ def test_reports_are_reproducible(report: Path, runs: list[toolkit.Run], tmp_pat
         assert path.read_bytes() == (again / path.relative_to(report)).read_bytes(), path.name
 
 
+@pytest.mark.usefixtures("sketched")
 def test_frozen_embeddings_say_that_they_are_still(runs: list[toolkit.Run], tmp_path: Path) -> None:
     text = toolkit.write_drift_report([runs[2].path], tmp_path / "out").read_text()
     assert "No embedding parameter moved" in text
@@ -197,6 +198,7 @@ def test_a_snapshot_that_changed_after_the_run_is_refused(runs: list[toolkit.Run
         open_sources([tmp_path / "run"])
 
 
+@pytest.mark.usefixtures("sketched")
 def test_findings_follow_the_change(tiny_model: Callable[[str], Path], tmp_path: Path) -> None:
     """One number added to every coordinate of a row is what LayerNorm takes away; what was 0 before has no share."""
     folder = tiny_model("bert")
@@ -216,6 +218,7 @@ def test_findings_follow_the_change(tiny_model: Callable[[str], Path], tmp_path:
     assert "LayerNorm.bias by 1.00 weight units (it was 0 before)" in text  # 0.25 in each of 16 entries
 
 
+@pytest.mark.usefixtures("sketched")
 def test_no_finding_of_layer_norm_where_a_projection_stands_before_it(
     tiny_model: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -236,6 +239,7 @@ def test_an_empty_list_of_words_is_said_as_what_it_is(runs: list[toolkit.Run]) -
     assert neighbours(tables).startswith("No word lost more of its neighbours than if every row had moved as far")
 
 
+@pytest.mark.usefixtures("sketched")
 def test_segments_that_a_model_lacks_are_not_applicable(tiny_model: Callable[[str], Path], tmp_path: Path) -> None:
     for family, said in (
         ("roberta", "not applicable: the model has one segment row"),

@@ -18,9 +18,9 @@ def found(*runs):
     return findings(collect(group))
 
 
-def test_three_regimes(make_run):
+def test_three_regimes(read_run):
     sentences = found(
-        *(make_run(regime, right=right) for regime, right in (("none", 0.9), ("embeddings", 0.8), ("backbone", 0.7)))
+        *(read_run(regime, right=right) for regime, right in (("none", 0.9), ("embeddings", 0.8), ("backbone", 0.7)))
     )
     assert len(sentences) == 3
     assert sentences[0].startswith(
@@ -32,8 +32,8 @@ def test_three_regimes(make_run):
     assert "the 18 never seen" in sentences[2]
 
 
-def test_the_amounts_are_those_of_measure_drift(make_run):
-    run = make_run()
+def test_the_amounts_are_those_of_measure_drift(read_run):
+    run = read_run()
     drift = measure_drift(run.trajectory)
     last = drift[(drift["epoch"] == 3) & (drift["stratum"] == "whole parameter") & (drift["measure"] == "relative")]
     values = last[last["statistic"] == "value"].set_index("parameter")["value"]
@@ -43,68 +43,68 @@ def test_the_amounts_are_those_of_measure_drift(make_run):
         assert shown == pytest.approx(100 * values[name], rel=0.01)
 
 
-def test_feature_extraction_alone(make_run):
-    sentences = found(make_run("backbone"))
+def test_feature_extraction_alone(read_run):
+    sentences = found(read_run("backbone"))
     assert len(sentences) == 3
     assert sentences[0].startswith("No embedding parameter moved in any run: at epoch 3 every value is exactly")
     assert "moved by" not in " ".join(sentences)
     assert sentences[2].startswith("Accuracy on validation, before training and after: backbone")
 
 
-def test_one_frozen_parameter_is_exactly_0(make_run):
-    sentences = found(make_run("position_embeddings"))
+def test_one_frozen_parameter_is_exactly_0(read_run):
+    sentences = found(read_run("position_embeddings"))
     assert "position_embeddings exactly 0," in sentences[0]
     assert sentences[1].endswith("under position_embeddings (frozen), position_embeddings.")
 
 
-def test_frozen_without_proof_claims_no_proof(make_run):
-    sentences = found(make_run("backbone", facts={"frozen": None}))
+def test_frozen_without_proof_claims_no_proof(read_run):
+    sentences = found(read_run("backbone", facts={"frozen": None}))
     assert "bit-identical" not in " ".join(sentences)
 
 
-def test_contradictions_are_said_first_of_all(make_run):
+def test_contradictions_are_said_first_of_all(read_run):
     changed = {"word_embeddings": {"before": "a", "after": "b"}}
     for regime in ("backbone", "none"):
-        text = " ".join(found(make_run(regime, facts={"frozen": {"parameters": changed}})))
+        text = " ".join(found(read_run(regime, facts={"frozen": {"parameters": changed}})))
         assert "WARNING: these parameters were frozen and have changed all the same" in text
     claimed = {"word_embeddings": {"before": "a", "after": "a"}}
-    assert "WARNING" in " ".join(found(make_run("none", seed=3, facts={"frozen": {"parameters": claimed}})))
+    assert "WARNING" in " ".join(found(read_run("none", seed=3, facts={"frozen": {"parameters": claimed}})))
 
 
-def test_what_is_missing_is_said(make_run):
+def test_what_is_missing_is_said(read_run):
     text = " ".join(
-        found(make_run(lacking=("token_type_embeddings",)), make_run(seed=1, lacking=("token_type_embeddings",)))
+        found(read_run(lacking=("token_type_embeddings",)), read_run(seed=1, lacking=("token_type_embeddings",)))
     )
     assert "Not applicable, because the model has none: token_type_embeddings." in text
     assert "token_type_embeddings 0" not in text
     assert "mean of 2 seeds" in text
-    assert "was not recorded, so drift cannot be split" in " ".join(found(make_run(seed=7, has_exposure=False)))
+    assert "was not recorded, so drift cannot be split" in " ".join(found(read_run(seed=7, has_exposure=False)))
 
 
-def test_failed_runs_are_counted(make_run):
-    runs = [make_run("none", 0, right=0.9), make_run("none", 1, right=0.3)]
+def test_failed_runs_are_counted(read_run):
+    runs = [read_run("none", 0, right=0.9), read_run("none", 1, right=0.3)]
     (group,) = arrange(runs)
     tables = collect(group)
     assert [run.name for run in group.runs if run.is_failed] == [runs[1].path.name]
     assert not any("failed" in s for s in findings(tables))  # the caveats of a report count them, once
 
 
-def test_majority_is_counted_from_the_labels(make_run):
-    (group,) = arrange([make_run(right=1.0)])
+def test_majority_is_counted_from_the_labels(read_run):
+    (group,) = arrange([read_run(right=1.0)])
     line = collect(group).baselines.set_index("split").loc["validation"]
     assert (line["num_examples"], line["majority_rate"], line["num_right"]) == (100, 0.6, 100)
     assert not line["is_failed"]
 
 
-def test_on_a_split_of_one_class_nobody_has_failed(make_run):
-    (group,) = arrange([plant(make_run().path, np.arange(50) < 40, labels=np.zeros(50, int))])
+def test_on_a_split_of_one_class_nobody_has_failed(read_run):
+    (group,) = arrange([plant(read_run().path, np.arange(50) < 40, labels=np.zeros(50, int))])
     tables = collect(group)
     assert not tables.baselines["is_failed"].any()
     assert not group.runs[0].is_failed
 
 
-def test_undefined_is_not_zero(make_run):
-    run = make_run()
+def test_undefined_is_not_zero(read_run):
+    run = read_run()
     (group,) = arrange([run])
     tables = collect(group)
     pad = tables.words[tables.words["stratum"] == "[PAD]"]

@@ -135,6 +135,7 @@ def test_a_noisy_sinusoid_resembles_and_a_checkpoint_has_no_change():
     assert "default length" not in "\n".join(answers(tables))
 
 
+@pytest.mark.usefixtures("sketched")
 def test_small_and_odd_tables_have_a_page(tmp_path):
     source = trajectory(np.random.default_rng(2).normal(size=(20, 7)), name="a <checkpoint>")
     text = write_position_report(source, tmp_path, num_draws=DRAWS).read_text()
@@ -144,6 +145,7 @@ def test_small_and_odd_tables_have_a_page(tmp_path):
     assert not (tmp_path / "figures/resemblance.png").exists()
 
 
+@pytest.mark.usefixtures("sketched")
 def test_a_zero_row_has_no_cosines_and_no_figures_of_them():
     rows = np.random.default_rng(3).normal(size=(40, 6))
     rows[3] = 0
@@ -152,6 +154,7 @@ def test_a_zero_row_has_no_cosines_and_no_figures_of_them():
     assert "cosine_gram" not in draw_positions(tables)
 
 
+@pytest.mark.usefixtures("sketched")
 def test_equal_rows_and_a_model_without_positions(tmp_path):
     with pytest.raises(ValueError, match="no position_embeddings"):
         write_position_report(Trajectory([Snapshot(0, 0, {"word_embeddings": np.ones((3, 2))})]), tmp_path)

@@ -3,8 +3,10 @@
 import html
 import os
 import re
+import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -29,9 +31,47 @@ PRINTED = ("verdicts", "comparison", "tests", "summary", "cost", "association", 
 LEAD = ["run", "model", "task", "regime", "seed"]
 
 
+RUNS = (("none", 0.9), ("embeddings", 0.8), ("backbone", 0.7))
+
+
 @pytest.fixture
 def runs(make_run):
-    return [make_run(regime, right=right) for regime, right in (("none", 0.9), ("embeddings", 0.8), ("backbone", 0.7))]
+    return [make_run(regime, right=right) for regime, right in RUNS]
+
+
+def output_of(code: str, folder: Path | None = None) -> str:
+    """What a fresh interpreter prints in ``folder``, with this checkout on its path."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(toolkit.__file__).parents[1])}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=environment, cwd=folder).stdout
+
+
+@dataclass(frozen=True)
+class Made:
+    """A folder with three runs and the report on them, ``out``, which a process of its own wrote."""
+
+    folder: Path
+    runs: list[toolkit.Run]
+    printed: str
+    """What that process printed: whether it imported pyplot."""
+
+
+@pytest.fixture(scope="module")
+def made(shared_runs, tmp_path_factory) -> Made:
+    folder = tmp_path_factory.mktemp("report")
+    runs = [shared_runs.copy_into(folder / "runs", regime, right=right) for regime, right in RUNS]
+    code = (
+        "import sys; from toolkit.reporting.comparison.report import write_report; "
+        f"write_report({[str(run.path) for run in runs]}, 'out'); print('matplotlib.pyplot' in sys.modules)"
+    )
+    return Made(folder, runs, output_of(code, folder))
+
+
+@pytest.fixture
+def report(made, monkeypatch) -> str:
+    """The text of the report ``out`` in the current directory; both are for reading only."""
+    monkeypatch.chdir(made.folder)
+    return Path("out/report.md").read_text()
 
 
 def section(text: str, title: str) -> str:
@@ -42,9 +82,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_every_file_is_there_and_valid(runs):
-    report = write_report(runs, "out")
-    assert report == Path("out/report.md")
+def test_every_file_is_there_and_valid(report):
     found = set(contents(Path("out")))
     names = {f"figures/{name}.{kind}" for name in (*FIGURES, *SCORE_FIGURES) for kind in ("png", "svg", "pdf")}
     names |= {f"tables/{name}.{kind}" for name in TABLES for kind in ("csv", "parquet")}
@@ -65,7 +103,7 @@ def test_every_file_is_there_and_valid(runs):
         root = ElementTree.parse(f"out/figures/{name}.svg").getroot()
         assert root.tag.endswith("svg")
         assert any(element.tag.endswith("text") for element in root.iter())
-    links = re.findall(r"\]\((figures/[^)]*)\)", report.read_text())
+    links = re.findall(r"\]\((figures/[^)]*)\)", report)
     assert len(links) == 3 * len((*FIGURES, *SCORE_FIGURES))
     assert all((Path("out") / link).is_file() for link in links)
     for name in TABLES:
@@ -73,9 +111,8 @@ def test_every_file_is_there_and_valid(runs):
         assert len(frame) == len(pd.read_csv(f"out/tables/{name}.csv")) > 0
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_sections_are_in_order(runs):
-    headings = re.findall(r"^## (.*)$", write_report(runs, "out").read_text(), re.M)
+def test_sections_are_in_order(report):
+    headings = re.findall(r"^## (.*)$", report, re.M)
     assert headings == [
         "Main findings",
         "Verdicts",
@@ -97,9 +134,9 @@ def test_sections_are_in_order(runs):
     ]
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_tables_agree_with_measure_drift(runs):
-    write_report(runs, "out")
+@pytest.mark.usefixtures("report")
+def test_tables_agree_with_measure_drift(made):
+    runs = made.runs
     table = pd.read_csv("out/tables/drift.csv")
     assert list(table.columns[:5]) == LEAD
     for run in runs:
@@ -116,10 +153,9 @@ def test_tables_agree_with_measure_drift(runs):
     assert line["norm_median"] == pytest.approx(rows.loc[rows["stratum"] == "seen in 1 step", "norm"].median())
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_numbers_in_the_text_agree(runs):
-    text = write_report(runs, "out").read_text()
-    drift = measure_drift(runs[0].trajectory)
+def test_numbers_in_the_text_agree(report, made):
+    text = report
+    drift = measure_drift(made.runs[0].trajectory)
     last = drift[(drift["epoch"] == 3) & (drift["stratum"] == "whole parameter") & (drift["measure"] == "relative")]
     wide = last.pivot(index="parameter", columns="statistic", values="value")
     lines = section(text, "Drift of each").split("\n")
@@ -133,15 +169,13 @@ def test_numbers_in_the_text_agree(runs):
     assert section(text, "Drift of each").count("0 (bit-identical)") == 10
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_hostile_tokens_are_inert(runs):
-    text = write_report(runs, "out").read_text()
-    tokens = section(text, "Tokens that moved most")
-    assert "<script>" not in text
+def test_hostile_tokens_are_inert(report):
+    tokens = section(report, "Tokens that moved most")
+    assert "<script>" not in report
     assert "&#60;script&#62;" in tokens
     assert "a&#124;b" in tokens
     assert "&#96;tick&#96;" in tokens
-    assert "\u202e" not in text
+    assert "\u202e" not in report
     for line in tokens.split("\n"):
         if line.startswith("|"):
             assert line.count("|") == 10
@@ -168,15 +202,17 @@ def test_no_absolute_path_and_no_sentence(make_run, tmp_path):
         assert str(tmp_path) not in shown, name
 
 
-def test_same_runs_same_bytes_whatever_the_user_has_set(runs):
+def test_same_runs_same_bytes_whatever_the_user_has_set(made, tmp_path, monkeypatch):
     import matplotlib
 
-    write_report(runs, "out")
+    shutil.copytree(made.folder, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
     first = contents(Path("out"))
     Path("out/notes.txt").write_text("mine")
     with matplotlib.rc_context({"font.size": 30, "axes.grid": True, "savefig.dpi": 50}):
         before = dict(matplotlib.rcParams)
-        write_report(runs, "out")
+        runs = [tmp_path / "runs" / run.path.name for run in made.runs]
+        assert write_report(runs, "out") == Path("out/report.md")
         assert dict(matplotlib.rcParams) == before
     assert contents(Path("out")) == {**first, "notes.txt": b"mine"}
 
@@ -211,13 +247,13 @@ def test_without_exposure(make_run):
     assert "exposure unknown" in section(text, "Word rows")
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_undefined_values_are_counted(runs):
-    words = section(write_report(runs, "out").read_text(), "Word rows")
+def test_undefined_values_are_counted(report):
+    words = section(report, "Word rows")
     (line,) = [line for line in words.split("\n") if line.startswith("| &#91;PAD&#93; | none")]
     assert line.count("undefined (1 of 1 rows)") == 3
 
 
+@pytest.mark.usefixtures("sketched")
 def test_two_tasks_have_their_own_sections(make_run):
     runs = [make_run(task=task, is_regression=task == "grades") for task in ("toy", "grades")]
     text = write_report(runs, "out").read_text()
@@ -241,8 +277,8 @@ def test_seeds_are_averaged_and_failures_flagged(make_run):
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_one_seed_says_what_its_interval_covers(make_run, runs):
-    text = write_report(runs, "out").read_text()
+def test_one_seed_says_what_its_interval_covers(made, make_run, runs):
+    text = (made.folder / "out/report.md").read_text()
     assert "Every arm has one seed: intervals cover the items and say nothing of other seeds." in text
     more = [make_run(regime, 1) for regime in ("none", "embeddings", "backbone")]
     text = write_report([*runs, *more], "out").read_text()
@@ -323,9 +359,8 @@ def test_a_damaged_manifest_does_not_stop_the_others_nor_does_a_new_file(runs, c
     assert found.left_out[0].endswith("is left out: its manifest.json cannot be read: restore it or run it again.")
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_every_measure_is_defined(runs):
-    text = section(write_report(runs, "out").read_text(), "Definitions")
+def test_every_measure_is_defined(report):
+    text = section(report, "Definitions")
     for name, measure in MEASURES.items():
         assert f"| {name} | {measure.unit} |" in text
 
@@ -357,13 +392,6 @@ def test_refusals(runs, make_run):
     assert not Path("out").exists()
 
 
-def output_of(code: str) -> str:
-    """What a fresh interpreter prints, with this checkout on its path."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(toolkit.__file__).parents[1])}
-    command = [sys.executable, "-c", code]
-    return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
-
-
 def test_reporting_needs_no_model():
     code = (
         "import sys, toolkit.reporting.comparison.report as r; print(*sorted(m for m in sys.modules if '.' not in m))"
@@ -371,9 +399,5 @@ def test_reporting_needs_no_model():
     assert not {"torch", "transformers", "accelerate", "datasets", "matplotlib"} & set(output_of(code).split())
 
 
-def test_pyplot_is_never_imported(make_run):
-    code = (
-        "import sys; from toolkit.reporting.comparison.report import write_report; "
-        f"write_report([{str(make_run().path)!r}], 'out'); print('matplotlib.pyplot' in sys.modules)"
-    )
-    assert output_of(code).strip() == "False"
+def test_pyplot_is_never_imported(made):
+    assert made.printed.strip() == "False"

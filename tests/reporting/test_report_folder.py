@@ -33,7 +33,7 @@ def names_in(out: Path) -> set[str]:
 @pytest.mark.usefixtures("undrawn")
 def test_nothing_of_an_earlier_report_is_left(study) -> None:
     """Arms renamed, one task instead of two, no tuning: a table of before would stand beside those of now."""
-    runs, labels = study(("toy", "other"), num_seeds=2)
+    runs, labels = study(("toy", "other"), num_seeds=1)
     tried = {"task": "toy", "arm": "full fine-tuning", "setting": 0, "fields": "as it is", "num_seeds": 1}
     tried |= {"mean_score": 0.5, "is_chosen": True, "is_at_edge": True}
     write_report(runs, "out", labels=labels, tuning=pd.DataFrame([tried]))
@@ -50,6 +50,7 @@ def test_nothing_of_an_earlier_report_is_left(study) -> None:
     assert set(pd.read_csv("out/tables/last_scores.csv")["arm"]) == set(renamed.values())
 
 
+@pytest.mark.usefixtures("sketched")
 def test_figures_of_other_groups_are_removed(make_run) -> None:
     runs = [make_run(task=task) for task in ("toy", "other")]
     write_report(runs, "out")

@@ -12,8 +12,8 @@ from toolkit.reporting.panels import wrap
 
 
 @pytest.fixture
-def data(study, data_of):
-    return data_of(*study(tasks=("toy", "other"), num_seeds=3))
+def data(read_study, data_of):
+    return data_of(*read_study(tasks=("toy", "other"), num_seeds=3))
 
 
 def points_of(axes):
@@ -83,8 +83,8 @@ def test_a_verdict_is_told_by_mark_and_colour():
 
 
 @pytest.mark.parametrize("num_seeds", [1, 2])
-def test_one_seed_is_dotted_and_named(study, data_of, num_seeds):
-    figure = forest_figure.differences(data_of(*study(num_seeds=num_seeds)).comparison)
+def test_one_seed_is_dotted_and_named(read_study, data_of, num_seeds):
+    figure = forest_figure.differences(data_of(*read_study(num_seeds=num_seeds)).comparison)
     texts = {text.get_text() for text in figure.legends[0].get_texts()}
     kinds = {True: "95 %, one seed: items only", False: "95 % interval"}
     assert texts & {*kinds.values()} == {kinds[num_seeds == 1]}, "and no line that is not drawn"
@@ -93,8 +93,8 @@ def test_one_seed_is_dotted_and_named(study, data_of, num_seeds):
     assert [dashes is not None for dashes in thin] == [num_seeds == 1] * 4
 
 
-def test_every_seed_is_a_dot_and_failed_ones_are_hollow(study, data_of):
-    data = data_of(*study(num_seeds=3, right={"feature extraction": 0.2}))
+def test_every_seed_is_a_dot_and_failed_ones_are_hollow(read_study, data_of):
+    data = data_of(*read_study(num_seeds=3, right={"feature extraction": 0.2}))
     (axes,) = score_figures.scores_by_arm(data.scores).axes
     drawn = sorted(x for x, _ in points_of(axes))
     np.testing.assert_allclose(drawn, sorted(data.scores["value"]))
@@ -140,7 +140,7 @@ def test_drift_without_a_null_is_that_of_the_shown_rows_in_per_cent_from_zero(da
     assert score_figures.drift_against_gain(frozen_only) is None
 
 
-def test_data_efficiency_needs_two_sizes(make_run, data_of, data):
+def test_data_efficiency_needs_two_sizes(read_run, data_of, data):
     assert score_figures.data_efficiency(data.scores) is None
     runs = []
     for size in (20, 40, 80):
@@ -148,7 +148,7 @@ def test_data_efficiency_needs_two_sizes(make_run, data_of, data):
             splits = {"train": {"num_examples": left}}
             facts = {"task": {"name": "toy", "score": "accuracy", "reported_split": "validation", "splits": splits}}
             settings = {"config": {"max_train_examples": size}, "facts": facts}
-            runs += [make_run(regime, seed, **settings) for seed in range(2)]
+            runs += [read_run(regime, seed, **settings) for seed in range(2)]
     sized = data_of(runs)
     (axes,) = score_figures.data_efficiency(sized.scores).axes
     assert axes.get_xscale() == "log"
@@ -157,8 +157,8 @@ def test_data_efficiency_needs_two_sizes(make_run, data_of, data):
     assert {arm.size for tables in sized.details for arm in tables.group.arms} == {80}
 
 
-def test_nothing_to_draw_gives_no_figure(make_run, data_of):
-    data = data_of([make_run("backbone")])
+def test_nothing_to_draw_gives_no_figure(read_run, data_of):
+    data = data_of([read_run("backbone")])
     assert set(score_figures.draw_scores(data.scores, data.comparison, data.joined)) == {
         "scores_by_arm",
         "cost_against_score",

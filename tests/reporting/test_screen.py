@@ -20,17 +20,17 @@ def test_a_table_of_intervals_fits_80_columns_and_cuts_nothing(capsys, monkeypat
 
 
 @pytest.mark.parametrize(("regime", "shown"), [("none", "undefined: was 0"), ("embeddings", "0 exactly")])
-def test_a_parameter_that_was_0_has_moved_or_not(make_run, capsys, regime, shown):
-    Console().print(_drift_table(make_run(regime, zero=("LayerNorm.bias",))))
+def test_a_parameter_that_was_0_has_moved_or_not(read_run, capsys, regime, shown):
+    Console().print(_drift_table(read_run(regime, zero=("LayerNorm.bias",))))
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "LayerNorm.bias" in line]
     assert [cell.strip() for cell in line.split("│")][3:5] == [shown, "undefined: was 0"]
 
 
-def test_names_are_shown_as_they_are_and_nothing_is_cut_on_a_narrow_terminal(make_run, capsys, monkeypatch):
+def test_names_are_shown_as_they_are_and_nothing_is_cut_on_a_narrow_terminal(read_run, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     print_task("a[red]b", None, [("validation", 1_234_567, 0, 0, 0.5)], 128)
     print_components("models[/v1] (BERT)", [("token_type_embeddings", 22_566_146, True)])
-    Console().print(_drift_table(make_run("none", 0)))
+    Console().print(_drift_table(read_run("none", 0)))
     shown = capsys.readouterr().out
     assert "…" not in shown
     assert "a[red]b" in shown

@@ -216,8 +216,8 @@ def test_the_name_of_a_split_tells_where_it_is_from(split, elsewhere):
     assert is_from_elsewhere(split) == bool(elsewhere)
 
 
-def test_findings_of_one_task_are_those_of_its_comparison(study, data_of):
-    data = data_of(*study(num_seeds=3))
+def test_findings_of_one_task_are_those_of_its_comparison(read_study, data_of):
+    data = data_of(*read_study(num_seeds=3))
     found = report_findings(data)
     assert found[0].startswith("In short, on toy full fine-tuning scores ")
     assert " points above feature extraction. Scores: " in found[0]
@@ -228,11 +228,11 @@ def test_findings_of_one_task_are_those_of_its_comparison(study, data_of):
     assert len(found) <= MOST + 1
 
 
-def test_findings_of_many_tasks_name_each_of_them(study, data_of):
+def test_findings_of_many_tasks_name_each_of_them(read_study, data_of):
     runs, labels = [], {}
     for task, right in (("a", 0.4), ("b", 0.3), ("order", 0.5)):
         facts = {"facts": {"task": CARRIER}} if task == "order" else {}
-        more = study(tasks=(task,), num_seeds=2, right={"feature extraction": right}, **facts)
+        more = read_study(tasks=(task,), num_seeds=2, right={"feature extraction": right}, **facts)
         runs, labels = [*runs, *more[0]], labels | more[1]
     found = report_findings(data_of(runs, labels))
     assert "on 2 real tasks full fine-tuning scores " in found[0]

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -37,12 +38,19 @@ def tables_of(blocks):
             yield from tables_of(block.blocks)
 
 
-def cards_of(runs, labels=None, **options):
-    return make_cards(write_evidence(runs, labels, "evidence_of_test", **options))
+@pytest.fixture(scope="module")
+def cards_of(read_study, tmp_path_factory):
+    """A function: arguments of ``read_study`` to the cards of its runs, made once."""
+
+    @cache
+    def get(tasks=("toy",), num_seeds=3):
+        return make_cards(write_evidence(*read_study(tasks, num_seeds), tmp_path_factory.mktemp("evidence")))
+
+    return get
 
 
-def test_the_comparison_is_that_of_compare(study, data_of):
-    runs, labels = study(num_seeds=3)
+def test_the_comparison_is_that_of_compare(read_study, data_of):
+    runs, labels = read_study(num_seeds=3)
     data = data_of(runs, labels, margin_points=2.0)
     expected = compare(runs, labels=labels, margin_points=2.0)
     pd.testing.assert_frame_equal(data.comparison[list(expected.columns)], expected)
@@ -63,8 +71,8 @@ def test_mcnemar_is_counted_over_seeds():
     assert mcnemar_counts(seeds) == {("g", "a", "b", "s"): "1 of 2"}
 
 
-def test_regression_has_no_accuracy_words(make_run, data_of):
-    runs = [make_run(regime, seed, is_regression=True) for regime in ("none", "backbone") for seed in range(3)]
+def test_regression_has_no_accuracy_words(read_run, data_of):
+    runs = [read_run(regime, seed, is_regression=True) for regime in ("none", "backbone") for seed in range(3)]
     data = data_of(runs)
     assert set(shown_comparison(data.comparison, data.seeds)["mcnemar"]) == {"not applicable"}
     assert "Scores: pearson on validation, 3 seeds;" in report_findings(data)[0]
@@ -108,9 +116,8 @@ def test_many_runs_give_a_line_per_arm_and_a_short_text(study):
     assert len(text.splitlines()) < 400
 
 
-def test_cards_and_lines_agree(study):
-    runs, labels = study(num_seeds=3)
-    cards = cards_of(runs, labels)
+def test_cards_and_lines_agree(cards_of):
+    cards = cards_of(num_seeds=3)
     lines = overview(cards)
     by_claim = {card.claim: card for card in cards}
     for line in lines:
@@ -127,8 +134,8 @@ def test_cards_and_lines_agree(study):
     assert sum("validation" in line.claim and "embeddings frozen" in line.claim for line in lines) == 1
 
 
-def test_one_line_for_associations_that_one_reason_refuses(study):
-    cards = cards_of(*study(num_seeds=2))
+def test_one_line_for_associations_that_one_reason_refuses(cards_of):
+    cards = cards_of(num_seeds=2)
     refused = [card for card in cards if card.kind == "association"]
     assert len(refused) > 1
     assert sum(line.group == "Across tasks" for line in overview(cards)) == len({card.reason for card in refused})
@@ -140,8 +147,8 @@ def test_one_line_for_associations_that_one_reason_refuses(study):
     assert claims[0].endswith("under full fine-tuning")
 
 
-def test_the_overview_says_how_many_cards_it_leaves_out(study):
-    cards = cards_of(*study(num_seeds=2))
+def test_the_overview_says_how_many_cards_it_leaves_out(cards_of):
+    cards = cards_of(num_seeds=2)
     drift = [card for card in cards if card.kind in ("drift", "offset")]
     others = [card for card in cards if card not in drift]
     all_lines = overview(cards)
@@ -154,8 +161,8 @@ def test_the_overview_says_how_many_cards_it_leaves_out(study):
     assert not_listed(drift, overview(drift)) == ""
 
 
-def test_with_many_cards_the_overview_is_about_scores(study):
-    cards = cards_of(*study(tasks=("a", "b", "c"), num_seeds=2))
+def test_with_many_cards_the_overview_is_about_scores(cards_of):
+    cards = cards_of(tasks=("a", "b", "c"), num_seeds=2)
     many = [*cards, *cards, *cards]
     assert len(many) > MOST_IN_OVERVIEW
     assert not any(line.group.startswith("Drift") for line in overview(many))
@@ -196,13 +203,12 @@ def words_of(text):
     return set(re.findall(r"[\w.]+", text))
 
 
-def test_markdown_says_what_the_page_says(study, data_of):
+def test_markdown_says_what_the_page_says(read_study, data_of, cards_of):
     from toolkit.reporting.comparison import report
 
-    runs, labels = study(num_seeds=2)
-    data = data_of(runs, labels)
+    data = data_of(*read_study(num_seeds=2))
     drawn = report.Drawn({}, ({},), ("",))
-    page = make_page(data, cards_of(runs, labels), drawn, title="T <b>", question="Q?", commands="run me")
+    page = make_page(data, cards_of(num_seeds=2), drawn, title="T <b>", question="Q?", commands="run me")
     text = render_markdown(page)
     assert text.startswith("# T &#60;b&#62;\n\nQ?\n")
     for section in page.sections:
@@ -249,14 +255,14 @@ def test_left_out_is_only_what_cannot_be_reported_on(make_run, tmp_path):
     assert sources.left_out == ("runs/file.txt is left out: it is not a run directory.",)
 
 
-def test_sizes_have_a_section_of_their_own_and_comparisons_keep_to_the_largest(make_run, data_of):
+def test_sizes_have_a_section_of_their_own_and_comparisons_keep_to_the_largest(read_run, data_of):
     runs = []
     for size in (20, 80):
         splits = {"train": {"num_examples": size}}
         facts = {"task": {"name": "toy", "score": "accuracy", "reported_split": "validation", "splits": splits}}
         for regime, right in (("none", 0.9), ("backbone", 0.5 + size / 400)):
             config = {"max_train_examples": size}
-            runs += [make_run(regime, seed, right=right, config=config, facts=facts) for seed in (0, 1)]
+            runs += [read_run(regime, seed, right=right, config=config, facts=facts) for seed in (0, 1)]
     data = data_of(runs)
     sections = {section.id: section for section in study_sections(data, {})}
     means, gaps = (shown(table) for table in tables_of(sections["data-efficiency"].blocks))

@@ -19,8 +19,8 @@ def collect(run: Run, **options):
     return data, data.runs[0], [data.vocabularies[0][place] for place in data.runs[0].words]
 
 
-def test_words_are_those_that_training_showed(make_run: MakeRun):
-    _, run, names = collect(make_run())
+def test_words_are_those_that_training_showed(read_run: MakeRun):
+    _, run, names = collect(read_run())
     assert run.rows.tolist() == [2, 3, *range(5, 45)]  # tests/run_directories.py shows these; [PAD] is row 0
     assert names == [visible(TOKENS[row]) for row in run.rows]
     assert len(names) == len(run.words)
@@ -28,8 +28,8 @@ def test_words_are_those_that_training_showed(make_run: MakeRun):
     assert run.epochs == (0, 1, 2, 3)
 
 
-def test_drift_and_exposure_are_those_of_measure_rows(make_run: MakeRun):
-    made = make_run()
+def test_drift_and_exposure_are_those_of_measure_rows(read_run: MakeRun):
+    made = read_run()
     _, run, _ = collect(made)
     for epoch in (1, 2, 3):
         rows = measure_rows(made, "word_embeddings", epoch).set_index("row").loc[run.rows]
@@ -42,8 +42,8 @@ def test_drift_and_exposure_are_those_of_measure_rows(make_run: MakeRun):
     assert run.num_tokens.tolist() == rows["num_tokens"].tolist()
 
 
-def test_neighbours_are_those_of_neighbours(make_run: MakeRun):
-    made = make_run()
+def test_neighbours_are_those_of_neighbours(read_run: MakeRun):
+    made = read_run()
     data, run, names = collect(made)
     for i in (5, 20, 41):
         table = neighbours(made, int(run.rows[i]), k=5)
@@ -93,19 +93,19 @@ def test_nothing_moves_on_a_map_of_equal_epochs():
         assert np.isnan(drawn.drift_share)
 
 
-def test_without_exposure_every_word_is_shown(make_run: MakeRun):
-    _, run, names = collect(make_run(has_exposure=False))
+def test_without_exposure_every_word_is_shown(read_run: MakeRun):
+    _, run, names = collect(read_run(has_exposure=False))
     assert run.num_steps is None
     assert run.num_tokens is None
     assert "[CLS]" not in names
     assert len(names) == NUM_WORDS - 5  # four special tokens and one free row
 
 
-def test_runs_without_drift_or_words_are_named(make_run: MakeRun):
-    frozen = make_run("embeddings")
-    lacking = make_run("none", 1, lacking=("word_embeddings",))
+def test_runs_without_drift_or_words_are_named(read_run: MakeRun):
+    frozen = read_run("embeddings")
+    lacking = read_run("none", 1, lacking=("word_embeddings",))
     assert collect_words([("frozen", frozen)]) is None
-    data = collect_words([("frozen", frozen), ("full", make_run()), ("lacking", lacking)])
+    data = collect_words([("frozen", frozen), ("full", read_run()), ("lacking", lacking)])
     assert data is not None
     assert [run.label for run in data.runs] == ["full"]
     assert data.left_out == (
@@ -114,16 +114,16 @@ def test_runs_without_drift_or_words_are_named(make_run: MakeRun):
     )
 
 
-def test_runs_of_one_model_share_their_texts(make_run: MakeRun):
-    data = collect_words([("a", make_run()), ("b", make_run("none", 1))])
+def test_runs_of_one_model_share_their_texts(read_run: MakeRun):
+    data = collect_words([("a", read_run()), ("b", read_run("none", 1))])
     assert data is not None
     assert len(data.vocabularies) == 1
     assert len(set(data.vocabularies[0])) == len(data.vocabularies[0])
     assert [run.vocabulary for run in data.runs] == [0, 0]
 
 
-def test_a_small_budget_keeps_the_words_seen_most_and_says_so(make_run: MakeRun):
-    runs = [("a", make_run()), ("b", make_run("none", 1))]
+def test_a_small_budget_keeps_the_words_seen_most_and_says_so(read_run: MakeRun):
+    runs = [("a", read_run()), ("b", read_run("none", 1))]
     whole = collect(runs[0][1])[1]
     data = collect_words(runs, budget_bytes=5000)
     assert data is not None
@@ -137,14 +137,14 @@ def test_a_small_budget_keeps_the_words_seen_most_and_says_so(make_run: MakeRun)
     assert data.left_out == ("b: its words would make the page larger than it should be",)
 
 
-def test_many_epochs_are_thinned(make_run: MakeRun):
-    _, run, _ = collect(make_run(epochs=20))
+def test_many_epochs_are_thinned(read_run: MakeRun):
+    _, run, _ = collect(read_run(epochs=20))
     assert (run.epochs[0], run.epochs[-1], len(run.epochs)) == (0, 20, 8)
     assert "8 of 21 epochs" in run.note
 
 
-def test_a_row_that_is_zero_has_no_neighbours_and_no_angle(make_run: MakeRun):
-    made = make_run()
+def test_a_row_that_is_zero_has_no_neighbours_and_no_angle(read_run: MakeRun):
+    made = read_run()
     trajectory = made.trajectory
     snapshots = []
     for snapshot in trajectory:
