@@ -109,8 +109,8 @@ class RunConfig:
     shuffle_labels: bool = False
     """Permute the training labels: what moves when there is nothing to learn but the examples?"""
     label_seed: int | None = None
-    """Permute them with this seed, so that an example has the same wrong label in runs of every --seed;
-    None: with --seed, so that each run has another permutation."""
+    """Permute them with this seed, so that an example has the same wrong label in runs of every --seed
+    (--max-train-examples would draw other examples); None: with --seed, so that each run has another permutation."""
     precision: Literal["auto", "no", "bf16"] = "auto"
     """Precision to compute in; no is fp32, auto is bf16 where the hardware has it, else fp32. Weights stay fp32."""
     snapshot_steps: int | Literal["log"] | None = None

@@ -85,6 +85,13 @@ def sign_noise(
     return table.assign(direction_mean=other.mean, direction_sd=other.deviation, direction_ratio=ratio)
 
 
+def is_beyond_both(rows: pd.DataFrame) -> pd.Series:
+    """Which rows of a table of :func:`sign_noise` drifted further than both nulls explain: 97.5 % of random signs, and
+    mean + 1.96 SD of random directions."""
+    further = rows["drift"] > rows["direction_mean"] + 1.96 * rows["direction_sd"]
+    return further & (rows["drift"] > rows["null_q975"])
+
+
 def expected_squares(steps: AdamSteps, history: RowSteps, hidden: int, after: NDArray[np.int64] | None = None) -> Array:
     """(n,) E‖movement by Adam‖² of each row under sign noise, exactly: hidden·Σ_s weight_s², no replicate needed.
 

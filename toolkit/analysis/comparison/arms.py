@@ -54,6 +54,11 @@ class Arm:
         return self.runs[0].regime == "backbone"
 
     @property
+    def is_shuffled(self) -> bool:
+        """Whether its runs learned shuffled labels."""
+        return self.runs[0].config.shuffle_labels
+
+    @property
     def size(self) -> int | None:
         """The number of training examples that its runs were asked for; None for all. Arms are paired by it."""
         return self.runs[0].config.max_train_examples

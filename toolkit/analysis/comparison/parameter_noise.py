@@ -5,6 +5,7 @@ in common can be moved to another table without any output noticing (a gauge qua
 """
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -128,6 +129,44 @@ def offset_free(before: Array, after: Array, *, is_table: bool) -> float:
     """
     change = after - before
     return _ratio(change - change.mean(axis=0) if is_table else change, before)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """How far the rows that training showed moved from epoch 0 to the last; arrays (n, hidden) float64."""
+
+    rows: NDArray[np.int64]
+    before: Array
+    change: Array
+    is_table: bool
+
+    def without_offset(self) -> Array:
+        """The changes without their mean, which no output of a table shows; of a LayerNorm vector as they are."""
+        return self.change - self.change.mean(axis=0) if self.is_table else self.change
+
+    def agreement(self, other: "Changes") -> float:
+        """Mean cosine between the changes, without offset, of the rows that both showed and that moved in both.
+
+        NaN for fewer than two such rows of a table, and for runs that did not start from the same values.
+        """
+        rows, mine, theirs = np.intersect1d(self.rows, other.rows, return_indices=True)
+        if not np.array_equal(self.before[mine], other.before[theirs]) or len(rows) < 1 + self.is_table:
+            return math.nan
+        own = (Changes(rows, x.before[i], x.change[i], x.is_table) for x, i in ((self, mine), (other, theirs)))
+        one, two = (x.without_offset() for x in own)
+        lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(two, axis=1)
+        moved = lengths > 0
+        return float(np.mean(np.vecdot(one, two)[moved] / lengths[moved])) if moved.any() else math.nan
+
+
+def changes_of_shown(trajectory: Trajectory, parameter: str) -> Changes | None:
+    """The changes of the rows that training showed; None where that was not recorded, or one row of a table at most."""
+    rows = exposed_rows(trajectory, parameter)
+    is_table = parameter in TABLES
+    if rows is None or (is_table and len(rows) < 2):
+        return None
+    before, after = (_rows(trajectory.snapshots[at], parameter, rows) for at in (0, -1))
+    return Changes(rows, before, after - before, is_table)
 
 
 def distance_of_seeds(first: Run, second: Run, parameter: str) -> float:
