@@ -21,7 +21,7 @@ from toolkit.analysis.comparison.arms import NO_CAUSE, Arm, Group, arrange, diff
 from toolkit.analysis.comparison.estimates import EQUIVALENCE_LEVEL, p_value
 from toolkit.analysis.comparison.parameter_noise import changes_of_shown, measure_beyond_noise
 from toolkit.analysis.comparison.reported import ReportedRun
-from toolkit.analysis.comparison.verdicts import verdict
+from toolkit.analysis.comparison.verdicts import Verdict, verdict
 from toolkit.analysis.rows.strata import count_rows, table_exposure
 from toolkit.families import TABLES
 from toolkit.snapshots.store import Run
@@ -308,12 +308,12 @@ def contrast(
                 lead = {"group": group.title, "arm": arm.label, "control": control.label}
                 lead |= {"permutation": permutation_of(control)}
                 lines += [lead | line for line in _contrasts(own, arm, control, level, alpha)]
-    table = pd.DataFrame(lines, columns=list(COLUMNS))
-    if len(table):
-        from toolkit.analysis.comparison.multiplicity import benjamini_hochberg
+    from toolkit.analysis.comparison.multiplicity import benjamini_hochberg
 
-        table["q"] = benjamini_hochberg(table["p"].to_numpy(dtype=float))
-    return table
+    q = benjamini_hochberg([line["p"] for line in lines])
+    judged = [judge(line | {"q": own}) for line, own in zip(lines, q, strict=True)]
+    told = [{"q": own, "verdict": each.name, "reason": each.reason} for own, each in zip(q, judged, strict=True)]
+    return pd.DataFrame([line | each for line, each in zip(lines, told, strict=True)], columns=list(COLUMNS))
 
 
 def _contrasts(own: pd.DataFrame, arm: Arm, control: Arm, level: float, alpha: float) -> Iterator[dict[str, Any]]:
@@ -363,27 +363,29 @@ def _line(
         value = float(np.mean(list(own.values()))) if own else math.nan
         return math.exp(value) if measure.is_ratio else measure.factor * value
 
-    gap = shown(detectable_gap(wide, alpha=alpha))
     ends = {"low": shown(wide.low), "high": shown(wide.high), "low90": shown(narrow.low), "high90": shown(narrow.high)}
-    judged = verdict(
-        refusal=refusals[0] if refusals else None, **ends, margin=measure.margin, gap=gap, side="above",
-        unit=measure.unit,
-    )  # fmt: skip
     return {
         "real": mean(real),
         "shuffled": mean(shuffled),
         "value": shown(wide.estimate),
         **ends,
         "margin": measure.margin,
-        "detectable_gap": gap,
+        "detectable_gap": shown(detectable_gap(wide, alpha=alpha)),
         "unit": measure.unit,
         "p": math.nan if refusals or math.isnan(wide.low) else p_value(wide),
         "num_seeds": len(seeds),
         "num_seeds_shuffled": len(others),
         "is_paired": is_paired,
-        "verdict": judged.name,
-        "reason": judged.reason,
+        "refusal": refusals[0] if refusals else "",
     }
+
+
+def judge(line: Mapping[Any, Any]) -> Verdict:
+    """The verdict on "real labels add to this measure" of one line, by the rules of verdicts.py."""
+    ends = {name: float(line[name]) for name in ("low", "high", "low90", "high90", "margin")}
+    return verdict(
+        **ends, refusal=line["refusal"] or None, gap=float(line["detectable_gap"]), side="above", unit=line["unit"]
+    )
 
 
 def difference(real: Values, shuffled: Values, level: float) -> "Interval":
