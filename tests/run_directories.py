@@ -44,10 +44,15 @@ def write_run(
     has_exposure: bool = True,
     is_finished: bool = True,
     zero: tuple[str, ...] = (),
+    learned: tuple[float, int] = (0.0, 0),
     config: dict[str, Any] | None = None,
     facts: dict[str, Any] | None = None,
 ) -> Run:
-    """One run directory; the oddities are what the tests are about."""
+    """One run directory; the oddities are what the tests are about.
+
+    ``learned``: how far rows move, in standard deviations of their noise, in directions that a number names: runs of
+    other seeds and the same number move alike.
+    """
     config = config or {}
     settings = RunConfig(model=model, task=task, freeze=regime, seed=seed, epochs=epochs, **config)
     extra = "".join(f"-{value}" for value in config.values()).replace("/", "+")
@@ -55,7 +60,7 @@ def write_run(
     writer = start_run(folder / name, overwrite=True)
     writer.write_config(settings)
     writer.write_vocabulary(Vocabulary(TOKENS, frozenset(range(4)), 0))
-    first = _write_snapshots(writer, epochs, seed, FROZEN[regime], lacking, zero)
+    first = _write_snapshots(writer, epochs, seed, FROZEN[regime], lacking, zero, learned)
     if has_exposure:
         writer.write_exposure(_exposure(epochs * STEPS_PER_EPOCH, lacking))
     predictions = _predictions(epochs, seed, right, is_regression)
@@ -110,6 +115,7 @@ def _write_snapshots(
     frozen: tuple[str, ...],
     lacking: tuple[str, ...],
     zero: tuple[str, ...],
+    learned: tuple[float, int],
 ) -> dict[str, np.ndarray]:
     shapes = {"word_embeddings": (NUM_WORDS, HIDDEN), "position_embeddings": (NUM_POSITIONS, HIDDEN)}
     shapes |= {"token_type_embeddings": (2, HIDDEN)}
@@ -120,6 +126,9 @@ def _write_snapshots(
     first["word_embeddings"][0] = 0  # the row of [PAD]: relative drift is undefined there
     change = np.random.default_rng(seed + 1)
     steps = {k: change.normal(0, 1e-3, value.shape) for k, value in first.items()}
+    size, targets = learned
+    for name, value in first.items():
+        steps[name] += size * 1e-3 * np.random.default_rng([7, targets]).choice([-1.0, 1.0], value.shape)
     for name, last in (("word_embeddings", 45), ("position_embeddings", LONGEST), ("token_type_embeddings", 1)):
         steps[name][last:] = -1e-5 * first[name][last:]  # never seen: weight decay alone
     steps["word_embeddings"][5 : 5 + len(HOSTILE)] *= 4  # so that they are in every ranking

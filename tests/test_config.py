@@ -37,6 +37,8 @@ CHANGES = {
     "selection_fraction": 0.2,
     "remove_near_duplicates": True,
     "shuffle_labels": True,
+    "label_seed": 3,
+    "optimizer": "sgd",
     "positions": "shuffled",
     "reinject_positions": True,
     "batch_tokens": 2048,
@@ -57,8 +59,16 @@ CHANGES = {
 }
 """One other value for every field; a field without one fails the first test."""
 
+NEEDED = {"label_seed": {"shuffle_labels": True}}
+"""What else a field's other value needs."""
+
 DIGEST_OF_THE_DEFAULTS = "13ba40cf"
 """As it was before any of ADDED was there."""
+
+
+def base_and_changed(name: str) -> tuple[RunConfig, RunConfig]:
+    base = replace(RunConfig(), **NEEDED.get(name, {}))
+    return base, replace(base, **{name: CHANGES[name]})
 
 
 def test_every_field_has_another_value_here() -> None:
@@ -67,7 +77,7 @@ def test_every_field_has_another_value_here() -> None:
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_config_json_and_command_line_give_the_config_back(name: str) -> None:
-    config = replace(RunConfig(), **{name: CHANGES[name]})
+    _, config = base_and_changed(name)
     assert RunConfig.from_json(config.to_json()) == config
     parsed = parse_config(shlex.split(config.to_command())[3:])
     assert parsed == (RunConfig() if name in ("output_dir", "overwrite") else config)
@@ -75,9 +85,9 @@ def test_config_json_and_command_line_give_the_config_back(name: str) -> None:
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_digest_covers_what_changes_the_numbers_and_nothing_else(name: str) -> None:
-    config = replace(RunConfig(), **{name: CHANGES[name]})
+    base, config = base_and_changed(name)
     is_covered = name not in (*NOT_IN_DIGEST, *DATA_FILES)
-    assert (digest(config, {}) != digest(RunConfig(), {})) == is_covered
+    assert (digest(config, {}) != digest(base, {})) == is_covered
 
 
 def test_fields_that_came_later_leave_the_names_of_older_runs() -> None:
@@ -112,6 +122,9 @@ def test_run_names_are_safe_as_directory_names(model: str, freeze: str) -> None:
         ({"warmup_fraction": 1.5}, "--warmup-fraction must be between 0 and 1"),
         ({"dropout": 1.0}, "--dropout must be at least 0 and below 1"),
         ({"seed": -1}, "--seed must be between"),
+        ({"label_seed": 1}, "--label-seed must be left out without --shuffle-labels, which it is for; got 1"),
+        ({"shuffle_labels": True, "label_seed": -1}, "--label-seed must be between 0 and"),
+        ({"optimizer": "adam"}, r"unknown optimizer 'adam' \(did you mean 'adamw'\?\); choose from: adamw, sgd"),
         ({"snapshot_steps": 0}, "--snapshot-steps must be at least 1, or log"),
         ({"text_columns": ("a", "b", "c")}, "--text-columns must be one or two columns"),
         ({"batch_size": 10, "gradient_accumulation_steps": 4}, "must be a multiple of"),

@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from tests.conftest import FAMILY_CONFIGS
-from toolkit import Run, Snapshot, Trajectory, finetune, open_run, replay_decay, verify_run, write_report
+from toolkit import Run, Snapshot, Trajectory, explain, finetune, open_run, replay_decay, verify_run, write_report
 from toolkit.analysis.causes.nulls import unexplained_by_decay
 from toolkit.config import RunConfig
 from toolkit.families import TABLES
@@ -443,3 +443,28 @@ def test_kinds_of_label_and_a_split_without_labels(
     width = 1 if columns[0] == "pearson" else 3
     assert {len(values) for values in blind["scores"]} == {width}
     assert write_report([finished], tmp_path / "report").exists()
+
+
+@pytest.mark.parametrize("regime", ["none", "backbone"])
+def test_sgd_is_recorded_and_replayed(regime: str, tiny_config: RunConfig, tmp_path: Path) -> None:
+    """No momentum, decay to the bit, and every step of one word's row is lr times the gradient of recorded norm."""
+    config = replace(tiny_config, optimizer="sgd", learning_rate=0.5, weight_decay=0.1, freeze=regime, snapshot_steps=1)
+    finished = run(config, tmp_path)
+    log = finished.optimizer_log
+    assert log is not None
+    assert (log.algorithm, log.is_fused) == ("torch.optim.SGD", False)
+    assert finished.manifest["optimizer"] == "sgd"
+    assert np.isnan([*log.betas, log.eps]).all()
+    assert verify_run(finished.path) == []
+    if regime == "backbone":
+        assert set(log.weight_decay) == {"head.weight", "head.bias"}
+        return
+    assert unexplained_by_decay(finished.trajectory, log) == 0
+    moved = explain(finished, "word_embeddings").dropna(subset="decay_share")  # [PAD], which is 0, did not
+    assert (moved[["momentum_share_low", "momentum_share_high"]] == 0).all(axis=None)
+    table = finished.trajectory.exposure.tables["word_embeddings"]
+    rows, norms = (part[table.offsets[0] : table.offsets[1]] for part in (table.rows, table.norms))
+    before, after = (np.array(s.tensors["word_embeddings"])[rows] for s in finished.trajectory.snapshots[:2])
+    decayed = replay_decay(before, log, "word_embeddings", 1)
+    moved = np.linalg.norm(after.astype(float) - decayed, axis=1)
+    np.testing.assert_allclose(moved, log.learning_rates[0] * log.clipping_factors[0] * norms, rtol=1e-3, atol=1e-7)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from toolkit.analysis.comparison.joined import join_drift as join_drift
     from toolkit.analysis.comparison.relative import relative_quality as relative_quality
     from toolkit.analysis.comparison.seeds import compare_seeds as compare_seeds
+    from toolkit.analysis.comparison.shuffled_labels import compare_with_shuffled as compare_with_shuffled
     from toolkit.analysis.comparison.summaries import side_by_side as side_by_side
     from toolkit.analysis.comparison.summaries import summarise_scores as summarise_scores
     from toolkit.analysis.comparison.verify import verify_report as verify_report
@@ -93,6 +94,7 @@ _HOMES = {
     "compare": "toolkit.analysis.comparison.compare",
     "compare_changed": "toolkit.analysis.neighbours.neighbours",
     "compare_seeds": "toolkit.analysis.comparison.seeds",
+    "compare_with_shuffled": "toolkit.analysis.comparison.shuffled_labels",
     "data_efficiency": "toolkit.analysis.comparison.efficiency",
     "decompose": "toolkit.analysis.causes.causes",
     "draw": "toolkit.reporting.drift.figures",

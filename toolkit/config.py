@@ -27,6 +27,8 @@ ADDED = (
     "reinject_positions",
     "batch_tokens",
     "label_kind",
+    "label_seed",
+    "optimizer",
 )
 """Fields that came after format 1: at their defaults they stay out of the digest, so that older runs keep names."""
 
@@ -82,12 +84,15 @@ class RunConfig:
     gradient_accumulation_steps: int = 1
     """Split each process's share of a batch into this many parts.
     The numbers stay the same up to rounding and dropout's draws."""
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    """adamw, or sgd without momentum: no row moves after its last gradient, and decay is the same product as AdamW's.
+    sgd's steps are as small as its gradients: at AdamW's learning rates it hardly trains; try 100 to 10,000 times."""
     learning_rate: float = 5e-5
-    """Peak learning rate of the backbone (AdamW; linear warm-up, then linear decay)."""
+    """Peak learning rate of the backbone (linear warm-up, then linear decay)."""
     head_learning_rate: float = 1e-3
     """Peak learning rate of the head (same schedule)."""
     weight_decay: float = 0.01
-    """AdamW's (decoupled) weight decay; LayerNorm and biases are not decayed."""
+    """Decoupled weight decay: a step multiplies weights by 1 - rate * decay. LayerNorm and biases are not decayed."""
     warmup_fraction: float = 0.1
     """Share (0 to 1) of all optimizer steps in which the learning rate rises to its peak."""
     max_gradient_norm: float = 1.0
@@ -103,7 +108,10 @@ class RunConfig:
     remove_near_duplicates: bool = False
     """Remove training examples that nearly repeat a scored one; manifest.json says how many."""
     shuffle_labels: bool = False
-    """Permute the training labels with --seed: what moves when there is nothing to learn but the examples?"""
+    """Permute the training labels: what moves when there is nothing to learn but the examples?"""
+    label_seed: int | None = None
+    """Permute them with this seed, so that an example has the same wrong label in runs of every --seed
+    (--max-train-examples would draw other examples); None: with --seed, so that each run has another permutation."""
     precision: Literal["auto", "no", "bf16"] = "auto"
     """Precision to compute in; no is fp32, auto is bf16 where the hardware has it, else fp32. Weights stay fp32."""
     snapshot_steps: int | Literal["log"] | None = None
@@ -155,6 +163,9 @@ class RunConfig:
         _require(0 <= self.selection_fraction < 1, self, "selection_fraction", "at least 0 and below 1")
         _require(self.dropout is None or 0 <= self.dropout < 1, self, "dropout", "at least 0 and below 1")
         check_seed(self.seed)
+        if self.label_seed is not None:
+            check_seed(self.label_seed, "--label-seed")
+            _require(self.shuffle_labels, self, "label_seed", "left out without --shuffle-labels, which it is for")
         steps = self.snapshot_steps
         _require(steps is None or steps == "log" or int(steps) >= 1, self, "snapshot_steps", "at least 1, or log")
         _require(len(self.text_columns) <= 2, self, "text_columns", "one or two columns")
@@ -244,10 +255,10 @@ def _conforms(value: object, annotation: Any) -> bool:
     return isinstance(value, annotation) and (annotation is bool or not isinstance(value, bool))
 
 
-def check_seed(seed: int) -> None:
+def check_seed(seed: int, flag: str = "--seed") -> None:
     """ValueError for a seed that a random generator does not take."""
     if not 0 <= seed < 2**32:
-        raise ValueError(f"--seed must be between 0 and 2**32 - 1; got {seed}")
+        raise ValueError(f"{flag} must be between 0 and 2**32 - 1; got {seed}")
 
 
 def _require(is_met: bool, config: RunConfig, name: str, expected: str) -> None:

@@ -1,4 +1,4 @@
-"""Small runs whose causes are known: torch.optim.AdamW moves one word table on gradients that the test chooses."""
+"""Small runs whose causes are known: torch.optim moves one word table on gradients that the test chooses."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,6 +29,11 @@ def make_log(rates, *, decay=0.01, is_fused=False, clipping=None, **changes) -> 
     return OptimizerLog(**(values | changes))
 
 
+def make_sgd_log(rates, **changes) -> OptimizerLog:
+    """A log of SGD without momentum with these learning rates."""
+    return make_log(rates, **({"algorithm": "torch.optim.SGD", "betas": (np.nan, np.nan), "eps": np.nan} | changes))
+
+
 def warm_up_and_decay(num_steps: int, peak: float = 5e-4) -> np.ndarray:
     """Linear warm-up over a tenth of the steps, then linear decay, as the toolkit trains."""
     step, rise = np.arange(num_steps), max(1, num_steps // 10)
@@ -36,16 +41,22 @@ def warm_up_and_decay(num_steps: int, peak: float = 5e-4) -> np.ndarray:
 
 
 def optimize(rows: np.ndarray, gradients, log: OptimizerLog, dtype=torch.float32) -> np.ndarray:
-    """(steps + 1, n, hidden) rows before and after each step of torch.optim.AdamW: the slow oracle."""
+    """(steps + 1, n, hidden) rows before and after each step of torch.optim.AdamW, or of SGD: the slow oracle."""
     parameter = torch.nn.Parameter(torch.from_numpy(rows.copy()).to(dtype))
     decay = log.weight_decay[WORDS]
-    optimizer = torch.optim.AdamW(
-        [parameter], lr=1.0, betas=log.betas, eps=log.eps, weight_decay=decay, fused=log.is_fused
-    )
+    if log.is_sgd:
+        optimizer = torch.optim.SGD([parameter], lr=1.0)
+    else:
+        optimizer = torch.optim.AdamW(
+            [parameter], lr=1.0, betas=log.betas, eps=log.eps, weight_decay=decay, fused=log.is_fused
+        )
     path = [parameter.detach().numpy().copy()]
     for gradient, rate, factor in zip(gradients, log.learning_rates, log.clipping_factors, strict=True):
         optimizer.param_groups[0]["lr"] = float(rate)
         parameter.grad = torch.from_numpy(np.asarray(gradient)).to(dtype) * torch.tensor(factor, dtype=dtype)
+        if log.is_sgd:
+            with torch.no_grad():
+                parameter.mul_(1 - float(rate) * decay)
         optimizer.step()
         path.append(parameter.detach().numpy().copy())
     return np.array(path)

@@ -665,3 +665,43 @@ def test_shuffled_labels_keep_texts_and_counts_and_lose_the_relation(tiny_config
     assert (plain.splits["validation"].labels == shuffled.splits["validation"].labels).all()
     other = load_task(replace(tiny_config, shuffle_labels=True, seed=1)).splits["train"].labels
     assert (other != after.labels).any()
+
+
+def labels_by_id(config: RunConfig) -> dict[int, int]:
+    train = load_task(config).splits["train"]
+    assert train.labels is not None
+    return dict(zip(train.ids.tolist(), train.labels.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("changes", [{}, {"max_train_examples": 40}, {"selection_fraction": 0.25}])
+def test_with_a_label_seed_an_example_has_one_label_in_runs_of_every_seed(
+    tiny_config: RunConfig, changes: dict[str, Any]
+) -> None:
+    """Runs of other seeds draw other examples: what two of them share must have the same target in both."""
+    config = replace(tiny_config, shuffle_labels=True, label_seed=5, **changes)
+    one, other = (labels_by_id(replace(config, seed=seed)) for seed in (0, 1))
+    shared = one.keys() & other.keys()
+    assert len(shared) > 20
+    assert (one.keys() != other.keys()) == bool(changes)
+    assert all(one[i] == other[i] for i in shared)
+    whole = labels_by_id(replace(tiny_config, shuffle_labels=True, label_seed=5))
+    assert all(one[i] == whole[i] for i in one)
+    assert sorted(whole.values()) == sorted(labels_by_id(tiny_config).values())
+    per_seed = [labels_by_id(replace(config, seed=seed, label_seed=None)) for seed in (0, 1)]
+    assert any(per_seed[0][i] != per_seed[1][i] for i in shared)
+    elsewhere = labels_by_id(replace(config, label_seed=6))
+    assert any(elsewhere[i] != one[i] for i in one)
+    if "selection_fraction" in changes:  # what settings are chosen by keeps its labels
+        held = [load_task(replace(config, shuffle_labels=x, label_seed=5 if x else None)) for x in (False, True)]
+        assert np.array_equal(*(task.splits["selection"].labels for task in held))
+
+
+def test_a_label_seed_that_gives_every_example_one_label_is_refused(tiny_config: RunConfig) -> None:
+    config = replace(tiny_config, shuffle_labels=True, max_train_examples=4)
+    messages = []
+    for seed in range(60):
+        try:
+            load_task(replace(config, label_seed=seed))
+        except ValueError as error:
+            messages.append(str(error))
+    assert any("gives all 4 training examples one label: take another seed" in text for text in messages)

@@ -1,7 +1,6 @@
 """Findings say plainly what was found: tasks by name with their numbers, built-in ones and other data apart."""
 
 import re
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -9,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from toolkit.analysis.comparison.drift_cards import NO_CONTROL
+from toolkit.analysis.comparison.shuffled_labels import ONE, PER_SEED
 from toolkit.analysis.comparison.verdicts import VERDICTS
 from toolkit.reporting.cells import signed
 from toolkit.reporting.comparison.drift_answers import drift_answer
@@ -179,10 +180,9 @@ def test_several_models_are_not_called_tasks():
     assert answer.startswith("In short, on 3 controlled pairs of model and task full fine-tuning scores ")
     assert elsewhere.startswith("Out of distribution on the controlled task order (ood), in points: ")
     table = pd.concat(joined({f"m{i} on a": [1.1]}).assign(model=f"m{i}", arm="full") for i in range(2))
-    cards = [SimpleNamespace(kind="drift", id="drift: m0 on a / full / word_embeddings", verdict="supported")]
     note = {"spearman": np.nan, "note": "refused: 1 task", "base": "full", "parameter": "word_embeddings"}
-    text = drift_answer(table, pd.DataFrame([note | {"model": f"m{i}"} for i in range(2)]), cards)
-    assert "told apart from noise on 1 of 2 pairs of model and task." in text
+    text = drift_answer(table, pd.DataFrame([note | {"model": f"m{i}"} for i in range(2)]))
+    assert "moved 1.10 (m0 on a) to 1.10 (m0 on a) times" in text
     assert text.endswith("Does drift of word_embeddings predict gain across the tasks of m0? Refused: 1 task.")
 
 
@@ -249,18 +249,18 @@ def test_findings_of_many_tasks_name_each_of_them(read_study, data_of):
 def joined(values):
     lines = [
         {"parameter": "word_embeddings", "is_frozen": False, "times_noise": value, "base": "full", "group": group}
-        | {"model": "m", "num_train_examples": 10}
+        | {"model": "m", "num_train_examples": 10, "learning_rate": 5e-5}
         for group, own in values.items()
         for value in own
     ]
     return pd.DataFrame(lines)
 
 
-def test_drift_is_said_in_multiples_of_its_noise_and_not_of_the_vocabulary():
+def test_multiples_of_noise_describe_and_are_no_finding():
     text = drift_answer(joined({"m on a": [1.0, 1.2], "m on b": [1.3, np.nan]}), pd.DataFrame())
     assert text == (
         "Under full the word rows that training showed moved 1.10 (a) to 1.30 (b) times as far as random gradient "
-        "signs would move them."
+        f"signs would move them. That describes and shows no learning: {NO_CONTROL}."
     )
     # Ten times the vocabulary is no drift: the share of the whole table is not read at all.
     assert drift_answer(joined({"m on a": [1.1]}).assign(relative_drift=0.5), pd.DataFrame()).count("1.10 (a)") == 1
@@ -270,24 +270,27 @@ def test_drift_is_said_in_multiples_of_its_noise_and_not_of_the_vocabulary():
     )
 
 
-def drift_card(task, parameter, verdict):
-    return SimpleNamespace(kind="drift", id=f"drift: m on {task} / full / {parameter}", verdict=verdict)
+def test_tasks_of_unlike_learning_rates_are_not_ranked_by_their_multiples():
+    """The multiple falls as the rate rises: the least and the greatest of tasks would be those of their rates."""
+    table = joined({"m on a": [1.1], "m on b": [1.02], "m on c": [1.3]})
+    table.loc[1, "learning_rate"] = 3e-4
+    text = drift_answer(table, pd.DataFrame())
+    assert "moved 1.10 (a, at 5e-05), 1.02 (b, at 0.0003) and 1.30 (c, at 5e-05) times as far" in text
 
 
-def test_on_how_many_tasks_drift_is_told_apart_from_noise_is_what_the_cards_say():
-    words = joined({"m on a": [1.1], "m on b": [1.02], "m on c": [1.3]}).assign(arm="full")
-    table = pd.concat([words, words.assign(parameter="position_embeddings", times_noise=[0.9, 0.98, 1.5])])
-    verdicts = {"word_embeddings": ("supported", "equivalent", "supported")}
-    verdicts["position_embeddings"] = ("under-powered", "equivalent", "supported")
-    cards = [
-        drift_card(task, name, verdict)
-        for name, own in verdicts.items()
-        for task, verdict in zip("abc", own, strict=True)
-    ]
-    assert drift_answer(table, pd.DataFrame(), cards) == (
-        "Under full the word rows that training showed moved 1.02 (b) to 1.30 (c) times as far as random gradient "
-        "signs would move them, told apart from noise on 2 of 3 tasks (equivalent to noise on b). Position rows: 0.90 "
-        "(a) to 1.50 (c) times, told apart from noise on 1 of 3 tasks (under-powered on a; equivalent to noise on b)."
+def test_with_shuffled_labels_beside_it_what_real_ones_add_comes_first():
+    line = {"group": "m on a", "arm": "full", "control": "shuffled", "parameter": "word_embeddings"}
+    agreement = line | {"measure": "agreement", "real": 0.31, "shuffled": 0.12, "value": 0.19, "low": 0.1, "high": 0.28}
+    agreement |= {"permutation": ONE, "verdict": "supported"}
+    per_seed = agreement | {"permutation": PER_SEED, "shuffled": 0.0, "value": 0.31, "verdict": "not identifiable"}
+    further = line | {"measure": "median_drift", "real": 1.0, "shuffled": 1.0, "value": 1.25, "low": -2.0, "high": 4.5}
+    further |= {"permutation": PER_SEED, "verdict": "under-powered"}
+    noise = further | {"measure": "times_noise", "value": 9.9}
+    text = drift_answer(joined({"m on a": [1.1]}), pd.DataFrame(), pd.DataFrame([per_seed, agreement, noise, further]))
+    assert text == (
+        "Under full, m on a, two seeds move a word with a mean cosine of 0.31 under real labels and 0.12 under "
+        "shuffled ones (one for all seeds): +0.19 (+0.10 to +0.28): supported; the median word moved +1.2 % further "
+        "(-2.00 % to +4.50 %) than under shuffled labels (another per seed): under-powered."
     )
 
 

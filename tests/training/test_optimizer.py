@@ -45,6 +45,31 @@ def test_head_and_backbone_have_learning_rates_of_their_own() -> None:
     assert {rate for name, rate in rates.items() if name.startswith("backbone")} == {1e-5}
 
 
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+def test_sgd_is_a_loop_written_by_hand_to_the_bit(decay: float) -> None:
+    torch.manual_seed(0)
+    model = Small()
+    by_hand = {name: p.detach().clone() for name, p in model.named_parameters()}
+    groups = group_parameters(model, decay)
+    config = RunConfig(optimizer="sgd", learning_rate=0.2, head_learning_rate=0.7)
+    optimizer = build_optimizer(model, groups, config, torch.device("cpu"))
+    assert type(optimizer) is torch.optim.SGD
+    generator = torch.Generator().manual_seed(1)
+    for step in range(7):
+        for group, own in zip(optimizer.param_groups, groups, strict=True):
+            group["lr"] = (0.7 if own.is_head else 0.2) / (1 + step)
+        for own in groups:
+            for name in own.names:
+                parameter = model.get_parameter(name)
+                parameter.grad = torch.randn(parameter.shape, generator=generator)
+                rate = (0.7 if own.is_head else 0.2) / (1 + step)
+                by_hand[name] = (by_hand[name] * (1 - rate * own.weight_decay)).add(parameter.grad, alpha=-rate)
+        optimizer.step()
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter.detach(), by_hand[name]), name
+    assert not any(state.get("momentum_buffer") is not None for state in optimizer.state.values())
+
+
 @given(st.integers(1, 500), st.floats(0, 1))
 def test_schedule_rises_then_falls_and_is_never_zero(num_steps: int, warmup: float) -> None:
     factors = learning_rate_factors(num_steps, warmup)

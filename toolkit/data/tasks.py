@@ -201,7 +201,7 @@ def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig
         if removed is not None:
             _remove(splits, removed)
     if config.shuffle_labels:
-        splits["train"] = _shuffle_labels(splits["train"], config.seed)
+        splits["train"] = _shuffle_labels(splits["train"], encoded.labels["train"], config)
     return Task(
         name=name,
         kind=encoded.kind,
@@ -250,11 +250,24 @@ def _remove(splits: dict[str, Split], counts: dict[str, int]) -> None:
     counts.update(removed)
 
 
-def _shuffle_labels(train: Split, seed: int) -> Split:
-    """The same texts and the same labels, and no relation between them but chance."""
-    if train.labels is None:
+def _shuffle_labels(train: Split, every: NDArray[Any] | None, config: RunConfig) -> Split:
+    """The same texts, and no relation between them and their labels but chance.
+
+    With a label seed the labels of the whole split as it was read, ``every``, are permuted once, whatever part of it a
+    run draws: runs of other seeds draw other examples, and an example that two of them share must have one label.
+    Without one the run's own labels are permuted with its seed, and their counts stay as they were.
+    """
+    if train.labels is None or every is None:
         return train
-    return replace(train, labels=np.random.default_rng([seed, 3]).permutation(train.labels))
+    if config.label_seed is None:
+        return replace(train, labels=np.random.default_rng([config.seed, 3]).permutation(train.labels))
+    labels = np.random.default_rng([config.label_seed, 3]).permutation(every)[train.ids]
+    if len(np.unique(labels)) == 1:
+        raise ValueError(
+            f"--label-seed {config.label_seed} gives all {len(train)} training examples one label: take another seed, "
+            "or draw more examples"
+        )
+    return replace(train, labels=labels)
 
 
 def _hold_out(train: Split, config: RunConfig) -> dict[str, Split]:

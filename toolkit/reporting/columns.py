@@ -121,7 +121,8 @@ COLUMNS: Mapping[str, Column] = {
     "times_noise": Column(
         label="times its noise",
         how="Drift of the rows that training showed, without their common offset, divided by what random gradient "
-        "signs of the same steps would have moved them: 1 is noise, on every task.",
+        "signs of the same steps would have moved them: 1 is noise. It reads the same under shuffled labels and "
+        "falls as the learning rate rises: no sign of learning, and to be compared at equal rates only.",
     ),
     "gain_verdict": Column(label="verdict on the gain", how="Of the score minus frozen, at the margin."),
     "relative_drift": Column(

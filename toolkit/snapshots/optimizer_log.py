@@ -12,18 +12,21 @@ from toolkit.json_files import REMEDY, parse_object
 FORMAT = 1
 """Version of optimizer.json; a reader refuses another."""
 ADAMW = "torch.optim.AdamW"
+SGD = "torch.optim.SGD"
+"""Without momentum, and with decoupled decay if any: a step is w ← (1 - lr·decay)·w - lr·g."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerLog:
-    """AdamW as it ran: hyperparameters, and the schedule and clipping of every optimizer step."""
+    """The optimizer as it ran: hyperparameters, and the schedule and clipping of every optimizer step."""
 
     algorithm: str
-    """Class of the optimizer, as ADAMW where it is that."""
+    """Class of the optimizer: ADAMW or SGD where it is exactly that, which can be replayed, or another text."""
     is_fused: bool
     """Whether torch's fused kernel did the update, as it does on a CPU. On CUDA, by its source, that kernel rounds the
     decay otherwise: runs there use the plain update, so that their decay can be replayed exactly."""
     betas: tuple[float, float]
+    """NaN, as ``eps``, where the optimizer has none."""
     eps: float
     weight_decay: Mapping[str, float]
     """Trainable parameter (canonical name for the five embedding parameters, full name for the rest) to its decay.
@@ -46,6 +49,11 @@ class OptimizerLog:
     def is_adamw(self) -> bool:
         """Whether it is torch's AdamW: others of that name, subclasses among them, may update otherwise."""
         return self.algorithm == ADAMW
+
+    @property
+    def is_sgd(self) -> bool:
+        """Whether it is torch's SGD without momentum, which moves no row after its last gradient."""
+        return self.algorithm == SGD
 
     def to_json(self) -> str:
         """The text of optimizer.json; NaN is stored as null."""

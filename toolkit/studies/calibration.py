@@ -20,7 +20,7 @@ from toolkit.studies.samples import Sample, take_sample
 
 NO_INFLUENCE = ("seed", "epochs", "head_epochs", "max_steps", "learning_rate", "head_learning_rate", "weight_decay",
     "warmup_fraction", "max_gradient_norm", "init", "positions", "reinject_positions", "dropout", "snapshot_steps",
-    "shuffle_labels", "max_train_examples", "selection_fraction", "output_dir", "overwrite", "save_model",
+    "shuffle_labels", "label_seed", "max_train_examples", "selection_fraction", "output_dir", "overwrite", "save_model",
     "log_with")  # fmt: skip
 """Fields that change neither the seconds of a step nor those of scoring an example."""
 

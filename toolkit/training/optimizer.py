@@ -1,7 +1,8 @@
-"""A model and a config in, AdamW's parameter groups and the learning rate of every step out."""
+"""A model and a config in, the optimizer's parameter groups and the learning rate of every step out."""
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +15,8 @@ from toolkit.models.regimes import BACKBONE, HEAD
 
 BETAS = (0.9, 0.999)
 EPS = 1e-8
+DECAY = "decoupled_decay"
+"""Key of SGD's groups: under ``weight_decay`` torch.optim.SGD would add the decay to the gradient."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +49,37 @@ def group_parameters(model: nn.Module, weight_decay: float) -> list[Group]:
 
 def build_optimizer(
     model: nn.Module, groups: list[Group], config: RunConfig, device: torch.device
-) -> torch.optim.AdamW:
-    """AdamW over ``groups``, at the peak learning rates; fused as :func:`is_fused` says."""
+) -> torch.optim.Optimizer:
+    """The config's optimizer over ``groups``, at the peak learning rates; AdamW fused as :func:`is_fused` says.
+
+    ``sgd`` is torch.optim.SGD without momentum. Each step first multiplies weights by 1 - lr·decay, as AdamW does, and
+    then takes lr times the gradient: without momentum the same as adding decay·w to the gradient (Loshchilov & Hutter
+    2019, arXiv 1711.05101), but a product of its own rounds alike on every machine, so that it can be replayed exactly.
+    """
     parameters = dict(model.named_parameters())
-    return torch.optim.AdamW(
-        [
-            {
-                "params": [parameters[name] for name in group.names],
-                "lr": config.head_learning_rate if group.is_head else config.learning_rate,
-                "weight_decay": group.weight_decay,
-            }
-            for group in groups
-        ],
-        betas=BETAS,
-        eps=EPS,
-        fused=is_fused(device),
-    )
+    is_sgd = config.optimizer == "sgd"
+    options: list[dict[str, Any]] = [
+        {
+            "params": [parameters[name] for name in group.names],
+            "lr": config.head_learning_rate if group.is_head else config.learning_rate,
+            DECAY if is_sgd else "weight_decay": group.weight_decay,
+        }
+        for group in groups
+    ]
+    if not is_sgd:
+        return torch.optim.AdamW(options, betas=BETAS, eps=EPS, fused=is_fused(device))
+    optimizer = torch.optim.SGD(options, lr=config.learning_rate)
+    optimizer.register_step_pre_hook(_decay)
+    return optimizer
+
+
+@torch.no_grad()
+def _decay(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """Decay all weights that have a gradient, by the learning rate of the step that begins."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.grad is not None and group[DECAY]:
+                parameter.mul_(1 - group["lr"] * group[DECAY])
 
 
 def is_fused(device: torch.device) -> bool:

@@ -17,7 +17,7 @@ from toolkit.models.locate import layer_norm_eps
 from toolkit.models.regimes import Regime
 from toolkit.snapshots.capture import read_vocabulary, to_array
 from toolkit.snapshots.files import disk_errors, sha256_of_array, write_tensors
-from toolkit.snapshots.optimizer_log import ADAMW, OptimizerLog
+from toolkit.snapshots.optimizer_log import ADAMW, SGD, OptimizerLog
 from toolkit.snapshots.provenance import read_git_commit, read_versions
 from toolkit.snapshots.store import RunWriter, facts_of
 from toolkit.training.accelerators import describe_devices, peak_memory_bytes
@@ -104,11 +104,12 @@ class Saver:
         )
 
     def _optimizer_log(self) -> OptimizerLog:
+        is_sgd = self.config.optimizer == "sgd"
         return OptimizerLog(
-            algorithm=ADAMW,
-            is_fused=is_fused(self.device),
-            betas=BETAS,
-            eps=EPS,
+            algorithm=SGD if is_sgd else ADAMW,
+            is_fused=is_fused(self.device) and not is_sgd,
+            betas=(np.nan, np.nan) if is_sgd else BETAS,
+            eps=np.nan if is_sgd else EPS,
             weight_decay=decay_by_name(self.groups, self.loaded.family),
             learning_rates=np.array(self.recorder.learning_rates, dtype=np.float64),
             head_learning_rates=np.array(self.recorder.head_learning_rates, dtype=np.float64),
@@ -148,6 +149,7 @@ class Saver:
                 "task": self._describe_task(),
                 "convex_ceiling": {k: compute_scores(kind, labels[k], v) for k, v in ceiling.items()} or None,
                 "head_stage": head_stage,
+                "optimizer": self.config.optimizer,
                 "positions": None if self.loaded.positions is None else dict(self.loaded.positions),
                 "cost": {
                     **{f"seconds_{name}": round(value, 3) for name, value in seconds.items()},

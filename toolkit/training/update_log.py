@@ -80,7 +80,7 @@ class UpdateLog:
                 f"{NOT_REPLAYED}"
             )
         first = {
-            "algorithm": _algorithm(optimizer, settings),
+            "algorithm": _algorithm(optimizer, list(groups.values()) or [optimizer.defaults]),
             "is_fused": any(bool(group.get("fused")) for group in groups.values()),
             "betas": tuple(map(_number, betas if isinstance(betas, tuple | list) else (None, None))),
             "eps": _number(settings.get("eps")),
@@ -118,9 +118,12 @@ def _steps_taken(optimizer: torch.optim.Optimizer, parameters: dict[str, nn.Para
     return max((int(_number(step)) for step in steps), default=0)
 
 
-def _algorithm(optimizer: torch.optim.Optimizer, settings: dict[str, Any]) -> str:
-    """``torch.optim.AdamW`` for exactly that with its usual update, another text for anything else."""
+def _algorithm(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> str:
+    """``torch.optim.AdamW`` or ``torch.optim.SGD`` for exactly these with the update that is replayed, another text for
+    anything else: SGD with momentum, or with decay, which it adds to the gradient.
+    """
     kind = type(optimizer)
     name = f"{'torch.optim' if kind.__module__.startswith('torch.optim.') else kind.__module__}.{kind.__name__}"
-    variants = [key for key in ("amsgrad", "maximize") if settings.get(key, optimizer.defaults.get(key))]
+    keys = ("momentum", "weight_decay", "maximize") if kind is torch.optim.SGD else ("amsgrad", "maximize")
+    variants = [key for key in keys if any(group.get(key, optimizer.defaults.get(key)) for group in groups)]
     return f"{name} ({', '.join(variants)})" if variants else name

@@ -37,6 +37,20 @@ def test_settings_split_an_arm_and_are_named_only_where_they_differ(make_run):
     }
 
 
+def test_runs_of_one_label_seed_are_one_arm_and_its_name_says_which_labels_it_learned(make_run):
+    shuffled = {"shuffle_labels": True}
+    cases = [{}, shuffled, shuffled | {"label_seed": 4}, shuffled | {"label_seed": 5}]
+    (group,) = arrange([make_run(seed=seed, config=case) for case in cases for seed in (0, 1)])
+    assert [(arm.label, len(arm.runs), arm.is_full) for arm in group.arms] == [
+        ("none (full fine-tuning)", 2, True),
+        ("none (full fine-tuning), shuffled labels (label seed 4)", 2, False),
+        ("none (full fine-tuning), shuffled labels (label seed 5)", 2, False),
+        ("none (full fine-tuning), shuffled labels (another permutation per seed)", 2, False),
+    ]
+    (alone,) = arrange([make_run(config=shuffled | {"label_seed": 4})])
+    assert "label seed 4" in alone.arms[0].label
+
+
 def test_arms_stand_in_the_order_of_their_numbers(make_run):
     (group,) = arrange([make_run(config={"learning_rate": rate}) for rate in (1e-4, 9e-6, 1e-5, 2e-5)])
     assert [arm.runs[0].config.learning_rate for arm in group.arms] == [9e-6, 1e-5, 2e-5, 1e-4]

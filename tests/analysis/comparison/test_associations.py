@@ -21,6 +21,7 @@ def joined(drift, gain, *, seeds=2, parameter="word_embeddings", epoch=3, size=1
             "group": f"tiny on task{task}",
             "model": "tiny",
             "base": "full",
+            "learning_rate": 5e-5,
             "run": f"task{task}-{seed}-{size}",
             "parameter": parameter,
             "is_frozen": is_frozen,
@@ -60,6 +61,16 @@ def test_fewer_than_six_tasks_are_refused_however_many_runs(num_tasks, seeds):
     table = associate_drift(joined(range(num_tasks), range(num_tasks), seeds=seeds))
     assert table[["spearman", "p", "q"]].isna().all(axis=None)
     assert table["note"].str.startswith(f"refused: {num_tasks} task").all()
+
+
+def test_tasks_of_unlike_learning_rates_are_refused():
+    """A multiple of noise falls as the rate rises: tasks that were tuned apart would be ranked by their rates."""
+    table = joined([1.1, 1.2, 1.3, 1.4, 1.5, 1.6], [1, 2, 3, 4, 5, 6])
+    assert associate_drift(table)["spearman"].iloc[0] == pytest.approx(1)
+    table.loc[table["group"] == "tiny on task2", "learning_rate"] = 3e-4
+    line = associate_drift(table).iloc[0]
+    assert np.isnan([line["spearman"], line["p"]]).all()
+    assert line["note"] == "refused: tasks were trained at different learning rates (5e-05, 0.0003)"
 
 
 def test_more_epochs_and_more_sizes_of_the_same_runs_change_nothing():

@@ -4,6 +4,9 @@ AdamW (Kingma & Ba 2015, arXiv 1412.6980; Loshchilov & Hutter 2019, arXiv 1711.0
 coordinate once its second moment v is known: the gradient g of step s moves it at every step t ≥ s by
 -lr_t/(1-β1ᵗ) · (1-β1)β1ᵗ⁻ˢ g / (√(v_t/(1-β2ᵗ)) + eps), and every later decay shrinks that by 1 - lr·wd. The sums over
 these movements are ours.
+
+SGD without momentum is the same recursion with β1 = 0, a second moment that stays 0 (β2 = 1) and eps = 1: a gradient
+moves its coordinate by -lr·g at its own step, and nothing moves after it.
 """
 
 import json
@@ -12,14 +15,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit.analysis.causes.nulls import check_parameter
+from toolkit.analysis.causes.nulls import check_parameter, check_replayable
+from toolkit.analysis.causes.row_steps import RowSteps
 from toolkit.analysis.rows.measures import Array
 from toolkit.snapshots.optimizer_log import OptimizerLog
 from toolkit.snapshots.store import Source, run_of
 
 
 def resolve_log(source: Source, log: OptimizerLog | None) -> OptimizerLog:
-    """:func:`given_log`; ValueError also when there is none, or it is not of AdamW."""
+    """:func:`given_log`; ValueError also when there is none, or it is not of AdamW nor of SGD without momentum."""
     log = given_log(source, log)
     if log is None:
         if (run := run_of(source)) is None:
@@ -27,8 +31,7 @@ def resolve_log(source: Source, log: OptimizerLog | None) -> OptimizerLog:
         problems = run.manifest.get("problems") if run.is_finished else None
         because = f" ({'; '.join(problems)})" if problems else ""
         raise ValueError(f"{run.path} has no optimizer.json: why rows moved cannot be told without it{because}")
-    if not log.is_adamw:
-        raise ValueError(f"only torch.optim.AdamW can be replayed; this run used {log.algorithm}")
+    check_replayable(log)
     return log
 
 
@@ -46,7 +49,7 @@ def given_log(source: Source, log: OptimizerLog | None) -> OptimizerLog | None:
 
 @dataclass(frozen=True, slots=True)
 class AdamSteps:
-    """What AdamW multiplies by at each of the first ``num_steps`` steps, for one parameter; every array is (steps,)."""
+    """What AdamW (or SGD) multiplies by at each of the first ``num_steps`` steps, for one parameter: (steps,)."""
 
     step_sizes: Array
     """lr_t / (1 - β1ᵗ)."""
@@ -73,13 +76,30 @@ class AdamSteps:
         steps = np.arange(1, num_steps + 1, dtype=np.float64)
         factors = 1 - rates * log.weight_decay[parameter]
         later = np.cumprod(np.append(factors[1:], 1.0)[::-1])[::-1] if num_steps else factors
-        corrections = 1 - log.betas[0] ** steps, np.sqrt(1 - log.betas[1] ** steps)
         clipping = log.clipping_factors[:num_steps]
+        if log.is_sgd:
+            return cls(rates, np.ones(num_steps), later, clipping, (0.0, 1.0), 1.0)
+        corrections = 1 - log.betas[0] ** steps, np.sqrt(1 - log.betas[1] ** steps)
         return cls(rates / corrections[0], corrections[1], later, clipping, log.betas, log.eps)
 
     @property
     def num_steps(self) -> int:
         return len(self.step_sizes)
+
+    @property
+    def has_momentum(self) -> bool:
+        """Whether a gradient moves its row after its own step too."""
+        return self.betas[0] > 0
+
+    @property
+    def unknown_size(self) -> float:
+        """What gradients of unknown size count as: 1 where steps are divided by what gradients were, so that only their
+        being equal matters; else NaN, since nothing is known of the movement."""
+        return 1.0 if self.betas[1] < 1 else float("nan")
+
+    def sizes(self, history: RowSteps, hidden: int) -> Array:
+        """(rows, steps) :meth:`RowSteps.gradients` after clipping."""
+        return history.gradients(self.clipping_factors, hidden, self.unknown_size)
 
     def since(self, start: int) -> "AdamSteps":
         """Without the first ``start`` steps, in which nothing happened."""

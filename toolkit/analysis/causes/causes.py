@@ -2,7 +2,8 @@
 
 Δ = decay + update, exactly: decay is what replaying the logged decay makes of the reference, update is the rest, which
 is what Adam's steps did. The update splits into the part up to the row's last exposure (``gradient``) and the part
-after it (``momentum``), known as momentum.py says. A rounding of training belongs to the update.
+after it (``momentum``), known as momentum.py says; SGD without momentum has none. A rounding of training belongs to the
+update.
 """
 
 from collections.abc import Mapping
@@ -23,7 +24,8 @@ CAUSES: Mapping[str, str] = {
     "weight decay alone": "the replayed decay gives the row bit for bit",
     "momentum after its last exposure": "not exposed since the reference but before it: Adam's moments, and decay",
     "gradient": "exposed since the reference: gradients, the momentum that they left, and decay",
-    "unexplained": "never exposed, yet not where decay leaves it: the log is not of this run, or it decayed otherwise",
+    "unexplained": "never exposed (by SGD: not since the reference), yet not where decay leaves it: the log is "
+    "not of this run, or it decayed otherwise",
     "exposure unknown": "neither still nor where decay leaves it, and exposure was not recorded",
 }
 """Why a row moved (column ``cause``)."""
@@ -80,7 +82,8 @@ def _name_causes(work: Interval, has_moved: NDArray[np.bool_], is_updated: NDArr
         conditions, names = [*conditions, is_updated], [*names, "exposure unknown"]
     else:
         last = work.history.last
-        conditions += [last == 0, last <= work.path[0].step]
+        has_momentum = work.steps is None or work.steps.has_momentum
+        conditions += [last <= (0 if has_momentum else work.path[0].step), last <= work.path[0].step]
         names += ["unexplained", "momentum after its last exposure"]
     return np.select(conditions, names, "gradient").astype(object)
 

@@ -54,7 +54,9 @@ def random_directions(
         square = fixed[i] + hidden * second
         variance = hidden * (fourth - second**2) + 4 * fixed[i] * second
         of_simulation = hidden**2 * (fourth - second**2) / num_coordinates
-        if square > 0:
+        if np.isnan(square):  # gradients of unknown size, under SGD
+            mean[i] = deviation[i] = np.nan
+        elif square > 0:
             mean[i] = np.sqrt(square) * (1 - variance / (8 * square**2))
             deviation[i] = np.sqrt((variance + of_simulation) / (4 * square))
     return DirectionNull(mean, deviation)
@@ -63,7 +65,7 @@ def random_directions(
 def _move(steps: AdamSteps, history: RowSteps, hidden: int, num_coordinates: int, seed: list[int]) -> Array:
     """(coordinates,) size of the movement of one row's coordinates on Gaussian gradients."""
     rng, exposed = np.random.default_rng(seed), history.steps
-    sizes = history.gradients(steps.clipping_factors, hidden)[0, exposed]
+    sizes = steps.sizes(history, hidden)[0, exposed]
     start = int(exposed[0])  # nothing happens before, and it is a third of the work
     later, size = steps.since(start), max(1, CHUNK_VALUES // (history.num_steps - start))
     moved = []

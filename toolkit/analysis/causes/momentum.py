@@ -17,7 +17,7 @@ from toolkit.analysis.rows.measures import Array, norm
 Ints = NDArray[np.int64]
 
 BASES = {
-    "exact": "a snapshot lies at the last exposure, or the row was not exposed since the reference",
+    "exact": "a snapshot lies at the last exposure, the row was not exposed since the reference, or SGD keeps none",
     "one exposure": "the share of its only exposure's movement that came after it is known, whatever the gradient",
     "extrapolated": "from the movement after the next snapshot; eps and rounding leave under 10 % between the bounds",
     "bounds": "only bounds are known",
@@ -120,6 +120,13 @@ def identify(
         vectors = np.where(is_near[:, None], factor[:, None] * since[is_many], np.nan)
     _set(known, is_many, np.where(is_near, "extrapolated", "bounds"), vectors, low, high)
     return known
+
+
+def without_momentum(history: RowSteps, hidden: int) -> Known:
+    """Of (n,) rows under an optimizer that keeps no momentum: none, exactly."""
+    zero = np.zeros(len(history))
+    basis = np.where(history.counts > 0, "exact", "none").astype(object)
+    return Known(np.zeros((len(history), hidden)), zero, zero, basis)
 
 
 def _set(known: Known, chosen: NDArray[np.bool_], basis: object, vectors: Array, low: Array, high: Array) -> None:

@@ -24,10 +24,10 @@ def replay_decay(
     (a test holds it to both), and lr·wd ≤ 2⁻²⁵ rounds to 1: nothing happens. torch's fused CUDA kernel
     subtracts lr·wd·E instead (read in its source, not run), so such a run leaves a share that decay would explain.
 
-    A frozen parameter (absent from ``log.weight_decay``) and steps without a learning rate (NaN) change nothing.
+    SGD's decay is the same product (toolkit.training.optimizer). A frozen parameter (absent from ``log.weight_decay``)
+    and steps without a learning rate (NaN) change nothing.
     """
-    if not log.is_adamw:
-        raise ValueError(f"decay can be replayed for torch.optim.AdamW only; this run used {log.algorithm}")
+    check_replayable(log)
     check_parameter(log, parameter)
     if rows.dtype != np.float32:
         raise ValueError(f"decay is replayed in the dtype of training, float32; the rows are {rows.dtype}")
@@ -44,6 +44,15 @@ def replay_decay(
         for factor in factors:
             np.multiply(block, factor, out=block)
     return replayed
+
+
+def check_replayable(log: OptimizerLog) -> None:
+    """ValueError for a log of another optimizer than AdamW or SGD without momentum, whose updates are not known."""
+    if not (log.is_adamw or log.is_sgd):
+        raise ValueError(
+            "only torch.optim.AdamW, and torch.optim.SGD without momentum or decay of its own, can be replayed; "
+            f"this run used {log.algorithm}"
+        )
 
 
 def check_parameter(log: OptimizerLog, parameter: str) -> None:

@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from toolkit.analysis.causes.adam import AdamSteps
-from toolkit.analysis.causes.momentum import Tails, identify
+from toolkit.analysis.causes.momentum import Known, Tails, identify, without_momentum
 from toolkit.analysis.causes.nulls import replay_decay
 from toolkit.analysis.causes.row_steps import RowSteps, row_steps
 from toolkit.analysis.causes.sign_noise import expected_squares
@@ -69,7 +69,7 @@ class Interval:
             anchors = np.searchsorted([s.step for s in self.path], np.maximum(part.last, self.path[0].step))
             since, rounding = self._since(anchors, rows, update, after)
             reached = np.array([s.step for s in self.path])[anchors]
-            known = identify(self.tails, part, self.path[0].step, reached, update, since, rounding)
+            known = self._identify(part, reached, update, since, rounding)
             momentum, low, high, basis = known.vectors, known.low, known.high, known.basis
         zero = np.zeros_like(update)
         return {
@@ -84,6 +84,15 @@ class Interval:
             "has_moved": np.any(change != 0, axis=1),
             "is_updated": np.any(update != 0, axis=1),
         }
+
+    def _identify(
+        self, part: RowSteps, reached: NDArray[np.int64], update: Array, since: Array, rounding: Array
+    ) -> Known:
+        assert self.steps is not None
+        assert self.tails is not None
+        if not self.steps.has_momentum:
+            return without_momentum(part, update.shape[1])
+        return identify(self.tails, part, self.path[0].step, reached, update, since, rounding)
 
     def _since(
         self, anchors: NDArray[np.intp], rows: NDArray[np.intp], update: Array, after: NDArray[np.float32]

@@ -90,9 +90,10 @@ def guard_precision(
     ``log``: for a trajectory whose log is known; ``learning_rate``: the largest, where no log says it. Columns:
     parameter, weights (the precision that holds all values of both snapshots), learning_rate (the largest up to the
     epoch; NaN where unknown or the parameter was frozen), movable_fp32, movable_bf16, movable_fp16 (shares of
-    coordinates at epoch 0; NaN without a rate or beyond the format), moved_share (share of coordinates that changed)
-    and verdict: ``moved``, ``frozen``, ``did not move``, or ``not identifiable: ...`` where nothing moved and the
-    weights have half precision, of which "no drift" is never a finding. ValueError: an epoch that is not after 0.
+    coordinates at epoch 0; NaN without a rate, under SGD, whose updates are not of its size, or beyond the format),
+    moved_share (share of coordinates that changed) and verdict: ``moved``, ``frozen``, ``did not move``, or ``not
+    identifiable: ...`` where nothing moved and the weights have half precision, of which "no drift" is never a
+    finding. ValueError: an epoch that is not after 0.
     """
     trajectory, log = trajectory_of(source), given_log(source, log)
     first, last = trajectory.at(0), trajectory.at(epoch)
@@ -120,6 +121,8 @@ def _largest_rate(
         return False, float("nan") if learning_rate is None else learning_rate
     rates = log.learning_rates
     is_frozen = parameter not in log.weight_decay or bool(len(rates) and np.isnan(rates).all())
+    if log.is_sgd:  # its updates are as large as its gradients: the rate alone does not say what they can change
+        return is_frozen, float("nan")
     known = rates[:last_step][~np.isnan(rates[:last_step])]
     return is_frozen, float("nan") if is_frozen or not len(known) else float(known.max())
 

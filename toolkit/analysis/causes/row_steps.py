@@ -48,15 +48,16 @@ class RowSteps:
         places = np.arange(counts.sum()) + np.repeat(starts[rows] - (np.cumsum(counts) - counts), counts)
         return RowSteps(self.num_steps, counts, self.steps[places], self.norms[places])
 
-    def gradients(self, clipping_factors: Array, hidden: int) -> Array:
+    def gradients(self, clipping_factors: Array, hidden: int, unknown: float = 1.0) -> Array:
         """(rows, steps) float64 size of each coordinate's gradient after clipping, 0 where the row was not exposed.
 
-        The norm is spread equally over ``hidden`` coordinates; a row without all its norms gets 1 at each exposure.
+        The norm is spread equally over ``hidden`` coordinates; a row without all its norms gets ``unknown`` at
+        each exposure.
         """
         owners = self._owners()
         sizes = self.norms * clipping_factors[self.steps] / np.sqrt(hidden)
         spread = np.zeros((len(self), self.num_steps))
-        spread[owners, self.steps] = np.where(self.has_norms[owners], sizes, 1.0)
+        spread[owners, self.steps] = np.where(self.has_norms[owners], sizes, unknown)
         return spread
 
     def at_exposures(self, values: Array) -> NDArray[np.float32]:

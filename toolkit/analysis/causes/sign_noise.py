@@ -48,18 +48,19 @@ def sign_noise(
 
     ``rows``: default a seeded sample of at most 100 from each stratum; ``log``: needed where ``source`` is a
     trajectory. Each recorded norm, times the clipping factor, is spread equally over the coordinates, each coordinate
-    of each step gets a sign of its own, and AdamW's recursion follows in closed form (adam.py; a test holds it to
-    torch.optim.AdamW within fp32 rounding, which moves a weight by at most 1.5 units in its last place per step).
+    of each step gets a sign of its own, and the recursion of AdamW, or of SGD without momentum, follows in closed form
+    (adam.py; tests hold it to torch.optim.AdamW within fp32 rounding, which moves a weight by at most 1.5 units in its
+    last place per step, and SGD's to its expectation, E‖Δ‖² = Σ(lr_t·‖g_t‖)² without decay).
     Decay is the replayed one, to the bit. The numbers of a row do not depend on which others are asked for.
 
     Columns: row, token, stratum, num_steps (exposures up to the epoch), drift, null_mean, null_sd, null_q025,
     null_median, null_q975 (weight units), ratio = drift / null_mean, z = (drift - null_mean) / null_sd (NaN where
     null_sd < 0.01 null_mean), has_norms (False where norms are missing: then every gradient has the same size, far
-    above eps), and direction_mean, direction_sd, direction_ratio of the null in directions.py, from ``num_coordinates``
-    simulated coordinates (0: NaN). **Of rows seen in few steps, claim what holds against both nulls**: their drift
-    depends on how gradient sizes vary, and one null fixes them where the other lets them vary. A row of no exposure has
-    the replayed decay as its null, without spread. ValueError: frozen parameter, no exposure or optimizer log, NaN
-    learning rate.
+    above eps; under SGD, whose steps are as large as its gradients, the null is NaN), and direction_mean,
+    direction_sd, direction_ratio of the null in directions.py, from ``num_coordinates`` simulated coordinates (0: NaN).
+    **Of rows seen in few steps, claim what holds against both nulls**: their drift depends on how gradient sizes vary,
+    and one null fixes them where the other lets them vary. A row of no exposure has the replayed decay as its null,
+    without spread. ValueError: frozen parameter, no exposure or optimizer log, NaN learning rate.
     """
     trajectory, log = trajectory_of(source), resolve_log(source, log)
     at_least("num_replicates", num_replicates, 2)  # a null of one value has no spread; its quantiles want hundreds
@@ -84,6 +85,13 @@ def sign_noise(
     return table.assign(direction_mean=other.mean, direction_sd=other.deviation, direction_ratio=ratio)
 
 
+def is_beyond_both(rows: pd.DataFrame) -> pd.Series:
+    """Which rows of a table of :func:`sign_noise` drifted further than both nulls explain: 97.5 % of random signs, and
+    mean + 1.96 SD of random directions."""
+    further = rows["drift"] > rows["direction_mean"] + 1.96 * rows["direction_sd"]
+    return further & (rows["drift"] > rows["null_q975"])
+
+
 def expected_squares(steps: AdamSteps, history: RowSteps, hidden: int, after: NDArray[np.int64] | None = None) -> Array:
     """(n,) E‖movement by Adam‖² of each row under sign noise, exactly: hidden·Σ_s weight_s², no replicate needed.
 
@@ -92,15 +100,14 @@ def expected_squares(steps: AdamSteps, history: RowSteps, hidden: int, after: ND
     squares = np.zeros(len(history))
     for members in _groups(history):
         part = history.take(members)
-        gradients = part.gradients(steps.clipping_factors, hidden)
-        weights = gradient_weights(steps, gradients, None if after is None else after[members])
+        weights = gradient_weights(steps, steps.sizes(part, hidden), None if after is None else after[members])
         squares[members] = hidden * np.square(part.at_exposures(weights)).sum(axis=1, dtype=np.float64)
     return squares
 
 
 def _weights(steps: AdamSteps, history: RowSteps, hidden: int) -> NDArray[np.float32]:
     """(n, most exposures) what the gradient of each exposure comes to in one coordinate; 0 beyond a row's last."""
-    return history.at_exposures(gradient_weights(steps, history.gradients(steps.clipping_factors, hidden)))
+    return history.at_exposures(gradient_weights(steps, steps.sizes(history, hidden)))
 
 
 def _groups(history: RowSteps) -> Iterator[NDArray[np.intp]]:

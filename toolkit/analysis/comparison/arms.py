@@ -53,6 +53,11 @@ class Arm:
         return self.runs[0].regime == "backbone"
 
     @property
+    def is_shuffled(self) -> bool:
+        """Whether its runs learned shuffled labels."""
+        return self.runs[0].config.shuffle_labels
+
+    @property
     def size(self) -> int | None:
         """The number of training examples that its runs were asked for; None for all. Arms are paired by it."""
         return self.runs[0].config.max_train_examples
@@ -232,14 +237,20 @@ def _arm(base: str, members: list[ReportedRun], *, has_size: bool) -> Arm:
 
 
 def _spoken(regime: str, config: RunConfig) -> str:
-    """Words for a regime with its start: a head stage before it, or fresh weights."""
+    """Words for a regime with its start (a head stage before it, fresh weights), and for labels that were shuffled."""
     words = SPOKEN.get(regime, f"{regime} (frozen)")
     if config.head_epochs:
         stage = f"head first, {config.head_epochs} epoch{'s' if config.head_epochs > 1 else ''}"
         words = f"LP-FT: {stage}" if regime == "none" else f"{words}, {stage}"
     if config.init == "random":
         words = "random init" if words == SPOKEN["none"] else f"{words}, random init"
-    return words
+    return f"{words}, {shuffling(config)}" if config.shuffle_labels else words
+
+
+def shuffling(config: RunConfig) -> str:
+    """Which labels the runs of a condition with shuffled labels share: one permutation, or none."""
+    seed = config.label_seed
+    return "shuffled labels (another permutation per seed)" if seed is None else f"shuffled labels (label seed {seed})"
 
 
 def _place(regime: str, own: Mapping[str, object]) -> tuple[object, ...]:

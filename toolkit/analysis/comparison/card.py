@@ -47,7 +47,7 @@ class Card:
     id: str
     claim: str
     kind: str
-    """score, forbid, drift, offset or association."""
+    """score, forbid, labels, drift, offset or association."""
     estimator: str
     version: int
     """Of the estimator: another number means another formula."""

@@ -14,6 +14,7 @@ from toolkit.analysis.comparison.compare import compare_groups, compare_pair
 from toolkit.analysis.comparison.drift_cards import association_cards, drift_cards, offset_cards
 from toolkit.analysis.comparison.estimates import EQUIVALENCE_LEVEL, OTHER_ITEMS_PER_SEED, Settings
 from toolkit.analysis.comparison.evidence import FOLDER, PREDICTIONS, Evidence, read_evidence
+from toolkit.analysis.comparison.label_cards import label_cards
 from toolkit.analysis.comparison.pairs import NOT_COMPARED, ArmPair
 
 VERSION = 2
@@ -36,16 +37,21 @@ def make_cards(evidence: Evidence | str | Path) -> list[Card]:
 
     Kinds, in order: *score*, per pair of arms, task and split: the two score differently (two-sided; which is higher is
     in the sign of the value, first minus second); *forbid*, per task on the reported split: free and frozen embeddings
-    score differently, so that "equivalent" means that forbidding the drift costs nothing; *drift*, per arm and
-    embedding parameter that moved: it moved further than random gradient signs would move it; *offset*, per arm: what
-    the tables share moved in one of them, which no data can tell; *association*, per arm and parameter: tasks on which
-    it moved further gained more, refused under six tasks. What was frozen has no card: its hashes prove it.
+    score differently, so that "equivalent" means that forbidding the drift costs nothing; *labels*, per arm that was
+    also run on shuffled labels and embedding parameter: seeds moved it more alike, and it moved further, than there;
+    *drift*, per arm and embedding parameter that moved: how many times further than random gradient signs would move
+    it, which is description; *offset*, per arm: what the tables share moved in one of them, which no data can tell;
+    *association*, per arm and parameter: tasks on which it moved further gained more, refused under six tasks. What was
+    frozen has no card: its hashes prove it.
     ValueError when the evidence cannot be read.
     """
     known = evidence if isinstance(evidence, Evidence) else read_evidence(evidence)
     compared = comparison_of(known)
     scores = [*score_cards(known, compared), *forbid_cards(known, compared)]
-    return [*scores, *(card for make in (drift_cards, offset_cards, association_cards) for card in make(known))]
+    return [
+        *scores,
+        *(card for make in (label_cards, drift_cards, offset_cards, association_cards) for card in make(known)),
+    ]
 
 
 def comparison_of(evidence: Evidence) -> pd.DataFrame:

@@ -18,8 +18,8 @@ from toolkit.analysis.comparison.verdicts import Verdict, verdict
 if TYPE_CHECKING:
     from toolkit.analysis.comparison.intervals import Interval
 
-VERSION = 2
-"""Of the estimators of drift cards; 1 had no margin."""
+VERSION = 3
+"""Of the estimators of drift cards; 1 had no margin, 2 called drift beyond sign noise supported."""
 OFFSET_VERSION = 1
 
 DRIFT_FILES = tuple(f"{FOLDER}/{name}" for name in ("settings.json", "runs.json", "drift.csv", "seeds.csv"))
@@ -27,6 +27,13 @@ GAUGE_FILES = tuple(f"{FOLDER}/{name}" for name in ("settings.json", "runs.json"
 
 TIMES = "times its noise"
 SIGN_NOISE = "the same optimizer steps and gradient sizes with random signs, rows independent"
+DESCRIBED = "not identifiable"
+"""The verdict of a card that describes: its number cannot tell what the claim would be about."""
+SAME_WHEN_SHUFFLED = (
+    "shuffled labels, which can only be memorised, give the same multiple, so that it does not show that anything was "
+    "learned"
+)
+NO_CONTROL = f"{SAME_WHEN_SHUFFLED}: that takes the same runs with --shuffle-labels --label-seed 0, for each seed"
 MARGIN = 0.05
 """Drift of .95 to 1.05 times its noise is called equivalent to noise: the choice of the null alone moves the ratio by 2
 to 4 % (parameter_noise.py)."""
@@ -62,11 +69,14 @@ def _drift_card(evidence: Evidence, title: str, label: str, runs: list[str], lin
     gap = _detectable(wide, float(evidence.settings["alpha"]))
     beyond = Null(SIGN_NOISE, null_low, null_high)
     judged = judge_drift(refusals[0] if refusals else None, wide, narrow, beyond, gap)
+    if not refusals:
+        has_control = ((evidence.labels["group"] == title) & (evidence.labels["arm"] == label)).any()
+        judged = Verdict(DESCRIBED, f"{SAME_WHEN_SHUFFLED if has_control else NO_CONTROL}; {judged.reason}")
     beside = evidence.seeds
     mask = (beside["group"] == title) & (beside["arm"] == label) & (beside["parameter"] == parameter)
     return Card(
         id=f"drift: {title} / {label} / {parameter}",
-        claim=f"{parameter} moved further than noise would move it under {label}, {title}",
+        claim=f"{parameter} moved further than random gradient signs would move it under {label}, {title}",
         kind="drift",
         estimator="drift of the rows that training showed, without their common offset; t interval over seeds",
         version=VERSION,

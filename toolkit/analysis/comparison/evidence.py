@@ -5,6 +5,7 @@ evidence/runs.json  runs.csv  config and facts of each run, and the sha256 of it
 evidence/predictions.parquet  the last epoch's answers to the labelled splits; no text
 evidence/scores.csv           every epoch
 evidence/drift.csv gauge.csv seeds.csv joined.csv
+evidence/labels.csv           drift under real and under shuffled labels, where there are runs of both
 """
 
 import json
@@ -22,6 +23,7 @@ from toolkit.analysis.comparison.evidence_runs import EvidenceRun, describe_runs
 from toolkit.analysis.comparison.evidence_tables import all_answers, drift_of, gauge_of, led, runs_table, seeds_table
 from toolkit.analysis.comparison.joined import join_groups
 from toolkit.analysis.comparison.reported import ReportedRun
+from toolkit.analysis.comparison.shuffled_labels import STATISTICS, label_statistics
 from toolkit.snapshots import files
 from toolkit.snapshots.store import MANIFEST, Run
 
@@ -34,7 +36,8 @@ JSONS = ("settings.json", "runs.json")
 TABLES = ("runs", "scores", "drift", "gauge", "seeds", "joined")
 NAMED = ("run", "group", "model", "task", "arm", "base", "first", "second", "parameter", "split", "regime", "score")
 SAID = ("refusal", "note", "drift_note", "gain_verdict")
-TEXTS = (*NAMED, *SAID, "reported_split", "manifest_sha256", "frequencies")
+LABELS = "labels.csv"
+TEXTS = (*NAMED, "other", "measure", *SAID, "reported_split", "manifest_sha256", "frequencies")
 """Columns of the tables that are text, whatever they look like."""
 NAMES = (*JSONS, PREDICTIONS, *(f"{name}.csv" for name in TABLES))
 
@@ -58,6 +61,8 @@ class Evidence:
     """Distance between the ends of two runs of one arm, per parameter."""
     joined: pd.DataFrame
     """`join_drift`."""
+    labels: pd.DataFrame
+    """`label_statistics`: no line where no condition was also run with shuffled labels."""
     hashes: Mapping[str, str]
     """File name to sha256."""
 
@@ -121,6 +126,8 @@ def write_evidence(
         "seeds": seeds_table(groups),
         "joined": join_groups(groups, settings=compared, drift=drift),
     }
+    if len(labelled := label_statistics(groups, drift)):
+        tables["labels"] = labelled
     place = Path(folder) / FOLDER
     place.mkdir(parents=True, exist_ok=True)
     for name, value in zip(JSONS, (settings, facts), strict=True):
@@ -143,7 +150,12 @@ def read_evidence(folder: str | Path) -> Evidence:
         raise ValueError(f"{place} has a newer format than {FORMAT}: update the toolkit")
     predictions = _read(place / PREDICTIONS, pd.read_parquet)
     tables = {name: _read(place / f"{name}.csv", read_table) for name in TABLES}
-    hashes = {f"{FOLDER}/{name}": files.sha256_of_file(place / name) for name in NAMES}
+    has_labels = (place / LABELS).is_file()
+    tables["labels"] = _read(place / LABELS, read_table) if has_labels else pd.DataFrame(columns=list(STATISTICS))
+    if "learning_rate" not in tables["joined"]:  # of reports from before it was there
+        tables["joined"]["learning_rate"] = [facts[run]["config"]["learning_rate"] for run in tables["joined"]["run"]]
+    names = (*NAMES, LABELS) if has_labels else NAMES
+    hashes = {f"{FOLDER}/{name}": files.sha256_of_file(place / name) for name in names}
     return Evidence(Path(folder), settings, facts, predictions, hashes=hashes, **tables)
 
 

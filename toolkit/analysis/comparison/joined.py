@@ -32,6 +32,7 @@ COLUMNS = (
     "num_train_examples",
     "run",
     "seed",
+    "learning_rate",
     "is_failed",
     "epoch",
     *DRIFT,
@@ -58,13 +59,14 @@ def join_drift(
     """One line per run and embedding parameter: how far it moved by the last epoch, and what that did to the score.
 
     ``drift``: of the rows that training showed, without their common offset, as a share of their norm; ``times_noise``:
-    that divided by what random gradient signs would have moved them, the number to compare tasks by. NaN with a
-    ``drift_note`` where it is refused. ``relative_drift`` and ``share_beyond_decay`` describe the whole parameter
-    (formulas: parameter_noise.py). ``gain_points``: the headline score on the reported split (or on ``split``) minus
-    that of the run of the same seed and ``size`` (examples asked for, NaN for all) whose embeddings were frozen: what
-    forbidding the drift cost. NaN with a ``note`` where there is none, or where the start (fresh weights, a head stage)
-    is another; other settings that differ are named in the note. ``gain_verdict``: that of :func:`toolkit.compare` on
-    the two arms with ``margin_points``; empty without a frozen one. ValueError for a ``split`` that no run has.
+    that divided by what random gradient signs would have moved them, which falls as the ``learning_rate`` rises: to be
+    compared at equal rates only. NaN with a ``drift_note`` where it is refused. ``relative_drift`` and
+    ``share_beyond_decay`` describe the whole parameter (formulas: parameter_noise.py). ``gain_points``: the headline
+    score on the reported split (or on ``split``) minus that of the run of the same seed and ``size`` (examples asked
+    for, NaN for all) whose embeddings were frozen: what forbidding the drift cost. NaN with a ``note`` where there is
+    none, or where the start (fresh weights, a head stage) is another; other settings that differ are named in the note.
+    ``gain_verdict``: that of :func:`toolkit.compare` on the two arms with ``margin_points``; empty without a frozen
+    one. ValueError for a ``split`` that no run has.
     """
     return join_groups(arrange(runs, labels), split, settings=Settings(margin_points=margin_points))
 
@@ -109,7 +111,13 @@ def _scores(group: Group, arm: Arm, split: str | None, settings: Settings) -> li
             "num_train_examples": arm.num_train_examples,
         }
         lead |= {"model": run.model, "task": run.task, "run": run.name, "seed": run.config.seed}
-        lead |= {"is_failed": run.is_failed, "epoch": run.last_epoch, "split": chosen, "score": run.score}
+        lead |= {
+            "learning_rate": run.config.learning_rate,
+            "is_failed": run.is_failed,
+            "epoch": run.last_epoch,
+            "split": chosen,
+            "score": run.score,
+        }
         lead |= {f"{at}_score": last_score(run, chosen, at=at) for at in ("first", "last")}
         lines.append(lead | _gain(run, partner, chosen, note) | {"gain_verdict": verdicts.get(chosen, "")})
     return lines

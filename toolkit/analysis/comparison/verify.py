@@ -16,6 +16,7 @@ from toolkit.analysis.comparison.evidence_tables import answers_of, drift_of, ga
 from toolkit.analysis.comparison.joined import join_groups
 from toolkit.analysis.comparison.parameter_noise import distance_of_seeds
 from toolkit.analysis.comparison.reported import ReportedRun
+from toolkit.analysis.comparison.shuffled_labels import label_statistics
 from toolkit.analysis.comparison.written import WRITTEN, check_written, written_files
 from toolkit.snapshots import files
 from toolkit.snapshots.store import MANIFEST, open_run
@@ -202,6 +203,10 @@ def _check_together(
             again = distance_of_seeds(at_hand[line.first].run, at_hand[line.second].run, str(line.parameter))
             if _as_written(again) != _as_written(line.distance):
                 yield f"runs {line.first} and {line.second}: their distance in {line.parameter} is another"
+    if len(at_hand) == len(evidence.facts) and len(evidence.labels):
+        made = label_statistics(evidence.arrange([run.run for run in at_hand.values()]), pd.concat(drift.values()))
+        if not same_values(made, evidence.labels):
+            yield "labels.csv is not what the runs give"
     if len(at_hand) == len(evidence.facts):
         groups = evidence.arrange([run.run for run in at_hand.values()])
         again = join_groups(groups, settings=settings_of(evidence), drift=pd.concat(drift.values()))

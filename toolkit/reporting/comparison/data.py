@@ -14,6 +14,7 @@ from toolkit.analysis.comparison.estimates import Settings
 from toolkit.analysis.comparison.joined import join_groups
 from toolkit.analysis.comparison.reported import last_score
 from toolkit.analysis.comparison.seeds import compare_seeds_of_groups
+from toolkit.analysis.comparison.shuffled_labels import contrast, label_statistics
 from toolkit.analysis.comparison.summaries import side_by_side, summarise_groups
 from toolkit.reporting.comparison.find import Sources as Sources
 from toolkit.reporting.comparison.find import find_runs as find_runs
@@ -60,6 +61,8 @@ class ReportData:
     efficiency: pd.DataFrame
     joined: pd.DataFrame
     association: pd.DataFrame
+    labels: pd.DataFrame
+    """``toolkit.compare_with_shuffled`` of every arm that was also run with shuffled labels."""
     duplicates: pd.DataFrame
     """Near-duplicates of scored items among the training examples: one line per task, split and number of them."""
     tuning: pd.DataFrame | None
@@ -88,9 +91,11 @@ def gather(
     tuning: pd.DataFrame | None = None,
     left_out: Sequence[str] = (),
     joined: pd.DataFrame | None = None,
+    labels: pd.DataFrame | None = None,
     on_progress: Progress = lambda _: None,
 ) -> ReportData:
-    """Compute every table of a report; ``on_progress`` hears what is being computed, ``joined`` is known already."""
+    """Compute every table of a report; ``on_progress`` hears what is being computed, ``joined`` and ``labels``
+    are known already."""
     settings = Settings(margin_points=margin_points)
     on_progress("comparing scores")
     comparison = compare_groups(groups, pairs, settings)
@@ -112,6 +117,7 @@ def gather(
         efficiency=efficiency_of_groups(groups, pairs, settings, comparison=comparison),
         joined=joined,
         association=associate_drift(joined),
+        labels=contrast(groups, label_statistics(groups)) if labels is None else labels,
         duplicates=near_duplicates(groups),
         tuning=tuning,
         details=tuple(details),

@@ -1,70 +1,75 @@
-"""Drift joined with score in, what may be said of it across tasks out: in multiples of its noise, never of a table.
+"""Drift joined with score in, what may be said of it out: what real labels add to it, and never a share of a table.
 
-A share of the whole vocabulary compares how many words tasks have; what random gradient signs of the same steps would
-have moved the same rows is the yardstick that tasks share.
+A share of the whole vocabulary compares how many words tasks have. A multiple of what random gradient signs would have
+moved the same rows does not; it reads the same under shuffled labels, and is compared at equal learning rates only.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import pandas as pd
 
-from toolkit.analysis.comparison.card import Card
-from toolkit.reporting.comparison.selections import counted_tasks, has_several_models, largest_size, task_names
+from toolkit.analysis.comparison.drift_cards import NO_CONTROL
+from toolkit.analysis.comparison.label_cards import chosen_lines
+from toolkit.reporting.comparison.selections import has_several_models, largest_size, task_names
 from toolkit.reporting.markdown import listing, p_value
 
 
-def drift_answer(joined: pd.DataFrame, association: pd.DataFrame, cards: Sequence[Card] = ()) -> str:
-    """How far the word embeddings moved, over tasks, and whether that went with what moving gained.
+def drift_answer(joined: pd.DataFrame, association: pd.DataFrame, labels: pd.DataFrame | None = None) -> str:
+    """How far the word embeddings moved, whether real labels made them, and whether that went with what moving gained.
 
-    ``cards``: those of the report; with them it is said on how many tasks the drift is told apart from noise.
+    ``labels``: the table of :func:`toolkit.compare_with_shuffled`; None or empty where no labels were shuffled.
     """
-    return " ".join(part for part in (_moved(joined, cards), _associated(association)) if part)
+    return " ".join(part for part in (moved_sentence(joined, labels), _associated(association)) if part)
 
 
-def _moved(joined: pd.DataFrame, cards: Sequence[Card]) -> str:
-    """The first arm in which the drift of the shown word rows can be held against its noise."""
+def moved_sentence(joined: pd.DataFrame, labels: pd.DataFrame | None = None) -> str:
+    """Of the first arm in which word rows moved: what real labels add to that, or what its size cannot tell."""
     table = joined[(joined["parameter"] == "word_embeddings") & ~joined["is_frozen"].astype(bool)]
     if table.empty:
         return "No word embeddings were trained in any run."
     known = table[table["times_noise"].notna()]
+    if labels is not None and len(labels):
+        words = chosen_lines(labels[labels["parameter"] == "word_embeddings"])
+        return " ".join(label_sentence(own) for _, own in words.groupby(["group", "arm"], sort=False))
     if known.empty:
         return ""
     base = known["base"].iloc[0]
     own = largest_size(known[known["base"] == base])
-    text = (
+    return (
         f"Under {base} the word rows that training showed moved {_amount(own)} times as far as random gradient signs "
-        f"would move them{_told_apart(own, cards)}."
+        f"would move them. That describes and shows no learning: {NO_CONTROL}."
     )
-    others = joined[(joined["parameter"] == "position_embeddings") & (joined["base"] == base)]
-    others = others[~others["is_frozen"].astype(bool) & others["times_noise"].notna()]
-    if not cards or others.empty:
-        return text
-    others = largest_size(others)
-    return f"{text} Position rows: {_amount(others)} times{_told_apart(others, cards)}."
+
+
+def label_sentence(lines: pd.DataFrame) -> str:
+    """Agreement of seeds under real and under shuffled labels first, then how much further words moved."""
+    parts = []
+    for line in lines.to_dict("records"):
+        known = line["value"] == line["value"]
+        span = f" ({line['low']:+.2f} to {line['high']:+.2f})" if line["low"] == line["low"] else ""
+        if line["measure"] == "agreement" and known:
+            text = f"two seeds move a word with a mean cosine of {line['real']:.2f} under real labels and "
+            text += f"{line['shuffled']:.2f} under shuffled ones ({line['permutation']}): {line['value']:+.2f}{span}"
+        elif known:
+            span = span.replace(" to ", " % to ").replace(")", " %)")
+            text = f"the median word moved {line['value']:+.1f} % further{span} than under shuffled labels "
+            text += f"({line['permutation']})"
+        else:
+            text = f"{line['measure'].replace('_', ' ')} is undefined"
+        parts.append(f"{text}: {line['verdict']}")
+    first = lines.iloc[0]
+    return f"Under {first['arm']}, {first['group']}, {'; '.join(parts)}."
 
 
 def _amount(own: pd.DataFrame) -> str:
-    """The least and the greatest multiple of noise over tasks, with the task of each."""
+    """The multiple of noise of each task with its learning rate: rates that differ make tasks incomparable."""
     means = own.groupby(task_names(own), sort=False)["times_noise"].mean()
-    least, most = (f"{means[name]:.2f} ({name})" for name in (means.idxmin(), means.idxmax()))
-    return least if len(means) == 1 else f"{least} to {most}"
-
-
-def _told_apart(own: pd.DataFrame, cards: Sequence[Card]) -> str:
-    """On how many tasks the cards call this drift supported, and what they say of the others; '' without cards."""
-    verdicts = {card.id: card.verdict for card in cards if card.kind == "drift"}
-    arms = own.assign(name=task_names(own)).drop_duplicates("group").to_dict("records")
-    found: dict[str, list[str]] = {}
-    for line in arms:
-        verdict = verdicts.get(f"drift: {line['group']} / {line['arm']} / {line['parameter']}") if verdicts else None
-        if verdict is not None:
-            found.setdefault(verdict, []).append(str(line["name"]))
-    if not found:
-        return ""
-    count, total = len(found.pop("supported", [])), len(arms)
-    said = {"equivalent": "equivalent to noise"}
-    rest = "; ".join(f"{said.get(verdict, verdict)} on {listing(names)}" for verdict, names in found.items())
-    return f", told apart from noise on {count} of {counted_tasks(own, total)}" + (f" ({rest})" if rest else "")
+    if len(means) == 1:
+        return f"{means.iloc[0]:.2f} ({means.index[0]})"
+    rates = own.groupby(task_names(own), sort=False)["learning_rate"].first()
+    if rates.nunique() == 1:
+        return f"{means.min():.2f} ({means.idxmin()}) to {means.max():.2f} ({means.idxmax()})"
+    return listing([f"{means[name]:.2f} ({name}, at {rates[name]:g})" for name in means.index])
 
 
 def _associated(table: pd.DataFrame) -> str:

@@ -1,8 +1,8 @@
 """Drift joined with score in, the panels of one figure filled: drift beyond noise against what forbidding it cost.
 
-Drift is a multiple of what random gradient signs would have done (``times_noise``), which tasks may be compared by. Of
-an arm without one (another optimizer) it is the drift of the rows that training showed, in per cent, which depends on
-learning rate and length of training too.
+Drift is a multiple of what random gradient signs would have done (``times_noise``), by which tasks may be compared at
+one learning rate only. Of an arm without one (another optimizer) it is the drift of the rows that training showed, in
+per cent, which depends on learning rate and length of training too.
 """
 
 import math
@@ -44,7 +44,8 @@ def _name_drift(axes: Any, table: pd.DataFrame) -> pd.Series:
         # Noise and what counts as equal to it are always in the picture: a difference of drifts is not to look large.
         ends = [*table["times_noise"].dropna(), 1 - 2 * MARGIN, 1 + 2 * MARGIN]
         pad = 0.06 * (max(ends) - min(ends))
-        axes.set(xlim=(min(ends) - pad, max(ends) + pad), xlabel=f"drift of {name}\n(shown rows; 1 = its noise)")
+        rates = " at unlike learning rates" if table["learning_rate"].nunique() > 1 else ""
+        axes.set(xlim=(min(ends) - pad, max(ends) + pad), xlabel=f"drift of {name}\n(shown rows; 1 = its noise{rates})")
         axes.axvspan(1 - MARGIN, 1 + MARGIN, **BAND)
         axes.axvline(1, **REFERENCE)
         return table["times_noise"]

@@ -11,6 +11,7 @@ from toolkit.analysis.comparison.arms import Group, arrange
 from toolkit.analysis.comparison.card import Card, save_cards
 from toolkit.analysis.comparison.cards import make_cards
 from toolkit.analysis.comparison.evidence import write_evidence
+from toolkit.analysis.comparison.label_cards import labels_table
 from toolkit.reporting.comparison.again import commands_of
 from toolkit.reporting.comparison.data import ReportData, find_runs, gather
 from toolkit.reporting.comparison.drift_topics import drift_topics
@@ -95,6 +96,7 @@ def write_report(
             tuning=tuning,
             left_out=sources.left_out,
             joined=evidence.joined,
+            labels=labels_table(evidence),
             on_progress=on_progress,
         )
         cards = make_cards(evidence)
@@ -152,7 +154,7 @@ def make_page(
         title=title if title is not None else "Embedding drift: " + ", ".join(group.title for group in data.groups),
         question=question or "",
         lead=lead,
-        findings=(*report_findings(data, cards), *caveats(data)),
+        findings=(*report_findings(data), *caveats(data)),
         verdicts=lines,
         verdicts_note=not_listed(cards, lines),
         sections=tuple(_sections(data, cards, drawn)),

@@ -4,15 +4,12 @@ Real data come first; the built-in tasks, whose label is carried by one thing al
 apart from them. What was looked for and not found is said like anything else.
 """
 
-from collections.abc import Sequence
-
 import pandas as pd
 
 from toolkit.analysis.comparison.arms import Group
-from toolkit.analysis.comparison.card import Card
 from toolkit.reporting.comparison.ceilings import ceiling_sentence, ceilings
 from toolkit.reporting.comparison.data import ReportData
-from toolkit.reporting.comparison.drift_answers import drift_answer
+from toolkit.reporting.comparison.drift_answers import drift_answer, moved_sentence
 from toolkit.reporting.comparison.findings import findings
 from toolkit.reporting.comparison.pair_sentences import in_brief, in_full, in_short
 from toolkit.reporting.comparison.selections import (
@@ -30,15 +27,17 @@ MOST_PAIRS = 4
 """Pairs that have a sentence of their own; more are in the comparison."""
 
 
-def report_findings(data: ReportData, cards: Sequence[Card] = ()) -> list[str]:
-    """About eight sentences, each with its numbers, in the order in which a reader asks; ``cards``: the verdicts."""
+def report_findings(data: ReportData) -> list[str]:
+    """About eight sentences, each with its numbers, in the order in which a reader asks."""
     margin = margin_of(data.comparison)
     ceiling = ceiling_sentence(ceilings([own.group for own in data.details]), margin, data.comparison)
     compared = score_findings(data.comparison, controlled_tasks(data.groups))
     sentences = [*compared[:1], *([ceiling] if ceiling else []), *compared[1:]]
     if len(data.details) == 1:
+        moved = moved_sentence(data.joined, data.labels)
+        sentences += [moved] if moved else []
         return sentences + findings(data.details[0])[: max(MOST - len(sentences), 2)]
-    answer = drift_answer(data.joined, data.association, cards)
+    answer = drift_answer(data.joined, data.association, data.labels)
     return sentences + ([answer] if answer else [])
 
 

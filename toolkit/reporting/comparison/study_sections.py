@@ -8,6 +8,7 @@ from toolkit.reporting.comparison.comparison_section import TESTS as TESTS
 from toolkit.reporting.comparison.comparison_section import comparison_section
 from toolkit.reporting.comparison.comparison_section import shown_comparison as shown_comparison
 from toolkit.reporting.comparison.data import ReportData
+from toolkit.reporting.comparison.label_sections import labels_section
 from toolkit.reporting.comparison.score_sections import SUMMARY as SUMMARY
 from toolkit.reporting.comparison.score_sections import scores_section
 from toolkit.reporting.comparison.worth_sections import cost_section, drift_and_score_section, efficiency_section
@@ -18,7 +19,8 @@ from toolkit.reporting.page.model import NoteBlock, Section
 def study_sections(data: ReportData, images: Images) -> list[Section]:
     """Scores, comparison, cost, data efficiency, drift and score, tuning: those that there is something to say of."""
     sections = [scores_section(data, images), comparison_section(data, images), cost_section(data, images)]
-    sections += [efficiency_section(data, images), drift_and_score_section(data, images), tuning_section(data)]
+    sections += [efficiency_section(data, images), labels_section(data), drift_and_score_section(data, images)]
+    sections += [tuning_section(data)]
     return [section for section in sections if section is not None]
 
 

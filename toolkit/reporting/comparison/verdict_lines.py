@@ -16,7 +16,14 @@ MOST_IN_OVERVIEW = 40
 """With more lines than these the overview keeps to scores; drift has its verdicts in its own section."""
 
 _ABOUT_SCORES = ("forbid", "score", "association")
-_KINDS = {"forbid": "Scores", "score": "Scores", "drift": "Drift", "offset": "Drift", "association": "Across tasks"}
+_KINDS = {
+    "forbid": "Scores",
+    "score": "Scores",
+    "labels": "Drift",
+    "drift": "Drift",
+    "offset": "Drift",
+    "association": "Across tasks",
+}
 _NAMES = {"Drift": "drift", "Across tasks": "association", "Scores": "scores"}
 
 

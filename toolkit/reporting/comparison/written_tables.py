@@ -68,6 +68,7 @@ def report_tables(data: ReportData, cards: Sequence[Card]) -> dict[str, pd.DataF
         "efficiency": data.efficiency,
         "drift_and_score": data.joined,
         "association": data.association,
+        "shuffled_labels": data.labels,
         "near_duplicates": data.duplicates,
         "tuning": data.tuning if data.tuning is not None else pd.DataFrame(),
         "runs": runs_frame(data.groups),
@@ -148,7 +149,7 @@ def _with_texts(name: str, sources: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 def drift_claims(cards: Sequence[Card]) -> dict[str, Block]:
     """Title of a group to the table of its verdicts on drift."""
     blocks: dict[str, Block] = {}
-    own = [card for card in cards if card.kind in ("drift", "offset")]
+    own = [card for card in cards if card.kind in ("labels", "drift", "offset")]
     for title in dict.fromkeys(group_of(card) for card in own):
         lines = [line_of(card) for card in own if group_of(card) == title]
         rows = [[line.claim, line.value, line.interval, line.verdict, line.detail] for line in lines]

@@ -5,13 +5,14 @@ from typing import Any
 
 import numpy as np
 
+from toolkit.analysis.causes.sign_noise import is_beyond_both
 from toolkit.analysis.changes.changes import NOT_APPLICABLE
 from toolkit.analysis.gauge.corpus import PROJECTED
 from toolkit.analysis.rows.drift import WHOLE
 from toolkit.analysis.rows.strata import BY_STEPS
 from toolkit.families import TABLES
 from toolkit.reporting import markdown
-from toolkit.reporting.drift.tables import DriftTables, is_beyond_both, lines_of
+from toolkit.reporting.drift.tables import DriftTables, lines_of
 from toolkit.reporting.markdown import number
 
 FEWEST_ROWS = 10

@@ -113,13 +113,6 @@ def _joined(names: list[str], table: Callable[[str], pd.DataFrame]) -> pd.DataFr
     return pd.concat(frames, ignore_index=True)
 
 
-def is_beyond_both(rows: pd.DataFrame) -> pd.Series:
-    """Which rows of a table of sign_noise drifted further than both nulls explain: 97.5 % of random signs, and mean
-    + 1.96 SD of random directions."""
-    further = rows["drift"] > rows["direction_mean"] + 1.96 * rows["direction_sd"]
-    return further & (rows["drift"] > rows["null_q975"])
-
-
 def lines_of(frame: pd.DataFrame | None, **where: Any) -> pd.DataFrame:
     """The lines of a table that have these values; an empty table for None."""
     if frame is None:

@@ -5,12 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from toolkit.analysis.causes.sign_noise import is_beyond_both
 from toolkit.analysis.rows.drift import WHOLE
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
 from toolkit.reporting import markdown
 from toolkit.reporting.comparison.tables import ordered_strata
 from toolkit.reporting.drift.structure import agreement, functional, gauge, geometry, similarity, updates
-from toolkit.reporting.drift.tables import DriftTables, is_beyond_both, lines_of
+from toolkit.reporting.drift.tables import DriftTables, lines_of
 from toolkit.reporting.markdown import number
 
 NUM_WORDS = 20

@@ -1,0 +1,113 @@
+"""Question: do embeddings move as only real labels move them, or as far, and as alike, when labels mean nothing?
+
+Full fine-tuning on real labels, on one permutation of them that is the same for all seeds, and on another permutation
+per seed; SST-2, TREC (question types) and the built-in `order`, three seeds, one learning rate, the same 1,000 training
+examples for every seed: of examples that each seed draws anew two seeds would share few targets.
+Hypothesis: multiples of sign noise and how far words move are the same under shuffled labels; only under real labels do
+two seeds move a word the same way.
+
+    python experiments/shuffled_labels.py --out reports/shuffled_labels [--seeds 3] [--tasks sst2 trec order]
+
+The data are not part of this repository: ../shared/data, or the folder that EMBEDDING_DRIFT_DATA names, holds sst2/
+and trec/ as .tsv files. What is drawn of them, with one seed, is written below --runs; finished runs are used again.
+"""
+
+import argparse
+import csv
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from toolkit.config import RunConfig
+
+DATA = os.environ.get("EMBEDDING_DRIFT_DATA", "../shared/data")
+TASKS = {
+    "sst2": (f"{DATA}/sst2/train.tsv", f"{DATA}/sst2/dev.tsv"),
+    "trec": (f"{DATA}/trec/train.tsv", f"{DATA}/trec/test.tsv"),
+    "order": None,
+}
+"""Name to its training and validation file; None: built in."""
+CONDITIONS: dict[str, dict[str, Any]] = {
+    "real labels": {},
+    "shuffled, one permutation": {"shuffle_labels": True, "label_seed": 0},
+    "shuffled, another per seed": {"shuffle_labels": True},
+}
+COMMON: dict[str, Any] = {"freeze": "none", "learning_rate": 5e-5, "epochs": 3}
+SEEDS, NUM_EXAMPLES = 3, 1000
+
+
+def main() -> None:
+    """Train what is missing and write the report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the report")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help=f"seeds per condition (default: {SEEDS})")
+    parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS), help="default: all")
+    parser.add_argument("--examples", type=int, default=NUM_EXAMPLES, help=f"for training (default: {NUM_EXAMPLES})")
+    parser.add_argument("--runs", type=Path, default=Path("runs/shuffled_labels"), help="parent of the run directories")
+    arguments = parser.parse_args()
+    from toolkit.naming import shown_path
+    from toolkit.pipeline import finetune
+    from toolkit.reporting.comparison.report import write_report
+
+    runs, labels, tasks = [], {}, {}
+    for task in arguments.tasks:
+        data = write_data(task, arguments.examples, arguments.runs / "data")
+        for condition, fields in CONDITIONS.items():
+            for seed in range(arguments.seeds):
+                config = RunConfig(seed=seed, output_dir=str(arguments.runs), **data, **COMMON, **fields)
+                run = finetune(config, reuse_finished=True)
+                runs.append(run.path)
+                labels[run.path.resolve().name], tasks[run.path.resolve().name] = condition, task
+    real, *controls = CONDITIONS
+    command = f"python experiments/shuffled_labels.py --out {shown_path(arguments.out)}"
+    for name, value, default in (
+        ("seeds", arguments.seeds, SEEDS),
+        ("examples", arguments.examples, NUM_EXAMPLES),
+        ("tasks", " ".join(arguments.tasks), " ".join(TASKS)),
+    ):
+        command += f" --{name} {value}" if value != default else ""
+    report = write_report(
+        runs,
+        arguments.out,
+        title="Real against shuffled labels",
+        question="Do embeddings move as only real labels move them?",
+        labels=labels,
+        tasks=tasks,
+        pairs=[(real, control) for control in controls],
+        command=command,
+    )
+    print(f"Report: {report}")
+
+
+def write_data(task: str, num_examples: int, folder: Path) -> dict[str, Any]:
+    """Write the same ``num_examples`` training examples for every seed, with all of validation; the config's fields."""
+    from toolkit.data.builtin import BUILTIN_TASKS
+
+    if (files := TASKS[task]) is not None:
+        train, validation = (_read(path) for path in files)
+    else:
+        splits = BUILTIN_TASKS[task].build()
+        train, validation = (
+            [(*texts, str(label)) for texts, label in zip(split.texts, split.labels, strict=True)]
+            for split in (splits["train"], splits["validation"])
+        )
+    chosen = np.sort(np.random.default_rng(0).permutation(len(train))[:num_examples])
+    own = folder / f"{task}-{num_examples}"
+    own.mkdir(parents=True, exist_ok=True)
+    for name, rows in (("train", [train[i] for i in chosen]), ("validation", validation)):
+        text = "\n".join("\t".join(row) for row in [("text", "label"), *rows])
+        (own / f"{name}.tsv").write_text(text + "\n", encoding="utf-8")
+    return {f"{name}_file": str(own / f"{name}.tsv") for name in ("train", "validation")}
+
+
+def _read(path: str) -> list[tuple[str, ...]]:
+    """Text and label of every row."""
+    with open(path, encoding="utf-8", newline="") as file:
+        rows = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+        return [(row["text"], row["label"]) for row in rows]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""SGD without momentum: what a gradient comes to, no momentum at all, and noise against its closed form."""
+
+import numpy as np
+import pytest
+import torch
+
+from tests.analysis.adam_runs import WORDS, gaussian, make_sgd_log, optimize, plant, random_exposure, signs
+from toolkit.analysis.causes.adam import AdamSteps, gradient_weights
+from toolkit.analysis.causes.causes import decompose, explain
+from toolkit.analysis.causes.nulls import replay_decay, unexplained_by_decay
+from toolkit.analysis.causes.precision import guard_precision
+from toolkit.analysis.causes.regression import regress_drift
+from toolkit.analysis.causes.row_steps import row_steps
+from toolkit.analysis.causes.sign_noise import expected_squares, sign_noise
+from toolkit.analysis.comparison.parameter_noise import measure_beyond_noise
+from toolkit.snapshots.optimizer_log import OptimizerLog
+
+STEPS = 60
+EXPOSED = random_exposure(STEPS, 120, 0.1)
+EXPOSED[:, 100:] = False
+RATES = np.linspace(0.5, 0.1, STEPS)
+
+
+def planted(direction=None, **changes):
+    options = {"log": make_sgd_log(RATES, decay=0.01), "size": 1e-2, "snapshot_steps": (30,)} | changes
+    return plant(direction or signs(), EXPOSED, **options)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+def test_every_gradient_comes_to_what_the_optimizer_makes_of_it(decay):
+    rng = np.random.default_rng(0)
+    gradients = rng.normal(size=(STEPS, 5, 7)) * (rng.random((STEPS, 5, 1)) < 0.3)
+    clipping = rng.uniform(0.1, 1, STEPS)
+    log = make_sgd_log(RATES, decay=decay, clipping=clipping)
+    rows = rng.normal(size=(5, 7))
+    path = optimize(rows, gradients, log, torch.float64)
+    clipped = np.moveaxis(gradients * clipping[:, None, None], 0, -1).reshape(35, STEPS)
+    weights = gradient_weights(AdamSteps.of(log, WORDS, STEPS), np.abs(clipped))
+    moved = -(np.sign(clipped) * weights).sum(axis=1).reshape(5, 7)
+    kept = np.prod(1 - RATES * decay)
+    np.testing.assert_allclose(path[-1], kept * rows + moved, rtol=1e-12, atol=1e-14)
+
+
+def test_nothing_moves_after_a_gradient():
+    """The momentum of every row is 0, exactly, however long ago its last gradient was; no row moves by momentum."""
+    run = planted()
+    for reference in (0, 0.5):
+        table = decompose(run.trajectory, WORDS, 1, reference_epoch=reference, log=run.log)
+        exposed = table["last_step"] > 0
+        assert (table.loc[exposed, ["momentum", "momentum_low", "momentum_high", "momentum_noise"]] == 0).all(axis=None)
+        assert set(table.loc[exposed, "momentum_basis"]) == {"exact"}
+        assert set(table.loc[~exposed, "momentum_basis"]) == {"none"}
+        np.testing.assert_array_equal(table["gradient"], table["update"])
+        since = table["num_steps"] > 0
+        assert set(table.loc[since, "cause"]) == {"gradient"}
+        assert set(table.loc[~since, "cause"]) == {"weight decay alone"}
+        assert (~since & exposed).any() == (reference > 0)
+        shares = explain(run.trajectory, WORDS, 1, reference_epoch=reference, log=run.log)
+        assert (shares[["momentum_share_low", "momentum_share_high"]] == 0).all(axis=None)
+
+
+def test_decay_is_replayed_to_the_bit_and_a_row_that_moved_otherwise_is_unexplained():
+    run = planted()
+    unseen = ~EXPOSED.any(axis=0)
+    np.testing.assert_array_equal(replay_decay(run.path[0][unseen], run.log, WORDS), run.path[-1][unseen])
+    assert unexplained_by_decay(run.trajectory, run.log) == 0
+    since = EXPOSED[30:].any(axis=0)
+    row = int(np.flatnonzero(EXPOSED.any(axis=0) & ~since)[0])
+    run.path[-1][row] += 1e-3  # as momentum would have moved it
+    table = decompose(run.trajectory, WORDS, 1, reference_epoch=0.5, log=run.log)
+    assert table["cause"][row] == "unexplained"
+
+
+@pytest.mark.parametrize("direction", [signs, gaussian])
+def test_noise_is_its_closed_form(direction):
+    """Independent steps: E‖Δ‖² = Σ(lr_t·‖g_t‖)², whatever the directions are, and the null says just that."""
+    runs = [planted(direction(), log=make_sgd_log(RATES, decay=0.0), seed=seed) for seed in range(20)]
+    ratios = []
+    for run in runs:
+        table = run.trajectory.exposure.tables[WORDS]
+        steps = np.repeat(np.arange(STEPS), np.diff(table.offsets))
+        form = np.bincount(table.rows, (RATES[steps] * table.norms.astype(float)) ** 2, EXPOSED.shape[1])
+        history = row_steps(run.trajectory, WORDS, STEPS)
+        exact = expected_squares(AdamSteps.of(run.log, WORDS, STEPS), history, 32)
+        np.testing.assert_allclose(exact, form, rtol=1e-6)
+        moved = np.square(run.path[-1].astype(float) - run.path[0]).sum(axis=1)
+        ratios.append(moved.sum() / form.sum())
+    assert np.mean(ratios) == pytest.approx(1, abs=0.02)
+    rows = np.flatnonzero(EXPOSED.sum(axis=0) >= 3)
+    null = sign_noise(runs[0].trajectory, WORDS, 1, rows, log=runs[0].log, num_replicates=400, num_coordinates=4096)
+    for square in (null["null_mean"] ** 2 + null["null_sd"] ** 2, null["direction_mean"] ** 2):
+        np.testing.assert_allclose(square, _form(runs[0])[rows], rtol=0.15)
+
+
+def _form(run):
+    return expected_squares(AdamSteps.of(run.log, WORDS, STEPS), row_steps(run.trajectory, WORDS, STEPS), 32)
+
+
+def test_gradients_of_unknown_size_have_no_null():
+    """AdamW divides by what gradients were, so that equal ones will do; SGD moves as far as they say."""
+    run = planted(has_norms=False)
+    null = sign_noise(run.trajectory, WORDS, 1, [1, 2], log=run.log, num_replicates=10)
+    assert null[["null_mean", "ratio", "direction_mean"]].isna().all(axis=None)
+    line = measure_beyond_noise(run.trajectory, log=run.log).iloc[0]
+    assert np.isnan(line["times_noise"])
+    assert "the sizes of its gradients were not recorded" in line["refusal"]
+    known = measure_beyond_noise(planted().trajectory, log=run.log).iloc[0]
+    assert known["refusal"] == ""
+    assert known["times_noise"] == pytest.approx(1, abs=0.1)
+
+
+def test_drift_is_regressed_on_exposure_beside_its_noise_and_the_rate_alone_says_nothing_of_precision():
+    run = planted()
+    table = regress_drift(run.trajectory, log=run.log).set_index(["outcome", "term"])["coefficient"]
+    assert table["sign noise", "log_num_steps"] == pytest.approx(0.5, abs=0.25)
+    guard = guard_precision(run.trajectory, 1, log=run.log).iloc[0]
+    assert np.isnan(guard["learning_rate"])
+    assert guard["verdict"] == "moved"
+
+
+def test_a_log_without_betas_is_read_as_it_was_written():
+    log = make_sgd_log(RATES)
+    again = OptimizerLog.from_json(log.to_json())
+    assert again.is_sgd
+    assert not again.is_adamw
+    assert np.isnan([*again.betas, again.eps]).all()

@@ -1,0 +1,329 @@
+"""Real labels against shuffled ones: what was planted is found, what labels did not do is not, and only like is held
+against like."""
+
+import math
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+import toolkit
+from tests.analysis.comparison.conftest import write_logged_run
+from toolkit.analysis.comparison import shuffled_labels
+from toolkit.analysis.comparison.arms import arrange
+from toolkit.analysis.comparison.drift_cards import NO_CONTROL
+from toolkit.analysis.comparison.evidence import read_evidence
+from toolkit.analysis.comparison.evidence_tables import drift_of
+from toolkit.analysis.comparison.parameter_noise import changes_of_shown
+from toolkit.analysis.comparison.reported import ReportedRun
+from toolkit.analysis.comparison.shuffled_labels import (
+    COLUMNS,
+    MEASURES,
+    ONE,
+    OTHER_TARGETS,
+    PER_SEED,
+    contrast,
+    difference,
+    label_statistics,
+    over_pairs,
+)
+from toolkit.analysis.comparison.verify import _check_together
+from toolkit.families import EMBEDDING_PARAMETERS
+from toolkit.snapshots.store import open_run
+
+RATE = 1e-5
+SEEDS = range(3)
+DECIDED = {"equivalent", "supported", "under-powered", "not supported"}
+"""Verdicts that rest on a number."""
+
+
+def runs_of(folder, learned, seeds=SEEDS, rate=RATE, learning_rate=5e-5, **labels):
+    """Runs that move by noise and by what ``learned(seed)`` names."""
+    config = {"learning_rate": learning_rate, **labels}
+    return [write_logged_run(folder, "none", s, rate, epochs=1, config=config, learned=learned(s)) for s in seeds]
+
+
+def shuffled(folder, learned, **options):
+    return runs_of(folder, learned, shuffle_labels=True, **options)
+
+
+def line_of(table, measure, parameter="word_embeddings", permutation=ONE):
+    where = (table["measure"] == measure) & (table["parameter"] == parameter) & (table["permutation"] == permutation)
+    (line,) = table[where].to_dict("records")
+    return line
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    """Real labels move rows further and alike; one permutation moves them alike, and one per seed each in its way."""
+    folder = tmp_path_factory.mktemp("planted")
+    real = runs_of(folder, lambda seed: (2.0, 1))
+    one = shuffled(folder, lambda seed: (0.5, 2), label_seed=7)
+    per_seed = shuffled(folder, lambda seed: (0.5, 10 + seed))
+    return real, one, per_seed
+
+
+def test_what_real_labels_add_is_supported(planted):
+    real, one, per_seed = planted
+    table = toolkit.compare_with_shuffled(real, [*one, *per_seed])
+    assert list(table.columns) == list(COLUMNS)
+    assert set(table["permutation"]) == {ONE, PER_SEED}
+    assert line_of(table, "agreement")["verdict"] == "supported"
+    for parameter in ("word_embeddings", "position_embeddings"):
+        drift, agreement = (line_of(table, name, parameter) for name in ("median_drift", "agreement"))
+        assert drift["verdict"] == "supported", parameter
+        assert drift["value"] == pytest.approx(100 * (math.sqrt(5 / 1.25) - 1), rel=0.25)  # √(1 + 2²) and √(1 + .5²)
+        assert agreement["real"] == pytest.approx(4 / 5, abs=0.1)
+        assert agreement["shuffled"] == pytest.approx(0.25 / 1.25, abs=0.15)
+        assert line_of(table, "agreement", parameter, PER_SEED)["shuffled"] == pytest.approx(0, abs=0.15)
+        assert drift["is_paired"]
+        assert (drift["num_seeds"], drift["num_seeds_shuffled"]) == (3, 3)
+    assert line_of(table, "times_noise")["verdict"] == "supported"
+    assert set(table["measure"]) == set(MEASURES)
+    assert (table["q"].dropna() >= table["p"].dropna()).all()
+
+
+@pytest.mark.parametrize("size", [0.0, 1.5])
+def test_labels_that_carry_nothing_are_not_distinguishable_from_shuffled_ones(tmp_path, size):
+    """With a size both conditions move far beyond sign noise, and their seeds agree, each on its own targets."""
+    found = []
+    for case in range(4):
+        seeds = range(3 * case, 3 * case + 3)  # paired by seed, runs would have the very same noise
+        real = runs_of(tmp_path, lambda seed, case=case: (size, case), seeds=seeds)
+        others = [seed + 50 for seed in seeds]
+        control = shuffled(tmp_path, lambda seed, case=case: (size, 9 + case), seeds=others, label_seed=7)
+        table = toolkit.compare_with_shuffled(real, control)
+        found += [
+            line_of(table, measure, parameter)["verdict"]
+            for measure in ("agreement", "median_drift", "times_noise")
+            for parameter in ("word_embeddings", "position_embeddings")
+        ]
+        assert line_of(table, "times_noise")["real"] > 2  # beyond noise, of which it says nothing
+        assert (line_of(table, "agreement")["real"] > 0.5) == (size > 0)
+    assert found.count("supported") <= 2, found  # of 24 at 2.5 %, of which those of one pair of conditions go together
+
+
+def test_agreement_with_other_targets_per_seed_has_no_verdict(planted):
+    """Seeds that learned other targets disagree for that alone: what any targets make would pass for learning."""
+    real, _, per_seed = planted
+    line = line_of(toolkit.compare_with_shuffled(real, per_seed), "agreement", permutation=PER_SEED)
+    assert line["verdict"] not in DECIDED
+    assert line["reason"] == OTHER_TARGETS
+    assert math.isnan(line["p"])
+
+
+def test_seeds_that_drew_other_examples_have_no_common_targets(planted, monkeypatch):
+    """Under --max-train-examples one permutation is no common target: two seeds would hardly share an example."""
+    real, one, _ = planted
+    known = line_of(toolkit.compare_with_shuffled(real, one), "agreement")
+    assert known["verdict"] == "supported"
+    seen = iter(range(100))
+    monkeypatch.setattr(shuffled_labels, "_tokens_seen", lambda run: next(seen))
+    line = line_of(toolkit.compare_with_shuffled(real, one), "agreement")
+    assert line["verdict"] not in DECIDED
+    assert line["reason"] == shuffled_labels.OTHER_EXAMPLES
+    assert line["value"] == known["value"]  # described all the same
+
+
+def test_only_like_is_held_against_like(planted, tmp_path):
+    real, one, _ = planted
+    faster = shuffled(tmp_path, lambda seed: (0.5, 2), learning_rate=3e-4, label_seed=7)
+    with pytest.raises(ValueError, match=r"differs from none .* in learning rate beside the labels"):
+        toolkit.compare_with_shuffled(real, faster)
+    with pytest.raises(ValueError, match="learned real labels: pass it with the others of these"):
+        toolkit.compare_with_shuffled(real, [*one, *runs_of(tmp_path, lambda s: (0.0, 0), seeds=[9])])
+    with pytest.raises(ValueError, match="learned shuffled labels"):
+        toolkit.compare_with_shuffled([*real, *one[:1]], one[1:])
+    with pytest.raises(ValueError, match="no runs with shuffled labels"):
+        toolkit.compare_with_shuffled(real, [])
+    with pytest.raises(ValueError, match="of 2 conditions"):
+        toolkit.compare_with_shuffled([*real, *runs_of(tmp_path, lambda s: (0.0, 0), learning_rate=3e-4)], one)
+    other = [write_logged_run(tmp_path, "none", 0, task="other", epochs=1, config={"shuffle_labels": True})]
+    with pytest.raises(ValueError, match="one model and task"):
+        toolkit.compare_with_shuffled(real, other)
+
+
+def test_a_control_at_another_rate_is_no_control_in_a_report(planted, tmp_path):
+    """Of all runs together those of one rate are held against each other; a condition without a control has no line."""
+    real, one, _ = planted
+    other = runs_of(tmp_path, lambda seed: (2.0, 1), learning_rate=3e-4)
+    groups = arrange([*real, *one, *other])
+    table = contrast(groups, label_statistics(groups))
+    assert set(table["arm"]) == {"none (full fine-tuning), learning rate 5e-05"}
+
+
+def test_measures_are_what_numpy_makes_of_the_snapshots(planted):
+    """Oracle: agreement, median drift and their differences from the saved tensors alone."""
+    real, one, _ = planted
+    table = toolkit.compare_with_shuffled(real, one)
+
+    moved = {}
+    for name, runs in (("real", real), ("shuffled", one)):
+        for run in runs:
+            first, last = (
+                np.asarray(run.trajectory.snapshots[at].tensors["word_embeddings"]).astype(float) for at in (0, -1)
+            )
+            rows = np.unique(run.trajectory.exposure.tables["word_embeddings"].rows)
+            change = (last - first)[rows]
+            moved.setdefault(name, []).append(change - change.mean(axis=0))
+    drift, agreement = {}, {}
+    for name, parts in moved.items():
+        drift[name] = [np.log(np.median([np.sqrt(row @ row) for row in part])) for part in parts]
+        agreement[name] = [
+            np.mean([a @ b / math.sqrt((a @ a) * (b @ b)) for a, b in zip(one_part, other, strict=True)])
+            for one_part, other in combinations(parts, 2)
+        ]
+    line = line_of(table, "median_drift")
+    added = np.subtract(drift["real"], drift["shuffled"])
+    assert line["value"] == pytest.approx(100 * math.expm1(added.mean()), rel=1e-9)
+    half = 4.302652729911275 * added.std(ddof=1) / math.sqrt(3)  # Student's t, 2 degrees of freedom
+    assert line["low"] == pytest.approx(100 * math.expm1(added.mean() - half), rel=1e-9)
+    line = line_of(table, "agreement")
+    assert (line["real"], line["shuffled"]) == pytest.approx(tuple(np.mean(agreement[n]) for n in ("real", "shuffled")))
+    apart = np.subtract(agreement["real"], agreement["shuffled"])  # leaving out one of three seeds leaves one pair
+    assert line["value"] == pytest.approx(apart.mean())
+    half = 4.302652729911275 * math.sqrt(2 / 3 * ((apart - apart.mean()) ** 2).sum())
+    assert line["high"] == pytest.approx(apart.mean() + half)
+
+
+def test_one_permutation_cancels_no_offset_that_all_rows_share(tmp_path):
+    """A common offset makes every row of two seeds point alike; it belongs to no table and is left out."""
+    one, other = runs_of(tmp_path, lambda seed: (0.0, 0), seeds=(0, 1))
+    found = [changes_of_shown(run.trajectory, "word_embeddings") for run in (one, other)]
+    plain = found[0].agreement(found[1])
+    for each in found:
+        each.change[:] += 1.0
+    assert found[0].agreement(found[1]) == pytest.approx(plain, abs=1e-9)
+    assert abs(plain) < 0.3
+
+
+def test_frozen_parameters_and_single_rows_say_why(planted):
+    table = toolkit.compare_with_shuffled(*planted[:2])
+    segments = table[table["parameter"] == "token_type_embeddings"]
+    assert not set(segments["verdict"]) & DECIDED
+    assert all("only the sum of the tables is visible" in reason for reason in segments["reason"])
+    norms = line_of(table, "times_noise", "LayerNorm.weight")
+    assert "not recorded" in norms["reason"]
+    assert set(table["parameter"]) == set(EMBEDDING_PARAMETERS)
+
+
+def test_too_few_seeds_support_nothing(planted):
+    real, one, _ = planted
+    two = toolkit.compare_with_shuffled(real[:2], one[:2])
+    assert math.isnan(line_of(two, "agreement")["low"])
+    assert line_of(two, "agreement")["verdict"] != "supported"
+    single = toolkit.compare_with_shuffled(real[:1], one[:1])
+    assert not {"supported", "equivalent"} & set(single["verdict"])
+    assert single["p"].isna().all()
+
+
+def test_other_seeds_are_compared_unpaired(planted):
+    real, one, _ = planted
+    table = toolkit.compare_with_shuffled(real, one[:2])
+    line = line_of(table, "median_drift")
+    assert not line["is_paired"]
+    assert (line["num_seeds"], line["num_seeds_shuffled"]) == (3, 2)
+    whole = line_of(toolkit.compare_with_shuffled(real, one), "median_drift")
+    assert line["value"] == pytest.approx(whole["value"], rel=0.2)
+
+
+@pytest.mark.parametrize("num_seeds", [3, 5])
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_intervals_over_pairs_of_seeds_cover(num_seeds, share):
+    """Pairs that share a seed are not independent: the jackknife covers where the seeds, the pairs or both vary."""
+    rng, covered = np.random.default_rng(0), []
+    for _ in range(400):
+        seeds = math.sqrt(share) * rng.normal(size=num_seeds)
+        values = {
+            (i, j): seeds[i] + seeds[j] + math.sqrt(1 - share) * rng.normal()
+            for i, j in combinations(range(num_seeds), 2)
+        }
+        other = {key: rng.normal() for key in values}
+        found = difference(values, other, 0.95)
+        covered.append(found.low <= 0 <= found.high)
+    assert np.mean(covered) > 0.93
+
+
+def test_the_jackknife_is_exact_where_only_seeds_vary():
+    values = {(i, j): float(i**2 + j**2) for i, j in combinations(range(4), 2)}
+    estimate, variance, df = over_pairs(values)
+    own = np.array([0.0, 1, 4, 9])
+    assert (estimate, df) == (pytest.approx(2 * own.mean()), 3)
+    assert variance == pytest.approx(4 * own.var(ddof=1) / 4)
+
+
+def test_welch_is_scipys():
+    from scipy.stats import ttest_ind
+
+    rng = np.random.default_rng(0)
+    one, two = rng.normal(1, 1, 4), rng.normal(0, 3, 6)
+    found = difference({(i,): x for i, x in enumerate(one)}, {(i + 9,): x for i, x in enumerate(two)}, 0.95)
+    expected = ttest_ind(one, two, equal_var=False).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+
+
+@pytest.fixture(scope="module")
+def report(planted, tmp_path_factory):
+    """A report of the planted runs beside those of another rate, which have no control."""
+    folder = tmp_path_factory.mktemp("report")
+    other = runs_of(folder / "runs", lambda seed: (2.0, 1), learning_rate=3e-4)
+    runs = [run for part in planted for run in part] + other
+    toolkit.write_report(runs, folder / "out")
+    return folder / "out", runs
+
+
+def cards_of(folder):
+    return {card.id: card for card in toolkit.make_cards(folder)}
+
+
+def test_the_cards_of_a_report_are_those_of_its_table(report, planted):
+    out, _ = report
+    cards = cards_of(out)
+    full = "none (full fine-tuning), learning rate 5e-05"
+    own = [card for card in cards.values() if card.kind == "labels"]
+    assert {card.id.split(" / ")[1] for card in own} == {full}
+    real, one, per_seed = planted
+    table = toolkit.compare_with_shuffled(real, [*one, *per_seed])
+    for measure, permutation in (("agreement", ONE), ("median_drift", PER_SEED)):
+        card = cards[f"labels: tiny on toy / {full} / word_embeddings / {measure}"]
+        line = line_of(table, measure, permutation=permutation)
+        assert (card.value, card.interval.low) == pytest.approx((line["value"], line["low"]))
+        assert (card.verdict, card.reason) == (line["verdict"], line["reason"])
+        assert "shuffled labels" in card.claim
+        assert "label seed 7" in card.null.what or permutation == PER_SEED
+    words = [card for card in cards.values() if card.kind == "drift" and card.id.endswith("/ word_embeddings")]
+    assert not {card.verdict for card in words} & DECIDED
+    needs = {card.id.split(" / ")[1]: NO_CONTROL in card.reason for card in words}
+    assert not needs[full]
+    assert needs["none (full fine-tuning), learning rate 0.0003"]
+
+
+def test_the_page_leads_with_what_real_labels_add(report):
+    out, _ = report
+    text = (out / "report.md").read_text()
+    assert "two seeds move a word with a mean cosine of" in text
+    assert "Real against shuffled labels" in text
+    assert "one for all seeds" in text
+    assert (out / "tables" / "shuffled_labels.csv").is_file()
+
+
+def test_verify_measures_the_labels_again(report):
+    out, runs = report
+    evidence = read_evidence(out)
+    at_hand = {name: ReportedRun(open_run(run.path), name) for run in runs for name in [run.path.name]}
+    drift = {name: drift_of(run).assign(run=name) for name, run in at_hand.items()}
+    assert not list(_check_together(at_hand, evidence, drift))
+    changed = evidence.labels.assign(value=evidence.labels["value"] * 1.01)
+    found = list(_check_together(at_hand, replace(evidence, labels=changed), drift))
+    assert found == ["labels.csv is not what the runs give"]
+
+
+def test_without_shuffled_labels_a_report_says_what_the_ratio_cannot_tell(planted, tmp_path):
+    toolkit.write_report(planted[0], tmp_path / "out")
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert "times as far as random gradient signs would move them. That describes and shows no learning" in text
+    assert "--shuffle-labels --label-seed 0" in text
+    assert "Real against shuffled labels" not in text
+    assert not (tmp_path / "out" / "evidence" / "labels.csv").exists()
+    assert "supported" not in {card.verdict for card in cards_of(tmp_path / "out").values() if card.kind == "drift"}
