@@ -36,9 +36,7 @@ def chosen_layers(features: str, blocks: int) -> tuple[int, ...] | None:
             return tuple(range(1, blocks + 1))
         case "last4-concat" | "last4-sum":
             if blocks < 4:
-                raise ValueError(
-                    f"--features {features} needs four blocks; the model has {blocks}: take all-concat"
-                )
+                raise ValueError(f"--features {features} needs four blocks; the model has {blocks}: take all-concat")
             return tuple(range(blocks - 3, blocks + 1))
         case "second-to-last":
             if blocks < 2:

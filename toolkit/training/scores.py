@@ -20,7 +20,8 @@ def compute_scores(kind: str, labels: NDArray[Any] | None, outputs: NDArray[np.f
     """Loss (nats, or squared error) and the scores of the kind; all NaN for a split without labels.
 
     Correlations are NaN where a side is constant, R2 (1 - squared errors / squared deviations of the labels from their
-    mean, as scikit-learn's r2_score) where the labels are or there is one; macro-F1 is over the classes that occur in labels or predictions.
+    mean, as scikit-learn's r2_score) where the labels are or there is one; macro-F1 is over the classes that occur in
+    labels or predictions.
     """
     names = CLASSIFICATION_SCORES if kind == "classification" else REGRESSION_SCORES
     if labels is None:

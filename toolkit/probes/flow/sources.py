@@ -51,6 +51,7 @@ class TextSource:
         length = min(self.max_length, loaded.max_length or self.max_length)
         task = _only(self.task, self.split)
         data = encode_task(task, loaded, length)
+        one_sequence_each(data.splits["train"])
         return data, data.splits["train"]
 
     @property
