@@ -19,7 +19,7 @@ from toolkit.config import RunConfig
 ARMS: dict[str, dict[str, Any]] = {
     "full fine-tuning": {"freeze": "none"},
     "LP-FT": {"freeze": "none", "head_epochs": 3},
-    "feature extraction": {"freeze": "backbone"},
+    "feature extraction": {"freeze": "backbone", "head_training": "epochs"},
 }
 TASKS = ("polarity", "order")
 SEEDS = 3

@@ -33,7 +33,8 @@ STUDY = Study(
         "full fine-tuning": {"freeze": "none"},
         "LP-FT": {"freeze": "none", "head_epochs": 3},
         "embeddings frozen": {"freeze": "embeddings"},
-        "feature extraction": {"freeze": "backbone", "epochs": 30},  # a head on cached features needs them, and seconds
+        # A head on cached features needs many epochs, and each takes a second.
+        "feature extraction": {"freeze": "backbone", "epochs": 30, "head_training": "epochs"},
         "random init": {"freeze": "none", "init": "random"},
     },
     tasks={

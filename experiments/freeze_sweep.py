@@ -41,7 +41,7 @@ STUDY = Study(
     ),
     arms={label: {"freeze": regime} for label, regime in ARMS.items()},
     tasks={"polarity": {"task": "polarity"}, "order": {"task": "order"}, "pair": {"task": "pair"}},
-    common={"max_train_examples": 1000, "epochs": 3},
+    common={"max_train_examples": 1000, "epochs": 3, "head_training": "epochs"},
     seeds=range(3),
     margin_points=2.0,
     comparisons=[Comparison(FULL, label) for label in ARMS if label != FULL],
@@ -98,7 +98,7 @@ def _ceilings(finished: list[Any]) -> list[str]:
     found: dict[str, list[tuple[float, float]]] = {}
     for run in (ReportedRun(open_run(one.path), one.name) for one in finished if one.cell.arm == "backbone"):
         split = run.reported_split
-        best = run.part("convex_ceiling").get(split, {}).get(run.score)
+        best = (run.part("linear_probe") or run.part("convex_ceiling")).get(split, {}).get(run.score)
         if best is not None:
             found.setdefault(f"{run.task}, {split}", []).append((best, last_score(run, split)))
     means = {place: [sum(side) / len(side) for side in zip(*pairs, strict=True)] for place, pairs in found.items()}

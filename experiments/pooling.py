@@ -17,7 +17,8 @@ from toolkit import Comparison, Study
 
 DATA = os.environ.get("EMBEDDING_DRIFT_DATA", "../shared/data")
 POOLINGS = {"mean": "mean", "first token": "cls", "pooler": "pooler"}
-FROZEN = {"freeze": "backbone", "epochs": 30}  # a head on cached features needs them, and seconds
+# A head on cached features needs many epochs, and each takes a second.
+FROZEN = {"freeze": "backbone", "epochs": 30, "head_training": "epochs"}
 HEAD_RATES = tuple({"head_learning_rate": rate} for rate in (2e-4, 1e-3, 5e-3, 2e-2))
 RATES = tuple({"learning_rate": rate} for rate in (5e-5, 2e-5, 1.5e-4, 3e-4))
 

@@ -21,6 +21,7 @@ STUDY = Study(
         "feature extraction": {
             "freeze": "backbone",
             "epochs": 30,
+            "head_training": "epochs",
             "head_learning_rate": 5e-3,
         },  # cheap, and it needs them
     },

@@ -37,7 +37,8 @@ TASKS: dict[str, dict[str, Any]] = {
 ARMS: dict[str, dict[str, Any]] = {
     "full fine-tuning": {"freeze": "none"},
     "embeddings frozen": {"freeze": "embeddings"},
-    "feature extraction": {"freeze": "backbone", "epochs": 30},  # a head on cached features needs them, and seconds
+    # A head on cached features needs many epochs, and each takes a second.
+    "feature extraction": {"freeze": "backbone", "epochs": 30, "head_training": "epochs"},
     "random init": {"freeze": "none", "init": "random", "learning_rate": 5e-4},
 }
 ONE_SEED = ("random init",)

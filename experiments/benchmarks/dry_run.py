@@ -27,7 +27,7 @@ BOUND = 0.25
 REGIMES: dict[str, dict[str, Any]] = {
     "full": {},
     "frozen embeddings": {"freeze": "embeddings"},
-    "feature extraction": {"freeze": "backbone", "epochs": 3},
+    "feature extraction": {"freeze": "backbone", "epochs": 3, "head_training": "epochs"},
 }
 
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,10 +53,21 @@ def test_a_run_that_is_being_written_stops_all_processes(tiny_config: RunConfig,
     assert (path / "scores.csv").exists()
 
 
-@pytest.mark.parametrize(("freeze", "parts"), [("embeddings", 1), ("none", 2), ("backbone", 1)])
-def test_two_processes_do_what_one_does(tiny_pairs: RunConfig, tmp_path: Path, freeze: str, parts: int) -> None:
+PROCESSES = [
+    ({"freeze": "embeddings"}, 1),
+    ({"freeze": "none"}, 2),
+    ({"freeze": "backbone"}, 1),
+    ({"freeze": "none", "features": "layers.1", "pair_encoding": "separate"}, 2),  # no gradient above block 1
+    ({"freeze": "backbone", "features": "mix", "head": "mlp", "head_training": "early-stopping", "dropout": 0.2}, 1),
+]
+
+
+@pytest.mark.parametrize(("changes", "parts"), PROCESSES)
+def test_two_processes_do_what_one_does(
+    tiny_pairs: RunConfig, tmp_path: Path, changes: dict[str, Any], parts: int
+) -> None:
     # 60 examples: the last batch of an epoch is incomplete and its parts are of unequal size.
-    config = replace(tiny_pairs, dropout=0.0, freeze=freeze, max_train_examples=60, max_steps=7)
+    config = replace(tiny_pairs, max_train_examples=60, max_steps=7, **{"dropout": 0.0, **changes})
     config = replace(config, gradient_accumulation_steps=parts)
     one = finetune(replace(config, output_dir=str(tmp_path / "one")))
     two = launched(replace(config, output_dir=str(tmp_path / "two")), 2)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.metrics import accuracy_score, f1_score, log_loss, matthews_corrcoef
+from sklearn.metrics import accuracy_score, f1_score, log_loss, matthews_corrcoef, r2_score
 
 from toolkit.training.scores import compute_scores, predict
 
@@ -32,6 +32,23 @@ def test_regression_of_a_line_is_perfect() -> None:
     assert scores["pearson"] == pytest.approx(1.0)
     assert scores["spearman"] == pytest.approx(1.0)
     assert scores["loss"] == pytest.approx(float(((labels + 1) ** 2).mean()), rel=1e-5)
+    assert scores["r2"] < 0  # in the right order, and far off
+
+
+@pytest.mark.parametrize("num_examples", [2, 3, 40])
+@pytest.mark.parametrize("noise", [0.0, 0.3, 5.0])
+def test_r2_is_scikit_learns(num_examples: int, noise: float) -> None:
+    labels = RNG.normal(size=num_examples) + 3
+    outputs = (labels + noise * RNG.normal(size=num_examples))[:, None].astype(np.float32)
+    scores = compute_scores("regression", labels, outputs)
+    assert scores["r2"] == pytest.approx(r2_score(labels, outputs[:, 0].astype(float)), abs=1e-12)
+
+
+def test_r2_of_a_constant_answer_is_defined_and_of_constant_labels_is_not() -> None:
+    constant = np.full((5, 1), 2.0, np.float32)
+    assert compute_scores("regression", np.arange(5.0), constant)["r2"] == 0
+    assert math.isnan(compute_scores("regression", np.full(5, 0.1), constant)["r2"])
+    assert math.isnan(compute_scores("regression", np.ones(1), constant[:1])["r2"])
 
 
 def test_undefined_is_nan() -> None:

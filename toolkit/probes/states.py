@@ -28,6 +28,14 @@ class States:
         return [(layer * weights).sum(dim=1) / weights.sum(dim=1) for layer in self.layers]
 
 
+def one_sequence_each(split: EncodedSplit) -> None:
+    """ValueError for texts of a pair that are encoded apart: which states are an example's is not defined there."""
+    if split.num_sequences > 1:
+        raise ValueError(
+            "the texts of a pair are encoded apart (--pair-encoding separate): take a run that reads them jointly"
+        )
+
+
 def stream_states(
     loaded: Loaded, data: EncodedTask, split: EncodedSplit, *, num_tokens: int = EVALUATION_TOKENS
 ) -> Iterator[States]:
@@ -36,6 +44,7 @@ def stream_states(
     Memory holds one batch's states. Layer 0 is what the first layer reads: the embeddings, after a projection where
     the family has one. Nothing is cast: states have the dtype of the weights.
     """
+    one_sequence_each(split)
     backbone = loaded.model.backbone
     device = next(backbone.parameters()).device
     with in_eval_mode(backbone):

@@ -73,6 +73,7 @@ def build_accelerator(config: RunConfig) -> Any:
         mixed_precision=resolve_precision(config.precision),
         gradient_accumulation_steps=config.gradient_accumulation_steps,
         log_with=config.log_with,
+        kwargs_handlers=_handlers(config),
         project_config=ProjectConfiguration(project_dir=logging_dir, logging_dir=logging_dir),
     )
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
@@ -88,6 +89,13 @@ def build_accelerator(config: RunConfig) -> Any:
     if accelerator.device.type == "cpu":
         keep_freed_memory()
     return accelerator
+
+
+def _handlers(config: RunConfig) -> list[Any]:
+    """What DDP must be told: blocks above those whose states are read get no gradient."""
+    from accelerate.utils import DistributedDataParallelKwargs
+
+    return [] if config.features == "last" else [DistributedDataParallelKwargs(find_unused_parameters=True)]
 
 
 def use_all_cores(accelerator: Any) -> None:

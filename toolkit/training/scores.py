@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 CLASSIFICATION_SCORES = ("accuracy", "macro_f1", "matthews")
-REGRESSION_SCORES = ("pearson", "spearman")
+REGRESSION_SCORES = ("pearson", "spearman", "r2")
 
 
 def predict(kind: str, outputs: NDArray[np.float32]) -> NDArray[np.int64] | NDArray[np.float64]:
@@ -19,7 +19,9 @@ def predict(kind: str, outputs: NDArray[np.float32]) -> NDArray[np.int64] | NDAr
 def compute_scores(kind: str, labels: NDArray[Any] | None, outputs: NDArray[np.float32]) -> dict[str, float]:
     """Loss (nats, or squared error) and the scores of the kind; all NaN for a split without labels.
 
-    Correlations are NaN where a side is constant; macro-F1 is over the classes that occur in labels or predictions.
+    Correlations are NaN where a side is constant, R2 (1 - squared errors / squared deviations of the labels from their
+    mean, as scikit-learn's r2_score) where the labels are or there is one; macro-F1 is over the classes that occur in
+    labels or predictions.
     """
     names = CLASSIFICATION_SCORES if kind == "classification" else REGRESSION_SCORES
     if labels is None:
@@ -64,4 +66,7 @@ def _regression(labels: NDArray[np.float64], outputs: NDArray[np.float32]) -> di
         warnings.simplefilter("ignore")  # nearly constant input: scipy warns and answers all the same
         pearson = float(pearsonr(labels, values).statistic) if is_defined else float("nan")
         spearman = float(spearmanr(labels, values).statistic) if is_defined else float("nan")
-    return {"loss": float(((values - labels) ** 2).mean()), "pearson": pearson, "spearman": spearman}
+    errors, deviations = ((values - labels) ** 2).sum(), ((labels - labels.mean()) ** 2).sum()
+    has_spread = len(labels) > 1 and np.ptp(labels) > 0
+    r2 = float(1 - errors / deviations) if has_spread else float("nan")
+    return {"loss": float(errors / len(labels)), "pearson": pearson, "spearman": spearman, "r2": r2}

@@ -298,5 +298,7 @@ def differing_settings(first: Arm, second: Arm) -> list[str]:
     """The settings, the regime apart, in which two arms differ, as far as they do anything in both."""
     one, other = settings(first.runs[0]), settings(second.runs[0])
     idle = {"learning_rate"} if first.is_feature_extraction or second.is_feature_extraction else set()
+    # Early stopping is a way to train a head alone: beside another regime it goes without saying.
+    idle |= {"head_training"} if first.is_feature_extraction != second.is_feature_extraction else set()
     names = [field.name for field in fields(RunConfig) if field.name in one and field.name not in idle]
     return [name for name in names if one[name] != other[name]]

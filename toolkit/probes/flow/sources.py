@@ -14,6 +14,7 @@ from toolkit.data.tasks import Split, Task, check_texts, load_task
 from toolkit.models.classifier import Loaded, load_classifier
 from toolkit.models.tuned import HEAD_FILE, check_model, load_tuned, load_untuned, name_of_start
 from toolkit.naming import shown_path
+from toolkit.probes.states import one_sequence_each
 from toolkit.probes.tasks import task_of
 from toolkit.snapshots.store import Run, open_run
 from toolkit.training.encoding import encode_task
@@ -51,6 +52,7 @@ class TextSource:
         length = min(self.max_length, loaded.max_length or self.max_length)
         task = _only(self.task, self.split)
         data = encode_task(task, loaded, length)
+        one_sequence_each(data.splits["train"])
         return data, data.splits["train"]
 
     @property

@@ -29,7 +29,7 @@ RUN_COLUMNS: tuple[str, ...] = (
     "head learning rate",
     "batch size",
 )
-RUN_COLUMNS += ("precision", "pooling", "head", "trainable parameters", "seconds", "state")
+RUN_COLUMNS += ("precision", "pooling", "features", "pair encoding", "head", "trainable parameters", "seconds", "state")
 
 
 def runs_frame(groups: Sequence[Group]) -> pd.DataFrame:
@@ -64,10 +64,10 @@ def arms_block(groups: Sequence[Group]) -> Block:
     lines = runs_frame(groups)
     rows = []
     for (model, task, arm), own in lines.groupby(["model", "task", "arm"], sort=False):
-        shared = [_agreed(own[name]) for name in RUN_COLUMNS[5:13]]
+        shared = [_agreed(own[name]) for name in RUN_COLUMNS[5:15]]
         seeds = listing([str(seed) for seed in own["seed"]]) if len(own) <= 3 else f"{len(own)} seeds"
         rows.append([model, task, arm, seeds, *shared, int((own["state"] == "failed").sum())])
-    header = ["model", "task", "arm", "seeds", *RUN_COLUMNS[5:13], "failed"]
+    header = ["model", "task", "arm", "seeds", *RUN_COLUMNS[5:15], "failed"]
     return rows_block(header, rows, "What was run: one line per arm")
 
 
@@ -79,6 +79,8 @@ def _agreed(values: pd.Series) -> object:
 def _run_cells(run: ReportedRun, arm: Arm) -> list[object]:
     config, model = run.config, run.part("model")
     epochs = f"{config.epochs}" + (f" (at most {config.max_steps} steps)" if config.max_steps else "")
+    if config.head_training == "early-stopping":
+        epochs = f"{run.last_epoch:g} (early stopping)"
     rate = NOT_APPLICABLE if arm.is_feature_extraction else f"{config.learning_rate:g}"
     trainable, total = model.get("num_trainable"), model.get("num_parameters")
     seconds = [value for name, value in run.part("cost").items() if name.startswith("seconds_")]
@@ -94,6 +96,8 @@ def _run_cells(run: ReportedRun, arm: Arm) -> list[object]:
         f"{config.batch_size} (at most {config.batch_tokens} tokens)" if config.batch_tokens else config.batch_size,
         str(run.run.manifest.get("precision") or config.precision),
         str(model.get("pooling") or config.pooling),
+        config.features,
+        config.pair_encoding,
         str(model.get("head") or "not recorded"),
         f"{trainable:,} of {total:,}" if trainable is not None and total is not None else "not recorded",
         number(float(sum(seconds))) if seconds else "not recorded",

@@ -1,0 +1,258 @@
+"""Every recipe of features against plain transformers code, for every family; heads; and layers that are not there."""
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tests.conftest import COMMON, FAMILY_CONFIGS, build_tokenizer
+from toolkit.config import RunConfig, recipe_of
+from toolkit.data.tasks import load_task
+from toolkit.models.classifier import load_classifier
+from toolkit.models.heads import Head, build_head, chosen_layers, inputs_of
+from toolkit.training.accelerators import build_accelerator
+from toolkit.training.encoding import encode_task
+from toolkit.training.evaluation import evaluate, extract_features
+
+FEATURES = ("last", "second-to-last", "layers.0", "layers.4", "last4-concat", "last4-sum", "all-concat", "mix")
+NUM_BLOCKS = 5
+
+
+@pytest.fixture(scope="module")
+def deep_model(tmp_path_factory):
+    """A function: model type to the folder of a tiny checkpoint of five blocks."""
+    from transformers import AutoConfig, AutoModel
+
+    tokenizer, folders = build_tokenizer(), {}
+
+    def build(model_type: str):
+        if model_type not in folders:
+            torch.manual_seed(0)
+            sizes = COMMON | {"vocab_size": len(tokenizer) + 20, "num_hidden_layers": NUM_BLOCKS}
+            own = FAMILY_CONFIGS[model_type] | ({"n_layers": NUM_BLOCKS} if model_type == "distilbert" else {})
+            folders[model_type] = tmp_path_factory.mktemp(f"deep-{model_type}")
+            config = AutoConfig.for_model(model_type, **(sizes | own))
+            AutoModel.from_config(config).save_pretrained(folders[model_type])
+            tokenizer.save_pretrained(folders[model_type])
+        return folders[model_type]
+
+    return build
+
+
+def plain_vectors(folder, texts, pooling, features, *, max_length=40, batch_size=7):
+    """(texts, width) by transformers alone: ``texts`` are single ones or pairs read jointly.
+
+    The states come from hooks on the blocks, and not from ``output_hidden_states``.
+    """
+    from transformers import AutoModel, AutoTokenizer
+
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+    kinds = ("Layer", "Block")  # of transformers' names of a block
+    blocks = [
+        m for n, m in model.named_modules() if type(m).__name__.endswith(kinds) and n.rpartition(".")[2].isdigit()
+    ]
+    rows = []
+    for start in range(0, len(texts), batch_size):
+        columns = [list(c) for c in zip(*texts[start : start + batch_size], strict=True)]
+        batch = tokenizer(*columns, truncation=True, max_length=max_length, padding=True, return_tensors="pt")
+        if getattr(model.config, "type_vocab_size", 0) < 2:
+            batch.pop("token_type_ids", None)
+        states, first = [], []
+
+        def keep(module, args, kwargs, output, states=states, first=first):
+            if not states:
+                first.append(args[0] if args else kwargs["hidden_states"])
+            states.append(output[0] if isinstance(output, tuple) else output)
+
+        def replace_first(module, args, output, states=states):
+            states[0] = output  # DeBERTa's convolution belongs to the first block's output
+
+        handles = [block.register_forward_hook(keep, with_kwargs=True) for block in blocks]
+        handles += [m.register_forward_hook(replace_first) for n, m in model.named_modules() if n == "encoder.conv"]
+        with torch.no_grad():
+            last = model(**batch).last_hidden_state
+        for handle in handles:
+            handle.remove()
+        states[-1] = last  # ModernBERT's final normalisation belongs to the last block's output
+        layers = [*first, *states]
+        assert len(layers) == NUM_BLOCKS + 1
+        mask = batch["attention_mask"].unsqueeze(-1)
+        pooled = [x[:, 0] if pooling == "cls" else (x * mask).sum(1) / mask.sum(1) for x in layers]
+        match features:
+            case "last":
+                rows.append(pooled[-1])
+            case "second-to-last":
+                rows.append(pooled[-2])
+            case "last4-concat":
+                rows.append(torch.cat(pooled[-4:], 1))
+            case "last4-sum":
+                rows.append(sum(pooled[-4:]))
+            case "all-concat":
+                rows.append(torch.cat(pooled[1:], 1))
+            case "mix":
+                rows.append(torch.stack(pooled, 1).mean(1))  # equal shares before training
+            case _:
+                rows.append(pooled[int(features.removeprefix("layers.")) + 1])
+    return torch.cat(rows).double().numpy()
+
+
+def compared(u, v, *, with_cosine):
+    cosine = (u * v).sum(1, keepdims=True) / np.linalg.norm(u, axis=1, keepdims=True)
+    cosine = cosine / np.linalg.norm(v, axis=1, keepdims=True)
+    return np.hstack([u, v, abs(u - v), u * v, *([cosine] if with_cosine else [])])
+
+
+def extracted(config, num_outputs=2, split="validation"):
+    """What the head reads, by the toolkit, and the texts."""
+    config = replace(config, precision="no")
+    task = load_task(config)
+    loaded = load_classifier(config.model, **recipe_of(config), num_outputs=num_outputs)
+    data = encode_task(task, loaded, config.max_length)
+    features = extract_features(build_accelerator(config), loaded.model, data, (split,))[split]
+    with torch.no_grad():
+        inputs = inputs_of(loaded.model.head, torch.from_numpy(features)).numpy()
+    return inputs, task.splits[split].texts, loaded, data
+
+
+def assert_close(found, expected):
+    """1e-6 relative to the size of each row's part: rounding of a mean is relative to what is summed."""
+    assert found.shape == expected.shape
+    size = np.abs(expected).max()
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6 * size)
+
+
+@pytest.mark.parametrize("family", list(FAMILY_CONFIGS))
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_features_are_plain_transformers(deep_model, tiny_config, family, pooling):
+    for features in FEATURES:
+        config = replace(tiny_config, model=str(deep_model(family)), pooling=pooling, features=features)
+        found, texts, _, _ = extracted(config)
+        assert_close(found, plain_vectors(config.model, texts, pooling, features))
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("num_outputs", [1, 2])
+def test_pairs_are_encoded_as_asked(deep_model, tiny_pairs, pooling, features, num_outputs):
+    config = replace(tiny_pairs, model=str(deep_model("bert")), pooling=pooling, features=features)
+    found, texts, _, _ = extracted(config, num_outputs)
+    assert_close(found, plain_vectors(config.model, texts, pooling, features))
+    found, texts, _, _ = extracted(replace(config, pair_encoding="separate"), num_outputs)
+    u, v = (plain_vectors(config.model, [(t[side],) for t in texts], pooling, features) for side in (0, 1))
+    assert_close(found, compared(u, v, with_cosine=num_outputs == 1))
+
+
+@pytest.mark.parametrize("family", list(FAMILY_CONFIGS))
+def test_separate_pairs_of_every_family(deep_model, tiny_pairs, family):
+    config = replace(tiny_pairs, model=str(deep_model(family)), pair_encoding="separate")
+    found, texts, loaded, data = extracted(config)
+    u, v = (plain_vectors(config.model, [(t[side],) for t in texts], "mean", "last") for side in (0, 1))
+    assert_close(found, compared(u, v, with_cosine=False))
+    outputs = evaluate(build_accelerator(replace(config, precision="no")), loaded.model, data)["validation"]
+    with torch.no_grad():
+        logits = loaded.model.head.layers(torch.from_numpy(found)).numpy()
+    np.testing.assert_allclose(outputs, logits, rtol=1e-5, atol=1e-6)
+
+
+def test_the_pooler_of_two_texts(tiny_pairs):
+    """Pooled by the pooler, texts encoded apart are compared too."""
+    config = replace(tiny_pairs, pooling="pooler", pair_encoding="separate")
+    found, _, loaded, _ = extracted(config)
+    assert found.shape[1] == 4 * loaded.model.backbone.config.hidden_size
+
+
+def test_threads_and_bf16_do_not_change_which_layers_are_read(deep_model, tiny_config, monkeypatch):
+    """What makes a single CPU process fast serves the last layer alone."""
+    config = replace(tiny_config, model=str(deep_model("bert")), features="last4-concat")
+    expected, _, loaded, data = extracted(config)
+    torch.set_num_threads(2)
+    try:
+        again = extract_features(build_accelerator(config), loaded.model, data, ("validation",))["validation"]
+    finally:
+        torch.set_num_threads(1)
+    np.testing.assert_allclose(again, expected, rtol=1e-6, atol=1e-6)
+    half = extract_features(build_accelerator(replace(config, precision="bf16")), loaded.model, data, ("validation",))
+    np.testing.assert_allclose(half["validation"], expected, atol=0.1)
+    assert not np.array_equal(half["validation"], expected)
+
+
+def test_mix_is_the_formula():
+    torch.manual_seed(0)
+    config = type("Config", (), {"hidden_size": 3})()
+    head = build_head("linear", config, width=12, num_outputs=2, generator=torch.Generator(), num_mixed=4)
+    assert isinstance(head, Head)
+    assert not head.mix.weights.any()
+    assert head.mix.gamma == 1
+    features = torch.randn(5, 12)
+    with torch.no_grad():
+        head.mix.weights.copy_(torch.tensor([0.0, 1.0, -2.0, 0.5]))
+        head.mix.gamma.fill_(1.7)
+    weights = np.exp([0.0, 1.0, -2.0, 0.5])
+    weights /= weights.sum()
+    layers = features.numpy().reshape(5, 4, 3)
+    expected = 1.7 * sum(w * layers[:, k] for k, w in enumerate(weights))
+    np.testing.assert_allclose(head.inputs(features).detach().numpy(), expected, rtol=1e-5)
+
+
+def test_mlp_is_a_layer_of_the_hidden_size_with_tanh_and_the_models_dropout(tiny_model):
+    loaded = load_classifier(str(tiny_model("bert")), pooling="mean", num_outputs=3, head="mlp", dropout=0.25)
+    hidden, tanh, dropout, output = loaded.model.head.layers
+    assert (hidden.in_features, hidden.out_features, output.out_features) == (16, 16, 3)
+    assert isinstance(tanh, nn.Tanh)
+    assert dropout.p == 0.25
+
+
+def test_the_default_head_is_what_it_was(tiny_model):
+    """One linear layer of the same draw, under the same names."""
+    config = RunConfig()
+    loaded = load_classifier(str(tiny_model("bert")), **recipe_of(config), num_outputs=3, seed=5)
+    names = [name for name, _ in loaded.model.named_parameters() if name.startswith("head.")]
+    assert names == ["head.weight", "head.bias"]
+    drawn = torch.empty(3, 16).normal_(0.0, 0.02, generator=torch.Generator().manual_seed(5))
+    assert torch.equal(loaded.model.head.weight.detach(), drawn)
+    assert loaded.model.asked == {}
+
+
+def test_layers_that_are_not_there_are_refused(tiny_model):
+    folder = str(tiny_model("bert"))  # of three blocks
+    for features, told in (
+        ("layers.3", "the model has the blocks layers.0 to layers.2"),
+        ("last4-sum", "needs four blocks; the model has 3"),
+        ("last4-concat", "needs four blocks; the model has 3"),
+    ):
+        with pytest.raises(ValueError, match=told) as error:
+            load_classifier(folder, pooling="mean", num_outputs=2, features=features)
+        assert "\n" not in str(error.value)
+    with pytest.raises(ValueError, match="second-to-last needs two blocks"):
+        chosen_layers("second-to-last", 1)
+
+
+@pytest.mark.parametrize("features", ["layers.x", "layers.-1", "first", "", "layers", "last5-sum"])
+def test_features_that_no_model_has_are_refused(features):
+    with pytest.raises(ValueError, match="features") as error:
+        RunConfig(features=features)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("features", FEATURES[1:])
+def test_the_pooler_goes_with_the_last_layer_alone(features):
+    with pytest.raises(ValueError, match=f"last layer's states, and cannot go with --features {features}"):
+        RunConfig(pooling="pooler", features=features)
+    RunConfig(pooling="pooler")
+
+
+def test_single_texts_are_not_encoded_apart(tiny_config):
+    loaded = load_classifier(tiny_config.model, pooling="mean", num_outputs=2, pair_encoding="separate")
+    with pytest.raises(ValueError, match="--pair-encoding separate needs two texts in each example"):
+        encode_task(load_task(tiny_config), loaded, 40)
+
+
+def test_every_recipe_has_its_own_digest():
+    from toolkit.config import digest
+
+    recipes = product(FEATURES, ("joint", "separate"), ("linear", "mlp"))
+    digests = {digest(RunConfig(features=f, pair_encoding=p, head=h), {}) for f, p, h in recipes}
+    assert len(digests) == len(FEATURES) * 4

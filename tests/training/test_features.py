@@ -1,0 +1,420 @@
+"""Heads on cached features against a loop written by hand; early stopping; texts of a pair that are read apart."""
+
+import math
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional
+
+from toolkit import finetune
+from toolkit.config import RunConfig, digest, recipe_of, resolve_head_training
+from toolkit.data.batches import training_batches
+from toolkit.data.tasks import load_task
+from toolkit.models.classifier import load_classifier
+from toolkit.models.heads import build_head
+from toolkit.models.tuned import load_tuned
+from toolkit.training import features as features_module
+from toolkit.training.encoding import encode_task
+from toolkit.training.features import hold_out, standardised
+
+
+def run(config, folder, **changes):
+    return finetune(replace(config, output_dir=str(folder), **changes))
+
+
+def logits(finished, epoch, split="validation"):
+    table = finished.predictions
+    own = table[(table["epoch"] == epoch) & (table["split"] == split)].sort_values("id")
+    return np.stack(own["scores"].to_list())
+
+
+def by_hand(config, steps, *, is_separate=False):
+    """What a run needs, by transformers and torch alone: features per split, a fresh head of the run's draw, batches.
+
+    Returns (features of train, of validation, labels, the loaded head, batches of the first epochs).
+    """
+    task = load_task(config)
+    loaded = load_classifier(config.model, **recipe_of(config), num_outputs=task.num_outputs, seed=config.seed)
+    loaded.model.eval()
+    data = encode_task(task, loaded, config.max_length)
+    found = {}
+    for name in ("train", "validation"):
+        texts = task.splits[name].texts
+        columns = [[t[side] for t in texts] for side in range(len(texts[0]))]
+        groups = [[c] for c in columns] if is_separate else [columns]
+        sides = []
+        for group in groups:
+            batch = loaded.tokenizer(*group, padding=True, return_tensors="pt")
+            with torch.no_grad():
+                states = loaded.model.backbone(**batch, output_hidden_states=True).hidden_states
+            mask = batch["attention_mask"].unsqueeze(-1)
+            sides.append(torch.stack([(x * mask).sum(1) / mask.sum(1) for x in states], 1))
+        found[name] = sides
+    return found, task, loaded.model.head, data.splits["train"].lengths
+
+
+def train_by_hand(function, parameters, x, labels, batches, rates, *, is_regression=False):
+    """AdamW as its paper has it, written out; weights (more than one dimension) decay by .01."""
+    moments = [(torch.zeros_like(p), torch.zeros_like(p)) for p in parameters]
+    for step, (rows, rate) in enumerate(zip(batches, rates, strict=True), start=1):
+        out = function(x[rows])
+        y = labels[rows]
+        loss = ((out[:, 0] - y) ** 2).mean() if is_regression else functional.cross_entropy(out, y)
+        gradients = torch.autograd.grad(loss, parameters)
+        norm = torch.sqrt(sum((g**2).sum() for g in gradients))
+        factor = min(1.0, 1.0 / (float(norm) + 1e-6))
+        with torch.no_grad():
+            for p, g, (m, v) in zip(parameters, gradients, moments, strict=True):
+                g = g * factor
+                if p.ndim > 1:
+                    p.mul_(1 - rate * 0.01)
+                m.mul_(0.9).add_(g, alpha=0.1)
+                v.mul_(0.999).add_(g * g, alpha=0.001)
+                p.sub_(rate * (m / (1 - 0.9**step)) / (torch.sqrt(v / (1 - 0.999**step)) + 1e-8))
+
+
+def functions_of(config, head):
+    """The head written by hand, in float64, over (sides, examples, layers, hidden), and its parameters."""
+    given = {name: p.detach().double().clone().requires_grad_() for name, p in head.named_parameters()}
+
+    def vector(layers):
+        if config.features != "mix":
+            return layers[:, -1]
+        shares = torch.exp(given["mix.weights"]) / torch.exp(given["mix.weights"]).sum()
+        return given["mix.gamma"] * (layers * shares[:, None]).sum(1)
+
+    def inputs(x):
+        sides = [vector(x[:, side]) for side in range(x.shape[1])]
+        if len(sides) == 1:
+            return sides[0]
+        u, v = sides
+        return torch.cat([u, v, (u - v).abs(), u * v], 1)
+
+    def outputs(z):
+        if "weight" in given:
+            return z @ given["weight"].T + given["bias"]
+        z = z @ given["layers.0.weight"].T + given["layers.0.bias"]
+        if config.head == "mlp":
+            z = torch.tanh(z) @ given["layers.3.weight"].T + given["layers.3.bias"]
+        return z
+
+    return inputs, outputs, list(given.values()), given
+
+
+RECIPES = [
+    {"features": "mix"},
+    {"head": "mlp"},
+    {"features": "mix", "head": "mlp", "pair_encoding": "separate"},
+    {"pair_encoding": "separate"},
+]
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda r: "-".join(map(str, r.values())))
+def test_a_head_of_some_epochs_is_the_loop_written_by_hand(tiny_pairs, tmp_path, recipe):
+    config = replace(tiny_pairs, freeze="backbone", dropout=0.0, epochs=3, head_learning_rate=0.01, seed=3, **recipe)
+    finished = run(config, tmp_path)
+    found, task, head, lengths = by_hand(config, 3, is_separate="pair_encoding" in recipe)
+    inputs, outputs, parameters, _ = functions_of(config, head)
+    x, held = (torch.stack(found[name], 1).double() for name in ("train", "validation"))
+    batches = [torch.from_numpy(b) for e in range(3) for b in training_batches(lengths, 16, seed=3, epoch=e)]
+    rise = math.ceil(0.1 * len(batches))
+    rates = [0.01 * ((s + 1) / rise if s < rise else (len(batches) - s) / (len(batches) - rise)) for s in range(12)]
+    labels = torch.from_numpy(task.splits["train"].labels)
+    np.testing.assert_allclose(logits(finished, 0), outputs(inputs(held)).detach(), rtol=1e-5, atol=1e-6)
+    train_by_hand(lambda x: outputs(inputs(x)), parameters, x, labels, batches, rates)
+    np.testing.assert_allclose(logits(finished, 3), outputs(inputs(held)).detach(), rtol=1e-4, atol=1e-4)
+    assert np.abs(logits(finished, 3) - logits(finished, 0)).max() > 0.05  # there was something to learn
+
+
+@pytest.mark.parametrize("recipe", [{}, *RECIPES], ids=lambda r: "-".join(map(str, r.values())) or "default")
+def test_early_stopping_is_the_loop_written_by_hand(tiny_pairs, tmp_path, recipe, monkeypatch):
+    monkeypatch.setattr(features_module, "MOST_EPOCHS", 6)
+    config = replace(tiny_pairs, freeze="backbone", dropout=0.0, head_training="early-stopping", seed=2, **recipe)
+    config = replace(config, head_learning_rate=0.01, save_model=True)
+    finished = run(config, tmp_path)
+    found, task, head, lengths = by_hand(config, 6, is_separate="pair_encoding" in recipe)
+    inputs, outputs, parameters, named = functions_of(config, head)
+    x, validation = (torch.stack(found[name], 1).double() for name in ("train", "validation"))
+    labels = torch.from_numpy(task.splits["train"].labels)
+    held = hold_out(task.splits["train"].labels, len(x), 2)
+    kept = np.setdiff1d(np.arange(len(x)), held)
+    with torch.no_grad():
+        z = inputs(x[kept])
+        mean, scale = z.mean(0), z.std(0, correction=0)
+        first = "" if "weight" in named else "layers.0."
+        named[first + "bias"] += named[first + "weight"] @ mean
+        named[first + "weight"] *= scale
+    per_epoch = math.ceil(len(kept) / 16)
+    losses, answers = [], []
+
+    def function(x):
+        return outputs((inputs(x) - mean) / scale)
+
+    batches = [kept[b] for e in range(6) for b in training_batches(lengths[kept], 16, seed=2, epoch=e)]
+    rates = [0.01 * min(1.0, (s + 1) / math.ceil(0.1 * per_epoch)) for s in range(len(batches))]
+    for epochs in range(1, 7):  # from the start each time, so that AdamW's moments are those of an unbroken run
+        inputs, outputs, parameters, named = functions_of(config, head)
+        with torch.no_grad():
+            named[first + "bias"] += named[first + "weight"] @ mean
+            named[first + "weight"] *= scale
+        steps = epochs * per_epoch
+        train_by_hand(function, parameters, x, labels, [torch.from_numpy(b) for b in batches[:steps]], rates[:steps])
+        losses.append(functional.cross_entropy(function(x[held]), labels[held]).item())
+        answers.append(function(validation).detach().numpy())
+    stopped = finished.manifest["head_training"]
+    np.testing.assert_allclose(stopped["held_out_losses"], losses[: stopped["epochs_tried"]], rtol=1e-3, atol=1e-4)
+    best = stopped["epochs"]
+    np.testing.assert_allclose(logits(finished, best), answers[best - 1], rtol=1e-3, atol=1e-3)
+    # The head that was kept reads features as they are.
+    loaded = load_tuned(finished)
+    data = encode_task(task, loaded, config.max_length)
+    from toolkit.training.accelerators import build_accelerator
+    from toolkit.training.evaluation import evaluate
+
+    again = evaluate(build_accelerator(config), loaded.model, data)["validation"]
+    np.testing.assert_allclose(again, logits(finished, best), rtol=1e-4, atol=1e-5)
+
+
+def test_an_early_stopped_run_holds_the_best_head_and_the_steps_to_it(tiny_config, tmp_path):
+    config = replace(tiny_config, freeze="backbone", head_training="auto", epochs=3, head_learning_rate=0.05)
+    finished = run(config, tmp_path)
+    assert finished.config.head_training == "early-stopping"
+    stopped = finished.manifest["head_training"]
+    assert stopped["mode"] == "early-stopping"
+    assert stopped["num_held_out"] == 6  # a tenth of 64
+    losses, best = stopped["held_out_losses"], stopped["epochs"]
+    assert len(losses) == stopped["epochs_tried"] <= stopped["most_epochs"]
+    assert losses[best - 1] <= min(losses) * 1.001 + 1e-12
+    assert len(losses) in (best + stopped["patience"], stopped["most_epochs"])
+    steps = best * math.ceil(58 / 16)
+    assert sorted(finished.scores["epoch"].unique()) == [0, best]
+    assert [(s.epoch, s.step) for s in finished.trajectory.snapshots] == [(0, 0), (best, steps)]
+    assert finished.trajectory.exposure.tables["word_embeddings"].num_steps == steps
+    assert len(finished.optimizer_log.head_learning_rates) == steps
+    assert set(finished.optimizer_log.head_learning_rates[1:]) == {0.05}
+
+
+def test_the_held_out_examples_are_in_no_batch(tiny_config, tmp_path):
+    finished = run(replace(tiny_config, freeze="backbone", head_training="early-stopping"), tmp_path)
+    task = load_task(finished.config)
+    train = task.splits["train"]
+    held = hold_out(train.labels, len(train), finished.config.seed)
+    loaded = load_classifier(finished.config.model, pooling="mean", num_outputs=2)
+    split = encode_task(task, loaded, 40).splits["train"]
+    epochs = finished.manifest["head_training"]["epochs"]
+    expected = Counter()
+    for example in set(range(len(train))) - set(held.tolist()):
+        expected.update(split.tokens[split.offsets[example] : split.offsets[example + 1]].tolist() * epochs)
+    table = finished.trajectory.exposure.tables["word_embeddings"]
+    counted = Counter()
+    for row, count in zip(table.rows.tolist(), table.counts.tolist(), strict=True):
+        counted[row] += count
+    assert counted == expected
+
+
+def test_labels_that_carry_nothing_stop_early_and_leave_a_run(tiny_config, tmp_path):
+    config = replace(tiny_config, freeze="backbone", head_training="early-stopping", shuffle_labels=True)
+    finished = run(config, tmp_path, head_learning_rate=0.3)
+    assert 1 <= finished.manifest["head_training"]["epochs"] < finished.manifest["head_training"]["epochs_tried"] <= 60
+    assert len(finished.trajectory.snapshots) == 2
+
+
+def test_the_screen_says_how_the_head_was_trained_and_how_far_it_is_from_the_probe(tiny_config, tmp_path, capsys):
+    for mode, told in (("early-stopping", "Head: early stopping at epoch"), ("epochs", "Head: trained for 2 epochs")):
+        finished = run(replace(tiny_config, freeze="backbone", head_training=mode), tmp_path)
+        shown = " ".join(capsys.readouterr().out.split())
+        assert told in shown
+        probe = finished.manifest["linear_probe"]["validation"]["accuracy"]
+        assert f"linear probe {probe:.3f}" in shown or f"linear probe {probe:.4f}" in shown
+
+
+@given(st.lists(st.integers(0, 3), min_size=2, max_size=300), st.integers(0, 2**32 - 1))
+def test_a_tenth_is_held_out_and_each_class_gives_its_share(labels, seed):
+    labels = np.array(labels)
+    held = hold_out(labels, len(labels), seed)
+    assert len(held) == max(1, round(0.1 * len(labels)))
+    assert (np.diff(held) > 0).all()
+    for label in np.unique(labels):
+        share = 0.1 * (labels == label).sum()
+        assert abs((labels[held] == label).sum() - share) <= 1.5
+    assert np.array_equal(held, hold_out(labels, len(labels), seed))
+    assert len(hold_out(None, len(labels), seed)) == len(held)
+
+
+def test_another_seed_holds_out_others():
+    labels = np.arange(200) % 3
+    assert not np.array_equal(hold_out(labels, 200, 0), hold_out(labels, 200, 1))
+    assert np.bincount(labels[hold_out(labels, 200, 0)]).tolist() in ([7, 7, 6], [7, 6, 7], [6, 7, 7])
+    with pytest.raises(ValueError, match="pass --head-training epochs"):
+        hold_out(None, 1, 0)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_mixed": 3}, {"num_mixed": 3, "is_paired": True}])
+@pytest.mark.parametrize("kind", ["linear", "mlp"])
+def test_standardising_does_not_change_what_a_head_answers(options, kind):
+    torch.manual_seed(0)
+    config = type("Config", (), {"hidden_size": 4, "initializer_range": 0.3})()
+    head = build_head(kind, config, width=12, num_outputs=2, generator=torch.Generator().manual_seed(1), **options)
+    head.eval()
+    width = 24 if options.get("is_paired") else 12
+    features = torch.randn(50, width) * torch.logspace(-3, 2, width) + 5
+    features[:, 3] = 7.0  # it never varies
+    before, rows = head(features), np.arange(0, 50, 2)
+    with standardised(head, features, rows):
+        np.testing.assert_allclose(head(features).detach(), before.detach(), rtol=1e-3, atol=1e-3)
+        layer, seen = features_module.first_layer(head), []
+        handle = layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+        head(features[torch.from_numpy(rows)])
+        handle.remove()
+        deviations = seen[0].std(0, correction=0)
+        assert ((deviations - 1).abs() < 1e-2).sum() >= len(deviations) - 4
+        assert torch.isfinite(seen[0]).all()
+    np.testing.assert_allclose(head(features).detach(), before.detach(), rtol=1e-3, atol=1e-3)
+
+
+def test_dropout_of_a_head_is_the_runs_own_and_off_while_scoring(tiny_config, tmp_path):
+    config = replace(tiny_config, freeze="backbone", head="mlp", dropout=0.5, head_learning_rate=0.05)
+    torch.manual_seed(1)
+    one = run(config, tmp_path / "one")
+    torch.manual_seed(2)
+    two = run(config, tmp_path / "two")
+    other = run(config, tmp_path / "none", dropout=0.0)
+    np.testing.assert_array_equal(logits(one, 2), logits(two, 2))
+    np.testing.assert_array_equal(logits(one, 0), logits(other, 0))
+    assert not np.allclose(logits(one, 2), logits(other, 2), atol=1e-3)
+
+
+# --- which way a head is trained --------------------------------------------------------------------------------------
+
+
+def test_auto_is_early_stopping_of_a_frozen_backbone_only():
+    config = RunConfig()
+    assert resolve_head_training(config, is_frozen=True).head_training == "early-stopping"
+    assert resolve_head_training(config, is_frozen=False).head_training == "epochs"
+    kept = replace(config, head_training="epochs", epochs=9)
+    assert resolve_head_training(kept, is_frozen=True) == kept
+    with pytest.raises(ValueError, match="needs --freeze backbone"):
+        resolve_head_training(replace(config, head_training="early-stopping"), is_frozen=False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "given_words"), [({"epochs": 30}, "--epochs 30"), ({"max_steps": 5}, "--max-steps 5")]
+)
+def test_epochs_that_would_not_be_trained_are_refused_in_one_line(changes, given_words):
+    config = RunConfig(freeze="backbone", **changes)
+    with pytest.raises(ValueError, match=f"^{given_words} with a frozen backbone") as error:
+        resolve_head_training(config, is_frozen=True)
+    assert "\n" not in str(error.value)
+    assert resolve_head_training(config, is_frozen=False).head_training == "epochs"
+
+
+def test_an_older_run_keeps_its_name_and_no_new_one_takes_it():
+    old = RunConfig.from_json('{"format": 1, "freeze": "backbone", "epochs": 30}')
+    assert old.head_training == "epochs"
+    new = resolve_head_training(RunConfig(freeze="backbone"), is_frozen=True)
+    assert digest(new, {}) != digest(replace(new, head_training="epochs"), {})
+    assert digest(replace(old, head_training="auto"), {}) == digest(old, {})
+    assert RunConfig.from_json(new.to_json()) == new
+
+
+# --- two texts of a pair, each alone ----------------------------------------------------------------------------------
+
+
+def test_texts_apart_start_at_the_first_position_of_segment_0_and_are_both_counted(tiny_pairs, tmp_path):
+    finished = run(tiny_pairs, tmp_path, pair_encoding="separate", epochs=1)
+    task = load_task(tiny_pairs)
+    tokenizer = load_classifier(tiny_pairs.model, pooling="mean", num_outputs=2).tokenizer
+    words, places = Counter(), Counter()
+    for example in task.splits["train"].texts:
+        for text in example:
+            ids = tokenizer(text)["input_ids"]
+            words.update(ids)
+            places.update(range(len(ids)))
+    exposure = finished.trajectory.exposure
+    segments = {0: sum(words.values())}
+    expected = {"word_embeddings": words, "position_embeddings": places, "token_type_embeddings": segments}
+    for name, counts in expected.items():
+        table, found = exposure.tables[name], Counter()
+        for row, count in zip(table.rows.tolist(), table.counts.tolist(), strict=True):
+            found[row] += count
+        assert found == counts, name
+
+
+@pytest.mark.parametrize("recipe", [{}, {"features": "all-concat"}, {"features": "mix"}, {"features": "layers.1"}])
+@pytest.mark.parametrize("pair_encoding", ["joint", "separate"])
+def test_the_first_gradient_of_fine_tuning_is_autograds_of_plain_code(tiny_pairs, tmp_path, recipe, pair_encoding):
+    """Row norms that the run records at its one step, over the whole of train, against the loss written by hand."""
+    if recipe.get("features") == "last4-concat":
+        recipe = {"features": "all-concat"}  # the tiny model has three blocks
+    config = replace(
+        tiny_pairs, dropout=0.0, batch_size=64, max_steps=1, epochs=1, pair_encoding=pair_encoding, **recipe
+    )
+    finished = run(config, tmp_path)
+    task = load_task(config)
+    loaded = load_classifier(config.model, **recipe_of(config), num_outputs=2, seed=config.seed, dropout=0.0)
+    texts = task.splits["train"].texts
+    columns = [[t[side] for t in texts] for side in (0, 1)]
+    vectors = []
+    for group in [[c] for c in columns] if pair_encoding == "separate" else [columns]:
+        batch = loaded.tokenizer(*group, padding=True, return_tensors="pt")
+        output = loaded.model.backbone(**batch, output_hidden_states=True)
+        mask = batch["attention_mask"].unsqueeze(-1)
+        pooled = [(x * mask).sum(1) / mask.sum(1) for x in output.hidden_states]
+        match config.features:
+            case "last":
+                vectors.append(pooled[-1])
+            case "all-concat":
+                vectors.append(torch.cat(pooled[1:], 1))
+            case "layers.1":
+                vectors.append(pooled[2])
+            case "mix":
+                vectors.append(torch.stack(pooled).mean(0))
+    z = vectors[0]
+    if pair_encoding == "separate":
+        u, v = vectors
+        z = torch.cat([u, v, (u - v).abs(), u * v], 1)
+    head = loaded.model.head
+    layer: nn.Linear = head if isinstance(head, nn.Linear) else head.layers[0]
+    functional.cross_entropy(layer(z), torch.from_numpy(task.splits["train"].labels)).backward()
+    for name, table in finished.trajectory.exposure.tables.items():
+        expected = getattr(loaded.model.backbone.embeddings, name).weight.grad.norm(dim=1).numpy()
+        np.testing.assert_allclose(table.norms, expected[table.rows], rtol=1e-3, atol=1e-7)
+        assert np.count_nonzero(expected) == len(table.rows)
+
+
+def test_batches_of_texts_apart_keep_their_budget_of_tokens(tiny_pairs):
+    loaded = load_classifier(tiny_pairs.model, pooling="mean", num_outputs=2, pair_encoding="separate")
+    data = encode_task(load_task(tiny_pairs), loaded, 40)
+    split = data.splits["train"]
+    from toolkit.data.batches import make_batch
+
+    seen = []
+    for indices in training_batches(split.lengths, 16, 96, seed=0, epoch=0):
+        batch = make_batch(split, indices, data)
+        assert batch["input_ids"].shape[0] == 2 * len(indices)
+        assert batch["input_ids"].numel() <= 96 or len(indices) == 1
+        assert batch["input_ids"].numel() == len(indices) * int(split.lengths[indices].max())
+        assert (batch["input_ids"][:, 0] == 1).all()  # [CLS]
+        seen += indices.tolist()
+    assert sorted(seen) == list(range(len(split)))
+    assert split.num_tokens(np.arange(len(split))) == len(split.tokens)
+
+
+def test_a_tuned_run_of_texts_apart_is_loaded_as_it_was(tiny_pairs, tmp_path):
+    config = replace(tiny_pairs, pair_encoding="separate", features="mix", head="mlp", save_model=True)
+    finished = run(config, tmp_path)
+    loaded = load_tuned(finished)
+    data = encode_task(load_task(config), loaded, config.max_length)
+    from toolkit.training.accelerators import build_accelerator
+    from toolkit.training.evaluation import evaluate
+
+    found = evaluate(build_accelerator(config), loaded.model, data)["validation"]
+    np.testing.assert_allclose(found, logits(finished, 2), rtol=1e-4, atol=1e-5)
+    model = finished.manifest["model"]
+    assert (model["features"], model["pair_encoding"], model["head"][:3]) == ("mix", "separate", "mlp")
