@@ -49,8 +49,8 @@ class RunConfig:
     model: str = "minilm"
     """Checkpoint to start from: minilm (embedded, offline), a hub id (optionally id@revision) or a local folder."""
     task: str = "polarity"
-    """Built-in task (polarity, order, pair) or GLUE task (sst2, cola, mrpc, stsb, qqp, mnli, qnli, rte).
-    Your own data: --train-file or --dataset in its place."""
+    """Built-in task (polarity, order, pair; roles, whose words are tagged) or GLUE task (sst2, cola, mrpc, stsb, qqp,
+    mnli, qnli, rte). Your own data: --train-file or --dataset in its place."""
     freeze: str = "none"
     """Regime, that is what is not trained: none (full fine-tuning), embeddings (the five embedding parameters),
     backbone (all but the head: feature extraction),
@@ -108,7 +108,8 @@ class RunConfig:
     snapshot_steps: int | Literal["log"] | None = None
     """Also snapshot every N optimizer steps, or at steps 1, 2, 4, 8, ... (log); None: after every epoch only."""
     train_file: str | None = None
-    """Your training data, in place of --task: a .tsv (no quoting), .csv, .jsonl or .parquet file."""
+    """Your training data, in place of --task: a .tsv (no quoting), .csv, .jsonl, .parquet or .conll file.
+    Columns of lists (words and their tags), or .conll, are a token task."""
     validation_file: str | None = None
     """Your validation data; required with --train-file."""
     test_file: tuple[str, ...] = ()
