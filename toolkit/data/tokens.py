@@ -56,7 +56,9 @@ def holds_lists(frame: pd.DataFrame, text_columns: tuple[str, ...]) -> bool:
     return column is not None and len(frame) > 0 and _is_list(frame[column].iloc[0])
 
 
-def split_of_lists(frame: pd.DataFrame, text_columns: tuple[str, ...], label_column: str | None, source: str) -> RawSplit:
+def split_of_lists(
+    frame: pd.DataFrame, text_columns: tuple[str, ...], label_column: str | None, source: str
+) -> RawSplit:
     """Words and tags of a table of lists; without a tag column it is a split without labels.
 
     ValueError for a column that is missing, a row that is no list, and for as many tags as words not being there.
