@@ -131,6 +131,7 @@ def tiny_config(tiny_model: Callable[[str], Path], tiny_files: Callable[[str], d
         precision="no",
         learning_rate=1e-3,
         max_length=40,
+        head_training="epochs",
         **tiny_files("polarity"),
     )
 

@@ -179,7 +179,7 @@ def test_feature_extraction_runs_the_backbone_once_and_in_eval_mode(
     finished = run(tiny_config, tmp_path, freeze="backbone", epochs=4)
     sizes = finished.manifest["task"]["splits"]
     assert sum(calls) == sum(split["num_examples"] for split in sizes.values())
-    assert set(finished.manifest["convex_ceiling"]) == set(sizes) - {"train"}
+    assert set(finished.manifest["linear_probe"]) == set(sizes) - {"train"}
     exposure = finished.trajectory.exposure
     assert exposure is not None
     assert np.isnan(exposure.tables["word_embeddings"].norms).all()  # frozen: no gradient, not a gradient of 0

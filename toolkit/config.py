@@ -2,9 +2,10 @@
 
 import hashlib
 import json
+import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -26,8 +27,21 @@ ADDED = (
     "positions",
     "reinject_positions",
     "batch_tokens",
+    "features",
+    "pair_encoding",
+    "head",
+    "head_training",
 )
 """Fields that came after format 1: at their defaults they stay out of the digest, so that older runs keep names."""
+
+FORMER = {"head_training": "epochs"}
+"""Fields of ADDED that had another value, though no name, before they came than their default is now. At that value
+they stay out of the digest, and a config.json without the field means it. Their default is ``auto``, which no run
+directory is named by: it is resolved first."""
+
+SINGLE_FEATURES = ("last", "second-to-last")
+JOINED_FEATURES = ("last4-concat", "last4-sum", "all-concat", "mix")
+"""Values of ``--features`` beside ``layers.K``: one layer's states, and those made of several layers'."""
 
 WORDS = {int: "an integer", float: "a number", str: "a text", bool: "True or False", type(None): "None"}
 """What the types of fields are called."""
@@ -37,6 +51,9 @@ KEEP_THREADS = "EMBEDDING_DRIFT_KEEP_THREADS"
 
 MAX_EPOCHS = 1_000_000
 """More are a mistake, and a plan of them would not fit into memory."""
+
+RECIPE = ("pooling", "features", "pair_encoding", "head")
+"""Fields that say what a head reads and what it is."""
 
 DATA_FILES = ("train_file", "validation_file", "test_file")
 """Fields that name files: the digest takes the files' sha256 in their place."""
@@ -56,8 +73,20 @@ class RunConfig:
     backbone (all but the head: feature extraction),
     or components, such as position_embeddings,LayerNorm.weight,layers.0-3."""
     pooling: Literal["mean", "cls", "pooler"] = "mean"
-    """How token vectors become one feature vector: their mean, the first token's (cls), or the pooler's output.
-    The head is one linear layer on it."""
+    """How token vectors become one feature vector: their mean, the first token's (cls), or the pooler's output."""
+    features: str = "last"
+    """Layers whose states are pooled: last, second-to-last, layers.K (the output of block K, counted from 0),
+    last4-concat, last4-sum (Devlin et al. 2019, section 5.3), all-concat (all blocks),
+    or mix (all blocks and the embeddings, in learned shares; Peters et al. 2018)."""
+    pair_encoding: Literal["joint", "separate"] = "joint"
+    """How two texts are read: joint, as one sequence, or separate, each alone. The head then gets
+    u, v, |u-v| and u*v of their feature vectors (Conneau et al. 2017), in regression their cosine too."""
+    head: Literal["linear", "mlp"] = "linear"
+    """What answers from the features: one linear layer, or mlp, a hidden layer (tanh, dropout) before it."""
+    head_training: Literal["auto", "epochs", "early-stopping"] = "auto"
+    """How long to train: for --epochs, or (early-stopping, of a frozen backbone only) the head
+    until the loss on a held-out tenth of train stops falling, whatever --epochs says.
+    auto is early-stopping where the backbone is wholly frozen, else epochs."""
     init: Literal["checkpoint", "random"] = "checkpoint"
     """Weights to start from: the checkpoint's, or random ones of the same architecture (was pretraining worth it?)."""
     positions: Literal["checkpoint", "sinusoidal", "shuffled", "zero"] = "checkpoint"
@@ -154,6 +183,7 @@ class RunConfig:
         steps = self.snapshot_steps
         _require(steps is None or steps == "log" or int(steps) >= 1, self, "snapshot_steps", "at least 1, or log")
         _require(len(self.text_columns) <= 2, self, "text_columns", "one or two columns")
+        _check_features(self)
         if self.batch_size % self.gradient_accumulation_steps:
             raise ValueError(
                 f"--batch-size {self.batch_size} is per optimizer step and must be a multiple of "
@@ -186,11 +216,47 @@ class RunConfig:
         for name in values:
             if name not in names:
                 raise ValueError(f"{source}: {unknown(name, 'field', names)}")
+        values = FORMER | values
         arguments: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
         try:
             return cls(**arguments)
         except ValueError as error:
             raise ValueError(f"{source}: {error}") from None
+
+
+def _check_features(config: RunConfig) -> None:
+    """ValueError for features that no model has, or that the pooler, which reads the last layer's states, has not."""
+    if not re.fullmatch(r"layers\.\d+", config.features) and config.features not in SINGLE_FEATURES + JOINED_FEATURES:
+        raise ValueError(unknown(config.features, "features", (*SINGLE_FEATURES, "layers.K", *JOINED_FEATURES)))
+    if config.pooling == "pooler" and config.features != "last":
+        raise ValueError(
+            f"--pooling pooler reads the last layer's states, and cannot go with --features {config.features}: "
+            "take mean or cls"
+        )
+
+
+def recipe_of(config: RunConfig) -> dict[str, Any]:
+    """The fields that say what a head reads and what it is, as ``load_classifier`` takes them."""
+    return {name: getattr(config, name) for name in RECIPE}
+
+
+def resolve_head_training(config: RunConfig, *, is_frozen: bool) -> RunConfig:
+    """``config`` with ``head_training`` epochs or early-stopping; ``is_frozen``: the whole backbone.
+
+    ValueError for early stopping of anything but a head alone, and where --epochs or --max-steps and the default of a
+    frozen backbone contradict one another.
+    """
+    if config.head_training == "early-stopping" and not is_frozen:
+        raise ValueError("--head-training early-stopping trains the head alone: it needs --freeze backbone")
+    if config.head_training != "auto":
+        return config
+    if is_frozen and (config.epochs != RunConfig.__dataclass_fields__["epochs"].default or config.max_steps):
+        given = f"--max-steps {config.max_steps}" if config.max_steps else f"--epochs {config.epochs}"
+        raise ValueError(
+            f"{given} with a frozen backbone, whose head is trained until a held-out part of train stops improving: "
+            "pass --head-training epochs to train that long, or --head-training early-stopping to train until then"
+        )
+    return replace(config, head_training="early-stopping" if is_frozen else "epochs")
 
 
 def _check_types(config: RunConfig) -> None:
@@ -260,7 +326,7 @@ def digest(config: RunConfig, file_hashes: Mapping[str, str]) -> str:
     """
     defaults = {field.name: field.default for field in fields(RunConfig)}
     values = {k: v for k, v in asdict(config).items() if k not in (*NOT_IN_DIGEST, *DATA_FILES)}
-    values = {k: v for k, v in values.items() if k not in ADDED or v != defaults[k]}
+    values = {k: v for k, v in values.items() if k not in ADDED or v not in (defaults[k], FORMER.get(k, defaults[k]))}
     text = json.dumps({"fields": values, "data": dict(file_hashes)}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from toolkit.config import RunConfig, run_name
+from toolkit.config import RunConfig, recipe_of, resolve_head_training, run_name
 from toolkit.data.batches import EncodedTask
 from toolkit.data.tasks import load_task
 from toolkit.models.classifier import Loaded, load_classifier
@@ -20,7 +20,13 @@ from toolkit.snapshots.store import MANIFEST, Run, RunWriter, check_startable, o
 from toolkit.training.accelerators import build_accelerator
 from toolkit.training.encoding import encode_task, unknown_share
 from toolkit.training.evaluation import extract_features
-from toolkit.training.features import Features, convex_ceiling, train_head, train_head_first
+from toolkit.training.features import (
+    Features,
+    linear_probe,
+    train_head,
+    train_head_first,
+    train_head_until_it_stops,
+)
 from toolkit.training.loop import Moment, Plan, train
 from toolkit.training.losses import NonFiniteLossError, StepLog
 from toolkit.training.recorder import Recorder
@@ -40,7 +46,7 @@ def finetune(config: RunConfig, *, reuse_finished: bool = False) -> Run:
     task = load_task(config)
     loaded = load_classifier(
         config.model,
-        pooling=config.pooling,
+        **recipe_of(config),
         num_outputs=task.num_outputs,
         init=config.init,
         seed=config.seed,
@@ -49,6 +55,7 @@ def finetune(config: RunConfig, *, reuse_finished: bool = False) -> Run:
     components = list_components(loaded.model, loaded.family)
     regime = parse_regime(config.freeze, tuple(components))
     _check_head_stage(config, regime)
+    config = resolve_head_training(config, is_frozen=regime.label == "backbone")
     config = replace(config, freeze=regime.label, task=task.name, precision=accelerator.mixed_precision)
     data = encode_task(task, loaded, config.max_length)
     loaded = prepare_positions(loaded, config)
@@ -126,21 +133,28 @@ def _train_and_save(
     if writer is not None:
         saver = Saver(writer, config, data, loaded, recorder, accelerator.device)
     set_seed(config.seed, device_specific=True)
-    with _Progress(accelerator, config, name, Plan.of(config, data.splits["train"].lengths).num_steps) as progress:
+    is_stopped = config.head_training == "early-stopping"
+    num_steps = None if is_stopped else Plan.of(config, data.splits["train"].lengths).num_steps
+    with _Progress(accelerator, config, name, num_steps) as progress:
 
         def on_step(log: StepLog, seconds: float) -> None:
             progress.on_step(log, seconds)
             if writer is not None:
                 writer.background.check()  # a full disk ends the run now, and not an epoch later
 
-        ceiling: Features = {}
+        features: Features | None = None
+        head_training: dict[str, Any] = {"mode": config.head_training}
         head_stage: dict[str, Any] | None = None
         if all(name in frozen for name, _ in model.named_parameters() if name.startswith(BACKBONE)):
             started = time.perf_counter()
             features = extract_features(accelerator, model, data)
             progress.seconds["features"] = time.perf_counter() - started
-            moments = train_head(accelerator, model, features, data, config, recorder, on_step)
-            ceiling = convex_ceiling(features, data, config.seed) if accelerator.is_main_process else {}
+            if is_stopped:
+                moments = train_head_until_it_stops(
+                    accelerator, model, features, data, config, recorder, on_step, head_training
+                )
+            else:
+                moments = train_head(accelerator, model, features, data, config, recorder, on_step)
         else:
             if config.head_epochs:
                 started = time.perf_counter()
@@ -157,7 +171,9 @@ def _train_and_save(
                 progress.on_scores(moment.step, saver.save_outputs(moment, outputs))
         seconds = progress.seconds
     if saver is not None:
-        saver.finish(accelerator, regime, before, ceiling, seconds, head_stage)
+        # After training: of mixed layers the probe reads what the head has learned to mix.
+        probe = None if features is None else linear_probe(model.head, features, data, config.seed)
+        saver.finish(accelerator, regime, before, probe, seconds, head_training, head_stage)
     for tracker in accelerator.trackers:  # not end_training: that would also end the process group of later runs
         tracker.finish()
 
@@ -175,7 +191,7 @@ def _compute_outputs(moment: Moment, saver: Saver | None) -> Mapping[str, Any] |
 class _Progress:
     """The bar and the trackers of one run; silent on every process but the main one."""
 
-    def __init__(self, accelerator: Any, config: RunConfig, name: str, num_steps: int) -> None:
+    def __init__(self, accelerator: Any, config: RunConfig, name: str, num_steps: int | None) -> None:
         self.accelerator, self.seconds = accelerator, {"training": 0.0}
         self.bar = tqdm(total=num_steps, unit="step", disable=not accelerator.is_main_process, mininterval=0.5)
         if config.log_with:

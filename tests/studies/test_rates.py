@@ -12,8 +12,8 @@ from toolkit.studies.rates import Rates, mean_tokens
 from toolkit.studies.samples import Sample, Workload, padded_tokens, take_sample
 from toolkit.training.loop import Plan
 
-PER_TRAINED_TOKEN = Rates(training=1.0, scoring=0.0, head=0.0, ceiling=0.0, is_frozen_backbone=False)
-PER_HEAD_STEP = Rates(training=0.0, scoring=0.0, head=1.0, ceiling=0.0, is_frozen_backbone=True)
+PER_TRAINED_TOKEN = Rates(training=1.0, scoring=0.0, head=0.0, probe=0.0, is_frozen_backbone=False)
+PER_HEAD_STEP = Rates(training=0.0, scoring=0.0, head=1.0, probe=0.0, is_frozen_backbone=True)
 
 
 @pytest.fixture

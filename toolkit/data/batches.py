@@ -30,19 +30,33 @@ class EncodedSplit:
     segments: NDArray[np.int32]
     """(tokens,) segment rows; zeros where the tokenizer gives none."""
     offsets: NDArray[np.int64]
-    """(examples + 1,): example i owns tokens offsets[i] to offsets[i + 1]."""
+    """(sequences + 1,): sequence i owns tokens offsets[i] to offsets[i + 1]. An example is one sequence, or
+    ``num_sequences`` in a row."""
     num_truncated: int
-    """Examples that were longer than --max-length."""
+    """Examples of which a sequence was longer than --max-length."""
     num_empty_texts: int
     """Pairs of which one text is empty."""
+    num_sequences: int = 1
+    """Sequences of each example: 2 where the texts of a pair are encoded apart."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """(examples,) tokens of each example."""
-        return np.diff(self.offsets)
+        """(examples,) tokens that each example takes in a batch as long as it: its own, or where its texts are encoded
+        apart twice those of the longer text, beside which the other is padded."""
+        sizes: NDArray[np.int64] = np.diff(self.offsets).reshape(-1, self.num_sequences)
+        return sizes.max(axis=1) * self.num_sequences
+
+    def num_tokens(self, indices: NDArray[np.int64]) -> int:
+        """Real tokens of some examples, padding left out."""
+        first = indices * self.num_sequences
+        return int((self.offsets[first + self.num_sequences] - self.offsets[first]).sum())
+
+    def sequences_of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The sequences of some examples, those of one example in a row."""
+        return (indices[:, None] * self.num_sequences + np.arange(self.num_sequences)).ravel()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +72,19 @@ class EncodedTask:
     """Position row of an example's first token."""
 
 
-def encode_split(split: Split, tokenizer: Any, max_length: int, num_segments: int) -> EncodedSplit:
-    """Tokenize one split once; a longer text is truncated (the longer of a pair first) and counted.
+def encode_split(
+    split: Split, tokenizer: Any, max_length: int, num_segments: int, *, pair_encoding: str = "joint"
+) -> EncodedSplit:
+    """Tokenize one split once; a longer sequence is truncated (the longer text of a pair first) and counted.
 
     ``num_segments``: rows of the model's segment table; with fewer than two every token is of segment 0.
+    ``pair_encoding``: with ``separate`` each text of a pair is a sequence of its own, which starts at the first
+    position, is of segment 0 and has ``max_length`` tokens at most.
     """
+    num_sequences = len(split.texts[0]) if pair_encoding == "separate" else 1
     columns = [list(column) for column in zip(*split.texts, strict=True)]
+    if num_sequences > 1:
+        columns = [[text for example in split.texts for text in example]]
     encoded = tokenizer(*columns, truncation=False, verbose=False)
     ids: list[list[int]] = encoded["input_ids"]
     has_segments = num_segments > 1 and "token_type_ids" in encoded
@@ -82,24 +103,30 @@ def encode_split(split: Split, tokenizer: Any, max_length: int, num_segments: in
         tokens=np.concatenate([np.asarray(x, np.int32) for x in ids]),
         segments=np.concatenate([np.asarray(x, np.int32) for x in segments]),
         offsets=offsets,
-        num_truncated=len(too_long),
+        num_truncated=len({i // num_sequences for i in too_long}),
         num_empty_texts=sum(any(not text.strip() for text in example) for example in split.texts),
+        num_sequences=num_sequences,
     )
 
 
 def gather_tokens(split: EncodedSplit, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Flat token addresses of some examples and, for each, its place in its example (0 = first token)."""
-    lengths = split.offsets[indices + 1] - split.offsets[indices]
+    """Flat token addresses of some examples and, for each, its place in its sequence (0 = first token)."""
+    sequences = split.sequences_of(indices)
+    lengths = split.offsets[sequences + 1] - split.offsets[sequences]
     place = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    return np.repeat(split.offsets[indices], lengths) + place, place
+    return np.repeat(split.offsets[sequences], lengths) + place, place
 
 
 def make_batch(split: EncodedSplit, indices: NDArray[np.int64], data: EncodedTask) -> dict[str, torch.Tensor]:
-    """Padded tensors of some examples: input_ids, attention_mask and token_type_ids, each (examples, longest) int64."""
+    """Padded tensors of some examples: input_ids, attention_mask and token_type_ids, each (sequences, longest) int64.
+
+    Sequences are examples; of texts encoded apart there are twice as many, the two of an example in a row.
+    """
     address, place = gather_tokens(split, indices)
-    lengths = split.offsets[indices + 1] - split.offsets[indices]
-    row = np.repeat(np.arange(len(indices)), lengths)
-    shape = (len(indices), int(lengths.max()))
+    sequences = split.sequences_of(indices)
+    lengths = split.offsets[sequences + 1] - split.offsets[sequences]
+    row = np.repeat(np.arange(len(sequences)), lengths)
+    shape = (len(sequences), int(lengths.max()))
     input_ids, mask = np.full(shape, data.pad_id, np.int64), np.zeros(shape, np.int64)
     input_ids[row, place] = split.tokens[address]
     mask[row, place] = 1

@@ -1,8 +1,9 @@
-"""A checkpoint in, a Classifier out: backbone in fp32, a pooling, and one linear head."""
+"""The classifier: a backbone in fp32, which of its states are pooled and how, and a head."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,35 +11,72 @@ from torch import nn
 
 from toolkit.families import ModelFamily, family_of
 from toolkit.models.checkpoints import Source, find_checkpoint
-
-HEAD_DESCRIPTION = "linear"
-"""The head, as manifests name it: one linear layer, no dropout of its own, computed in fp32."""
+from toolkit.models.heads import build_head, chosen_layers, num_blocks
 
 
 class Classifier(nn.Module):
-    """A backbone, a pooling and a linear head."""
+    """A backbone, what is read of its states, and a head."""
 
-    def __init__(self, backbone: nn.Module, pooling: str, num_outputs: int, generator: torch.Generator) -> None:
-        """``generator`` draws the head's weights: normal, with the backbone's ``initializer_range``; bias 0."""
+    def __init__(
+        self,
+        backbone: nn.Module,
+        pooling: str,
+        num_outputs: int,
+        generator: torch.Generator,
+        *,
+        features: str = "last",
+        pair_encoding: str = "joint",
+        head: str = "linear",
+    ) -> None:
+        """``generator`` draws the head's weights, as :func:`toolkit.models.heads.build_head` says.
+
+        The other arguments are fields of RunConfig. ValueError for layers that the backbone has not.
+        """
         super().__init__()
         config: Any = backbone.config
         self.backbone = backbone
-        self.pooling = pooling
-        self.head = nn.Linear(config.hidden_size, num_outputs)
-        with torch.no_grad():
-            self.head.weight.normal_(0.0, getattr(config, "initializer_range", 0.02), generator=generator)
-            self.head.bias.zero_()
+        self.pooling, self.pair_encoding = pooling, pair_encoding
+        self.layers = chosen_layers(features, num_blocks(config))
+        """Which states are pooled, as places in transformers' ``hidden_states``; None: ``last_hidden_state``."""
+        self.is_summed = features == "last4-sum"
+        self.asked: dict[str, bool] = {} if self.layers is None else {"output_hidden_states": True}
+        """What the backbone must be asked for besides."""
+        self.make_head = partial(
+            build_head,
+            head,
+            config,
+            width=config.hidden_size * (1 if self.layers is None or self.is_summed else len(self.layers)),
+            num_mixed=len(self.layers) if self.layers is not None and features == "mix" else 0,
+            is_paired=pair_encoding == "separate",
+        )
+        """Called with ``num_outputs`` and ``generator`` it gives a fresh head for these features."""
+        self.head = self.make_head(num_outputs=num_outputs, generator=generator)
 
     def features(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """(examples, hidden) fp32 pooled vectors of a batch of (examples, longest) id tensors."""
-        return self.pool(self.backbone(**batch), batch["attention_mask"])
+        """(examples, width) fp32 pooled vectors of a batch of (sequences, longest) id tensors: what the head reads."""
+        return self.pool(self.backbone(**batch | self.asked), batch["attention_mask"])
 
-    def pool(self, output: Any, attention_mask: torch.Tensor) -> torch.Tensor:
-        """(examples, hidden) fp32 pooled vectors from the backbone's output, whatever computed that."""
+    def pool(self, output: Any, attention_mask: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """(examples, width) pooled vectors, fp32, from the backbone's output, whatever computed that.
+
+        ``width`` is the hidden size; times the number of layers where several are concatenated or mixed, the lowest
+        first; times two where the texts of an example are encoded apart, the first text first. Nothing in it is
+        learned, so that a frozen backbone has to give it only once.
+        """
         if self.pooling == "pooler":
-            pooled: torch.Tensor = output.pooler_output
-            return pooled.float()
-        states: torch.Tensor = output.last_hidden_state.float()
+            pooled = output.pooler_output.to(dtype)
+        elif self.layers is None:
+            pooled = self._pool_states(output.last_hidden_state, attention_mask, dtype)
+        else:
+            states = [output.hidden_states[layer] for layer in self.layers]
+            parts = [self._pool_states(own, attention_mask, dtype) for own in states]
+            pooled = torch.stack(parts).sum(dim=0) if self.is_summed else torch.cat(parts, dim=1)
+        vectors: torch.Tensor = pooled.reshape(len(pooled) // 2, -1) if self.pair_encoding == "separate" else pooled
+        return vectors
+
+    def _pool_states(self, states: torch.Tensor, attention_mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """(sequences, hidden) vectors from (sequences, tokens, hidden) states."""
+        states = states.to(dtype)
         if self.pooling == "cls":
             return states[:, 0]
         mask = attention_mask.unsqueeze(-1).to(states.dtype)
@@ -46,7 +84,7 @@ class Classifier(nn.Module):
 
     def forward(self, **batch: torch.Tensor) -> torch.Tensor:
         """(examples, outputs) fp32 logits, or values in regression."""
-        return self.classify(self.backbone(**batch), batch["attention_mask"])
+        return self.classify(self.backbone(**batch | self.asked), batch["attention_mask"])
 
     def classify(self, output: Any, attention_mask: torch.Tensor) -> torch.Tensor:
         """(examples, outputs) fp32 logits, or values, from the backbone's output, whatever computed that."""
@@ -74,12 +112,23 @@ class Loaded:
 
 
 def load_classifier(
-    name: str, *, pooling: str, num_outputs: int, init: str = "checkpoint", seed: int = 0, dropout: float | None = None
+    name: str,
+    *,
+    pooling: str,
+    num_outputs: int,
+    features: str = "last",
+    pair_encoding: str = "joint",
+    head: str = "linear",
+    init: str = "checkpoint",
+    seed: int = 0,
+    dropout: float | None = None,
 ) -> Loaded:
     """Load a checkpoint and put a fresh head on it.
 
+    ``pooling``, ``features``, ``pair_encoding``, ``head``: fields of a RunConfig (:func:`toolkit.config.recipe_of`).
     The pooler is built only for ``pooling="pooler"``: unused it would get no gradient. ValueError for a name that
-    cannot be had, an unsupported architecture, a pooling that the family lacks, or a checkpoint with missing tensors.
+    cannot be had, an unsupported architecture, a pooling that the family lacks, layers that the model lacks, or a
+    checkpoint with missing tensors.
     """
     source = find_checkpoint(name).pinned()
     config = source.read_config()
@@ -95,6 +144,7 @@ def load_classifier(
     if dropout is not None:
         _set_dropout(config, dropout)
     options = {"add_pooling_layer": pooling == "pooler"} if family.has_pooler else {}
+    chosen_layers(features, num_blocks(config))  # a mistake shows before the weights are read
     backbone = _random_backbone(config, seed, options) if init == "random" else source.read_backbone(config, options)
     tokenizer = source.read_tokenizer()
     if tokenizer.pad_token_id is None:
@@ -105,7 +155,9 @@ def load_classifier(
     offset = config.pad_token_id + 1 if family.position_start == "after_padding" else 0
     limit = getattr(config, "max_position_embeddings", None)
     return Loaded(
-        Classifier(backbone, pooling, num_outputs, generator),
+        Classifier(
+            backbone, pooling, num_outputs, generator, features=features, pair_encoding=pair_encoding, head=head
+        ),
         tokenizer,
         family,
         source,

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from toolkit.config import RunConfig
+from toolkit.config import RunConfig, recipe_of
 from toolkit.models.checkpoints import find_checkpoint
 from toolkit.models.classifier import Loaded, load_classifier
 from toolkit.models.positions import prepare_positions
@@ -29,7 +29,7 @@ def load_tuned(run: Run) -> Loaded:
     check_model(run)
     check_files(run, "model/")
     folder = run.path / "model"
-    loaded = load_classifier(str(folder), pooling=run.config.pooling, num_outputs=_num_outputs(run))
+    loaded = load_classifier(str(folder), **recipe_of(run.config), num_outputs=_num_outputs(run))
     loaded.model.head.load_state_dict(load_file(folder / HEAD_FILE))
     loaded.model.eval()
     # The table is among the weights; what a forward pass does with it beside the architecture is not.
@@ -43,7 +43,7 @@ def load_untuned(run: Run) -> Loaded:
     """
     config: RunConfig = run.config
     loaded = load_classifier(
-        name_of_start(run), pooling=config.pooling, num_outputs=_num_outputs(run), init=config.init, seed=config.seed
+        name_of_start(run), **recipe_of(config), num_outputs=_num_outputs(run), init=config.init, seed=config.seed
     )
     loaded.model.eval()
     return prepare_positions(loaded, config)

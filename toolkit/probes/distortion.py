@@ -23,7 +23,7 @@ from toolkit.snapshots.store import Run, runs_of
 from toolkit.training.accelerators import build_accelerator
 from toolkit.training.encoding import encode_task
 from toolkit.training.evaluation import extract_features
-from toolkit.training.features import convex_ceiling, train_head_first
+from toolkit.training.features import linear_probe, train_head_first
 from toolkit.training.scores import compute_scores
 
 COLUMNS = (
@@ -99,14 +99,15 @@ def _lines_of(run: Run, out: Collection[str], num_gradient_examples: int, seed: 
     after = extract_features(accelerator, tuned.model, data, before.keys() - {"train"})
     if config.head_epochs:
         train_head_first(accelerator, loaded.model, data, config)
-    ceiling = convex_ceiling(before, data, config.seed)
+    found_probe = linear_probe(loaded.model.head, before, data, config.seed)
+    probe = {} if found_probe is None else found_probe.outputs
     task = run.manifest["task"]["name"]
     lead = {"run": run.path.resolve().name, "model": Path(config.model).name, "task": task}
     lead |= {"regime": config.freeze, "head_epochs": config.head_epochs, "seed": config.seed}
     for split in after:
         place = {"place": split, "is_out_of_distribution": split in out, "num_examples": len(after[split])}
         outputs = _head_outputs(loaded, before[split])
-        found = {**feature_movement(before[split], after[split]), **_start(data, split, outputs, ceiling.get(split))}
+        found = {**feature_movement(before[split], after[split]), **_start(data, split, outputs, probe.get(split))}
         for quantity, (value, note) in found.items():
             yield lead | {"quantity": quantity} | place | {"value": value, "note": note}
     chosen = _draw(len(data.splits["train"]), num_gradient_examples, seed)
@@ -133,7 +134,7 @@ def _start(
 @torch.inference_mode()
 def _head_outputs(loaded: Loaded, features: NDArray[np.float32]) -> NDArray[np.float32]:
     head = loaded.model.head
-    outputs: NDArray[np.float32] = head(torch.from_numpy(features).to(head.weight.device)).cpu().numpy()
+    outputs: NDArray[np.float32] = head(torch.from_numpy(features).to(next(head.parameters()).device)).cpu().numpy()
     return outputs
 
 

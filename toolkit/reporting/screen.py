@@ -54,17 +54,34 @@ def print_result(run: Run) -> None:
     """Scores per epoch, drift per embedding parameter, what was frozen, and where the run is."""
     console = Console()
     console.print(_score_table(run))
-    ceiling = run.manifest["convex_ceiling"]
-    score = run.manifest["task"]["score"]
-    if ceiling:
-        shown = ", ".join(f"{escape(split)} {_number(scores[score])}" for split, scores in ceiling.items())
-        console.print(f"Convex ceiling ({score} of the linear head that cross-validation finds): {shown}")
+    for line in _head_lines(run):
+        console.print(escape(line))
     console.print(_drift_table(run))
     num_frozen = len(run.manifest["frozen"]["parameters"])
     label = run.manifest["regime"]["label"]
     proof = f"{label} ({num_frozen} parameters), bit-identical before and after (sha256)." if num_frozen else "nothing."
     console.print(f"Frozen: {proof}")
     console.print(f"Run: {escape(str(run.path))}", soft_wrap=True)
+
+
+def _head_lines(run: Run) -> list[str]:
+    """How the head of a frozen backbone was trained, and how far it is from the linear probe; nothing of others."""
+    manifest, score = run.manifest, run.manifest["task"]["score"]
+    probe = manifest.get("linear_probe") or {}
+    known = manifest.get("head_training") or {}
+    lines = []
+    if known.get("mode") == "early-stopping":
+        epochs = f"epoch {known['epochs']} of at most {known['most_epochs']}"
+        lines = [f"Head: early stopping at {epochs}, by the loss on {known['num_held_out']} held-out examples of train"]
+    elif manifest["regime"]["label"] == "backbone":
+        lines = [f"Head: trained for {run.scores['epoch'].max():g} epochs"]
+    last = run.scores[run.scores["epoch"] == run.scores["epoch"].max()].set_index("split")[score]
+    gaps = [
+        f"{split} {_number(last[split])}, linear probe {_number(scores[score])}"
+        for split, scores in probe.items()
+        if split in last.index
+    ]
+    return [*lines, f"{score}: {'; '.join(gaps)}"] if gaps else lines
 
 
 def _score_table(run: Run) -> Table:

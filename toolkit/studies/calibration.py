@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from toolkit.config import RunConfig
+from toolkit.config import RECIPE, RunConfig, recipe_of
 from toolkit.studies.attempts import share_threads
 from toolkit.studies.neighbours import neighbours
 from toolkit.studies.plan import PlannedRun
@@ -20,15 +20,15 @@ from toolkit.studies.samples import Sample, take_sample
 
 NO_INFLUENCE = ("seed", "epochs", "head_epochs", "max_steps", "learning_rate", "head_learning_rate", "weight_decay",
     "warmup_fraction", "max_gradient_norm", "init", "positions", "reinject_positions", "dropout", "snapshot_steps",
-    "shuffle_labels", "max_train_examples", "selection_fraction", "output_dir", "overwrite", "save_model",
-    "log_with")  # fmt: skip
+    "shuffle_labels", "max_train_examples", "selection_fraction", "head_training", "output_dir", "overwrite",
+    "save_model", "log_with")  # fmt: skip
 """Fields that change neither the seconds of a step nor those of scoring an example."""
 
 DATA = ("task", "train_file", "validation_file", "test_file", "dataset", "dataset_config", "text_columns",
     "label_column", "remove_near_duplicates")  # fmt: skip
 """Fields that say what is read."""
 
-MODEL = ("model", "pooling", "max_length", "batch_size")
+MODEL = ("model", *RECIPE, "max_length", "batch_size")
 """Fields that, beside the data, decide what a sample holds."""
 
 
@@ -164,9 +164,9 @@ class _Stopwatch:
         """A classifier, read once per model; its head is replaced by one with the outputs of each task."""
         from toolkit.models.classifier import load_classifier
 
-        key = (config.model, config.pooling)
+        key = (config.model, *recipe_of(config).values())
         if key not in self.loaded:
-            self.loaded[key] = load_classifier(config.model, pooling=config.pooling, num_outputs=1)
+            self.loaded[key] = load_classifier(config.model, **recipe_of(config), num_outputs=1)
         return self.loaded[key]
 
 

@@ -18,7 +18,7 @@ from itertools import cycle
 from pathlib import Path
 
 import toolkit
-from toolkit.config import RunConfig
+from toolkit.config import RunConfig, recipe_of
 from toolkit.studies.jobs import SHARED_THREADS
 
 READY = b"ready\n"
@@ -91,9 +91,9 @@ def work(configs: Sequence[RunConfig]) -> Iterator[Mapping[str, float]]:
 
     loaded, samples = {}, {}
     for config in cycle(configs):
-        key = (config.model, config.pooling)
+        key = (config.model, *recipe_of(config).values())
         if key not in loaded:
-            loaded[key] = load_classifier(config.model, pooling=config.pooling, num_outputs=1)
+            loaded[key] = load_classifier(config.model, **recipe_of(config), num_outputs=1)
         if config not in samples:
             samples[config] = take_sample(config, loaded[key])
         yield asdict(measure_rates(config, loaded[key], samples[config]))

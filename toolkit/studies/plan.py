@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolkit.config import RunConfig, run_name
+from toolkit.config import RunConfig, resolve_head_training, run_name
 from toolkit.snapshots.files import sha256_of_file
 from toolkit.snapshots.store import DIVERGED, MANIFEST, open_run
 from toolkit.studies.study import Cell
@@ -89,9 +89,10 @@ def resolve(config: RunConfig) -> RunConfig:
     from toolkit.data.tasks import task_name
     from toolkit.training.accelerators import resolve_precision
 
+    label = _regime_label(config.freeze, config.model, config.pooling)
     return replace(
-        config,
-        freeze=_regime_label(config.freeze, config.model, config.pooling),
+        resolve_head_training(config, is_frozen=label == "backbone"),
+        freeze=label,
         task=task_name(config),
         precision=resolve_precision(config.precision),  # type: ignore[arg-type]
     )

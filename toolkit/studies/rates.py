@@ -21,9 +21,12 @@ from toolkit.studies.samples import Batches, Sample, batches_of, padded_tokens, 
 TIMED_BATCHES = 4
 """Batches of each kind that are timed, after one that is not."""
 
-CEILING_EXAMPLES = 400
-"""Training examples on which the search for the best linear head is timed. Its time depends on how hard they are to
+PROBE_EXAMPLES = 400
+"""Training examples on which the linear probe is timed. Its time depends on how hard they are to
 separate more than on their number, so that it is taken as it is for any number."""
+
+GUESSED_EPOCHS = 40
+"""Of a head until early stopping stops: between a dozen and MOST_EPOCHS of toolkit.training.features, seconds each."""
 
 START_TEXTS = "text\tlabel\n" + "good film\t1\nbad film\t0\n" * 4
 """The task whose whole run is the start-up of any run."""
@@ -39,8 +42,8 @@ class Rates:
     """Per padded token of scoring and of extracting features."""
     head: float
     """Per optimizer step of the head alone, on cached features."""
-    ceiling: float
-    """For the best linear head; 0 unless the backbone is frozen."""
+    probe: float
+    """For the linear probe; 0 unless the backbone is frozen."""
     is_frozen_backbone: bool
 
     def seconds_of(self, config: RunConfig, sample: Sample) -> float:
@@ -48,12 +51,14 @@ class Rates:
         work = sample.workload(config)
         per_epoch = steps_per_epoch(sample, config, work.num_train)
         num_steps = min(config.epochs * per_epoch, config.max_steps or math.inf)
+        if config.head_training == "early-stopping":
+            num_steps = GUESSED_EPOCHS * per_epoch
         train = mean_tokens(sample, config, is_training=True)
         scoring = self.scoring * work.num_scored * mean_tokens(sample, config, is_training=False)
         features = self.scoring * work.num_train * train
         reading = sample.seconds_reading + sample.seconds_encoding * (work.num_train + work.num_scored)
         if self.is_frozen_backbone:
-            return reading + features + scoring + self.head * num_steps + self.ceiling
+            return reading + features + scoring + self.head * num_steps + self.probe
         num_scorings = 1 + math.ceil(num_steps / per_epoch)
         training = self.training * (num_steps / per_epoch) * work.num_train * train
         first = features + self.head * config.head_epochs * per_epoch if config.head_epochs else 0.0
@@ -77,23 +82,23 @@ def mean_tokens(sample: Sample, config: RunConfig, *, is_training: bool) -> floa
 
 def measure_rates(config: RunConfig, loaded: Any, sample: Sample) -> Rates:
     """Time a few steps of a copy of ``loaded`` (a classifier with any head) under the regime of ``config``."""
-    from torch import nn
+    import torch
 
     from toolkit.models.regimes import BACKBONE, apply_regime, list_components, parse_regime
     from toolkit.training.accelerators import build_accelerator
 
     accelerator = build_accelerator(replace(config, log_with=None))
     model = deepcopy(loaded.model)
-    model.head = nn.Linear(model.head.in_features, sample.data.task.num_outputs)
+    model.head = model.make_head(num_outputs=sample.data.task.num_outputs, generator=torch.Generator().manual_seed(0))
     loaded = replace(loaded, model=model.to(accelerator.device))
     regime = parse_regime(config.freeze, tuple(list_components(loaded.model, loaded.family)))
     frozen = apply_regime(loaded.model, regime, loaded.family)
     is_frozen = all(name in frozen for name, _ in loaded.model.named_parameters() if name.startswith(BACKBONE))
     scoring = _time_scoring(accelerator, loaded.model, sample, config)
     head = _time_head(loaded.model, sample, config)
-    ceiling = _time_ceiling(loaded.model, sample) if is_frozen else 0.0
+    probe = _time_probe(loaded.model, sample) if is_frozen else 0.0
     training = 0.0 if is_frozen else _time_training(accelerator, loaded, sample, config)
-    return Rates(training, scoring, head, ceiling, is_frozen)
+    return Rates(training, scoring, head, probe, is_frozen)
 
 
 def _time_scoring(accelerator: Any, model: Any, sample: Sample, config: RunConfig) -> float:
@@ -106,7 +111,7 @@ def _time_scoring(accelerator: Any, model: Any, sample: Sample, config: RunConfi
     with scoring(accelerator, model) as backbone:
 
         def score(batch: dict[str, Any]) -> Any:
-            return model.classify(backbone(**batch), batch["attention_mask"])
+            return model.classify(backbone(**batch | model.asked), batch["attention_mask"])
 
         def run(indices: NDArray[np.int64]) -> None:
             run_batches(accelerator, model, score, split, sample.data, [indices] * side_by_side)
@@ -131,19 +136,19 @@ def _time_head(model: Any, sample: Sample, config: RunConfig) -> float:
     from toolkit.training.features import HeadStepper
 
     features, batches = _draw_features(model, len(sample.data.splits["train"])), range(10 * TIMED_BATCHES)
-    stepper = HeadStepper(deepcopy(model.head), features, sample.data, config, 10**6, None)
+    stepper = HeadStepper(deepcopy(model.head), features, sample.data, config, np.ones(1), None)
     (indices,) = spread(batches_of(sample.data.splits["train"], config, is_training=True), 1)
     return _seconds(lambda: [stepper.take(indices, 0) for _ in batches]) / len(batches)
 
 
-def _time_ceiling(model: Any, sample: Sample) -> float:
-    from toolkit.training.features import convex_ceiling
+def _time_probe(model: Any, sample: Sample) -> float:
+    from toolkit.training.features import linear_probe
 
     train = sample.data.splits["train"]
-    chosen = np.arange(min(CEILING_EXAMPLES, len(train)))
+    chosen = np.arange(min(PROBE_EXAMPLES, len(train)))
     labels = None if train.labels is None else train.labels[chosen]
     data = replace(sample.data, splits={"train": replace(train, labels=labels)})
-    return _seconds(lambda: convex_ceiling({"train": _draw_features(model, len(chosen)).numpy()}, data, 0))
+    return _seconds(lambda: linear_probe(model.head, {"train": _draw_features(model, len(chosen)).numpy()}, data, 0))
 
 
 def _draw_features(model: Any, number: int) -> Any:

@@ -17,19 +17,28 @@ DOUBTFUL_SHARE = 0.2
 
 
 def encode_task(task: Task, loaded: Loaded, max_length: int) -> EncodedTask:
-    """Tokenize every split; ValueError when --max-length is more than the model has positions for."""
+    """Tokenize every split, pairs as the classifier reads them.
+
+    ValueError when --max-length is more than the model has positions for, or single texts are to be encoded apart.
+    """
     if loaded.max_length is not None and max_length > loaded.max_length:
         raise ValueError(
             f"--max-length {max_length} is more than the {loaded.max_length} positions of {loaded.source.name}"
         )
-    num_special = loaded.tokenizer.num_special_tokens_to_add(pair=len(task.splits["train"].texts[0]) > 1)
+    is_pair, encoding = len(task.splits["train"].texts[0]) > 1, loaded.model.pair_encoding
+    if encoding == "separate" and not is_pair:
+        raise ValueError(f"--pair-encoding separate needs two texts in each example; {task.name} has one: leave it out")
+    num_special = loaded.tokenizer.num_special_tokens_to_add(pair=is_pair and encoding == "joint")
     if max_length <= num_special:
         raise ValueError(f"--max-length {max_length} leaves no room for text beside {num_special} special tokens")
     name = loaded.family.embedding_parameters.get("token_type_embeddings")
     table = dict(loaded.model.backbone.named_parameters()).get(name) if name else None
     num_segments = 0 if table is None else len(table)
     tokenizer = loaded.tokenizer
-    splits = {k: encode_split(split, tokenizer, max_length, num_segments) for k, split in task.splits.items()}
+    splits = {
+        name: encode_split(split, tokenizer, max_length, num_segments, pair_encoding=encoding)
+        for name, split in task.splits.items()
+    }
     words: Any = loaded.model.backbone.get_input_embeddings()  # type: ignore[operator]
     for name, split in splits.items():
         _refuse_padding(name, split, tokenizer, {tokenizer.pad_token_id, words.padding_idx} - {None})
@@ -71,7 +80,8 @@ def _refuse_padding(name: str, split: EncodedSplit, tokenizer: Any, rows: Collec
     """
     found = np.flatnonzero(np.isin(split.tokens, list(rows)))
     if len(found):
-        example, row = int(np.searchsorted(split.offsets, found[0], side="right")) - 1, int(split.tokens[found[0]])
+        sequence, row = int(np.searchsorted(split.offsets, found[0], side="right")) - 1, int(split.tokens[found[0]])
+        example = sequence // split.num_sequences
         if row == tokenizer.pad_token_id:
             remedy = "drop the row or take the word out"
         else:

@@ -1,10 +1,14 @@
-"""A frozen backbone in, cached features, the trained head's moments and the convex ceiling out.
+"""What a frozen backbone needs once: cached features, the head that is trained on them, and the linear probe.
 
 The backbone runs once, in eval mode: under ``model.train()`` a frozen backbone would still apply dropout.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -15,7 +19,8 @@ from torch import nn
 
 from toolkit.config import RunConfig
 from toolkit.data.batches import EncodedTask, epoch_batches
-from toolkit.models.classifier import Classifier
+from toolkit.models.classifier import Classifier, in_eval_mode
+from toolkit.models.heads import first_layer, inputs_of
 from toolkit.models.regimes import HEAD
 from toolkit.training.evaluation import extract_features
 from toolkit.training.loop import Moment, OnStep, Plan, run_epochs
@@ -24,11 +29,24 @@ from toolkit.training.optimizer import build_optimizer, group_parameters, learni
 from toolkit.training.recorder import Recorder
 
 Features = Mapping[str, NDArray[np.float32]]
-"""Split to (examples, hidden) pooled vectors."""
+"""Split to (examples, width) pooled vectors, as :meth:`Classifier.pool` gives them."""
 
-CEILING_STRENGTHS = tuple(10.0**k for k in range(-4, 3))
-CEILING_FOLDS = 5
-CEILING_ITERATIONS = 300
+HELD_OUT_SHARE = 0.1
+"""Of train, on which early stopping watches the loss."""
+PATIENCE = 10
+"""Epochs without a lower loss after which early stopping stops."""
+MIN_FALL = 1e-3
+"""Share of the lowest loss by which a loss must be below it to count as lower."""
+MOST_EPOCHS = 200
+"""After which early stopping stops in any case."""
+CHUNK_ROWS = 1024
+"""Examples whose head inputs are made at a time, where all of them are not needed together."""
+
+PROBE_CELLS, LEAST_COMPARED = 10_000_000, 1000
+"""Numbers, examples times width, that the linear probe's choice is made on at most, or this many examples."""
+PROBE_STRENGTHS = tuple(10.0**k for k in range(-4, 3))
+PROBE_FOLDS = 5
+PROBE_ITERATIONS = 300
 
 
 def train_head_first(accelerator: Any, model: Classifier, data: EncodedTask, config: RunConfig) -> list[float]:
@@ -37,13 +55,11 @@ def train_head_first(accelerator: Any, model: Classifier, data: EncodedTask, con
     The first stage of LP-FT (Kumar et al. 2022, arXiv 2202.10054), with a warm-up and decay of its own. The backbone
     does not move and nothing is recorded: exposure and the optimizer log are those of the second stage.
     """
-    tensors = {
-        name: torch.from_numpy(array).to(accelerator.device)
-        for name, array in extract_features(accelerator, model, data, ("train",)).items()
-    }
+    tensors = _on_device(extract_features(accelerator, model, data, ("train",)), accelerator)
     own = replace(config, epochs=config.head_epochs, max_steps=None)
     epochs = [epoch_batches(data.splits["train"].lengths, own, epoch) for epoch in range(own.epochs)]
-    stepper = HeadStepper(model.head, tensors["train"], data, own, sum(map(len, epochs)), None)
+    factors = learning_rate_factors(sum(map(len, epochs)), own.warmup_fraction)
+    stepper = HeadStepper(model.head, tensors["train"], data, own, factors, None)
     step = count()
     return [float(np.mean([stepper.take(batch, next(step)).loss for batch in batches])) for batches in epochs]
 
@@ -64,10 +80,145 @@ def train_head(
     are not finite.
     """
     check_outputs(features, 0)
-    tensors = {name: torch.from_numpy(array).to(accelerator.device) for name, array in features.items()}
+    tensors = _on_device(features, accelerator)
     plan = Plan.of(config, data.splits["train"].lengths)
-    stepper = HeadStepper(model.head, tensors["train"], data, config, plan.num_steps, recorder)
+    factors = learning_rate_factors(plan.num_steps, config.warmup_fraction)
+    stepper = HeadStepper(model.head, tensors["train"], data, config, factors, recorder)
     return run_epochs(plan, data, config, recorder, stepper.take, lambda: _outputs(model.head, tensors), on_step)
+
+
+def train_head_until_it_stops(
+    accelerator: Any,
+    model: Classifier,
+    features: Features,
+    data: EncodedTask,
+    config: RunConfig,
+    recorder: Recorder,
+    on_step: OnStep,
+    facts: dict[str, Any],
+) -> Iterator[Moment]:
+    """Train the head in place until the loss on a held-out tenth of train has stopped falling; yield two moments.
+
+    They are epoch 0 and the epoch with the lowest loss, whose head is put back. The rate rises to
+    ``config.head_learning_rate`` within the first epoch (in ``config.warmup_fraction`` of its steps) and stays there.
+    What the first linear layer reads is standardised while it learns, by the mean and standard deviation of each
+    coordinate over the examples that are trained on, so that one rate serves features of every size; both are folded
+    into its weights afterwards, and the head that is kept reads features as they are. Training stops after PATIENCE
+    epochs without a loss that is lower by MIN_FALL, or after MOST_EPOCHS.
+
+    ``recorder`` hears of the steps that led to the head that is kept and of no later one. ``facts``: what the manifest
+    says of it is put here. ValueError when nothing can be held out, NonFiniteLossError for what is not finite.
+    """
+    check_outputs(features, 0)
+    tensors = _on_device(features, accelerator)
+    split, head = data.splits["train"], model.head
+    assert split.labels is not None
+    held_out = hold_out(split.labels if data.task.kind == "classification" else None, len(split), config.seed)
+    kept = np.setdiff1d(np.arange(len(split)), held_out)
+
+    def outputs(step: int) -> dict[str, NDArray[np.float32]]:
+        check_outputs(found := _outputs(head, tensors), step)
+        return found
+
+    def batches_of(epoch: int) -> list[NDArray[np.int64]]:
+        return [kept[batch] for batch in epoch_batches(split.lengths[kept], config, epoch)]
+
+    yield Moment(0, 0, True, float("nan"), partial(outputs, 0))
+    rising = np.ceil(config.warmup_fraction * len(batches_of(0)))
+    factors = np.minimum(1.0, np.arange(1, rising + 2) / max(rising, 1.0))
+    logs: list[StepLog] = []
+    losses: list[float] = []
+    train_losses: list[float] = []
+    ends: list[int] = []
+    best, lowest = 0, float("inf")
+    with standardised(head, tensors["train"], kept):
+        stepper = HeadStepper(head, tensors["train"], data, config, factors, None)
+        weights = {name: value.clone() for name, value in head.state_dict().items()}
+        while len(losses) < MOST_EPOCHS and len(losses) - best < PATIENCE:
+            first = len(logs)
+            for batch in batches_of(len(losses)):
+                started = time.perf_counter()
+                logs.append(stepper.take(batch, len(logs)))
+                on_step(logs[-1], time.perf_counter() - started)
+            ends.append(len(logs))
+            train_losses.append(float(np.mean([log.loss for log in logs[first:]])))
+            losses.append(stepper.loss(held_out))
+            if losses[-1] < lowest * (1 - MIN_FALL):
+                best, lowest = len(losses), losses[-1]
+                weights = {name: value.clone() for name, value in head.state_dict().items()}
+        head.load_state_dict(weights)
+    for epoch in range(best):
+        recorder.expect(batches := batches_of(epoch))
+        for batch, log in zip(batches, logs[ends[epoch] - len(batches) : ends[epoch]], strict=True):
+            recorder.record_step(batch)
+            recorder.record_rates(
+                float("nan"), log.learning_rate, clipping_factor(log.gradient_norm, config.max_gradient_norm)
+            )
+    facts.update(
+        epochs=best,
+        epochs_tried=len(losses),
+        most_epochs=MOST_EPOCHS,
+        patience=PATIENCE,
+        num_held_out=len(held_out),
+        held_out_losses=losses,
+        standardised_on=len(kept),
+    )
+    yield Moment(best, ends[best - 1], True, train_losses[best - 1], partial(outputs, ends[best - 1]))
+
+
+def hold_out(labels: NDArray[np.int64] | None, num_examples: int, seed: int) -> NDArray[np.int64]:
+    """(held,) indices, in order, of a tenth of the examples, one at least, drawn with ``seed``.
+
+    With ``labels``, (examples,), each class gives its share, rounded; a class of fewer than five gives none unless
+    there is nothing else. ValueError for a single example.
+    """
+    if num_examples < 2:
+        raise ValueError("early stopping holds out a tenth of train, which has 1 example: pass --head-training epochs")
+    order = np.random.default_rng([*b"held out", seed]).permutation(num_examples)
+    place = np.arange(num_examples) + 0.5
+    share = place / num_examples
+    if labels is not None:
+        for label in np.unique(labels):
+            own = np.flatnonzero(labels[order] == label)
+            share[own] = place[: len(own)] / len(own)
+    wanted = max(1, round(HELD_OUT_SHARE * num_examples))
+    return np.sort(order[np.argsort(share, kind="stable")[:wanted]])
+
+
+@contextmanager
+def standardised(head: nn.Module, features: torch.Tensor, rows: NDArray[np.int64]) -> Iterator[None]:
+    """Inside, the first linear layer of ``head`` reads standardised inputs; the function of the head stays as it is.
+
+    Mean and standard deviation of each coordinate are those over ``rows`` of ``features`` (examples, width), as the
+    head mixes layers when the block is entered. The layer's weights change to answer as before, and back at the end,
+    with what they learned in between.
+    """
+    layer = first_layer(head)
+    with torch.no_grad(), in_eval_mode(head):
+        chunks = torch.from_numpy(rows).to(features.device).split(CHUNK_ROWS)
+        total = torch.stack([inputs_of(head, features[chunk]).double().sum(dim=0) for chunk in chunks]).sum(dim=0)
+        mean = total / len(rows)
+        squares = [(inputs_of(head, features[chunk]) - mean).square().sum(dim=0) for chunk in chunks]
+        scale = (torch.stack(squares).sum(dim=0) / len(rows)).sqrt()
+        # A coordinate that varies by rounding only would be blown up; it says nothing, and stays as small as it is.
+        scale = torch.where(scale > 1e-6 * (mean.abs() + scale.mean()), scale, torch.ones_like(scale))
+
+        def change(*, is_back: bool) -> None:
+            weight, bias = layer.weight.double(), layer.bias.double()
+            own = weight / scale if is_back else weight * scale
+            bias = bias - own @ mean if is_back else bias + weight @ mean
+            layer.weight.copy_(own)
+            layer.bias.copy_(bias)
+
+        change(is_back=False)
+    center, spread = mean.float(), scale.float()
+    hook = layer.register_forward_pre_hook(lambda _, inputs: ((inputs[0] - center) / spread,))
+    try:
+        yield
+    finally:
+        hook.remove()
+        with torch.no_grad():
+            change(is_back=True)
 
 
 class HeadStepper:
@@ -79,24 +230,29 @@ class HeadStepper:
         features: torch.Tensor,
         data: EncodedTask,
         config: RunConfig,
-        num_steps: int,
+        factors: NDArray[np.float64],
         recorder: Recorder | None,
     ) -> None:
+        """``factors``: share of the peak learning rate at each step; the last one also at later steps."""
         labels = data.splits["train"].labels
         assert labels is not None
         self.head, self.features, self.config, self.recorder = head, features, config, recorder
         self.kind, self.labels = data.task.kind, torch.from_numpy(labels).to(features.device)
-        self.factors = learning_rate_factors(num_steps, config.warmup_fraction)
+        self.factors = factors
         model = nn.ModuleDict({HEAD.rstrip("."): head})
         self.optimizer = build_optimizer(model, group_parameters(model, config.weight_decay), config, features.device)
+        self.has_dropout = any(isinstance(module, nn.Dropout) and module.p for module in head.modules())
 
     def take(self, indices: NDArray[np.int64], step: int) -> StepLog:
         """One update on a batch; ``step`` counts from 0."""
-        limit, rate = self.config.max_gradient_norm, self.config.head_learning_rate * float(self.factors[step])
+        limit = self.config.max_gradient_norm
+        rate = self.config.head_learning_rate * float(self.factors[min(step, len(self.factors) - 1)])
         rows = torch.from_numpy(indices).to(self.features.device)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        loss = example_losses(self.kind, self.head(self.features[rows]), self.labels[rows]).mean()
+        self.head.train()
+        with self._own_randomness(step):
+            loss = example_losses(self.kind, self.head(self.features[rows]), self.labels[rows]).mean()
         loss.backward()  # type: ignore[no-untyped-call]
         norm = float(torch.nn.utils.clip_grad_norm_(self.head.parameters(), limit))
         check_finite(norm, step)
@@ -107,70 +263,221 @@ class HeadStepper:
         self.optimizer.zero_grad()
         return StepLog(step + 1, float(loss.detach()), rate, norm)
 
+    @contextmanager
+    def _own_randomness(self, step: int) -> Iterator[None]:
+        """Dropout's draws are a function of seed and step, since every process trains the same head."""
+        if not self.has_dropout:
+            yield
+            return
+        device = self.features.device
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(int(np.random.default_rng([*b"dropout", self.config.seed, step]).integers(2**63)))
+            yield
+
+    @torch.no_grad()
+    def loss(self, indices: NDArray[np.int64]) -> float:
+        """Mean loss of some examples, without dropout."""
+        rows = torch.from_numpy(indices).to(self.features.device)
+        with in_eval_mode(self.head):
+            parts = rows.split(CHUNK_ROWS)
+            losses = [example_losses(self.kind, self.head(self.features[part]), self.labels[part]) for part in parts]
+        return float(torch.cat(losses).double().mean())
+
 
 @torch.inference_mode()
 def _outputs(head: nn.Module, tensors: Mapping[str, torch.Tensor]) -> dict[str, NDArray[np.float32]]:
-    return {name: head(tensor).cpu().numpy() for name, tensor in tensors.items() if name != "train"}
+    with in_eval_mode(head):
+        return {name: head(tensor).cpu().numpy() for name, tensor in tensors.items() if name != "train"}
 
 
-def convex_ceiling(features: Features, data: EncodedTask, seed: int) -> dict[str, NDArray[np.float32]]:
-    """Outputs (examples, outputs) of the linear head that cross-validation finds, on every split but ``train``.
+def _on_device(features: Features, accelerator: Any) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(array).to(accelerator.device) for name, array in features.items()}
 
-    Multinomial logistic regression, or ridge in regression, on standardised features, its strength chosen by
-    cross-validation within train: a yardstick of what a linear head can reach. Its strength is chosen by log
-    loss (or squared error), so that a head trained otherwise can score higher: it is no strict bound.
+
+@dataclass(frozen=True)
+class LinearProbe:
+    """What the linear head that cross-validation finds says of every split but ``train``."""
+
+    outputs: Mapping[str, NDArray[np.float32]]
+    """Split to (examples, outputs)."""
+    strength: float
+    """Inverse of the penalty: C of the logistic regression, 1 / alpha of the ridge."""
+    is_standardised: bool
+    """Whether each coordinate was divided by its own standard deviation, or all by one."""
+    num_compared: int
+    """Training examples that the choice was made on."""
+
+
+def linear_probe(head: nn.Module, features: Features, data: EncodedTask, seed: int) -> LinearProbe | None:
+    """The best linear head on what the first linear layer of ``head`` reads; None with one example of a class.
+
+    Multinomial logistic regression, or ridge in regression: a yardstick of what a linear head can reach. The penalty
+    and whether each coordinate is standardised are chosen together by cross-validation within train, by log loss (or
+    squared error), so that a head trained otherwise can score higher: it is no strict bound. Where coordinates are not
+    standardised they are centred and share one scale, their root mean squared standard deviation, so that one grid of
+    penalties serves features of every size. Layers that are mixed are mixed as ``head`` has learned to.
+
+    The choice is made on as many training examples as hold PROBE_CELLS numbers, drawn with ``seed``; the fit is to all.
+    A fit that L-BFGS has not finished after PROBE_ITERATIONS iterations counts as it is.
     """
-    from sklearn.linear_model import LogisticRegression, Ridge
-    from sklearn.model_selection import GridSearchCV, KFold
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
+    labels = data.splits["train"].labels
+    assert labels is not None
+    own = _inputs(head, features["train"])
+    is_regression = data.task.kind == "regression"
+    chosen = np.arange(len(own))
+    limit = max(LEAST_COMPARED, PROBE_CELLS // own.shape[1])
+    if len(chosen) > limit:
+        chosen = np.sort(np.random.default_rng([*b"probe", seed]).permutation(len(own))[:limit])
+    few = labels[chosen]
+    num_folds = min(PROBE_FOLDS, len(few) if is_regression else int(np.bincount(few)[np.unique(few)].min()))
+    if num_folds < 2:
+        return None  # too few examples of a class to choose by
+    others = {name: _inputs(head, array) for name, array in features.items() if name != "train"}
+    with _quiet_fits():
+        choose = choose_ridge if is_regression else choose_strength
+        strength, is_standardised = choose(own[chosen], few, num_folds, seed)
+        center, scale = _scaling(own, is_standardised)
+        inputs = (own - center) / scale
+        if is_regression:
+            weights = _ridge(inputs, labels, (strength,))[0]
+            outputs = {
+                name: (((array - center) / scale) @ weights + labels.mean())[:, None].astype(np.float32)
+                for name, array in others.items()
+            }
+        else:
+            fitted = _logistic().set_params(C=strength).fit(inputs, labels)
+            outputs = {
+                name: _all_classes(fitted, (array - center) / scale, data.task.num_outputs)
+                for name, array in others.items()
+            }
+    return LinearProbe(outputs, strength, is_standardised, len(few))
+
+
+@contextmanager
+def _quiet_fits() -> Iterator[None]:
+    """No warning of an unfinished fit, and one thread: several would wait for each other at matrices this small."""
+    from sklearn.exceptions import ConvergenceWarning
     from threadpoolctl import threadpool_limits
 
-    labels, others = data.splits["train"].labels, {name: own for name, own in features.items() if name != "train"}
-    assert labels is not None
-    is_regression = data.task.kind == "regression"
-    folds = min(CEILING_FOLDS, len(labels) if is_regression else int(np.bincount(labels)[np.unique(labels)].min()))
-    if folds < 2:
-        return {}  # too few examples of a class to choose a strength by
-    with threadpool_limits(1):  # several threads would wait for each other at matrices this small
-        if is_regression:
-            grid = {"ridge__alpha": [1 / strength for strength in CEILING_STRENGTHS]}
-            cv = KFold(folds, shuffle=True, random_state=seed)
-            search = GridSearchCV(
-                make_pipeline(StandardScaler(), Ridge()), grid, cv=cv, scoring="neg_mean_squared_error"
-            )
-            fitted = search.fit(features["train"], labels)
-            return {name: fitted.predict(own)[:, None].astype(np.float32) for name, own in others.items()}
-        strength = choose_strength(features["train"], labels, folds, seed)
-        pipeline = make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=CEILING_ITERATIONS))
-        fitted = pipeline.fit(features["train"], labels)
-    return {name: _all_classes(fitted, own, data.task.num_outputs) for name, own in others.items()}
+    with threadpool_limits(1), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        yield
 
 
-def choose_strength(features: NDArray[np.float32], labels: NDArray[np.int64], folds: int, seed: int) -> float:
-    """The C of CEILING_STRENGTHS with the least log loss (nats), its mean over ``folds`` stratified folds.
+@torch.inference_mode()
+def _inputs(head: nn.Module, features: NDArray[np.float32]) -> NDArray[np.float32]:
+    """(examples, inputs) fp32 what the first linear layer of ``head`` reads."""
+    device = next(head.parameters()).device
+    with in_eval_mode(head):
+        parts = [inputs_of(head, part.to(device)).cpu() for part in torch.from_numpy(features).split(CHUNK_ROWS)]
+    return torch.cat(parts).numpy()
+
+
+def _scaling(features: NDArray[np.float32], is_standardised: bool) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """(width,) what to subtract and (width,) what to divide by."""
+    center, spread = features.mean(axis=0, dtype=np.float64), features.std(axis=0, dtype=np.float64)
+    if not is_standardised:
+        spread = np.full_like(spread, np.sqrt(np.square(spread).mean()))
+    # A coordinate that varies by rounding only says nothing, and is not to be blown up.
+    spread[spread <= 1e-6 * np.abs(center)] = 1.0
+    spread[spread == 0] = 1.0
+    return center.astype(np.float32), spread.astype(np.float32)
+
+
+def _folds(
+    features: NDArray[np.float32], cuts: Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]], is_standardised: bool
+) -> Iterator[tuple[NDArray[np.float32], NDArray[np.float32]]]:
+    """Scaled features of the two parts of each cut, as the first part has them.
+
+    With many more coordinates than examples both are turned into the space that the examples span, where a penalised
+    fit is the same and takes less time.
+    """
+    for train, held_out in cuts:
+        center, scale = _scaling(features[train], is_standardised)
+        own, held = (features[train] - center) / scale, (features[held_out] - center) / scale
+        if own.shape[1] > 2 * len(own):
+            squares, vectors = np.linalg.eigh(own.astype(np.float64) @ own.T)
+            is_real = squares > squares[-1] * 1e-10
+            lengths, vectors = np.sqrt(squares[is_real]), vectors[:, is_real]
+            held = (held @ (own.T @ (vectors / lengths))).astype(np.float32)
+            own = (vectors * lengths).astype(np.float32)
+        yield own, held
+
+
+def choose_strength(
+    features: NDArray[np.float32], labels: NDArray[np.int64], num_folds: int, seed: int
+) -> tuple[float, bool]:
+    """The C of PROBE_STRENGTHS, and whether to standardise, with the least log loss (nats), its mean over stratified
+    folds.
 
     Each fold fits the strengths in turn, each from where the one before ended, which takes a third of the iterations;
-    folds run side by side.
+    folds run side by side. Strengths beyond two that were each worse than the one before are not tried: there the
+    fits take longest and lose most.
     """
     from joblib import Parallel, delayed
-    from sklearn.linear_model import LogisticRegression
     from sklearn.metrics import log_loss
     from sklearn.model_selection import StratifiedKFold
-    from sklearn.preprocessing import StandardScaler
 
-    def losses(train: NDArray[np.int64], held_out: NDArray[np.int64]) -> list[float]:
-        scaler, found = StandardScaler().fit(features[train]), []
-        fitted = LogisticRegression(max_iter=CEILING_ITERATIONS, warm_start=True)
-        own, held = (scaler.transform(features[part]) for part in (train, held_out))
-        for strength in CEILING_STRENGTHS:
-            shares = fitted.set_params(C=strength).fit(own, labels[train]).predict_proba(held)
-            found.append(float(log_loss(labels[held_out], shares, labels=fitted.classes_)))
-        return found
+    cuts = list(StratifiedKFold(num_folds, shuffle=True, random_state=seed).split(features, labels))
+    found: dict[tuple[float, bool], float] = {}
+    for is_standardised in (True, False):
+        parts = list(_folds(features, cuts, is_standardised))
+        fits = [_logistic().set_params(warm_start=True) for _ in cuts]
 
-    cv = StratifiedKFold(folds, shuffle=True, random_state=seed).split(features, labels)
-    table = Parallel(n_jobs=torch.get_num_threads(), prefer="threads")(delayed(losses)(*parts) for parts in cv)
-    return CEILING_STRENGTHS[int(np.mean(table, axis=0).argmin())]
+        def loss(k: int, strength: float, parts: Any = parts, fits: Any = fits) -> float:
+            (train, held_out), (own, held) = cuts[k], parts[k]
+            shares = fits[k].set_params(C=strength).fit(own, labels[train]).predict_proba(held)
+            return float(log_loss(labels[held_out], shares, labels=fits[k].classes_))
+
+        means: list[float] = []
+        for strength in PROBE_STRENGTHS:
+            run = Parallel(n_jobs=torch.get_num_threads(), prefer="threads")
+            means.append(float(np.mean(run(delayed(loss)(k, strength) for k in range(len(cuts))))))
+            found[strength, is_standardised] = means[-1]
+            if len(means) > 2 and means[-1] > means[-2] > means[-3]:
+                break
+    return min(found, key=found.__getitem__)
+
+
+def choose_ridge(
+    features: NDArray[np.float32], labels: NDArray[np.float64], num_folds: int, seed: int
+) -> tuple[float, bool]:
+    """As :func:`choose_strength`, for the ridge: the least squared error, its mean over folds."""
+    from sklearn.model_selection import KFold
+
+    cuts = list(KFold(num_folds, shuffle=True, random_state=seed).split(features))
+    found: dict[tuple[float, bool], float] = {}
+    for is_standardised in (True, False):
+        errors = []
+        for (train, held_out), (own, held) in zip(cuts, _folds(features, cuts, is_standardised), strict=True):
+            values = held @ _ridge(own, labels[train], PROBE_STRENGTHS).T + labels[train].mean()
+            errors.append(np.square(values - labels[held_out][:, None]).mean(axis=0))
+        found |= {(s, is_standardised): float(e) for s, e in zip(PROBE_STRENGTHS, np.mean(errors, axis=0), strict=True)}
+    return min(found, key=found.__getitem__)
+
+
+def _ridge(inputs: NDArray[np.float32], labels: NDArray[np.float64], strengths: Sequence[float]) -> NDArray[np.float64]:
+    """(strengths, inputs) weights of centred inputs (examples, inputs) at each penalty 1 / strength.
+
+    From one eigendecomposition, of the smaller of the two matrices of products; a direction that the inputs do not
+    have gets no weight, however small the penalty.
+    """
+    own, centred = inputs.astype(np.float64), labels - labels.mean()
+    is_wide = own.shape[1] > len(own)
+    squares, vectors = np.linalg.eigh(own @ own.T if is_wide else own.T @ own)
+    is_real = squares > squares[-1] * 1e-10
+    squares, vectors = squares[is_real], vectors[:, is_real]
+    shares = [1 / (squares + 1 / strength) for strength in strengths]
+    if is_wide:
+        return np.stack([own.T @ (vectors @ (share * (vectors.T @ centred))) for share in shares])
+    products = vectors.T @ (own.T @ centred)
+    return np.stack([vectors @ (share * products) for share in shares])
+
+
+def _logistic() -> Any:
+    from sklearn.linear_model import LogisticRegression
+
+    return LogisticRegression(max_iter=PROBE_ITERATIONS)
 
 
 def _all_classes(fitted: Any, features: NDArray[np.float32], num_outputs: int) -> NDArray[np.float32]:

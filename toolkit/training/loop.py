@@ -112,8 +112,11 @@ def train(
 def build_stepper(
     accelerator: Any, model: Classifier, data: EncodedTask, config: RunConfig, num_steps: int, recorder: Recorder
 ) -> "Stepper | FastStepper":
-    """What takes the optimizer steps of a run of ``num_steps``: the fast one for a single CPU process."""
-    kind = FastStepper if is_fast(accelerator) else Stepper
+    """What takes the optimizer steps of a run of ``num_steps``: the fast one for a single CPU process.
+
+    The plain one for features of other layers than the last, whose states the fast one's layers do not hand on.
+    """
+    kind = FastStepper if is_fast(accelerator) and not model.asked else Stepper
     return kind(accelerator, model, data, config, num_steps, recorder)
 
 

@@ -71,13 +71,13 @@ class Recorder:
     def _look_ahead(self) -> list[NDArray[np.int64]]:
         """The next expected batches, as many as are found together."""
         ahead: list[NDArray[np.int64]] = []
-        offsets, num_tokens = self._data.splits["train"].offsets, 0
+        split, num_tokens = self._data.splits["train"], 0
         while len(ahead) < BATCHES_AHEAD and num_tokens < TOKENS_AHEAD:
             batch = next(self._coming, None)
             if batch is None:
                 break
             ahead.append(batch)
-            num_tokens += int((offsets[batch + 1] - offsets[batch]).sum())
+            num_tokens += split.num_tokens(batch)
         return ahead
 
     def _count_design(self) -> None:
@@ -94,7 +94,7 @@ class _Block:
         self.batches = batches[::-1]
         """Those that no step has taken yet, the next one last."""
         self._num_taken = self._num_counted = 0
-        sizes = [int((split.offsets[batch + 1] - split.offsets[batch]).sum()) for batch in batches]
+        sizes = [split.num_tokens(batch) for batch in batches]
         self._ends = np.cumsum([0, *sizes])
         number = np.repeat(np.arange(len(batches)), sizes)
         self._rows = {name: rows[name].astype(np.int32) for name in names}

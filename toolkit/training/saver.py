@@ -9,9 +9,10 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from toolkit.config import RunConfig
+from toolkit.config import RunConfig, recipe_of
 from toolkit.data.batches import EncodedTask
-from toolkit.models.classifier import HEAD_DESCRIPTION, Loaded
+from toolkit.models.classifier import Loaded
+from toolkit.models.heads import HEAD_DESCRIPTIONS
 from toolkit.models.locate import layer_norm_eps
 from toolkit.models.regimes import Regime
 from toolkit.snapshots.capture import read_vocabulary, to_array
@@ -20,6 +21,7 @@ from toolkit.snapshots.optimizer_log import ADAMW, OptimizerLog
 from toolkit.snapshots.provenance import read_git_commit, read_versions
 from toolkit.snapshots.store import RunWriter, facts_of
 from toolkit.training.accelerators import describe_devices, peak_memory_bytes
+from toolkit.training.features import LinearProbe
 from toolkit.training.loop import Moment
 from toolkit.training.optimizer import BETAS, EPS, decay_by_name, group_parameters, is_fused
 from toolkit.training.recorder import Recorder
@@ -120,8 +122,9 @@ class Saver:
         accelerator: Any,
         regime: Regime,
         before: Mapping[str, str],
-        ceiling: Mapping[str, NDArray[np.float32]],
+        probe: LinearProbe | None,
         seconds: Mapping[str, float],
+        head_training: Mapping[str, Any],
         head_stage: Mapping[str, Any] | None = None,
     ) -> None:
         """Prove that what was frozen did not move, save the model if asked, and write the manifest.
@@ -145,7 +148,9 @@ class Saver:
                 },
                 "model": self._describe_model(),
                 "task": self._describe_task(),
-                "convex_ceiling": {k: compute_scores(kind, labels[k], v) for k, v in ceiling.items()} or None,
+                "linear_probe": None if probe is None else _scores_of(probe.outputs, kind, labels),
+                "linear_probe_choice": None if probe is None else _choice_of(probe),
+                "head_training": dict(head_training),
                 "head_stage": head_stage,
                 "positions": None if self.loaded.positions is None else dict(self.loaded.positions),
                 "cost": {
@@ -173,7 +178,9 @@ class Saver:
             "family": self.loaded.family.name,
             "init": self.config.init,
             "pooling": self.config.pooling,
-            "head": HEAD_DESCRIPTION,
+            "features": self.config.features,
+            "pair_encoding": self.config.pair_encoding,
+            "head": HEAD_DESCRIPTIONS[self.config.head],
             "num_parameters": sum(p.numel() for p in parameters),
             "num_trainable": sum(p.numel() for p in parameters if p.requires_grad),
         }
@@ -208,4 +215,18 @@ class Saver:
         self.loaded.tokenizer.save_pretrained(folder)
         head = {name: to_array(p) for name, p in self.loaded.model.head.named_parameters()}
         labels = "\n".join(self.data.task.label_names)
-        write_tensors(folder / "head.safetensors", head, {"pooling": self.config.pooling, "labels": labels})
+        write_tensors(folder / "head.safetensors", head, {**recipe_of(self.config), "labels": labels})
+
+
+def _scores_of(
+    outputs: Mapping[str, NDArray[np.float32]], kind: str, labels: Mapping[str, NDArray[Any] | None]
+) -> dict[str, dict[str, float]]:
+    return {split: compute_scores(kind, labels[split], values) for split, values in outputs.items()}
+
+
+def _choice_of(probe: LinearProbe) -> dict[str, Any]:
+    return {
+        "strength": probe.strength,
+        "is_standardised": probe.is_standardised,
+        "num_compared": probe.num_compared,
+    }

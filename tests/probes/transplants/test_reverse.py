@@ -17,7 +17,7 @@ from toolkit.probes.transplants.play import build_components, play_run
 from toolkit.probes.transplants.probe import Probe
 from toolkit.probes.transplants.scorers import score_items
 from toolkit.training.encoding import encode_task
-from toolkit.training.features import CEILING_STRENGTHS
+from toolkit.training.features import PROBE_STRENGTHS
 
 LIKELIHOOD = "log-likelihood"
 REVERSE = Settings(direction="reverse", num_reverse_draws=0)
@@ -127,12 +127,12 @@ def test_the_strength_has_the_least_cross_validated_loss_over_both_ends_together
         probe.choose_strength(own)
         folds = StratifiedKFold(5, shuffle=True, random_state=4)
         losses = []
-        for strength in CEILING_STRENGTHS:
+        for strength in PROBE_STRENGTHS:
             pipeline = make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=3000, tol=1e-10))
             losses.append(
                 -sum(cross_val_score(pipeline, x, labels, cv=folds, scoring="neg_log_loss").mean() for x in own)
             )
-        assert probe.strength == CEILING_STRENGTHS[int(np.argmin(losses))]
+        assert probe.strength == PROBE_STRENGTHS[int(np.argmin(losses))]
         chosen.append(probe.strength)
     assert chosen[0] != chosen[1]  # else the test of both together would show nothing
 

@@ -57,15 +57,8 @@ class Body:
         """What the classifier does, which computes in fp32 whatever its weights are, in the dtype of the weights."""
         if next(self.model.parameters()).dtype == torch.float32:
             return self.model.features(batch)
-        output: Any = self.model.backbone(**batch)
-        if self.model.pooling == "pooler":
-            pooled: torch.Tensor = output.pooler_output
-            return pooled
-        states: torch.Tensor = output.last_hidden_state
-        if self.model.pooling == "cls":
-            return states[:, 0]
-        mask = batch["attention_mask"].unsqueeze(-1).to(states.dtype)
-        return (states * mask).sum(dim=1) / mask.sum(dim=1)
+        output: Any = self.model.backbone(**batch | self.model.asked)
+        return self.model.pool(output, batch["attention_mask"], dtype=next(self.model.parameters()).dtype)
 
     @torch.inference_mode()
     def _run(self, split: EncodedSplit, function: Any) -> Array:
@@ -89,13 +82,14 @@ def draw_items(split: EncodedSplit, num_items: int | None, seed: int = 0) -> Enc
         return split
     chosen = np.sort(np.random.default_rng(seed).permutation(len(split))[:num_items])
     addresses, _ = gather_tokens(split, chosen)
+    sizes = np.diff(split.offsets)[split.sequences_of(chosen)]
     return replace(
         split,
         ids=split.ids[chosen],
         labels=None if split.labels is None else split.labels[chosen],
         tokens=split.tokens[addresses],
         segments=split.segments[addresses],
-        offsets=np.concatenate([[0], np.cumsum(split.lengths[chosen])]).astype(np.int64),
+        offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
     )
 
 

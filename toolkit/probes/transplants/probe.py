@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolkit.analysis.rows.measures import Array
-from toolkit.training.features import CEILING_FOLDS, CEILING_STRENGTHS
+from toolkit.training.features import PROBE_FOLDS, PROBE_STRENGTHS
 
 TOLERANCE, MAX_STEPS = 1e-10, 3000
 """Of the fit: with scikit-learn's 1e-4 the logits of two fits to nearly equal features differ by some 1e-3, as much as
@@ -25,7 +25,7 @@ class Probe:
         self.labels, self.num_outputs, self.seed = labels, num_outputs, seed
         self.strength: float | None = None
         counts = np.bincount(labels)
-        self.num_folds = min(CEILING_FOLDS, int(counts[counts > 0].min()))
+        self.num_folds = min(PROBE_FOLDS, int(counts[counts > 0].min()))
         if self.num_folds < 2 or (counts > 0).sum() < 2:
             raise ValueError("too few training items of a class to fit a probe on: raise --max-probe-examples")
 
@@ -35,13 +35,13 @@ class Probe:
         from threadpoolctl import threadpool_limits
 
         folds = StratifiedKFold(self.num_folds, shuffle=True, random_state=self.seed)
-        setting = {"param_name": "logisticregression__C", "param_range": list(CEILING_STRENGTHS)}
+        setting = {"param_name": "logisticregression__C", "param_range": list(PROBE_STRENGTHS)}
         with threadpool_limits(1):  # several threads would wait for each other at matrices this small
             curves = [
                 validation_curve(_pipeline(), features, self.labels, cv=folds, scoring="neg_log_loss", **setting)[1]
                 for features in ends
             ]
-        self.strength = CEILING_STRENGTHS[int(np.argmax(np.mean(curves, axis=(0, 2))))]
+        self.strength = PROBE_STRENGTHS[int(np.argmax(np.mean(curves, axis=(0, 2))))]
 
     def outputs(self, features: Array, scored: Array) -> Array:
         """Fit to (items, hidden) features; (scored items, classes) logits, -1e9 of classes that training lacks."""

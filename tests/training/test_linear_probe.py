@@ -7,7 +7,7 @@ from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from toolkit.training.features import CEILING_ITERATIONS, CEILING_STRENGTHS, choose_strength
+from toolkit.training.features import PROBE_ITERATIONS, PROBE_STRENGTHS, choose_strength
 
 
 def _problem(noise: float, num_classes: int, num_examples: int = 300) -> tuple[np.ndarray, np.ndarray]:
@@ -22,8 +22,8 @@ def test_it_is_the_choice_of_a_grid_search():
     for noise, num_classes in ((0.05, 2), (2.0, 2), (20.0, 2), (3.0, 4)):
         features, labels = _problem(noise, num_classes)
         search = GridSearchCV(
-            make_pipeline(StandardScaler(), LogisticRegression(max_iter=CEILING_ITERATIONS)),
-            {"logisticregression__C": list(CEILING_STRENGTHS)},
+            make_pipeline(StandardScaler(), LogisticRegression(max_iter=PROBE_ITERATIONS)),
+            {"logisticregression__C": list(PROBE_STRENGTHS)},
             cv=StratifiedKFold(5, shuffle=True, random_state=3),
             scoring="neg_log_loss",
         ).fit(features, labels)

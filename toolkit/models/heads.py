@@ -1,0 +1,160 @@
+"""Which layers features are made of, and the heads that read them."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+HEAD_DESCRIPTIONS = {
+    "linear": "linear",
+    "mlp": "mlp (one hidden layer of the hidden size, tanh, dropout)",
+}
+"""``--head`` to the head, as manifests name it. All compute in fp32; only mlp has dropout of its own."""
+
+DROPOUTS = ("hidden_dropout_prob", "dropout", "mlp_dropout")
+"""What families call the dropout of their hidden states in a config, the first that is there."""
+
+
+def num_blocks(config: Any) -> int:
+    """Transformer blocks that a backbone's states go through (ALBERT's few weights many times)."""
+    return int(config.num_hidden_layers * getattr(config, "inner_group_num", 1))
+
+
+def chosen_layers(features: str, blocks: int) -> tuple[int, ...] | None:
+    """Places in transformers' ``hidden_states`` of what ``--features`` names; None for ``last``.
+
+    Place 0 is what the first block reads: the embeddings, after a projection where the family has one. Place K + 1 is
+    the output of block K; that of the last block is ``last_hidden_state``, which in ModernBERT has gone through the
+    final normalisation. ValueError for a block that the model has not.
+    """
+    match features:
+        case "last":
+            return None
+        case "mix":
+            return tuple(range(blocks + 1))
+        case "all-concat":
+            return tuple(range(1, blocks + 1))
+        case "last4-concat" | "last4-sum":
+            if blocks < 4:
+                raise ValueError(
+                    f"--features {features} needs four blocks, and the model has {blocks}: take all-concat"
+                )
+            return tuple(range(blocks - 3, blocks + 1))
+        case "second-to-last":
+            if blocks < 2:
+                raise ValueError("--features second-to-last needs two blocks, and the model has one: take last")
+            return (blocks - 1,)
+    number = int(features.removeprefix("layers."))
+    if number >= blocks:
+        raise ValueError(f"--features {features}: the model has the blocks layers.0 to layers.{blocks - 1}")
+    return (number + 1,)
+
+
+class Mix(nn.Module):
+    """One vector from those of several layers: gamma * sum of softmax(weights) * layer (Peters et al. 2018, 3.2).
+
+    They scale by gamma and sum the layers' states of each token; here each layer's states are pooled before, which is
+    the same, since means and sums change places.
+    """
+
+    def __init__(self, num_layers: int) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.zeros(num_layers))
+        self.gamma = nn.Parameter(torch.ones(()))
+
+    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
+        """(..., hidden) from (..., layers, hidden)."""
+        return self.gamma * torch.einsum("l,...lh->...h", torch.softmax(self.weights, dim=0), vectors)
+
+
+class Head(nn.Module):
+    """Mixes layers, compares two texts, and answers: as far as there are layers to mix and texts to compare."""
+
+    def __init__(self, mix: Mix | None, is_paired: bool, has_cosine: bool, layers: nn.Sequential, width: int) -> None:
+        """``layers``: what reads the inputs, its first module linear; ``width``: of the features."""
+        super().__init__()
+        self.mix, self.is_paired, self.has_cosine, self.in_features = mix, is_paired, has_cosine, width
+        self.layers = layers
+
+    def inputs(self, features: torch.Tensor) -> torch.Tensor:
+        """(examples, inputs) what the first linear layer reads, from features (examples, width).
+
+        Of two texts with vectors u and v these are u, v, |u-v|, u*v (Conneau et al. 2017, section 3), and in
+        regression the cosine of u and v.
+        """
+        texts = features.unflatten(1, (2, -1)) if self.is_paired else features.unsqueeze(1)
+        if self.mix is not None:
+            texts = self.mix(texts.unflatten(2, (len(self.mix.weights), -1)))
+        if not self.is_paired:
+            return texts.squeeze(1)
+        u, v = texts.unbind(dim=1)
+        parts = [u, v, (u - v).abs(), u * v]
+        if self.has_cosine:
+            parts.append(nn.functional.cosine_similarity(u, v, dim=1).unsqueeze(1))
+        return torch.cat(parts, dim=1)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """(examples, outputs) logits or values."""
+        outputs: torch.Tensor = self.layers(self.inputs(features))
+        return outputs
+
+
+def build_head(
+    kind: str,
+    config: Any,
+    *,
+    width: int,
+    num_outputs: int,
+    generator: torch.Generator,
+    num_mixed: int = 0,
+    is_paired: bool = False,
+) -> nn.Linear | Head:
+    """A fresh head: weights normal with the backbone's ``initializer_range``, drawn from the bottom up; biases 0.
+
+    Parameters
+    ----------
+    kind : str
+        ``linear`` or ``mlp``: a hidden layer of ``config.hidden_size`` units, tanh and the backbone's dropout before
+        the last, as in transformers' RobertaClassificationHead without its dropout on the features, which are cached.
+    config : PretrainedConfig
+        The backbone's.
+    width : int
+        Of one text's features.
+    num_outputs : int
+        Classes, or 1 in regression; then a pair's cosine is an input too.
+    generator : torch.Generator
+        Draws the weights.
+    num_mixed : int
+        Layers that are mixed, concatenated in the features; 0: none.
+    is_paired : bool
+        Whether the features are those of two texts, one after the other.
+    """
+    has_cosine = is_paired and num_outputs == 1
+    num_inputs = (width // max(num_mixed, 1)) * (4 if is_paired else 1) + has_cosine
+    if kind == "mlp":
+        probability = next((float(getattr(config, name)) for name in DROPOUTS if hasattr(config, name)), 0.0)
+        hidden, output = nn.Linear(num_inputs, config.hidden_size), nn.Linear(config.hidden_size, num_outputs)
+        layers = nn.Sequential(hidden, nn.Tanh(), nn.Dropout(probability), output)
+    else:
+        layers = nn.Sequential(nn.Linear(num_inputs, num_outputs))
+    for layer in layers:
+        if isinstance(layer, nn.Linear):
+            with torch.no_grad():
+                layer.weight.normal_(0.0, getattr(config, "initializer_range", 0.02), generator=generator)
+                layer.bias.zero_()
+    if kind == "linear" and not (num_mixed or is_paired):
+        plain: nn.Linear = layers[0]  # type: ignore[assignment]
+        return plain
+    mix = Mix(num_mixed) if num_mixed else None
+    return Head(mix, is_paired, has_cosine, layers, width * (2 if is_paired else 1))
+
+
+def inputs_of(head: nn.Module, features: torch.Tensor) -> torch.Tensor:
+    """(examples, inputs) what the first linear layer of any head reads."""
+    return head.inputs(features) if isinstance(head, Head) else features
+
+
+def first_layer(head: nn.Module) -> nn.Linear:
+    """The first linear layer of any head."""
+    first: Any = head.layers[0] if isinstance(head, Head) else head
+    return first  # type: ignore[no-any-return]
