@@ -81,8 +81,9 @@ class RunConfig:
     pair_encoding: Literal["joint", "separate"] = "joint"
     """How two texts are read: joint, as one sequence, or separate, each alone. The head then gets
     u, v, |u-v| and u*v of their feature vectors (Conneau et al. 2017), in regression their cosine too."""
-    head: Literal["linear", "mlp"] = "linear"
-    """What answers from the features: one linear layer, or mlp, a hidden layer (tanh, dropout) before it."""
+    head: Literal["linear", "mlp", "bilstm"] = "linear"
+    """What answers from the features: one linear layer, or mlp, a hidden layer (tanh, dropout) before it.
+    Of a token task also bilstm: two layers over an example's words, in both directions (Devlin et al. 2019, 5.3)."""
     head_training: Literal["auto", "epochs", "early-stopping"] = "auto"
     """How long to train: for --epochs, or (early-stopping, of a frozen backbone only) the head
     until the loss on a held-out tenth of train stops falling, whatever --epochs says.
