@@ -88,7 +88,7 @@ def test_names_without_files(
     monkeypatch.chdir(tmp_path)
     started = time.perf_counter()
     assert re.search(
-        r"unknown task 'polarty' \(did you mean 'polarity'\?\); choose from: polarity, order, pair, sst2",
+        r"unknown task 'polarty' \(did you mean 'polarity'\?\); choose from: polarity, order, pair, roles, sst2",
         fail(["--task", "polarty"], capsys),
     )
     assert re.search(r"unknown model 'minilmm' \(did you mean 'minilm'\?\)", fail(["--model", "minilmm"], capsys))

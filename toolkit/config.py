@@ -69,8 +69,8 @@ class RunConfig:
     model: str = "minilm"
     """Checkpoint to start from: minilm (embedded, offline), a hub id (optionally id@revision) or a local folder."""
     task: str = "polarity"
-    """Built-in task (polarity, order, pair) or GLUE task (sst2, cola, mrpc, stsb, qqp, mnli, qnli, rte).
-    Your own data: --train-file or --dataset in its place."""
+    """Built-in task (polarity, order, pair; roles, whose words are tagged) or GLUE task (sst2, cola, mrpc, stsb, qqp,
+    mnli, qnli, rte). Your own data: --train-file or --dataset in its place."""
     freeze: str = "none"
     """Regime, that is what is not trained: none (full fine-tuning), embeddings (the five embedding parameters),
     backbone (all but the head: feature extraction),
@@ -84,8 +84,9 @@ class RunConfig:
     pair_encoding: Literal["joint", "separate"] = "joint"
     """How two texts are read: joint, as one sequence, or separate, each alone. The head then gets
     u, v, |u-v| and u*v of their feature vectors (Conneau et al. 2017), in regression their cosine too."""
-    head: Literal["linear", "mlp"] = "linear"
-    """What answers from the features: one linear layer, or mlp, a hidden layer (tanh, dropout) before it."""
+    head: Literal["linear", "mlp", "bilstm"] = "linear"
+    """What answers from the features: one linear layer, or mlp, a hidden layer (tanh, dropout) before it.
+    Of a token task also bilstm: two layers over an example's words, in both directions (Devlin et al. 2019, 5.3)."""
     head_training: Literal["auto", "epochs", "early-stopping"] = "auto"
     """How long to train: for --epochs, or (early-stopping, of a frozen backbone only) the head
     until the loss on a held-out tenth of train stops falling, whatever --epochs says.
@@ -146,7 +147,8 @@ class RunConfig:
     snapshot_steps: int | Literal["log"] | None = None
     """Also snapshot every N optimizer steps, or at steps 1, 2, 4, 8, ... (log); None: after every epoch only."""
     train_file: str | None = None
-    """Your training data, in place of --task: a .tsv (no quoting), .csv, .jsonl or .parquet file."""
+    """Your training data, in place of --task: a .tsv (no quoting), .csv, .jsonl, .parquet or .conll file.
+    Columns of lists (words and their tags), or .conll, are a token task."""
     validation_file: str | None = None
     """Your validation data; required with --train-file."""
     test_file: tuple[str, ...] = ()

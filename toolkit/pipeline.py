@@ -48,6 +48,7 @@ def finetune(config: RunConfig, *, reuse_finished: bool = False) -> Run:
         config.model,
         **recipe_of(config),
         num_outputs=task.num_outputs,
+        is_token_task=task.kind == "tokens",
         init=config.init,
         seed=config.seed,
         dropout=config.dropout,

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.config import RunConfig
-from toolkit.data.builtin import BUILTIN_TASKS
+from toolkit.data.builtin import BUILTIN_TASKS, BUILTIN_TOKEN_TASKS
 from toolkit.data.files import READERS, read_file
 from toolkit.data.hub_datasets import GLUE
 from toolkit.data.labels import encode_labels
@@ -643,7 +643,7 @@ def test_a_dataset_of_the_hub_is_known_by_what_it_holds(monkeypatch: pytest.Monk
 
 
 def test_every_task_has_a_reader() -> None:
-    assert list(TASKS) == [*BUILTIN_TASKS, *GLUE]
+    assert list(TASKS) == [*BUILTIN_TASKS, *BUILTIN_TOKEN_TASKS, *GLUE]
 
 
 def test_columns_by_name(tmp_path: Path, tiny_files: Callable[[str], dict[str, Any]]) -> None:

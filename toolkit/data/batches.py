@@ -1,7 +1,7 @@
 """A Task and a tokenizer in, encoded splits, the order of every epoch and padded batches out."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,26 @@ from toolkit.data.tasks import Split, Task
 CHUNK_BATCHES = 50
 """Examples are sorted by length inside chunks of this many batches: little padding, and still a shuffled order."""
 
+IS_WORD = "is_word"
+"""The part of a batch that no backbone takes: which tokens answer for words."""
+
 EVALUATION_TOKENS = 4096
 """Of a batch that nothing is learned from, padding included: as fast as larger ones on a CPU, and bounded in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class WordTokens:
+    """Which tokens stand for words: of a token task, where a word answers by its first token (Devlin et al. 2019, 5.3).
+
+    A word that was truncated, or of which the tokenizer keeps nothing, has none and is left out.
+    """
+
+    places: NDArray[np.int64]
+    """(words,) place of each word's first token in its sequence."""
+    numbers: NDArray[np.int64]
+    """(words,) number of each word in its example, counted from 0."""
+    offsets: NDArray[np.int64]
+    """(examples + 1,): example i owns words offsets[i] to offsets[i + 1]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +43,7 @@ class EncodedSplit:
     ids: NDArray[np.int64]
     """(examples,) as in :class:`Split`."""
     labels: NDArray[Any] | None
+    """(rows,) as in :class:`Split`, of a token task that of each word of ``words``."""
     tokens: NDArray[np.int32]
     """(tokens,) word rows of all examples, special tokens included, truncated to --max-length."""
     segments: NDArray[np.int32]
@@ -38,6 +57,8 @@ class EncodedSplit:
     """Pairs of which one text is empty."""
     num_sequences: int = 1
     """Sequences of each example: 2 where the texts of a pair are encoded apart."""
+    words: WordTokens | None = None
+    """Of a token task."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -47,16 +68,39 @@ class EncodedSplit:
         """(examples,) tokens that each example takes in a batch as long as it: its own, or where its texts are encoded
         apart twice those of the longer text, beside which the other is padded."""
         sizes: NDArray[np.int64] = np.diff(self.offsets).reshape(-1, self.num_sequences)
-        return sizes.max(axis=1) * self.num_sequences
+        lengths: NDArray[np.int64] = sizes.max(axis=1) * self.num_sequences
+        return lengths
 
     def num_tokens(self, indices: NDArray[np.int64]) -> int:
         """Real tokens of some examples, padding left out."""
         first = indices * self.num_sequences
         return int((self.offsets[first + self.num_sequences] - self.offsets[first]).sum())
 
+    @property
+    def num_rows(self) -> int:
+        """Answers of the split: one for each example, or of a token task for each word."""
+        return len(self) if self.words is None else len(self.words.places)
+
+    def sizes_of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(examples,) answers of each of some examples."""
+        if self.words is None:
+            return np.ones(len(indices), np.int64)
+        sizes: NDArray[np.int64] = self.words.offsets[indices + 1] - self.words.offsets[indices]
+        return sizes
+
+    def rows_of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The answers of some examples, in their order: the examples themselves, or of a token task their words."""
+        if self.words is None:
+            return indices
+        sizes = self.sizes_of(indices)
+        place = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        rows: NDArray[np.int64] = np.repeat(self.words.offsets[indices], sizes) + place
+        return rows
+
     def sequences_of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """The sequences of some examples, those of one example in a row."""
-        return (indices[:, None] * self.num_sequences + np.arange(self.num_sequences)).ravel()
+        sequences: NDArray[np.int64] = (indices[:, None] * self.num_sequences + np.arange(self.num_sequences)).ravel()
+        return sequences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +125,8 @@ def encode_split(
     ``pair_encoding``: with ``separate`` each text of a pair is a sequence of its own, which starts at the first
     position, is of segment 0 and has ``max_length`` tokens at most.
     """
+    if split.words is not None:
+        return _encode_words(split, tokenizer, max_length, num_segments)
     num_sequences = len(split.texts[0]) if pair_encoding == "separate" else 1
     columns = [list(column) for column in zip(*split.texts, strict=True)]
     if num_sequences > 1:
@@ -109,6 +155,39 @@ def encode_split(
     )
 
 
+def _encode_words(split: Split, tokenizer: Any, max_length: int, num_segments: int) -> EncodedSplit:
+    """Tokenize the examples of a token task, and find each word's first token by its place in the text.
+
+    ValueError for a tokenizer that does not tell places, and where no example keeps a word.
+    """
+    assert split.words is not None
+    if not tokenizer.is_fast:
+        raise ValueError("a token task needs a fast tokenizer, which tells where in a text each token stands")
+    whole = encode_split(replace(split, words=None, labels=None), tokenizer, max_length, num_segments)
+    texts = [text for (text,) in split.texts]
+    spans = tokenizer(texts, truncation=True, max_length=max_length, return_offsets_mapping=True, verbose=False)
+    places, numbers, sizes = [], [], []
+    for words, own in zip(split.words, spans["offset_mapping"], strict=True):
+        ends = np.cumsum([len(word) + 1 for word in words]) - 1
+        begins = ends - [len(word) for word in words]
+        starts, stops = np.array(own, np.int64).T
+        is_real = stops > starts
+        # A token may begin with the space before its word: what counts is where it ends.
+        first = np.searchsorted(np.maximum.accumulate(np.where(is_real, stops, 0)), begins, side="right")
+        has_token = first < len(starts)
+        has_token[has_token] &= starts[first[has_token]] < ends[has_token]
+        places.append(first[has_token])
+        numbers.append(np.flatnonzero(has_token))
+        sizes.append(int(has_token.sum()))
+    labels = None
+    if split.labels is not None:
+        labels = np.concatenate([tags[kept] for tags, kept in zip(split.labels, numbers, strict=True)])
+    if not sum(sizes):
+        raise ValueError("no word of a split has a token: is the tokenizer that of the model, and --max-length enough?")
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    return replace(whole, labels=labels, words=WordTokens(np.concatenate(places), np.concatenate(numbers), offsets))
+
+
 def gather_tokens(split: EncodedSplit, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Flat token addresses of some examples and, for each, its place in its sequence (0 = first token)."""
     sequences = split.sequences_of(indices)
@@ -120,7 +199,8 @@ def gather_tokens(split: EncodedSplit, indices: NDArray[np.int64]) -> tuple[NDAr
 def make_batch(split: EncodedSplit, indices: NDArray[np.int64], data: EncodedTask) -> dict[str, torch.Tensor]:
     """Padded tensors of some examples: input_ids, attention_mask and token_type_ids, each (sequences, longest) int64.
 
-    Sequences are examples; of texts encoded apart there are twice as many, the two of an example in a row.
+    Of a token task also ``is_word``, bool: the tokens that answer for words. Sequences are examples; of texts encoded
+    apart there are twice as many, the two of an example in a row.
     """
     address, place = gather_tokens(split, indices)
     sequences = split.sequences_of(indices)
@@ -135,6 +215,12 @@ def make_batch(split: EncodedSplit, indices: NDArray[np.int64], data: EncodedTas
         segments = np.zeros(shape, np.int64)
         segments[row, place] = split.segments[address]
         batch["token_type_ids"] = torch.from_numpy(segments)
+    if split.words is not None:
+        is_word = np.zeros(shape, bool)
+        is_word[
+            np.repeat(np.arange(len(indices)), split.sizes_of(indices)), split.words.places[split.rows_of(indices)]
+        ] = True
+        batch[IS_WORD] = torch.from_numpy(is_word)
     return batch
 
 

@@ -1,4 +1,4 @@
-"""Word lists in, three controlled text-classification tasks out: in each, one known property carries the label.
+"""Word lists in, four controlled tasks out (three of texts, one of words): in each, one property carries the label.
 
 The examples come in units of two or four, which differ in that property and in nothing else and whose labels balance.
 No unit is parted between splits, so in every split whatever the label must not depend on is at chance by construction:
@@ -10,6 +10,8 @@ No unit is parted between splits, so in every split whatever the label must not 
 - pair: (word, kind) and (kind, root) in one frame, and both swapped. The bag of both sentences scores 0.5. One sentence
   alone scores 0.75 at best: a lowest word is always the specific one and a root never is; a kind is, half of the time.
   With three levels it cannot be less: the ends of a chain of L levels give .5 + .5/(L - 1) away.
+- roles (a token task): sentences as in order, with each word tagged: who does it, to whom is it done? Every noun is
+  tagged both ways equally often, so that no list of words with their tags tells one from the other.
 
 The data never depend on a run's seed. `ood` shares only function words with the other splits.
 """
@@ -39,6 +41,15 @@ class BuiltinSplit(NamedTuple):
     """Per example: index into `BuiltinTask.label_names`."""
 
 
+class BuiltinTokenSplit(NamedTuple):
+    """The examples of one split of a token task."""
+
+    words: tuple[tuple[str, ...], ...]
+    """Per example: its words and marks."""
+    tags: tuple[tuple[int, ...], ...]
+    """Per example and word: index into `BuiltinTokenTask.label_names`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltinTask:
     """A task this project ships."""
@@ -47,6 +58,16 @@ class BuiltinTask:
     carrier: str
     """One sentence: what carries the label."""
     build: Callable[[], dict[str, BuiltinSplit]]
+    """Makes the splits train, validation, test, ood, in this order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltinTokenTask:
+    """A token task this project ships."""
+
+    label_names: tuple[str, ...]
+    carrier: str
+    build: Callable[[], dict[str, BuiltinTokenSplit]]
     """Makes the splits train, validation, test, ood, in this order."""
 
 
@@ -92,20 +113,47 @@ def _polarity_units(domain: words.PolarityWords, bits: np.random.PCG64) -> Itera
         yield tuple(((context.format(word=next(topic[key])),), label) for label, key in enumerate(POLARITY_LABELS))
 
 
-def _order_units(domain: Mapping[str, str], bits: np.random.PCG64) -> Iterator[Unit]:
-    """Words in, units without end out: one event in both voices and both orders; 1 where the person is the actor."""
+def _events(domain: Mapping[str, str], bits: np.random.PCG64) -> Iterator[tuple[bool, tuple[str, ...]]]:
+    """Words in, events without end out: whether the adjunct stands first; person, animal, verb and adjunct."""
     decks = _decks(domain, bits)
     seen: set[tuple[str, ...]] = set()
     for is_fronted in cycle((False, True)):
-        event = person, animal, verb, adjunct = tuple(next(decks[key]) for key in decks)
+        event = tuple(next(decks[key]) for key in decks)
         if event in seen:
             continue
         seen.add(event)
+        yield is_fronted, event
+
+
+def _order_units(domain: Mapping[str, str], bits: np.random.PCG64) -> Iterator[Unit]:
+    """Words in, units without end out: one event in both voices and both orders; 1 where the person is the actor."""
+    for is_fronted, (person, animal, verb, adjunct) in _events(domain, bits):
         unit = []
         for is_passive, (first, second) in product((False, True), ((person, animal), (animal, person))):
             clause = f"the {first} was {verb} by the {second}" if is_passive else f"the {first} {verb} the {second}"
             text = _sentence(f"{adjunct}, {clause}" if is_fronted else f"{clause} {adjunct}")
             unit.append(((text,), int(person == (second if is_passive else first))))
+        yield tuple(unit)
+
+
+TokenUnit: TypeAlias = tuple[tuple[tuple[str, ...], tuple[int, ...]], ...]
+ROLE_TAGS = ("O", "B-actor", "I-actor", "B-acted_upon", "I-acted_upon")
+
+
+def _role_units(domain: Mapping[str, str], bits: np.random.PCG64) -> Iterator[TokenUnit]:
+    """Words in, units without end out: one event in both voices and both orders, each word with its tag."""
+    for is_fronted, (person, animal, verb, adjunct) in _events(domain, bits):
+        unit = []
+        for is_passive, (first, second) in product((False, True), ((person, animal), (animal, person))):
+            roles = (("the", 3), (first, 4)), (("the", 1), (second, 2))
+            if not is_passive:
+                roles = (("the", 1), (first, 2)), (("the", 3), (second, 4))
+            between = (("was", 0), (verb, 0), ("by", 0)) if is_passive else ((verb, 0),)
+            where = tuple((word, 0) for word in adjunct.split())
+            clause = (*roles[0], *between, *roles[1])
+            tagged = (*where, (",", 0), *clause) if is_fronted else (*clause, *where)
+            texts, tags = zip(*tagged, (".", 0), strict=True)
+            unit.append(((texts[0][0].upper() + texts[0][1:], *texts[1:]), tags))
         yield tuple(unit)
 
 
@@ -154,6 +202,18 @@ def _build_order() -> dict[str, BuiltinSplit]:
     return _splits(_order_units(words.ORDER_IN, bits), _order_units(words.ORDER_OOD, bits), bits)
 
 
+def _build_roles() -> dict[str, BuiltinTokenSplit]:
+    bits = np.random.PCG64(SEED + 3)
+    known, new, splits = _role_units(words.ORDER_IN, bits), _role_units(words.ORDER_OOD, bits), {}
+    for name, size in SPLIT_SIZES.items():
+        examples: list[tuple[tuple[str, ...], tuple[int, ...]]] = []
+        while len(examples) < size:
+            examples.extend(next(new if name == "ood" else known))
+        texts, tags = zip(*_shuffled(examples, bits), strict=True)
+        splits[name] = BuiltinTokenSplit(texts, tags)
+    return splits
+
+
 def _build_pair() -> dict[str, BuiltinSplit]:
     bits = np.random.PCG64(SEED + 2)
     return _splits(_pair_units(words.PAIR_IN, bits), _pair_units(words.PAIR_OOD, bits), bits)
@@ -174,5 +234,13 @@ BUILTIN_TASKS: Mapping[str, BuiltinTask] = {
         label_names=("not_entailed", "entailed"),
         carrier="The relation of two sentences: the first entails the second if its noun is a kind of the other's.",
         build=_build_pair,
+    ),
+}
+
+BUILTIN_TOKEN_TASKS: Mapping[str, BuiltinTokenTask] = {
+    "roles": BuiltinTokenTask(
+        label_names=ROLE_TAGS,
+        carrier="Word order and voice: who does it, to whom is it done? Every noun is tagged both ways equally often.",
+        build=_build_roles,
     ),
 }

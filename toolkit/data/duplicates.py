@@ -4,7 +4,6 @@ import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from math import ceil
 from typing import TYPE_CHECKING
@@ -79,10 +78,7 @@ def remove_near_duplicates(
             f"every one of the {len(train)} training examples nearly repeats an example of {', '.join(scored)}: "
             "are these the same data? Give other files or keep near-duplicates"
         )
-    kept = np.flatnonzero(stays)
-    labels = None if train.labels is None else train.labels[kept]
-    left = replace(train, ids=train.ids[kept], texts=tuple(train.texts[i] for i in kept), labels=labels)
-    return left, {name: int(repeated.sum()) for name, repeated in repeats.items()}
+    return train.take(np.flatnonzero(stays)), {name: int(repeated.sum()) for name, repeated in repeats.items()}
 
 
 def words_of(text: str) -> list[str]:

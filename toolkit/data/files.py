@@ -1,4 +1,4 @@
-"""A data file in, its texts and labels out: .tsv (no quoting), .csv, .jsonl, .parquet."""
+"""A data file in, its texts and labels out: .tsv (no quoting), .csv, .jsonl, .parquet, .conll."""
 
 import contextlib
 import csv
@@ -15,6 +15,7 @@ import pandas as pd
 
 from toolkit.data.labels import FLOAT
 from toolkit.data.raw import RawSplit
+from toolkit.data.tokens import holds_lists, read_conll, split_of_lists
 from toolkit.lookup import lookup, unknown
 
 DEFAULT_TEXT_COLUMNS = ("text", "sentence")
@@ -111,15 +112,22 @@ READERS: Mapping[str, Callable[[Path], pd.DataFrame]] = {
 }
 
 
+CONLL = ".conll"
+"""A word and its tag a line: it has no columns with names."""
+
+
 def read_file(path: Path, text_columns: tuple[str, ...], label_column: str | None) -> RawSplit:
     """Read one split; ValueError for a file that is missing or unreadable and for columns that it lacks."""
     if path.is_dir():
-        raise ValueError(f"{path} is a folder: pass a data file ({', '.join(READERS)})")
+        raise ValueError(f"{path} is a folder: pass a data file ({', '.join((*READERS, CONLL))})")
     if not path.is_file():
         hint = "" if path.is_absolute() else ": a relative path starts from the folder that you are in"
         raise ValueError(f"no file at {path}{hint}")
-    read = lookup(READERS, path.suffix.lower(), "kind of data file")
+    kind = path.suffix.lower()
+    read = lookup({**READERS, CONLL: pd.DataFrame}, kind, "kind of data file")
     try:
+        if kind == CONLL:
+            return read_conll(path)
         frame = read(path)
     except UnicodeDecodeError as error:
         raise ValueError(f"cannot read {path}: {error}: save it as UTF-8 text, not packed") from None
@@ -137,6 +145,8 @@ def split_of_frame(
     row that is the header again, and for a text that holds whole rows.
     """
     columns = tuple(str(column) for column in frame.columns)
+    if holds_lists(frame, text_columns):
+        return split_of_lists(frame, text_columns, label_column, source)
     names = text_columns or tuple(name for name in DEFAULT_TEXT_COLUMNS if name in columns)[:1]
     if not names:
         raise ValueError(f"{source} has no column text or sentence: pass --text-columns (it has: {', '.join(columns)})")

@@ -10,16 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolkit.config import RunConfig
-from toolkit.data.builtin import BUILTIN_TASKS
+from toolkit.data.builtin import BUILTIN_TASKS, BUILTIN_TOKEN_TASKS
 from toolkit.data.duplicates import remove_near_duplicates
 from toolkit.data.files import read_file
 from toolkit.data.hub_datasets import GLUE, read_dataset, read_glue
 from toolkit.data.labels import encode_labels
 from toolkit.data.raw import RawSplit, RawTask
+from toolkit.data.tokens import as_objects, encode_tags, has_entities
 from toolkit.lookup import lookup
 from toolkit.snapshots.files import sha256_of_file
 
-Kind = Literal["classification", "regression"]
+Kind = Literal["classification", "regression", "tokens"]
 
 DEFAULT_TASK = RunConfig().task
 
@@ -36,10 +37,20 @@ class Split:
     texts: tuple[tuple[str, ...], ...]
     """Per example its one or two texts."""
     labels: NDArray[Any] | None
-    """(examples,) int64 index into the label names, or float64 for regression; None when the split has no labels."""
+    """(examples,) int64 index into the label names, or float64 for regression; of a token task objects, each the
+    (words,) int64 tags of an example; None when the split has no labels."""
+    words: tuple[tuple[str, ...], ...] | None = None
+    """Per example its words, of a token task."""
 
     def __len__(self) -> int:
         return len(self.texts)
+
+    def take(self, chosen: NDArray[np.int64]) -> "Split":
+        """The examples at some places, in that order."""
+        labels = None if self.labels is None else self.labels[chosen]
+        texts, words = tuple(self.texts[i] for i in chosen), self.words
+        words = None if words is None else tuple(words[i] for i in chosen)
+        return Split(self.ids[chosen], texts, labels, words)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +66,7 @@ class Task:
     reported_split: str
     """The split whose score stands for the run."""
     score: str
-    """The headline score: accuracy, matthews, pearson."""
+    """The headline score: accuracy, matthews, pearson, f1."""
     file_hashes: Mapping[str, str]
     """Role to sha256 of each data file; empty unless the data are files. They are part of the run's name."""
     split_hashes: Mapping[str, str] = field(default_factory=dict)
@@ -93,6 +104,18 @@ def _builtin(name: str) -> Callable[[], RawTask]:
     return read
 
 
+def _builtin_tokens(name: str) -> Callable[[], RawTask]:
+    def read() -> RawTask:
+        built = BUILTIN_TOKEN_TASKS[name]
+        splits = {
+            k: RawSplit([(" ".join(own),) for own in split.words], list(split.tags), words=list(split.words))
+            for k, split in built.build().items()
+        }
+        return RawTask(splits, label_names=built.label_names, carrier=built.carrier)
+
+    return read
+
+
 def _glue(name: str) -> Callable[[], RawTask]:
     return lambda: read_glue(name)
 
@@ -104,6 +127,7 @@ FEW = 3
 
 TASKS: Mapping[str, Callable[[], RawTask]] = {
     **{name: _builtin(name) for name in BUILTIN_TASKS},
+    **{name: _builtin_tokens(name) for name in BUILTIN_TOKEN_TASKS},
     **{name: _glue(name) for name in GLUE},
 }
 """Task name to the function that reads its splits."""
@@ -183,15 +207,16 @@ def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig
                 f"split 'train' has no labels: check --label-column (no column {config.label_column!r}; it has: "
                 f"{', '.join(split.columns)})"
             )
-    encoded = encode_labels({k: s.labels for k, s in raw.splits.items()}, raw.label_names, config.label_kind)
-    splits = {k: Split(np.arange(len(s.texts)), tuple(s.texts), encoded.labels[k]) for k, s in raw.splits.items()}
-    if config.label_kind == "auto":
-        _doubt_labels(name, encoded.kind, splits["train"].labels)
+    kind, label_names, labels = _encode(name, raw, config.label_kind)
+    splits = {
+        k: Split(np.arange(len(s.texts)), tuple(s.texts), labels[k], None if s.words is None else tuple(s.words))
+        for k, s in raw.splits.items()
+    }
     reported = next(k for k in splits if k.startswith("validation"))
     if config.max_train_examples is not None:
         splits["train"] = _draw(splits["train"], config.max_train_examples, config.seed)
         drawn = splits["train"].labels
-        if drawn is not None and len(np.unique(drawn)) == 1:
+        if drawn is not None and len(np.unique(np.concatenate(drawn) if kind == "tokens" else drawn)) == 1:
             raise ValueError(f"the {len(splits['train'])} training examples drawn have one label only: draw more")
     removed: dict[str, int] | None = {} if config.remove_near_duplicates else None
     if removed is not None:
@@ -201,19 +226,41 @@ def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig
         if removed is not None:
             _remove(splits, removed)
     if config.shuffle_labels:
-        splits["train"] = _shuffle_labels(splits["train"], encoded.labels["train"], config)
+        splits["train"] = _shuffle_labels(splits["train"], labels["train"], config)
     return Task(
         name=name,
-        kind=encoded.kind,
-        label_names=encoded.names,
+        kind=kind,
+        label_names=label_names,
         splits=splits,
         reported_split=reported,
-        score=raw.score or ("accuracy" if encoded.kind == "classification" else "pearson"),
+        score=raw.score or _headline(kind, label_names),
         file_hashes=hashes,
         split_hashes=raw.hashes,
         carrier=raw.carrier,
         num_near_duplicates=removed,
     )
+
+
+def _encode(
+    name: str, raw: RawTask, label_kind: str
+) -> tuple[Kind, tuple[str, ...], Mapping[str, NDArray[Any] | None]]:
+    """The kind of a task, the names of its labels, and the encoded labels of each split."""
+    with_words = [split_name for split_name, split in raw.splits.items() if split.words is not None]
+    if with_words and len(with_words) < len(raw.splits):
+        others = ", ".join(split_name for split_name in raw.splits if split_name not in with_words)
+        raise ValueError(f"{', '.join(with_words)} of {name} hold words with tags, {others} texts: one kind for all")
+    if with_words:
+        return "tokens", *encode_tags(raw.splits, raw.label_names)
+    encoded = encode_labels({k: s.labels for k, s in raw.splits.items()}, raw.label_names, label_kind)
+    if label_kind == "auto":
+        _doubt_labels(name, encoded.kind, encoded.labels["train"])
+    return encoded.kind, encoded.names, encoded.labels
+
+
+def _headline(kind: Kind, label_names: tuple[str, ...]) -> str:
+    if kind == "tokens":
+        return "f1" if has_entities(label_names) else "accuracy"
+    return "accuracy" if kind == "classification" else "pearson"
 
 
 def _doubt_labels(name: str, kind: str, labels: NDArray[Any] | None) -> None:
@@ -260,14 +307,23 @@ def _shuffle_labels(train: Split, every: NDArray[Any] | None, config: RunConfig)
     if train.labels is None or every is None:
         return train
     if config.label_seed is None:
-        return replace(train, labels=np.random.default_rng([config.seed, 3]).permutation(train.labels))
-    labels = np.random.default_rng([config.label_seed, 3]).permutation(every)[train.ids]
-    if len(np.unique(labels)) == 1:
+        return replace(train, labels=_permuted(train.labels, config.seed))
+    labels = _permuted(every, config.label_seed)[train.ids]
+    if len(np.unique(labels if train.words is None else np.concatenate(labels))) == 1:
         raise ValueError(
             f"--label-seed {config.label_seed} gives all {len(train)} training examples one label: take another seed, "
             "or draw more examples"
         )
     return replace(train, labels=labels)
+
+
+def _permuted(labels: NDArray[Any], seed: int) -> NDArray[Any]:
+    """(examples,) the labels in random order; of a token task the tags of all words, whatever example they are in."""
+    generator = np.random.default_rng([seed, 3])
+    if labels.dtype != object:
+        return generator.permutation(labels)
+    sizes = [len(tags) for tags in labels]
+    return as_objects(np.split(generator.permutation(np.concatenate(labels)), np.cumsum(sizes)[:-1]))
 
 
 def _hold_out(train: Split, config: RunConfig) -> dict[str, Split]:
@@ -278,7 +334,7 @@ def _hold_out(train: Split, config: RunConfig) -> dict[str, Split]:
             f"--selection-fraction {config.selection_fraction} of {len(train)} training examples leaves one part empty"
         )
     order = np.random.default_rng([config.seed, 2]).permutation(len(train))
-    return {"train": _take(train, np.sort(order[num_held:])), SELECTION: _take(train, np.sort(order[:num_held]))}
+    return {"train": train.take(np.sort(order[num_held:])), SELECTION: train.take(np.sort(order[:num_held]))}
 
 
 def check_texts(split_name: str, texts: list[tuple[str, ...]]) -> None:
@@ -304,10 +360,4 @@ def _draw(split: Split, num_examples: int, seed: int) -> Split:
     """``num_examples`` of a split, drawn with the run's seed, in their old order."""
     if num_examples >= len(split):
         return split
-    return _take(split, np.sort(np.random.default_rng([seed, 1]).permutation(len(split))[:num_examples]))
-
-
-def _take(split: Split, chosen: NDArray[np.int64]) -> Split:
-    """The examples of a split at some places, in that order."""
-    labels = None if split.labels is None else split.labels[chosen]
-    return replace(split, ids=split.ids[chosen], texts=tuple(split.texts[i] for i in chosen), labels=labels)
+    return split.take(np.sort(np.random.default_rng([seed, 1]).permutation(len(split))[:num_examples]))

@@ -1,7 +1,7 @@
 """The classifier: a backbone in fp32, which of its states are pooled and how, and a head."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,7 +11,7 @@ from torch import nn
 
 from toolkit.families import ModelFamily, family_of
 from toolkit.models.checkpoints import Source, find_checkpoint
-from toolkit.models.heads import build_head, chosen_layers, num_blocks
+from toolkit.models.heads import answer, build_head, chosen_layers, num_blocks
 
 
 class Classifier(nn.Module):
@@ -27,6 +27,7 @@ class Classifier(nn.Module):
         features: str = "last",
         pair_encoding: str = "joint",
         head: str = "linear",
+        is_token_task: bool = False,
     ) -> None:
         """``generator`` draws the head's weights, as :func:`toolkit.models.heads.build_head` says.
 
@@ -35,7 +36,7 @@ class Classifier(nn.Module):
         super().__init__()
         config: Any = backbone.config
         self.backbone = backbone
-        self.pooling, self.pair_encoding = pooling, pair_encoding
+        self.pooling, self.pair_encoding, self.is_token_task = pooling, pair_encoding, is_token_task
         self.layers = chosen_layers(features, num_blocks(config))
         """Which states are pooled, as places in transformers' ``hidden_states``; None: ``last_hidden_state``."""
         self.is_summed = features == "last4-sum"
@@ -54,44 +55,55 @@ class Classifier(nn.Module):
 
     def features(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         """(examples, width) fp32 pooled vectors of a batch of (sequences, longest) id tensors: what the head reads."""
-        return self.pool(self.backbone(**batch | self.asked), batch["attention_mask"])
+        return self.pool(*self.run(self.backbone, batch))
 
-    def pool(self, output: Any, attention_mask: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    def run(self, backbone: Callable[..., Any], batch: Mapping[str, torch.Tensor]) -> tuple[Any, torch.Tensor]:
+        """What ``backbone`` (this one, or one that stands in for it) makes of a batch, and the tokens that are read."""
+        inputs = {name: tensor for name, tensor in batch.items() if name != "is_word"}
+        return backbone(**inputs | self.asked), batch.get("is_word", batch["attention_mask"])
+
+    def pool(self, output: Any, is_read: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """(examples, width) pooled vectors, fp32, from the backbone's output, whatever computed that.
 
         ``width`` is the hidden size; times the number of layers where several are concatenated or mixed, the lowest
         first; times two where the texts of an example are encoded apart, the first text first. Nothing in it is
-        learned, so that a frozen backbone has to give it only once.
+        learned, so that a frozen backbone has to give it only once. ``is_read``: (sequences, tokens) the tokens that
+        count, 1 or True. Of a token task nothing is pooled: each of them gives a row, (words, width).
         """
         if self.pooling == "pooler":
             pooled = output.pooler_output.to(dtype)
         elif self.layers is None:
-            pooled = self._pool_states(output.last_hidden_state, attention_mask, dtype)
+            pooled = self._pool_states(output.last_hidden_state, is_read, dtype)
         else:
             states = [output.hidden_states[layer] for layer in self.layers]
-            parts = [self._pool_states(own, attention_mask, dtype) for own in states]
+            parts = [self._pool_states(own, is_read, dtype) for own in states]
             pooled = torch.stack(parts).sum(dim=0) if self.is_summed else torch.cat(parts, dim=1)
         vectors: torch.Tensor = pooled.reshape(len(pooled) // 2, -1) if self.pair_encoding == "separate" else pooled
         return vectors
 
-    def _pool_states(self, states: torch.Tensor, attention_mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """(sequences, hidden) vectors from (sequences, tokens, hidden) states."""
+    def _pool_states(self, states: torch.Tensor, is_read: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """(sequences, hidden) vectors, or (words, hidden), from (sequences, tokens, hidden) states."""
         states = states.to(dtype)
+        if self.is_token_task:
+            return states[is_read]
         if self.pooling == "cls":
             return states[:, 0]
-        mask = attention_mask.unsqueeze(-1).to(states.dtype)
+        mask = is_read.unsqueeze(-1).to(states.dtype)
         return (states * mask).sum(dim=1) / mask.sum(dim=1)
 
     def forward(self, **batch: torch.Tensor) -> torch.Tensor:
         """(examples, outputs) fp32 logits, or values in regression."""
-        return self.classify(self.backbone(**batch | self.asked), batch["attention_mask"])
+        return self.classify(*self.run(self.backbone, batch))
 
-    def classify(self, output: Any, attention_mask: torch.Tensor) -> torch.Tensor:
-        """(examples, outputs) fp32 logits, or values, from the backbone's output, whatever computed that."""
-        features = self.pool(output, attention_mask)
+    def classify(self, output: Any, is_read: torch.Tensor) -> torch.Tensor:
+        """(examples, outputs) fp32 logits, or values, from the backbone's output, whatever computed that.
+
+        Of a token task (words, outputs). ``is_read`` as in :meth:`pool`.
+        """
+        features = self.pool(output, is_read)
         # The head is a few thousand weights: fp32 costs nothing and keeps logits exact under autocast.
         with torch.autocast(features.device.type, enabled=False):
-            logits: torch.Tensor = self.head(features)
+            logits: torch.Tensor = answer(self.head, features, is_read.sum(dim=1) if self.is_token_task else None)
         return logits
 
 
@@ -119,6 +131,7 @@ def load_classifier(
     features: str = "last",
     pair_encoding: str = "joint",
     head: str = "linear",
+    is_token_task: bool = False,
     init: str = "checkpoint",
     seed: int = 0,
     dropout: float | None = None,
@@ -139,6 +152,10 @@ def load_classifier(
             f"{name} was made with position_embedding_type {kind!r}, which transformers 5 ignores, so that it would "
             "compute something else than it was trained to: take a checkpoint with absolute positions"
         )
+    if is_token_task and pooling != "mean":
+        raise ValueError(f"--pooling {pooling}: a token task pools nothing, each word answers for itself: leave it out")
+    if head == "bilstm" and not is_token_task:
+        raise ValueError("--head bilstm reads the words of a token task: take linear or mlp")
     if pooling == "pooler" and not family.has_pooler:
         raise ValueError(f"--pooling pooler: {family.name} has no pooler; choose from: mean, cls")
     if dropout is not None:
@@ -156,7 +173,14 @@ def load_classifier(
     limit = getattr(config, "max_position_embeddings", None)
     return Loaded(
         Classifier(
-            backbone, pooling, num_outputs, generator, features=features, pair_encoding=pair_encoding, head=head
+            backbone,
+            pooling,
+            num_outputs,
+            generator,
+            features=features,
+            pair_encoding=pair_encoding,
+            head=head,
+            is_token_task=is_token_task,
         ),
         tokenizer,
         family,

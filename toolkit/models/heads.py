@@ -8,8 +8,9 @@ from torch import nn
 HEAD_DESCRIPTIONS = {
     "linear": "linear",
     "mlp": "mlp (one hidden layer of the hidden size, tanh, dropout)",
+    "bilstm": "bilstm (two layers over the words of an example, as wide as the hidden size; dropout)",
 }
-"""``--head`` to the head, as manifests name it. All compute in fp32; only mlp has dropout of its own."""
+"""``--head`` to the head, as manifests name it. All compute in fp32; linear alone has no dropout of its own."""
 
 DROPOUTS = ("hidden_dropout_prob", "dropout", "mlp_dropout")
 """What families call the dropout of their hidden states in a config, the first that is there."""
@@ -68,8 +69,10 @@ class Mix(nn.Module):
 class Head(nn.Module):
     """Mixes layers, compares two texts, and answers: as far as there are layers to mix and texts to compare."""
 
-    def __init__(self, mix: Mix | None, is_paired: bool, has_cosine: bool, layers: nn.Sequential, width: int) -> None:
-        """``layers``: what reads the inputs, its first module linear; ``width``: of the features."""
+    def __init__(
+        self, mix: Mix | None, is_paired: bool, has_cosine: bool, layers: "nn.Sequential | BiLstm", width: int
+    ) -> None:
+        """``layers``: what reads the inputs, its first module linear or an LSTM; ``width``: of the features."""
         super().__init__()
         self.mix, self.is_paired, self.has_cosine, self.in_features = mix, is_paired, has_cosine, width
         self.layers = layers
@@ -91,9 +94,36 @@ class Head(nn.Module):
             parts.append(nn.functional.cosine_similarity(u, v, dim=1).unsqueeze(1))
         return torch.cat(parts, dim=1)
 
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """(examples, outputs) logits or values."""
-        outputs: torch.Tensor = self.layers(self.inputs(features))
+    def forward(self, features: torch.Tensor, sizes: torch.Tensor | None = None) -> torch.Tensor:
+        """(examples, outputs) logits or values, of a token task (words, outputs); ``sizes``: words of each example."""
+        inputs = self.inputs(features)
+        outputs: torch.Tensor = self.layers(inputs, sizes) if isinstance(self.layers, BiLstm) else self.layers(inputs)
+        return outputs
+
+
+class BiLstm(nn.Module):
+    """Two bidirectional LSTM layers over the words of each example, dropout and one linear layer.
+
+    The head on frozen features of Devlin et al. 2019, section 5.3, with dropout; theirs is 768 wide.
+    """
+
+    def __init__(self, num_inputs: int, width: int, num_outputs: int, dropout: float) -> None:
+        """``width``: of the states, both directions together."""
+        super().__init__()
+        self.entry = nn.Identity()
+        """What the LSTM reads passes through it."""
+        self.lstm = nn.LSTM(num_inputs, width // 2, num_layers=2, bidirectional=True, dropout=dropout, batch_first=True)
+        self.dropout, self.output = nn.Dropout(dropout), nn.Linear(2 * (width // 2), num_outputs)
+
+    def forward(self, inputs: torch.Tensor, sizes: torch.Tensor | None) -> torch.Tensor:
+        """(words, outputs) from (words, inputs), those of one example after another; ``sizes``: (examples,) int64."""
+        assert sizes is not None
+        sizes = sizes[sizes > 0].cpu()
+        parts = self.entry(inputs).split(sizes.tolist())
+        states, _ = self.lstm(nn.utils.rnn.pack_sequence(parts, enforce_sorted=False))
+        padded, _ = nn.utils.rnn.pad_packed_sequence(states, batch_first=True)
+        is_word = torch.arange(padded.shape[1]) < sizes[:, None]
+        outputs: torch.Tensor = self.output(self.dropout(padded[is_word.to(padded.device)]))
         return outputs
 
 
@@ -114,6 +144,7 @@ def build_head(
     kind : str
         ``linear`` or ``mlp``: a hidden layer of ``config.hidden_size`` units, tanh and the backbone's dropout before
         the last, as in transformers' RobertaClassificationHead without its dropout on the features, which are cached.
+        Or ``bilstm``: see :class:`BiLstm`; its recurrent weights are uniform, as torch's.
     config : PretrainedConfig
         The backbone's.
     width : int
@@ -129,13 +160,19 @@ def build_head(
     """
     has_cosine = is_paired and num_outputs == 1
     num_inputs = (width // max(num_mixed, 1)) * (4 if is_paired else 1) + has_cosine
-    if kind == "mlp":
-        probability = next((float(getattr(config, name)) for name in DROPOUTS if hasattr(config, name)), 0.0)
+    probability = next((float(getattr(config, name)) for name in DROPOUTS if hasattr(config, name)), 0.0)
+    layers: nn.Sequential | BiLstm
+    if kind == "bilstm":
+        layers = BiLstm(num_inputs, config.hidden_size, num_outputs, probability)
+        with torch.no_grad():
+            for weight in layers.lstm.parameters():
+                weight.uniform_(-(layers.lstm.hidden_size**-0.5), layers.lstm.hidden_size**-0.5, generator=generator)
+    elif kind == "mlp":
         hidden, output = nn.Linear(num_inputs, config.hidden_size), nn.Linear(config.hidden_size, num_outputs)
         layers = nn.Sequential(hidden, nn.Tanh(), nn.Dropout(probability), output)
     else:
         layers = nn.Sequential(nn.Linear(num_inputs, num_outputs))
-    for layer in layers:
+    for layer in layers.modules():
         if isinstance(layer, nn.Linear):
             with torch.no_grad():
                 layer.weight.normal_(0.0, getattr(config, "initializer_range", 0.02), generator=generator)
@@ -152,7 +189,23 @@ def inputs_of(head: nn.Module, features: torch.Tensor) -> torch.Tensor:
     return head.inputs(features) if isinstance(head, Head) else features
 
 
-def first_layer(head: nn.Module) -> nn.Linear:
-    """The first linear layer of any head."""
-    first: Any = head.layers[0] if isinstance(head, Head) else head
-    return first  # type: ignore[no-any-return]
+def answer(head: nn.Module, features: torch.Tensor, sizes: torch.Tensor | None) -> torch.Tensor:
+    """(rows, outputs) of any head; ``sizes``: (examples,) words of each example of a token task, else None."""
+    outputs: torch.Tensor = head(features, sizes) if isinstance(head, Head) else head(features)
+    return outputs
+
+
+def entry_of(head: nn.Module) -> nn.Module:
+    """The module that the inputs of any head go through first."""
+    if not isinstance(head, Head):
+        return head
+    return head.layers.entry if isinstance(head.layers, BiLstm) else head.layers[0]
+
+
+def first_weights(head: nn.Module) -> list[tuple[nn.Parameter, nn.Parameter]]:
+    """Weight and bias of each linear map that reads the inputs of any head: one, or an LSTM's two."""
+    if isinstance(head, Head) and isinstance(head.layers, BiLstm):
+        lstm: Any = head.layers.lstm
+        return [(lstm.weight_ih_l0, lstm.bias_ih_l0), (lstm.weight_ih_l0_reverse, lstm.bias_ih_l0_reverse)]
+    layer: Any = entry_of(head)
+    return [(layer.weight, layer.bias)]

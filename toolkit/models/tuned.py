@@ -28,7 +28,9 @@ def load_tuned(run: Run) -> Loaded:
     check_model(run)
     run.check("model/")
     folder = run.path / "model"
-    loaded = load_classifier(str(folder), **recipe_of(run.config), num_outputs=_num_outputs(run))
+    loaded = load_classifier(
+        str(folder), **recipe_of(run.config), num_outputs=_num_outputs(run), is_token_task=_is_token_task(run)
+    )
     loaded.model.head.load_state_dict(load_file(folder / HEAD_FILE))
     loaded.model.eval()
     # The table is among the weights; what a forward pass does with it beside the architecture is not.
@@ -42,7 +44,12 @@ def load_untuned(run: Run) -> Loaded:
     """
     config: RunConfig = run.config
     loaded = load_classifier(
-        name_of_start(run), **recipe_of(config), num_outputs=_num_outputs(run), init=config.init, seed=config.seed
+        name_of_start(run),
+        **recipe_of(config),
+        num_outputs=_num_outputs(run),
+        is_token_task=_is_token_task(run),
+        init=config.init,
+        seed=config.seed,
     )
     loaded.model.eval()
     return prepare_positions(loaded, config)
@@ -70,3 +77,7 @@ def name_of_start(run: Run) -> str:
 def _num_outputs(run: Run) -> int:
     labels = run.manifest["task"]["label_names"]
     return len(labels) or 1
+
+
+def _is_token_task(run: Run) -> bool:
+    return bool(run.manifest["task"].get("kind") == "tokens")

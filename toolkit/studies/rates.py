@@ -111,7 +111,7 @@ def _time_scoring(accelerator: Any, model: Any, sample: Sample, config: RunConfi
     with scoring(accelerator, model) as backbone:
 
         def score(batch: dict[str, Any]) -> Any:
-            return model.classify(backbone(**batch | model.asked), batch["attention_mask"])
+            return model.classify(*model.run(backbone, batch))
 
         def run(indices: NDArray[np.int64]) -> None:
             run_batches(accelerator, model, score, split, sample.data, [indices] * side_by_side)

@@ -31,7 +31,7 @@ def evaluate(accelerator: Any, model: Classifier, data: EncodedTask) -> dict[str
     with scoring(accelerator, model) as backbone:
 
         def score(batch: Batch) -> torch.Tensor:
-            return model.classify(backbone(**batch | model.asked), batch["attention_mask"])
+            return model.classify(*model.run(backbone, batch))
 
         return {name: run_over(accelerator, model, score, split, data) for name, split in others.items()}
 
@@ -49,7 +49,7 @@ def extract_features(
     with scoring(accelerator, model) as backbone:
 
         def pool(batch: Batch) -> torch.Tensor:
-            return model.pool(backbone(**batch | model.asked), batch["attention_mask"])
+            return model.pool(*model.run(backbone, batch))
 
         return {name: run_over(accelerator, model, pool, split, data) for name, split in chosen.items()}
 
@@ -86,16 +86,19 @@ def run_over(
     split: EncodedSplit,
     data: EncodedTask,
 ) -> NDArray[np.float32]:
-    """(examples, width) ``function`` of every example in eval mode, shared out over processes and gathered on all."""
+    """(rows, width) ``function`` of every example in eval mode, shared out over processes and gathered on all.
+
+    Rows are examples, or of a token task words.
+    """
     from accelerate.utils import gather_object
 
     batches = evaluation_batches(split.lengths, THREAD_TOKENS if is_fast(accelerator) else EVALUATION_TOKENS)
     mine = batches[accelerator.process_index :: accelerator.num_processes]
     results = list(zip(mine, run_batches(accelerator, model, function, split, data, mine), strict=True))
     results = gather_object(results)
-    gathered = np.empty((len(split), results[0][1].shape[1]), np.float32)
+    gathered = np.empty((split.num_rows, results[0][1].shape[1]), np.float32)
     for indices, values in results:
-        gathered[indices] = values
+        gathered[split.rows_of(indices)] = values
     return gathered
 
 

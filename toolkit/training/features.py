@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from toolkit.config import RunConfig
-from toolkit.data.batches import EncodedTask, epoch_batches
+from toolkit.data.batches import EncodedSplit, EncodedTask, epoch_batches
 from toolkit.models.classifier import Classifier, in_eval_mode
-from toolkit.models.heads import first_layer, inputs_of
+from toolkit.models.heads import answer, entry_of, first_weights, inputs_of
 from toolkit.models.regimes import HEAD
 from toolkit.training.evaluation import extract_features
 from toolkit.training.loop import Moment, OnStep, Plan, run_epochs
@@ -84,7 +84,7 @@ def train_head(
     plan = Plan.of(config, data.splits["train"].lengths)
     factors = learning_rate_factors(plan.num_steps, config.warmup_fraction)
     stepper = HeadStepper(model.head, tensors["train"], data, config, factors, recorder)
-    return run_epochs(plan, data, config, recorder, stepper.take, lambda: _outputs(model.head, tensors), on_step)
+    return run_epochs(plan, data, config, recorder, stepper.take, lambda: _outputs(model.head, tensors, data), on_step)
 
 
 def train_head_until_it_stops(
@@ -117,7 +117,7 @@ def train_head_until_it_stops(
     kept = np.setdiff1d(np.arange(len(split)), held_out)
 
     def outputs(step: int) -> dict[str, NDArray[np.float32]]:
-        check_outputs(found := _outputs(head, tensors), step)
+        check_outputs(found := _outputs(head, tensors, data), step)
         return found
 
     def batches_of(epoch: int) -> list[NDArray[np.int64]]:
@@ -131,7 +131,7 @@ def train_head_until_it_stops(
     train_losses: list[float] = []
     ends: list[int] = []
     best, lowest = 0, float("inf")
-    with standardised(head, tensors["train"], kept):
+    with standardised(head, tensors["train"], split.rows_of(kept)):
         stepper = HeadStepper(head, tensors["train"], data, config, factors, None)
         weights = {name: value.clone() for name, value in head.state_dict().items()}
         while len(losses) < MOST_EPOCHS and len(losses) - best < PATIENCE:
@@ -193,7 +193,6 @@ def standardised(head: nn.Module, features: torch.Tensor, rows: NDArray[np.int64
     head mixes layers when the block is entered. The layer's weights change to answer as before, and back at the end,
     with what they learned in between.
     """
-    layer = first_layer(head)
     with torch.no_grad(), in_eval_mode(head):
         chunks = torch.from_numpy(rows).to(features.device).split(CHUNK_ROWS)
         total = torch.stack([inputs_of(head, features[chunk]).double().sum(dim=0) for chunk in chunks]).sum(dim=0)
@@ -204,15 +203,15 @@ def standardised(head: nn.Module, features: torch.Tensor, rows: NDArray[np.int64
         scale = torch.where(scale > 1e-6 * (mean.abs() + scale.mean()), scale, torch.ones_like(scale))
 
         def change(*, is_back: bool) -> None:
-            weight, bias = layer.weight.double(), layer.bias.double()
-            own = weight / scale if is_back else weight * scale
-            bias = bias - own @ mean if is_back else bias + weight @ mean
-            layer.weight.copy_(own)
-            layer.bias.copy_(bias)
+            for layer_weight, layer_bias in first_weights(head):
+                weight, bias = layer_weight.double(), layer_bias.double()
+                own = weight / scale if is_back else weight * scale
+                layer_bias.copy_(bias - own @ mean if is_back else bias + weight @ mean)
+                layer_weight.copy_(own)
 
         change(is_back=False)
     center, spread = mean.float(), scale.float()
-    hook = layer.register_forward_pre_hook(lambda _, inputs: ((inputs[0] - center) / spread,))
+    hook = entry_of(head).register_forward_pre_hook(lambda _, inputs: ((inputs[0] - center) / spread,))
     try:
         yield
     finally:
@@ -234,7 +233,8 @@ class HeadStepper:
         recorder: Recorder | None,
     ) -> None:
         """``factors``: share of the peak learning rate at each step; the last one also at later steps."""
-        labels = data.splits["train"].labels
+        self.split = data.splits["train"]
+        labels = self.split.labels
         assert labels is not None
         self.head, self.features, self.config, self.recorder = head, features, config, recorder
         self.kind, self.labels = data.task.kind, torch.from_numpy(labels).to(features.device)
@@ -247,12 +247,11 @@ class HeadStepper:
         """One update on a batch; ``step`` counts from 0."""
         limit = self.config.max_gradient_norm
         rate = self.config.head_learning_rate * float(self.factors[min(step, len(self.factors) - 1)])
-        rows = torch.from_numpy(indices).to(self.features.device)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.head.train()
         with self._own_randomness(step):
-            loss = example_losses(self.kind, self.head(self.features[rows]), self.labels[rows]).mean()
+            loss = self._losses(indices).mean()
         loss.backward()  # type: ignore[no-untyped-call]
         norm = float(torch.nn.utils.clip_grad_norm_(self.head.parameters(), limit))
         check_finite(norm, step)
@@ -274,20 +273,35 @@ class HeadStepper:
             torch.manual_seed(int(np.random.default_rng([*b"dropout", self.config.seed, step]).integers(2**63)))
             yield
 
+    def _losses(self, indices: NDArray[np.int64]) -> torch.Tensor:
+        """(rows,) loss of some examples, or of their words."""
+        device = self.features.device
+        rows = torch.from_numpy(self.split.rows_of(indices)).to(device)
+        outputs = answer(self.head, self.features[rows], _sizes(self.split, indices))
+        return example_losses(self.kind, outputs, self.labels[rows])
+
     @torch.no_grad()
     def loss(self, indices: NDArray[np.int64]) -> float:
         """Mean loss of some examples, without dropout."""
-        rows = torch.from_numpy(indices).to(self.features.device)
         with in_eval_mode(self.head):
-            parts = rows.split(CHUNK_ROWS)
-            losses = [example_losses(self.kind, self.head(self.features[part]), self.labels[part]) for part in parts]
+            parts = [indices[start : start + CHUNK_ROWS] for start in range(0, len(indices), CHUNK_ROWS)]
+            losses = [self._losses(part) for part in parts]
         return float(torch.cat(losses).double().mean())
 
 
 @torch.inference_mode()
-def _outputs(head: nn.Module, tensors: Mapping[str, torch.Tensor]) -> dict[str, NDArray[np.float32]]:
+def _outputs(head: nn.Module, tensors: Mapping[str, torch.Tensor], data: EncodedTask) -> dict[str, NDArray[np.float32]]:
+    splits = {name: data.splits[name] for name in tensors if name != "train"}
     with in_eval_mode(head):
-        return {name: head(tensor).cpu().numpy() for name, tensor in tensors.items() if name != "train"}
+        return {
+            name: answer(head, tensors[name], _sizes(split, np.arange(len(split)))).cpu().numpy()
+            for name, split in splits.items()
+        }
+
+
+def _sizes(split: EncodedSplit, indices: NDArray[np.int64]) -> torch.Tensor | None:
+    """(examples,) words of some examples of a token task; None of any other."""
+    return None if split.words is None else torch.from_numpy(split.sizes_of(indices))
 
 
 def _on_device(features: Features, accelerator: Any) -> dict[str, torch.Tensor]:

@@ -187,26 +187,29 @@ class Stepper:
         num_parts = accelerator.num_processes * accelerator.gradient_accumulation_steps
         loss_sum, norm = torch.zeros((), device=accelerator.device), 0.0
         parts = parts_of_batch(indices, num_parts)[accelerator.process_index :: accelerator.num_processes]
+        split = self.data.splits["train"]
+        num_rows = int(split.sizes_of(indices).sum())
         for part, weight in parts:
             with accelerator.accumulate(self.model):
-                losses = self._losses(part) * torch.from_numpy(weight).to(accelerator.device)
+                weights = np.repeat(weight, split.sizes_of(part))
+                losses = self._losses(part) * torch.from_numpy(weights).to(accelerator.device)
                 loss_sum += losses.detach().sum()
                 # Accelerate divides by the accumulation steps and DDP by the processes; the sum over the global batch
-                # divided by its size is what we want.
-                accelerator.backward(losses.sum() * (num_parts / len(indices)))
+                # divided by its answers is what we want.
+                accelerator.backward(losses.sum() * (num_parts / num_rows))
                 if accelerator.sync_gradients:
                     norm = self._clip(indices, factor, step)
                 self.optimizer.step()
                 self.optimizer.zero_grad()
-        loss = float(accelerator.reduce(loss_sum, "sum")) / len(indices)
+        loss = float(accelerator.reduce(loss_sum, "sum")) / num_rows
         return StepLog(step + 1, loss, self.config.learning_rate * factor, norm)
 
     def _losses(self, indices: NDArray[np.int64]) -> torch.Tensor:
-        """(examples,) loss of each example."""
+        """(rows,) loss of each example, or word."""
         split, device = self.data.splits["train"], self.accelerator.device
         batch = {k: v.to(device) for k, v in make_batch(split, indices, self.data).items()}
         assert split.labels is not None
-        labels = torch.from_numpy(split.labels[indices]).to(device)
+        labels = torch.from_numpy(split.labels[split.rows_of(indices)]).to(device)
         return example_losses(self.data.task.kind, self.model(**batch), labels)
 
     def _clip(self, indices: NDArray[np.int64], factor: float, step: int) -> float:

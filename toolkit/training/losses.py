@@ -59,7 +59,7 @@ def clipping_factor(norm: float, limit: float) -> float:
 
 
 def example_losses(kind: str, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """(examples,) cross-entropy in nats, or squared error in regression."""
-    if kind == "classification":
+    """(rows,) cross-entropy in nats of each example or word, or squared error in regression."""
+    if kind != "regression":
         return functional.cross_entropy(outputs, labels, reduction="none")
     return (outputs[:, 0] - labels.float()) ** 2

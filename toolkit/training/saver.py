@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from toolkit.config import RunConfig, recipe_of
-from toolkit.data.batches import EncodedTask
+from toolkit.data.batches import EncodedTask, WordTokens
+from toolkit.data.tasks import Split
 from toolkit.models.classifier import Loaded
 from toolkit.models.heads import HEAD_DESCRIPTIONS
 from toolkit.models.locate import layer_norm_eps
@@ -86,19 +87,26 @@ class Saver:
 
     def _score(self, moment: Moment, split: str, outputs: NDArray[np.float32]) -> dict[str, Any]:
         encoded = self.data.splits[split]
-        scores = compute_scores(self.data.task.kind, encoded.labels, outputs)
+        scores = self._compute_scores(split, outputs)
         head = {"epoch": moment.epoch, "step": moment.step, "split": split, "num_examples": len(encoded)}
         return head | scores | {"train_loss": moment.train_loss}
 
+    def _compute_scores(self, split: str, outputs: NDArray[np.float32]) -> dict[str, float]:
+        encoded, task = self.data.splits[split], self.data.task
+        offsets = None if encoded.words is None else encoded.words.offsets
+        return compute_scores(task.kind, encoded.labels, outputs, offsets=offsets, label_names=task.label_names)
+
     def _predict(self, moment: Moment, split: str, outputs: NDArray[np.float32]) -> pd.DataFrame:
         encoded, kind = self.data.splits[split], self.data.task.kind
-        dtype = "Int64" if kind == "classification" else "Float64"
-        labels: Any = [None] * len(encoded) if encoded.labels is None else encoded.labels
+        dtype = "Float64" if kind == "regression" else "Int64"
+        labels: Any = [None] * encoded.num_rows if encoded.labels is None else encoded.labels
+        every = np.arange(len(encoded))
         return pd.DataFrame(
             {
                 "epoch": moment.epoch,
                 "split": split,
-                "id": encoded.ids,
+                "id": np.repeat(encoded.ids, encoded.sizes_of(every)),
+                **({} if encoded.words is None else {"word": encoded.words.numbers}),
                 "label": pd.array(labels, dtype=dtype),
                 "prediction": pd.array(predict(kind, outputs), dtype=dtype),
                 "scores": list(outputs),
@@ -139,8 +147,6 @@ class Saver:
             raise RuntimeError(f"frozen parameters have changed: {', '.join(moved)}")
         if self.config.save_model:
             self._save_model()
-        kind = self.data.task.kind
-        labels = {split: encoded.labels for split, encoded in self.data.splits.items()}
         self.writer.finish(
             {
                 "regime": {"label": regime.label, "frozen_components": sorted(regime.frozen)},
@@ -150,7 +156,9 @@ class Saver:
                 },
                 "model": self._describe_model(),
                 "task": self._describe_task(),
-                "linear_probe": None if probe is None else _scores_of(probe.outputs, kind, labels),
+                "linear_probe": None
+                if probe is None
+                else {split: self._compute_scores(split, values) for split, values in probe.outputs.items()},
                 "linear_probe_choice": None if probe is None else _choice_of(probe),
                 "head_training": dict(head_training),
                 "head_stage": head_stage,
@@ -204,6 +212,7 @@ class Saver:
                     "num_examples": len(split),
                     "num_truncated": split.num_truncated,
                     "num_empty_texts": split.num_empty_texts,
+                    **({} if split.words is None else _words_of(split.words, task.splits[name])),
                 }
                 for name, split in self.data.splits.items()
             },
@@ -224,10 +233,10 @@ class Saver:
         self.writer.write_folder("model", write)
 
 
-def _scores_of(
-    outputs: Mapping[str, NDArray[np.float32]], kind: str, labels: Mapping[str, NDArray[Any] | None]
-) -> dict[str, dict[str, float]]:
-    return {split: compute_scores(kind, labels[split], values) for split, values in outputs.items()}
+def _words_of(found: WordTokens, split: Split) -> dict[str, int]:
+    """Words that are answered for, and those that were truncated or of which the tokenizer keeps nothing."""
+    num_words = len(found.places)
+    return {"num_words": num_words, "num_words_lost": sum(map(len, split.words or ())) - num_words}
 
 
 def _choice_of(probe: LinearProbe) -> dict[str, Any]:

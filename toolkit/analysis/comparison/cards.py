@@ -12,7 +12,7 @@ from toolkit.analysis.comparison.card import Card as Card
 from toolkit.analysis.comparison.card import Null, Span
 from toolkit.analysis.comparison.compare import compare_groups, compare_pair
 from toolkit.analysis.comparison.drift_cards import association_cards, drift_cards, offset_cards
-from toolkit.analysis.comparison.estimates import EQUIVALENCE_LEVEL, OTHER_ITEMS_PER_SEED, Settings
+from toolkit.analysis.comparison.estimates import EQUIVALENCE_LEVEL, NO_MEAN, OTHER_ITEMS_PER_SEED, Settings
 from toolkit.analysis.comparison.evidence import FOLDER, PREDICTIONS, Evidence, read_evidence
 from toolkit.analysis.comparison.label_cards import label_cards
 from toolkit.analysis.comparison.pairs import NOT_COMPARED, ArmPair
@@ -129,7 +129,9 @@ def _card(line: dict[str, Any], kind: str, claim: str, arms: Sequence[Arm], evid
         return math.nan if value is None else float(value)
 
     is_refused = math.isnan(points("difference_points"))
-    is_crossed = line["score"] == "accuracy" and OTHER_ITEMS_PER_SEED not in str(line["note"])
+    is_crossed = line["score"] == "accuracy" and not any(
+        n in str(line["note"]) for n in (OTHER_ITEMS_PER_SEED, NO_MEAN)
+    )
     estimator = TWO_WAY if is_crossed else OVER_SEEDS
     settings, runs = settings_of(evidence), [run for arm in arms for run in arm.runs]
     return Card(

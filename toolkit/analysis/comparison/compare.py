@@ -194,7 +194,7 @@ def _compared(pair: ArmPair, split: str, score: str, settings: Settings) -> dict
         line |= _means(right.mean(axis=2)) | estimate_from_items(differences, settings)
         return line | _without_failed(pair, line, differences, settings)
     recorded, counted = pair.scores(split, score), pair.counted_scores(split, score)
-    is_mean = score == "accuracy"
+    is_mean = score == "accuracy" and not pair.first.runs[0].is_token_task
     line |= _means(counted) | estimate_from_seeds(counted[0] - counted[1], settings, is_mean_over_items=is_mean)
     num_constant = int((np.isnan(recorded) & ~np.isnan(counted)).sum())
     if num_constant:

@@ -48,7 +48,9 @@ class EvidenceRun(Run):
 
     @cached_property
     def predictions(self) -> "pd.DataFrame":
-        return self._own(self.evidence.predictions)
+        own = self._own(self.evidence.predictions)
+        # Beside a token task's runs those of others have a column of nothing.
+        return own.drop(columns="word") if "word" in own and own["word"].isna().all() else own
 
     @property
     def _facts(self) -> Mapping[str, Any]:

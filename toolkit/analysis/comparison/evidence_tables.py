@@ -37,10 +37,15 @@ def gauge_of(run: ReportedRun) -> pd.DataFrame:
 
 
 def answers_of(run: ReportedRun) -> pd.DataFrame:
-    """The last epoch's answers of a run to its labelled splits: epoch, split, id, label, prediction."""
+    """The last epoch's answers of a run to its labelled splits: epoch, split, id (and word), label, prediction."""
     table = run.run.predictions
     last: pd.DataFrame = table[(table["epoch"] == table["epoch"].max()) & table["label"].notna()]
-    return last[["epoch", "split", "id", "label", "prediction"]].reset_index(drop=True)
+    return last[["epoch", "split", *_items(last), "label", "prediction"]].reset_index(drop=True)
+
+
+def _items(table: pd.DataFrame) -> list[str]:
+    """The columns that name an item: of a token task it is a word of an example."""
+    return ["id", "word"] if "word" in table else ["id"]
 
 
 def all_answers(groups: Sequence[Group]) -> pd.DataFrame:
@@ -54,7 +59,8 @@ def all_answers(groups: Sequence[Group]) -> pd.DataFrame:
         parts = [part.assign(id=part["id"].astype(str)) for part in parts]
     table = pd.concat(parts, ignore_index=True)
     names = ["run", "model", "task", "arm", "split"]
-    return table[[*names[:4], "seed", "epoch", "split", "id", "label", "prediction"]].astype(dict.fromkeys(names, str))
+    columns = [*names[:4], "seed", "epoch", "split", *_items(table), "label", "prediction"]
+    return table[columns].astype(dict.fromkeys(names, str))
 
 
 def runs_table(groups: Sequence[Group], facts: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:

@@ -60,10 +60,11 @@ class ArmPair:
     def right_answers(self, split: str) -> NDArray[np.float64] | None:
         """(2, seeds, items) 1 where the answer of the first, or of the second, is right and 0 elsewhere.
 
-        None when seeds have other items (a split that was drawn with the seed), so that items are no common factor.
+        None when seeds have other items (a split that was drawn with the seed), so that items are no common factor, and
+        in a token task: the words of a sentence are no independent items.
         """
         reference = self.runs[0][0]
-        if not all(have_same_items(reference, one, split) for one, _ in self.runs):
+        if reference.is_token_task or not all(have_same_items(reference, one, split) for one, _ in self.runs):
             return None
         ids = reference.answers[split].index
         return np.array([[right_of(runs[side], split, ids) for runs in self.runs] for side in (0, 1)])

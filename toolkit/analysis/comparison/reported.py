@@ -68,6 +68,10 @@ class ReportedRun:
         return self.part("task").get("kind") == "regression" or "pearson" in self.run.scores
 
     @property
+    def is_token_task(self) -> bool:
+        return self.part("task").get("kind") == "tokens" or "word" in self.run.predictions
+
+    @property
     def score(self) -> str:
         """The headline score of the task."""
         return str(self.part("task").get("score") or ("pearson" if self.is_regression else "accuracy"))
@@ -106,10 +110,11 @@ class ReportedRun:
 
     @cached_property
     def answers(self) -> dict[str, pd.DataFrame]:
-        """Labelled split to its predictions at the last epoch, by id: columns label and prediction."""
+        """Labelled split to its predictions at the last epoch, by id (and word): columns label and prediction."""
         table = self.run.predictions
+        items = ["id", "word"] if "word" in table else "id"
         last = table[(table["epoch"] == table["epoch"].max()) & table["label"].notna()]
-        return {str(s): part.set_index("id") for s, part in last.groupby("split", sort=False, observed=True)}
+        return {str(s): part.set_index(items) for s, part in last.groupby("split", sort=False, observed=True)}
 
     def holds_one_class(self, split: str) -> bool:
         """Whether every item of a labelled split has one label, so that an accuracy there tells nothing of learning."""
@@ -136,10 +141,10 @@ class ReportedRun:
 
         The lower end of the exact 95 % interval of a binomial share (Clopper & Pearson 1934) is at or below the rate of
         the most frequent label, which is taken as known. So is every run of a classification that failed, and one that
-        tosses coins, which fails in half of the cases only. None, for not applicable, in regression, without labels
-        and with one for all items.
+        tosses coins, which fails in half of the cases only. None, for not applicable, in regression, in a token task,
+        whose words are no independent items, without labels and with one for all items.
         """
-        if self._counts_of_right is None:
+        if self._counts_of_right is None or self.is_token_task:
             return None
         from scipy.stats import binomtest
 

@@ -12,7 +12,7 @@ from toolkit.analysis.comparison.reported import count_at_chance, counted_score,
 from toolkit.lookup import lookup
 from toolkit.snapshots.store import Run
 
-SCORES = ("accuracy", "macro_f1", "matthews", "pearson", "spearman", "r2", "loss")
+SCORES = ("accuracy", "macro_f1", "matthews", "precision", "recall", "f1", "pearson", "spearman", "r2", "loss")
 """Scores in the order of every table; loss in nats, the others as shares or coefficients."""
 
 STATISTICS = ("mean", "sd", "median", "min", "max")

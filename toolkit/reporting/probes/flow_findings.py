@@ -10,7 +10,7 @@ from toolkit.reporting.probes.flow_expectations import ROUNDING, expectation_fin
 from toolkit.reporting.probes.flow_intervals import estimate
 from toolkit.reporting.probes.flow_tables import COUNTERFACTUALS, RANDOM, FlowGroup, stage_text
 
-IN_POINTS = ("accuracy", "macro_f1")
+IN_POINTS = ("accuracy", "macro_f1", "f1")
 """Scores that are shares: a hundredth is a point."""
 
 

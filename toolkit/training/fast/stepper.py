@@ -102,10 +102,11 @@ class FastStepper:
         """Backward passes over the parts of a batch, then one update; ``step`` counts from 0."""
         self._prepare()
         factor = float(self.factors[step])
-        loss_sum = 0.0
+        loss_sum, split = 0.0, self.data.splits["train"]
+        num_rows = int(split.sizes_of(indices).sum())
         for k, (part, weight) in enumerate(parts_of_batch(indices, self.config.gradient_accumulation_steps)):
-            losses = self._losses(part) * torch.from_numpy(weight)
-            (losses.sum() / len(indices)).backward()  # type: ignore[no-untyped-call]
+            losses = self._losses(part) * torch.from_numpy(np.repeat(weight, split.sizes_of(part)))
+            (losses.sum() / num_rows).backward()  # type: ignore[no-untyped-call]
             loss_sum += float(losses.detach().sum())
             squares = [flat.collect(is_first=k == 0) for flat in self.flat]
         norm = self._clip(float(torch.stack(squares).sum().sqrt()), indices, factor, step)
@@ -116,15 +117,15 @@ class FastStepper:
             self.words.decay(self.config.learning_rate * factor * self.word_decay)
         for flat in self.flat:
             flat.refresh()
-        return StepLog(step + 1, loss_sum / len(indices), self.config.learning_rate * factor, norm)
+        return StepLog(step + 1, loss_sum / num_rows, self.config.learning_rate * factor, norm)
 
     def _losses(self, indices: NDArray[np.int64]) -> torch.Tensor:
-        """(examples,) loss of each example."""
+        """(rows,) loss of each example, or word."""
         split = self.data.splits["train"]
         batch = make_batch(split, indices, self.data)
         assert split.labels is not None
-        outputs = self.model.classify(self.backbone(**batch), batch["attention_mask"])
-        return example_losses(self.data.task.kind, outputs, torch.from_numpy(split.labels[indices]))
+        outputs = self.model.classify(*self.model.run(self.backbone, batch))
+        return example_losses(self.data.task.kind, outputs, torch.from_numpy(split.labels[split.rows_of(indices)]))
 
     def _clip(self, norm: float, indices: NDArray[np.int64], factor: float, step: int) -> float:
         """Record the step and let the optimizer clip; NonFiniteLossError when the gradient is not finite."""

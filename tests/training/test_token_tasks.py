@@ -1,0 +1,215 @@
+"""Token tasks: each word answers by its first token, in every regime, and its entities are scored as CoNLL's are."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import toolkit
+from toolkit.config import RunConfig
+from toolkit.data.batches import encode_split, make_batch
+from toolkit.data.builtin import BUILTIN_TOKEN_TASKS
+from toolkit.data.tasks import load_task
+from toolkit.models.classifier import load_classifier
+from toolkit.models.heads import answer
+from toolkit.training.encoding import encode_task
+from toolkit.training.features import standardised
+from toolkit.training.scores import compute_scores
+
+TAGS = ("O", "B-A", "I-A", "B-B", "I-B")
+
+
+@pytest.fixture(scope="module")
+def config(tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
+    """A token run of a second: tiny BERT, 48 sentences of `roles`."""
+    folder = tmp_path_factory.mktemp("roles")
+    names = BUILTIN_TOKEN_TASKS["roles"].label_names
+    for name, split in BUILTIN_TOKEN_TASKS["roles"].build().items():
+        rows = list(zip(split.words, split.tags, strict=True))[:48]
+        sentences = ("\n".join(f"{w} {names[t]}" for w, t in zip(*row, strict=True)) for row in rows)
+        (folder / f"{name}.conll").write_text("\n\n".join(sentences) + "\n")
+    return RunConfig(
+        model=str(tiny_model("bert")),
+        train_file=str(folder / "train.conll"),
+        validation_file=str(folder / "validation.conll"),
+        epochs=2,
+        batch_size=16,
+        precision="no",
+        learning_rate=1e-3,
+        max_length=24,
+        dropout=0.0,
+    )
+
+
+def entities(tags: list[str]) -> set[tuple[str, int, int]]:
+    """Type, begin and end of each entity, by CoNLL's rule: B- or another type than before begins one."""
+    found, begin, kind = set(), 0, ""
+    for i, tag in enumerate([*tags, "O"]):
+        own = tag[2:]
+        if kind and (tag == "O" or tag[0] == "B" or own != kind):
+            found.add((kind, begin, i))
+            kind = ""
+        if own and not kind:
+            begin, kind = i, own
+    return found
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=7), min_size=1))
+@settings(deadline=None)
+def test_entities_are_counted_as_conll_counts_them(sentences: list[list[tuple[int, int]]]) -> None:
+    pairs = [pair for sentence in sentences for pair in sentence]
+    labels, predictions = (np.array(side) for side in zip(*pairs, strict=True))
+    offsets = np.cumsum([0, *map(len, sentences)])
+    scores = compute_scores(
+        "tokens", labels, np.eye(5, dtype=np.float32)[predictions], offsets=offsets, label_names=TAGS
+    )
+    true, said = (
+        {(i, *e) for i, sentence in enumerate(sentences) for e in entities([TAGS[pair[k]] for pair in sentence])}
+        for k in (0, 1)
+    )
+    both = len(true & said)
+    assert scores["precision"] == pytest.approx(both / len(said) if said else 0)
+    assert scores["recall"] == pytest.approx(both / len(true) if true else 0)
+    assert scores["f1"] == pytest.approx(2 * both / (len(true) + len(said)) if true or said else 0)
+    assert scores["accuracy"] == pytest.approx(np.mean(labels == predictions))
+
+
+def test_tags_that_mark_no_entity_have_no_f1() -> None:
+    outputs = np.eye(2, dtype=np.float32)
+    found = compute_scores("tokens", np.array([0, 1]), outputs, offsets=np.array([0, 2]), label_names=("NN", "VB"))
+    assert found["accuracy"] == 1.0
+    assert np.isnan(found["f1"])
+
+
+@pytest.mark.parametrize("max_length", [64, 8])
+def test_a_word_answers_by_its_first_token(max_length: int) -> None:
+    # Against the tokenizer's own count of pre-split words, which not every family offers.
+    loaded = load_classifier("minilm", pooling="mean", num_outputs=5, is_token_task=True)
+    split = load_task(RunConfig(task="roles")).splits["ood"].take(np.arange(60))
+    words = tuple(("Unbelievablest", "(a-b)", *row, "naïve", "Übermäßig") for row in split.words or ())
+    tags = np.empty(60, dtype=object)
+    tags[:] = [np.arange(len(row)) for row in words]
+    split = replace(split, texts=tuple((" ".join(row),) for row in words), words=words, labels=tags)
+    encoded = encode_split(split, loaded.tokenizer, max_length, 2)
+    assert encoded.words is not None
+    expected = loaded.tokenizer(
+        [list(row) for row in words], is_split_into_words=True, truncation=True, max_length=max_length
+    )
+    for i in range(60):
+        own, part = expected.word_ids(i), slice(*encoded.words.offsets[i : i + 2])
+        first = {word: place for place, word in reversed(list(enumerate(own))) if word is not None}
+        assert (
+            dict(zip(encoded.words.numbers[part].tolist(), encoded.words.places[part].tolist(), strict=True)) == first
+        )
+        assert encoded.labels is not None
+        assert encoded.labels[part].tolist() == encoded.words.numbers[part].tolist()
+        assert encoded.tokens[slice(*encoded.offsets[i : i + 2])].tolist() == expected["input_ids"][i]
+
+
+@pytest.mark.parametrize("features", ["last", "all-concat", "layers.1", "mix"])
+def test_what_the_head_reads_is_the_state_of_that_token(config: RunConfig, features: str) -> None:
+    loaded = load_classifier(config.model, pooling="mean", num_outputs=5, features=features, is_token_task=True)
+    data = encode_task(load_task(config), loaded, config.max_length)
+    split = data.splits["train"]
+    batch = make_batch(split, np.array([3, 0, 7]), data)
+    loaded.model.eval()
+    with torch.no_grad():
+        found = loaded.model.features(batch)
+        inputs = {name: tensor for name, tensor in batch.items() if name != "is_word"}
+        states = loaded.model.backbone(**inputs, output_hidden_states=True).hidden_states
+    layers = {"last": [-1], "layers.1": [2], "all-concat": [1, 2, 3], "mix": [0, 1, 2, 3]}[features]
+    assert split.words is not None
+    row = 0
+    for k, i in enumerate((3, 0, 7)):
+        for place in split.words.places[slice(*split.words.offsets[i : i + 2])]:
+            expected = torch.cat([states[layer][k, place] for layer in layers])
+            torch.testing.assert_close(found[row], expected, rtol=1e-6, atol=1e-7)
+            row += 1
+    assert row == len(found)
+
+
+@pytest.mark.parametrize("head", ["linear", "mlp", "bilstm"])
+def test_folding_the_standardisation_away_leaves_the_head_as_it_was(config: RunConfig, head: str) -> None:
+    loaded = load_classifier(config.model, pooling="mean", num_outputs=5, head=head, is_token_task=True)
+    features = torch.randn(30, 16, generator=torch.Generator().manual_seed(0)) * 5 + 3
+    sizes = torch.tensor([7, 0, 12, 11])
+    with torch.no_grad():
+        loaded.model.eval()
+        before = answer(loaded.model.head, features, sizes)
+        with standardised(loaded.model.head, features, np.arange(20)):
+            inside = answer(loaded.model.head, features, sizes)
+        after = answer(loaded.model.head, features, sizes)
+    torch.testing.assert_close(inside, before, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-5)
+
+
+def test_the_bilstm_reads_each_sentence_alone(config: RunConfig) -> None:
+    head = load_classifier(config.model, pooling="mean", num_outputs=5, head="bilstm", is_token_task=True).model.head
+    head.eval()
+    features = torch.randn(9, 16, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        together = answer(head, features, torch.tensor([4, 5]))
+        apart = torch.cat([answer(head, part, torch.tensor([len(part)])) for part in (features[:4], features[4:])])
+    torch.testing.assert_close(together, apart)
+
+
+@pytest.mark.parametrize(
+    ("freeze", "head"), [("none", "linear"), ("embeddings", "mlp"), ("backbone", "linear"), ("backbone", "bilstm")]
+)
+def test_a_run_keeps_a_row_per_word_and_repeats(config: RunConfig, tmp_path: Path, freeze: str, head: str) -> None:
+    epochs = 3 if freeze == "backbone" else 2
+    config = replace(config, freeze=freeze, head=head, epochs=epochs, save_model=True)  # type: ignore[arg-type]
+    run, again = (toolkit.finetune(replace(config, output_dir=str(tmp_path / name))) for name in "ab")
+    answers = run.predictions[run.predictions["epoch"] == run.predictions["epoch"].max()]
+    assert not answers.duplicated(["split", "id", "word"]).any()
+    task = load_task(config)
+    tags = enumerate(task.splits["validation"].labels)  # type: ignore[arg-type]
+    of_word = {(i, k): tag for i, own in tags for k, tag in enumerate(own)}
+    assert {(r.id, r.word): r.label for r in answers.itertuples()} == of_word
+    last = run.scores.iloc[-1]
+    assert last["accuracy"] == pytest.approx((answers["label"] == answers["prediction"]).mean())
+    assert run.manifest["task"]["kind"] == "tokens"
+    assert run.manifest["task"]["splits"]["train"]["num_words_lost"] == 0
+    assert again.scores["loss"].tolist() == run.scores["loss"].tolist()
+    assert last["loss"] < run.scores.iloc[0]["loss"]
+    from toolkit.models.tuned import load_tuned
+
+    tuned = load_tuned(run)
+    data = encode_task(task, tuned, config.max_length)
+    split = data.splits["validation"]
+    with torch.no_grad():
+        logits = tuned.model(**make_batch(split, np.arange(len(split)), data))
+    assert (logits.argmax(dim=1).numpy() == answers["prediction"].to_numpy()).mean() > 0.999
+
+
+def test_parts_of_a_batch_weigh_by_their_words(config: RunConfig, tmp_path: Path) -> None:
+    whole, parts = (
+        toolkit.finetune(replace(config, output_dir=str(tmp_path / str(n)), gradient_accumulation_steps=n))
+        for n in (1, 4)
+    )
+    np.testing.assert_allclose(whole.scores["loss"], parts.scores["loss"], rtol=1e-4)
+
+
+def test_lists_of_tokens_compare_over_seeds_only(config: RunConfig, tmp_path: Path) -> None:
+    runs = [
+        toolkit.finetune(replace(config, output_dir=str(tmp_path), freeze=freeze, seed=seed, epochs=epochs))
+        for freeze, epochs in (("none", 2), ("embeddings", 2))
+        for seed in (0, 1)
+    ]
+    table = toolkit.compare(runs, num_draws=0)
+    assert set(table["score"]) == {"f1", "accuracy"}
+    assert all("covers seeds" in note for note in table["note"])
+    per_seed = toolkit.compare_seeds(runs)
+    assert per_seed["mcnemar_p"].isna().all()
+
+
+def test_what_does_not_go_with_words_is_refused(config: RunConfig) -> None:
+    with pytest.raises(ValueError, match="a token task pools nothing"):
+        toolkit.finetune(replace(config, pooling="cls"))
+    with pytest.raises(ValueError, match="bilstm reads the words of a token task"):
+        toolkit.finetune(RunConfig(model=config.model, head="bilstm"))
