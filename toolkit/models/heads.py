@@ -83,9 +83,9 @@ class Head(nn.Module):
         Of two texts with vectors u and v these are u, v, |u-v|, u*v (Conneau et al. 2017, section 3), and in
         regression the cosine of u and v.
         """
-        texts = features.unflatten(1, (2, -1)) if self.is_paired else features.unsqueeze(1)
+        texts = features.reshape(len(features), 2 if self.is_paired else 1, -1)
         if self.mix is not None:
-            texts = self.mix(texts.unflatten(2, (len(self.mix.weights), -1)))
+            texts = self.mix(texts.reshape(*texts.shape[:2], len(self.mix.weights), -1))
         if not self.is_paired:
             return texts.squeeze(1)
         u, v = texts.unbind(dim=1)
@@ -178,8 +178,8 @@ def build_head(
                 layer.weight.normal_(0.0, getattr(config, "initializer_range", 0.02), generator=generator)
                 layer.bias.zero_()
     if kind == "linear" and not (num_mixed or is_paired):
-        plain: nn.Linear = layers[0]  # type: ignore[assignment]
-        return plain
+        plain: Any = list(layers.children())[0]
+        return plain  # type: ignore[no-any-return]
     mix = Mix(num_mixed) if num_mixed else None
     return Head(mix, is_paired, has_cosine, layers, width * (2 if is_paired else 1))
 

@@ -14,7 +14,6 @@ from toolkit.snapshots.snapshot import Snapshot
 from toolkit.snapshots.source_hashes import hash_weights
 from toolkit.snapshots.store import Run
 from toolkit.snapshots.tokenizer_files import read_settings
-from toolkit.snapshots.verify import check_files
 from toolkit.snapshots.weights import FileTensors, open_backbone
 
 SHOWN_NAMES = 3
@@ -105,7 +104,7 @@ def find_tuned(run: Run) -> Place:
         )
         raise ValueError(f"{run.path} holds no model: {remedy}")
     _ = run.manifest  # ValueError for an unfinished run
-    check_files(run, "model/")
+    run.check("model/")
     return _single(find_places(run.path / "model")[0], str(run.path / "model"))
 
 
@@ -130,7 +129,7 @@ def _start_of(run: Run, resolve: Resolve | None) -> Backbone:
         place = f"{config.model.partition('@')[0]}@{commit}"
     else:
         raise ValueError(f"no checkpoint at {config.model}, which {run.path.name} started from: put it back")
-    check_files(run, "snapshots/")
+    run.check("snapshots/")
     opened = _open(_place(place, resolve), name)
     return Backbone(name, opened.tensors, opened.families, opened.left_out, run.trajectory.at(0))
 
@@ -175,10 +174,10 @@ def _pair(before: Backbone, after: Backbone) -> BackbonePair:
     family = families[0]
     _check_layers(before, after, family)
     for name, shape in before.parameters.items():
-        other = after.parameters.get(name, shape)
-        if other != shape and component_of(family, name) != "word_embeddings":
+        own = after.parameters.get(name, shape)
+        if own != shape and component_of(family, name) != "word_embeddings":
             raise ValueError(
-                f"{name} has the shape {shape} in {before.name} but {other} in {after.name}: only checkpoints of one "
+                f"{name} has the shape {shape} in {before.name} but {own} in {after.name}: only checkpoints of one "
                 "size can be compared"
             )
     return BackbonePair(before, after, family, tuple(_notes(before, after)))

@@ -5,7 +5,7 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -86,7 +86,7 @@ class RunWriter:
     _written: set[Path] = field(default_factory=set)
     _hashes: dict[str, str] = field(default_factory=dict)
     """Of the snapshots, each taken when it had been written."""
-    _names: dict[str, Sequence[str]] = field(default_factory=dict)
+    _names: dict[str, Collection[str]] = field(default_factory=dict)
     """Every file of the run so far, as :class:`Owned` has them."""
 
     def __post_init__(self) -> None:

@@ -194,7 +194,7 @@ def standardised(head: nn.Module, features: torch.Tensor, rows: NDArray[np.int64
     with what they learned in between.
     """
     with torch.no_grad(), in_eval_mode(head):
-        chunks = torch.from_numpy(rows).to(features.device).split(CHUNK_ROWS)
+        chunks = torch.split(torch.from_numpy(rows).to(features.device), CHUNK_ROWS)
         total = torch.stack([inputs_of(head, features[chunk]).double().sum(dim=0) for chunk in chunks]).sum(dim=0)
         mean = total / len(rows)
         squares = [(inputs_of(head, features[chunk]) - mean).square().sum(dim=0) for chunk in chunks]
@@ -383,7 +383,7 @@ def _inputs(head: nn.Module, features: NDArray[np.float32]) -> NDArray[np.float3
     """(examples, inputs) fp32 what the first linear layer of ``head`` reads."""
     device = next(head.parameters()).device
     with in_eval_mode(head):
-        parts = [inputs_of(head, part.to(device)).cpu() for part in torch.from_numpy(features).split(CHUNK_ROWS)]
+        parts = [inputs_of(head, part.to(device)).cpu() for part in torch.split(torch.from_numpy(features), CHUNK_ROWS)]
     return torch.cat(parts).numpy()
 
 
