@@ -120,6 +120,7 @@ def test_run_names_are_safe_as_directory_names(model: str, freeze: str) -> None:
         ({"epochs": 10**22}, "--epochs must be at most 1000000 .--max-steps ends earlier"),
         ({"head_epochs": 10**7}, "--head-epochs must be at most 1000000"),
         ({"train_file": ""}, "--train-file must be a name or path, or left out; got ''"),
+        ({"output_dir": ""}, "--output-dir must be a name or path, or left out; got ''"),
         ({"learning_rate": 0.0}, "--learning-rate must be above 0"),
         ({"learning_rate": float("nan")}, "--learning-rate must be above 0"),
         ({"weight_decay": -1.0}, "--weight-decay must be at least 0"),

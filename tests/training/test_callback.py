@@ -137,3 +137,39 @@ def test_the_callback_in_the_real_sentence_transformer_trainer(tiny_model: Any, 
     assert totals(run, "word_embeddings") == dict(count(model, 4 * batches)["word_embeddings"])
     assert run.trajectory.vocabulary is not None
     assert unexplained_by_decay(run.trajectory, run.optimizer_log) == 0
+
+
+def train(model_folder: Path, out: Path, run_dir: Path, *, checkpoint: str | None = None) -> None:
+    model, tokenizer = load(model_folder)
+    settings = TrainingArguments(**arguments(out, max_steps=4, save_strategy="steps", save_steps=1))
+    trainer = Trainer(
+        model=model,
+        args=settings,
+        train_dataset=Examples(tokenizer),
+        processing_class=tokenizer,
+        callbacks=[toolkit.EmbeddingSnapshotCallback(run_dir)],
+    )
+    trainer.train(resume_from_checkpoint=checkpoint)
+
+
+def test_the_checkpoints_of_a_trainer_survive(tiny_model: Any, tmp_path: Path) -> None:
+    """A callback on the Trainer's own folder is refused, before and after there are checkpoints, and leaves them."""
+    out = tmp_path / "out"
+    for place, run_dir in ((out, out), (tmp_path / "b", tmp_path / "b/../b"), (tmp_path / "c/out", tmp_path / "c")):
+        with pytest.raises(
+            ValueError, match=r"to hold the Trainer's output_dir .*: pass the callback a folder of its own"
+        ):
+            train(tiny_model("bert"), place, run_dir)
+        assert not place.exists() or not list(place.iterdir())
+    train(tiny_model("bert"), out, out / "embeddings")
+    checkpoints = {path: path.read_bytes() for path in out.glob("checkpoint-*/*")}
+    assert len({path.parent for path in checkpoints}) == 4
+    (out / "embeddings" / "manifest.json").rename(out / "embeddings" / "unfinished.json")  # interrupted
+    with pytest.raises(ValueError, match=r"holds no run, but checkpoint-1/.*: pass a folder of its own"):
+        train(tiny_model("bert"), out, out, checkpoint=str(out / "checkpoint-2"))
+    kept = {path: content for path, content in checkpoints.items() if path.parent.name <= "checkpoint-2"}
+    assert {path: path.read_bytes() for path in checkpoints} == checkpoints
+    train(tiny_model("bert"), out, out / "embeddings", checkpoint=str(out / "checkpoint-2"))
+    assert {path: path.read_bytes() for path in kept} == kept
+    assert toolkit.open_run(out / "embeddings").is_finished
+    assert toolkit.verify_run(out / "embeddings") == []

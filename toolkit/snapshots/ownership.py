@@ -26,8 +26,8 @@ FORMAT = 1
 """Version of every list; what a newer one names is not known to be ours."""
 
 TEMPORARY_FOLDER = ".unfinished-"
-MARKER = "temporary-folder-of-embedding-drift.json"
-"""In a folder that we made to fill it, and that is ours with all that is in it."""
+MARKER = "temporary-folder-of-embedding-drift"
+"""An empty file in a folder that we made to fill it, and that is ours with all that is in it."""
 NUM_SHOWN = 3
 
 
@@ -223,20 +223,28 @@ def temporary_folder(parent: Path) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(dir=parent, prefix=TEMPORARY_FOLDER))
     folder.chmod(parent.stat().st_mode & 0o777)  # mkdtemp's is for its owner alone
     try:
-        (folder / MARKER).write_text(json.dumps({"format": FORMAT, "folder": folder.name}) + "\n")
+        (folder / MARKER).touch()
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove_temporary_folder(folder)
 
 
 def is_temporary_folder(path: Path) -> bool:
-    """Whether :func:`temporary_folder` made a folder."""
-    if path.is_symlink() or not _is_plain(path / MARKER):
+    """Whether :func:`temporary_folder` made a folder; one that it had no time to mark is empty."""
+    if path.is_symlink() or not path.is_dir() or not path.name.startswith(TEMPORARY_FOLDER):
         return False
-    try:
-        return bool(json.loads((path / MARKER).read_bytes()) == {"format": FORMAT, "folder": path.name})
-    except ValueError:
-        return False
+    return _is_plain(path / MARKER) or not any(path.iterdir())
+
+
+def _remove_temporary_folder(folder: Path) -> None:
+    """Remove all that is in it, and the mark last."""
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name != MARKER:
+            path.unlink(missing_ok=True)
+    (folder / MARKER).unlink(missing_ok=True)
+    remove_empty_folder(folder)
 
 
 def files_in(folder: Path) -> dict[str, Path]:
@@ -249,7 +257,7 @@ def remove_temporary_folders(parent: Path) -> None:
     """Remove what killed processes left of :func:`temporary_folder` in ``parent``; a folder of that name may not be."""
     for path in parent.glob(f"{TEMPORARY_FOLDER}*"):
         if is_temporary_folder(path):
-            shutil.rmtree(path, ignore_errors=True)
+            _remove_temporary_folder(path)
 
 
 def clear(owned: Owned) -> None:

@@ -337,9 +337,9 @@ def check_startable(path: Path, *, overwrite: bool, is_recorded: bool = False) -
         raise ValueError(f"{path} {what}; nothing there was touched")
     if is_finished and place.is_mount():
         raise ValueError(f"{path} is where a disk is mounted, so that no finished run there can be replaced: {other}")
-    new = _beside(place, "new")
-    if is_finished and os.path.lexists(new) and (not new.is_dir() or new.is_symlink() or owned_files(new).foreign()):
-        raise ValueError(f"{new} is in the way, and not ours alone: move it away")
+    for beside in (_beside(place, "new"), _beside(place, "old")) if is_finished else ():
+        if os.path.lexists(beside) and not _is_ours_alone(beside):
+            raise ValueError(f"{beside} is in the way of a run that is to replace {path}: move it away")
 
 
 OTHER = "pass another --output-dir"
@@ -363,14 +363,18 @@ def _beside(place: Path, what: str) -> Path:
     return place.with_name(f".{place.name}.{what}")
 
 
+def _is_ours_alone(folder: Path) -> bool:
+    """Whether a folder holds a run, or what is left of one, and nothing else."""
+    return folder.is_dir() and not folder.is_symlink() and not owned_files(folder).foreign()
+
+
 def _remove_replaced(place: Path, old: Path) -> None:
     """Remove the run that was replaced, unless somebody has changed it meanwhile."""
-    try:
-        clear(owned_files(old))
-    except ValueError:
-        kept = shown(owned_files(old).foreign())
+    if foreign := owned_files(old).foreign():
+        kept = shown(foreign)
         warnings.warn(f"{place}: {kept} is no file of the run that was replaced: it is kept in {old}", stacklevel=3)
     else:
+        clear(owned_files(old))
         remove_empty_folder(old)
 
 
@@ -379,7 +383,7 @@ def _settle(place: Path) -> None:
     new, old = _beside(place, "new"), _beside(place, "old")
     if not place.exists() and new.is_dir() and read_list(new, MANIFEST) is not None:
         move_folder(new, place)
-    if old.is_dir() and not old.is_symlink() and read_list(place, MANIFEST) is not None:
+    if read_list(place, MANIFEST) is not None and _is_ours_alone(old):
         _remove_replaced(place, old)
 
 

@@ -1,0 +1,244 @@
+"""A run that is started again or replaced: killed at any moment, a whole one is there, and nobody's file goes."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.planted_folder import contents
+from toolkit.config import RunConfig
+from toolkit.snapshots.lock import RunLock
+from toolkit.snapshots.ownership import JOURNAL, MANIFEST, atomic_path, check_replaceable, read_list
+from toolkit.snapshots.store import RunWriter, check_startable, open_run, start_run
+from toolkit.snapshots.verify import verify_run
+
+KILLED = 9
+CHANGES = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "shutil.rmtree")
+
+
+def write_run(path: Path, value: float, *, overwrite: bool = False) -> RunWriter:
+    """A whole run of two snapshots and a model, of which one file is taken away again."""
+    writer = start_run(path, overwrite=overwrite)
+    writer.write_config(RunConfig())
+    for epoch in range(2):
+        writer.write_snapshot(epoch, epoch, {"LayerNorm.bias": np.full(4, value + epoch, np.float32)})
+    writer.write_snapshot(2, 2, {"LayerNorm.bias": np.zeros(4, np.float32)})
+    writer.discard_snapshot(2, 2)
+
+    def write(folder: Path) -> None:
+        (folder / "model.safetensors").write_text(str(value))
+        (folder / "more").mkdir()
+        (folder / "more" / "tokenizer.json").write_text("{}")
+
+    writer.write_folder("model", write)
+    writer.finish({"value": value})
+    return writer
+
+
+def run_killed(change: Callable[[], object], num_changes: int) -> bool:
+    """Call ``change`` in a process that is gone before its next change of a file; whether it was killed."""
+    if pid := os.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == KILLED
+    count = iter(range(num_changes))
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        is_written = event == "open" and isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+        if (event in CHANGES or is_written) and next(count, None) is None:
+            os._exit(KILLED)
+
+    try:
+        sys.addaudithook(hook)
+        change()
+    except BaseException:
+        os._exit(1)
+    os._exit(0)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="kills forks of this process")
+@pytest.mark.parametrize("has_old", [False, True])
+def test_a_run_that_is_killed_at_any_moment_leaves_the_old_one_whole_and_starts_again(
+    has_old: bool, tmp_path: Path
+) -> None:
+    num_changes, seen = 0, set[float]()
+    while True:
+        folder = tmp_path / str(num_changes)
+        folder.mkdir()
+        path = folder / "run"
+        if has_old:
+            write_run(path, 1.0)
+        was_killed = run_killed(lambda path=path: write_run(path, 2.0, overwrite=has_old), num_changes)
+        whole = [place for place in (path, folder / ".run.new") if (place / MANIFEST).exists()]
+        assert all(verify_run(place) == [] for place in whole)
+        assert whole or not has_old
+        seen |= {open_run(place).manifest["value"] for place in whole}
+        if not was_killed:
+            break
+        # The same command again; it may have been killed when all was done.
+        is_done = not has_old and path in whole
+        with pytest.raises(ValueError, match="holds a finished run") if is_done else contextlib.nullcontext():
+            write_run(path, 3.0, overwrite=has_old)
+        assert verify_run(path) == []
+        assert [place.name for place in folder.iterdir()] == ["run"]
+        num_changes += 1
+    assert num_changes > 30
+    assert seen == ({1.0, 2.0} if has_old else {2.0})
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="kills forks of this process")
+def test_what_a_user_adds_meanwhile_survives_every_kill(tmp_path: Path) -> None:
+    """A note in the folder of a killed run keeps it from being started again: nothing of either is removed."""
+    for num_changes in range(0, 30, 3):
+        path = tmp_path / str(num_changes) / "run"
+        assert run_killed(lambda path=path: write_run(path, 1.0), num_changes)
+        path.mkdir(exist_ok=True, parents=True)
+        (path / "notes.txt").write_text("mine")
+        before = contents(path)
+        for overwrite in (False, True):
+            with pytest.raises(ValueError, match=r"holds .*notes\.txt"):
+                start_run(path, overwrite=overwrite)
+        assert contents(path) == before
+
+
+@pytest.mark.parametrize("kind", ["added", "changed", "link", "folder", "link of a folder", "manifest of another tool"])
+def test_a_finished_run_with_something_of_a_users_is_not_replaced(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    write_run(path, 1.0)
+    if kind == "added":
+        (path / "notes.txt").write_text("mine")
+    elif kind == "changed":
+        (path / "config.json").write_text('{"mine": 1}')
+    elif kind == "folder":
+        (path / "snapshots" / "kept").mkdir()
+    elif kind == "link":
+        (path / "config.json").rename(tmp_path / "config.json")
+        (path / "config.json").symlink_to(tmp_path / "config.json")
+    elif kind == "link of a folder":
+        (path / "snapshots").rename(tmp_path / "snapshots")
+        (path / "snapshots").symlink_to(tmp_path / "snapshots")
+    else:
+        (path / MANIFEST).write_text('{"format": 1, "files": ["app.js"]}')
+    before = contents(tmp_path)
+    for start in (start_run, check_startable):
+        with pytest.raises(ValueError, match=r"; nothing there was touched$"):
+            start(path, overwrite=True)
+    assert contents(tmp_path) == before
+
+
+def test_an_unfinished_run_is_removed_by_its_own_names_alone(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    writer = start_run(path)
+    writer.write_config(RunConfig())
+    writer.release()
+    assert list(read_list(path, JOURNAL).files) == ["config.json"]
+    (path / "snapshots").mkdir()
+    (path / "snapshots" / "epoch-000.safetensors").write_text("mine, for all that anybody knows")
+    with pytest.raises(ValueError, match="holds snapshots/, which its run did not write"):
+        start_run(path)
+    (path / "snapshots" / "epoch-000.safetensors").unlink()
+    (path / "snapshots").rmdir()
+    start_run(path).release()
+    assert not list(path.iterdir())
+
+
+def test_an_unfinished_run_of_an_earlier_version_is_left_alone(tmp_path: Path) -> None:
+    """Nothing says that its files are a run's: config.json is also what every model has."""
+    write_run(tmp_path / "run", 1.0)
+    (tmp_path / "run" / MANIFEST).unlink()
+    before = contents(tmp_path)
+    with pytest.raises(
+        ValueError, match=r"holds no run, but config\.json.*delete it, if it is an unfinished run of an e"
+    ):
+        start_run(tmp_path / "run")
+    assert contents(tmp_path) == before
+
+
+def test_a_file_that_appears_while_a_run_is_written_is_neither_replaced_nor_its_own(tmp_path: Path) -> None:
+    writer = start_run(tmp_path / "run")
+    writer.write_config(RunConfig())
+    for name in ("notes.txt", "scores.csv"):
+        (writer.path / name).write_text("mine")
+    with pytest.raises(ValueError, match=r"scores\.csv is there already"):
+        writer._own("scores.csv")
+    writer.finish({})
+    assert list(open_run(writer.path).manifest["files"]) == ["config.json"]
+    assert (writer.path / "scores.csv").read_text() == (writer.path / "notes.txt").read_text() == "mine"
+
+
+def test_an_old_run_that_is_changed_while_its_successor_is_written_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    write_run(path, 1.0)
+    writer = start_run(path, overwrite=True)
+    writer.write_config(RunConfig())
+    (path / "notes.txt").write_text("mine")
+    with pytest.warns(
+        UserWarning, match=r"notes\.txt is no file of the run that was replaced: it is kept in .*\.run\.old"
+    ):
+        writer.finish({"value": 2.0})
+    assert open_run(path).manifest["value"] == 2.0
+    assert writer.path == path
+    assert (tmp_path / ".run.old" / "notes.txt").read_text() == "mine"
+    assert open_run(tmp_path / ".run.old").manifest["value"] == 1.0
+
+
+def test_a_folder_of_a_users_beside_a_run_is_not_taken_for_its_successor(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", 1.0)
+    for name in (".run.new", ".run.old"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "notes.txt").write_text("mine")
+        before = contents(tmp_path)
+        for start in (start_run, check_startable):
+            with pytest.raises(ValueError, match=rf"{name} .*move it away"):
+                start(tmp_path / "run", overwrite=True)
+        assert contents(tmp_path) == before
+        (tmp_path / name).rename(tmp_path / f"aside{name}")
+
+
+@pytest.mark.parametrize("kind", ["diary", "link", "folder"])
+def test_a_file_of_a_users_is_no_lock(kind: str, tmp_path: Path) -> None:
+    place = tmp_path / ".run.lock"
+    if kind == "diary":
+        place.write_text("mine")
+    elif kind == "link":
+        (tmp_path / "mine").touch()
+        place.symlink_to("mine")
+    else:
+        place.mkdir()
+    before = contents(tmp_path)
+    with pytest.raises(ValueError, match="move it away"):
+        RunLock(tmp_path / "run")
+    assert contents(tmp_path) == before
+
+
+def test_a_write_takes_no_temporary_file_of_anybodys(tmp_path: Path) -> None:
+    """Process numbers come again, in a container most of all."""
+    left = tmp_path / f".x.{os.getpid()}.tmp"
+    left.write_text("half")
+    with atomic_path(tmp_path / "x") as temporary:
+        temporary.write_text("whole")
+    assert contents(tmp_path).keys() == {"x", left.name}
+    assert left.read_text() == "half"
+
+
+@pytest.mark.parametrize("name", ["../a", "/a", "b/../../a", "", ".", "b//a"])
+@pytest.mark.parametrize("list_name", [MANIFEST, JOURNAL, "files.json"])
+def test_a_list_that_names_other_places_is_none_of_ours(name: str, list_name: str, tmp_path: Path) -> None:
+    text = '{"format": 1, "files": {"%s": "%s"}}'
+    (tmp_path / list_name).write_text(text % ("a", 64 * "0"))
+    assert read_list(tmp_path, list_name) is not None
+    (tmp_path / list_name).write_text(text % (name, 64 * "0"))
+    assert read_list(tmp_path, list_name) is None
+
+
+def test_only_a_run_that_is_being_written_names_files_without_their_content(tmp_path: Path) -> None:
+    for list_name in (MANIFEST, JOURNAL, "files.json"):
+        (tmp_path / list_name).write_text('{"format": 1, "files": {"a": null}}')
+        assert (read_list(tmp_path, list_name) is not None) == (list_name == JOURNAL)
+    (tmp_path / "a").write_text("any")
+    check_replaceable(tmp_path / "a", read_list(tmp_path, JOURNAL))
+    with pytest.raises(ValueError, match="is there already"):
+        check_replaceable(tmp_path / "a")

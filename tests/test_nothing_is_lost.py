@@ -1,0 +1,318 @@
+"""What a user has put into a folder survives every command and every function that writes, byte for byte."""
+
+import ast
+import runpy
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import toolkit
+from tests.analysis.comparison.conftest import write_logged_run
+from tests.planted_folder import FILES, LINKS, contents, plant
+from tests.run_directories import write_run
+from toolkit.commands.drift import Drift
+from toolkit.commands.flow import FlowCommand
+from toolkit.commands.layers import Layers
+from toolkit.commands.positions import Positions
+from toolkit.commands.report import Report
+from toolkit.commands.study import StudyCommand
+from toolkit.commands.transplant import Transplant
+from toolkit.config import RunConfig
+from toolkit.snapshots.store import Run, start_run
+from toolkit.studies.plan import resolve, run_path
+
+ROOT = Path(__file__).parents[1]
+GONE = Path("nowhere")
+"""Given as what is to be reported on: who looks for it has not looked at the folder first."""
+
+
+def experiment(name: str, *words: str) -> Callable[[Path], object]:
+    """An experiment's script, given a folder of its report."""
+
+    def call(out: Path) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "argv", [name, *(str(out) if word == "OUT" else word for word in words)])
+            runpy.run_path(str(ROOT / "experiments" / f"{name}.py"), run_name="__main__")
+
+    return call
+
+
+def write_tables(module: str, name: str) -> Callable[[Path], object]:
+    """A function that writes a report of tables, of which it needs none to see that it must not."""
+
+    def call(out: Path) -> None:
+        getattr(__import__(f"toolkit.reporting.{module}", fromlist=[name]), name)(pd.DataFrame(), out)
+
+    return call
+
+
+REPORTS: dict[str, Callable[[Path], object]] = {
+    "report": lambda out: Report(runs=(GONE,), out=out).run(),
+    "drift": lambda out: Drift(places=("nowhere", "neither"), out=out).run(),
+    "positions": lambda out: Positions(model="nowhere", out=out).run(),
+    "layers": lambda out: Layers(runs=(GONE,), out=out).run(),
+    "flow": lambda out: FlowCommand(places=("nowhere",), out=out).run(),
+    "transplant": lambda out: Transplant(runs=(GONE,), out=out).run(),
+    "study": lambda out: StudyCommand(file=ROOT / "experiments/three_regimes.py", out=out, output_dir=GONE).run(),
+    "write_report": lambda out: toolkit.write_report([GONE], out),
+    "write_drift_report": lambda out: toolkit.write_drift_report([GONE, GONE], out),
+    "write_position_report": lambda out: toolkit.write_position_report(GONE, out),
+    "write_flow_report": write_tables("probes.flow_report", "write_flow_report"),
+    "write_layer_report": write_tables("probes.layer_report", "write_layer_report"),
+    "write_transplant_report": write_tables("probes.transplant_report", "write_transplant_report"),
+    "write_distortion_report": write_tables("probes.distortion_report", "write_distortion_report"),
+    "write_relative_report": write_tables("comparison.relative_report", "write_relative_report"),
+    "feature_distortion.py": experiment("feature_distortion", "--out", "OUT", "--runs", "nowhere"),
+    "layer_drift.py": experiment("layer_drift", "--out", "OUT", "--runs", "nowhere"),
+    "sst2_three_regimes.py": experiment("sst2_three_regimes", "--data", "nowhere", "--out", "OUT"),
+    "transplants.py": experiment("transplants", "--planted", "--out", "OUT", "--runs", "nowhere"),
+    "where_position_goes.py": experiment("where_position_goes", "--out", "OUT", "--runs", "nowhere"),
+    "learning_rates.py": experiment("learning_rates", "nowhere", "OUT"),
+    "freeze_sweep.py": experiment("freeze_sweep", "nowhere", "OUT"),
+    "position_tables.py": experiment("position_tables", "nowhere", "OUT"),
+}
+"""Everything that makes a report in a folder."""
+
+ALONE = [(name,) for name in (*FILES, *LINKS)]
+
+
+def refuse(write: Callable[[Path], object], place: Path) -> str:
+    """The one line with which something is refused; everything around is as it was."""
+    before = contents(place.parent)
+    with pytest.raises((ValueError, SystemExit)) as refused:
+        write(place)
+    assert contents(place.parent) == before
+    said = str(refused.value)
+    assert len(said.splitlines()) == 1
+    assert place.name in said
+    return said
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_a_folder_of_a_users_own_takes_no_report(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for i, names in enumerate([(*FILES, *LINKS), *ALONE]):
+        refuse(REPORTS[name], plant(tmp_path / str(i), names))
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model: Callable[[str], Path]) -> Any:
+    from transformers import AutoModel
+
+    return AutoModel.from_pretrained(tiny_model("bert"))
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("how", ["record", "callback", "train begin", "start_run"])
+def test_a_folder_of_a_users_own_takes_no_run(how: str, overwrite: bool, model: Any, tmp_path: Path) -> None:
+    def write(place: Path) -> object:
+        if how == "start_run":
+            return start_run(place, overwrite=overwrite)
+        if how == "record":
+            return toolkit.record(model, place, overwrite=overwrite)
+        if how == "callback":
+            return toolkit.EmbeddingSnapshotCallback(place, overwrite=overwrite)
+        aside = place.rename(place.with_name("aside"))  # filled between the making of the callback and training
+        callback = toolkit.EmbeddingSnapshotCallback(place, overwrite=overwrite)
+        aside.rename(place)
+        arguments = type("Arguments", (), {"output_dir": str(tmp_path / "elsewhere")})
+        return callback.on_train_begin(arguments(), type("State", (), {"global_step": 0})(), None, model=model)
+
+    for i, names in enumerate([(*FILES, *LINKS), *ALONE]):
+        said = refuse(write, plant(tmp_path / str(i), names))
+        assert "pass a folder of its own" in said or how == "start_run"
+
+
+def test_a_folder_of_a_users_own_takes_no_finetuning(tiny_config: RunConfig, tmp_path: Path) -> None:
+    for i, names in enumerate([(*FILES, *LINKS), ("config.json",), ("snapshots/keep.txt",)]):
+        config = replace(tiny_config, output_dir=str(tmp_path / str(i)), max_steps=1)
+        mine = plant(tmp_path / str(i), names)
+        path = run_path(resolve(config))
+        mine.rename(path)
+        for given in (config, replace(config, overwrite=True)):
+            refuse(lambda _, given=given: toolkit.finetune(given), path)
+        path.rename(mine)
+        before = contents(mine)
+        run = toolkit.finetune(replace(config, output_dir=str(mine)))  # beside what is there, in a folder of its own
+        after = contents(mine)
+        assert toolkit.verify_run(run.path) == []
+        assert {name: after[name] for name in before} == before
+        assert all(name.split("/")[0] == run.path.name for name in after.keys() - before.keys())
+
+
+@pytest.mark.parametrize("name", ["figures/mine.png", "link.png", "figure/file.png", "figures"])
+def test_a_file_that_is_there_is_not_drawn_over(name: str, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "runs", "none", 0)
+    mine = plant(tmp_path / "of-user")
+    path = mine / name if name != "figures" else (mine / "figures.png")
+    if name == "figures":
+        path.mkdir()
+    refuse(lambda place: toolkit.draw("exposure", run, place), path)
+    refuse(lambda place: toolkit.draw("parameters", run, place), path)
+    if path.is_symlink() or path.is_dir():
+        refuse(lambda place: toolkit.draw("parameters", run, place, overwrite=True), path)
+    else:
+        before = contents(tmp_path)
+        toolkit.draw("parameters", run, path, overwrite=True)
+        after = contents(tmp_path)
+        changed = {place for place in after if before.get(place) != after[place]}
+        assert changed == {(path.parent.resolve() / path.name).relative_to(tmp_path.resolve()).as_posix()}
+
+
+def test_a_table_that_is_there_is_not_written_over(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "runs", "none", 0)
+    mine = plant(tmp_path / "of-user")
+    (mine / "link.parquet").symlink_to("data/rows.parquet")
+    for name, overwrite in (("data/rows.parquet", False), ("link.parquet", False), ("link.parquet", True)):
+        options = {"overwrite": overwrite}
+        refuse(lambda path, o=options: toolkit.write_rows(run, "word_embeddings", path, **o), mine / name)
+    toolkit.write_rows(run, "word_embeddings", mine / "data/rows.parquet", overwrite=True)
+    assert len(pd.read_parquet(mine / "data/rows.parquet"))
+
+
+def test_a_table_of_an_experiment_is_not_written_over(tmp_path: Path) -> None:
+    refuse(experiment("position_tables", "nowhere", "OUT"), plant(tmp_path) / "data/train.csv")
+
+
+def test_an_example_of_a_paper_leaves_the_paper_alone(tmp_path: Path) -> None:
+    run = write_logged_run(tmp_path / "runs", "none", 0)
+    refuse(experiment("paper_example", str(run.path), "OUT"), plant(tmp_path / "of-user"))
+    for _ in range(2):
+        experiment("paper_example", str(run.path), "OUT")(tmp_path / "own")
+    assert {path.name for path in (tmp_path / "own").iterdir()} == {"table.tex", "figure.pdf", "files.json"}
+
+
+@pytest.mark.parametrize("kind", ["config", "log", "link"])
+def test_a_study_writes_over_nothing_beside_its_runs(kind: str, tiny_config: RunConfig, tmp_path: Path) -> None:
+    from tests.studies.tiny_studies import make_study
+    from toolkit.studies.jobs import FOLDER, make_jobs
+    from toolkit.studies.plan import plan_runs
+
+    runs = plan_runs(make_study(tiny_config).final_cells({}), tmp_path / "runs")
+    place = tmp_path / "runs" / FOLDER / f"{runs[0].name}.{'json' if kind == 'config' else 'log'}"
+    place.parent.mkdir(parents=True)
+    if kind == "link":
+        (tmp_path / "mine").write_text("")
+        place.symlink_to(tmp_path / "mine")
+    else:
+        place.write_text('{"mine": 1}' if kind == "config" else "a diary")
+    refuse(lambda _: make_jobs(runs[:1]), place)
+    place.unlink()
+    assert [job.command for job in make_jobs(runs)] == [job.command for job in make_jobs(runs)]
+
+
+def test_a_report_lies_in_no_run(tmp_path: Path, make_run: Callable[..., Run]) -> None:
+    run = make_run()
+    started = start_run(tmp_path / "unfinished")
+    started.write_recorded_config({})
+    for place in (run.path, run.path / "model" / "report", started.path, started.path / "report"):
+        before = contents(tmp_path)
+        for write in (REPORTS["drift"], REPORTS["write_layer_report"]):
+            with pytest.raises(ValueError, match="the report would lie inside the run"):
+                write(place)
+        assert contents(tmp_path) == before
+
+
+def test_what_a_user_puts_beside_a_report_stays_and_is_not_written_over(tmp_path: Path) -> None:
+    """A name that this report writes and the one before did not is found before anything is moved."""
+    from toolkit.reporting.folder import report_folder
+
+    def write(out: Path, *names: str) -> None:
+        with report_folder(out) as folder:
+            for name in names:
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (folder / name).write_text("ours")
+
+    out = tmp_path / "out"
+    write(out, "report.md", "tables/a.csv")
+    for name in ("thesis.tex", "tables/mine.csv", ".hidden", ".unfinished-chapter/notes.txt", "figures"):
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).write_text("mine")
+    mine = {name: state for name, state in contents(out).items() if name != "files.json"}
+    for names in (("tables/a.csv", "tables/mine.csv"), ("figures/a.png",), ("thesis.tex/a",)):
+        refuse(lambda place, names=names: write(place, "report.md", *names), out)
+    write(out, "report.md", "tables/b.csv")
+    after = contents(out)
+    assert "tables/a.csv" not in after
+    assert all(after[name] == state for name, state in mine.items() if state[0] == b"mine")
+    (out / "tables").rename(tmp_path / "tables")
+    (out / "tables").symlink_to(tmp_path / "tables")
+    refuse(lambda place: write(place, "report.md", "tables/b.csv"), out)
+
+
+REMOVING = {"unlink", "rmtree", "rmdir", "remove", "removedirs", "rename", "renames", "move"}
+NO_FILES = ("running", "pending", "hook", "handle", "self._handle", "element")
+"""Lists, hooks and XML that things are removed from."""
+WRITING = {"write_text", "write_bytes", "to_csv", "to_parquet", "savefig", "save_pretrained", "save_file", "touch"}
+
+
+def calls() -> Iterator[tuple[str, str, ast.Call]]:
+    """File, function or method, and call, of every call in the package."""
+    for path in sorted((ROOT / "toolkit").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+                yield path.relative_to(ROOT / "toolkit").as_posix(), name, node
+
+
+def is_in_system_folder(text: str) -> bool:
+    """What is written to folders of tempfile's."""
+    return text in {"place.write_text(config.to_json(), encoding='utf-8')", "data.write_text(START_TEXTS)"} or (
+        text == "place.write_text(own.to_json())"
+    )
+
+
+def test_one_module_alone_removes_and_replaces() -> None:
+    """Another would not know whose the file is."""
+    found = set()
+    for file, name, call in calls():
+        text = ast.unparse(call)
+        owner = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+        is_path_replace = name == "replace" and (owner == "os" or (len(call.args) == 1 and not call.keywords and owner))
+        if is_path_replace and text.startswith(("frame[", "table[")):  # a column of values
+            continue
+        is_removing = name in REMOVING and owner not in NO_FILES and not call.keywords
+        is_removing |= owner == "shutil" and name not in ("which", "disk_usage", "get_terminal_size")
+        mode = next((k.value for k in call.keywords if k.arg == "mode"), call.args[1] if len(call.args) > 1 else None)
+        if name == "open" and owner not in ("os",):
+            mode = call.args[0] if isinstance(call.func, ast.Attribute) and call.args else mode
+            is_opened = isinstance(mode, ast.Constant) and isinstance(mode.value, str) and set(mode.value) & set("wax+")
+        else:
+            is_opened = name == "open" and "O_CREAT" in text
+        is_written = name in WRITING and owner != "files" and bool(call.args or name == "touch")
+        is_temporary = name in ("mkdtemp", "mkstemp", "TemporaryDirectory", "NamedTemporaryFile") and "dir=" in text
+        if (is_path_replace or is_removing or is_opened or is_written or is_temporary) and not is_in_system_folder(
+            text
+        ):
+            found.add((file, text))
+    assert {(file, text) for file, text in found if file != "snapshots/ownership.py"} == ALLOWED
+
+
+ALLOWED = {
+    # into a temporary file or folder that snapshots/ownership.py made
+    ("snapshots/files.py", "temporary.write_text(text, encoding='utf-8')"),
+    ("snapshots/files.py", "temporary.write_bytes(content)"),
+    ("snapshots/files.py", "save_file(contiguous, temporary, metadata=dict(metadata))"),
+    ("snapshots/files.py", "open(path, 'r+b')"),
+    ("snapshots/store.py", "scores.to_csv(path, index=False)"),
+    ("snapshots/store.py", "predictions.to_parquet(path, index=False)"),
+    ("analysis/comparison/evidence.py", "answers.to_parquet(path, index=False, compression='zstd')"),
+    (
+        "reporting/comparison/written_tables.py",
+        "table.astype(dict.fromkeys(mixed, str)).to_parquet(path, index=False, compression='zstd')",
+    ),
+    ("training/saver.py", "backbone.save_pretrained(folder)"),
+    ("training/saver.py", "self.loaded.tokenizer.save_pretrained(folder)"),
+    # into memory
+    ("reporting/images.py", "figure.savefig(buffer, format=kind, dpi=200, metadata=METADATA[kind])"),
+    # a lock, opened but not written; and logs, to which lines are added when they are ours
+    ("snapshots/lock.py", "os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, 'O_NOFOLLOW', 0), 438)"),
+    ("studies/attempts.py", "job.log.open('ab')"),
+    ("studies/neighbours.py", "Path(folder, f'{index}.log').open('wb')"),
+}
+"""What writes elsewhere, and why it may."""
