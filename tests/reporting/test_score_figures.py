@@ -79,7 +79,7 @@ def test_a_legend_of_many_long_names_takes_no_room_from_the_panels(data, tasks):
 
 def test_a_verdict_is_told_by_mark_and_colour():
     styles = [(style["marker"], style["color"], style["markerfacecolor"]) for style in VERDICT_STYLES.values()]
-    assert len(set(styles)) == len(styles) == 5
+    assert len(set(styles)) == len(styles) == 6
 
 
 @pytest.mark.parametrize("num_seeds", [1, 2])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from toolkit.analysis.comparison.drift_cards import NO_CONTROL
 from toolkit.analysis.comparison.shuffled_labels import ONE, PER_SEED
-from toolkit.analysis.comparison.verdicts import VERDICTS
+from toolkit.analysis.comparison.verdicts import REFUSALS, VERDICTS
 from toolkit.reporting.cells import signed
 from toolkit.reporting.comparison.drift_answers import drift_answer
 from toolkit.reporting.comparison.pair_sentences import counted, in_brief, in_full, in_short
@@ -71,14 +71,17 @@ def test_a_difference_below_keeps_its_size_and_says_below():
         ("equivalent", "are equivalent within 1.5 points"),
         ("under-powered", "a gap under 2.2 could not be found) these data cannot tell"),
         ("not supported", "no difference between full fine-tuning and feature extraction was found"),
-        ("not identifiable", "nothing can be said of full fine-tuning and feature extraction (every run failed)"),
+        *(
+            (name, "nothing can be said of full fine-tuning and feature extraction (every run failed)")
+            for name in REFUSALS
+        ),
     ],
 )
 def test_what_was_not_found_is_said_too(verdict, said):
     text = sentence(line(difference=0.2, low=-1.6, high=2.0, verdict=verdict))
     assert said in text
     assert "scores" not in text  # nobody is above anybody
-    if verdict != "not identifiable":
+    if verdict not in REFUSALS:
         assert "+0.2, 95 % -1.6 to +2.0" in text
 
 
@@ -96,12 +99,18 @@ def test_a_gap_that_no_score_can_have_is_not_named(score, gap, said):
     assert f"; {said})" in sentence(unsure)
 
 
-def test_a_supported_difference_that_does_not_stand_among_all_of_them_shows_its_q():
+def test_a_difference_that_does_not_stand_among_all_of_them_shows_its_q_and_is_not_supported():
     assert "q =" not in sentence(line(q=0.049))
-    assert "(95 % 3.1 to 6.1, q = 0.057)" in sentence(line(q=0.057))
-    assert "(supported at q ≥ .05)" in in_brief("x", pd.DataFrame([line(q=0.057)]))
-    verdicts = pd.Series(["supported"] * 3 + ["equivalent"])
-    assert counted(verdicts, pd.Series([0.01, 0.05, 0.2, 0.9])) == "3 supported, 1 of them at q < .05; 1 equivalent"
+    fallen = line(q=0.057, verdict="not supported")
+    assert "(+4.6, 95 % +3.1 to +6.1; q = 0.057) no difference between" in sentence(fallen)
+    assert "(not supported)" in in_brief("x", pd.DataFrame([fallen]))
+    assert "q =" not in sentence(line(difference=0.2, low=-1.6, high=2.0, verdict="not supported", q=0.7))
+
+
+def test_verdicts_are_counted_from_what_claims_something_on():
+    verdicts = pd.Series(["not recorded", "not judged", "equivalent", *["supported"] * 3])
+    assert counted(verdicts) == "3 supported; 1 equivalent; 1 not judged; 1 not recorded"
+    assert counted(pd.Series(VERDICTS)).count("1 ") == len(VERDICTS)
 
 
 @given(st.lists(st.sampled_from(VERDICTS), min_size=1, max_size=6), st.integers(0, 1000))
@@ -192,7 +201,7 @@ def test_a_pair_that_no_data_tell_apart_is_no_finding_of_a_difference():
 
 
 def test_a_difference_in_one_seed_is_told_as_one():
-    alone = line(verdict="under-powered", difference=25.0, low=14.3, high=35.7, num_seeds=1)
+    alone = line(verdict="not judged", difference=25.0, low=14.3, high=35.7, num_seeds=1)
     text = sentence(alone)
     assert "sst2 (+25.0, 95 % +14.3 to +35.7) full fine-tuning and feature extraction differ on these items" in text
     assert "one seed says nothing of others" in text
@@ -200,6 +209,14 @@ def test_a_difference_in_one_seed_is_told_as_one():
         "+25.0 points against feature extraction on these items, in one seed"
         in score_findings(pd.DataFrame([alone]), set())[0]
     )
+
+
+def test_a_difference_in_two_seeds_and_none_in_one_are_told_as_such():
+    two = line(verdict="not judged", difference=25.0, low=14.3, high=35.7, num_seeds=2)
+    assert sentence(two).endswith("differ on these items, and two seeds say nothing of others.")
+    assert "on these items, in two seeds" in score_findings(pd.DataFrame([two]), set())[0]
+    none = line(verdict="not judged", difference=0.2, low=-1.6, high=2.0, num_seeds=1)
+    assert "one seed says nothing of full fine-tuning and feature extraction" in sentence(none)
 
 
 def test_findings_keep_to_the_greatest_size_by_what_was_asked_for():
@@ -232,7 +249,7 @@ def test_findings_of_many_tasks_name_each_of_them(read_study, data_of):
     runs, labels = [], {}
     for task, right in (("a", 0.4), ("b", 0.3), ("order", 0.5)):
         facts = {"facts": {"task": CARRIER}} if task == "order" else {}
-        more = read_study(tasks=(task,), num_seeds=2, right={"feature extraction": right}, **facts)
+        more = read_study(tasks=(task,), num_seeds=3, right={"feature extraction": right}, **facts)
         runs, labels = [*runs, *more[0]], labels | more[1]
     found = report_findings(data_of(runs, labels))
     assert "on 2 real tasks full fine-tuning scores " in found[0]

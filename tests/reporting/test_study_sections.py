@@ -26,7 +26,7 @@ from toolkit.reporting.comparison.study_sections import study_sections
 from toolkit.reporting.comparison.verdict_lines import MOST_IN_OVERVIEW, group_of, not_listed, overview
 from toolkit.reporting.comparison.worth_sections import association_block
 from toolkit.reporting.page.model import FoldBlock, Page, Section, TableBlock, TextBlock, VerdictLine
-from toolkit.reporting.page.verdict_table import VERDICT_HOW
+from toolkit.reporting.page.verdict_table import ICONS, VERDICT_HOW
 
 
 def tables_of(blocks):
@@ -169,11 +169,15 @@ def test_with_many_cards_the_overview_is_about_scores(cards_of):
 
 
 def test_the_sentence_above_the_verdicts_names_the_exceptions():
-    line = VerdictLine(claim="c", verdict="not identifiable", value="", interval="", detail="", group="")
+    line = VerdictLine(claim="c", verdict="not recorded", value="", interval="", detail="", group="")
     (text,) = [part for part in render_markdown(Page(title="t", verdicts=(line,))).split("\n\n") if "1 claims" in part]
     for said in (text, VERDICT_HOW):
-        assert "refused or not recorded" in said
-        assert re.search("[Ww]ith one seed a claim is neither equivalent nor supported", said)
+        for name in VERDICTS:
+            assert re.search(f"{name}: ", said, re.IGNORECASE), name
+        assert "Not judged: under three seeds" in said
+        assert "even if it excludes 0" in said
+    assert " → ".join(VERDICTS) in text
+    assert set(ICONS) == set(VERDICTS)
 
 
 def test_every_refusal_of_an_association_names_its_parameter():

@@ -178,7 +178,7 @@ def build_head(
                 layer.weight.normal_(0.0, getattr(config, "initializer_range", 0.02), generator=generator)
                 layer.bias.zero_()
     if kind == "linear" and not (num_mixed or is_paired):
-        plain: Any = list(layers.children())[0]
+        plain: Any = next(iter(layers.children()))
         return plain  # type: ignore[no-any-return]
     mix = Mix(num_mixed) if num_mixed else None
     return Head(mix, is_paired, has_cosine, layers, width * (2 if is_paired else 1))

@@ -101,9 +101,10 @@ COLUMNS: Mapping[str, Column] = {
     "margin_points": Column(label="margin", unit="points", how="Differences inside ± this are called equivalent."),
     "verdict": Column(
         label="verdict",
-        how="The first that holds of: not identifiable (nothing could tell, refused, or not recorded); equivalent "
-        "(90 % interval inside the margin); supported (interval excludes 0); under-powered (smallest detectable gap "
-        "above the margin); not supported. One seed: neither equivalent nor supported.",
+        how="The first that holds of: not applicable, not recorded, not measurable here; not identifiable (no data "
+        "could tell); not judged (under three seeds); equivalent (90 % interval inside the margin, even if it excludes "
+        "0); supported (interval excludes 0, and q is below the level); under-powered (smallest detectable gap above "
+        "the margin); not supported.",
     ),
     "note": Column(label="note"),
     "num_trainable": Column(label="trainable parameters", how="Parameters that the optimizer may change."),

@@ -13,7 +13,6 @@ from tests.run_directories import write_run
 from toolkit.analysis.comparison.card import Card, load_cards, save_cards
 from toolkit.analysis.comparison.cards import make_cards
 from toolkit.analysis.comparison.compare import compare
-from toolkit.analysis.comparison.estimates import ONE_SEED
 from toolkit.analysis.comparison.evidence import read_evidence
 from toolkit.analysis.comparison.multiplicity import benjamini_hochberg
 from toolkit.analysis.comparison.verdicts import VERDICTS
@@ -123,15 +122,16 @@ def test_forbid_cards_have_the_q_of_their_line_in_the_comparison(logged, pairs):
 def test_claims_and_verdicts_say_what_they_are_about(cards):
     for card in of_kind(cards, "score") + of_kind(cards, "forbid"):
         assert not any(word in card.claim for word in ("higher", "lower", "otherwise"))
-        assert "the verdict is about this claim alone" in card.source
+        assert "q: Benjamini-Hochberg over all compared pairs of the report" in card.source
         assert "first minus second" in card.source
-    assert all(card.is_discovery is None for card in of_kind(cards, "drift"))
+    assert all((card.is_discovery is None) == (card.q != card.q) for card in cards)
+    assert all(card.is_discovery for card in cards if card.verdict == "supported")
 
 
 def test_one_seed_says_what_its_interval_covers(logged):
     for card in of_kind(write_cards(logged(1), "out"), "score"):
         assert card.interval.low < card.interval.high
-        assert (card.verdict, card.reason) == ("under-powered", ONE_SEED)
+        assert (card.verdict, card.reason) == ("not judged", "one seed says nothing of others: at least 3 are needed")
         assert card.is_discovery is None
 
 
@@ -140,7 +140,7 @@ def test_a_pair_without_a_common_seed_is_said_to_be_not_compared(tmp_path, monke
     runs = [write_run(tmp_path / "runs", regime, seed) for regime, seed in (("none", 0), ("backbone", 1))]
     (card,) = of_kind(write_cards(runs, "out"), "score")
     assert (card.verdict, card.reason, card.num_seeds) == (
-        "not identifiable",
+        "not measurable here",
         "not compared: no seed in common",
         0,
     )
@@ -170,7 +170,7 @@ def test_items_that_differ_are_refused_with_their_note(tmp_path, monkeypatch):
     table[table["id"] != 3].to_parquet(path, index=False)
     RunWriter(runs[1].path).finish({k: v for k, v in runs[1].manifest.items() if k not in ("format", "files")})
     cards = of_kind(write_cards([run.path for run in runs], "out"), "score")
-    assert {card.verdict for card in cards} == {"not identifiable"}
+    assert {card.verdict for card in cards} == {"not measurable here"}
     assert all(card.reason == "not compared: other items or labels" for card in cards)
 
 

@@ -8,7 +8,7 @@ from scipy import stats
 from tests.analysis.comparison.planted import plant
 from tests.run_directories import write_run
 from toolkit.analysis.comparison.arms import arrange
-from toolkit.analysis.comparison.compare import AT_CHANCE, COLUMNS, ONE_CLASS, compare, false_discovery
+from toolkit.analysis.comparison.compare import AT_CHANCE, COLUMNS, ONE_CLASS, compare, judge_together
 from toolkit.analysis.comparison.estimates import Settings, estimate_from_items, estimate_from_seeds, p_value
 from toolkit.analysis.comparison.intervals import ITEMS_ONLY, Interval, seeds_interval, two_way_interval
 from toolkit.analysis.comparison.multiplicity import benjamini_hochberg
@@ -142,7 +142,7 @@ def test_identical_arms_are_equal_exactly(places):
     assert line["verdict"] == "equivalent"
 
 
-@pytest.mark.parametrize(("shares", "verdict"), [((0.3, 0.3), "not identifiable"), ((0.3, 0.9), "supported")])
+@pytest.mark.parametrize(("shares", "verdict"), [((0.3, 0.3), "not measurable here"), ((0.3, 0.9), "supported")])
 def test_arms_that_learned_nothing_are_not_called_equivalent(places, shares, verdict):
     table = compare(runs_of(places, *draw(shares, 400)), num_draws=100, margin_points=20.0)
     line = one_line(table)
@@ -156,8 +156,8 @@ def test_one_seed_gives_an_interval_over_items_and_no_test(places):
     line = one_line(compare(runs, num_draws=100))
     assert line["low_points"] > 0
     assert line["note"] == ITEMS_ONLY
-    assert line["verdict"] == "under-powered"
-    assert line["reason"] == "one seed: its interval covers items only"
+    assert line["verdict"] == "not judged"
+    assert line["reason"] == "one seed says nothing of others: at least 3 are needed"
     assert np.isnan([line[name] for name in ("p", "q", "tost_p", "noise_floor_points")]).all()
     assert not line["is_equivalent"]
 
@@ -313,7 +313,7 @@ def test_a_split_of_one_class_is_not_identifiable_whoever_is_right(places):
     arms = zip(("none", "backbone"), draw((0.95, 0.5), 200), strict=True)
     runs = [plant(p, own, labels=np.zeros(200, int)) for r, arm in arms for p, own in zip(places[r], arm, strict=True)]
     line = one_line(compare(runs, num_draws=0))
-    assert (line["verdict"], line["reason"], line["is_equivalent"]) == ("not identifiable", ONE_CLASS, False)
+    assert (line["verdict"], line["reason"], line["is_equivalent"]) == ("not measurable here", ONE_CLASS, False)
     assert line["low_points"] > 30
     assert "failed" not in line["note"]
 
@@ -343,27 +343,31 @@ def test_a_split_that_only_one_arm_has_is_not_compared(places):
 
 
 def study_of_nulls(rng, num_lines):
-    """A table of comparisons whose arms differ in nothing but their seeds, as :func:`compare` judges them."""
+    """Comparisons of arms that differ in nothing but their seeds: judged alone, and as :func:`compare` judges them."""
     settings, lines = Settings(num_draws=0, margin_points=1.5), []
     for _ in range(num_lines):
         first, second = rng.random((2, NUM_SEEDS, 400)) < 0.8 + rng.normal(0, 0.02, (2, NUM_SEEDS, 1))
         lines.append(estimate_from_items(first.astype(float) - second, settings))
     table = pd.DataFrame(lines).assign(is_headline=True)
-    return table.assign(is_discovery=false_discovery(table) < settings.alpha)
+    return table, judge_together(table, settings.alpha)
 
 
-def test_of_studies_of_nulls_few_have_a_discovery_though_many_support_something():
-    """A verdict is about one claim; q is what holds for the study as a whole. 40 studies of 30 comparisons.
+def test_of_studies_of_nulls_few_support_something_though_claims_alone_do():
+    """q is what holds for the study as a whole. 40 studies of 30 comparisons.
 
     The t distribution is an approximation that is worst far out, where q looks: at 5 seeds with a standard deviation of
     2 points between them about 4 % of such studies have a discovery, at 3 points 10 % (300 studies each).
     """
     rng = np.random.default_rng(0)
     studies = [study_of_nulls(rng, 30) for _ in range(40)]
-    supported = [study["verdict"] == "supported" for study in studies]
-    share = np.mean([(one & study["is_discovery"]).any() for one, study in zip(supported, studies, strict=True)])
-    assert share <= 0.15
-    assert np.mean([one.any() for one in supported]) > 0.4
+    alone, together = ([study[i]["verdict"] == "supported" for study in studies] for i in (0, 1))
+    assert np.mean([one.any() for one in together]) <= 0.15
+    assert np.mean([one.any() for one in alone]) > 0.4
+    for (_, study), before, after in zip(studies, alone, together, strict=True):
+        assert list(after) == list(before & study["is_discovery"])
+        fell = study[before & ~after]
+        assert (fell["verdict"] == "not supported").all()
+        assert all(f"the q of 30 claims, {line.q:.3g}, is not below 0.05" in line.reason for line in fell.itertuples())
 
 
 def test_discoveries_are_the_lines_with_a_small_q_whatever_their_p(places):
@@ -394,7 +398,7 @@ def test_scores_that_no_run_could_have_are_left_out_and_counted():
     assert line["note"].endswith("undefined in 1 of 4 seeds")
     nothing = estimate_from_seeds(np.array([np.nan, np.nan]), settings)
     assert np.isnan(nothing["difference_points"])
-    assert nothing["verdict"] == "under-powered"
+    assert (nothing["verdict"], nothing["reason"]) == ("not measurable here", "undefined in 2 of 2 seeds")
     assert np.isnan(estimate_from_seeds(np.array([0.1]), settings)["low_points"])
 
 

@@ -1,7 +1,8 @@
 """Cards on drift: noise is never called drift, what it explains is equivalent to it, gaps in records are said."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,9 +13,21 @@ from tests.analysis.comparison.planted import write_cards
 from toolkit.analysis.comparison.association_cards import association_cards, judge_association, spearman_interval
 from toolkit.analysis.comparison.card import Null
 from toolkit.analysis.comparison.cards import make_cards
-from toolkit.analysis.comparison.drift_cards import DESCRIBED, MARGIN, NO_CONTROL, drift_cards, judge_drift, over_seeds
+from toolkit.analysis.comparison.drift_cards import (
+    DESCRIBED,
+    MARGIN,
+    NO_CONTROL,
+    drift_cards,
+    judge_drift,
+    over_seeds,
+    p_beyond,
+    refusal_of,
+)
 from toolkit.analysis.comparison.evidence import write_evidence
-from toolkit.analysis.comparison.verdicts import VERDICTS
+from toolkit.analysis.comparison.intervals import Interval
+from toolkit.analysis.comparison.multiplicity import benjamini_hochberg
+from toolkit.analysis.comparison.parameter_noise import NO_SIZES, SHARED
+from toolkit.analysis.comparison.verdicts import VERDICTS, Verdict
 from toolkit.families import EMBEDDING_PARAMETERS
 
 
@@ -40,7 +53,7 @@ def test_drift_above_noise_and_below_it_is_described(tmp_path, monkeypatch, rate
     verdicts = {name: card.verdict for name, card in cards.items()}
     assert verdicts.pop("token_type_embeddings") == "not identifiable"  # single sentences show one row
     for name in ("LayerNorm.weight", "LayerNorm.bias"):
-        assert verdicts.pop(name) == "not identifiable"
+        assert verdicts.pop(name) == "not recorded"
         assert "sizes of its gradients were not recorded" in cards[name].reason
         assert "a gap in the records of the run, not a quantity that no data could tell" in cards[name].reason
     assert "only the sum of the tables is visible" in cards["token_type_embeddings"].reason
@@ -61,9 +74,19 @@ def test_one_seed_supports_no_drift(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     cards = write_cards([write_logged_run(tmp_path / "runs", "none", 0, 1e-5)], "out")
     words = next(card for card in of_kind(cards, "drift") if "word" in card.id)
-    assert words.verdict == DESCRIBED
-    assert "no interval could be computed" in words.reason
-    assert words.value > 1
+    assert (words.verdict, words.reason) == ("not judged", "one seed says nothing of others: at least 3 are needed")
+    assert (words.value > 1, words.is_discovery) == (True, None)
+
+
+def test_two_seeds_support_no_drift_and_no_equivalence_to_noise(tmp_path, monkeypatch):
+    """One degree of freedom: two seeds that agree by chance have a narrow interval anywhere."""
+    monkeypatch.chdir(tmp_path)
+    cards = write_cards([write_logged_run(tmp_path / "runs", "none", seed, 1e-5) for seed in range(2)], "out")
+    for card in of_kind(cards, "drift") + of_kind(cards, "score"):
+        assert card.verdict in ("not judged", "not recorded", "not identifiable")
+    words = next(card for card in of_kind(cards, "drift") if "word" in card.id)
+    assert words.interval.low < words.value < words.interval.high
+    assert words.reason == "two seeds leave one degree of freedom: at least 3 are needed"
 
 
 def card_of(evidence, times):
@@ -97,6 +120,83 @@ def test_drift_just_above_its_noise_is_described_as_equivalent_to_it(evidence, m
     assert (card.verdict, card.value) == (DESCRIBED, pytest.approx(mean))
     assert reason in card.reason
     assert card.null.low == pytest.approx(0.995)
+    if "lies within" in reason:
+        assert ("and excludes 1" in card.reason) == (mean != 1)
+
+
+def test_the_q_of_drift_is_that_of_all_its_claims_and_decides(evidence):
+    """p is the one that the interval inverts: as an interval ends at the greater of 1 and the null, p is .05."""
+    for mean in (1.0, 1.02, 1.05, 1.1, 2.0):
+        times = mean + 0.012 * np.array([-1.0, 0.0, 1.0])
+        drift = evidence.drift.copy()
+        own = (drift["parameter"] == "word_embeddings") & drift["has_moved"].astype(bool)
+        drift.loc[own, "times_noise"] = times
+        cards = list(drift_cards(replace(evidence, drift=drift)))
+        p = [p_beyond(card.interval_over_seeds, card.null) for card in map(_Again, cards)]
+        assert [math.isnan(one) for one in p] == [math.isnan(card.null.high) for card in cards]
+        np.testing.assert_allclose([card.q for card in cards], benjamini_hochberg(p))
+        for card, one in zip(cards, p, strict=True):
+            if not math.isnan(one):
+                assert (one < 0.05) == (card.interval.low > max(1, card.null.high))
+                assert card.is_discovery == (card.q < 0.05)
+                assert (card.verdict == "supported") <= (card.q < 0.05)
+
+
+@dataclass(frozen=True)
+class _Again:
+    """A card's interval as it was made, from its ends: t with two degrees of freedom."""
+
+    card: Any
+
+    @property
+    def interval_over_seeds(self):
+        half = (self.card.interval.high - self.card.interval.low) / 2
+        variance = (half / 4.302652729911275) ** 2  # t at .975 with 2 degrees of freedom
+        known = self.card.interval
+        return Interval(self.card.value, known.low, known.high, 2.0, variance, 0.95)
+
+    @property
+    def null(self):
+        return self.card.null
+
+
+def test_many_claims_on_noise_take_support_from_one_that_is_barely_above(evidence):
+    """Planted: twenty arms' worth of noise, and one claim whose own interval lies just above the null."""
+    wide, narrow = (over_seeds(np.array([1.05, 1.06, 1.08]), level) for level in (0.95, 0.9))
+    null = Null("noise", 0.99, 1.01)
+    p = p_beyond(wide, null)
+    assert 0.02 < p < 0.05
+    alone = judge_drift(None, wide, narrow, null, 0.01, 3, p, 1)
+    assert alone.name == "supported"
+    q = float(benjamini_hochberg([p, *np.linspace(0.1, 1, 20)])[0])
+    beside = judge_drift(None, wide, narrow, null, 0.01, 3, q, 21)
+    assert beside.name == "not supported"
+    assert f"the q of 21 claims, {q:.3g}, is not below 0.05" in beside.reason
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (SHARED, "not identifiable"),
+        (NO_SIZES, "not recorded"),
+        ("the exposure of word_embeddings was not recorded", "not recorded"),
+        ("the exposure of word_embeddings ends at step 3, the snapshot is of 9", "not recorded"),
+        ("the optimizer log has 3 steps, the snapshot is of step 9", "not recorded"),
+        ("r has no optimizer.json: why rows moved cannot be told without it", "not recorded"),
+        ("only torch.optim.AdamW can be replayed; this run used SGD", "not measurable here"),
+        ("the learning rate of step 1 is NaN: the backbone was frozen, nothing to replay", "not measurable here"),
+    ],
+)
+def test_only_a_gauge_is_not_identifiable(text, expected):
+    assert refusal_of(text) == Verdict(expected, text)
+
+
+def test_drift_without_any_noise_to_hold_it_against_is_not_measurable(evidence):
+    drift = evidence.drift.copy()
+    own = (drift["parameter"] == "word_embeddings") & drift["has_moved"].astype(bool)
+    drift.loc[own, "times_noise"], drift.loc[own, "null"] = np.nan, 0.0
+    card = next(card for card in drift_cards(replace(evidence, drift=drift)) if "word" in card.id)
+    assert card.verdict == "not measurable here"
 
 
 def test_every_verdict_on_drift_is_that_of_the_rules_on_its_excess_over_one():
@@ -107,12 +207,12 @@ def test_every_verdict_on_drift_is_that_of_the_rules_on_its_excess_over_one():
     for _ in range(300):
         times = rng.uniform(0.8, 1.3) + rng.uniform(0, 0.08) * rng.normal(size=5)
         wide, narrow = (over_seeds(times, level) for level in (0.95, 0.9))
-        found = judge_drift(None, wide, narrow, null, 0.01).name
+        found = judge_drift(None, wide, narrow, null, 0.01, 5).name
         seen.add(found)
         is_equivalent = narrow.low > 0.95 and narrow.high < 1.05
         assert (found == "equivalent") == is_equivalent
         assert is_equivalent or (found == "supported") == (wide.low > 1.01)
-        assert judge_drift("no", wide, narrow, null, 0.01).name == "not identifiable"
+        assert judge_drift(refusal_of(SHARED), wide, narrow, null, 0.01, 5).name == "not identifiable"
     assert seen == {"equivalent", "supported", "not supported"} < set(VERDICTS)
 
 
@@ -153,12 +253,12 @@ def association(evidence, joined):
 
 def test_association_is_refused_under_six_tasks_and_found_when_planted(evidence):
     five, twelve = association(evidence, joined_of(5)), association(evidence, joined_of(12))
-    assert (five.verdict, five.num_items) == ("not identifiable", 5)
+    assert (five.verdict, five.num_items) == ("not applicable", 5)
     assert "at least 6" in five.reason
     assert (twelve.verdict, twelve.num_items, twelve.num_seeds) == ("supported", 12, 24)
     assert (twelve.reason.startswith("the permutation p of"), twelve.is_discovery) == (True, True)
     equal = association(evidence, joined_of(12, verdict="equivalent"))
-    assert equal.verdict == "not identifiable"
+    assert equal.verdict == "not measurable here"
     assert "every gain is within the margin" in equal.reason
     assert (math.isnan(equal.value), equal.is_discovery) == (True, None)
 
@@ -175,7 +275,9 @@ def test_an_association_is_judged_by_its_permutation_p(p, expected):
     assert judge_association("", p, 0.05).name == expected
     assert judge_association("", p, 0.01).name == "not supported"
     assert judge_association("refused: why", p, 0.05) == judge_association("refused: why", math.nan, 0.05)
-    assert judge_association("", math.nan, 0.05).name == "not identifiable"
+    assert judge_association("", math.nan, 0.05).name == "not measurable here"
+    assert judge_association("", p, 0.05, 0.06, 7).name == "not supported"
+    assert judge_association("", 0.01, 0.05, 0.04, 7).name == "supported"
 
 
 def test_more_runs_are_no_more_points(evidence):

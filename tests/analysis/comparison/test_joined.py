@@ -50,7 +50,9 @@ def test_multiples_of_noise_stand_where_they_are_trusted(tmp_path):
 
 
 @pytest.mark.parametrize(("margin", "verdict"), [(1.0, "supported"), (50.0, "equivalent")])
-def test_the_verdict_on_the_gain_is_that_of_the_comparison(runs, margin, verdict):
+def test_the_verdict_on_the_gain_is_that_of_the_comparison(make_run, margin, verdict):
+    arms = (("none", 0.9), ("embeddings", 0.8))
+    runs = [make_run(regime, seed, right=right) for regime, right in arms for seed in range(3)]
     table = join_drift(runs, margin_points=margin)
     told = set(table.loc[table["gain_points"].notna(), "gain_verdict"])
     compared = compare(runs, margin_points=margin).query("split == 'validation'")

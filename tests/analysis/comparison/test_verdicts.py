@@ -1,7 +1,7 @@
-"""Five verdicts, tried in one order: the rules as laws, the order over all of them, and a planted study for each."""
+"""Nine verdicts, tried in one order: the rules as laws, the order over all of them, and a planted study for each."""
 
 import math
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -9,82 +9,170 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.analysis.comparison.intervals import two_way_interval
-from toolkit.analysis.comparison.verdicts import VERDICTS, verdict
+from toolkit.analysis.comparison.verdicts import LEAST_SEEDS, REFUSALS, VERDICTS, Verdict, among, verdict
 
 NAN = math.nan
 finite = st.floats(-10, 10).map(lambda x: round(x, 3))
 spans = st.tuples(finite, finite).map(sorted)
 positive = st.floats(0.01, 10)
-PLAIN = {"low": 1, "high": 3, "low90": 1.2, "high90": 2.8, "margin": 0.5, "gap": 0.4}
+seeds = st.integers(0, 8)
+q_values = st.one_of(st.just(NAN), st.floats(0, 1))
+refusals = st.one_of(st.none(), st.sampled_from(REFUSALS).map(lambda name: Verdict(name, "because")))
+PLAIN = {"num_seeds": 5, "low": 1, "high": 3, "low90": 1.2, "high90": 2.8, "margin": 0.5, "gap": 0.4}
+NAMES = ("refusal", "num_seeds", "low", "high", "low90", "high90", "margin", "null_low", "null_high", "gap", "q")
+cases = st.tuples(refusals, seeds, spans, spans, positive, spans, positive, q_values).map(
+    lambda drawn: dict(zip(NAMES, (*drawn[:2], *drawn[2], *drawn[3], drawn[4], *drawn[5], *drawn[6:]), strict=True))
+)
+judged_cases = cases.map(lambda case: case | {"refusal": None, "num_seeds": max(case["num_seeds"], LEAST_SEEDS)})
 
 
-def rules(refusal, low, high, low90, high90, margin, null_low, null_high, gap):
+def test_the_order_is_that_of_the_science():
+    assert VERDICTS == (
+        "not applicable",
+        "not recorded",
+        "not measurable here",
+        "not identifiable",
+        "not judged",
+        "equivalent",
+        "supported",
+        "under-powered",
+        "not supported",
+    )
+
+
+def rules(*, refusal, num_seeds, low, high, low90, high90, margin, null_low, null_high, gap, q):
     """Each rule on its own, straight from their definitions, in the order of VERDICTS."""
-    excludes_zero = not low <= 0 <= high
-    excludes_null = high < null_low or low > null_high
+    is_apart = not low <= 0 <= high and (high < null_low or low > null_high)
     return [
-        refusal is not None,
+        *(refusal is not None and refusal.name == name for name in REFUSALS),
+        num_seeds < 3,
         abs(low90) < margin and abs(high90) < margin,
-        excludes_zero and excludes_null,
-        gap > margin,
+        is_apart and not q >= 0.05,
+        gap > margin and not is_apart,  # apart, and among too many claims: power is not what was missing
         True,
     ]
 
 
-@given(st.sampled_from([None, "a gauge quantity"]), spans, spans, positive, spans, positive)
-def test_the_first_rule_that_holds_decides(refusal, wide, narrow, margin, null, gap):
-    numbers = (refusal, *wide, *narrow, margin, *null, gap)
-    names = ("refusal", "low", "high", "low90", "high90", "margin", "null_low", "null_high", "gap")
-    found = verdict(**dict(zip(names, numbers, strict=True)))
-    assert found.name == VERDICTS[rules(*numbers).index(True)]
+@given(cases)
+def test_the_first_rule_that_holds_decides(case):
+    found = verdict(**case)
+    assert found.name == VERDICTS[rules(**case).index(True)]
     assert found.reason
 
 
-@pytest.mark.parametrize("holds", list(product([True, False], repeat=4)))
+@pytest.mark.parametrize("holds", list(product([True, False], repeat=5)))
 def test_every_combination_of_rules_that_hold(holds):
-    """All 16 combinations, each made from numbers: every verdict is reached, and none out of turn."""
-    is_refused, is_equivalent, is_apart, is_weak = holds
-    margin = 5.0
+    """All 32 combinations, each made from numbers: every verdict is reached, and none out of turn."""
+    is_refused, is_few, is_equivalent, is_apart, is_weak = holds
     narrow = (2.0, 3.0) if is_equivalent else (2.0, 30.0)
     wide = (1.0, 4.0) if is_apart else (-1.0, 4.0)
-    found = verdict(
-        refusal="because" if is_refused else None,
-        low=wide[0],
-        high=wide[1],
-        low90=narrow[0],
-        high90=narrow[1],
-        margin=margin,
-        gap=6.0 if is_weak else 4.0,
-    )
-    assert found.name == VERDICTS[[*holds, True].index(True)]
+    for name in REFUSALS:
+        found = verdict(
+            refusal=Verdict(name, "because") if is_refused else None,
+            num_seeds=2 if is_few else 3,
+            low=wide[0],
+            high=wide[1],
+            low90=narrow[0],
+            high90=narrow[1],
+            margin=5.0,
+            gap=6.0 if is_weak else 4.0,
+        )
+        assert found.name == ((name, *VERDICTS[len(REFUSALS) :])[[*holds, True].index(True)])
 
 
-@given(spans, spans, positive, spans, positive)
-def test_mirrored_numbers_have_the_same_verdict(wide, narrow, margin, null, gap):
-    def of(sign):
-        ends = [sorted((sign * a, sign * b)) for a, b in (wide, narrow, null)]
-        names = (("low", "high"), ("low90", "high90"), ("null_low", "null_high"))
-        values = {name: x for pair, end in zip(names, ends, strict=True) for name, x in zip(pair, end, strict=True)}
-        return verdict(**values, margin=margin, gap=gap).name
-
-    assert of(1) == of(-1)
+@given(cases)
+def test_mirrored_numbers_have_the_same_verdict(case):
+    pairs = (("low", "high"), ("low90", "high90"), ("null_low", "null_high"))
+    turned = {end: -case[other] for low, high in pairs for end, other in ((low, high), (high, low))}
+    assert verdict(**case).name == verdict(**case | turned).name
 
 
-@given(spans, spans, positive, spans, positive, st.sets(st.sampled_from(["low", "high", "low90", "high90", "gap"])))
-def test_what_is_unknown_never_helps_a_claim(wide, narrow, margin, null, gap, unknown):
-    numbers = dict(zip(("low", "high", "low90", "high90"), (*wide, *narrow), strict=True))
-    numbers |= {"margin": margin, "null_low": null[0], "null_high": null[1], "gap": gap}
-    before = verdict(**numbers).name
-    after = verdict(**(numbers | dict.fromkeys(unknown, NAN))).name
+@given(cases, st.sets(st.sampled_from(["low", "high", "low90", "high90", "gap"])))
+def test_what_is_unknown_never_helps_a_claim(case, unknown):
+    before = verdict(**case).name
+    after = verdict(**case | dict.fromkeys(unknown, NAN)).name
     if after in ("equivalent", "supported"):
         assert after == before or before == "equivalent"
-    if unknown & {"low", "high"} and unknown & {"low90", "high90"}:
+    if before in VERDICTS[:5]:
+        assert after == before  # no number decides these
+    elif unknown & {"low", "high"} and unknown & {"low90", "high90"}:
         assert after == "under-powered"
+
+
+@given(cases)
+def test_a_refusal_is_final_whatever_the_numbers(case):
+    for name in REFUSALS:
+        refusal = Verdict(name, "because")
+        assert verdict(**case | {"refusal": refusal}) == refusal
+
+
+@given(cases)
+def test_no_claim_stands_on_fewer_than_three_seeds(case):
+    """Two seeds leave one degree of freedom; and a seed more takes no claim away that the same numbers support."""
+    found = [verdict(**case | {"refusal": None, "num_seeds": number}) for number in range(6)]
+    assert [one.name for one in found[:3]] == ["not judged"] * 3
+    assert len({one.name for one in found[3:]}) == 1
+    assert "not judged" not in found[3].name
+    assert len({one.reason for one in found[:3]}) == 3
+    assert all("at least 3 are needed" in one.reason for one in found[:3])
+
+
+@given(judged_cases, st.lists(st.floats(0, 1), min_size=2, max_size=6))
+def test_a_greater_q_only_ever_takes_support_away(case, values):
+    found = [verdict(**case | {"q": q}).name for q in sorted(values)]
+    for q, name in zip(sorted(values), found, strict=True):
+        assert (name == "supported") <= (q < 0.05)
+    for before, after in pairwise(found):
+        assert after == before or (before, after) == ("supported", "not supported")
+    alone = verdict(**case | {"q": NAN}).name
+    assert set(found) <= {alone, "not supported"}
+    assert alone == "supported" or set(found) == {alone}
+
+
+@given(judged_cases, positive)
+def test_a_wider_margin_only_ever_makes_equivalent_or_powered(case, more):
+    before, after = (verdict(**case | {"margin": margin}).name for margin in (case["margin"], case["margin"] + more))
+    assert before != "equivalent" or after == "equivalent"
+    assert after in (before, "equivalent") or (before, after) == ("under-powered", "not supported")
+
+
+@given(judged_cases, positive)
+def test_a_narrower_interval_never_takes_support_away(case, by):
+    """Shrunk towards its middle, as with more seeds: the null stays where it is."""
+    middle = (case["low"] + case["high"]) / 2
+    shrunk = {end: middle + (case[end] - middle) / (1 + by) for end in ("low", "high")}
+    if verdict(**case).name == "supported":
+        assert verdict(**case | shrunk).name == "supported"
+
+
+@given(judged_cases)
+def test_what_is_equivalent_says_whether_its_interval_excludes_zero(case):
+    found = verdict(**case)
+    if found.name == "equivalent":
+        assert ("excludes 0" in found.reason) == (case["low90"] > 0 or case["high90"] < 0)
+
+
+def test_q_and_the_number_of_claims_are_the_reason():
+    assert verdict(**PLAIN, q=0.049, num_claims=12).name == "supported"
+    found = verdict(**PLAIN, q=0.0612, num_claims=12)
+    assert found.name == "not supported"
+    assert "the interval 1 to 3 points excludes 0; the q of 12 claims, 0.0612, is not below 0.05" in found.reason
+    assert verdict(**PLAIN, q=0.05).name == "not supported"
+    assert verdict(**PLAIN, q=0.0612, alpha=0.1).name == "supported"
+    assert verdict(**PLAIN, q=NAN, num_claims=12).name == "supported"  # a claim without a test has no family
+
+
+@pytest.mark.parametrize("name", VERDICTS)
+def test_only_support_depends_on_the_other_claims(name):
+    alone = Verdict(name, "why")
+    assert among(alone, 0.5, 3, 0.05) == (alone if name != "supported" else among(alone, 0.5, 3, 0.05))
+    assert (among(alone, 0.5, 3, 0.05).name == name) == (name != "supported")
+    assert among(alone, 0.01, 3, 0.05) == alone
 
 
 @given(spans, spans)
 def test_a_claim_with_a_direction_needs_an_interval_above(wide, null):
-    numbers = {"low90": NAN, "high90": NAN, "margin": NAN, "gap": NAN}
+    numbers = {"num_seeds": 3, "low90": NAN, "high90": NAN, "margin": NAN, "gap": NAN}
     ends = {"low": wide[0], "high": wide[1], "null_low": null[0], "null_high": null[1]}
     found = verdict(**ends, **numbers, side="above").name
     assert (found == "supported") == (wide[0] > max(0, null[1]))
@@ -121,6 +209,8 @@ def test_ends_of_the_margin_and_of_zero_do_not_count():
         ({"margin": 0}, "margin is 0"),
         ({"margin": -1}, "margin is -1"),
         ({"side": "abov"}, "did you mean 'above'"),
+        ({"refusal": Verdict("not recordet", "x")}, "did you mean 'not recorded'"),
+        ({"refusal": Verdict("supported", "x")}, "unknown refusal 'supported'"),
     ],
 )
 def test_bad_input_is_one_clear_line(changes, words):
@@ -130,9 +220,10 @@ def test_bad_input_is_one_clear_line(changes, words):
 
 
 PLANTED = {
-    "not identifiable": {"effect": 0.05, "num_items": 400, "refusal": "a gauge quantity"},
+    **{name: {"effect": 0.05, "num_items": 400, "refusal": Verdict(name, "because")} for name in REFUSALS},
+    "not judged": {"effect": 0.08, "num_items": 2_000, "num_seeds": 2},
     "equivalent": {"effect": 0.001, "num_items": 20_000},
-    "supported": {"effect": 0.08, "num_items": 2_000},
+    "supported": {"effect": 0.08, "num_items": 2_000, "q": 0.01},
     "under-powered": {"effect": 0.0, "num_items": 60, "gap": 5.0},
     "not supported": {"effect": 0.0, "num_items": 60, "gap": 0.5},
 }
@@ -144,24 +235,26 @@ def test_a_planted_study_gets_its_verdict(expected):
     planted = PLANTED[expected]
     rng = np.random.default_rng(3)
     shares = [0.05 - planted["effect"] / 2, 0.9, 0.05 + planted["effect"] / 2]
-    differences = rng.choice([-1.0, 0.0, 1.0], size=(8, planted["num_items"]), p=shares)
+    num_seeds = planted.get("num_seeds", 8)
+    differences = rng.choice([-1.0, 0.0, 1.0], size=(num_seeds, planted["num_items"]), p=shares)
     wide, narrow = (two_way_interval(differences, level) for level in (0.95, 0.90))
-    found = verdict(
-        refusal=planted.get("refusal"),
-        low=100 * wide.low,
-        high=100 * wide.high,
-        low90=100 * narrow.low,
-        high90=100 * narrow.high,
-        margin=1.0,
-        gap=planted.get("gap", 0.5),
-    )
-    assert found.name == expected
+    numbers = {
+        "num_seeds": num_seeds,
+        "low": 100 * wide.low,
+        "high": 100 * wide.high,
+        "low90": 100 * narrow.low,
+        "high90": 100 * narrow.high,
+        "margin": 1.0,
+        "gap": planted.get("gap", 0.5),
+        "q": planted.get("q", NAN),
+    }
+    assert verdict(refusal=planted.get("refusal"), **numbers).name == expected
+    if expected == "supported":
+        assert verdict(**numbers | {"q": 0.07}).name == "not supported"
 
 
 def test_reasons_name_the_gap_and_why_there_is_no_interval():
-    numbers = {"low": -2.0, "high": 2.0, "low90": -1.5, "high90": 1.5, "margin": 1.0, "gap": 3.0}
+    numbers = {"num_seeds": 3, "low": -2.0, "high": 2.0, "low90": -1.5, "high90": 1.5, "margin": 1.0, "gap": 3.0}
     assert verdict(**numbers).reason == "the smallest detectable gap is 3 points, above the margin of 1"
     none = numbers | {"low": math.nan, "high": math.nan}
     assert verdict(**none).reason.startswith("no interval could be computed")
-    assert verdict(**none, missing="one seed").reason == "one seed"
-    assert verdict(**numbers, missing="one seed").reason != "one seed"

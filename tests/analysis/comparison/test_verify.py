@@ -299,3 +299,40 @@ def test_what_is_neither_a_run_nor_a_report_is_told_apart(tmp_path, capsys):
             main(["verify", str(tmp_path / name)])
         assert stop.value.code == 2
         assert f"{name} {said}" in capsys.readouterr().err
+
+
+def test_cards_of_older_rules_are_told_in_one_line_and_their_numbers_are_still_checked(report):
+    def make_older(values):
+        for card in values["cards"]:
+            if card["kind"] in ("score", "drift"):
+                card.update(version=card["version"] - 1, reason="as it was said then", q=None, is_discovery=None)
+                card.update(verdict="supported" if card["kind"] == "score" else card["verdict"])
+
+    edit_cards(report, make_older)
+    cards = json.loads((report / "cards.json").read_text())["cards"]
+    count, changed = (sum(card["kind"] in kinds for card in cards) for kinds in (("score", "drift"), ("score",)))
+    (line,) = verify_report(report, "reports")
+    assert line == (
+        f"{count} of {len(cards)} cards were made by older rules (score 2, now 3; drift 2, now 3), by which {changed} "
+        "verdicts read otherwise: make the report again"
+    )
+    edit_cards(report, lambda values: values["cards"][0].update(value=99.0))
+    assert [line, *verify_report(report, "reports")[1:]] == verify_report(report, "reports")
+    assert "value is written as 99.0" in verify_report(report, "reports")[1]
+    edit_cards(report, lambda values: values["cards"][0].update(version="2"))
+    assert any("version is written as '2'" in each for each in verify_report(report, "reports"))
+
+
+def test_the_q_of_a_card_is_recomputed(report):
+    edit_cards(report, lambda values: values["cards"][0].update(q=0.001, is_discovery=True))
+    lines = verify_report(report, "reports")
+    assert any("q is written as 0.001" in line for line in lines)
+
+
+def test_a_file_with_tmp_in_its_name_is_no_evidence_of_the_report(report):
+    for name in ("drift.tmp.csv", ".tmp", ".drift.csv.12.tmp.csv", ".mine.csv.12.tmp"):
+        (report / "evidence" / name).write_text("a\n1\n")
+        assert verify_report(report) == [f"not in cards.json: evidence/{name}"]
+        (report / "evidence" / name).unlink()
+    (report / "evidence" / ".drift.csv.12.tmp").write_text("half")  # what a report that was killed leaves
+    assert verify_report(report) == []

@@ -4,13 +4,14 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from toolkit.analysis.comparison.associations import associate_drift
+from toolkit.analysis.comparison.associations import TOO_FEW, associate_drift
 from toolkit.analysis.comparison.card import NAN, Card, Null, Span
 from toolkit.analysis.comparison.evidence import FOLDER, Evidence
-from toolkit.analysis.comparison.verdicts import Verdict
+from toolkit.analysis.comparison.verdicts import Verdict, among
 
-VERSION = 2
-"""1 ranked tasks by the drift of whole parameters, and judged by the interval."""
+VERSION = 3
+"""1 ranked tasks by the drift of whole parameters, and judged by the interval; 2 judged by p, whatever the number of
+claims."""
 
 FILES = tuple(f"{FOLDER}/{name}" for name in ("settings.json", "joined.csv"))
 NOTHING: Mapping[str, Any] = {"equivalence": Span(), "margin": NAN, "noise_floor": NAN, "detectable_gap": NAN}
@@ -20,19 +21,21 @@ NOTHING: Mapping[str, Any] = {"equivalence": Span(), "margin": NAN, "noise_floor
 def association_cards(evidence: Evidence) -> Iterable[Card]:
     """Across tasks, per model, arm and parameter: do tasks on which it moved further gain more from its moving?
 
-    The verdict is that of the permutation test at the report's alpha; the interval is description.
+    The verdict is that of the permutation test, by its q at the report's alpha; the interval is description.
     """
-    for line in associate_drift(evidence.joined).to_dict("records"):
+    lines = associate_drift(evidence.joined)
+    num_claims = int(lines["p"].notna().sum())
+    for line in lines.to_dict("records"):
         own = evidence.joined
         runs = own.loc[(own["model"] == line["model"]) & (own["base"] == line["base"]), "run"]
-        yield _card(evidence, line, list(dict.fromkeys(runs)))
+        yield _card(evidence, line, list(dict.fromkeys(runs)), num_claims)
 
 
-def _card(evidence: Evidence, line: Mapping[Any, Any], runs: list[str]) -> Card:
+def _card(evidence: Evidence, line: Mapping[Any, Any], runs: list[str], num_claims: int) -> Card:
     level, rho, num_tasks = float(evidence.settings["level"]), float(line["spearman"]), int(line["num_tasks"])
     which, where = line["parameter"], f"{line['base']}, {line['model']}"
     q, alpha = float(line["q"]), float(evidence.settings["alpha"])
-    judged = judge_association(str(line["note"]), float(line["p"]), alpha)
+    judged = judge_association(str(line["note"]), float(line["p"]), alpha, q, num_claims)
     return Card(
         **NOTHING,
         id=f"association: {line['model']} / {line['base']} / {line['parameter']}",
@@ -50,18 +53,22 @@ def _card(evidence: Evidence, line: Mapping[Any, Any], runs: list[str]) -> Card:
         is_discovery=None if math.isnan(q) else q < alpha,
         verdict=judged.name,
         reason=judged.reason,
-        source="one point per task, the means over its seeds; verdict by the two-sided permutation test (exact up to "
-        "eight tasks); the interval tanh(atanh r ± z·√((1 + r²/2)/(n - 3))) is description: Bonett & Wright 2000",
+        source="one point per task, the means over its seeds; verdict by q of the two-sided permutation test (exact up "
+        "to eight tasks); the interval tanh(atanh r ± z·√((1 + r²/2)/(n - 3))) is description: Bonett & Wright 2000",
         inputs=evidence.inputs(FILES, runs),
     )
 
 
-def judge_association(refusal: str, p: float, alpha: float) -> Verdict:
-    """Refused, supported where the permutation p is below ``alpha``, or not supported."""
+def judge_association(refusal: str, p: float, alpha: float, q: float = math.nan, num_claims: int = 1) -> Verdict:
+    """Refused, supported where the permutation p and its ``q`` are below ``alpha``, or not supported.
+
+    Too few tasks make the claim not applicable; any other refusal says that it cannot be measured on these tasks.
+    """
     if refusal or math.isnan(p):
-        return Verdict("not identifiable", refusal or "the permutation test gave no p")
+        name = "not applicable" if refusal.endswith(TOO_FEW) else "not measurable here"
+        return Verdict(name, refusal or "the permutation test gave no p")
     if p < alpha:
-        return Verdict("supported", f"the permutation p of {p:.3g} is below {alpha:g}")
+        return among(Verdict("supported", f"the permutation p of {p:.3g} is below {alpha:g}"), q, num_claims, alpha)
     return Verdict("not supported", f"the permutation p of {p:.3g} is not below {alpha:g}")
 
 

@@ -64,11 +64,11 @@ class Card:
     num_items: int | None
     detectable_gap: float
     q: float
-    """Benjamini-Hochberg over the family of the claim's test."""
+    """Benjamini-Hochberg over the claims of this kind in the report: a claim with another test is no help to it."""
     is_discovery: bool | None = None
     """Whether q is below the report's alpha; None where the claim has no q."""
     verdict: str
-    """On this claim alone: it does not know how many claims there are. That is what ``q`` is for."""
+    """Of VERDICTS; "supported" only where ``q`` is below the report's alpha too."""
     reason: str
     source: str
     """The formula and where it comes from."""

@@ -16,15 +16,17 @@ from toolkit.analysis.comparison.estimates import EQUIVALENCE_LEVEL, NO_MEAN, OT
 from toolkit.analysis.comparison.evidence import FOLDER, PREDICTIONS, Evidence, read_evidence
 from toolkit.analysis.comparison.label_cards import label_cards
 from toolkit.analysis.comparison.pairs import NOT_COMPARED, ArmPair
+from toolkit.analysis.comparison.verdicts import Verdict, among
 
-VERSION = 2
-"""Of the estimators of score and forbid cards; 1 left out seeds whose correlation is undefined."""
+VERSION = 3
+"""Of the estimators of score and forbid cards; 1 left out seeds whose correlation is undefined; 2 judged each claim
+alone, two seeds too, and called "not identifiable" whatever was refused."""
 
 FILES = tuple(f"{FOLDER}/{name}" for name in ("settings.json", "runs.json", PREDICTIONS, "scores.csv"))
 
 TWO_WAY = "two-way interval over seeds and items"
 OVER_SEEDS = "t interval over seeds"
-ONE_CLAIM = "the verdict is about this claim alone, q about all compared pairs of the report"
+ONE_CLAIM = "q: Benjamini-Hochberg over all compared pairs of the report"
 SOURCES = {
     TWO_WAY: "mean paired difference, first minus second, ± t·√V, V = max(MS_seed + MS_item - MS_res, "
     f"MS_seed)/(KN); ours; {ONE_CLAIM}",
@@ -83,23 +85,34 @@ def forbid_cards(evidence: Evidence, compared: pd.DataFrame | None = None) -> It
                 own = {"difference_points": math.nan, "p": math.nan, "reason": "", **line, "group": group.title}
                 claim = f"With the embeddings free and forbidden to drift the scores differ ({line['score']}) on "
                 claim += f"{line['split']}, {group.title} ({pair.first.label} against {pair.second.label})"
-                yield _card(own | {"q": _q_in(table, own)}, "forbid", claim, [pair.first, pair.second], evidence)
+                yield _card(_among(table, own, evidence), "forbid", claim, [pair.first, pair.second], evidence)
 
 
 def _is_main(line: dict[str, Any]) -> bool:
     return bool(line["is_headline"] and line["is_reported_split"])
 
 
-def _q_in(table: pd.DataFrame, line: dict[str, Any]) -> float:
-    """The q of the line of ``table`` on the same two arms, either way round, or what ``line`` would have had in it."""
+def _among(table: pd.DataFrame, line: dict[str, Any], evidence: Evidence) -> dict[str, Any]:
+    """``line`` with its q and what that leaves of its verdict, among the claims of ``table``."""
+    q, num_claims = _q_in(table, line)
+    alone = Verdict(str(line["verdict"]), str(line["reason"]))
+    judged = among(alone, q, num_claims, settings_of(evidence).alpha)
+    return line | {"q": q, "verdict": judged.name, "reason": judged.reason}
+
+
+def _q_in(table: pd.DataFrame, line: dict[str, Any]) -> tuple[float, int]:
+    """The q of the line of ``table`` on the same two arms, either way round, or what ``line`` would have had in it.
+
+    And of how many claims that q is.
+    """
     from toolkit.analysis.comparison.multiplicity import benjamini_hochberg
 
+    family = list(table.loc[table["is_headline"].astype(bool), "p"].dropna())
     arms = {line["first"], line["second"]}
     for own in table.to_dict("records"):
         if _is_main(own) and own["group"] == line["group"] and {own["first"], own["second"]} == arms:
-            return float(own["q"])
-    family = [*table.loc[table["is_headline"].astype(bool), "p"], line["p"]]
-    return float(benjamini_hochberg(family)[-1])
+            return float(own["q"]), len(family)
+    return float(benjamini_hochberg([*family, line["p"]])[-1]), len(family) + 1
 
 
 def _forbidding(group: Group) -> list[ArmPair]:
@@ -152,7 +165,7 @@ def _card(line: dict[str, Any], kind: str, claim: str, arms: Sequence[Arm], evid
         detectable_gap=points("detectable_gap_points"),
         q=points("q"),
         is_discovery=None if math.isnan(points("q")) else points("q") < settings.alpha,
-        verdict="not identifiable" if is_refused else str(line["verdict"]),
+        verdict="not measurable here" if is_refused else str(line["verdict"]),
         reason=_missing(str(line["note"])) if is_refused else str(line["reason"]),
         source=SOURCES[estimator],
         inputs=evidence.inputs(FILES, [run.name for run in runs]),

@@ -18,6 +18,7 @@ from toolkit.analysis.comparison.estimates import (
     estimate_not_failed,
 )
 from toolkit.analysis.comparison.pairs import NO_SEED, NO_SPLIT, ArmPair, Pairs, check_pairs, noise_floor, pair_arms
+from toolkit.analysis.comparison.verdicts import Verdict, among
 from toolkit.snapshots.store import Run
 
 LEAD = (
@@ -81,16 +82,18 @@ def compare(
     (``tost_p`` below .05); the bootstrap is secondary. ``detectable_gap_points``: the smallest difference that data of
     this spread show with 80 % power at ``alpha``; ``noise_floor_points``: what another seed does within the two arms.
 
-    ``verdict`` is about the claim of its line alone. ``q``: Benjamini-Hochberg value of ``p`` over one family, all
-    lines of headline scores of this call (the accuracy lines beside other headline scores are a family of their own);
-    ``is_discovery``: q is below ``alpha``. ``num_failed_...`` and ``num_at_chance_...`` count all runs of each arm: no
-    better than the majority class or of an undefined score, and not above it by more than chance (NA in regression). A
-    correlation that is undefined because a run gives every item one answer counts as 0; one that is undefined for
-    another reason leaves its seed out. ``..._not_failed`` is the same difference over the pairs of runs of which
-    neither failed, from defined scores only: NaN when fewer than two are left, the same when all are. ``size`` is the
-    number of training examples that was asked for (NA for all), ``num_train_examples`` what was left of it.
+    ``verdict``: one of nine (verdicts.py), "not judged" under three seeds; "supported" needs a ``q`` below ``alpha``
+    too. ``q``: Benjamini-Hochberg value of ``p`` over one family, all lines of headline scores of this call (the
+    accuracy lines beside other headline scores are a family of their own); ``is_discovery``: q is below ``alpha``.
+    ``num_failed_...`` and ``num_at_chance_...`` count all runs of each arm: no better than the majority class or of an
+    undefined score, and not above it by more than chance (NA in regression). A correlation that is undefined because a
+    run gives every item one answer counts as 0; one that is undefined for another reason leaves its seed out.
+    ``..._not_failed`` is the same difference over the pairs of runs of which neither failed, from defined scores only:
+    NaN when fewer than two are left, the same when all are. ``size`` is the number of training examples that was asked
+    for (NA for all), ``num_train_examples`` what was left of it.
 
-    A split whose items all have one label is not identifiable: the difference is given and no verdict rests on it.
+    On a split whose items all have one label the claim is not measurable, nor where every run failed: the difference is
+    given and no verdict rests on it.
 
     ``pairs``: labels (first, second); by default full fine-tuning against each other arm, or all pairs without it.
     ``labels``: run directory name to arm. One paired seed gives an interval over items and no p. Elsewhere: McNemar's
@@ -122,22 +125,29 @@ def compare_groups(
         for line in compare_pair(pair, chosen)
     ]
     table = pd.DataFrame(lines, columns=list(COLUMNS)).astype(dict.fromkeys(INTEGERS, "Int64"))
-    if not len(table):
-        return table
-    q = false_discovery(table)
-    return table.assign(q=q, is_discovery=q < chosen.alpha)
+    return judge_together(table, chosen.alpha) if len(table) else table
 
 
-def false_discovery(table: pd.DataFrame) -> pd.Series:
-    """q of each line's p, headline scores and the lines beside them as two families."""
+def judge_together(table: pd.DataFrame, alpha: float) -> pd.DataFrame:
+    """Lines that were judged alone with their q, is_discovery, and what that leaves of their verdicts.
+
+    q is over the lines of headline scores and over those beside them, as two families.
+    """
     from toolkit.analysis.comparison.multiplicity import benjamini_hochberg
 
-    p = table["p"].astype(float)
-    return p.groupby(table["is_headline"].astype(bool)).transform(lambda own: benjamini_hochberg(own.to_numpy()))
+    p = table["p"].astype(float).groupby(table["is_headline"].astype(bool))
+    q, sizes = p.transform(lambda own: benjamini_hochberg(own.to_numpy())), p.transform("count")
+    lines = zip(table["verdict"], table["reason"], q, sizes, strict=True)
+    judged = [among(Verdict(name, reason), own, int(size), alpha) for name, reason, own, size in lines]
+    names, reasons = ([getattr(one, part) for one in judged] for part in ("name", "reason"))
+    return table.assign(q=q, is_discovery=q < alpha, verdict=names, reason=reasons)
 
 
 def compare_pair(pair: ArmPair, settings: Settings) -> list[dict[str, Any]]:
-    """The lines of one pair: each labelled split, the headline score and, where that is another, accuracy."""
+    """The lines of one pair: each labelled split, the headline score and, where that is another, accuracy.
+
+    Each is judged alone, without a q: that needs all pairs.
+    """
     first = pair.first.runs[0]
     lead = _lead(pair)
     scores = [first.score, *([] if first.is_regression or first.score == "accuracy" else ["accuracy"])]
@@ -162,7 +172,9 @@ def compare_pair(pair: ArmPair, settings: Settings) -> list[dict[str, Any]]:
 
 def _refused(line: dict[str, Any], reason: str) -> dict[str, Any]:
     """A line whose numbers stay and allow no verdict; one that was not compared says so already."""
-    return line | {"verdict": "not identifiable", "reason": reason, "is_equivalent": False} if line["verdict"] else line
+    return (
+        line | {"verdict": "not measurable here", "reason": reason, "is_equivalent": False} if line["verdict"] else line
+    )
 
 
 def _lead(pair: ArmPair) -> dict[str, Any]:

@@ -49,7 +49,6 @@ BOOTSTRAP = ("bootstrap_low_points", "bootstrap_high_points")
 """Of differences of items only: there is nothing to draw beneath a score per seed."""
 
 NO_MEAN = "no mean over items: the interval covers seeds, and items only as far as they vary with them"
-ONE_SEED = "one seed: its interval covers items only"
 OTHER_ITEMS_PER_SEED = "each seed has its own items: the interval is over seeds"
 
 
@@ -75,7 +74,7 @@ class Settings:
 def estimate_from_items(differences: Array, settings: Settings) -> dict[str, Any]:
     """ESTIMATES, verdict, reason and note of (seeds, items) differences, each -1, 0 or 1 or any real share.
 
-    With one seed the interval is over items, and neither p nor verdict rests on it: another seed could be anywhere.
+    With one seed the interval is over items, and no p rests on it; under three seeds there is no verdict.
     """
     from toolkit.analysis.comparison.bootstrap import hierarchical_interval
     from toolkit.analysis.comparison.intervals import two_way_interval
@@ -103,7 +102,8 @@ def estimate_from_seeds(differences: Array, settings: Settings, *, is_mean_over_
     notes += [f"undefined in {undefined} of {len(differences)} seeds"] if undefined else []
     if not len(defined):
         nothing = {"margin_points": settings.margin_points, "is_equivalent": False}
-        return _judged(dict.fromkeys(ESTIMATES, np.nan) | nothing, settings) | {"note": "; ".join(notes)}
+        said = {"verdict": "not measurable here", "reason": "; ".join(notes[1:]) or "no seed", "note": "; ".join(notes)}
+        return dict.fromkeys(ESTIMATES, np.nan) | nothing | said
     wide, narrow = (seeds_interval(defined, level) for level in (settings.level, EQUIVALENCE_LEVEL))
     notes += [wide.note] if wide.note != SCORES_OVER_SEEDS else []
     line = _line(wide, narrow, defined, settings)
@@ -130,8 +130,10 @@ def _line(wide: "Interval", narrow: "Interval", by_seed: Array, settings: Settin
     from toolkit.analysis.comparison.detectable import detectable_gap
     from toolkit.analysis.comparison.equivalence import is_equivalent, tost
     from toolkit.analysis.comparison.paired_tests import sign_flip, smallest_p
+    from toolkit.analysis.comparison.verdicts import LEAST_SEEDS
 
     margin, has_seeds = settings.margin_points / POINTS, len(by_seed) > 1
+    is_judged = len(by_seed) >= LEAST_SEEDS
     line = {
         "difference_points": POINTS * wide.estimate,
         "low_points": POINTS * wide.low,
@@ -144,10 +146,10 @@ def _line(wide: "Interval", narrow: "Interval", by_seed: Array, settings: Settin
         "smallest_p": smallest_p(len(by_seed)),
         "tost_p": tost(wide, margin) if has_seeds else np.nan,
         "margin_points": settings.margin_points,
-        "is_equivalent": has_seeds and is_equivalent(narrow, margin),
+        "is_equivalent": is_judged and is_equivalent(narrow, margin),
         "detectable_gap_points": POINTS * detectable_gap(wide, alpha=settings.alpha),
     }
-    return _judged(line, settings, has_seeds=has_seeds)
+    return _judged(line, settings, len(by_seed))
 
 
 def p_value(interval: "Interval") -> float:
@@ -164,20 +166,17 @@ def p_value(interval: "Interval") -> float:
     return float(2 * t.sf(abs(interval.estimate) / np.sqrt(interval.variance), interval.df))
 
 
-def _judged(line: dict[str, Any], settings: Settings, *, has_seeds: bool = True) -> dict[str, Any]:
-    """The line with its verdict on "the two arms differ"; with one seed no interval counts, whatever was printed."""
-    from toolkit.analysis.comparison.verdicts import NO_INTERVAL, verdict
+def _judged(line: dict[str, Any], settings: Settings, num_seeds: int) -> dict[str, Any]:
+    """The line with its verdict on "the two arms differ", alone: q is known when all lines are (compare.py)."""
+    from toolkit.analysis.comparison.verdicts import verdict
 
-    names = ("low_points", "high_points", "low90_points", "high90_points")
-    low, high, low90, high90 = (line[name] if has_seeds else np.nan for name in names)
-    is_over_items = not has_seeds and not np.isnan(line["low_points"])
     found = verdict(
-        low=low,
-        high=high,
-        low90=low90,
-        high90=high90,
+        num_seeds=num_seeds,
+        low=line["low_points"],
+        high=line["high_points"],
+        low90=line["low90_points"],
+        high90=line["high90_points"],
         margin=settings.margin_points,
         gap=line["detectable_gap_points"],
-        missing=ONE_SEED if is_over_items else NO_INTERVAL,
     )
     return line | {"verdict": found.name, "reason": found.reason}

@@ -311,7 +311,8 @@ def contrast(
     from toolkit.analysis.comparison.multiplicity import benjamini_hochberg
 
     q = benjamini_hochberg([line["p"] for line in lines])
-    judged = [judge(line | {"q": own}) for line, own in zip(lines, q, strict=True)]
+    counted = {"num_claims": int(np.isfinite(q).sum())}
+    judged = [judge(line | {"q": own} | counted) for line, own in zip(lines, q, strict=True)]
     told = [{"q": own, "verdict": each.name, "reason": each.reason} for own, each in zip(q, judged, strict=True)]
     return pd.DataFrame([line | each for line, each in zip(lines, told, strict=True)], columns=list(COLUMNS))
 
@@ -382,9 +383,20 @@ def _line(
 
 def judge(line: Mapping[Any, Any]) -> Verdict:
     """The verdict on "real labels add to this measure" of one line, by the rules of verdicts.py."""
-    ends = {name: float(line[name]) for name in ("low", "high", "low90", "high90", "margin")}
+    low, high, low90, high90 = (float(line[name]) for name in ("low", "high", "low90", "high90"))
     return verdict(
-        **ends, refusal=line["refusal"] or None, gap=float(line["detectable_gap"]), side="above", unit=line["unit"]
+        num_seeds=min(line["num_seeds"], line["num_seeds_shuffled"]),
+        refusal=Verdict("not measurable here", line["refusal"]) if line["refusal"] else None,
+        low=low,
+        high=high,
+        low90=low90,
+        high90=high90,
+        margin=float(line["margin"]),
+        gap=float(line["detectable_gap"]),
+        q=float(line["q"]),
+        num_claims=int(line["num_claims"]),
+        side="above",
+        unit=line["unit"],
     )
 
 

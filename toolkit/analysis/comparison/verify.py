@@ -1,7 +1,7 @@
 """A report folder in, every difference between it and what its evidence gives out; runs at hand are measured again."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import pandas as pd
 
 from toolkit.analysis.comparison.card import CARDS, DIGITS, load_cards
 from toolkit.analysis.comparison.cards import make_cards, settings_of
-from toolkit.analysis.comparison.evidence import FOLDER, Evidence, read_evidence
+from toolkit.analysis.comparison.evidence import FOLDER, NAMES, Evidence, read_evidence
 from toolkit.analysis.comparison.evidence_runs import PARTS
 from toolkit.analysis.comparison.evidence_tables import answers_of, drift_of, gauge_of
 from toolkit.analysis.comparison.joined import join_groups
@@ -27,6 +27,9 @@ BROKEN = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 
 PATHS = ("model", "train_file", "validation_file", "test_file", "output_dir")
 """Fields of a config that evidence shows without the folders of a machine."""
+
+RULES = ("version", "verdict", "reason", "q", "is_discovery", "source")
+"""Fields of a card that another version of its estimator gives from the same numbers."""
 
 AWAY = "not at hand: "
 NAMED = 3
@@ -118,7 +121,7 @@ def describe(folder: Path, runs_root: Path | None) -> tuple[list[str], bool]:
 
 
 def _check_hashes(folder: Path, expected: Mapping[str, str]) -> list[str]:
-    present = {f"{FOLDER}/{path.name}": path for path in (folder / FOLDER).iterdir() if ".tmp" not in path.name}
+    present = {f"{FOLDER}/{path.name}": path for path in (folder / FOLDER).iterdir() if not _is_left(path)}
     lines = [f"missing: {name}" for name in expected if name not in present]
     for name, digest in expected.items():
         if name in present and files.sha256_of_file(present[name]) != digest:
@@ -126,25 +129,51 @@ def _check_hashes(folder: Path, expected: Mapping[str, str]) -> list[str]:
     return lines + [f"not in {CARDS}: {name}" for name in sorted(present) if name not in expected]
 
 
+def _is_left(path: Path) -> bool:
+    """Whether a file is what a report that was killed left of a file of its evidence."""
+    return files.of_temporary(path.name) in NAMES
+
+
 def _check_cards(written: list[Any], recomputed: list[dict[str, Any]], *, are_files_whole: bool) -> list[str]:
-    """Differing fields, card by card; where a file has changed, its hash on each card is not named again."""
+    """Differing fields, card by card; where a file has changed, its hash on each card is not named again.
+
+    Of a card that an older version of its estimator made, RULES may differ: one line says so of all such cards.
+    """
     expected = {str(card["id"]): card for card in recomputed}
     ids = [str(card.get("id")) if isinstance(card, dict) else "no card" for card in written]
     lines = [f"card {name!r} is there twice" for name in dict.fromkeys(ids) if ids.count(name) > 1]
     lines += [f"card {name!r} is missing from {CARDS}" for name in expected if name not in ids]
+    older: list[tuple[dict[str, Any], dict[str, Any]]] = []
     for name, card in zip(ids, written, strict=True):
         if name not in expected:
             lines.append(f"card {name!r} does not follow from the evidence")
             continue
+        is_older = _is_older(card, expected[name])
+        older += [(card, expected[name])] if is_older else []
         for key in [*expected[name], *(k for k in card if k not in expected[name])]:
             was, now = card.get(key), expected[name].get(key)
             if json.dumps(was, sort_keys=True) != json.dumps(now, sort_keys=True) and (
-                key != "inputs" or are_files_whole
+                (key != "inputs" or are_files_whole) and not (is_older and key in RULES)
             ):
                 lines.append(f"card {name!r}: {key} is written as {was!r}, its evidence gives {now!r}")
     if not lines and ids != list(expected):
         lines.append(f"the cards of {CARDS} are in another order")
-    return lines
+    return [*([_older(older, len(written))] if older else []), *lines]
+
+
+def _is_older(written: dict[str, Any], recomputed: dict[str, Any]) -> bool:
+    version = written.get("version")
+    return type(version) is int and version < recomputed["version"]
+
+
+def _older(cards: Sequence[tuple[dict[str, Any], dict[str, Any]]], num_cards: int) -> str:
+    """One line on cards that older rules made, each written and recomputed."""
+    versions = dict.fromkeys(f"{now['kind']} {was['version']}, now {now['version']}" for was, now in cards)
+    changed = sum(was.get("verdict") != now["verdict"] for was, now in cards)
+    said = f"{len(cards)} of {num_cards} cards were made by older rules ({'; '.join(versions)})"
+    return (
+        f"{said}, by which {changed} verdict{' reads' if changed == 1 else 's read'} otherwise: make the report again"
+    )
 
 
 def _roots(folder: Path, runs_root: str | Path | None) -> list[Path]:

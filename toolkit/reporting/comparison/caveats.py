@@ -30,14 +30,14 @@ def caveats(data: ReportData) -> list[str]:
 
 
 def verdict_counts(data: ReportData) -> str:
-    """The verdicts on differences of headline scores, with the supported ones that stand among all of them."""
+    """The verdicts on differences of headline scores, counted."""
     if data.comparison.empty:
         return ""
     table = largest_size(headline(data.comparison))
     table = table[table["difference_points"].notna()]
     if len(table) < 2:
         return ""
-    return f"Of {len(table)} compared scores: {counted(table['verdict'], table['q'].astype(float))}."
+    return f"Of {len(table)} compared scores: {counted(table['verdict'])}."
 
 
 def failures(data: ReportData) -> str:

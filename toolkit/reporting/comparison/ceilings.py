@@ -13,9 +13,10 @@ import pandas as pd
 
 from toolkit.analysis.comparison.arms import Arm, Group, ReportedRun, settings
 from toolkit.analysis.comparison.reported import last_score, reported_first
+from toolkit.analysis.comparison.verdicts import REFUSALS
 from toolkit.reporting.blocks import table_block
 from toolkit.reporting.cells import points, signed
-from toolkit.reporting.comparison.pair_sentences import outcome
+from toolkit.reporting.comparison.pair_sentences import FEW_SEEDS, outcome
 from toolkit.reporting.comparison.selections import headline, is_from_elsewhere, task_names
 from toolkit.reporting.markdown import listing, number
 from toolkit.reporting.page.model import Block, NoteBlock
@@ -142,11 +143,11 @@ def _without_cause(line: dict[Any, Any], told: dict[tuple[object, ...], dict[str
     if difference != difference:
         return ""
     found = told.get((line["group"], line["split"], line["full"], line["arm"], _size(line.get("size"))))
-    if found is not None and found["verdict"] == "not identifiable":
+    if found is not None and found["verdict"] in REFUSALS:
         return f"of a difference to {line['full']} nothing can be said ({found['reason']})"
     if difference <= 0:
         return f"{line['full']} is not ahead of what was reached, so there is no difference to explain"
-    if found is not None and outcome(found) not in ("above", "one seed"):
+    if found is not None and outcome(found) not in ("above", FEW_SEEDS):
         return f"{line['full']} is not told apart from what was reached, so no cause of a difference can be named"
     return ""
 

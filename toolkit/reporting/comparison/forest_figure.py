@@ -15,7 +15,8 @@ VERDICT_STYLES: Mapping[str, dict[str, Any]] = {
     "equivalent": {"marker": "D", "color": "#009E73", "markerfacecolor": "#009E73"},
     "not supported": {"marker": "o", "color": "black", "markerfacecolor": "white"},
     "under-powered": {"marker": "s", "color": "0.55", "markerfacecolor": "white"},
-    "not identifiable": {"marker": "X", "color": "0.55", "markerfacecolor": "0.55"},
+    "not judged": {"marker": "^", "color": "0.55", "markerfacecolor": "white"},
+    "not measurable here": {"marker": "X", "color": "0.55", "markerfacecolor": "0.55"},
 }
 """A verdict is told by its mark as well as by its colour."""
 

@@ -5,21 +5,23 @@ from typing import Any
 
 import pandas as pd
 
+from toolkit.analysis.comparison.verdicts import REFUSALS
 from toolkit.reporting.cells import signed
 from toolkit.reporting.comparison.selections import reach_points
 from toolkit.reporting.markdown import listing, number
 
 MOST_NAMED = 6
 """Tasks or splits that one clause names."""
-Q_LEVEL = 0.05
+FEW_SEEDS = "few seeds"
+NOTHING_FOUND = ("under-powered", "not supported", "not judged", *REFUSALS)
 
 Line = dict[str, Any]
 
 
 def outcome(line: Line) -> str:
-    """Above, below, equivalent, one seed (a difference on these items), or the verdict that claims nothing."""
-    if line["verdict"] == "under-powered" and line["low_points"] * line["high_points"] > 0:
-        return "one seed"
+    """Above, below, equivalent, few seeds (a difference on these items), or the verdict that claims nothing."""
+    if line["verdict"] == "not judged" and line["low_points"] * line["high_points"] > 0:
+        return FEW_SEEDS
     if line["verdict"] != "supported":
         return str(line["verdict"])
     return "above" if line["difference_points"] > 0 else "below"
@@ -27,23 +29,16 @@ def outcome(line: Line) -> str:
 
 def by_outcome(table: pd.DataFrame) -> dict[str, list[Line]]:
     """Outcome to its lines, in the order in which one tells them."""
-    order = ("above", "below", "equivalent", "one seed", "under-powered", "not supported", "not identifiable")
+    order = ("above", "below", "equivalent", FEW_SEEDS, *NOTHING_FOUND)
     lines = [{str(name): value for name, value in line.items()} for line in table.to_dict("records")]
     found = {name: [line for line in lines if outcome(line) == name] for name in order}
     return {name: own for name, own in found.items() if own}
 
 
-def counted(verdicts: pd.Series, q: pd.Series) -> str:
-    """``9 supported, 7 of them at q < .05; 3 equivalent``: a verdict is about one claim, q about all of them."""
-    parts = []
-    for name in ("supported", "equivalent", "under-powered", "not supported", "not identifiable"):
-        own = verdicts == name
-        if own.any():
-            known = q[own].notna()
-            below = int((q[own] < Q_LEVEL).sum())
-            more = f", {below} of them at q < .05" if name == "supported" and known.any() else ""
-            parts.append(f"{int(own.sum())} {name}{more}")
-    return "; ".join(parts)
+def counted(verdicts: pd.Series) -> str:
+    """``9 supported; 3 equivalent; 1 not judged``: what claims something first."""
+    counts = {name: int((verdicts == name).sum()) for name in ("supported", "equivalent", *NOTHING_FOUND)}
+    return "; ".join(f"{count} {name}" for name, count in counts.items() if count)
 
 
 def in_full(first: str, second: str, table: pd.DataFrame) -> str:
@@ -65,7 +60,7 @@ def _ranked(lines: Sequence[Line], first: str, second: str, side: str, is_first:
         span = f"{'95 % ' if is_first and not i else ''}{_size(low)} to {_size(high)}"
         points = _size(line["difference_points"])
         other = f"{first} scores {points} points {side} {second}" if not i else points
-        parts.append(f"on {line['name']} {other} ({span}{_q(line)})")
+        parts.append(f"on {line['name']} {other} ({span})")
     return listing(parts) if len(parts) < 3 else ", ".join(parts)
 
 
@@ -88,7 +83,13 @@ def _gap(line: Line) -> str:
 
 
 def _q(line: Line) -> str:
-    return f", q = {number(line['q'], 2)}" if line["q"] >= Q_LEVEL else ""
+    """Why an interval beside 0 was not enough: q, over all claims of the report."""
+    return f"; q = {number(line['q'], 2)}" if line["low_points"] * line["high_points"] > 0 else ""
+
+
+def _seeds(lines: Sequence[Line]) -> str:
+    """``one seed says`` or ``two seeds say``, of lines that are not judged."""
+    return "two seeds say" if max(line["num_seeds"] for line in lines) > 1 else "one seed says"
 
 
 _CLAUSES: dict[str, Callable[[Sequence[Line], str, str, str, bool], str]] = {
@@ -97,17 +98,23 @@ _CLAUSES: dict[str, Callable[[Sequence[Line], str, str, str, bool], str]] = {
     "equivalent": lambda lines, one, other, pair, is_first: (
         f"on {_named(lines, is_first)} {pair} are equivalent within {number(lines[0]['margin_points'], 2)} points"
     ),
-    "one seed": lambda lines, one, other, pair, is_first: (
-        f"on {_named(lines, is_first)} {pair} differ on these items, and one seed says nothing of others"
+    FEW_SEEDS: lambda lines, one, other, pair, is_first: (
+        f"on {_named(lines, is_first)} {pair} differ on these items, and {_seeds(lines)} nothing of others"
+    ),
+    "not judged": lambda lines, one, other, pair, is_first: (
+        f"on {_named(lines, is_first, _gap)} {_seeds(lines)} nothing of {pair}"
     ),
     "under-powered": lambda lines, one, other, pair, is_first: (
         f"on {_named(lines, is_first, _gap)} these data cannot tell {pair} apart"
     ),
     "not supported": lambda lines, one, other, pair, is_first: (
-        f"on {_named(lines, is_first)} no difference between {pair} was found"
+        f"on {_named(lines, is_first, _q)} no difference between {pair} was found"
     ),
-    "not identifiable": lambda lines, one, other, pair, is_first: (
-        f"on {listing([str(line['name']) for line in lines])} nothing can be said of {pair} ({_why(lines)})"
+    **dict.fromkeys(
+        REFUSALS,
+        lambda lines, one, other, pair, is_first: (
+            f"on {listing([str(line['name']) for line in lines])} nothing can be said of {pair} ({_why(lines)})"
+        ),
     ),
 }
 
@@ -121,11 +128,11 @@ def in_brief(second: str, table: pd.DataFrame) -> str:
     groups: dict[str, list[Line]] = {}
     for own in by_outcome(table).values():
         for line in own:
-            groups.setdefault(_short_verdict(line), []).append(line)
+            groups.setdefault(str(line["verdict"]), []).append(line)
     parts = []
     for verdict, lines in groups.items():
         few = lines[:MOST_NAMED]
-        is_found = verdict.startswith("supported")
+        is_found = verdict == "supported"
         named = listing([_at(line) for line in few]) if is_found or len(few) < 2 else _ranged(few)
         more = f" and on {len(lines) - len(few)} more" if len(lines) > len(few) else ""
         parts.append(f"{named}{more} ({verdict})")
@@ -140,10 +147,6 @@ def _ranged(lines: Sequence[Line]) -> str:
     """Differences of which none is claimed, as a range."""
     low, high = (signed(pick(line["difference_points"] for line in lines)) for pick in (min, max))
     return f"{low if low == high else f'{low} to {high}'} on {listing([str(line['name']) for line in lines])}"
-
-
-def _short_verdict(line: Line) -> str:
-    return f"{line['verdict']}{' at q ≥ .05' if line['verdict'] == 'supported' and line['q'] >= Q_LEVEL else ''}"
 
 
 def in_short(first: str, pairs: Sequence[tuple[str, pd.DataFrame]]) -> str:
@@ -166,10 +169,11 @@ def _phrase(second: str, table: pd.DataFrame) -> str:
         margin = number(found["equivalent"][0]["margin_points"], 2)
         parts.append(f"within {margin} points of {{}}{_of(len(found['equivalent']), count)}")
     undecided = sum(len(own) for name, own in found.items() if name not in ("above", "below", "equivalent"))
-    if not parts and len(found.get("one seed", ())) == count:
-        sizes = sorted(line["difference_points"] for line in found["one seed"])
+    if not parts and len(few := found.get(FEW_SEEDS, [])) == count:
+        sizes = sorted(line["difference_points"] for line in few)
         low, high = signed(sizes[0]), signed(sizes[-1])
-        return f"{low if low == high else f'{low} to {high}'} points against {second} on these items, in one seed"
+        span = low if low == high else f"{low} to {high}"
+        return f"{span} points against {second} on these items, in {_seeds(few).rpartition(' ')[0]}"
     if not parts:
         return f"neither above nor below {second} as far as these data tell"
     text = " and ".join(part.format("it" if i else second) for i, part in enumerate(parts))

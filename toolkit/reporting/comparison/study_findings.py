@@ -7,6 +7,7 @@ apart from them. What was looked for and not found is said like anything else.
 import pandas as pd
 
 from toolkit.analysis.comparison.arms import Group
+from toolkit.analysis.comparison.verdicts import REFUSALS
 from toolkit.reporting.comparison.ceilings import ceiling_sentence, ceilings
 from toolkit.reporting.comparison.data import ReportData
 from toolkit.reporting.comparison.drift_answers import drift_answer, moved_sentence
@@ -93,7 +94,7 @@ def _answer(table: pd.DataFrame, kind: str) -> str:
     where = f"on {tasks[0] if len(tasks) == 1 else counted_tasks(table, len(tasks), kind)}"
     by_first: dict[str, list[tuple[str, pd.DataFrame]]] = {}
     for first, second, own in _pairs(table)[:MOST_PAIRS]:
-        if (own["verdict"] != "not identifiable").any():
+        if not own["verdict"].isin(REFUSALS).all():
             by_first.setdefault(first, []).append((second, own))
     text = "; ".join(in_short(first, pairs) for first, pairs in by_first.items())
     return f"In short, {where} {text}. Scores: {_what(table)}." if text else ""

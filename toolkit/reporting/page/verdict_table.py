@@ -12,18 +12,23 @@ ICONS = {
     "equivalent": "M2 4.6c1.5-1.6 2.7-1.2 4 0s2.5 1.6 4 0M2 8.4c1.5-1.6 2.7-1.2 4 0s2.5 1.6 4 0",
     "not supported": "M3 3l6 6M9 3l-6 6",
     "under-powered": "M2 10V8M6 10V5.5M10 10V2.5",
+    "not judged": "M4 2.5v7M8 2.5v7",
     "not identifiable": "M4 4.2a2 2 0 1 1 2.6 1.9c-.5.2-.6.5-.6 1.1M6 9.8v.1",
+    "not measurable here": "M2.5 9.5l7-7M6 2.2a3.8 3.8 0 1 1 0 7.6 3.8 3.8 0 0 1 0-7.6",
+    "not recorded": "M3 2.5h6v7H3z",
+    "not applicable": "M2.5 6h7",
 }
 """Verdict to the path of its sign, in a box of 12 by 12; a word stands beside it always."""
 VERDICT_RULES = (
-    "Not identifiable: no data of this kind could tell, or the quantity was refused or not recorded. Equivalent: the "
-    "90 % interval lies within the margin. Supported: the interval excludes 0 and the null. Under-powered: the "
-    "smallest detectable gap is above the margin. Not supported: none of these. With one seed a claim is neither "
-    "equivalent nor supported."
+    "Not applicable: the claim has no meaning here. Not recorded: what it needs was not kept. Not measurable here: a "
+    "measure that these data do not allow. Not identifiable: no data could tell. Not judged: under three seeds. "
+    "Equivalent: the 90 % interval lies within the margin, even if it excludes 0. Supported: the interval excludes 0 "
+    "and the null, and q is below the report's level. Under-powered: the smallest detectable gap is above the margin. "
+    "Not supported: none of these."
 )
 VERDICT_HOW = (
-    f"The first rule that holds. {VERDICT_RULES} A verdict is about one claim: of many, some are supported by chance, "
-    "and q bounds the share of those among the claims that have no greater q."
+    f"The first rule that holds. {VERDICT_RULES} Of many claims some have an interval beside 0 by chance: q bounds "
+    "the share of those among the claims of one kind that have no greater q."
 )
 DRAWING_HOW = (
     "Dot: estimate. Line: interval. Upright: what it is held against (0, for a ratio 1). Shaded: the margin within "
