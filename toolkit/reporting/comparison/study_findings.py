@@ -10,10 +10,10 @@ import pandas as pd
 
 from toolkit.analysis.comparison.arms import Group
 from toolkit.analysis.comparison.card import Card
-from toolkit.reporting.comparison.ceilings import ceiling_sentence, ceilings
 from toolkit.reporting.comparison.data import ReportData
 from toolkit.reporting.comparison.drift_answers import drift_answer
 from toolkit.reporting.comparison.findings import findings
+from toolkit.reporting.comparison.linear_probes import linear_probes, probe_sentence
 from toolkit.reporting.comparison.pair_sentences import in_brief, in_full, in_short
 from toolkit.reporting.comparison.selections import (
     counted_tasks,
@@ -33,9 +33,9 @@ MOST_PAIRS = 4
 def report_findings(data: ReportData, cards: Sequence[Card] = ()) -> list[str]:
     """About eight sentences, each with its numbers, in the order in which a reader asks; ``cards``: the verdicts."""
     margin = margin_of(data.comparison)
-    ceiling = ceiling_sentence(ceilings([own.group for own in data.details]), margin, data.comparison)
+    missed = probe_sentence(linear_probes([own.group for own in data.details]), margin, data.comparison)
     compared = score_findings(data.comparison, controlled_tasks(data.groups))
-    sentences = [*compared[:1], *([ceiling] if ceiling else []), *compared[1:]]
+    sentences = [*compared[:1], *([missed] if missed else []), *compared[1:]]
     if len(data.details) == 1:
         return sentences + findings(data.details[0])[: max(MOST - len(sentences), 2)]
     answer = drift_answer(data.joined, data.association, cards)
