@@ -195,7 +195,7 @@ def _facts(regime: str, first: dict[str, np.ndarray], model: str, task: str, is_
     first = {**first, ENCODER: np.zeros(1, np.float32)}
     digests = {name: sha256_of_array(first[name]) for name in FROZEN[regime] if name in first}
     sizes = {"num_examples": 100, "num_truncated": 3, "num_empty_texts": 1}
-    ceiling = {"validation": {"accuracy": 0.875, "loss": 0.3}} if regime == "backbone" else None
+    probe = {"validation": {"accuracy": 0.875, "loss": 0.3}} if regime == "backbone" else None
     return {
         "regime": {"label": regime, "frozen_components": list(FROZEN[regime])},
         "frozen": {
@@ -210,7 +210,7 @@ def _facts(regime: str, first: dict[str, np.ndarray], model: str, task: str, is_
             "reported_split": "validation",
             "splits": {"train": sizes, "validation": sizes},
         },
-        "convex_ceiling": ceiling,
+        "linear_probe": probe,
         "cost": {"seconds_training": 12.5, "examples_per_second": 100.0, "peak_memory_bytes": 10**8},
         "versions": {"python": "3.11.9", "torch": "2.13.0"},
         "devices": ["cpu"],

@@ -10,9 +10,10 @@ import pytest
 
 from toolkit.analysis.comparison.arms import Arm, Group, ReportedRun
 from toolkit.reporting.comparison.caveats import caveats, edge_warning, failures, unstable, verdict_counts
-from toolkit.reporting.comparison.ceilings import against_ceiling_block, ceiling_sentence, ceilings
+from toolkit.reporting.comparison.linear_probes import against_probe_block, linear_probes, probe_sentence
 from toolkit.reporting.comparison.provenance import data_block
 from toolkit.reporting.comparison.run_sections import data_section, per_run
+from toolkit.reporting.comparison.score_sections import probe_block
 from toolkit.reporting.comparison.study_findings import report_findings
 from toolkit.reporting.comparison.study_sections import study_sections
 from toolkit.reporting.page.model import NoteBlock, TableBlock, TextBlock
@@ -22,24 +23,38 @@ MINILM = "tuned on sentence pairs"
 SENTENCE = "optimisation as much as features"
 
 
-def with_ceiling(read_run, points, num_seeds=2):
-    """Full fine-tuning beside feature extraction, whose ceiling is ``points`` above what it reached."""
+def with_probe(read_run, points, num_seeds=2):
+    """Full fine-tuning beside feature extraction, whose linear probe is ``points`` above what it reached."""
     runs = [read_run("none", seed, right=0.85) for seed in range(num_seeds)]
     for seed in range(num_seeds):
         plain = read_run("backbone", seed, right=0.7)
         reached = plain.scores.query("split == 'validation'")["accuracy"].iloc[-1]
-        ceiling = {"validation": {"accuracy": reached + points / 100, "loss": 0.3}, "ood": {"accuracy": None}}
-        runs.append(read_run("backbone", seed, right=0.7, facts={"convex_ceiling": ceiling}))
+        probe = {"validation": {"accuracy": reached + points / 100, "loss": 0.3}, "ood": {"accuracy": None}}
+        runs.append(read_run("backbone", seed, right=0.7, facts={"linear_probe": probe}))
     return runs
 
 
-def test_a_head_ten_points_below_its_ceiling_is_said_right_after_the_answer(read_run, data_of):
-    data = data_of(with_ceiling(read_run, 10.0))
+def test_older_runs_call_the_linear_probe_convex_ceiling(make_run, data_of):
+    data, older = (data_of(with_probe(make_run, 10.0)) for _ in range(2))
+    expected = linear_probes(data.groups)
+    for run in older.runs:
+        manifest = json.loads((run.run.path / "manifest.json").read_text())
+        manifest["convex_ceiling"] = manifest.pop("linear_probe")
+        (run.run.path / "manifest.json").write_text(json.dumps(manifest))
+    found = data_of([open_run(run.run.path) for run in older.runs])
+    assert len(expected)
+    pd.testing.assert_frame_equal(linear_probes(found.groups), expected)
+    (own,) = found.details
+    assert probe_block(own).table.equals(probe_block(data.details[0]).table)
+
+
+def test_a_head_ten_points_below_its_linear_probe_is_said_right_after_the_answer(read_run, data_of):
+    data = data_of(with_probe(read_run, 10.0))
     found = report_findings(data)
     assert [i for i, text in enumerate(found) if SENTENCE in text] == [1]
-    line = ceilings(data.groups).iloc[0]
+    line = linear_probes(data.groups).iloc[0]
     assert line["missed_points"] == pytest.approx(10)
-    assert line["full_minus_reached_points"] - line["full_minus_ceiling_points"] == pytest.approx(10)
+    assert line["full_minus_reached_points"] - line["full_minus_linear_probe_points"] == pytest.approx(10)
     assert (
         f"reached {line['reached']:.3f} where the linear head that cross-validation finds on the same features ("
         in found[1]
@@ -51,41 +66,41 @@ def test_a_head_ten_points_below_its_ceiling_is_said_right_after_the_answer(read
 
 
 def test_a_small_part_is_not_called_as_much(read_run, data_of):
-    (text,) = [text for text in report_findings(data_of(with_ceiling(read_run, 3.0))) if "same features" in text]
+    (text,) = [text for text in report_findings(data_of(with_probe(read_run, 3.0))) if "same features" in text]
     assert text.endswith(": part of the difference to none (full fine-tuning) is there optimisation.")
     assert SENTENCE not in text
 
 
-def test_a_ceiling_below_what_was_reached_is_called_none(read_run, data_of):
-    _, note = against_ceiling_block(ceilings(data_of(with_ceiling(read_run, -10.0)).groups))
-    assert "On toy the trained head comes out above the recorded ceiling" in note.text
+def test_a_linear_probe_below_what_was_reached_is_called_none(read_run, data_of):
+    _, note = against_probe_block(linear_probes(data_of(with_probe(read_run, -10.0)).groups))
+    assert "On toy the trained head comes out above the recorded linear probe" in note.text
     assert note.text.endswith("a yardstick, no bound.")
-    assert len(against_ceiling_block(ceilings(data_of(with_ceiling(read_run, 3.0)).groups))) == 1
+    assert len(against_probe_block(linear_probes(data_of(with_probe(read_run, 3.0)).groups))) == 1
 
 
 @pytest.mark.parametrize("points", [0.9, 0.0, -10.0])
-def test_a_head_within_the_margin_of_its_ceiling_gets_no_sentence(read_run, data_of, points):
-    data = data_of(with_ceiling(read_run, points))
+def test_a_head_within_the_margin_of_its_linear_probe_gets_no_sentence(read_run, data_of, points):
+    data = data_of(with_probe(read_run, points))
     assert SENTENCE not in " ".join([*report_findings(data), *caveats(data)])
-    assert ceiling_sentence(ceilings(data.groups), 1.0) == ""
+    assert probe_sentence(linear_probes(data.groups), 1.0) == ""
 
 
 def test_the_margin_of_the_study_decides(read_run, data_of):
-    data = data_of(with_ceiling(read_run, 10.0), margin_points=11.0)
+    data = data_of(with_probe(read_run, 10.0), margin_points=11.0)
     assert SENTENCE not in " ".join(report_findings(data))
 
 
-def test_the_ceiling_stands_beside_what_was_reached_for_every_task(read_run, data_of):
-    data = data_of(with_ceiling(read_run, 10.0))
+def test_the_linear_probe_stands_beside_what_was_reached_for_every_task(read_run, data_of):
+    data = data_of(with_probe(read_run, 10.0))
     (section,) = [each for each in study_sections(data, {}) if each.id == "comparison"]
-    (table,) = [block for block in section.blocks if isinstance(block, TableBlock) and "ceiling" in block.table]
+    (table,) = [block for block in section.blocks if isinstance(block, TableBlock) and "linear_probe" in block.table]
     assert list(table.table["full_minus_reached"]) == [
-        f"{value:+.2f}" for value in ceilings(data.groups)["full_minus_reached_points"]
+        f"{value:+.2f}" for value in linear_probes(data.groups)["full_minus_reached_points"]
     ]
-    alone = data_of(with_ceiling(read_run, 10.0)[2:])  # without full fine-tuning there is nothing to set beside it
-    line = ceilings(alone.groups).iloc[0]
-    assert np.isnan(line["full_minus_ceiling_points"])
-    assert "what it lacks is there optimisation" in ceiling_sentence(ceilings(alone.groups), 1.0)
+    alone = data_of(with_probe(read_run, 10.0)[2:])  # without full fine-tuning there is nothing to set beside it
+    line = linear_probes(alone.groups).iloc[0]
+    assert np.isnan(line["full_minus_linear_probe_points"])
+    assert "what it lacks is there optimisation" in probe_sentence(linear_probes(alone.groups), 1.0)
 
 
 def test_features_stand_beside_the_full_arm_that_is_most_like_them_and_every_arm_is_named(read_run, data_of):
@@ -95,47 +110,47 @@ def test_features_stand_beside_the_full_arm_that_is_most_like_them_and_every_arm
         for seed in range(2):
             scores = read_run("backbone", seed, right=0.7, config={"pooling": pooling}).scores
             reached = scores.query("split == 'validation'")["accuracy"].iloc[-1]
-            facts = {"convex_ceiling": {"validation": {"accuracy": reached + points / 100}}}
+            facts = {"linear_probe": {"validation": {"accuracy": reached + points / 100}}}
             runs.append(read_run("backbone", seed, right=0.7, config={"pooling": pooling}, facts=facts))
     labels = {run.path.name: f"{run.config.freeze}-{run.config.pooling}" for run in reversed(runs)}
-    found = ceilings(data_of(runs, labels).groups)
+    found = linear_probes(data_of(runs, labels).groups)
     assert dict(zip(found["arm"], found["full"], strict=True)) == {
         "backbone-mean": "none-mean",
         "backbone-cls": "none-cls",
     }
-    text = ceiling_sentence(found, 1.0)
+    text = probe_sentence(found, 1.0)
     for line in found.to_dict("records"):
         assert f"{line['arm']} reached {line['reached']:.3f}" in text
         assert f"({line['full']} minus reached" in text
 
 
-def ceiling_line(task, split, missed, minus_ceiling=5.0):
-    numbers = {"reached": 0.6, "ceiling": 0.6 + missed / 100, "missed_points": missed}
-    numbers |= {"full_minus_reached_points": minus_ceiling + missed, "full_minus_ceiling_points": minus_ceiling}
+def probe_line(task, split, missed, minus_probe=5.0):
+    numbers = {"reached": 0.6, "linear_probe": 0.6 + missed / 100, "missed_points": missed}
+    numbers |= {"full_minus_reached_points": minus_probe + missed, "full_minus_linear_probe_points": minus_probe}
     names = {"group": f"m on {task}", "model": "m", "task": task, "arm": FEATURES, "full": "full", "split": split}
     return names | numbers | {"is_reported_split": split == "validation"}
 
 
-def test_a_ceiling_that_the_trained_head_beats_on_a_test_of_the_same_data_is_not_used():
-    lines = [ceiling_line("nli", "validation", 3.0), ceiling_line("trec", "validation", 3.0)]
-    beaten, elsewhere = ceiling_line("nli", "test", -2.4), ceiling_line("trec", "ood", -2.4)
-    text = ceiling_sentence(pd.DataFrame([*lines, beaten, elsewhere]), 1.0)
+def test_a_linear_probe_that_the_trained_head_beats_on_a_test_of_the_same_data_is_not_used():
+    lines = [probe_line("nli", "validation", 3.0), probe_line("trec", "validation", 3.0)]
+    beaten, elsewhere = probe_line("nli", "test", -2.4), probe_line("trec", "ood", -2.4)
+    text = probe_sentence(pd.DataFrame([*lines, beaten, elsewhere]), 1.0)
     assert ("trec" in text, "nli" in text) == (True, False)
-    assert "nli" in ceiling_sentence(pd.DataFrame(lines), 1.0)
-    assert ceiling_sentence(pd.DataFrame([lines[0], beaten]), 1.0) == ""
+    assert "nli" in probe_sentence(pd.DataFrame(lines), 1.0)
+    assert probe_sentence(pd.DataFrame([lines[0], beaten]), 1.0) == ""
 
 
 def test_where_that_head_does_as_well_as_full_the_difference_is_optimisation():
-    one, two = ceiling_line("a", "validation", 8.0, 0.5), ceiling_line("b", "validation", 8.0, 5.0)
-    text = ceiling_sentence(pd.DataFrame([one, two]), 1.0)
+    one, two = probe_line("a", "validation", 8.0, 0.5), probe_line("b", "validation", 8.0, 5.0)
+    text = probe_sentence(pd.DataFrame([one, two]), 1.0)
     first, second = text.split(". On b ")
     assert first.startswith("On a ")
     assert first.endswith("the difference to full is the head's optimisation")
     assert second.endswith("the difference to full is there optimisation as much as features.")
-    assert "optimisation as much" not in ceiling_sentence(pd.DataFrame([one]), 1.0)
-    most, part = (ceiling_line("c", "validation", 8.0, rest) for rest in (2.0, 13.0))
-    assert ceiling_sentence(pd.DataFrame([most]), 1.0).endswith("most of the difference to full is there optimisation.")
-    assert ceiling_sentence(pd.DataFrame([part]), 1.0).endswith("part of the difference to full is there optimisation.")
+    assert "optimisation as much" not in probe_sentence(pd.DataFrame([one]), 1.0)
+    most, part = (probe_line("c", "validation", 8.0, rest) for rest in (2.0, 13.0))
+    assert probe_sentence(pd.DataFrame([most]), 1.0).endswith("most of the difference to full is there optimisation.")
+    assert probe_sentence(pd.DataFrame([part]), 1.0).endswith("part of the difference to full is there optimisation.")
 
 
 @pytest.mark.parametrize(
@@ -147,17 +162,17 @@ def test_where_that_head_does_as_well_as_full_the_difference_is_optimisation():
     ],
 )
 def test_a_difference_that_is_not_there_has_no_cause(read_run, data_of, num_seeds, oddities, said):
-    runs = with_ceiling(read_run, 10.0, num_seeds)[num_seeds:]
+    runs = with_probe(read_run, 10.0, num_seeds)[num_seeds:]
     runs += [read_run("none", seed, **oddities) for seed in range(num_seeds)]
     (text,) = [text for text in report_findings(data_of(runs)) if "same features" in text]
     assert text.endswith(said)
 
 
 def test_where_every_run_failed_nothing_is_said_of_causes():
-    line = ceiling_line("a", "validation", 8.0, -3.0)
+    line = probe_line("a", "validation", 8.0, -3.0)
     lead = {"group": "m on a", "split": "validation", "first_base": "full", "second_base": FEATURES, "size": None}
     told = lead | {"is_headline": True, "verdict": "not measurable here", "reason": "every run of both arms failed"}
-    text = ceiling_sentence(pd.DataFrame([line]), 1.0, pd.DataFrame([told]))
+    text = probe_sentence(pd.DataFrame([line]), 1.0, pd.DataFrame([told]))
     assert text.endswith(": of a difference to full nothing can be said (every run of both arms failed).")
 
 

@@ -229,7 +229,7 @@ def test_a_model_without_segments(make_run):
 
 @pytest.mark.usefixtures("undrawn")
 def test_a_manifest_that_says_almost_nothing(make_run):
-    absent = dict.fromkeys(("regime", "frozen", "model", "task", "convex_ceiling", "cost", "versions", "devices"))
+    absent = dict.fromkeys(("regime", "frozen", "model", "task", "linear_probe", "cost", "versions", "devices"))
     runs = [
         make_run(regime, facts=absent | {"num_processes": None, "precision": None}) for regime in ("none", "backbone")
     ]

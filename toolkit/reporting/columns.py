@@ -151,16 +151,16 @@ COLUMNS: Mapping[str, Column] = {
     "mean_score": Column(label="mean score", how="On the split held out of train, at the last epoch."),
     "fields": Column(label="settings"),
     "reached": Column(label="reached", how="Mean score of the trained head at the last epoch."),
-    "ceiling": Column(
-        label="convex ceiling",
+    "linear_probe": Column(
+        label="linear probe",
         how="Mean score of the linear head that cross-validation finds on the same frozen features (strength chosen by "
         "log loss): a yardstick, no strict bound; a trained head may beat it.",
     ),
     "full_minus_reached": Column(
         label="full minus reached", unit="points", how="Full fine-tuning minus the trained head, over seeds of both."
     ),
-    "full_minus_ceiling": Column(
-        label="full minus ceiling",
+    "full_minus_linear_probe": Column(
+        label="full minus probe",
         unit="points",
         how="Full fine-tuning minus the linear head that cross-validation finds on the same features.",
     ),

@@ -60,6 +60,14 @@ class ReportedRun:
         return self.part("task").get("data_sha256") or {}
 
     @property
+    def linear_probe(self) -> dict[str, dict[str, float | None]]:
+        """Split to the scores of the best linear head on the frozen features; empty where none was looked for.
+
+        Older runs call it ``convex_ceiling``.
+        """
+        return self.part("linear_probe") or self.part("convex_ceiling")
+
+    @property
     def regime(self) -> str:
         return str(self.part("regime").get("label") or self.config.freeze)
 

@@ -7,8 +7,8 @@ import pandas as pd
 from toolkit.reporting.blocks import figure_blocks, folds, table_block
 from toolkit.reporting.cells import interval, points
 from toolkit.reporting.comparison.caveats import pair_caveats
-from toolkit.reporting.comparison.ceilings import against_ceiling_block, ceilings
 from toolkit.reporting.comparison.data import ReportData
+from toolkit.reporting.comparison.linear_probes import against_probe_block, linear_probes
 from toolkit.reporting.comparison.selections import largest_size
 from toolkit.reporting.images import Images
 from toolkit.reporting.markdown import NOT_APPLICABLE
@@ -82,7 +82,7 @@ def comparison_section(data: ReportData, images: Images) -> Section | None:
         "score). The smallest detectable gap stands before the difference: a smaller one could not have been found. "
         f"q takes into account how many comparisons this report makes. {estimand(data)}"
     )
-    features = against_ceiling_block(ceilings([own.group for own in data.details]))
+    features = against_probe_block(linear_probes([own.group for own in data.details]))
     blocks = (*figure, *folds([group.title for group in data.groups], bodies), *features, *caveats_of_pairs(data))
     return Section(id="comparison", title="Comparison", lead=lead, blocks=blocks)
 

@@ -6,7 +6,7 @@ from toolkit.families import TABLES
 from toolkit.reporting.blocks import figure_blocks, folds
 from toolkit.reporting.comparison.drift_sections import drift_block, still_arms, strata_block, token_blocks
 from toolkit.reporting.comparison.findings import findings
-from toolkit.reporting.comparison.score_sections import ceiling_block, training_block
+from toolkit.reporting.comparison.score_sections import probe_block, training_block
 from toolkit.reporting.comparison.tables import GroupTables
 from toolkit.reporting.images import Images
 from toolkit.reporting.page.model import Block, FoldBlock, Section, TextBlock
@@ -53,7 +53,7 @@ def drift_topics(
 
 
 TRAINING = (
-    "Before training (epoch 0) and after every epoch. The convex ceiling is the score of the linear head that "
+    "Before training (epoch 0) and after every epoch. The linear probe is the score of the linear head that "
     "cross-validation finds within the training split on the same frozen features (logistic regression, strength "
     "chosen by log loss, or ridge regression, by squared error): a yardstick, no strict bound."
 )
@@ -97,8 +97,8 @@ def _training(tables: GroupTables, images: Images, prefix: str) -> Sequence[Bloc
     blocks: list[Block] = [
         *figure_blocks(images, "scores_over_epochs", caption, f"Scores over epochs on {title}", prefix)
     ]
-    ceiling = ceiling_block(tables)
-    blocks += [ceiling] if ceiling else [TextBlock(text="Convex ceiling: not applicable, no run recorded one.")]
+    probe = probe_block(tables)
+    blocks += [probe] if probe else [TextBlock(text="Linear probe: not applicable, no run recorded one.")]
     return [*blocks, FoldBlock(title=f"Before and after training: {title}", blocks=(training_block(tables),))]
 
 

@@ -1,4 +1,4 @@
-"""The numbers of a report in, what it shows of scores out: by split side by side, over epochs, and their ceiling."""
+"""The numbers of a report in, what it shows of scores out: by split side by side, over epochs, and the linear probe."""
 
 from collections.abc import Iterable, Sequence
 
@@ -92,22 +92,20 @@ def _before_and_after(arm: Arm, split: str, score: str) -> str:
     return " → ".join(values)
 
 
-def ceiling_block(tables: GroupTables) -> Block | None:
+def probe_block(tables: GroupTables) -> Block | None:
     """The linear head that cross-validation finds on the frozen features, beside what was reached; None without one."""
     rows, labelled = [], set(tables.baselines["split"])
     for arm in tables.group.arms:
-        ceilings: list[dict[str, dict[str, float]]] = [
-            run.run.manifest["convex_ceiling"] for run in arm.runs if run.run.manifest.get("convex_ceiling")
-        ]
-        names = dict.fromkeys((split, score) for each in ceilings for split in each for score in each[split])
+        probes = [run.linear_probe for run in arm.runs if run.linear_probe]
+        names = dict.fromkeys((split, score) for each in probes for split in each for score in each[split])
         for split, score in ((s, k) for s, k in names if s in labelled and k in SCORES and k != "loss"):
-            values = _floats(each[split][score] for each in ceilings if score in each.get(split, {}))
+            values = _floats(each[split][score] for each in probes if score in each.get(split, {}))
             reached = mean_and_sd(last_score(run, split, score) for run in arm.runs)
             rows.append([arm.label, split, score, mean_and_sd(values), reached])
     if not rows:
         return None
-    caption = f"Convex ceiling of {tables.group.title}: the linear head that cross-validation finds"
-    return rows_block(["arm", "split", "score", "convex ceiling", "reached"], rows, caption)
+    caption = f"Linear probe of {tables.group.title}: the linear head that cross-validation finds"
+    return rows_block(["arm", "split", "score", "linear probe", "reached"], rows, caption)
 
 
 def _floats(values: Iterable[float | None]) -> list[float]:

@@ -8,10 +8,10 @@ import pandas as pd
 
 from toolkit.analysis.comparison.arms import Group
 from toolkit.analysis.comparison.verdicts import REFUSALS
-from toolkit.reporting.comparison.ceilings import ceiling_sentence, ceilings
 from toolkit.reporting.comparison.data import ReportData
 from toolkit.reporting.comparison.drift_answers import drift_answer, moved_sentence
 from toolkit.reporting.comparison.findings import findings
+from toolkit.reporting.comparison.linear_probes import linear_probes, probe_sentence
 from toolkit.reporting.comparison.pair_sentences import in_brief, in_full, in_short
 from toolkit.reporting.comparison.selections import (
     counted_tasks,
@@ -31,9 +31,9 @@ MOST_PAIRS = 4
 def report_findings(data: ReportData) -> list[str]:
     """About eight sentences, each with its numbers, in the order in which a reader asks."""
     margin = margin_of(data.comparison)
-    ceiling = ceiling_sentence(ceilings([own.group for own in data.details]), margin, data.comparison)
+    missed = probe_sentence(linear_probes([own.group for own in data.details]), margin, data.comparison)
     compared = score_findings(data.comparison, controlled_tasks(data.groups))
-    sentences = [*compared[:1], *([ceiling] if ceiling else []), *compared[1:]]
+    sentences = [*compared[:1], *([missed] if missed else []), *compared[1:]]
     if len(data.details) == 1:
         moved = moved_sentence(data.joined, data.labels)
         sentences += [moved] if moved else []

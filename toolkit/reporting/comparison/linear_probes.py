@@ -1,6 +1,6 @@
-"""Groups in, what a better head would have given feature extraction out: its ceiling beside what it reached.
+"""Groups in, what a better head would have given feature extraction out: the linear probe beside what it reached.
 
-Feature extraction loses to full fine-tuning by its features or by the training of its head; the convex ceiling, the
+Feature extraction loses to full fine-tuning by its features or by the training of its head; the linear probe, the
 linear head that cross-validation finds on the same features, tells the two apart where no trained head beats it.
 """
 
@@ -23,19 +23,19 @@ from toolkit.reporting.page.model import Block, NoteBlock
 
 COLUMNS = (
     "group", "model", "task", "arm", "full", "size", "split", "is_reported_split", "score", "num_seeds", "reached",
-    "ceiling", "missed_points", "full_minus_reached_points", "full_minus_ceiling_points",
+    "linear_probe", "missed_points", "full_minus_reached_points", "full_minus_linear_probe_points",
 )  # fmt: skip
 YARDSTICK = "the linear head that cross-validation finds on the same features (strength chosen by log loss)"
-SHOWN = ("group", "arm", "split", "score", "reached", "ceiling", "full_minus_reached", "full_minus_ceiling")
+SHOWN = ("group", "arm", "split", "score", "reached", "linear_probe", "full_minus_reached", "full_minus_linear_probe")
 
 
-def ceilings(groups: Sequence[Group]) -> pd.DataFrame:
-    """One line per group, feature-extraction arm and split that has a recorded convex ceiling, columns COLUMNS.
+def linear_probes(groups: Sequence[Group]) -> pd.DataFrame:
+    """One line per group, feature-extraction arm and split that has a recorded linear probe, columns COLUMNS.
 
-    Of the headline score, means over the seeds that recorded one: ``reached``, ``ceiling`` (shares) and
-    ``missed_points`` = ceiling minus reached in points. ``full_minus_...``: full fine-tuning of the same size minus
-    either, over the seeds that both arms have; NaN without it. Of several such arms it is the one that differs from the
-    features' in the fewest settings (the same pooling, say). A ceiling is of the training loss with its strength
+    Of the headline score, means over the seeds that recorded one: ``reached``, ``linear_probe`` (shares) and
+    ``missed_points`` = linear probe minus reached in points. ``full_minus_...``: full fine-tuning of the same size
+    minus either, over the seeds that both arms have; NaN without it. Of several such arms it is the one that differs
+    from the features' in the fewest settings (the same pooling, say). A probe is of the training loss with its strength
     chosen within train: on held-out data a head may come out above it.
     """
     lines = [
@@ -48,9 +48,9 @@ def ceilings(groups: Sequence[Group]) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=list(COLUMNS))
 
 
-def ceiling_of(run: ReportedRun, split: str, score: str) -> float:
-    """The convex ceiling that a run recorded, NaN without one."""
-    value = ((run.run.manifest.get("convex_ceiling") or {}).get(split) or {}).get(score)
+def probe_score(run: ReportedRun, split: str, score: str) -> float:
+    """The linear probe that a run recorded, NaN without one."""
+    value = (run.linear_probe.get(split) or {}).get(score)
     return np.nan if value is None else float(value)
 
 
@@ -66,7 +66,7 @@ def _full_beside(arm: Arm, group: Group) -> Arm | None:
 def _lines(arm: Arm, full: Arm | None) -> Iterable[dict[str, Any]]:
     first = arm.runs[0]
     for split in reported_first(first.answers, [first.reported_split]):
-        own = [run for run in arm.runs if not np.isnan(ceiling_of(run, split, first.score))]
+        own = [run for run in arm.runs if not np.isnan(probe_score(run, split, first.score))]
         if own:
             yield {
                 "model": first.model,
@@ -86,24 +86,24 @@ def _numbers(runs: Sequence[ReportedRun], full: Arm | None, split: str) -> dict[
     table = pd.DataFrame(
         {
             "reached": [last_score(run, split, score) for run in runs],
-            "ceiling": [ceiling_of(run, split, score) for run in runs],
+            "linear_probe": [probe_score(run, split, score) for run in runs],
         },
         index=[run.config.seed for run in runs],
     )
     others = {run.config.seed: last_score(run, split, score) for run in full.runs} if full else {}
     table["full"] = pd.Series(others, dtype=float).reindex(table.index)
-    numbers = {"reached": table["reached"].mean(), "ceiling": table["ceiling"].mean()}
-    numbers["missed_points"] = 100 * (table["ceiling"] - table["reached"]).mean()
-    for name in ("reached", "ceiling"):
+    numbers = {"reached": table["reached"].mean(), "linear_probe": table["linear_probe"].mean()}
+    numbers["missed_points"] = 100 * (table["linear_probe"] - table["reached"]).mean()
+    for name in ("reached", "linear_probe"):
         numbers[f"full_minus_{name}_points"] = 100 * (table["full"] - table[name]).mean()
     return {name: float(value) for name, value in numbers.items()}
 
 
-def ceiling_sentence(table: pd.DataFrame, margin_points: float, comparison: pd.DataFrame | None = None) -> str:
-    """What must be said first where feature extraction stayed below its own ceiling by more than the margin; else ''.
+def probe_sentence(table: pd.DataFrame, margin_points: float, comparison: pd.DataFrame | None = None) -> str:
+    """What must be said first where feature extraction stayed below its linear probe by more than the margin; else ''.
 
-    ``table``: that of :func:`ceilings`. Only reported splits count, and only tasks where the trained head beats its
-    ceiling on no split of the same distribution: one that is beaten is no yardstick for what training lost.
+    ``table``: that of :func:`linear_probes`. Only reported splits count, and only tasks where the trained head beats
+    the probe on no split of the same distribution: one that is beaten is no yardstick for what training lost.
     ``comparison``: that of the report; a difference to full fine-tuning that it does not tell from 0 has no cause.
     """
     is_beaten = (table["missed_points"] < 0) & ~table["split"].map(is_from_elsewhere).astype(bool)
@@ -114,7 +114,7 @@ def ceiling_sentence(table: pd.DataFrame, margin_points: float, comparison: pd.D
     names = task_names(table).loc[own.index]
     told = _outcomes(comparison)
     without = pd.Series([_without_cause(line, told) for line in own.to_dict("records")], own.index, dtype=object)
-    is_whole = own["full_minus_ceiling_points"] <= margin_points
+    is_whole = own["full_minus_linear_probe_points"] <= margin_points
     parts = [(own[(without == "") & is_cause], "") for is_cause in (is_whole, ~is_whole)]
     parts += [(own[without == reason], reason) for reason in dict.fromkeys(without) if reason]
     return " ".join(_missed(part, names[part.index], margin_points, reason) for part, reason in parts if len(part))
@@ -153,25 +153,25 @@ def _without_cause(line: dict[Any, Any], told: dict[tuple[object, ...], dict[str
 
 
 def _missed(own: pd.DataFrame, names: pd.Series, margin_points: float, without_cause: str) -> str:
-    """Lines of one kind in one sentence: all within the margin of full at their ceiling, none, or without a cause."""
+    """Lines of one kind in one sentence: all within the margin of full at their probe, none, or without a cause."""
     parts: list[str] = []
     said = ""
     for name, line in zip(names, own.to_dict("records"), strict=True):
         lead = f"{line['arm']} reached " if line["arm"] != said else ""
         head = f" where {YARDSTICK} reaches " if not parts else " of "
-        reached, ceiling = number(line["reached"]), number(line["ceiling"])
-        parts.append(f"on {name} {lead}{reached}{head}{ceiling}{_beside(line, is_first=line['arm'] != said)}")
+        reached, probe = number(line["reached"]), number(line["linear_probe"])
+        parts.append(f"on {name} {lead}{reached}{head}{probe}{_beside(line, is_first=line['arm'] != said)}")
         said = line["arm"]
     full = listing([name for name in dict.fromkeys(own["full"]) if name])
     text, to_full = "; ".join(parts), f"the difference to {full}" if full else "what it lacks"
     if without_cause:
         return f"{text[:1].upper()}{text[1:]}: {without_cause}."
-    if (own["full_minus_ceiling_points"].notna() & (own["full_minus_ceiling_points"] <= margin_points)).all():
+    if (own["full_minus_linear_probe_points"].notna() & (own["full_minus_linear_probe_points"] <= margin_points)).all():
         return f"{text[:1].upper()}{text[1:]}: {to_full} is the head's optimisation."
     shares = own["missed_points"] / own["full_minus_reached_points"]
     if (shares > 2 / 3).all():
         tail = f"most of {to_full} is there optimisation"
-    elif not (shares < 0.4).any():  # by the ceiling's own error an even share is not told from two fifths
+    elif not (shares < 0.4).any():  # by the probe's own error an even share is not told from two fifths
         tail = f"{to_full} is there optimisation as much as features"
     else:
         tail = f"part of {to_full} is there optimisation"
@@ -180,19 +180,19 @@ def _missed(own: pd.DataFrame, names: pd.Series, margin_points: float, without_c
 
 def _beside(line: dict[Any, Any], *, is_first: bool) -> str:
     """Full fine-tuning minus either of the two."""
-    if line["full_minus_ceiling_points"] != line["full_minus_ceiling_points"]:
+    if line["full_minus_linear_probe_points"] != line["full_minus_linear_probe_points"]:
         return ""
-    reached, ceiling = (signed(line[f"full_minus_{name}_points"]) for name in ("reached", "ceiling"))
+    reached, probe = (signed(line[f"full_minus_{name}_points"]) for name in ("reached", "linear_probe"))
     if not is_first:
-        return f" ({reached}, {ceiling})"
-    return f" ({line['full']} minus reached {reached} points, minus that head {ceiling})"
+        return f" ({reached}, {probe})"
+    return f" ({line['full']} minus reached {reached} points, minus that head {probe})"
 
 
-def against_ceiling_block(table: pd.DataFrame) -> tuple[Block, ...]:
-    """Full fine-tuning minus the ceiling beside full minus reached, every task; nothing without ceilings."""
-    if table.empty or table["full_minus_ceiling_points"].isna().all():
+def against_probe_block(table: pd.DataFrame) -> tuple[Block, ...]:
+    """Full fine-tuning minus the linear probe beside full minus reached, every task; nothing without linear probes."""
+    if table.empty or table["full_minus_linear_probe_points"].isna().all():
         return ()
-    names = ("full_minus_reached", "full_minus_ceiling")
+    names = ("full_minus_reached", "full_minus_linear_probe")
     shown = table.assign(**{name: [points(value) for value in table[f"{name}_points"]] for name in names})
     arms = listing(list(dict.fromkeys(table["full"])))
     caption = f"Features or optimisation: {arms} minus the trained head, and minus the linear head of cross-validation"
@@ -200,6 +200,6 @@ def against_ceiling_block(table: pd.DataFrame) -> tuple[Block, ...]:
     if above.empty:
         return (table_block(shown, SHOWN, caption),)
     where = listing(list(dict.fromkeys(task_names(table).loc[above.index])))
-    text = f"On {where} the trained head comes out above the recorded ceiling by more than a point"
+    text = f"On {where} the trained head comes out above the recorded linear probe by more than a point"
     text += ": it is a yardstick, no bound."
     return (table_block(shown, SHOWN, caption), NoteBlock(text=text))
