@@ -84,15 +84,15 @@ def rehash(path: Path, *names: str) -> None:
 class SharedRuns:
     """Runs that are written once each, for tests that only read them; the others get copies."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, write: MakeRun = write_run) -> None:
+        self.folder, self._write = folder, write
         self._made: dict[str, Path] = {}
 
     def get(self, regime: str = "none", seed: int = 0, **oddities: Any) -> Run:
-        """The run of :func:`write_run`, which nobody may change, in a folder ``runs`` of its own."""
+        """The run that ``write`` writes, in a folder ``runs`` of its own; nobody may change it."""
         key = repr((regime, seed, sorted(oddities.items())))
         if key not in self._made:
-            self._made[key] = write_run(self.folder / str(len(self._made)) / "runs", regime, seed, **oddities).path
+            self._made[key] = self._write(self.folder / str(len(self._made)) / "runs", regime, seed, **oddities).path
         return open_run(self._made[key])
 
     def copy_into(self, folder: Path, regime: str = "none", seed: int = 0, **oddities: Any) -> Run:

@@ -419,6 +419,7 @@ def write_task(folder: Path, label: Callable[[int], object]) -> dict[str, object
     }
 
 
+@pytest.mark.usefixtures("sketched")
 @pytest.mark.parametrize("freeze", ["none", "backbone"])
 @pytest.mark.parametrize(
     ("label", "columns"),

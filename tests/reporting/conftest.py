@@ -21,18 +21,6 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolkit.reporting.comparison.report.draw_scores", lambda *tables: {})
 
 
-@pytest.fixture
-def sketched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reports whose figures are drawn and laid out, but saved as a few bytes: most of the time is in the formats."""
-
-    def image_of(figure: Any, kind: str) -> bytes:
-        if kind == "png":
-            figure.draw_without_rendering()
-        return b"<svg xmlns='http://www.w3.org/2000/svg'/>" if kind == "svg" else kind.encode()
-
-    monkeypatch.setattr("toolkit.reporting.images.image_of", image_of)
-
-
 def study_of(
     make: MakeRun,
     tasks: tuple[str, ...] = ("toy",),

@@ -1,13 +1,13 @@
 """Runs of three arms with optimizer logs, and the report evidence that is made of them."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.analysis.adam_runs import make_log
-from tests.run_directories import write_run
+from tests.run_directories import SharedRuns, write_run
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.snapshots.store import MANIFEST, Run, RunWriter, open_run
 
@@ -25,14 +25,34 @@ def write_logged_run(folder: Path, regime: str, seed: int, rate: float = 1e-4, *
     return open_run(run.path)
 
 
+@pytest.fixture(scope="session")
+def shared_logged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedRuns]:
+    """Logged runs that are written once per session; whoever changes one fails the session."""
+    runs = SharedRuns(tmp_path_factory.mktemp("logged"), write_logged_run)
+    yield runs
+    assert not runs.changed(), "a test changed a run that others read: let it take a copy"
+
+
+@pytest.fixture(scope="session")
+def read_logged(shared_logged: SharedRuns) -> Callable[..., list[Run]]:
+    """A function: three arms of ``seeds`` runs each, for tests that change nothing and name no place."""
+
+    def get(seeds: int = 3, **oddities) -> list[Run]:
+        return [
+            shared_logged.get(regime, seed, right=right, **oddities) for regime, right in ARMS for seed in range(seeds)
+        ]
+
+    return get
+
+
 @pytest.fixture
-def logged(tmp_path, monkeypatch) -> Callable[..., list[Run]]:
-    """A function: three arms of ``seeds`` runs each below ./runs of a temporary current directory."""
+def logged(shared_logged: SharedRuns, tmp_path: Path, monkeypatch) -> Callable[..., list[Run]]:
+    """As ``read_logged``, the test's own below ./runs of a temporary current directory."""
     monkeypatch.chdir(tmp_path)
 
     def make(seeds: int = 3, **oddities) -> list[Run]:
         return [
-            write_logged_run(tmp_path / "runs", regime, seed, right=right, **oddities)
+            shared_logged.copy_into(tmp_path / "runs", regime, seed, right=right, **oddities)
             for regime, right in ARMS
             for seed in range(seeds)
         ]

@@ -8,6 +8,7 @@ from itertools import product
 import pandas as pd
 import pytest
 
+from tests.analysis.comparison.conftest import ARMS
 from tests.analysis.comparison.planted import write_cards
 from tests.run_directories import write_run
 from toolkit.analysis.comparison.card import Card, load_cards, save_cards
@@ -23,9 +24,25 @@ def of_kind(cards, kind):
     return [card for card in cards if card.kind == kind]
 
 
-@pytest.fixture
-def cards(logged):
-    return write_cards(logged(), "out")
+@pytest.fixture(scope="module")
+def written(shared_logged, tmp_path_factory):
+    """The cards of three arms and the folder with their evidence, beside which the runs are no longer."""
+    folder = tmp_path_factory.mktemp("cards")
+    cases = [(regime, seed, right) for regime, right in ARMS for seed in range(3)]
+    runs = [shared_logged.copy_into(folder / "runs", regime, seed, right=right) for regime, seed, right in cases]
+    cards = write_cards(runs, folder / "out")
+    shutil.rmtree(folder / "runs")
+    return cards, folder / "out"
+
+
+@pytest.fixture(scope="module")
+def cards(written):
+    return written[0]
+
+
+@pytest.fixture(scope="module")
+def out(written):
+    return written[1]
 
 
 def test_each_pair_and_split_has_a_card_with_the_numbers_of_compare(logged):
@@ -174,11 +191,10 @@ def test_items_that_differ_are_refused_with_their_note(tmp_path, monkeypatch):
     assert all(card.reason == "not compared: other items or labels" for card in cards)
 
 
-def test_cards_come_from_the_evidence_alone_and_are_the_same(cards):
-    shutil.rmtree("runs")
-    again = make_cards("out")
-    assert [card.to_dict() for card in again] == [card.to_dict() for card in cards] == load_cards("out")[0]
-    assert json.dumps([card.to_dict() for card in again]) == json.dumps(load_cards("out")[0])
+def test_cards_come_from_the_evidence_alone_and_are_the_same(cards, out):
+    again = make_cards(out)
+    assert [card.to_dict() for card in again] == [card.to_dict() for card in cards] == load_cards(out)[0]
+    assert json.dumps([card.to_dict() for card in again]) == json.dumps(load_cards(out)[0])
 
 
 def test_the_order_of_runs_does_not_matter_to_any_number(logged):
@@ -202,8 +218,8 @@ def test_a_card_survives_its_file(cards):
         Card.from_dict({**written, "verdict": "suported"})
 
 
-def test_every_card_names_what_it_is_recomputed_from(cards):
-    hashes = read_evidence("out").hashes
+def test_every_card_names_what_it_is_recomputed_from(cards, out):
+    hashes = read_evidence(out).hashes
     for card in cards:
         assert card.inputs["files"]
         assert card.inputs["files"].items() <= hashes.items()
