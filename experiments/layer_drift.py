@@ -1,8 +1,9 @@
-"""Question: which layers move in fine-tuning, and is that more than two seeds or shuffled labels make of them?
+"""Question: in which layers do the states change in fine-tuning, and is that more than two seeds or shuffled labels do?
 
 Full fine-tuning, embeddings frozen and full fine-tuning on shuffled labels, on 2,000 examples of SST-2; layers are
 compared on SST-2's dev texts, on product reviews (cr) and on questions (trec). Hypothesis, the published expectation
-(Merchant et al. 2020, arXiv 2004.14448): the top layers change most.
+(Merchant et al. 2020, arXiv 2004.14448): the states of the top layers change most. They inherit what happened below;
+how far each layer's own weights moved stands beside it, and is the question of experiments/weight_drift.py.
 
     python experiments/layer_drift.py --out reports/layer_drift [--seeds 3] [--runs runs/layer_drift]
 
@@ -61,7 +62,9 @@ def main() -> None:
     tables = measure_layers(runs, read_texts(TEXTS, ("text",)), labels=labels)
     command = f"python experiments/layer_drift.py --out {shown_path(arguments.out)}"
     command += f" --seeds {arguments.seeds}" if arguments.seeds != SEEDS else ""
-    print(f"Report: {write_layer_report(tables, arguments.out, title='How far each layer moved', command=command)}")
+    print(
+        f"Report: {write_layer_report(tables, arguments.out, title='What changed in each layer, and what moved', command=command)}"
+    )
 
 
 if __name__ == "__main__":

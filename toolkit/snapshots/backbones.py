@@ -174,10 +174,10 @@ def _pair(before: Backbone, after: Backbone) -> BackbonePair:
     family = families[0]
     _check_layers(before, after, family)
     for name, shape in before.parameters.items():
-        own = after.parameters.get(name, shape)
-        if own != shape and component_of(family, name) != "word_embeddings":
+        size = after.parameters.get(name, shape)
+        if size != shape and component_of(family, name) != "word_embeddings":
             raise ValueError(
-                f"{name} has the shape {shape} in {before.name} but {own} in {after.name}: only checkpoints of one "
+                f"{name} has the shape {shape} in {before.name} but {size} in {after.name}: only checkpoints of one "
                 "size can be compared"
             )
     return BackbonePair(before, after, family, tuple(_notes(before, after)))

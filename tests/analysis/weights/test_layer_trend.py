@@ -152,6 +152,9 @@ def test_means_are_those_of_the_runs() -> None:
     assert (still.relative_drift == 0).all()
     assert still.is_identical.all()
     assert (still.note == "").all()
+    alone = average_weights([arm(noise(0, 1))])
+    assert alone.low.isna().all()
+    assert (alone.note == "").all()  # the verdict says it once
 
 
 def test_a_random_start_has_no_weights_before() -> None:

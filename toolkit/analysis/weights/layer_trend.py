@@ -123,7 +123,8 @@ def _means_of(arm: ArmWeights) -> Iterator[dict[str, Any]]:
                 "high": interval.high,
                 "is_identical": bool(own["is_identical"].all()),
                 "num_seeds": len(own),
-                "note": first["note"] or ("" if own["is_identical"].all() else interval.note),
+                # That one seed has no interval is said once, by the verdict.
+                "note": first["note"] or ("" if len(own) == 1 or own["is_identical"].all() else interval.note),
             }
         )
 

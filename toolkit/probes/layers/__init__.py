@@ -1,1 +1,1 @@
-"""How far each layer moved, beside what two seeds and shuffled labels do to it."""
+"""How much the states of each layer changed, beside what two seeds and shuffled labels do to them."""

@@ -1,0 +1,76 @@
+"""Question: in which layers do the weights move in fine-tuning, and are these the layers whose states change most?
+
+Full fine-tuning of minilm on five tasks, three seeds each. Hypothesis: the states change most at the top of the encoder
+on every task, as published (Merchant et al. 2020, arXiv 2004.14448), but a layer's states inherit what changed in all
+layers below it, and the weights move about equally far in all layers, or further at the bottom.
+
+    python experiments/weight_drift.py --out reports/weight_drift [--seeds 3] [--runs runs/weight_drift]
+
+Settings are the same for all tasks: 1,000 training examples, 3 epochs, learning rate 5e-5; nothing is tuned, as
+scores are not the question. States are compared on every scored split (at most 300 texts each). `polarity` and `order`
+are built in; the data of the others are not part of this repository: ../shared/data, or the folder that
+EMBEDDING_DRIFT_DATA names, holds sst2/, trec/ and cad_nli_original/ as .tsv files. Runs keep their model, about 90 MB
+each; finished ones are used again.
+"""
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from toolkit.config import RunConfig
+
+DATA = os.environ.get("EMBEDDING_DRIFT_DATA", "../shared/data")
+PAIRS: dict[str, Any] = {"text_columns": ("sentence1", "sentence2")}
+TASKS: dict[str, dict[str, Any]] = {
+    "sst2": {"train_file": f"{DATA}/sst2/train.tsv", "validation_file": f"{DATA}/sst2/dev.tsv"},
+    "trec": {"train_file": f"{DATA}/trec/train.tsv", "validation_file": f"{DATA}/trec/test.tsv"},
+    "cad_nli_original": {
+        "train_file": f"{DATA}/cad_nli_original/train.tsv",
+        "validation_file": f"{DATA}/cad_nli_original/dev.tsv",
+        **PAIRS,
+    },
+    "polarity": {"task": "polarity"},
+    "order": {"task": "order"},
+}
+SEEDS, EXAMPLES, EPOCHS = 3, 1000, 3
+
+
+def list_configs(seeds: int, examples: int, epochs: int, output_dir: str) -> list[RunConfig]:
+    """The config of every run, task by task; near-duplicates of scored items are removed from files."""
+    common: dict[str, Any] = {"max_train_examples": examples, "epochs": epochs, "learning_rate": 5e-5}
+    common |= {"save_model": True, "output_dir": output_dir}
+    return [
+        RunConfig(seed=seed, remove_near_duplicates="train_file" in fields, **common, **fields)
+        for fields in TASKS.values()
+        for seed in range(seeds)
+    ]
+
+
+def main() -> None:
+    """Train what is missing and write the report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the report")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help=f"seeds per task (default: {SEEDS})")
+    parser.add_argument("--examples", type=int, default=EXAMPLES, help=f"training examples (default: {EXAMPLES})")
+    parser.add_argument("--epochs", type=int, default=EPOCHS, help=f"epochs (default: {EPOCHS})")
+    parser.add_argument("--runs", default="runs/weight_drift", help="parent of the run directories")
+    arguments = parser.parse_args()
+    from toolkit.naming import shown_path
+    from toolkit.pipeline import finetune
+    from toolkit.probes.layers.layer_drift import measure_layers
+    from toolkit.reporting.probes.layer_report import write_layer_report
+
+    configs = list_configs(arguments.seeds, arguments.examples, arguments.epochs, arguments.runs)
+    runs = [finetune(config, reuse_finished=True) for config in configs]
+    tables = measure_layers(runs, labels={run.path.resolve().name: "full fine-tuning" for run in runs})
+    command = f"python experiments/weight_drift.py --out {shown_path(arguments.out)}"
+    for name, default in (("seeds", SEEDS), ("examples", EXAMPLES), ("epochs", EPOCHS)):
+        value = getattr(arguments, name)
+        command += f" --{name} {value}" if value != default else ""
+    title = "What changed in each layer, and what moved: states and weights on five tasks"
+    print(f"Report: {write_layer_report(tables, arguments.out, title=title, command=command)}")
+
+
+if __name__ == "__main__":
+    main()
