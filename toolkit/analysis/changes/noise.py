@@ -216,7 +216,7 @@ def score_vectors(before: Array, changes: Array) -> Array:
         correlation(away[None], np.abs(centred)),
         serial,
     ]
-    return np.abs(np.stack(scores))
+    return np.asarray(np.abs(np.stack(scores)))
 
 
 def vector_power(before: Array, num_draws: int = NUM_DRAWS) -> dict[str, float]:
