@@ -54,6 +54,7 @@ def trained(table: np.ndarray, size: float = 1e-2, seed: int = 0) -> np.ndarray:
 @settings(max_examples=30, deadline=None)
 @given(st.integers(60, 400), st.floats(-6.3, -3), st.integers(0, 99))
 @example(400, -6.6, 0)
+@example(60, -3.453125, 0)  # a value that falls below 1 while its neighbour does not
 def test_decay_is_told_by_its_roundings_and_its_sum(num_steps: int, exponent: float, seed: int) -> None:
     rates = schedule(num_steps, 10**exponent)
     base = base_tensors(seed)
@@ -228,6 +229,7 @@ def adapter(rows: int, columns: int, rank: int, seed: int, size: float = 0.01) -
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(1, 6), st.integers(0, 99), st.floats(-4, 0))
+@example(1, 0, -4.0)  # a row that was 0, and has hardly a rounding of its own
 def test_low_rank_and_its_rank(rank: int, seed: int, exponent: float) -> None:
     base = base_tensors(seed)
     words, positions = (base[name] + adapter(*base[name].shape, rank, seed, 10**exponent) for name in (W, P))
@@ -239,6 +241,12 @@ def test_low_rank_and_its_rank(rank: int, seed: int, exponent: float) -> None:
         assert f"rank {rank} of 24" in line["detail"]
         assert ("on 300 of 700 rows" in line["detail"]) == (num_moved == 300)
         assert line["residual"] < 1e-4
+
+
+def one_row_off(table: np.ndarray) -> np.ndarray:
+    after = table + adapter(*table.shape, 3, 0)
+    after[5] += 6 * np.spacing(after[5]) * np.random.default_rng(0).choice([-1, 1], table.shape[1])
+    return after
 
 
 def steep(shape: tuple[int, int], ratio: float = 0.7) -> np.ndarray:
@@ -253,6 +261,7 @@ NOT_LOW = {
         lambda t: t + adapter(*t.shape, 3, 0) + 1e-6 * np.random.default_rng(1).normal(size=t.shape),
         "general",
     ),
+    "twelve roundings of one row beside it": (one_row_off, "general"),
     "three changed rows": (lambda t: np.concatenate([trained(t[:3]), t[3:]]), "some rows"),
     "seven directions of 24": (lambda t: t + adapter(*t.shape, 7, 0), "general"),
     "one vector added to all": (lambda t: t + adapter(1, t.shape[1], 1, 0), "common offset"),
