@@ -434,7 +434,10 @@ def test_nan_is_refused(value: float, name: str, tmp_path: Path) -> None:
     tensors = tensors_of()
     tensors[BERT[name]].reshape(-1)[2] = value
     size = tensors[BERT[name]].size
-    assert f"bad: {name} holds NaN or infinity (1 of {size} values)" in refused(write(tmp_path / "bad", tensors))
+    said = refused(write(tmp_path / "bad", tensors))
+    assert f"bad: {name} holds NaN or infinity (1 of {size} values)" in said
+    where = f"in row 0 ('{TOKENS[0]}'): leave it out" if name == "word_embeddings" else "in entry 2: leave it out"
+    assert said.endswith(where)
 
 
 def test_torn_files_and_wrong_headers(tmp_path: Path) -> None:

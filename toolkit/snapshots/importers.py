@@ -10,10 +10,10 @@ from toolkit.families import EMBEDDING_PARAMETERS, ModelFamily, family_of
 from toolkit.snapshots.align import Alignment, SelectedTensors, align_words
 from toolkit.snapshots.embedded import find_embedded
 from toolkit.snapshots.places import Place, Resolve, find_places, run_of_snapshot, shown_names
-from toolkit.snapshots.snapshot import Snapshot, Trajectory, Vocabulary
+from toolkit.snapshots.snapshot import Snapshot, Trajectory, Vocabulary, name_undefined
 from toolkit.snapshots.store import SNAPSHOTS, Run
 from toolkit.snapshots.tokenizer_files import read_settings, read_tokenizer_files
-from toolkit.snapshots.weights import check_finite, open_file, open_weights
+from toolkit.snapshots.weights import open_file, open_weights
 
 HALF = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 """Largest share of a value by which storing it in a type of two bytes rounds it: half a unit in the last place."""
@@ -103,13 +103,15 @@ def _open(place: Place, name: str) -> _Opened:
         pad = config.get("pad_token_id")
         # 1 is what transformers takes where a config names no padding row.
         offset = 0 if family.position_start == "zero" else (pad if isinstance(pad, int) else 1) + 1
+    vocabulary = read_tokenizer_files(place.fetch, size) if size else None
+    _check_finite(tensors, name, vocabulary, offset or 0)
     return _Opened(
         name,
         place.step,
         tensors,
         {parameter: tensors.dtype(parameter) for parameter in tensors},
         {parameter: tensors.shape(parameter) for parameter in tensors},
-        read_tokenizer_files(place.fetch, size) if size else None,
+        vocabulary,
         (family,) if family else location.families,
         offset,
         _eps(config),
@@ -128,11 +130,17 @@ def _open_ours(path: Path, name: str) -> _Opened:
     trajectory, snapshot = run.trajectory, run.open_snapshot(path.name)
     run.check(SNAPSHOTS + path.name)
     tensors = snapshot.tensors
-    for parameter in tensors:
-        check_finite(tensors[parameter], parameter, name)
     vocabulary, offset, eps = trajectory.vocabulary, trajectory.position_offset, trajectory.layer_norm_eps
+    _check_finite(tensors, name, vocabulary, offset)
     shapes = {parameter: tensors[parameter].shape for parameter in tensors}
     return _Opened(name, snapshot.step, tensors, dict.fromkeys(shapes, "float32"), shapes, vocabulary, (), offset, eps)
+
+
+def _check_finite(tensors: Mapping[str, np.ndarray], shown: str, vocabulary: Vocabulary | None, offset: int) -> None:
+    """ValueError where a parameter holds NaN or infinity: nothing can be said of such a checkpoint."""
+    for name in tensors:
+        if where := name_undefined(name, tensors[name], vocabulary, offset):
+            raise ValueError(f"{shown}: {name} holds NaN or infinity {where}: leave it out")
 
 
 def _common_families(opened: Sequence[_Opened]) -> tuple[ModelFamily, ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from toolkit.families import EMBEDDING_PARAMETERS
+from toolkit.families import EMBEDDING_PARAMETERS, TABLES
 from toolkit.snapshots.exposure import Exposure
 from toolkit.snapshots.files import map_tensor, read_header
 
@@ -71,6 +71,10 @@ class Trajectory:
         at_hand = ", ".join(f"{snapshot.epoch:g}" for snapshot in self.snapshots)
         raise ValueError(f"no snapshot of epoch {epoch:g}; at hand: {at_hand}")
 
+    def name_row(self, parameter: str, row: int) -> str:
+        """What a reader calls a row; see :func:`name_row`."""
+        return name_row(parameter, row, self.vocabulary, self.position_offset)
+
     def __iter__(self) -> Iterator[Snapshot]:
         return iter(self.snapshots)
 
@@ -99,6 +103,45 @@ class Vocabulary:
             "special_rows": sorted(self.special_rows),
             "pad_row": self.pad_row,
         }
+
+
+def name_row(parameter: str, row: int, vocabulary: Vocabulary | None, position_offset: int = 0) -> str:
+    """What a reader calls a row: the token (quoted), the position or the segment, else ``row 7`` or ``entry 7``."""
+    if parameter == "word_embeddings" and vocabulary is not None:
+        if row < len(vocabulary.tokens) and vocabulary.tokens[row]:
+            return repr(vocabulary.tokens[row])
+    elif parameter == "position_embeddings" and row >= position_offset:
+        return f"position {row - position_offset}"
+    kind = {"token_type_embeddings": "segment"}.get(parameter, "row" if parameter in TABLES else "entry")
+    return f"{kind} {row}"
+
+
+CHECKED_ROWS = 1024
+"""Rows searched for NaN at a time."""
+NAMED_ROWS = 5
+
+
+def name_undefined(parameter: str, tensor: np.ndarray, vocabulary: Vocabulary | None, position_offset: int = 0) -> str:
+    """Which values of a parameter, (rows, hidden) or (hidden,), are NaN or infinite; '' where all are finite.
+
+    Such as ``(1 of 11720 values) in row 9 ('good')``.
+    """
+    table = np.asarray(tensor)
+    if not table.size:
+        return ""
+    table = table.reshape(len(table), -1)
+    parts = range(0, len(table), CHECKED_ROWS)
+    counts = [np.count_nonzero(~np.isfinite(table[i : i + CHECKED_ROWS]), axis=1) for i in parts]
+    num_bad = np.concatenate([np.zeros(0, np.int64), *counts])
+    rows = np.flatnonzero(num_bad)
+    if not len(rows):
+        return ""
+    names = [name_row(parameter, int(row), vocabulary, position_offset) for row in rows[:NAMED_ROWS]]
+    listed = [
+        name if name.endswith(f" {row}") else f"row {row} ({name})" for row, name in zip(rows, names, strict=False)
+    ]
+    more = f" and {len(rows) - NAMED_ROWS:,} more rows" if len(rows) > NAMED_ROWS else ""
+    return f"({num_bad.sum()} of {table.size} values) in {', '.join(listed)}{more}"
 
 
 class MappedTensors(Mapping[str, np.ndarray]):

@@ -33,9 +33,6 @@ TRANSPARENT = re.compile(r"(?<=\.)(_orig_mod|_fsdp_wrapped_module|_checkpoint_wr
 BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 """Numbers of rows that older checkpoints hold beside the weights of their backbone."""
 
-CHECKED_VALUES = 1 << 20
-"""Values searched for NaN at a time."""
-
 
 @dataclass(frozen=True, slots=True)
 class Location:
@@ -278,7 +275,7 @@ def _in_shard(fetch: Fetch, shard: str, called: str, shown: str) -> tuple[Path, 
 
 
 def _checked(tensors: FileTensors, shown: str) -> FileTensors:
-    """Types, sizes, shapes and values, before anything is computed from them."""
+    """Types, sizes and shapes, before anything is computed from them."""
     _check_stored(tensors, shown)
     for name in tensors:
         shape = tensors.shape(name)
@@ -290,8 +287,6 @@ def _checked(tensors: FileTensors, shown: str) -> FileTensors:
         if len(set(hidden.values())) > 1:
             listed = ", ".join(f"{name} {size}" for name, size in hidden.items())
             raise ValueError(f"{shown}: the embedding parameters differ in hidden size ({listed}): is it one model?")
-    for name in tensors:
-        check_finite(tensors[name], name, shown)
     return tensors
 
 
@@ -309,12 +304,3 @@ def _check_stored(tensors: FileTensors, shown: str) -> None:
 
 def _expected(name: str) -> str:
     return "(rows, hidden)" if name in TABLES else "(hidden,)"
-
-
-def check_finite(tensor: np.ndarray, name: str, shown: str) -> None:
-    """ValueError when a tensor holds NaN or infinity: nothing can be said of such a checkpoint."""
-    flat = np.asarray(tensor).reshape(-1)
-    parts = range(0, flat.size, CHECKED_VALUES)
-    bad = sum(int(np.count_nonzero(~np.isfinite(flat[start : start + CHECKED_VALUES]))) for start in parts)
-    if bad:
-        raise ValueError(f"{shown}: {name} holds NaN or infinity ({bad} of {flat.size} values): leave it out")

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -9,15 +10,28 @@ import numpy as np
 import pandas as pd
 
 from toolkit.analysis.causes.precision import HALF_FORMATS
-from toolkit.analysis.changes.kinds import EXACT, IDENTICAL, Kind
-from toolkit.analysis.changes.moved_rows import name_farthest, name_still
+from toolkit.analysis.changes.decay import find_decay, find_decay_and_training
+from toolkit.analysis.changes.kinds import (
+    IDENTICAL,
+    Kind,
+    count_cast,
+    find_cast,
+    find_equal,
+    find_low_rank,
+    find_offset,
+    find_one_row,
+    find_permutation,
+    find_rounding,
+    find_scaling,
+)
+from toolkit.analysis.changes.moved_rows import name_farthest, name_moves, name_still
 from toolkit.analysis.changes.noise import find_noise
 from toolkit.analysis.changes.rotation import Rotation, fit_rotation, kind_of_rotation, removed_share, rotation_null
 from toolkit.analysis.changes.rounding import ROUNDINGS, roundoff
 from toolkit.analysis.changes.survey import Pair, Survey, survey
 from toolkit.analysis.rows.measures import Array
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
-from toolkit.snapshots.snapshot import Trajectory
+from toolkit.snapshots.snapshot import Snapshot, Trajectory, name_undefined
 from toolkit.snapshots.store import Source, trajectory_of
 
 COLUMNS = (
@@ -30,6 +44,11 @@ COLUMNS = (
     "num_rows",
     "num_moved",
     "share_moved",
+    "num_cast",
+    "num_decayed",
+    "sum_lr_decay",
+    "rank",
+    "farthest",
     "residual",
     "offset_share",
     "offset_null",
@@ -46,15 +65,19 @@ NOT_APPLICABLE = "not applicable"
 
 KINDS = {
     "identical": "no bit differs",
-    "cast": "the old values, rounded to a half precision",
+    "equal in value": "no value differs, but the sign of some zeros",
+    "cast": "the old values, rounded to a half precision, of all rows that changed",
     "rounding": f"no value moved by more than {ROUNDINGS} roundings",
     "one row": "one row moved, all others are bit-identical",
     "one entry": "one entry of a LayerNorm vector moved, all others are bit-identical",
     "permuted rows": "the same rows in another order",
     "scaling": "every value times one factor",
     "common offset": "one vector added to every row (one number to every entry of a LayerNorm vector)",
+    "decay": "weight decay alone: many fp32 products by factors just below 1, the same for all values",
     "rotation": "one orthogonal map of all rows",
-    "noise": "independent Gaussian noise of one standard deviation",
+    "decay and training": "weight decay alone on some rows, the others moved otherwise",
+    "low rank": "a change of few directions, as of a merged adapter",
+    "noise": "not distinguishable from independent Gaussian noise of one standard deviation",
     "some rows": "some rows moved, in none of these ways; the others are bit-identical",
     "some entries": "some entries of a LayerNorm vector moved; the others are bit-identical",
     "general": "every row moved, in none of these ways",
@@ -63,20 +86,57 @@ KINDS = {
 """Every kind, and what it says, from special to general: the first that holds is the kind."""
 
 
+EXACT = (
+    find_equal,
+    find_cast,
+    find_rounding,
+    find_one_row,
+    find_permutation,
+    find_decay,
+    find_scaling,
+    find_offset,
+)
+"""The kinds that say of every coordinate where it is, in the order in which they are tried."""
+
+
 def measure_changes(source: Source, reference_epoch: float = 0, epoch: float | None = None) -> "pd.DataFrame":
     """What kind of change each embedding parameter underwent between two snapshots (default: to the last).
 
     One line per embedding parameter, from the word table to the bias of LayerNorm; one that the model lacks is ``not
-    applicable`` and NaN. ``size`` is in ``unit``: degrees for a rotation (mean angle), c - 1 for a scaling, the
-    vector's length for an offset, rows for a permutation, else ‖Δ‖/‖E⁰‖ of the moved rows. ``residual`` is the share of
-    Σ‖Δ‖² that the kind leaves (NaN where it predicts no value). The three shares say how much of Σ‖Δ‖² the best common
-    offset, the best factor and the best orthogonal map explain, **each alone**: they overlap and need not add up. Each
-    stands beside its null, the share that it would explain of isotropic noise; a map is not fitted for fewer moved rows
-    than columns, nor where a simpler kind holds. For a LayerNorm vector each entry counts as a row. ValueError where
-    there is no other snapshot to compare with.
+    applicable`` and NaN. For a LayerNorm vector each entry counts as a row. The three shares say how much of Σ‖Δ‖² the
+    best common offset, the best factor and the best orthogonal map explain, **each alone**: they overlap and need not
+    add up. Each stands beside its null, the share that it would explain of isotropic noise; a map is not fitted for
+    fewer moved rows than columns, nor where a simpler kind holds.
 
-    Columns: parameter, kind, size, unit, detail, relative_drift, num_rows, num_moved, share_moved, residual,
-    offset_share, offset_null, scaling_share, scaling_null, rotation_share, rotation_null, precision, note.
+    Returns
+    -------
+    A table with the columns
+
+    ============= ====================================================================================================
+    parameter     canonical name
+    kind          an entry of KINDS, the first that holds
+    size, unit    degrees for a rotation (mean angle), c - 1 for a scaling, the vector's length for an offset, rows for
+                  a permutation, Σ lr·decay for decay, else ‖Δ‖/‖E⁰‖ of the moved rows (of those that decay alone did
+                  not move, for decay and training)
+    detail        one or two short clauses: what the kind is of
+    relative_drift  ‖Δ‖/‖E⁰‖ of the whole parameter
+    num_rows, num_moved, share_moved  rows, those of which a bit differs, and their share
+    num_cast      rows that are the old ones rounded to a half precision, for cast, some rows and general; else NaN
+    num_decayed   rows that weight decay alone moved; NaN where it was not found
+    sum_lr_decay  what came of Σ lr·decay in these rows, -ln s; fp32 rounds each step, so that the schedule's own sum
+                  may be another (2.9 times smaller at a rate of 3e-6 with a decay of .01; SCIENCE.md, section 1)
+    rank          of the change, for low rank
+    farthest      the rows that moved farthest for their norm, by token or position, with ‖Δ‖/‖E⁰‖
+    residual      share of Σ‖Δ‖² that the kind leaves (NaN where it predicts no value)
+    offset_share, offset_null, scaling_share, scaling_null, rotation_share, rotation_null  see above
+    precision     the coarsest of fp32, fp16 and bf16 that holds all values
+    note          what must be known beside the kind, such as what a test for noise would have found
+    ============= ====================================================================================================
+
+    Raises
+    ------
+    ValueError
+        There is no other snapshot to compare with, or a value is NaN or infinite; the line names its row.
     """
     trajectory = trajectory_of(source)
     before = trajectory.at(reference_epoch)
@@ -88,6 +148,8 @@ def measure_changes(source: Source, reference_epoch: float = 0, epoch: float | N
     lines = {name: _absent(name) for name in EMBEDDING_PARAMETERS}
     offsets: dict[str, tuple[Array, Array]] = {}
     for name in trajectory.parameters:
+        for snapshot in (before, after):
+            _check_finite(trajectory, snapshot, name)
         found = survey(Pair(before, after, name))
         kind, rotation = find_kind(found)
         lines[name] = _line(trajectory, found, kind, rotation)
@@ -99,6 +161,16 @@ def measure_changes(source: Source, reference_epoch: float = 0, epoch: float | N
     return pd.DataFrame(list(lines.values()), columns=list(COLUMNS))
 
 
+def _check_finite(trajectory: Trajectory, snapshot: Snapshot, name: str) -> None:
+    # A parameter that a snapshot lacks is told by the survey.
+    where = name_undefined(
+        name, snapshot.tensors.get(name, np.zeros(1)), trajectory.vocabulary, trajectory.position_offset
+    )
+    if where:
+        at = f"at epoch {snapshot.epoch:g}" + (f" ({snapshot.name})" if snapshot.name else "")
+        raise ValueError(f"{name} holds NaN or infinity {at} {where}: the run diverged, leave it out")
+
+
 def find_kind(found: Survey) -> tuple[Kind, Rotation | None]:
     """The first kind that holds, and the orthogonal map where it was fitted."""
     if found.num_moved == 0:
@@ -107,16 +179,22 @@ def find_kind(found: Survey) -> tuple[Kind, Rotation | None]:
         if (kind := find(found)) is not None:
             return kind, None
     rotation = fit_rotation(found)
-    kind = (kind_of_rotation(found, rotation) if rotation else None) or find_noise(found)
-    return kind or _rest(found), rotation
+    finders = (partial(kind_of_rotation, rotation=rotation), find_decay_and_training, find_low_rank, find_noise)
+    for find in finders:
+        if (kind := find(found)) is not None:
+            return kind, rotation
+    return _rest(found), rotation
 
 
 def _rest(found: Survey) -> Kind:
-    one, many = ("row", "rows") if found.pair.is_table else ("entry", "entries")
-    if found.num_moved < found.num_rows:
-        detail = f"{found.num_moved:,} of {found.num_rows:,} {many}; the others are bit-identical"
-        return Kind(f"some {many}", found.relative_of_moved, "1", detail, math.nan)
-    return Kind("general", found.relative_of_moved, "1", f"every {one} moved", math.nan)
+    one, n = ("row" if found.pair.is_table else "entry"), found.num_moved
+    form, num_cast = count_cast(found) if found.pair.is_table else ("", 0)
+    facts: dict[str, float] = {"num_cast": num_cast} if found.pair.is_table else {}
+    said = f", {num_cast:,} of them rounded to {form}" if num_cast else ""
+    if n < found.num_rows:
+        detail = f"{n:,} of {found.num_rows:,} {found.pair.rows}{said}"
+        return Kind(f"some {found.pair.rows}", found.relative_of_moved, "1", detail, math.nan, facts=facts)
+    return Kind("general", found.relative_of_moved, "1", f"every {one} moved{said}", math.nan, facts=facts)
 
 
 def _line(trajectory: Trajectory, found: Survey, kind: Kind, rotation: Rotation | None) -> dict[str, Any]:
@@ -124,12 +202,19 @@ def _line(trajectory: Trajectory, found: Survey, kind: Kind, rotation: Rotation 
     is_defined = squares > 0
     aligned = found.squared_before * squares
     detail = kind.detail
+    farthest = name_farthest(trajectory, found) if found.num_changed else []
+    if still := name_still(trajectory, found) if kind.name.startswith("some ") else "":
+        detail += f", all but {still}"
     if kind.name.startswith(("one ", "some ")):
-        still = name_still(trajectory, found)
-        detail = (
-            detail.replace("; the others are bit-identical", f"; bit-identical is only {still}") if still else detail
-        )
-        detail += f"; moved{' farthest' if n > 1 else ''}: {name_farthest(trajectory, found)}"
+        detail += f"; {'farthest ' if n > 1 else ''}{farthest[0]}"
+    note = _note(found, kind)
+    if kind.sources:
+        moves = name_moves(trajectory, found.pair.parameter, kind.sources)
+        if len(kind.sources) == 2:
+            detail = moves[0]
+        else:
+            detail += f"; {moves[0]}, ..."
+            note = "; ".join(filter(None, [", ".join(moves), note]))
     return {
         "parameter": found.pair.parameter,
         "kind": kind.name,
@@ -140,6 +225,9 @@ def _line(trajectory: Trajectory, found: Survey, kind: Kind, rotation: Rotation 
         "num_rows": found.num_rows,
         "num_moved": n,
         "share_moved": n / found.num_rows,
+        **dict.fromkeys(("num_cast", "num_decayed", "sum_lr_decay", "rank"), math.nan),
+        **kind.facts,
+        "farthest": ", ".join(farthest) + (", ..." if n > len(farthest) > 0 else ""),
         "residual": kind.residual,
         "offset_share": float(np.sum(found.sums**2)) / n / squares if is_defined else math.nan,
         "offset_null": 1 / n if is_defined else math.nan,
@@ -148,20 +236,20 @@ def _line(trajectory: Trajectory, found: Survey, kind: Kind, rotation: Rotation 
         "rotation_share": removed_share(rotation),
         "rotation_null": math.nan if rotation is None else rotation_null(n, p),
         "precision": found.form.name,
-        "note": _note(found, kind),
+        "note": note,
     }
 
 
 def _absent(name: str) -> dict[str, Any]:
     texts = {"parameter": name, "kind": NOT_APPLICABLE, "detail": KINDS[NOT_APPLICABLE]}
-    empty = dict.fromkeys(("unit", "precision", "note"), "")
+    empty = dict.fromkeys(("unit", "farthest", "precision", "note"), "")
     return {**dict.fromkeys(COLUMNS, math.nan), **empty, **texts, "num_rows": 0, "num_moved": 0}
 
 
 def _note(found: Survey, kind: Kind) -> str:
     """What a reader must know beside the kind."""
-    notes = []
-    if found.form.name in HALF_FORMATS and kind.name in ("identical", "rounding"):
+    notes = [kind.note] if kind.note else []
+    if found.form.name in HALF_FORMATS and kind.name in ("identical", "equal in value", "rounding"):
         notes.append(f"the values fit {found.form.name}: no drift is no verdict on half-precision weights")
     old = found.form_before
     is_finer = old.name in HALF_FORMATS and found.form.name == "fp32" and found.num_moved > 0

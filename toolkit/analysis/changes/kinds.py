@@ -5,20 +5,28 @@ it, up to ROUNDINGS roundings in the precision of the values: a mixture leaves m
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toolkit.analysis.causes.precision import FORMATS, HALF_FORMATS
-from toolkit.analysis.changes.rounding import ROUNDINGS, roundoff
+from toolkit.analysis.changes.rounding import ROUNDINGS, TELLING_VALUES, roundoff
 from toolkit.analysis.changes.survey import Survey
 from toolkit.analysis.rows.measures import Array
 
 UNEXPLAINED = 0.05
 """Largest share of Σ‖Δ‖² that an exact kind may leave: changes of a few roundings lie within the tolerances of any
 formula, and without this limit the first one tried would get them."""
+
+LIKE_DECAY = 0.1
+"""Largest Σ lr·decay of few steps: one step of more than some hundredths (a rate of .1 with a decay of .1 is one) is no
+schedule of fine-tuning, but a scaling."""
+
+LOW_RANK_SHARE = 0.25
+"""Largest rank that is low, as a share of the moved rows or the columns, whichever are fewer. LoRA's usual ranks (4 to
+64) are below it for 384 columns; of a few moved rows, of which any change has a low rank, it leaves none."""
 
 Formula = Callable[[Array], Array]
 Tolerance = Callable[[Array, Array], Array]
@@ -37,18 +45,55 @@ class Kind:
     """Σ‖Δ‖² that the kind leaves unexplained, as a share of Σ‖Δ‖²; NaN where the kind explains no coordinate."""
     offset: Array | None = field(default=None)
     """(columns,) the vector that was added to every row, for ``common offset`` of a whole table."""
+    note: str = ""
+    facts: Mapping[str, float] = field(default_factory=dict)
+    """Values for columns of their own, by their names."""
+    sources: Mapping[int, int] = field(default_factory=dict)
+    """For ``permuted rows``: the number of each row that stands elsewhere, and of the row whose values it now holds."""
 
 
 IDENTICAL = Kind("identical", 0.0, "1", "bit-identical", math.nan)
 
 
+def find_equal(found: Survey) -> Kind | None:
+    """Bits differ and no value does: some zeros changed their sign. No cast and no rounding, and not bit-identical."""
+    if found.num_changed:
+        return None
+    num_zeros = sum(int(np.count_nonzero(np.signbit(a) != np.signbit(b))) for _, a, b in found.moved_blocks())
+    return Kind(
+        "equal in value", 0.0, "1", f"identical in value; the sign of zero differs {num_zeros:,} times", math.nan
+    )
+
+
+def count_cast(found: Survey) -> tuple[str, int]:
+    """The half precision to which most rows were rounded, and how many: rows of which a value changed, and of which
+    each value is the old one rounded. 0 where fewer than TELLING_VALUES values changed so."""
+    counts = dict.fromkeys(HALF_FORMATS, (0, 0))
+    for _, a, b in found.moved_blocks():
+        for name in HALF_FORMATS:
+            # Few values fit by chance, so the first column spares most rows the rounding.
+            rows = np.flatnonzero(FORMATS[name].round(b[:, 0]) == b[:, 0])
+            rows = rows[(FORMATS[name].round(a[rows]) == b[rows]).all(axis=1)]
+            num_changed = np.count_nonzero(a[rows] != b[rows], axis=1)
+            num_rows, num_values = counts[name]
+            counts[name] = num_rows + int(np.count_nonzero(num_changed)), num_values + int(num_changed.sum())
+    name = max(counts, key=lambda name: counts[name])
+    return name, counts[name][0] if counts[name][1] >= TELLING_VALUES else 0
+
+
 def find_cast(found: Survey) -> Kind | None:
-    """Every value is the old one rounded to a half precision, bit for bit."""
-    for name in HALF_FORMATS:
-        if all(np.array_equal(FORMATS[name].round(a), b) for _, a, b in found.moved_blocks()):
-            detail = f"every value is the old one rounded to {name}: a conversion, no training"
-            return Kind("cast", found.relative_of_moved, "1", detail, 0.0)
-    return None
+    """Every value of every row that changed is the old one rounded to a half precision; how many rows is said."""
+    name, num_cast = count_cast(found)
+    if num_cast != found.num_changed:
+        return None
+    detail = f"each value is the old one rounded to {name}: a conversion, no training"
+    form, contradicting = FORMATS[name], 0
+    for rows, a, _ in found.pair.blocks():
+        still = a[~found.moved[rows]]
+        contradicting += int(np.count_nonzero((form.round(still) != still).any(axis=1)))
+    if contradicting:
+        detail = f"{num_cast:,} of {found.num_rows:,} {found.pair.rows} rounded to {name}; the others are bit-identical"
+    return Kind("cast", found.relative_of_moved, "1", detail, 0.0, facts={"num_cast": num_cast})
 
 
 def find_rounding(found: Survey) -> Kind | None:
@@ -59,7 +104,7 @@ def find_rounding(found: Survey) -> Kind | None:
 
     if not all(is_within(a, b) for _, a, b in found.moved_blocks()):
         return None
-    detail = f"no value moved by more than {ROUNDINGS} roundings of {found.form.name}: nothing can be told of it"
+    detail = f"nothing above {ROUNDINGS} roundings of {found.form.name}, so nothing can be told of it"
     return Kind("rounding", found.relative_of_moved, "1", detail, math.nan)
 
 
@@ -67,9 +112,8 @@ def find_one_row(found: Survey) -> Kind | None:
     """One row moved and no bit of any other."""
     if found.num_moved != 1:
         return None
-    one, many = ("row", "rows") if found.pair.is_table else ("entry", "entries")
-    alone = f"1 of {found.num_rows:,} {many}; the others are bit-identical"
-    detail = f"its only {one}" if found.num_rows == 1 else alone
+    one = "row" if found.pair.is_table else "entry"
+    detail = f"its only {one}" if found.num_rows == 1 else f"1 of {found.num_rows:,} {found.pair.rows}"
     return Kind(f"one {one}", found.relative_of_moved, "1", detail, 0.0)
 
 
@@ -89,6 +133,8 @@ def find_scaling(found: Survey) -> Kind | None:
         return None
     residual, contradicting = checked
     detail = f"times {factor:.9g}" + where(found, contradicting)
+    if math.exp(-LIKE_DECAY) <= factor < 1:
+        detail += f"; weight decay with Σ lr·decay = {-math.log(factor):.3g} would say the same"
     if find_offset(found) is not None:
         detail += "; a common offset says the same of rows that were all equal"
     return Kind("scaling", factor - 1, "1", detail, residual)
@@ -137,10 +183,9 @@ def find_permutation(found: Survey) -> Kind | None:
         part = slice(start, start + 1024)
         if not np.array_equal(new[rows[part]], old[source[part]]):
             return None
-    detail = f"{len(rows):,} of {found.num_rows:,} rows stand elsewhere, no value is new"
-    if len(rows) == 2:
-        detail = f"rows {rows[0]} and {rows[1]} changed places, no value is new"
-    return Kind("permuted rows", float(len(rows)), "rows", detail, 0.0)
+    detail = f"{len(rows):,} of {found.num_rows:,} rows stand elsewhere"
+    sources = dict(zip(rows.tolist(), source.tolist(), strict=True))
+    return Kind("permuted rows", float(len(rows)), "rows", detail, 0.0, sources=sources)
 
 
 def _hash(rows: Array, weights: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -171,16 +216,53 @@ def where(found: Survey, contradicting: int) -> str:
     """Which rows a formula holds for, where it does not hold for all."""
     if not contradicting:
         return ""
-    what = "rows" if found.pair.is_table else "entries"
-    return f", on {found.num_moved:,} of {found.num_rows:,} {what}; the others are bit-identical"
+    return f", on {found.num_moved:,} of {found.num_rows:,} {found.pair.rows}; the others are bit-identical"
 
 
-EXACT: Sequence[Callable[[Survey], Kind | None]] = (
-    find_cast,
-    find_rounding,
-    find_one_row,
-    find_permutation,
-    find_scaling,
-    find_offset,
-)
-"""In the order in which they are tried; the first that holds is the kind."""
+def find_low_rank(found: Survey) -> Kind | None:
+    """``low rank``: Δ is a product of few directions and a stored rounding, as a merged LoRA update is (ours).
+
+    The rank is the number of singular values of Δ above what rounding leaves: independent errors of variances v have a
+    spectral norm of about the largest √Σv of a row plus that of a column (a test holds it to simulated ones), which is
+    taken ROUNDINGS times, and not below what eigenvalues of ΔᵀΔ in float64 resolve. It is low up to LOW_RANK_SHARE of
+    the moved rows or columns, and holds where these directions leave roundings of every row: a steep spectrum that has
+    no end, and a few changed rows, are no low rank.
+    """
+    most = int(LOW_RANK_SHARE * min(found.num_moved, found.num_columns))
+    if not found.pair.is_table or most < 1:
+        return None
+    products = np.zeros((found.num_columns,) * 2)
+    of_columns, of_row = np.zeros(found.num_columns), 0.0
+    for _, a, b in found.moved_blocks():
+        change = b - a
+        products += change.T @ change
+        variances = _error_of_sum(found, a, b) ** 2 / 3
+        of_columns += variances.sum(axis=0)
+        of_row = max(of_row, float(variances.sum(axis=1).max()))
+    squares, directions = np.linalg.eigh(products)
+    limit = (ROUNDINGS * (math.sqrt(of_row) + math.sqrt(float(of_columns.max())))) ** 2
+    limit = max(limit, ROUNDINGS * found.num_columns * np.finfo(np.float64).eps * float(squares[-1]))
+    rank = int(np.count_nonzero(squares > limit))
+    if not 0 < rank <= most:
+        return None
+    kept, left = directions[:, -rank:], 0.0
+    for _, a, b in found.moved_blocks():
+        change = b - a
+        parts = change @ kept
+        own = np.linalg.norm(change - parts @ kept.T, axis=1)
+        # Its own roundings, and those of all rows together, which turn the directions, as far as it follows them.
+        allowed = ROUNDINGS * np.linalg.norm(_error_of_sum(found, a, b), axis=1)
+        allowed += math.sqrt(limit) * np.linalg.norm(parts / np.sqrt(squares[-rank:]), axis=1)
+        if (own > allowed).any():
+            return None
+        left += float(np.square(own).sum())
+    if left / found.squared_change > UNEXPLAINED:
+        return None
+    still = found.num_rows - found.num_moved
+    detail = f"the change has rank {rank} of {min(found.num_moved, found.num_columns)}" + where(found, still)
+    return Kind("low rank", found.relative_of_moved, "1", detail, left / found.squared_change, facts={"rank": rank})
+
+
+def _error_of_sum(found: Survey, before: Array, after: Array) -> Array:
+    """How far rounding may have moved a sum of a value and what was added to it, itself rounded."""
+    return roundoff(found.form, after) + roundoff(found.form, after - before)

@@ -62,9 +62,9 @@ def fit_rotation(found: Survey) -> Rotation | None:
     return Rotation(turn, share, is_exact and share <= UNEXPLAINED)
 
 
-def kind_of_rotation(found: Survey, rotation: Rotation) -> Kind | None:
+def kind_of_rotation(found: Survey, rotation: Rotation | None) -> Kind | None:
     """``rotation`` where the map is exact, its size the mean angle over the columns' invariant planes in degrees."""
-    if not rotation.is_exact:
+    if rotation is None or not rotation.is_exact:
         return None
     angles = np.degrees(np.abs(np.angle(np.linalg.eigvals(rotation.map))))
     is_proper = np.linalg.slogdet(rotation.map)[0] > 0

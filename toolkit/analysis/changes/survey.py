@@ -30,6 +30,11 @@ class Pair:
         return self.parameter in TABLES
 
     @property
+    def rows(self) -> str:
+        """What several of its rows are called."""
+        return "rows" if self.is_table else "entries"
+
+    @property
     def shape(self) -> tuple[int, int]:
         """(rows, columns)."""
         shape = self.before.tensors[self.parameter].shape
@@ -55,6 +60,8 @@ class Survey:
     form_before: Format = field(init=False)
     is_on_grid: bool = field(init=False)
     """Whether the values before are of no finer format, so that they lie on the grid of the new ones."""
+    num_changed: int = 0
+    """Rows of which a value differs: fewer than the moved ones where only a sign of zero does."""
     squared_reference: float = 0.0
     """Σ E⁰² over all rows."""
     squared_before: float = 0.0
@@ -125,6 +132,7 @@ def survey(pair: Pair) -> Survey:
 
 def _add(found: Survey, a: Array, b: Array) -> None:
     change = b - a
+    found.num_changed += int(np.count_nonzero(change.any(axis=1)))
     found.squared_before += float(np.einsum("ij,ij->", a, a))
     found.squared_change += float(np.einsum("ij,ij->", change, change))
     found.inner += float(np.einsum("ij,ij->", a, change))

@@ -48,7 +48,8 @@ def write_drift_report(places: Sequence[str | Path], out: str | Path, *, title: 
 
 def _print_changes(opened: Opened, changes: pd.DataFrame) -> None:
     console = Console()
-    table = Table(title=escape(opened.title))
+    caption = "size: of the rows that moved so; relative drift: ‖Δ‖/‖E⁰‖ of the whole parameter"
+    table = Table(title=escape(opened.title), caption=caption)
     table.add_column("parameter", no_wrap=True)
     for name in ("change", "size", "relative drift"):
         table.add_column(name, overflow="fold")
@@ -60,8 +61,9 @@ def _print_changes(opened: Opened, changes: pd.DataFrame) -> None:
         relative = line["relative_drift"]
         is_still = line["kind"] == "identical" or relative == 0  # what stays 0 has no relative drift
         drift = "0 exactly" if is_still else "undefined" if relative != relative else f"{relative:.3g}"
-        kind = escape(f"{line['kind']}: {line['detail']}" if line["detail"] else str(line["kind"]))
-        table.add_row(line["parameter"], kind, escape(size), drift)
+        says_both = line["kind"] == "decay and training"  # in the detail, with the rows of each
+        kind = line["detail"] if says_both else f"{line['kind']}: {line['detail']}"
+        table.add_row(line["parameter"], escape(kind), escape(size), drift)
     console.print(table)
     for note in opened.notes:
         console.print(f"Note: {escape(note)}")

@@ -47,16 +47,17 @@ def sections(tables: DriftTables) -> dict[str, str]:
 
 def changes(tables: DriftTables) -> str:
     """One line per parameter: what kind of change, how large."""
-    header = ["parameter", "kind of change", "size", "unit", "relative drift", "rows that moved", "detail"]
+    header = ["parameter", "kind of change", "size", "unit", "relative drift", "rows that moved", "detail", "farthest"]
     rows: list[list[object]] = []
     for line in tables.frames["changes"].to_dict("records"):
         if line["kind"] == markdown.NOT_APPLICABLE:
-            rows.append([line["parameter"], line["kind"], None, "", None, None, ""])
+            rows.append([line["parameter"], line["kind"], None, "", None, None, "", ""])
             continue
         moved = f"{number(int(line['num_moved']))} of {number(int(line['num_rows']))}"
         detail = "; ".join(str(line[key]) for key in ("detail", "note") if line[key])
         drift = line["relative_drift"]
-        rows.append([line["parameter"], line["kind"], line["size"], str(line["unit"]), drift, moved, detail])
+        farthest = str(line["farthest"])
+        rows.append([line["parameter"], line["kind"], line["size"], str(line["unit"]), drift, moved, detail, farthest])
     return markdown.table(header, rows)
 
 
