@@ -195,7 +195,7 @@ def standardised(head: nn.Module, features: torch.Tensor, rows: NDArray[np.int64
     """
     layer = first_layer(head)
     with torch.no_grad(), in_eval_mode(head):
-        chunks = torch.from_numpy(rows).to(features.device).split(CHUNK_ROWS)
+        chunks = torch.split(torch.from_numpy(rows).to(features.device), CHUNK_ROWS)
         total = torch.stack([inputs_of(head, features[chunk]).double().sum(dim=0) for chunk in chunks]).sum(dim=0)
         mean = total / len(rows)
         squares = [(inputs_of(head, features[chunk]) - mean).square().sum(dim=0) for chunk in chunks]
@@ -279,7 +279,7 @@ class HeadStepper:
         """Mean loss of some examples, without dropout."""
         rows = torch.from_numpy(indices).to(self.features.device)
         with in_eval_mode(self.head):
-            parts = rows.split(CHUNK_ROWS)
+            parts = torch.split(rows, CHUNK_ROWS)
             losses = [example_losses(self.kind, self.head(self.features[part]), self.labels[part]) for part in parts]
         return float(torch.cat(losses).double().mean())
 
@@ -369,7 +369,7 @@ def _inputs(head: nn.Module, features: NDArray[np.float32]) -> NDArray[np.float3
     """(examples, inputs) fp32 what the first linear layer of ``head`` reads."""
     device = next(head.parameters()).device
     with in_eval_mode(head):
-        parts = [inputs_of(head, part.to(device)).cpu() for part in torch.from_numpy(features).split(CHUNK_ROWS)]
+        parts = [inputs_of(head, part.to(device)).cpu() for part in torch.split(torch.from_numpy(features), CHUNK_ROWS)]
     return torch.cat(parts).numpy()
 
 
