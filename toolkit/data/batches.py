@@ -67,9 +67,8 @@ class EncodedSplit:
     def lengths(self) -> NDArray[np.int64]:
         """(examples,) tokens that each example takes in a batch as long as it: its own, or where its texts are encoded
         apart twice those of the longer text, beside which the other is padded."""
-        sizes: NDArray[np.int64] = np.diff(self.offsets).reshape(-1, self.num_sequences)
-        lengths: NDArray[np.int64] = sizes.max(axis=1) * self.num_sequences
-        return lengths
+        longest: NDArray[np.int64] = np.diff(self.offsets).reshape(-1, self.num_sequences).max(axis=1)
+        return longest * self.num_sequences
 
     def num_tokens(self, indices: NDArray[np.int64]) -> int:
         """Real tokens of some examples, padding left out."""

@@ -83,9 +83,10 @@ class Head(nn.Module):
         Of two texts with vectors u and v these are u, v, |u-v|, u*v (Conneau et al. 2017, section 3), and in
         regression the cosine of u and v.
         """
-        texts = features.reshape(len(features), 2 if self.is_paired else 1, -1)
+        num_examples, num_texts = len(features), 2 if self.is_paired else 1
+        texts = features.reshape(num_examples, num_texts, -1)
         if self.mix is not None:
-            texts = self.mix(texts.reshape(*texts.shape[:2], len(self.mix.weights), -1))
+            texts = self.mix(features.reshape(num_examples, num_texts, len(self.mix.weights), -1))
         if not self.is_paired:
             return texts.squeeze(1)
         u, v = texts.unbind(dim=1)

@@ -231,7 +231,7 @@ def open_backbone(
     tensors = FileTensors({own: entry(called) for own, called in found.items()})
     _check_stored(tensors, shown)
     for own in tensors:
-        check_finite(tensors.stored(own), own, shown)
+        _check_finite(tensors.stored(own), own, shown)
     return tensors, location, rest
 
 
@@ -304,3 +304,16 @@ def _check_stored(tensors: FileTensors, shown: str) -> None:
 
 def _expected(name: str) -> str:
     return "(rows, hidden)" if name in TABLES else "(hidden,)"
+
+
+CHECKED_VALUES = 1 << 20
+"""Values searched for NaN at a time."""
+
+
+def _check_finite(tensor: np.ndarray, name: str, shown: str) -> None:
+    """ValueError when a tensor holds NaN or infinity: nothing can be said of such a checkpoint."""
+    flat = np.asarray(tensor).reshape(-1)
+    parts = range(0, flat.size, CHECKED_VALUES)
+    bad = sum(int(np.count_nonzero(~np.isfinite(flat[start : start + CHECKED_VALUES]))) for start in parts)
+    if bad:
+        raise ValueError(f"{shown}: {name} holds NaN or infinity ({bad} of {flat.size} values): leave it out")
