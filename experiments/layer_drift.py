@@ -62,9 +62,8 @@ def main() -> None:
     tables = measure_layers(runs, read_texts(TEXTS, ("text",)), labels=labels)
     command = f"python experiments/layer_drift.py --out {shown_path(arguments.out)}"
     command += f" --seeds {arguments.seeds}" if arguments.seeds != SEEDS else ""
-    print(
-        f"Report: {write_layer_report(tables, arguments.out, title='What changed in each layer, and what moved', command=command)}"
-    )
+    title = "What changed in each layer, and what moved"
+    print(f"Report: {write_layer_report(tables, arguments.out, title=title, command=command)}")
 
 
 if __name__ == "__main__":

@@ -174,7 +174,7 @@ def compare_with_shuffled(
     not) on the wrong side, other settings than the labels' that differ.
     """
     groups = arrange([*runs_real, *runs_shuffled])
-    names = {side: {Path(getattr(run, "path", run)).resolve().name for run in runs}
+    names = {side: {(run.path if isinstance(run, Run) else Path(run)).resolve().name for run in runs}
              for side, runs in (("real", runs_real), ("shuffled", runs_shuffled))}  # fmt: skip
     for side, own in names.items():
         if not own:
@@ -260,9 +260,11 @@ def _of_run(run: ReportedRun, known: pd.DataFrame | None) -> Iterator[dict[str, 
 def _share_beyond(run: ReportedRun, parameter: str, shown: NDArray[np.int64]) -> tuple[float, str]:
     """Share of a sample of the shown rows beyond both nulls, or why there is none."""
     rows = np.sort(np.random.default_rng(0).permutation(shown)[:SAMPLED_ROWS])
-    options = {"num_replicates": NUM_REPLICATES, "num_coordinates": NUM_COORDINATES}
     try:
-        return float(is_beyond_both(sign_noise(run.run, parameter, None, rows, **options)).mean()), ""
+        found = sign_noise(
+            run.run, parameter, None, rows, num_replicates=NUM_REPLICATES, num_coordinates=NUM_COORDINATES
+        )
+        return float(is_beyond_both(found).mean()), ""
     except ValueError as error:
         return math.nan, str(error).replace(str(run.run.path), run.name)
 
