@@ -197,6 +197,13 @@ def make_run(shared_runs: SharedRuns, tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports without figures, for tests of the text: drawing is what takes the time."""
+    monkeypatch.setattr("toolkit.reporting.comparison.report.draw", lambda tables: {})
+    monkeypatch.setattr("toolkit.reporting.comparison.report.draw_scores", lambda *tables: {})
+
+
+@pytest.fixture
 def sketched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports whose figures are drawn and laid out, but saved as a few bytes: most of the time is in the formats."""
 

@@ -91,6 +91,7 @@ def test_with_decay_they_move_exactly_as_the_replayed_decay(tiny_config: RunConf
         assert (replayed != before[unseen]).any()  # the control: decay did something
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_report_says_what_decay_explains_and_finds_what_it_does_not(tiny_config: RunConfig, tmp_path: Path) -> None:
     finished = run(tiny_config, tmp_path, weight_decay=0.1)
     assert unexplained_by_decay(finished.trajectory, finished.optimizer_log) == 0

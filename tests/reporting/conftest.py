@@ -1,4 +1,4 @@
-"""Reports without figures, and the parts of a report."""
+"""Studies of three arms, and the numbers of a report on them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,13 +12,6 @@ from toolkit.snapshots.store import Run, open_run
 
 ARMS = {"full fine-tuning": "none", "embeddings frozen": "embeddings", "feature extraction": "backbone"}
 Study = Callable[..., tuple[list[Run], dict[str, str]]]
-
-
-@pytest.fixture
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reports without figures, for tests of the text: drawing is what takes the time."""
-    monkeypatch.setattr("toolkit.reporting.comparison.report.draw", lambda tables: {})
-    monkeypatch.setattr("toolkit.reporting.comparison.report.draw_scores", lambda *tables: {})
 
 
 def study_of(

@@ -85,7 +85,7 @@ def test_finished_runs_cost_nothing_more(tiny_config: RunConfig, tmp_path: Path)
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.usefixtures("sketched")
+@pytest.mark.usefixtures("undrawn")
 def test_a_finished_study_is_said_to_be_so_and_nothing_is_estimated(tiny_config: RunConfig, tmp_path: Path) -> None:
     study = make_study(tiny_config, seeds=(0,))
     assert "No run of the study was started, and nothing was written." in shown(study, tmp_path)

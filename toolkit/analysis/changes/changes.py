@@ -108,35 +108,25 @@ def measure_changes(source: Source, reference_epoch: float = 0, epoch: float | N
     add up. Each stands beside its null, the share that it would explain of isotropic noise; a map is not fitted for
     fewer moved rows than columns, nor where a simpler kind holds.
 
-    Returns
-    -------
-    A table with the columns
+    ``kind`` is the first that holds of identical, equal in value, cast, rounding, one row (entry), permuted rows,
+    decay, scaling, common offset, rotation, decay and training, low rank, noise, some rows (entries) and general;
+    ``detail`` says in one or two short clauses of what. ``size`` is in ``unit``: degrees for a rotation (mean angle), c
+    - 1 for a scaling, the vector's length for an offset, rows for a permutation, Σ lr·decay for decay, else ‖Δ‖/‖E⁰‖ of
+    the moved rows (for decay and training, of those that decay alone did not move). ``relative_drift`` is that of the
+    whole parameter, ``num_moved`` the rows of which a bit differs. ``num_cast``: rows that are the old ones rounded to
+    a half precision (NaN where not counted). ``num_decayed``: rows that weight decay alone moved, ``sum_lr_decay``: -ln
+    s, what came of Σ lr·decay in them (fp32 rounds each step, so that the schedule's own sum may be another: 2.9 times
+    smaller at a rate of 3e-6 with a decay of .01); NaN for other kinds. ``rank``: of the change, where it is low.
+    ``farthest``: the rows that moved farthest for their norm, by token or position, with ‖Δ‖/‖E⁰‖. ``residual`` is the
+    share of Σ‖Δ‖² that the kind leaves (NaN where it predicts no value). ``precision`` is the coarsest of fp32, fp16
+    and bf16 that holds all values, ``note`` what must be known beside the kind, such as what a test for noise would
+    have found.
 
-    ============= ====================================================================================================
-    parameter     canonical name
-    kind          an entry of KINDS, the first that holds
-    size, unit    degrees for a rotation (mean angle), c - 1 for a scaling, the vector's length for an offset, rows for
-                  a permutation, Σ lr·decay for decay, else ‖Δ‖/‖E⁰‖ of the moved rows (of those that decay alone did
-                  not move, for decay and training)
-    detail        one or two short clauses: what the kind is of
-    relative_drift  ‖Δ‖/‖E⁰‖ of the whole parameter
-    num_rows, num_moved, share_moved  rows, those of which a bit differs, and their share
-    num_cast      rows that are the old ones rounded to a half precision, for cast, some rows and general; else NaN
-    num_decayed   rows that weight decay alone moved; NaN where it was not found
-    sum_lr_decay  what came of Σ lr·decay in these rows, -ln s; fp32 rounds each step, so that the schedule's own sum
-                  may be another (2.9 times smaller at a rate of 3e-6 with a decay of .01; SCIENCE.md, section 1)
-    rank          of the change, for low rank
-    farthest      the rows that moved farthest for their norm, by token or position, with ‖Δ‖/‖E⁰‖
-    residual      share of Σ‖Δ‖² that the kind leaves (NaN where it predicts no value)
-    offset_share, offset_null, scaling_share, scaling_null, rotation_share, rotation_null  see above
-    precision     the coarsest of fp32, fp16 and bf16 that holds all values
-    note          what must be known beside the kind, such as what a test for noise would have found
-    ============= ====================================================================================================
+    Columns: parameter, kind, size, unit, detail, relative_drift, num_rows, num_moved, share_moved, num_cast,
+    num_decayed, sum_lr_decay, rank, farthest, residual, offset_share, offset_null, scaling_share, scaling_null,
+    rotation_share, rotation_null, precision, note.
 
-    Raises
-    ------
-    ValueError
-        There is no other snapshot to compare with, or a value is NaN or infinite; the line names its row.
+    ValueError where there is no other snapshot to compare with, or a value is NaN or infinite: the line names its row.
     """
     trajectory = trajectory_of(source)
     before = trajectory.at(reference_epoch)
