@@ -53,6 +53,19 @@ def test_tuning_runs_score_selection_alone_and_take_other_seeds() -> None:
     assert {c.config.max_train_examples for c in cells} == {100}
 
 
+def test_a_grid_may_be_another_one_on_each_task() -> None:
+    tasks = list(make().tasks)
+    own = {task: [{"head_learning_rate": 10.0**-k}, {"features": f"layers.{k}"}] for k, task in enumerate(tasks)}
+    study = make(grid={"full": GRID["full"], "features": own})
+    tried = {(c.task, c.setting): c.config for c in study.tuning_cells() if c.arm == "features"}
+    for k, task in enumerate(tasks):
+        assert tried[task, 0].head_learning_rate == 10.0**-k
+        assert tried[task, 1].features == f"layers.{k}"
+    chosen = {(task, "features"): 1 for task in tasks}
+    final = {(c.task, c.config.features) for c in study.final_cells(chosen) if c.arm == "features"}
+    assert final == {(task, f"layers.{k}") for k, task in enumerate(tasks)}
+
+
 def test_sizes_multiply_the_final_runs() -> None:
     cells = make(sizes=(50, 100)).final_cells({})
     assert len(cells) == 2 * 2 * 3 * 2
@@ -65,6 +78,8 @@ def test_sizes_multiply_the_final_runs() -> None:
         ({"grid": {"full": GRID["full"], "features": GRID["features"][:1]}}, "equal budgets.*full: 2, features: 1"),
         ({"grid": {"full": GRID["full"]}}, "equal budgets.*features: 0"),
         ({"grid": {**GRID, "ful": ()}}, "unknown arm 'ful'.*full"),
+        ({"grid": {**GRID, "full": {"polarty": GRID["full"]}}}, "unknown task 'polarty'"),
+        ({"grid": {**GRID, "full": {"order": GRID["full"]}}}, "the same number of settings on every task"),
         ({"comparisons": [Comparison("full", "feature")]}, "unknown arm 'feature'.*features"),
         ({"comparisons": [Comparison("full", "full")]}, "compared with itself: full"),
         ({"comparisons": [Comparison("full", "features"), Comparison("features", "full")]}, "compared twice"),

@@ -69,8 +69,11 @@ class Study:
     """Fields of every run; those of a task and then of an arm win over them."""
     sizes: Sequence[int] = ()
     """Numbers of training examples, for data-efficiency curves."""
-    grid: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
-    """Arm to the settings tried on each task; every arm gets the same number of tries."""
+    grid: Mapping[str, Sequence[Mapping[str, Any]] | Mapping[str, Sequence[Mapping[str, Any]]]] = field(
+        default_factory=dict
+    )
+    """Arm to the settings tried on each task, or to a dict of them by task (not every recipe of features suits every
+    task); every arm gets the same number of tries on every task."""
     tuning_seeds: Sequence[int] = (1000,)
     """Seeds of the tuning runs; none of the study's own."""
     tuning: Mapping[str, Any] = field(default_factory=lambda: {"selection_fraction": 0.2})
@@ -108,7 +111,13 @@ class Study:
             return
         for arm in self.grid:
             _require(arm in self.arms, unknown(arm, "arm", tuple(self.arms)))
-        tries = {arm: len(self.grid.get(arm, ())) for arm in self.arms}
+        for settings in self.grid.values():
+            for task in settings if isinstance(settings, Mapping) else ():
+                _require(task in self.tasks, unknown(task, "task", tuple(self.tasks)))
+        counts = {arm: {len(self.tries(task, arm)) for task in self.tasks} for arm in self.arms}
+        for arm, own in counts.items():
+            _require(len(own) == 1, f"the grid of arm {arm!r} needs the same number of settings on every task")
+        tries = {arm: own.pop() for arm, own in counts.items()}
         _require(
             len(set(tries.values())) == 1 and min(tries.values()) > 0,
             "every arm needs the same number of settings in the grid (equal budgets); got "
@@ -128,7 +137,12 @@ class Study:
         groups = [("common", self.common), ("tuning", self.tuning)]
         groups += [(f"arm {arm!r}", values) for arm, values in self.arms.items()]
         groups += [(f"task {task!r}", values) for task, values in self.tasks.items()]
-        groups += [(f"the grid of arm {arm!r}", each) for arm, settings in self.grid.items() for each in settings]
+        groups += [
+            (f"the grid of arm {arm!r}", each)
+            for arm in self.grid
+            for task in self.tasks
+            for each in self.tries(task, arm)
+        ]
         for place, values in groups:
             for name in values:
                 nearest = unknown(name, "field", names).partition("; choose")[0]  # finetune.py --help has all of them
@@ -138,11 +152,16 @@ class Study:
                 held_out = name == "selection_fraction" and values is not self.tuning
                 _require(not held_out, "selection_fraction is for tuning alone: a final run would score nothing else")
 
+    def tries(self, task: str, arm: str) -> Sequence[Mapping[str, Any]]:
+        """The settings of an arm that are tried on a task; none without a grid."""
+        own = self.grid.get(arm, ())
+        return own.get(task, ()) if isinstance(own, Mapping) else own
+
     def settings_of(self, task: str, arm: str) -> list[dict[str, Any]]:
         """Per try of an arm on a task, the value of every field that the arm's grid names, whoever sets it."""
-        names = dict.fromkeys(name for setting in self.grid[arm] for name in setting)
-        tries = range(len(self.grid[arm]))
-        configs = [self._cell(task, arm, 0, None, "tuning", i, self.grid[arm][i]).config for i in tries]
+        tries = self.tries(task, arm)
+        names = dict.fromkeys(name for setting in tries for name in setting)
+        configs = [self._cell(task, arm, 0, None, "tuning", i, own).config for i, own in enumerate(tries)]
         return [{name: getattr(config, name) for name in names} for config in configs]
 
     def tuning_cells(self) -> list[Cell]:
@@ -151,8 +170,8 @@ class Study:
         return [
             self._cell(task, arm, seed, size, "tuning", index, {**setting, **self.tuning})
             for task in self.tasks
-            for arm, settings in self.grid.items()
-            for index, setting in enumerate(settings)
+            for arm in self.grid
+            for index, setting in enumerate(self.tries(task, arm))
             for seed in self.tuning_seeds
         ]
 
@@ -166,7 +185,7 @@ class Study:
             for seed in self.seeds:
                 for size in self.sizes or (None,):
                     for arm in self.arms:
-                        settings = self.grid.get(arm)
+                        settings = self.tries(task, arm)
                         index = chosen.get((task, arm), 0) if settings else None
                         setting = settings[index] if settings and index is not None else {}
                         cells.append(self._cell(task, arm, seed, size, "final", index, setting))

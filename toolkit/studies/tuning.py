@@ -30,8 +30,8 @@ def choose(study: Study, runs: Mapping[Cell, Run | None]) -> pd.DataFrame:
     """
     lines = []
     for task in study.tasks:
-        for arm, settings in study.grid.items():
-            tries = [_try(study, runs, task, arm, index) for index in range(len(settings))]
+        for arm in study.grid:
+            tries = [_try(study, runs, task, arm, index) for index in range(len(study.tries(task, arm)))]
             means = np.array([line["mean_score"] for line in tries], dtype=np.float64)
             means = np.where(np.isnan(means), -np.inf, means)
             best = int(np.argmax(means))
@@ -76,7 +76,7 @@ def _try(study: Study, runs: Mapping[Cell, Run | None], task: str, arm: str, ind
         raise ValueError(f"{task}, {arm}: setting {index} has {len(own)} of {len(study.tuning_seeds)} tuning runs")
     tried = [_selection_score(run) for run in own if run is not None]
     has_diverged = len(tried) < len(own)
-    shown = ", ".join(f"{key} {value}" for key, value in study.grid[arm][index].items()) or "as it is"
+    shown = ", ".join(f"{key} {value}" for key, value in study.tries(task, arm)[index].items()) or "as it is"
     return {
         "task": task,
         "arm": arm,
