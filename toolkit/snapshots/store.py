@@ -4,7 +4,7 @@ import json
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -77,7 +77,7 @@ class RunWriter:
     _written: set[Path] = field(default_factory=set)
     _hashes: dict[str, str] = field(default_factory=dict)
     """Of the snapshots, each taken when it had been written."""
-    _names: dict[str, Sequence[str]] = field(default_factory=dict)
+    _names: dict[str, Collection[str]] = field(default_factory=dict)
     """Every file of the run so far, as :class:`Owned` has them."""
 
     def __post_init__(self) -> None:

@@ -57,6 +57,6 @@ def _is_config(path: Path) -> bool:
     try:
         text = path.read_text(encoding="utf-8")
         RunConfig.from_json(text)
-        return {"format", "model", "task", "freeze", "seed", "output_dir"} <= json.loads(text).keys()
+        return bool({"format", "model", "task", "freeze", "seed", "output_dir"} <= json.loads(text).keys())
     except (OSError, ValueError):
         return False
