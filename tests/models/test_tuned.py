@@ -140,6 +140,19 @@ def test_a_tokenizer_that_is_saved_again_is_the_same_one(tmp_path: Path) -> None
     assert hash_tokenizer(tmp_path) is None
 
 
+def test_a_file_beside_the_tuned_model_that_the_manifest_does_not_name_is_refused(
+    tiny_config: RunConfig, tmp_path: Path
+) -> None:
+    """from_pretrained reads whatever of its names lies there: an adapter, added tokens, weights of another kind."""
+    run = finetune(replace(tiny_config, output_dir=str(tmp_path), max_steps=1, save_model=True))
+    (run.path / "model" / "adapter_config.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"not in the manifest: model/adapter_config.json\): move it away"):
+        load_tuned(run)
+    (run.path / "model" / "adapter_config.json").unlink()
+    (run.path / "notes.txt").write_text("mine")
+    load_tuned(run)
+
+
 def test_a_tuned_model_that_has_changed_is_refused(tiny_config: RunConfig, tmp_path: Path) -> None:
     run = finetune(replace(tiny_config, output_dir=str(tmp_path), max_steps=1, save_model=True))
     load_tuned(run)

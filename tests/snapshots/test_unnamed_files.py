@@ -123,6 +123,14 @@ def test_a_flipped_bit_is_refused_by_whatever_reads_that_file(reader: str, path:
             READERS[reader](path)
 
 
+def test_the_first_file_is_checked_at_once(path: Path) -> None:
+    """Its header tells the position offset and the eps, which no tensor is read for."""
+    file = path / "snapshots" / "epoch-000.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"\x07")
+    with pytest.raises(ValueError, match=r"changed: snapshots/epoch-000\.safetensors\): restore it, or run again"):
+        _ = open_run(path).trajectory
+
+
 def test_a_holder_that_changed_is_refused_by_what_it_holds(tmp_path: Path) -> None:
     """A tensor that came back to what it was is stored once; a later snapshot shows it from the earlier one's file."""
     path = tmp_path / "run"
