@@ -15,13 +15,12 @@ VERSION = 1
 FILES = tuple(f"{FOLDER}/{name}" for name in ("settings.json", "runs.json", "labels.csv"))
 
 CONTROLS: Mapping[str, tuple[str, ...]] = {"agreement": (ONE, PER_SEED), "median_drift": (PER_SEED, ONE)}
-"""Measure to the permutations of the labels that it is held against, the better first: seeds agree for having the same
-targets, so that they must have them under shuffled labels too; of one run's drift a permutation per seed covers others.
-"""
+"""Measure to the permutations of the labels that it is held against, the one that can decide it first
+(shuffled_labels.py)."""
 
 SOURCES = {
     ONE: "over seeds, for the one permutation that all of them learned",
-    PER_SEED: "over seeds, each with a permutation of its own",
+    PER_SEED: "with an interval that a new permutation would lie in",
 }
 
 

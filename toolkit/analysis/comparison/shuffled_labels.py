@@ -43,6 +43,10 @@ OTHER_TARGETS = (
     "against runs with --label-seed, whose targets are the same"
 )
 
+ONE_DRAW = (
+    "one permutation is one draw: its seeds do not say how far another would have moved rows; hold this against runs "
+    "with a permutation per seed (--shuffle-labels without --label-seed)"
+)
 OTHER_EXAMPLES = (
     "seeds drew other training examples, so that few of two seeds' targets are the same although the permutation is: "
     "train every seed on the same ones (all of a file, rather than --max-train-examples of it)"
@@ -161,14 +165,19 @@ def compare_with_shuffled(
     verdict, reason                      by the rules of verdicts.py, on a value above 0
     ===================================  =============================================================================
 
-    Intervals are over seeds, by Student's t: paired by seed where both conditions have the same ones (data order, head
-    and dropout are then the same), else Welch's. Agreement is a mean over pairs of seeds, which are not independent:
-    its variance is the jackknife's over seeds, which errs high (Efron & Stein 1981), with K - 1 degrees of freedom.
-    Rows of words are those that training showed; words are not drawn anew. **Runs of one label seed are about that
-    permutation**: their interval does not cover others, as that of a permutation per seed does, so that a second label
-    seed is worth more than a fourth seed. Agreement against a permutation per seed has no verdict: its targets differ
-    between seeds, and that alone would make seeds disagree; nor has it where the seeds of a control drew other examples
-    (--max-train-examples), which have few targets in common.
+    Intervals are by Student's t: paired by seed where both conditions have the same ones (data order, head and dropout
+    are then the same), else Welch's. **Real labels are one labelling among all**, and permutations differ among
+    themselves by more than seeds do: of the pairs of eight permutations of a small task, three seeds each, 16 % had an
+    interval over seeds above 0 where 2.5 % should (median drift of words; share beyond both nulls 14 %, multiple of
+    noise 11 %, agreement 1.8 %). So how far rows moved is held against a permutation per seed, by an interval that a
+    new permutation would lie in: V = s²·(1 + 1/K) for K permutations, s² of the difference in one seed, with its noise;
+    against one permutation for all seeds it has no verdict.
+
+    Agreement is a mean over pairs of seeds, which are not independent: its variance is the jackknife's over seeds,
+    which errs high (Efron & Stein 1981), with K - 1 degrees of freedom. Against a permutation per seed it has no
+    verdict: targets differ between seeds, and that alone would make seeds disagree; nor has it where the seeds of a
+    control drew other examples (--max-train-examples), which have few targets in common. Rows of words are those that
+    training showed; words are not drawn anew.
 
     ValueError: no runs, more than one condition, model or task among the real ones, labels that are shuffled (or are
     not) on the wrong side, other settings than the labels' that differ.
@@ -326,10 +335,16 @@ def _contrasts(own: pd.DataFrame, arm: Arm, control: Arm, level: float, alpha: f
             sides = [side[(side["measure"] == name) & (side["parameter"] == parameter)] for side in (real, shuffled)]
             if all(len(side) for side in sides):
                 refusals = [str(text) for side in sides for text in side["refusal"] if text]
-                if name == "agreement" and permutation_of(control) == PER_SEED:
-                    refusals.append(OTHER_TARGETS)
+                if permutation_of(control) != (ONE if name == "agreement" else PER_SEED):
+                    refusals.append(OTHER_TARGETS if name == "agreement" else ONE_DRAW)
                 yield {"parameter": parameter, "measure": name} | _line(
-                    measure, _values(sides[0], arm), _values(sides[1], control), refusals, level, alpha
+                    measure,
+                    _values(sides[0], arm),
+                    _values(sides[1], control),
+                    refusals,
+                    level,
+                    alpha,
+                    permutation_of(control),
                 )
 
 
@@ -348,7 +363,13 @@ def _values(lines: pd.DataFrame, arm: Arm) -> dict[tuple[int, ...], float]:
 
 
 def _line(
-    measure: Measure, real: Values, shuffled: Values, refusals: Sequence[str], level: float, alpha: float
+    measure: Measure,
+    real: Values,
+    shuffled: Values,
+    refusals: Sequence[str],
+    level: float,
+    alpha: float,
+    permutation: str,
 ) -> dict[str, Any]:
     """What real labels add to one measure, judged."""
     from toolkit.analysis.comparison.detectable import detectable_gap
@@ -357,7 +378,7 @@ def _line(
         real, shuffled = ({k: math.log(v) for k, v in own.items() if v > 0} for own in (real, shuffled))
     seeds, others = (sorted({seed for key in own for seed in key}) for own in (real, shuffled))
     is_paired = seeds == others and len(seeds) > 0
-    wide, narrow = (difference(real, shuffled, at) for at in (level, EQUIVALENCE_LEVEL))
+    wide, narrow = (difference(real, shuffled, at, permutation) for at in (level, EQUIVALENCE_LEVEL))
 
     def shown(x: float) -> float:
         return 100 * math.expm1(x) if measure.is_ratio else measure.factor * x
@@ -402,8 +423,12 @@ def judge(line: Mapping[Any, Any]) -> Verdict:
     )
 
 
-def difference(real: Values, shuffled: Values, level: float) -> "Interval":
-    """Mean of one minus mean of the other with its interval over seeds; paired where both have the same seeds."""
+def difference(real: Values, shuffled: Values, level: float, permutation: str = ONE) -> "Interval":
+    """Mean of one minus mean of the other with its interval over seeds; paired where both have the same seeds.
+
+    With a permutation per seed the interval is one that a new permutation in the place of the real labels would lie in:
+    these are one labelling too, whose own deviation all of its seeds share.
+    """
     from toolkit.analysis.comparison.intervals import NO_SEED, Interval, seeds_interval, t_interval
 
     if not real or not shuffled:
@@ -412,10 +437,14 @@ def difference(real: Values, shuffled: Values, level: float) -> "Interval":
     if real.keys() == shuffled.keys():
         differences = {key: real[key] - shuffled[key] for key in real}
         if not is_of_pairs:
-            return seeds_interval(list(differences.values()), level)
+            found = seeds_interval(list(differences.values()), level)
+            if permutation == ONE or math.isnan(found.variance):
+                return found
+            return t_interval(found.estimate, found.variance * (len(differences) + 1), found.df, level)
         estimate, variance, df = over_pairs(differences)
     else:
         (one, first, n), (two, second, m) = (_mean_of(own, is_of_pairs) for own in (real, shuffled))
+        second *= 1 if permutation == ONE or is_of_pairs else len(shuffled) + 1
         estimate, variance = one - two, first + second
         known = variance > 0 and n > 0 and m > 0
         df = variance**2 / (first**2 / n + second**2 / m) if known else math.nan  # Welch 1947
