@@ -1,16 +1,16 @@
 """Question: is feature extraction as good as fine-tuning, and does the drift of the embeddings matter?
 
-Full fine-tuning, frozen embeddings and feature extraction, on three real tasks, the three built-in ones and a token task
-with a known answer, five seeds each. Every condition gets four tries per task, chosen on a fifth of the training split: a
-learning rate where the encoder is trained, a recipe where only the head is (which layers, how pairs are encoded, which
-head). A frozen head is trained until a held-out part of train stops improving; majority class, bag of words and the
-linear probe on the same features stand beside it. SST-2 is scored out of distribution too.
+Full fine-tuning, frozen embeddings and feature extraction, on three real tasks, the three built-in ones and a token
+task with a known answer, five seeds each. Every condition gets four tries per task, chosen on a fifth of the training
+split: a learning rate where the encoder is trained, a recipe where only the head is (which layers, how pairs are
+encoded, which head). A frozen head is trained until a held-out part of train stops improving; majority class, bag of
+words and the linear probe on the same features stand beside it. SST-2 is scored out of distribution too.
 
     python -m toolkit study experiments/feature_extraction_vs_finetuning.py --dry-run
     python -m toolkit study experiments/feature_extraction_vs_finetuning.py
 
 The data are not part of this repository: ../shared/data, or the folder that EMBEDDING_DRIFT_DATA names, holds sst2/,
-trec/, cad_nli_original/, uci_amazon/ and uci_yelp/ as .tsv files; experiments/DATA.md says where they come from.
+trec/, cad_nli_original/, uci_amazon/ and uci_yelp/ as .tsv files; experiments/data.sha256 says where they come from.
 """
 
 import os
@@ -35,8 +35,8 @@ STUDY = Study(
     title="Feature extraction against fine-tuning",
     question="Is feature extraction as good as fine-tuning, and does the drift of the embeddings matter?",
     hypothesis=(
-        "Full fine-tuning beats feature extraction, in the best of its usual forms, by a few points on single sentences "
-        "and by several on pairs; freezing the embeddings costs less than the margin."
+        "Full fine-tuning beats feature extraction, in the best of its usual forms, by a few points on single "
+        "sentences and by several on pairs; freezing the embeddings costs less than the margin."
     ),
     arms={
         "full fine-tuning": {"freeze": "none"},
