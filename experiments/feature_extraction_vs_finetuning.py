@@ -14,19 +14,21 @@ trec/, cad_nli_original/, uci_amazon/ and uci_yelp/ as .tsv files; experiments/d
 """
 
 import os
+from typing import Any, TypeAlias
 
 from toolkit import Comparison, Study
 
+Settings: TypeAlias = tuple[dict[str, Any], ...]
 DATA = os.environ.get("EMBEDDING_DRIFT_DATA", "../shared/data")
-RATES = tuple({"learning_rate": rate} for rate in (5e-5, 2e-5, 1.5e-4, 3e-4))
-TEXTS = ({}, {"features": "last4-concat"}, {"features": "mix"}, {"features": "last4-concat", "head": "mlp"})
-PAIRS = (
+RATES: Settings = tuple({"learning_rate": rate} for rate in (5e-5, 2e-5, 1.5e-4, 3e-4))
+TEXTS: Settings = ({}, {"features": "last4-concat"}, {"features": "mix"}, {"features": "last4-concat", "head": "mlp"})
+PAIRS: Settings = (
     {},
     {"pair_encoding": "separate"},
     {"pair_encoding": "separate", "features": "last4-concat"},
     {"pair_encoding": "separate", "head": "mlp"},
 )
-WORDS = ({}, {"features": "last4-concat"}, {"head": "bilstm"}, {"features": "last4-concat", "head": "bilstm"})
+WORDS: Settings = ({}, {"features": "last4-concat"}, {"head": "bilstm"}, {"features": "last4-concat", "head": "bilstm"})
 """Recipes in the forms in which feature extraction is defended: Devlin et al. 2019 (section 5.3), Peters et al. 2018,
 Conneau et al. 2017."""
 BUILT_IN = {"max_train_examples": 1000}
