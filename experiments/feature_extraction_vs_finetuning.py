@@ -1,7 +1,7 @@
 """Question: is feature extraction as good as fine-tuning, and does the drift of the embeddings matter?
 
 Full fine-tuning, frozen embeddings and feature extraction, on three real tasks, the three built-in ones and a token
-task with a known answer, five seeds each. Every condition gets four tries per task, chosen on a fifth of the training
+task with a known answer, five seeds each. Every condition gets three tries per task, chosen on a fifth of the training
 split: a learning rate where the encoder is trained, a recipe where only the head is (which layers, how pairs are
 encoded, which head). A frozen head is trained until a held-out part of train stops improving; majority class, bag of
 words and the linear probe on the same features stand beside it. SST-2 is scored out of distribution too.
@@ -20,18 +20,17 @@ from toolkit import Comparison, Study
 
 Settings: TypeAlias = tuple[dict[str, Any], ...]
 DATA = os.environ.get("EMBEDDING_DRIFT_DATA", "../shared/data")
-RATES: Settings = tuple({"learning_rate": rate} for rate in (5e-5, 2e-5, 1.5e-4, 3e-4))
-TEXTS: Settings = ({}, {"features": "last4-concat"}, {"features": "mix"}, {"features": "last4-concat", "head": "mlp"})
+RATES: Settings = tuple({"learning_rate": rate} for rate in (5e-5, 1.5e-4, 3e-4))
+TEXTS: Settings = ({}, {"features": "last4-concat"}, {"features": "mix"})
 PAIRS: Settings = (
     {},
     {"pair_encoding": "separate"},
     {"pair_encoding": "separate", "features": "last4-concat"},
-    {"pair_encoding": "separate", "head": "mlp"},
 )
-WORDS: Settings = ({}, {"features": "last4-concat"}, {"head": "bilstm"}, {"features": "last4-concat", "head": "bilstm"})
+WORDS: Settings = ({}, {"features": "last4-concat"}, {"head": "bilstm"})
 """Recipes in the forms in which feature extraction is defended: Devlin et al. 2019 (section 5.3), Peters et al. 2018,
 Conneau et al. 2017."""
-BUILT_IN = {"max_train_examples": 1000}
+BUILT_IN = {"max_train_examples": 500}
 
 STUDY = Study(
     title="Feature extraction against fine-tuning",
@@ -50,13 +49,13 @@ STUDY = Study(
             "train_file": f"{DATA}/sst2/train.tsv",
             "validation_file": f"{DATA}/sst2/dev.tsv",
             "test_file": (f"yelp={DATA}/uci_yelp/all.tsv", f"amazon={DATA}/uci_amazon/all.tsv"),
-            "max_train_examples": 2000,
+            "max_train_examples": 1000,
             "remove_near_duplicates": True,
         },
         "trec": {
             "train_file": f"{DATA}/trec/train.tsv",
             "validation_file": f"{DATA}/trec/test.tsv",
-            "max_train_examples": 2000,
+            "max_train_examples": 1000,
             "remove_near_duplicates": True,
         },
         "cad_nli_original": {
