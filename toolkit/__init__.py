@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from toolkit.analysis.comparison.compare import compare as compare
     from toolkit.analysis.comparison.cost import measure_cost as measure_cost
     from toolkit.analysis.comparison.efficiency import data_efficiency as data_efficiency
+    from toolkit.analysis.comparison.floors import summarise_floors as summarise_floors
     from toolkit.analysis.comparison.joined import join_drift as join_drift
     from toolkit.analysis.comparison.relative import relative_quality as relative_quality
     from toolkit.analysis.comparison.seeds import compare_seeds as compare_seeds
@@ -135,6 +136,7 @@ _HOMES = {
     "replay_decay": "toolkit.analysis.causes.nulls",
     "side_by_side": "toolkit.analysis.comparison.summaries",
     "sign_noise": "toolkit.analysis.causes.sign_noise",
+    "summarise_floors": "toolkit.analysis.comparison.floors",
     "summarise_scores": "toolkit.analysis.comparison.summaries",
     "take_apart": "toolkit.probes.anatomy.anatomy",
     "verify_report": "toolkit.analysis.comparison.verify",

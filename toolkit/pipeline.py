@@ -27,6 +27,7 @@ from toolkit.training.features import (
     train_head_first,
     train_head_until_it_stops,
 )
+from toolkit.training.floors import measure_floors
 from toolkit.training.loop import Moment, Plan, train
 from toolkit.training.losses import NonFiniteLossError, StepLog
 from toolkit.training.recorder import Recorder
@@ -174,7 +175,8 @@ def _train_and_save(
     if saver is not None:
         # After training: of mixed layers the probe reads what the head has learned to mix.
         probe = None if features is None else linear_probe(model.head, features, data, config.seed)
-        saver.finish(accelerator, regime, before, probe, seconds, head_training, head_stage)
+        floors = measure_floors(data, config, loaded.source, accelerator.device)
+        saver.finish(accelerator, regime, before, probe, floors, seconds, head_training, head_stage)
     for tracker in accelerator.trackers:  # not end_training: that would also end the process group of later runs
         tracker.finish()
 

@@ -156,6 +156,22 @@ COLUMNS: Mapping[str, Column] = {
         how="Mean score of the linear head that cross-validation finds on the same frozen features (strength chosen by "
         "log loss): a yardstick, no strict bound; a trained head may beat it.",
     ),
+    "majority": Column(
+        label="majority", how="Always the most frequent training label; in regression the mean of the targets."
+    ),
+    "bag_of_words": Column(
+        label="bag of words",
+        how="TF-IDF of single words and a logistic regression (in regression a ridge), its strength by "
+        "cross-validation, fitted to the same training examples; of a pair u, v, |u - v| and u * v of its two bags. In "
+        "a token task the most frequent tag of each word form.",
+    ),
+    "untouched": Column(
+        label="untouched model",
+        how="Cosine of the two texts by the checkpoint before training; only where targets say how alike they are.",
+    ),
+    "above_bag_of_words": Column(
+        label="above bag of words", unit="points", how="The arm's mean minus that of the bag of words."
+    ),
     "full_minus_reached": Column(
         label="full minus reached", unit="points", how="Full fine-tuning minus the trained head, over seeds of both."
     ),

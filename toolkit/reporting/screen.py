@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from toolkit.analysis.comparison.floors import FLOORS
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.snapshots.store import Run
 
@@ -54,7 +55,7 @@ def print_result(run: Run) -> None:
     """Scores per epoch, drift per embedding parameter, what was frozen, and where the run is."""
     console = Console()
     console.print(_score_table(run))
-    for line in _head_lines(run):
+    for line in [*_head_lines(run), *_floor_lines(run)]:
         console.print(escape(line))
     console.print(_drift_table(run))
     num_frozen = len(run.manifest["frozen"]["parameters"])
@@ -82,6 +83,15 @@ def _head_lines(run: Run) -> list[str]:
         if split in last.index
     ]
     return [*lines, f"{score}: {'; '.join(gaps)}"] if gaps else lines
+
+
+def _floor_lines(run: Run) -> list[str]:
+    """What needs no fine-tuning scores on the reported split; nothing of runs that recorded no floors."""
+    task, floors = run.manifest["task"], run.manifest.get("floors") or {}
+    score, split = task["score"], task["reported_split"]
+    known = {name: (own.get(split) or {}).get(score) for name, own in floors.items()}
+    parts = [f"{FLOORS[name]} {value:.3f}" for name, value in known.items() if name in FLOORS and value is not None]
+    return [f"Floors: {', '.join(parts)} ({score}, {split})"] if parts else []
 
 
 def _score_table(run: Run) -> Table:

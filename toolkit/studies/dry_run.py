@@ -135,6 +135,7 @@ def _time_lines(plan: StudyPlan, known: Calibration, workers: int, limit: int | 
         took = makespan((known.estimates[run.name].seconds for run in first), workers)
         lines.append(f"With --limit {limit}: {len(first)} of them, about {shown_roughly(took)}, and no report yet.")
     lines.append(f"Estimated from a few steps of each kind of run on this machine, in {shown_seconds(known.seconds)}.")
+    lines.append("Not in it: the floors after training (a bag of words, seconds a run).")
     if not all(known.estimates[run.name].is_measured for run in left):
         lines.append("* not timed itself: from the same regime on another task, by the number of tokens.")
     if not plan.is_chosen:

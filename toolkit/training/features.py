@@ -347,7 +347,7 @@ def linear_probe(head: nn.Module, features: Features, data: EncodedTask, seed: i
     if num_folds < 2:
         return None  # too few examples of a class to choose by
     others = {name: _inputs(head, array) for name, array in features.items() if name != "train"}
-    with _quiet_fits():
+    with quiet_fits():
         choose = choose_ridge if is_regression else choose_strength
         strength, is_standardised = choose(own[chosen], few, num_folds, seed)
         center, scale = _scaling(own, is_standardised)
@@ -361,14 +361,14 @@ def linear_probe(head: nn.Module, features: Features, data: EncodedTask, seed: i
         else:
             fitted = _logistic().set_params(C=strength).fit(inputs, labels)
             outputs = {
-                name: _all_classes(fitted, (array - center) / scale, data.task.num_outputs)
+                name: all_classes(fitted, (array - center) / scale, data.task.num_outputs)
                 for name, array in others.items()
             }
     return LinearProbe(outputs, strength, is_standardised, len(few))
 
 
 @contextmanager
-def _quiet_fits() -> Iterator[None]:
+def quiet_fits() -> Iterator[None]:
     """No warning of an unfinished fit, and one thread: several would wait for each other at matrices this small."""
     from sklearn.exceptions import ConvergenceWarning
     from threadpoolctl import threadpool_limits
@@ -494,9 +494,9 @@ def _logistic() -> Any:
     return LogisticRegression(max_iter=PROBE_ITERATIONS)
 
 
-def _all_classes(fitted: Any, features: NDArray[np.float32], num_outputs: int) -> NDArray[np.float32]:
-    """Logits with a column for every class, also one that training does not hold."""
-    outputs = np.full((len(features), num_outputs), -1e9, np.float32)
+def all_classes(fitted: Any, features: Any, num_outputs: int) -> NDArray[np.float32]:
+    """Logits with a column for every class, also one that training does not hold; ``features`` may be sparse."""
+    outputs = np.full((features.shape[0], num_outputs), -1e9, np.float32)
     logits = fitted.decision_function(features)
     # Of two classes scikit-learn gives the log-odds of the second.
     outputs[:, fitted.classes_] = np.stack([-logits / 2, logits / 2], axis=1) if logits.ndim == 1 else logits

@@ -24,10 +24,11 @@ from toolkit.snapshots.provenance import read_git_commit, read_versions
 from toolkit.snapshots.store import RunWriter, facts_of
 from toolkit.training.accelerators import describe_devices, peak_memory_bytes
 from toolkit.training.features import LinearProbe
+from toolkit.training.floors import Floors
 from toolkit.training.loop import Moment
 from toolkit.training.optimizer import BETAS, EPS, decay_by_name, group_parameters, is_fused
 from toolkit.training.recorder import Recorder
-from toolkit.training.scores import compute_scores, predict
+from toolkit.training.scores import predict, score_split
 
 
 def fingerprint(model: torch.nn.Module, names: Iterable[str]) -> dict[str, str]:
@@ -87,14 +88,9 @@ class Saver:
 
     def _score(self, moment: Moment, split: str, outputs: NDArray[np.float32]) -> dict[str, Any]:
         encoded = self.data.splits[split]
-        scores = self._compute_scores(split, outputs)
+        scores = score_split(self.data, split, outputs)
         head = {"epoch": moment.epoch, "step": moment.step, "split": split, "num_examples": len(encoded)}
         return head | scores | {"train_loss": moment.train_loss}
-
-    def _compute_scores(self, split: str, outputs: NDArray[np.float32]) -> dict[str, float]:
-        encoded, task = self.data.splits[split], self.data.task
-        offsets = None if encoded.words is None else encoded.words.offsets
-        return compute_scores(task.kind, encoded.labels, outputs, offsets=offsets, label_names=task.label_names)
 
     def _predict(self, moment: Moment, split: str, outputs: NDArray[np.float32]) -> pd.DataFrame:
         encoded, kind = self.data.splits[split], self.data.task.kind
@@ -133,12 +129,12 @@ class Saver:
         regime: Regime,
         before: Mapping[str, str],
         probe: LinearProbe | None,
+        floors: Floors | None,
         seconds: Mapping[str, float],
         head_training: Mapping[str, Any],
         head_stage: Mapping[str, Any] | None = None,
     ) -> None:
         """Prove that what was frozen did not move, save the model if asked, and write the manifest.
-
         RuntimeError when a frozen parameter has changed: then the run proves nothing, and no manifest is written.
         """
         after = fingerprint(self.loaded.model, before)
@@ -158,14 +154,18 @@ class Saver:
                 "task": self._describe_task(),
                 "linear_probe": None
                 if probe is None
-                else {split: self._compute_scores(split, values) for split, values in probe.outputs.items()},
+                else {split: score_split(self.data, split, values) for split, values in probe.outputs.items()},
                 "linear_probe_choice": None if probe is None else _choice_of(probe),
+                "floors": None if floors is None else floors.scores,
+                "floors_choice": None if floors is None else floors.choice,
                 "head_training": dict(head_training),
                 "head_stage": head_stage,
                 "optimizer": self.config.optimizer,
                 "positions": None if self.loaded.positions is None else dict(self.loaded.positions),
                 "cost": {
                     **{f"seconds_{name}": round(value, 3) for name, value in seconds.items()},
+                    # No stage of training: what an arm costs does not count it, and sums what begins with seconds_.
+                    **({} if floors is None else {"floors_seconds": round(floors.seconds, 3)}),
                     "examples_per_second": self.recorder.num_examples / max(sum(seconds.values()), 1e-9),
                     "peak_memory_bytes": peak_memory_bytes(accelerator),
                 },

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from toolkit.data.batches import EncodedTask
 from toolkit.data.tokens import has_entities
 
 TOKEN_SCORES = ("accuracy", "precision", "recall", "f1")
@@ -19,6 +20,13 @@ REGRESSION_SCORES = ("pearson", "spearman", "r2")
 def predict(kind: str, outputs: NDArray[np.float32]) -> NDArray[np.int64] | NDArray[np.float64]:
     """(examples,) predicted class indices, or values in regression, from outputs (examples, classes or 1)."""
     return outputs.argmax(axis=1) if kind != "regression" else outputs[:, 0].astype(np.float64)
+
+
+def score_split(data: EncodedTask, split: str, outputs: NDArray[np.float32]) -> dict[str, float]:
+    """:func:`compute_scores` of what answers (rows, outputs) to one split of a task."""
+    encoded, task = data.splits[split], data.task
+    offsets = None if encoded.words is None else encoded.words.offsets
+    return compute_scores(task.kind, encoded.labels, outputs, offsets=offsets, label_names=task.label_names)
 
 
 def compute_scores(

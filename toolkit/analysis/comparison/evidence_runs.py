@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from toolkit.analysis.comparison.evidence import Evidence
 
-PARTS = ("regime", "model", "task", "head_stage")
+PARTS = ("regime", "model", "task", "head_stage", "floors")
 """Sections of a manifest that comparisons read."""
 
 

@@ -68,6 +68,11 @@ class ReportedRun:
         return self.part("linear_probe") or self.part("convex_ceiling")
 
     @property
+    def floors(self) -> dict[str, dict[str, dict[str, float | None]]]:
+        """Floor to split to the scores of what needs no fine-tuning; empty in older runs and under shuffled labels."""
+        return self.part("floors")
+
+    @property
     def regime(self) -> str:
         return str(self.part("regime").get("label") or self.config.freeze)
 

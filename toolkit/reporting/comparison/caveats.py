@@ -7,7 +7,7 @@ from toolkit.analysis.comparison.pairs import pair_arms
 from toolkit.analysis.comparison.reported import last_score
 from toolkit.reporting.comparison.data import ReportData
 from toolkit.reporting.comparison.pair_sentences import counted
-from toolkit.reporting.comparison.selections import headline, largest_size
+from toolkit.reporting.comparison.selections import headline, largest_size, task_names
 from toolkit.reporting.markdown import listing, number
 
 MINILM = (
@@ -20,7 +20,11 @@ UNSTABLE_POINTS = 20
 
 def caveats(data: ReportData) -> list[str]:
     """What has to be read with any number of the report: verdicts counted, failed runs, settings, model, seeds."""
-    sentences = [text for text in (verdict_counts(data), failures(data), unstable(data), edge_warning(data)) if text]
+    sentences = [
+        text
+        for text in (verdict_counts(data), failures(data), below_floor(data), unstable(data), edge_warning(data))
+        if text
+    ]
     sentences += data.left_out
     if any(str(run.model) == "minilm" for run in data.runs):
         sentences.append(MINILM)
@@ -62,6 +66,18 @@ def failures(data: ReportData) -> str:
         )
         text += listing(chance)
     return f"{text}."
+
+
+def below_floor(data: ReportData) -> str:
+    """Arms whose mean score on a split is below a bag of words that was fitted to the same examples; '' for none."""
+    own = largest_size(data.floors)
+    own = own[own["above_bag_of_words_points"] < 0]
+    parts = [
+        f"{line['base']} ({number(line['mean'])}) is below a bag of words ({number(line['bag_of_words'])}) on "
+        f"{name} {line['split']}"
+        for name, line in zip(task_names(own), own.to_dict("records"), strict=True)
+    ]
+    return f"{_sentence('; '.join(parts))}." if parts else ""
 
 
 def _by_arm(data: ReportData, quality: str) -> list[str]:

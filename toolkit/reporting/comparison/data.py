@@ -11,6 +11,7 @@ from toolkit.analysis.comparison.compare import compare_groups
 from toolkit.analysis.comparison.cost import cost_of, cost_of_groups
 from toolkit.analysis.comparison.efficiency import efficiency_of_groups
 from toolkit.analysis.comparison.estimates import Settings
+from toolkit.analysis.comparison.floors import floors_of_groups
 from toolkit.analysis.comparison.joined import join_groups
 from toolkit.analysis.comparison.reported import last_score
 from toolkit.analysis.comparison.seeds import compare_seeds_of_groups
@@ -63,6 +64,8 @@ class ReportData:
     association: pd.DataFrame
     labels: pd.DataFrame
     """``toolkit.compare_with_shuffled`` of every arm that was also run with shuffled labels."""
+    floors: pd.DataFrame
+    """``toolkit.summarise_floors``."""
     duplicates: pd.DataFrame
     """Near-duplicates of scored items among the training examples: one line per task, split and number of them."""
     tuning: pd.DataFrame | None
@@ -118,6 +121,7 @@ def gather(
         joined=joined,
         association=associate_drift(joined),
         labels=contrast(groups, label_statistics(groups)) if labels is None else labels,
+        floors=floors_of_groups(groups),
         duplicates=near_duplicates(groups),
         tuning=tuning,
         details=tuple(details),

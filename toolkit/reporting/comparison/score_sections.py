@@ -9,7 +9,7 @@ from toolkit.analysis.comparison.arms import Arm
 from toolkit.analysis.comparison.reported import last_score, reported_first
 from toolkit.analysis.comparison.summaries import SCORES
 from toolkit.reporting.blocks import figure_blocks, folds, rows_block, table_block, varying
-from toolkit.reporting.cells import mean_text
+from toolkit.reporting.cells import mean_text, points
 from toolkit.reporting.columns import COLUMNS
 from toolkit.reporting.comparison.data import ReportData
 from toolkit.reporting.comparison.selections import largest_size
@@ -34,6 +34,8 @@ SUMMARY = (
     "sd_not_failed",
 )
 
+FLOORS = ("split", "base", "score", "mean", "majority", "bag_of_words", "untouched", "above_bag_of_words", "note")
+
 
 def scores_section(data: ReportData, images: Images) -> Section:
     """In and out of distribution side by side."""
@@ -42,7 +44,13 @@ def scores_section(data: ReportData, images: Images) -> Section:
         own = data.summary[data.summary["group"] == group.title]
         title = f"Every score of {group.title}, over all seeds and over those that did not fail"
         details = table_block(varying(own), SUMMARY, title)
-        bodies.append([_sides(own, group.title), FoldBlock(title=f"All scores: {group.title}", blocks=(details,))])
+        bodies.append(
+            [
+                _sides(own, group.title),
+                *_floors(data, group.title),
+                FoldBlock(title=f"All scores: {group.title}", blocks=(details,)),
+            ]
+        )
     text = "every seed a dot (hollow: the run failed), a bar at their mean"
     figure = figure_blocks(images, "scores_by_arm", f"Last score of every arm and split: {text}.", "Scores by arm")
     lead = (
@@ -72,6 +80,17 @@ def _sides(summary: pd.DataFrame, title: str) -> Block:
     score = str(own["score"].iloc[0]) if len(own) else "score"
     hows = {"failed": COLUMNS["num_failed"].how}
     return rows_block(header, rows, f"{score} of {title} at the last epoch", hows)
+
+
+def _floors(data: ReportData, title: str) -> tuple[Block, ...]:
+    """What needs no fine-tuning beside each arm's score; nothing where no run recorded it."""
+    own = data.floors[data.floors["group"] == title]
+    if own.empty:
+        return ()
+    own = largest_size(own)
+    own = own.assign(above_bag_of_words=[points(value) for value in own["above_bag_of_words_points"]])
+    names = [name for name in FLOORS if name != "untouched" or own[name].notna().any()]
+    return (table_block(own, names, f"Floors and anchors of {title}: what needs no fine-tuning, beside each arm"),)
 
 
 def training_block(tables: GroupTables) -> Block:

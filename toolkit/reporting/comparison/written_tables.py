@@ -69,6 +69,7 @@ def report_tables(data: ReportData, cards: Sequence[Card]) -> dict[str, pd.DataF
         "drift_and_score": data.joined,
         "association": data.association,
         "shuffled_labels": data.labels,
+        "floors": data.floors,
         "near_duplicates": data.duplicates,
         "tuning": data.tuning if data.tuning is not None else pd.DataFrame(),
         "runs": runs_frame(data.groups),
