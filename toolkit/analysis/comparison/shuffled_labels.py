@@ -24,7 +24,7 @@ from toolkit.analysis.comparison.reported import ReportedRun
 from toolkit.analysis.comparison.verdicts import Verdict, verdict
 from toolkit.analysis.rows.strata import count_rows, table_exposure
 from toolkit.families import TABLES
-from toolkit.snapshots.store import Run
+from toolkit.snapshots.store import Run, runs_of
 
 if TYPE_CHECKING:
     from toolkit.analysis.comparison.intervals import Interval
@@ -183,8 +183,8 @@ def compare_with_shuffled(
     not) on the wrong side, other settings than the labels' that differ.
     """
     groups = arrange([*runs_real, *runs_shuffled])
-    names = {side: {(run.path if isinstance(run, Run) else Path(run)).resolve().name for run in runs}
-             for side, runs in (("real", runs_real), ("shuffled", runs_shuffled))}  # fmt: skip
+    names = {side: {run.path.resolve().name for run in runs_of(runs)} for side, runs in
+             (("real", runs_real), ("shuffled", runs_shuffled))}  # fmt: skip
     for side, own in names.items():
         if not own:
             raise ValueError(f"no runs with {side} labels: pass at least one")
@@ -200,9 +200,9 @@ def compare_with_shuffled(
     if len(real) > 1:
         raise ValueError(f"the runs with real labels are of {len(real)} conditions: {_listed(real)}; pass one of them")
     for arm in group.arms:
-        if arm.is_shuffled and (names_of := other_settings(real[0], arm)):
+        if arm.is_shuffled and (apart := other_settings(real[0], arm)):
             raise ValueError(
-                f"{arm.label} differs from {real[0].label} in {', '.join(names_of)} beside the labels: drift, and its "
+                f"{arm.label} differs from {real[0].label} in {', '.join(apart)} beside the labels: drift, and its "
                 "multiple of noise, depend on that; train both alike"
             )
     return contrast(groups, label_statistics(groups), level=level, alpha=alpha)
@@ -269,11 +269,10 @@ def _of_run(run: ReportedRun, known: pd.DataFrame | None) -> Iterator[dict[str, 
 def _share_beyond(run: ReportedRun, parameter: str, shown: NDArray[np.int64]) -> tuple[float, str]:
     """Share of a sample of the shown rows beyond both nulls, or why there is none."""
     rows = np.sort(np.random.default_rng(0).permutation(shown)[:SAMPLED_ROWS])
+    draws, coordinates = NUM_REPLICATES, NUM_COORDINATES
     try:
-        found = sign_noise(
-            run.run, parameter, None, rows, num_replicates=NUM_REPLICATES, num_coordinates=NUM_COORDINATES
-        )
-        return float(is_beyond_both(found).mean()), ""
+        table = sign_noise(run.run, parameter, None, rows, num_replicates=draws, num_coordinates=coordinates)
+        return float(is_beyond_both(table).mean()), ""
     except ValueError as error:
         return math.nan, str(error).replace(str(run.run.path), run.name)
 

@@ -84,8 +84,8 @@ def _against_noise(tables: DriftTables) -> str:
     return (
         "Words drifted, in the median, this many times as far as gradients of the same sizes at the same steps with "
         f"random signs would move them: {medians}. Beyond both that null and that of random directions lie {beyond} of "
-        "the sampled words. Read both, how far and how surely, and the direction too (update spectrum, agreement of "
-        "seeds)."
+        "the sampled words. Shuffled labels give such numbers too, so that they describe and show no learning: hold "
+        "them against the same runs with --shuffle-labels (toolkit.compare_with_shuffled)."
     )
 
 
@@ -139,7 +139,8 @@ def _seeds(tables: DriftTables) -> str:
     num_pairs = len(frame[["run_a", "run_b"]].drop_duplicates())
     return (
         f"Between seeds the drift of a word that training showed has a mean cosine of {shown}, over {num_pairs} "
-        f"pair{'s' * (num_pairs > 1)} of runs; with rows permuted within their stratum it stays below {number(limit)}."
+        f"pair{'s' * (num_pairs > 1)} of runs; with rows permuted within their stratum it stays below {number(limit)}. "
+        "Runs that learned the same wrong labels agree too: --shuffle-labels --label-seed says by how much."
     )
 
 
