@@ -42,7 +42,7 @@ MOST_EPOCHS = 200
 CHUNK_ROWS = 1024
 """Examples whose head inputs are made at a time, where all of them are not needed together."""
 
-PROBE_CELLS, LEAST_COMPARED = 10_000_000, 1000
+PROBE_CELLS, LEAST_COMPARED = 2_000_000, 1000
 """Numbers, examples times width, that the linear probe's choice is made on at most, or this many examples."""
 PROBE_STRENGTHS = tuple(10.0**k for k in range(-4, 3))
 PROBE_FOLDS = 5
