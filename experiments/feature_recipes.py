@@ -5,7 +5,7 @@ sequence, a linear head) and in its usual one: the last four layers concatenated
 (Devlin et al. 2019, section 5.3), pairs encoded apart with u, v, |u-v| and u*v (Conneau et al. 2017), a BiLSTM over
 words. Three real tasks, the built-in `order` and the token task `roles`, five seeds. Nothing is tuned: one learning
 rate (5e-5) and three epochs where the encoder is trained, and heads that are trained until a held-out part of train
-stops improving. Training sets are small (500 to 1,666 examples). feature_extraction_vs_finetuning.py tunes all of this.
+stops improving. Training sets are small (500 to 1,666 examples).
 
     python -m toolkit study experiments/feature_recipes.py --dry-run
     python -m toolkit study experiments/feature_recipes.py
