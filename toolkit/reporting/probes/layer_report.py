@@ -43,7 +43,7 @@ def write_layer_report(
 ) -> Path:
     """Write report.md, figures/ and tables/ of ``measure_layers``'s tables into ``out``; the path of report.md.
 
-    ``command`` is shown as what makes the report again. ValueError when ``out`` is a file.
+    ``command`` is shown as what makes the report again. ValueError as :func:`check_out`.
     """
     with report_folder(out) as folder:
         write_csvs(folder / "tables", tables)
