@@ -4,19 +4,20 @@ import sys
 from pathlib import Path
 
 import toolkit
-from toolkit.reporting.folder import report_folder
 
 
 def main(run_dir: str, out: str) -> None:
     """Write table.tex (drift by cause and stratum) and figure.pdf (drift against exposure, with its null)."""
+    folder = Path(out)
+    if folder.exists():
+        raise ValueError(f"{folder} is there already: pass a new folder")
     run = toolkit.open_run(run_dir)
     last = run.trajectory.snapshots[-1].epoch
-    with report_folder(out) as folder:
-        causes = toolkit.explain(run, "word_embeddings", last)
-        text = causes.to_latex(index=False, float_format="%.3g", escape=True)
-        (folder / "table.tex").write_text(text, encoding="utf-8")
-        toolkit.draw("exposure", run, folder / "figure.pdf", with_null=True)
-    print(f"{Path(out, 'table.tex')} and {Path(out, 'figure.pdf')}")
+    causes = toolkit.explain(run, "word_embeddings", last)
+    folder.mkdir(parents=True)
+    (folder / "table.tex").write_text(causes.to_latex(index=False, float_format="%.3g", escape=True), encoding="utf-8")
+    toolkit.draw("exposure", run, folder / "figure.pdf", with_null=True)
+    print(f"{folder / 'table.tex'} and {folder / 'figure.pdf'}")
 
 
 if __name__ == "__main__":

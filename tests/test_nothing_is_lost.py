@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 
 import toolkit
-from tests.analysis.comparison.conftest import write_logged_run
 from tests.planted_folder import FILES, LINKS, contents, plant
 from tests.run_directories import write_run
 from toolkit.commands.drift import Drift
@@ -180,11 +179,8 @@ def test_a_table_of_an_experiment_is_not_written_over(tmp_path: Path) -> None:
 
 
 def test_an_example_of_a_paper_leaves_the_paper_alone(tmp_path: Path) -> None:
-    run = write_logged_run(tmp_path / "runs", "none", 0)
+    run = write_run(tmp_path / "runs", "none", 0)
     refuse(experiment("paper_example", str(run.path), "OUT"), plant(tmp_path / "of-user"))
-    for _ in range(2):
-        experiment("paper_example", str(run.path), "OUT")(tmp_path / "own")
-    assert {path.name for path in (tmp_path / "own").iterdir()} == {"table.tex", "figure.pdf", "files.json"}
 
 
 @pytest.mark.parametrize("kind", ["config", "log", "link"])

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -62,15 +63,17 @@ def run_killed(change: Callable[[], object], num_changes: int) -> bool:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="kills forks of this process")
 @pytest.mark.parametrize("has_old", [False, True])
 def test_a_run_that_is_killed_at_any_moment_leaves_the_old_one_whole_and_starts_again(
-    has_old: bool, tmp_path: Path
+    has_old: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # only the power can go before the disk has it, and that stays on
+    write_run(tmp_path / "old", 1.0)
     num_changes, seen = 0, set[float]()
     while True:
         folder = tmp_path / str(num_changes)
         folder.mkdir()
         path = folder / "run"
         if has_old:
-            write_run(path, 1.0)
+            shutil.copytree(tmp_path / "old", path)
         was_killed = run_killed(lambda path=path: write_run(path, 2.0, overwrite=has_old), num_changes)
         whole = [place for place in (path, folder / ".run.new") if (place / MANIFEST).exists()]
         assert all(verify_run(place) == [] for place in whole)

@@ -35,7 +35,7 @@ def write_relative_report(
     """Write report.md, figures/ and tables/relative_quality.csv of :func:`toolkit.relative_quality`'s table.
 
     ``caveats``: what the runs do not say, in sentences. ``command`` is shown as what makes the report again. The path
-    of report.md; ValueError when ``out`` is a file.
+    of report.md; ValueError as :func:`check_out`.
     """
     with report_folder(out) as folder:
         write_csvs(folder / "tables", {"relative_quality": table}, float_format="%.10g")

@@ -76,7 +76,9 @@ def write_report(
     and chose. What a glob brings along (an unfinished run, a folder that is none) is left out, and the report says so;
     so is a pair that names an arm of which every run diverged. Files of an earlier report in ``out`` are replaced or
     removed, others stay.
-    ValueError when no run is left, and as of :func:`toolkit.compare`.
+    ValueError when no run is left, as of :func:`toolkit.compare`, and, before anything is computed, where no report can
+    go to ``out``: a file, a run directory, a folder that holds anything but no earlier report, or one in which a file
+    of that report has changed since.
     """
     out = check_out(out)
     sources = find_runs(runs).note_lost(labels, tasks)

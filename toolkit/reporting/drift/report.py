@@ -39,7 +39,8 @@ def write_drift_report(places: Sequence[str | Path], out: str | Path, *, title: 
     """Write report.md, figures/ (PNG, SVG, PDF) and tables/ (CSV) into ``out``; the path of report.md.
 
     ``places`` are checkpoints in order (what :func:`toolkit.import_checkpoints` takes, and ``minilm``), or one run
-    directory followed by runs of other seeds. Other files in ``out`` stay. ValueError as :func:`open_sources`.
+    directory followed by runs of other seeds. ValueError as :func:`open_sources`, and as
+    :func:`toolkit.write_report` where no report can go to ``out``.
     """
     check_out(out)
     opened = open_sources(places, at_least=2)

@@ -40,8 +40,8 @@ def write_position_report(
     """Write report.md, figures/ and tables/ on the positions of the last epoch into ``out``; the path of report.md.
 
     ``default_length``: the tokens that the model reads by default, when known; rows beyond it are named inherited.
-    ``command`` is shown as what makes the report again. Other files in ``out`` stay. ValueError when the model has no
-    position table or ``out`` is a file.
+    ``command`` is shown as what makes the report again. ValueError when the model has no position table,
+    and as :func:`toolkit.write_report` where no report can go to ``out``.
     """
     if default_length is not None and default_length < 1:
         raise ValueError(f"the default length is a number of tokens, at least 1; got {default_length}")

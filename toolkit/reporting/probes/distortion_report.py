@@ -50,7 +50,7 @@ def write_distortion_report(
     """Write report.md and tables/ of ``measure_distortion``'s table with a column ``arm``; the path of report.md.
 
     ``caveats``: what the runs do not say, in sentences. ``command`` is shown as what makes the report again. ValueError
-    when ``out`` is a file.
+    as :func:`check_out`.
     """
     with report_folder(out) as folder:
         means, differences = arm_means(table), arm_differences(table)

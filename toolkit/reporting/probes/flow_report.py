@@ -49,7 +49,7 @@ def write_flow_report(tables: Tables, out: str | Path, *, title: str | None = No
 
     tables/ holds a CSV per table, without the values per block or text, and intervals.csv, which is made from these.
 
-    ``command`` is shown as what makes the report again. ValueError when ``out`` is a file.
+    ``command`` is shown as what makes the report again. ValueError as :func:`check_out`.
     """
     with report_folder(out) as folder:
         kept = {name: table[[c for c in table if not str(c).endswith("_values")]] for name, table in tables.items()}

@@ -70,7 +70,7 @@ def write_layer_report(
     """Write report.md, figures/ and tables/ of ``measure_layers``'s tables into ``out``; the path of report.md.
 
     Tables of weights only (of two checkpoints) make a report without states. ``command`` is shown as what makes the
-    report again. ValueError when ``out`` is a file.
+    report again. ValueError as :func:`check_out`.
     """
     with report_folder(out) as folder:
         write_csvs(folder / "tables", tables)

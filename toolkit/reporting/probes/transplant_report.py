@@ -44,7 +44,7 @@ def write_transplant_report(
     """Write report.md, figures/ and tables/ into ``out``; the path of report.md.
 
     ``tables``: shapley, interactions, singles, coalitions and checks, as of ``measure_transplants``. ``command`` is
-    shown as what makes the report again. Other files in ``out`` stay. ValueError when ``out`` is a file.
+    shown as what makes the report again. ValueError as :func:`check_out`.
     """
     with report_folder(out) as folder:
         drawn = draw_transplants(tables)
