@@ -9,13 +9,14 @@ import pandas as pd
 import pytest
 
 from toolkit.analysis.comparison.arms import Arm, Group, ReportedRun
-from toolkit.reporting.comparison.caveats import caveats, edge_warning, failures, unstable, verdict_counts
+from toolkit.reporting.comparison.caveats import below_floor, caveats, edge_warning, failures, unstable, verdict_counts
 from toolkit.reporting.comparison.linear_probes import against_probe_block, linear_probes, probe_sentence
 from toolkit.reporting.comparison.provenance import data_block
 from toolkit.reporting.comparison.run_sections import data_section, per_run
-from toolkit.reporting.comparison.score_sections import probe_block
+from toolkit.reporting.comparison.score_sections import probe_block, scores_section
 from toolkit.reporting.comparison.study_findings import report_findings
 from toolkit.reporting.comparison.study_sections import study_sections
+from toolkit.reporting.comparison.written_tables import report_tables
 from toolkit.reporting.page.model import NoteBlock, TableBlock, TextBlock
 from toolkit.snapshots.store import open_run
 
@@ -342,3 +343,46 @@ def test_the_data_section_names_every_file_and_its_sha256(config, hashes, expect
     assert [column.label for column in block.columns.values()][-2:] == ["read from", "sha256"]
     assert {row[0]: list(row[-2:]) for row in block.table.to_numpy().tolist()} == expected
     assert "somebody" not in block.table.to_csv()
+
+
+def with_floor(read_run, points):
+    """Feature extraction whose bag of words is ``points`` below what it reached, beside full fine-tuning far above."""
+    runs = []
+    for regime, right in (("none", 0.95), ("backbone", 0.7)):
+        reached = [last_of(read_run(regime, seed, right=right)) for seed in range(2)]
+        bag = np.mean(reached) - points / 100 if regime == "backbone" else 0.3
+        floors = {"majority": {"validation": {"accuracy": 0.6}}, "bag_of_words": {"validation": {"accuracy": bag}}}
+        runs += [read_run(regime, seed, right=right, facts={"floors": floors}) for seed in range(2)]
+    return runs
+
+
+def last_of(run):
+    return run.scores.query("split == 'validation'")["accuracy"].iloc[-1]
+
+
+def test_an_arm_below_a_bag_of_words_is_said_and_one_above_is_not(read_run, data_of):
+    data = data_of(with_floor(read_run, -6.0))
+    line = data.floors.query("split == 'validation' and arm.str.startswith('backbone')").iloc[0]
+    expected = (
+        f"Backbone (feature extraction) ({line['mean']:.3f}) is below a bag of words ({line['mean'] + 0.06:.3f}) on "
+        "toy validation."
+    )
+    assert below_floor(data) == expected
+    assert expected in caveats(data)
+    for other in (data_of(with_floor(read_run, 6.0)), data_of(with_floor(read_run, 0.0)), data_of([read_run("none")])):
+        assert below_floor(other) == ""
+
+
+def test_floors_stand_beside_the_scores_and_older_runs_have_no_such_table(read_run, data_of):
+    def tables(data):
+        return [b for b in scores_section(data, {}).blocks if isinstance(b, TableBlock) and "bag_of_words" in b.table]
+
+    data = data_of(with_floor(read_run, -6.0))
+    (found,) = tables(data)
+    assert "untouched" not in found.table
+    own = found.table.query("split == 'validation'")
+    assert list(own["above_bag_of_words"])[-1] == "-6.00"
+    assert len(report_tables(data, [])["floors"]) == len(data.floors) == 4
+    older = data_of([read_run("none"), read_run("backbone")])
+    assert tables(older) == []
+    assert "floors" not in report_tables(older, [])

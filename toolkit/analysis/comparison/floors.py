@@ -28,8 +28,8 @@ def summarise_floors(runs: Sequence[Run | str | Path], labels: Labels | None = N
     form, ``untouched`` that of the cosine of two texts by the checkpoint before training, in regressions on pairs. All
     are means over the ``num_seeds`` runs that recorded floors, fitted to the training examples of that run.
     ``above_bag_of_words_points`` = 100 x (mean - bag_of_words). NaN where a floor does not apply, is undefined or was
-    not recorded: ``note`` says which, but for the cosine in a classification. Older runs and those with shuffled
-    labels recorded none, and have no line.
+    not recorded: ``note`` says which, but for the cosine in a classification. Older runs and those with shuffled labels
+    recorded none, and have no line.
     ``labels``: run directory name to arm.
     """
     return floors_of_groups(arrange(runs, labels))

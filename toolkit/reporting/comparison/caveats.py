@@ -71,7 +71,7 @@ def failures(data: ReportData) -> str:
 def below_floor(data: ReportData) -> str:
     """Arms whose mean score on a split is below a bag of words that was fitted to the same examples; '' for none."""
     own = largest_size(data.floors)
-    own = own[own["above_bag_of_words_points"] < 0]
+    own = own[own["above_bag_of_words_points"] < -1e-9]  # and not by the rounding of a mean
     parts = [
         f"{line['base']} ({number(line['mean'])}) is below a bag of words ({number(line['bag_of_words'])}) on "
         f"{name} {line['split']}"

@@ -1,0 +1,238 @@
+"""Floors are what plain code gives: counts, scikit-learn, seqeval and transformers."""
+
+from collections import Counter, defaultdict
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import hstack
+from scipy.stats import pearsonr, spearmanr
+from seqeval.metrics import f1_score
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.model_selection import GridSearchCV, KFold, StratifiedKFold
+
+import toolkit
+from toolkit.config import RunConfig
+from toolkit.data.builtin import BUILTIN_TASKS
+from toolkit.data.tasks import load_task
+from toolkit.models.classifier import load_classifier
+from toolkit.training import floors as floors_module
+from toolkit.training.encoding import encode_task
+from toolkit.training.floors import Floors, bag_of_words, measure_floors, tags_by_word, untouched_cosines
+
+CPU = torch.device("cpu")
+WORDS = {"sublinear_tf": True, "token_pattern": r"(?u)\b\w+\b"}
+GRID = (0.1, 1.0, 10.0, 100.0)
+
+
+@pytest.fixture(scope="session")
+def opened(tiny_model):
+    """A function: a config with the tiny BERT, its task in tokens, and what was loaded."""
+
+    def get(**fields):
+        config = RunConfig(model=str(tiny_model("bert")), precision="no", max_length=40, **fields)
+        task = load_task(config)
+        loaded = load_classifier(
+            config.model, pooling="mean", num_outputs=task.num_outputs, is_token_task=task.kind == "tokens"
+        )
+        return config, encode_task(task, loaded, config.max_length), loaded
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def similarity(tmp_path_factory):
+    """Fields of a config on pairs with the share of words that they have in common, noisily, as the target."""
+    folder, rng = tmp_path_factory.mktemp("similarity"), np.random.default_rng(0)
+    texts = [text for (text,) in BUILTIN_TASKS["polarity"].build()["train"].texts[:120]]
+    for name, size in (("train", 80), ("validation", 40)):
+        lines = ["first\tsecond\tlabel"]
+        for _ in range(size):
+            one, other = (texts[i] for i in rng.integers(len(texts), size=2))
+            shared = len({*one.split()} & {*other.split()}) + rng.normal(0, 0.3)
+            lines.append(f"{one}\t{other}\t{shared:.4f}")
+        (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n")
+    files = {f"{name}_file": str(folder / f"{name}.tsv") for name in ("train", "validation")}
+    return {**files, "text_columns": ("first", "second"), "label_kind": "targets"}
+
+
+def floors_of(opened, **fields) -> Floors:
+    config, data, loaded = opened(**fields)
+    found = measure_floors(data, config, loaded.source, CPU)
+    assert found is not None
+    return found
+
+
+def plain_bags(texts, vectorizer):
+    bags = [vectorizer.transform(column) for column in zip(*texts, strict=True)]
+    if len(bags) == 1:
+        return bags[0]
+    u, v = bags
+    return hstack([u, v, abs(u - v), u.multiply(v)]).tocsr()
+
+
+def plain(task, split, seed):
+    """What scikit-learn's own search answers to a split, and the strength that it finds."""
+    train = task.splits["train"]
+    vectorizer = TfidfVectorizer(**WORDS).fit([text for example in train.texts for text in example])
+    if task.kind == "regression":
+        model, grid, scoring = Ridge(), {"alpha": [1 / c for c in GRID]}, "neg_mean_squared_error"
+        folds = KFold(5, shuffle=True, random_state=seed)
+    else:
+        model, grid, scoring = LogisticRegression(max_iter=300, tol=1e-3), {"C": GRID}, "neg_log_loss"
+        folds = StratifiedKFold(5, shuffle=True, random_state=seed)
+    search = GridSearchCV(model, grid, cv=folds, scoring=scoring).fit(plain_bags(train.texts, vectorizer), train.labels)
+    (value,) = search.best_params_.values()
+    strength = 1 / value if task.kind == "regression" else value
+    return search.predict(plain_bags(task.splits[split].texts, vectorizer)), strength
+
+
+@pytest.mark.parametrize(("name", "size"), [("polarity", 300), ("pair", 300)])
+def test_a_bag_of_words_is_scikit_learns_to_the_item(opened, name, size):
+    _, data, _ = opened(task=name, max_train_examples=size, seed=3)
+    choice = {}
+    outputs = bag_of_words(data, 3, choice)
+    for split in ("validation", "ood"):
+        expected, strength = plain(data.task, split, 3)
+        np.testing.assert_array_equal(outputs[split].argmax(axis=1), expected)
+    assert choice == {"strength": strength, "num_fitted": size, "num_compared": size}
+
+
+def test_a_ridge_on_pairs_and_the_mean_are_plain_codes(opened, similarity):
+    config, data, loaded = opened(**similarity)
+    outputs = bag_of_words(data, config.seed, {})
+    expected, _ = plain(data.task, "validation", config.seed)
+    np.testing.assert_allclose(outputs["validation"][:, 0], expected, rtol=1e-5, atol=1e-6)
+    scores = measure_floors(data, config, loaded.source, CPU).scores
+    labels, mean = data.task.splits["validation"].labels, data.task.splits["train"].labels.mean()
+    r2 = 1 - ((labels - mean) ** 2).sum() / ((labels - labels.mean()) ** 2).sum()
+    assert scores["majority"]["validation"] == {"pearson": None, "spearman": None, "r2": pytest.approx(r2, abs=1e-6)}
+    assert scores["bag_of_words"]["validation"]["pearson"] == pytest.approx(
+        pearsonr(labels, expected).statistic, abs=1e-5
+    )
+
+
+def test_what_words_alone_can_do_on_the_controlled_tasks(opened):
+    """Word identity is all of `polarity` and nothing of `order`, of which each bag has both labels.
+
+    In `pair` each text has a bag of its own, and which word stands in which text tells: that is no matter of meaning.
+    """
+    found = {name: floors_of(opened, task=name).scores for name in BUILTIN_TASKS}
+    bags = {name: {k: own["accuracy"] for k, own in scores["bag_of_words"].items()} for name, scores in found.items()}
+    assert bags["polarity"] == {"validation": 1.0, "test": 1.0, "ood": 0.5}
+    assert bags["order"] == {"validation": 0.5, "test": 0.5, "ood": 0.5}
+    assert bags["pair"]["validation"] == bags["pair"]["test"] == 1.0
+    assert abs(bags["pair"]["ood"] - 0.5) < 0.05
+    for scores in found.values():
+        assert "untouched" not in scores
+        assert {own["accuracy"] for own in scores["majority"].values()} == {0.5}
+
+
+def test_the_majority_is_that_of_training_and_not_of_the_split(opened, tmp_path):
+    for name, labels in (("train", "aaab"), ("validation", "bbba")):
+        lines = [f"word {i}\t{label}" for i, label in enumerate(labels * 5)]
+        (tmp_path / f"{name}.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n")
+    found = floors_of(opened, train_file=str(tmp_path / "train.tsv"), validation_file=str(tmp_path / "validation.tsv"))
+    assert found.scores["majority"]["validation"]["accuracy"] == 0.25
+
+
+def test_the_tag_of_each_word_is_a_hand_counts(opened):
+    config, data, loaded = opened(task="roles", max_train_examples=300)
+    train, names = data.task.splits["train"], data.task.label_names
+    counts, by_word = Counter(), defaultdict(Counter)
+    for words, tags in zip(train.words, train.labels, strict=True):
+        counts.update(tags.tolist())
+        for word, tag in zip(words, tags.tolist(), strict=True):
+            by_word[word][tag] += 1
+    assert counts.most_common(1)[0][0] == 0
+
+    def best(word):
+        ranked = sorted(by_word[word].items(), key=lambda item: (-item[1], -counts[item[0]], item[0]))
+        return ranked[0][0] if ranked else 0
+
+    scores = measure_floors(data, config, loaded.source, CPU).scores
+    for name in ("validation", "ood"):
+        split = data.task.splits[name]
+        said = [[names[best(word)] for word in words] for words in split.words]
+        true = [[names[tag] for tag in tags] for tags in split.labels]
+        assert scores["bag_of_words"][name]["f1"] == pytest.approx(f1_score(true, said, zero_division=0))
+        outside = np.mean([tag == 0 for tags in split.labels for tag in tags])
+        assert scores["majority"][name]["accuracy"] == pytest.approx(outside)
+        assert scores["majority"][name]["f1"] == 0
+
+
+def test_words_that_were_truncated_are_neither_counted_nor_scored(opened):
+    config, data, loaded = opened(task="roles", max_train_examples=60)
+    short = encode_task(data.task, loaded, 6)
+    assert short.splits["validation"].num_rows < data.splits["validation"].num_rows
+    assert tags_by_word(short)["validation"].shape == (short.splits["validation"].num_rows, 5)
+    assert measure_floors(short, config, loaded.source, CPU).scores["majority"]["validation"]["f1"] == 0
+
+
+def test_the_untouched_cosine_is_plain_transformers(opened, similarity):
+    from transformers import AutoModel, AutoTokenizer
+
+    config, data, loaded = opened(**similarity)
+    split = data.task.splits["validation"]
+    model, tokenizer = AutoModel.from_pretrained(config.model).eval(), AutoTokenizer.from_pretrained(config.model)
+
+    def vector(text):
+        batch = tokenizer(text, return_tensors="pt")
+        with torch.inference_mode():
+            return model(**batch).last_hidden_state[0].mean(dim=0).double()
+
+    expected = np.array([float(torch.cosine_similarity(*map(vector, pair), dim=0)) for pair in split.texts])
+    with torch.no_grad():  # that the run has trained since must not matter
+        loaded.model.backbone.get_input_embeddings().weight.mul_(-3)
+    found = untouched_cosines(data, config, loaded.source, CPU)["validation"]
+    np.testing.assert_allclose(found[:, 0], expected, atol=1e-6)
+    scores = measure_floors(data, config, loaded.source, CPU).scores["untouched"]["validation"]
+    assert scores["pearson"] == pytest.approx(pearsonr(split.labels, expected).statistic, abs=1e-4)
+    assert scores["spearman"] == pytest.approx(spearmanr(split.labels, expected).statistic, abs=1e-2)
+    assert scores["r2"] is None  # a cosine has another scale
+
+
+def test_an_untouched_checkpoint_that_is_gone_costs_its_floor_and_not_the_run(opened, similarity):
+    config, data, loaded = opened(**similarity)
+    with pytest.warns(UserWarning, match="no floor of the untouched"):
+        found = measure_floors(data, config, replace(loaded.source, sha256="0" * 64), CPU)
+    assert set(found.scores) == {"majority", "bag_of_words"}
+    assert set(measure_floors(data, replace(config, init="random"), loaded.source, CPU).scores) == set(found.scores)
+
+
+def test_few_examples_no_words_and_caps(opened, tmp_path, monkeypatch):
+    (tmp_path / "train.tsv").write_text("text\tlabel\n" + "".join(f"word{i % 2}\t{'ab'[i % 2]}\n" for i in range(4)))
+    (tmp_path / "validation.tsv").write_text("text\tlabel\nword0\ta\n")
+    files = {f"{name}_file": str(tmp_path / f"{name}.tsv") for name in ("train", "validation")}
+    found = floors_of(opened, **files)
+    assert found.choice["strength"] is None
+    assert found.scores["bag_of_words"]["validation"]["accuracy"] == 1
+    (tmp_path / "train.tsv").write_text("text\tlabel\n" + "".join(f"!{'?' * i}\t{'ab'[i % 2]}\n" for i in range(4)))
+    assert set(floors_of(opened, **files).scores) == {"majority"}
+    monkeypatch.setattr(floors_module, "MOST_FITTED", 100)
+    monkeypatch.setattr(floors_module, "MOST_COMPARED", 60)
+    capped, again = (floors_of(opened, task="polarity", max_train_examples=300) for _ in range(2))
+    assert (capped.choice["num_fitted"], capped.choice["num_compared"]) == (100, 60)
+    assert (capped.scores, capped.choice) == (again.scores, again.choice)
+
+
+def test_a_run_records_its_floors_says_them_and_none_under_shuffled_labels(tiny_config, tmp_path, capsys):
+    config = replace(tiny_config, output_dir=str(tmp_path), epochs=1)
+    run = toolkit.finetune(config)
+    floors = run.manifest["floors"]
+    assert set(floors) == {"majority", "bag_of_words"}
+    shown = [
+        f"{name} {floors[key]['validation']['accuracy']:.3f}"
+        for key, name in (("majority", "majority"), ("bag_of_words", "bag of words"))
+    ]
+    assert f"Floors: {', '.join(shown)} (accuracy, validation)" in " ".join(capsys.readouterr().out.split())
+    cost = run.manifest["cost"]
+    assert cost["floors_seconds"] > 0
+    (line,) = toolkit.measure_cost([run]).to_dict("records")
+    assert line["seconds"] == pytest.approx(cost["seconds_training"])
+    shuffled = toolkit.finetune(replace(config, shuffle_labels=True))
+    assert shuffled.manifest["floors"] is None
+    assert "Floors" not in capsys.readouterr().out
+    assert list(toolkit.summarise_floors([run, shuffled])["num_seeds"]) == [1, 1]  # validation and ood of the first
