@@ -9,7 +9,8 @@ two seeds move a word the same way.
     python experiments/shuffled_labels.py --out reports/shuffled_labels [--seeds 3] [--tasks sst2 trec order]
 
 The data are not part of this repository: ../shared/data, or the folder that EMBEDDING_DRIFT_DATA names, holds sst2/
-and trec/ as .tsv files. What is drawn of them, with one seed, is written below --runs; finished runs are used again.
+and trec/ as .tsv files; experiments/data.sha256 has their sources, licences and sha256. What is drawn of them, with one
+seed, is written below --runs; finished runs are used again.
 """
 
 import argparse

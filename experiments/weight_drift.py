@@ -9,8 +9,8 @@ layers below it, and the weights move about equally far in all layers, or furthe
 Settings are the same for all tasks: 1,000 training examples, 3 epochs, learning rate 5e-5; nothing is tuned, as
 scores are not the question. States are compared on every scored split (at most 300 texts each). `polarity` and `order`
 are built in; the data of the others are not part of this repository: ../shared/data, or the folder that
-EMBEDDING_DRIFT_DATA names, holds sst2/, trec/ and cad_nli_original/ as .tsv files. Runs keep their model, about 90 MB
-each; finished ones are used again.
+EMBEDDING_DRIFT_DATA names, holds sst2/, trec/ and cad_nli_original/ as .tsv files; experiments/data.sha256 has their
+sources, licences and sha256. Runs keep their model, about 90 MB each; finished ones are used again.
 """
 
 import argparse

@@ -54,7 +54,7 @@ REPORTS: dict[str, Callable[[Path], object]] = {
     "report": lambda out: Report(runs=(GONE,), out=out).run(),
     "drift": lambda out: Drift(places=("nowhere", "neither"), out=out).run(),
     "positions": lambda out: Positions(model="nowhere", out=out).run(),
-    "layers": lambda out: Layers(runs=(GONE,), out=out).run(),
+    "layers": lambda out: Layers(places=(GONE,), out=out).run(),
     "flow": lambda out: FlowCommand(places=("nowhere",), out=out).run(),
     "transplant": lambda out: Transplant(runs=(GONE,), out=out).run(),
     "study": lambda out: StudyCommand(file=ROOT / "experiments/three_regimes.py", out=out, output_dir=GONE).run(),

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.run_directories import rehash
 from toolkit.analysis.comparison.arms import Arm, Group, ReportedRun
 from toolkit.reporting.comparison.caveats import below_floor, caveats, edge_warning, failures, unstable, verdict_counts
 from toolkit.reporting.comparison.linear_probes import against_probe_block, linear_probes, probe_sentence
@@ -339,6 +340,7 @@ def test_the_data_section_names_every_file_and_its_sha256(config, hashes, expect
     (run.path / "manifest.json").write_text(json.dumps(manifest))
     values = json.loads((run.path / "config.json").read_text()) | config
     (run.path / "config.json").write_text(json.dumps(values))
+    rehash(run.path, "config.json")
     block = data_block(Group("tiny on toy", (Arm("full", (ReportedRun(open_run(run.path), "a"),)),)))
     assert [column.label for column in block.columns.values()][-2:] == ["read from", "sha256"]
     assert {row[0]: list(row[-2:]) for row in block.table.to_numpy().tolist()} == expected

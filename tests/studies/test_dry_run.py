@@ -112,7 +112,11 @@ def test_the_plan_after_tuning_is_what_is_then_run(tiny_config: RunConfig, tmp_p
     for _ in range(2):
         planned = plan_study(study, tmp_path / "runs")
         run_study(
-            study, executor=executor, limit=4 - len(executor.started) or 1, out=tmp_path, output_dir=tmp_path / "runs"
+            study,
+            executor=executor,
+            limit=4 - len(executor.started) or 1,
+            out=tmp_path / "report",
+            output_dir=tmp_path / "runs",
         )
     assert executor.started[4] == planned.final[0].name
     assert plan_runs(study.tuning_cells(), tmp_path / "runs")[0].is_finished

@@ -17,7 +17,7 @@ from toolkit.config import RunConfig, digest, recipe_of, resolve_head_training
 from toolkit.data.batches import training_batches
 from toolkit.data.tasks import load_task
 from toolkit.models.classifier import load_classifier
-from toolkit.models.heads import build_head
+from toolkit.models.heads import build_head, entry_of
 from toolkit.models.tuned import load_tuned
 from toolkit.training import features as features_module
 from toolkit.training.encoding import encode_task
@@ -268,7 +268,7 @@ def test_standardising_does_not_change_what_a_head_answers(options, kind):
     before, rows = head(features), np.arange(0, 50, 2)
     with standardised(head, features, rows):
         np.testing.assert_allclose(head(features).detach(), before.detach(), rtol=1e-3, atol=1e-3)
-        layer, seen = features_module.first_layer(head), []
+        layer, seen = entry_of(head), []
         handle = layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
         head(features[torch.from_numpy(rows)])
         handle.remove()
