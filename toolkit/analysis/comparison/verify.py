@@ -28,7 +28,7 @@ BROKEN = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 PATHS = ("model", "train_file", "validation_file", "test_file", "output_dir")
 """Fields of a config that evidence shows without the folders of a machine."""
 
-RULES = ("version", "verdict", "reason", "q", "is_discovery", "source")
+RULES = ("version", "claim", "verdict", "reason", "q", "is_discovery", "source")
 """Fields of a card that another version of its estimator gives from the same numbers."""
 
 AWAY = "not at hand: "
