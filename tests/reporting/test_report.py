@@ -312,9 +312,17 @@ def test_a_run_that_was_changed_after_it_finished_is_left_out_and_said(runs, nam
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_damaged_manifest_does_not_stop_the_others_nor_does_a_new_file(runs, capsys):
-    (runs[0].path / "manifest.json").write_text("{")
+def test_a_log_that_the_manifest_does_not_name_leaves_its_run_out(runs):
+    """It was read as the run's own: what moved the rows is told from it."""
     (runs[1].path / "optimizer.json").write_text("{}")
+    found = find_runs([run.path for run in runs])
+    assert [run.path for run in found.runs] == [run.path for run in runs if run is not runs[1]]
+    assert found.left_out[0].endswith("(not in the manifest: optimizer.json): move it away.")
+
+
+def test_a_damaged_manifest_does_not_stop_the_others_nor_does_a_file_of_the_users(runs, capsys):
+    (runs[0].path / "manifest.json").write_text("{")
+    (runs[1].path / "notes.txt").write_text("mine")
     found = find_runs([run.path for run in runs])
     assert [run.path for run in found.runs] == [run.path for run in runs[1:]]
     with pytest.raises(SystemExit, match="0"):
