@@ -3,7 +3,7 @@
 Full fine-tuning and frozen embeddings beside feature extraction in its plain form (last layer, mean, pairs as one
 sequence, a linear head) and in its usual one: the last four layers concatenated for single sentences and words
 (Devlin et al. 2019, section 5.3), pairs encoded apart with u, v, |u-v| and u*v (Conneau et al. 2017), a BiLSTM over
-words. Three real tasks, the built-in `order` and the token task `roles`, three seeds. Nothing is tuned: one learning
+words. Three real tasks, the built-in `order` and the token task `roles`, five seeds. Nothing is tuned: one learning
 rate (5e-5) and three epochs where the encoder is trained, and heads that are trained until a held-out part of train
 stops improving. Training sets are small (500 to 1,666 examples).
 
@@ -63,7 +63,7 @@ STUDY = Study(
         "order": {"task": "order", "max_train_examples": 500, **LAST_FOUR},
         "roles": {"task": "roles", "max_train_examples": 500, "head": "bilstm", **LAST_FOUR},
     },
-    seeds=range(3),
+    seeds=range(5),
     margin_points=1.5,
     comparisons=[
         Comparison("full fine-tuning", "features, usual form"),
