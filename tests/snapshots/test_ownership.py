@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from tests.planted_folder import contents
 from toolkit.config import RunConfig
 from toolkit.snapshots.lock import RunLock
-from toolkit.snapshots.ownership import JOURNAL, MANIFEST, atomic_path, check_replaceable, read_list
+from toolkit.snapshots.ownership import JOURNAL, MANIFEST, Owned, atomic_path, check_replaceable, read_list
 from toolkit.snapshots.store import RunWriter, check_startable, open_run, start_run
 from toolkit.snapshots.verify import verify_run
 
@@ -245,3 +246,19 @@ def test_only_a_run_that_is_being_written_names_files_without_their_content(tmp_
     check_replaceable(tmp_path / "a", read_list(tmp_path, JOURNAL))
     with pytest.raises(ValueError, match="is there already"):
         check_replaceable(tmp_path / "a")
+
+
+def test_threads_that_write_one_file_leave_it_whole_and_no_error(tmp_path: Path) -> None:
+    """One's clean-up took the other's temporary file of the same name away: a run that diverged lost its last word."""
+    owned = Owned(tmp_path, JOURNAL, {"a.json": ()})
+
+    def write(number: int) -> None:
+        for _ in range(60):
+            with atomic_path(tmp_path / "a.json", owned) as temporary:
+                temporary.write_text(str(number))
+
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(write, number) for number in range(4)]:
+            done.result()
+    assert (tmp_path / "a.json").read_text() in "0123"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]

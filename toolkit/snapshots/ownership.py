@@ -192,9 +192,11 @@ def atomic_path(path: Path, owned: Owned | None = None, *, may_replace: bool = F
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
         replace_file(temporary, path, owned, may_replace=may_replace)
-        sync_folder(path.parent)
-    finally:
+    except BaseException:
         temporary.unlink(missing_ok=True)
+        raise
+    # Not removed here: it is gone, and another thread may have made one of its name since.
+    sync_folder(path.parent)
 
 
 def _new_temporary(path: Path) -> Path:

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+import threading
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -86,6 +87,8 @@ class RunWriter:
     _written: set[Path] = field(default_factory=set)
     _hashes: dict[str, str] = field(default_factory=dict)
     """Of the snapshots, each taken when it had been written."""
+    _journal_lock: threading.Lock = field(default_factory=threading.Lock)
+    """Snapshots are named by the thread that writes them, beside what this one names."""
     _names: dict[str, Collection[str]] = field(default_factory=dict)
     """Every file of the run so far, as :class:`Owned` has them."""
 
@@ -227,14 +230,15 @@ class RunWriter:
         """:meth:`_own` of several files."""
         self._check_held()
         names = list(names)
-        if new := [name for name in names if name not in self._names or self._names[name]]:
-            for name in new:
-                check_replaceable(self.path / name, self._owned)
-            self._names |= dict.fromkeys(new, ())
-            journal = {"format": MANIFEST_FORMAT, "files": dict.fromkeys(sorted(self._names))}
-            files.write_text(self.path / JOURNAL, json.dumps(journal, indent=1) + "\n", self._owned)
-        paths = [self.path / name for name in names]
-        self._written |= set(paths)
+        with self._journal_lock:
+            if new := [name for name in names if name not in self._names or self._names[name]]:
+                for name in new:
+                    check_replaceable(self.path / name, self._owned)
+                self._names |= dict.fromkeys(new, ())
+                journal = {"format": MANIFEST_FORMAT, "files": dict.fromkeys(sorted(self._names))}
+                files.write_text(self.path / JOURNAL, json.dumps(journal, indent=1) + "\n", self._owned)
+            paths = [self.path / name for name in names]
+            self._written |= set(paths)
         return paths
 
     def _drop(self, name: str) -> None:
