@@ -25,7 +25,7 @@ TASKS = ("polarity", "order")
 SEEDS = 3
 CAVEATS = (
     "Two small controlled tasks, 1,000 examples, three epochs, one learning rate, nothing tuned.",
-    "The embedded model minilm (all-MiniLM-L6-v2) is a BERT that was tuned on sentence pairs: its features fit heads "
+    "The embedded model minilm (all-MiniLM-L6-v2) is a BERT that was tuned on single sentences: its features fit heads "
     "better than raw BERT's, and how far they are distorted is no claim about raw BERT.",
     "A distance of features is no loss of quality: whether it costs accuracy is in the comparison of scores "
     "(reports/feature_extraction_vs_finetuning).",

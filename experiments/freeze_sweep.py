@@ -53,7 +53,8 @@ CAVEATS = (
     "was trained too shortly. For the head alone that is known: with 30 epochs at a tuned rate it is 18 points behind "
     "full fine-tuning on order, not 46 (reports/feature_extraction_vs_finetuning).",
     "The built-in tasks are controlled and small, and full fine-tuning is near their ceiling in distribution.",
-    "The embedded model minilm (all-MiniLM-L6-v2) is a BERT that was tuned on sentence pairs: no claim about raw BERT.",
+    "The embedded model minilm (all-MiniLM-L6-v2) is a BERT that was tuned on single sentences: no claim about raw "
+    "BERT.",
     "Three seeds; that an arm is not told apart from the reference is no proof that it is as good.",
 )
 

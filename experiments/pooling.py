@@ -6,8 +6,8 @@ four settings per task, chosen on a fifth of the training split.
     python -m toolkit study experiments/pooling.py --dry-run
     python -m toolkit study experiments/pooling.py
 
-The embedded model was tuned on sentence pairs through the mean of its tokens, and what it learned there is in the mean:
-for the model as it was pretrained, pass another ``model`` in ``common``. The data are those of
+The embedded model was tuned on single sentences through the mean of its tokens, and what it learned there is in the
+mean: for the model as it was pretrained, pass another ``model`` in ``common``. The data are those of
 experiments/feature_extraction_vs_finetuning.py; experiments/data.sha256 has their sources, licences and sha256.
 """
 

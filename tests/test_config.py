@@ -127,7 +127,7 @@ def test_run_names_are_safe_as_directory_names(model: str, freeze: str) -> None:
         ({"warmup_fraction": 1.5}, "--warmup-fraction must be between 0 and 1"),
         ({"dropout": 1.0}, "--dropout must be at least 0 and below 1"),
         ({"seed": -1}, "--seed must be between"),
-        ({"label_seed": 1}, "--label-seed must be left out without --shuffle-labels, which it is for; got 1"),
+        ({"label_seed": 1}, "--label-seed 1 goes with --shuffle-labels: pass both, or neither"),
         ({"shuffle_labels": True, "label_seed": -1}, "--label-seed must be between 0 and"),
         ({"optimizer": "adam"}, r"unknown optimizer 'adam' \(did you mean 'adamw'\?\); choose from: adamw, sgd"),
         ({"snapshot_steps": 0}, "--snapshot-steps must be at least 1, or log"),

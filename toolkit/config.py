@@ -196,7 +196,8 @@ class RunConfig:
         check_seed(self.seed)
         if self.label_seed is not None:
             check_seed(self.label_seed, "--label-seed")
-            _require(self.shuffle_labels, self, "label_seed", "left out without --shuffle-labels, which it is for")
+            if not self.shuffle_labels:
+                raise ValueError(f"--label-seed {self.label_seed} goes with --shuffle-labels: pass both, or neither")
         steps = self.snapshot_steps
         _require(steps is None or steps == "log" or int(steps) >= 1, self, "snapshot_steps", "at least 1, or log")
         _require(len(self.text_columns) <= 2, self, "text_columns", "one or two columns")

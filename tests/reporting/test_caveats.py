@@ -21,7 +21,7 @@ from toolkit.reporting.comparison.written_tables import report_tables
 from toolkit.reporting.page.model import NoteBlock, TableBlock, TextBlock
 from toolkit.snapshots.store import open_run
 
-MINILM = "tuned on sentence pairs"
+MINILM = "tuned on single sentences"
 SENTENCE = "optimisation as much as features"
 
 

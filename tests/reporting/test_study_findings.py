@@ -305,9 +305,9 @@ def test_with_shuffled_labels_beside_it_what_real_ones_add_comes_first():
     noise = further | {"measure": "times_noise", "value": 9.9}
     text = drift_answer(joined({"m on a": [1.1]}), pd.DataFrame(), pd.DataFrame([per_seed, agreement, noise, further]))
     assert text == (
-        "Under full, m on a, two seeds move a word with a mean cosine of 0.31 under real labels and 0.12 under "
-        "shuffled ones (one for all seeds): +0.19 (+0.10 to +0.28): supported; the median word moved +1.2 % further "
-        "(-2.00 % to +4.50 %) than under shuffled labels (another per seed): under-powered."
+        "m on a, full: two seeds move a word with a mean cosine of 0.31 under real labels and 0.12 under shuffled "
+        "ones (one for all seeds): +0.19 (+0.10 to +0.28): supported; how far the median word moved, against shuffled "
+        "labels (another per seed): +1.2 % (-2.00 % to +4.50 %): under-powered."
     )
 
 

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from toolkit.analysis.comparison.arms import Arm, Group, Labels, arrange
 from toolkit.analysis.comparison.reported import ReportedRun, counted_score
-from toolkit.analysis.comparison.summaries import splits_of
+from toolkit.analysis.comparison.summaries import lines_of_groups
 from toolkit.snapshots.store import Run
 
 FLOORS = {"majority": "majority", "bag_of_words": "bag of words", "untouched": "cosine of the untouched model"}
@@ -37,13 +38,7 @@ def summarise_floors(runs: Sequence[Run | str | Path], labels: Labels | None = N
 
 def floors_of_groups(groups: Sequence[Group]) -> pd.DataFrame:
     """:func:`summarise_floors` of groups that are arranged already."""
-    lines = [
-        {"group": group.title} | line
-        for group in groups
-        for split in splits_of(group)
-        for arm in group.arms
-        for line in _lines(arm, split)
-    ]
+    lines = lines_of_groups(groups, _lines)
     return pd.DataFrame(lines, columns=list(COLUMNS)).astype({"size": "Int64", "num_train_examples": "Int64"})
 
 
@@ -53,14 +48,14 @@ def floor_score(run: ReportedRun, floor: str, split: str) -> float:
     return np.nan if value is None else float(value)
 
 
-def _lines(arm: Arm, split: str) -> list[dict[str, object]]:
+def _lines(arm: Arm, split: str) -> list[dict[str, Any]]:
     runs = [run for run in arm.runs if run.floors and split in run.answers]
     if not runs:
         return []
     first = runs[0]
     means = {floor: _mean([floor_score(run, floor, split) for run in runs]) for floor in FLOORS}
     mean = _mean([counted_score(run, split) for run in runs])
-    line: dict[str, object] = {"model": first.model, "task": first.task, "arm": arm.label, "base": arm.base}
+    line: dict[str, Any] = {"model": first.model, "task": first.task, "arm": arm.label, "base": arm.base}
     line |= {"size": arm.size, "num_train_examples": arm.num_train_examples, "split": split, "score": first.score}
     line |= {"is_reported_split": split == first.reported_split, "num_seeds": len(runs), "mean": mean}
     above = 100 * (mean - means["bag_of_words"])

@@ -1,6 +1,6 @@
 """Finished runs in, the scores of every arm out: mean, sd, median, min and max over its seeds, all and not failed."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,14 +57,21 @@ def summarise_scores(runs: Sequence[Run | str | Path], labels: Labels | None = N
 
 def summarise_groups(groups: Sequence[Group]) -> pd.DataFrame:
     """:func:`summarise_scores` of groups that are arranged already."""
-    lines = [
+    lines = lines_of_groups(groups, _lines)
+    return pd.DataFrame(lines, columns=list(COLUMNS)).astype(dict.fromkeys(INTEGERS, "Int64"))
+
+
+def lines_of_groups(
+    groups: Sequence[Group], lines_of: Callable[[Arm, str], list[dict[str, Any]]]
+) -> list[dict[str, Any]]:
+    """What ``lines_of`` says of every arm on every split of every group, each line led by its group."""
+    return [
         {"group": group.title} | line
         for group in groups
         for split in splits_of(group)
         for arm in group.arms
-        for line in _lines(arm, split)
+        for line in lines_of(arm, split)
     ]
-    return pd.DataFrame(lines, columns=list(COLUMNS)).astype(dict.fromkeys(INTEGERS, "Int64"))
 
 
 def side_by_side(summary: pd.DataFrame | Sequence[Run | str | Path], score: str | None = None) -> pd.DataFrame:

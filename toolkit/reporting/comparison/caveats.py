@@ -11,8 +11,9 @@ from toolkit.reporting.comparison.selections import headline, largest_size, task
 from toolkit.reporting.markdown import listing, number
 
 MINILM = (
-    "The embedded model minilm (all-MiniLM-L6-v2) is a BERT that was tuned on sentence pairs. That makes feature "
-    "extraction look better than raw BERT would: a claim about BERT needs a second, raw backbone."
+    "The embedded model minilm (all-MiniLM-L6-v2) is a BERT that was tuned on single sentences, through the mean of "
+    "their tokens. Features of single sentences look better by it than raw BERT's would, those of pairs read as one "
+    "sequence worse: a claim about BERT needs a second, raw backbone."
 )
 UNSTABLE_POINTS = 20
 """A chosen setting is called unstable if it scored more than this above the final runs (ours)."""

@@ -52,13 +52,13 @@ def label_sentence(lines: pd.DataFrame) -> str:
             text += f"{line['shuffled']:.2f} under shuffled ones ({line['permutation']}): {line['value']:+.2f}{span}"
         elif known:
             span = span.replace(" to ", " % to ").replace(")", " %)")
-            text = f"the median word moved {line['value']:+.1f} % further{span} than under shuffled labels "
-            text += f"({line['permutation']})"
+            text = f"how far the median word moved, against shuffled labels ({line['permutation']}): "
+            text += f"{line['value']:+.1f} %{span}"
         else:
             text = f"{line['measure'].replace('_', ' ')} is undefined"
         parts.append(f"{text}: {line['verdict']}")
     first = lines.iloc[0]
-    return f"Under {first['arm']}, {first['group']}, {'; '.join(parts)}."
+    return f"{first['group']}, {first['arm']}: {'; '.join(parts)}."
 
 
 def _amount(own: pd.DataFrame) -> str:

@@ -53,7 +53,7 @@ DEFINITIONS = (
     "Two seeds: the mean similarity of the tuned models of all pairs of seeds of the arm; three seeds are three pairs.",
 )
 CAVEATS = (
-    "The embedded model minilm (all-MiniLM-L6-v2) is a BERT that was tuned on sentence pairs: what it shows is no "
+    "The embedded model minilm (all-MiniLM-L6-v2) is a BERT that was tuned on single sentences: what it shows is no "
     "claim about raw BERT, which needs a raw backbone beside it.",
     "The least similar layer is chosen by looking at all layers; its interval does not know that.",
     "That the states of a layer changed does not say that the layer's own weights did: it reads what lies below. The "
