@@ -22,6 +22,7 @@ from toolkit.models.tuned import load_tuned
 from toolkit.training import features as features_module
 from toolkit.training.encoding import encode_task
 from toolkit.training.features import hold_out, standardised
+from toolkit.training.losses import constant_loss, example_losses
 
 
 def run(config, folder, **changes):
@@ -198,6 +199,34 @@ def test_an_early_stopped_run_holds_the_best_head_and_the_steps_to_it(tiny_confi
     assert finished.trajectory.exposure.tables["word_embeddings"].num_steps == steps
     assert len(finished.optimizer_log.head_learning_rates) == steps
     assert set(finished.optimizer_log.head_learning_rates[1:]) == {0.05}
+
+
+def test_a_head_whose_task_is_solved_stops(tiny_config, tmp_path):
+    """A separable task has a smaller loss for ever: by more than a thousandth within the patience, and not worth it."""
+    (tmp_path / "words.csv").write_text("text,label\n" + "the chicken was wonderful,1\nthe chicken was stale,0\n" * 40)
+    files = {"train_file": str(tmp_path / "words.csv"), "validation_file": str(tmp_path / "words.csv")}
+    config = replace(tiny_config, task="polarity", **files, freeze="backbone", head_learning_rate=0.02)
+    stopped = run(config, tmp_path, head_training="early-stopping").manifest["head_training"]
+    losses = np.array(stopped["held_out_losses"])
+    assert losses[-1] < 0.99 * losses[stopped["epochs"] - 1]
+    assert stopped["epochs_tried"] < stopped["most_epochs"] / 2
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=30), st.floats(-3, 3), st.integers(0, 99))
+def test_no_constant_answer_has_a_lower_loss_than_the_best_one(labels, shift, seed):
+    labels = np.array(labels)
+    counts = torch.from_numpy(np.bincount(labels, minlength=5)).float()
+    logits = (counts / counts.sum()).log().clamp(min=-60).expand(len(labels), 5)
+    best = constant_loss("classification", labels)
+    assert example_losses("classification", logits, torch.from_numpy(labels)).mean().item() == pytest.approx(
+        best, abs=1e-5
+    )
+    other = logits + torch.from_numpy(np.random.default_rng(seed).normal(size=5)).float()
+    assert example_losses("tokens", other, torch.from_numpy(labels)).mean().item() >= best - 1e-5
+    mean = torch.full((len(labels), 1), labels.mean())
+    least = constant_loss("regression", labels.astype(np.float32))
+    assert example_losses("regression", mean, torch.from_numpy(labels)).mean().item() == pytest.approx(least, abs=1e-5)
+    assert example_losses("regression", mean + shift, torch.from_numpy(labels)).mean().item() >= least - 1e-5
 
 
 def test_the_held_out_examples_are_in_no_batch(tiny_config, tmp_path):

@@ -24,7 +24,14 @@ from toolkit.models.heads import answer, entry_of, first_weights, inputs_of
 from toolkit.models.regimes import HEAD
 from toolkit.training.evaluation import extract_features
 from toolkit.training.loop import Moment, OnStep, Plan, run_epochs
-from toolkit.training.losses import StepLog, check_finite, check_outputs, clipping_factor, example_losses
+from toolkit.training.losses import (
+    StepLog,
+    check_finite,
+    check_outputs,
+    clipping_factor,
+    constant_loss,
+    example_losses,
+)
 from toolkit.training.optimizer import build_optimizer, group_parameters, learning_rate_factors
 from toolkit.training.recorder import Recorder
 
@@ -37,6 +44,8 @@ PATIENCE = 10
 """Epochs without a lower loss after which early stopping stops."""
 MIN_FALL = 1e-3
 """Share of the lowest loss by which a loss must be below it to count as lower."""
+LEAST_FALL = 1e-4
+"""Least such fall, as a share of the loss of the best constant answer: a task that is solved ends its training."""
 MOST_EPOCHS = 200
 """After which early stopping stops in any case."""
 CHUNK_ROWS = 1024
@@ -104,7 +113,7 @@ def train_head_until_it_stops(
     What the first linear layer reads is standardised while it learns, by the mean and standard deviation of each
     coordinate over the examples that are trained on, so that one rate serves features of every size; both are folded
     into its weights afterwards, and the head that is kept reads features as they are. Training stops after PATIENCE
-    epochs without a loss that is lower by MIN_FALL, or after MOST_EPOCHS.
+    epochs without a loss that is lower by MIN_FALL and LEAST_FALL, or after MOST_EPOCHS.
 
     ``recorder`` hears of the steps that led to the head that is kept and of no later one. ``facts``: what the manifest
     says of it is put here. ValueError when nothing can be held out, NonFiniteLossError for what is not finite.
@@ -115,6 +124,7 @@ def train_head_until_it_stops(
     assert split.labels is not None
     held_out = hold_out(split.labels if data.task.kind == "classification" else None, len(split), config.seed)
     kept = np.setdiff1d(np.arange(len(split)), held_out)
+    least_fall = LEAST_FALL * constant_loss(data.task.kind, split.labels[split.rows_of(held_out)])
 
     def outputs(step: int) -> dict[str, NDArray[np.float32]]:
         check_outputs(found := _outputs(head, tensors, data), step)
@@ -143,7 +153,7 @@ def train_head_until_it_stops(
             ends.append(len(logs))
             train_losses.append(float(np.mean([log.loss for log in logs[first:]])))
             losses.append(stepper.loss(held_out))
-            if losses[-1] < lowest * (1 - MIN_FALL):
+            if losses[-1] < lowest * (1 - MIN_FALL) and losses[-1] < lowest - least_fall:
                 best, lowest = len(losses), losses[-1]
                 weights = {name: value.clone() for name, value in head.state_dict().items()}
         head.load_state_dict(weights)
