@@ -1,7 +1,10 @@
 """Question: is feature extraction as good as fine-tuning, and does the drift of the embeddings matter?
 
-Three regimes, LP-FT and full fine-tuning from random weights, on three real and the three built-in tasks, five seeds
-each. Every arm gets four settings per task, chosen on a fifth of the training split; sentiment is also scored out of
+Three regimes on three real tasks, the three built-in tasks on texts and the built-in token task, five seeds each.
+Every arm gets four settings per task, chosen on a fifth of the training split: learning rates where the encoder is
+trained, and where it is not the forms in which features are used: the last layer, the last four concatenated (Devlin
+et al. 2019, section 5.3), a learned mix of all (Peters et al. 2018), one hidden layer in the head; of pairs, texts
+encoded apart with u, v, |u-v| and u*v (Conneau et al. 2017); of words, a BiLSTM. Sentiment is also scored out of
 distribution.
 
     python -m toolkit study experiments/feature_extraction_vs_finetuning.py --dry-run
@@ -18,24 +21,24 @@ from toolkit import Comparison, Study
 
 DATA = os.environ.get("EMBEDDING_DRIFT_DATA", "../shared/data")
 RATES = tuple({"learning_rate": rate} for rate in (5e-5, 2e-5, 1.5e-4, 3e-4))
-RATES_FROM_SCRATCH = tuple({"learning_rate": rate} for rate in (1.5e-4, 5e-4, 1e-3, 2e-3))
-HEAD_RATES = tuple({"head_learning_rate": rate} for rate in (1e-3, 5e-3, 2e-2, 5e-2))
+LAST_FOUR = {"features": "last4-concat"}
+APART = {"pair_encoding": "separate"}
+OF_TEXTS = ({"features": "last"}, LAST_FOUR, {"features": "mix"}, LAST_FOUR | {"head": "mlp"})
+OF_PAIRS = ({"pair_encoding": "joint"}, APART, APART | LAST_FOUR, APART | LAST_FOUR | {"head": "mlp"})
+OF_WORDS = ({"features": "last"}, LAST_FOUR, {"features": "mix"}, LAST_FOUR | {"head": "bilstm"})
 BUILT_IN = {"max_train_examples": 1000}
 
 STUDY = Study(
     title="Feature extraction against fine-tuning",
     question="Is feature extraction as good as fine-tuning, and does the drift of the embeddings matter?",
     hypothesis=(
-        "Full fine-tuning beats feature extraction by several points wherever the label is not in word identity alone; "
-        "freezing the embeddings costs less than the margin; training the head first helps out of distribution."
+        "In the form that suits the task feature extraction closes most of its gap on pairs and half of it on question "
+        "types, and nothing on SST-2; full fine-tuning stays ahead; freezing the embeddings costs less than the margin."
     ),
     arms={
         "full fine-tuning": {"freeze": "none"},
-        "LP-FT": {"freeze": "none", "head_epochs": 3},
         "embeddings frozen": {"freeze": "embeddings"},
-        # The plain form: last layer, mean, pairs as one sequence. experiments/feature_recipes.py tries the usual ones.
-        "feature extraction": {"freeze": "backbone", "head_training": "epochs", "epochs": 30},
-        "random init": {"freeze": "none", "init": "random"},
+        "feature extraction": {"freeze": "backbone"},
     },
     tasks={
         "sst2": {
@@ -65,20 +68,25 @@ STUDY = Study(
         "polarity": {"task": "polarity", **BUILT_IN},
         "order": {"task": "order", **BUILT_IN},
         "pair": {"task": "pair", **BUILT_IN},
+        "roles": {"task": "roles", **BUILT_IN},
     },
     seeds=range(5),
     grid={
         "full fine-tuning": RATES,
-        "LP-FT": RATES,
         "embeddings frozen": RATES,
-        "feature extraction": HEAD_RATES,
-        "random init": RATES_FROM_SCRATCH,
+        "feature extraction": {
+            "sst2": OF_TEXTS,
+            "trec": OF_TEXTS,
+            "cad_nli_original": OF_PAIRS,
+            "polarity": OF_TEXTS,
+            "order": OF_TEXTS,
+            "pair": OF_PAIRS,
+            "roles": OF_WORDS,
+        },
     },
     margin_points=1.5,
     comparisons=[
         Comparison("full fine-tuning", "feature extraction"),
         Comparison("full fine-tuning", "embeddings frozen"),
-        Comparison("full fine-tuning", "LP-FT"),
-        Comparison("full fine-tuning", "random init"),
     ],
 )

@@ -17,6 +17,7 @@ from toolkit.studies import calibration
 from toolkit.studies.calibration import DATA, MODEL, NO_INFLUENCE, Calibration, calibrate, makespan, threads_per_run
 from toolkit.studies.plan import PlannedRun, plan_runs
 from toolkit.studies.rates import Rates
+from toolkit.studies.study import Comparison
 
 
 @pytest.fixture
@@ -187,3 +188,24 @@ def test_kinds_do_not_depend_on_the_order_of_runs(
         timed.clear()
         assert set(calibrate(order).estimates) == {run.name for run in runs}
         assert sorted(config.freeze for config in timed) == ["backbone", "none"]
+
+
+RECIPES: dict[str, tuple[dict[str, object], ...]] = {
+    "order": ({"features": "mix"}, {"features": "all-concat", "head": "mlp"}),
+    "pair": ({"pair_encoding": "separate"}, {"pair_encoding": "separate", "features": "mix"}),
+    "roles": ({"features": "all-concat"}, {"head": "bilstm"}),
+}
+
+
+@pytest.mark.parametrize("task", RECIPES)
+def test_every_form_of_features_is_timed_on_the_tasks_that_have_it(
+    tiny_config: RunConfig, tmp_path: Path, timed: list[RunConfig], task: str
+) -> None:
+    arms = {str(i): {"freeze": "backbone", **recipe} for i, recipe in enumerate(({}, *RECIPES[task]))}
+    tasks = {task: {"task": task, "max_train_examples": 20}}
+    built_in = RunConfig(model=tiny_config.model, max_length=40, batch_size=16, head_training="epochs")
+    comparisons = [Comparison("0", "1")]
+    runs = runs_of(built_in, tmp_path, arms=arms, tasks=tasks, comparisons=comparisons)
+    known = calibrate(runs, workers=1)
+    assert len(timed) == 3
+    assert all(each.is_measured and each.seconds > 7.0 for each in known.estimates.values())

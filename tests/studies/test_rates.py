@@ -1,7 +1,6 @@
 """Rates and a sample in, seconds out: one second per padded token makes the seconds a count of tokens."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -9,7 +8,7 @@ from toolkit.config import RunConfig
 from toolkit.data.batches import CHUNK_BATCHES, epoch_batches, evaluation_batches
 from toolkit.data.tasks import load_task
 from toolkit.studies.rates import Rates, mean_tokens
-from toolkit.studies.samples import Sample, Workload, padded_tokens, take_sample
+from toolkit.studies.samples import Models, Sample, Workload, padded_tokens, take_sample
 from toolkit.training.loop import Plan
 
 PER_TRAINED_TOKEN = Rates(training=1.0, scoring=0.0, head=0.0, probe=0.0, is_frozen_backbone=False)
@@ -18,11 +17,7 @@ PER_HEAD_STEP = Rates(training=0.0, scoring=0.0, head=1.0, probe=0.0, is_frozen_
 
 @pytest.fixture
 def sample(tiny_config: RunConfig) -> Sample:
-    from toolkit.models.classifier import load_classifier
-
-    loaded: Any = load_classifier(tiny_config.model, pooling="mean", num_outputs=2, seed=0)
-    taken = take_sample(tiny_config, loaded)
-    return replace(taken, seconds_reading=0.0, seconds_encoding=0.0)
+    return replace(take_sample(tiny_config, Models()), seconds_reading=0.0, seconds_encoding=0.0)
 
 
 @pytest.mark.parametrize("batch_tokens", [None, 60])

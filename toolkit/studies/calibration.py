@@ -9,14 +9,13 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
-from toolkit.config import RECIPE, RunConfig, recipe_of
+from toolkit.config import RECIPE, RunConfig
 from toolkit.studies.attempts import share_threads
 from toolkit.studies.neighbours import neighbours
 from toolkit.studies.plan import PlannedRun
 from toolkit.studies.rates import Rates, measure_rates, startup_seconds
-from toolkit.studies.samples import Sample, take_sample
+from toolkit.studies.samples import Models, Sample, take_sample
 
 NO_INFLUENCE = ("seed", "epochs", "head_epochs", "max_steps", "learning_rate", "head_learning_rate", "weight_decay",
     "warmup_fraction", "max_gradient_norm", "init", "positions", "reinject_positions", "dropout", "snapshot_steps",
@@ -105,7 +104,7 @@ class _Stopwatch:
 
     def __init__(self, runs: Sequence[PlannedRun]) -> None:
         self.runs, self.deadline = runs, 0.0
-        self.loaded: dict[tuple[object, ...], Any] = {}
+        self.models = Models()
         self.samples: dict[tuple[object, ...], Sample] = {}
         self.rates: dict[tuple[object, ...], Rates] = {}
 
@@ -142,7 +141,7 @@ class _Stopwatch:
         like = self._like(config)
         is_measured = kind in self.rates or like is None or time.perf_counter() < self.deadline
         if is_measured and kind not in self.rates:
-            self.rates[kind] = measure_rates(config, self._load(config), sample)
+            self.rates[kind] = measure_rates(config, self.models.of(config, sample.data.task), sample)
         rates = self.rates[kind] if is_measured else like
         assert rates is not None
         return Estimate(start + rates.seconds_of(config, sample), is_measured)
@@ -157,17 +156,8 @@ class _Stopwatch:
     def _sample(self, config: RunConfig) -> Sample:
         key = _pick(config, (*MODEL, *DATA))
         if key not in self.samples:
-            self.samples[key] = take_sample(config, self._load(config))
+            self.samples[key] = take_sample(config, self.models)
         return self.samples[key]
-
-    def _load(self, config: RunConfig) -> Any:
-        """A classifier, read once per model; its head is replaced by one with the outputs of each task."""
-        from toolkit.models.classifier import load_classifier
-
-        key = (config.model, *recipe_of(config).values())
-        if key not in self.loaded:
-            self.loaded[key] = load_classifier(config.model, **recipe_of(config), num_outputs=1)
-        return self.loaded[key]
 
 
 def _influential() -> list[str]:

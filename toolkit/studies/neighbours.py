@@ -18,7 +18,7 @@ from itertools import cycle
 from pathlib import Path
 
 import toolkit
-from toolkit.config import RunConfig, recipe_of
+from toolkit.config import RunConfig
 from toolkit.studies.jobs import SHARED_THREADS
 
 READY = b"ready\n"
@@ -85,18 +85,15 @@ def work(configs: Sequence[RunConfig]) -> Iterator[Mapping[str, float]]:
     """Time each kind of run in turn, for ever: the same steps of training and scoring that a calibration times."""
     from dataclasses import asdict
 
-    from toolkit.models.classifier import load_classifier
     from toolkit.studies.rates import measure_rates
-    from toolkit.studies.samples import take_sample
+    from toolkit.studies.samples import Models, Sample, take_sample
 
-    loaded, samples = {}, {}
+    models, samples = Models(), dict[RunConfig, Sample]()
     for config in cycle(configs):
-        key = (config.model, *recipe_of(config).values())
-        if key not in loaded:
-            loaded[key] = load_classifier(config.model, **recipe_of(config), num_outputs=1)
         if config not in samples:
-            samples[config] = take_sample(config, loaded[key])
-        yield asdict(measure_rates(config, loaded[key], samples[config]))
+            samples[config] = take_sample(config, models)
+        own = samples[config]
+        yield asdict(measure_rates(config, models.of(config, own.data.task), own))
 
 
 def main(paths: Sequence[str]) -> None:

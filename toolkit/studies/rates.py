@@ -135,7 +135,7 @@ def _time_head(model: Any, sample: Sample, config: RunConfig) -> float:
     """Seconds per step on features that are drawn: their values do not matter here."""
     from toolkit.training.features import HeadStepper
 
-    features, batches = _draw_features(model, len(sample.data.splits["train"])), range(10 * TIMED_BATCHES)
+    features, batches = _draw_features(model, sample.data.splits["train"].num_rows), range(10 * TIMED_BATCHES)
     stepper = HeadStepper(deepcopy(model.head), features, sample.data, config, np.ones(1), None)
     (indices,) = spread(batches_of(sample.data.splits["train"], config, is_training=True), 1)
     return _seconds(lambda: [stepper.take(indices, 0) for _ in batches]) / len(batches)
@@ -145,10 +145,10 @@ def _time_probe(model: Any, sample: Sample) -> float:
     from toolkit.training.features import linear_probe
 
     train = sample.data.splits["train"]
-    chosen = np.arange(min(PROBE_EXAMPLES, len(train)))
-    labels = None if train.labels is None else train.labels[chosen]
+    number = min(PROBE_EXAMPLES, train.num_rows)
+    labels = None if train.labels is None else train.labels[:number]
     data = replace(sample.data, splits={"train": replace(train, labels=labels)})
-    return _seconds(lambda: linear_probe(model.head, {"train": _draw_features(model, len(chosen)).numpy()}, data, 0))
+    return _seconds(lambda: linear_probe(model.head, {"train": _draw_features(model, number).numpy()}, data, 0))
 
 
 def _draw_features(model: Any, number: int) -> Any:

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit.config import RunConfig
+from toolkit.config import RunConfig, recipe_of
 from toolkit.data.batches import CHUNK_BATCHES, EncodedSplit, EncodedTask, epoch_batches, evaluation_batches
-from toolkit.data.tasks import Split, load_task
+from toolkit.data.tasks import Split, Task, load_task
 
 SCORED_EXAMPLES = 256
 """Examples of each scored split that a sample holds at most."""
@@ -44,8 +44,27 @@ class Workload:
     num_scored: int
 
 
-def take_sample(config: RunConfig, loaded: Any) -> Sample:
-    """Read the task of a config, draw a part of it and encode that; ``loaded``: the classifier that will read it.
+class Models:
+    """Classifiers, each read once; whoever trains one puts a head with the outputs of its task on a copy."""
+
+    def __init__(self) -> None:
+        """Nothing is read yet."""
+        self.loaded: dict[tuple[object, ...], Any] = {}
+
+    def of(self, config: RunConfig, task: Task) -> Any:
+        """The classifier of a config, with a head of one output."""
+        from toolkit.models.classifier import load_classifier
+
+        recipe, is_token_task = recipe_of(config), task.kind == "tokens"
+        key = (config.model, is_token_task, *recipe.values())
+        if key not in self.loaded:
+            loaded = load_classifier(config.model, **recipe, num_outputs=1, is_token_task=is_token_task)
+            self.loaded[key] = loaded
+        return self.loaded[key]
+
+
+def take_sample(config: RunConfig, models: Models) -> Sample:
+    """Read the task of a config, draw a part of it and encode that for its model.
 
     The part of train is as large as what training sorts by length at a time, so that batches are padded like real
     ones.
@@ -55,6 +74,7 @@ def take_sample(config: RunConfig, loaded: Any) -> Sample:
     started = time.perf_counter()
     task = load_task(replace(config, selection_fraction=0.0))
     reading = time.perf_counter() - started
+    loaded = models.of(config, task)
     sizes = {name: len(split) for name, split in task.splits.items()}
     limits = {"train": CHUNK_BATCHES * config.batch_size}
     drawn = {name: _draw(split, limits.get(name, SCORED_EXAMPLES)) for name, split in task.splits.items()}
@@ -65,9 +85,7 @@ def take_sample(config: RunConfig, loaded: Any) -> Sample:
 
 
 def _draw(split: Split, limit: int) -> Split:
-    chosen = np.sort(np.random.default_rng(0).permutation(len(split))[:limit])
-    labels = None if split.labels is None else split.labels[chosen]
-    return replace(split, ids=split.ids[chosen], texts=tuple(split.texts[i] for i in chosen), labels=labels)
+    return split.take(np.sort(np.random.default_rng(0).permutation(len(split))[:limit]))
 
 
 Batches = list[NDArray[np.int64]]
