@@ -34,7 +34,9 @@ def fail(flags: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         finetune_main(flags)
     assert stop.value.code == 2
     lines = [
-        line for line in capsys.readouterr().err.splitlines() if line and "step/s" not in line and "s/step" not in line
+        line
+        for line in capsys.readouterr().err.splitlines()
+        if line.strip() and "step/s" not in line and "s/step" not in line
     ]
     assert len(lines) == 1, lines
     return lines[0]

@@ -14,7 +14,7 @@ from toolkit.data.tasks import load_task
 from toolkit.models.classifier import Loaded, load_classifier
 from toolkit.models.positions import prepare_positions
 from toolkit.models.regimes import BACKBONE, Regime, apply_regime, list_components, parse_regime
-from toolkit.reporting.screen import print_components, print_result, print_task
+from toolkit.reporting.screen import epoch_line, print_components, print_result, print_task
 from toolkit.snapshots.capture import capture
 from toolkit.snapshots.store import MANIFEST, Run, RunWriter, check_startable, open_run
 from toolkit.training.accelerators import build_accelerator
@@ -43,6 +43,7 @@ def finetune(config: RunConfig, *, reuse_finished: bool = False) -> Run:
     the checkpoint are still its own.
     ValueError for anything about the config, the checkpoint or the data that cannot work, before a file is written.
     """
+    started = time.perf_counter()
     accelerator = build_accelerator(config)
     task = load_task(config)
     loaded = load_classifier(
@@ -85,7 +86,7 @@ def finetune(config: RunConfig, *, reuse_finished: bool = False) -> Run:
     accelerator.wait_for_everyone()
     run = open_run(path)
     if accelerator.is_main_process:
-        print_result(run)
+        print_result(run, time.perf_counter() - started)
     return run
 
 
@@ -170,7 +171,7 @@ def _train_and_save(
                 saver.save_snapshot(moment, tensors)
             outputs = _compute_outputs(moment, saver)
             if saver is not None and outputs is not None:
-                progress.on_scores(moment.step, saver.save_outputs(moment, outputs))
+                progress.on_scores(moment.step, data.task.score, saver.save_outputs(moment, outputs))
         seconds = progress.seconds
     if saver is not None:
         # After training: of mixed layers the probe reads what the head has learned to mix.
@@ -216,6 +217,7 @@ class _Progress:
         if self.accelerator.trackers:
             self.accelerator.log({"train/loss": log.loss, "train/learning_rate": log.learning_rate}, step=log.step)
 
-    def on_scores(self, step: int, scores: list[Mapping[str, Any]]) -> None:
+    def on_scores(self, step: int, headline: str, scores: list[Mapping[str, Any]]) -> None:
+        self.bar.write(epoch_line(headline, scores))
         values = {f"{row['split']}/{k}": v for row in scores for k, v in row.items() if isinstance(v, float) and v == v}
         self.accelerator.log(values, step=step)

@@ -37,6 +37,8 @@ def line(name="sst2", difference=4.6, low=3.1, high=6.1, verdict="supported", q=
         "difference_points": difference,
         "low_points": low,
         "high_points": high,
+        "low90_points": difference - 0.8 * (difference - low),
+        "high90_points": difference + 0.8 * (high - difference),
         "verdict": verdict,
         "reason": "every run failed",
         "q": q,
@@ -82,7 +84,8 @@ def test_what_was_not_found_is_said_too(verdict, said):
     assert said in text
     assert "scores" not in text  # nobody is above anybody
     if verdict not in REFUSALS:
-        assert "+0.2, 95 % -1.6 to +2.0" in text
+        deciding = "90 % -1.2 to +1.6" if verdict == "equivalent" else "95 % -1.6 to +2.0"
+        assert f"+0.2, {deciding}" in text
 
 
 @pytest.mark.parametrize(
@@ -160,7 +163,7 @@ def test_the_answer_comes_first_and_real_data_controlled_tasks_and_other_data_st
     )
     assert [text[:30] for text in found[1:]] == [
         "On sst2 full fine-tuning score",
-        "On sst2 (-0.1, 95 % -0.7 to +0",
+        "On sst2 (-0.1, 90 % -0.6 to +0",
         "On the controlled (built-in) t",
         "Out of distribution, in points",
         "Out of distribution on the con",

@@ -12,6 +12,7 @@ import pytest
 
 from toolkit import compare
 from toolkit.analysis.comparison.arms import arrange
+from toolkit.analysis.comparison.card import Span
 from toolkit.analysis.comparison.cards import make_cards
 from toolkit.analysis.comparison.evidence import write_evidence
 from toolkit.analysis.comparison.verdicts import VERDICTS
@@ -23,7 +24,14 @@ from toolkit.reporting.comparison.provenance import command_of_run
 from toolkit.reporting.comparison.report import make_page, write_report
 from toolkit.reporting.comparison.study_findings import report_findings
 from toolkit.reporting.comparison.study_sections import study_sections
-from toolkit.reporting.comparison.verdict_lines import MOST_IN_OVERVIEW, group_of, not_listed, overview
+from toolkit.reporting.comparison.verdict_lines import (
+    MOST_IN_OVERVIEW,
+    group_of,
+    line_of,
+    not_listed,
+    overview,
+    verdicts_frame,
+)
 from toolkit.reporting.comparison.worth_sections import association_block
 from toolkit.reporting.page.model import FoldBlock, Page, Section, TableBlock, TextBlock, VerdictLine
 from toolkit.reporting.page.verdict_table import ICONS, VERDICT_HOW
@@ -123,15 +131,29 @@ def test_cards_and_lines_agree(cards_of):
     for line in lines:
         if line.claim in by_claim:
             card = by_claim[line.claim]
-            assert (line.verdict, line.low, line.high) == (card.verdict, card.interval.low, card.interval.high) or (
-                line.low != line.low
-            )
+            assert line.verdict == card.verdict
+            assert (line.low, line.high) == (card.deciding.low, card.deciding.high) or line.low != line.low
             assert card.reason[1:] in line.detail
     groups = [line.group for line in lines]
     assert groups == sorted(groups, key=groups.index)  # lines of one group follow one another
     forbidden = {card.id.partition(": ")[2] for card in cards if card.kind == "forbid"}
     assert len(forbidden) == 1
     assert sum("validation" in line.claim and "embeddings frozen" in line.claim for line in lines) == 1
+
+
+def test_the_interval_that_decided_is_the_one_that_is_shown(cards_of):
+    card = next(card for card in cards_of(num_seeds=3) if card.kind == "score")
+    wide, narrow = Span(-1.2, 0.4, 0.95), Span(-0.9, 0.1, 0.9)
+    for verdict in VERDICTS:
+        own = replace(card, interval=wide, equivalence=narrow, margin=1.0, value=-0.4, verdict=verdict)
+        shown = line_of(own)
+        assert (shown.interval == "-0.90 to +0.10 (90 %)") == (verdict == "equivalent")
+        assert (shown.interval == "-1.20 to +0.40 (95 %)") == (verdict != "equivalent")
+        assert (-own.margin < shown.low) == (verdict == "equivalent")  # as drawn, within the shaded margin
+        (row,) = verdicts_frame([own]).to_dict("records")
+        assert (row["low"], row["high"], row["level"]) == (
+            (-0.9, 0.1, 0.9) if verdict == "equivalent" else (-1.2, 0.4, 0.95)
+        )
 
 
 def test_one_line_for_associations_that_one_reason_refuses(cards_of):

@@ -1,7 +1,8 @@
 """Facts of a run in, tables on the terminal out."""
 
 import math
-from collections.abc import Iterable, Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -51,18 +52,58 @@ def _table(*header: str, **options: Any) -> Table:
     return table
 
 
-def print_result(run: Run) -> None:
-    """Scores per epoch, drift per embedding parameter, what was frozen, and where the run is."""
+def epoch_line(score: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """The headline score of every split at an epoch's end: ``epoch 1: accuracy validation 0.840; train loss 0.432``."""
+    epoch, loss = rows[0]["epoch"], rows[0]["train_loss"]
+    scores = ", ".join(f"{row['split']} {_number(row[score])}" for row in rows)
+    when = "before training" if epoch == 0 else f"epoch {epoch:.3g}"
+    return f"{when}: {score} {scores}" + ("" if math.isnan(loss) else f"; train loss {loss:.3f}")
+
+
+def print_result(run: Run, seconds: float) -> None:
+    """Scores per epoch, drift per embedding parameter, what was frozen, doubts, and where the run is.
+
+    ``seconds``: what all of it took.
+    """
     console = Console()
     console.print(_score_table(run))
     for line in [*_head_lines(run), *_floor_lines(run)]:
         console.print(escape(line))
-    console.print(_drift_table(run))
+    drift = _whole_drift(run)
+    console.print(_drift_table(run, drift))
     num_frozen = len(run.manifest["frozen"]["parameters"])
     label = run.manifest["regime"]["label"]
     proof = f"{label} ({num_frozen} parameters), bit-identical before and after (sha256)." if num_frozen else "nothing."
     console.print(f"Frozen: {proof}")
-    console.print(f"Run: {escape(str(run.path))}", soft_wrap=True)
+    for doubt in _doubts(run, drift):
+        console.print(f"Did this run fail? {escape(doubt)}")
+    console.print(f"Took {_duration(seconds)}. Run: {escape(str(run.path))}", soft_wrap=True)
+    console.print(
+        f"Next: python -m toolkit report {escape(shlex.quote(str(run.path)))} --out my_report", soft_wrap=True
+    )
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def _doubts(run: Run, drift: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Why the run may have learned nothing, or lost what it knew."""
+    task, doubts = run.manifest["task"], []
+    score, split = task["score"], task["reported_split"]
+    own = run.scores[run.scores["split"] == split].sort_values("epoch")
+    first, last = own.iloc[0], own.iloc[-1]
+    if last["loss"] > first["loss"]:
+        doubts.append(f"The loss on {split} is {last['loss']:.3g}, and was {first['loss']:.3g} before training.")
+    floor = (((run.manifest.get("floors") or {}).get("majority") or {}).get(split) or {}).get(score)
+    if floor is not None and last[score] <= floor:
+        doubts.append(f"Its {score} on {split}, {last[score]:.3f}, is no better than always giving the same answer.")
+    far = [name for name, values in drift.items() if values["relative"] > 1]
+    if far:
+        doubts.append(f"{', '.join(far)} moved by more than its own length: is the learning rate too high?")
+    return doubts
 
 
 def _head_lines(run: Run) -> list[str]:
@@ -107,22 +148,27 @@ def _score_table(run: Run) -> Table:
     return table
 
 
-def _drift_table(run: Run) -> Table:
-    from toolkit.analysis.rows.drift import measure_drift
+def _whole_drift(run: Run) -> dict[str, dict[str, float]]:
+    """Parameter to the size of its change from the first snapshot to the last (:func:`whole_drift`)."""
+    from toolkit.analysis.rows.whole import whole_drift
 
-    drift = measure_drift(run.trajectory, ("norm", "relative"))
-    last = drift[(drift["step"] == drift["step"].max()) & (drift["stratum"] == "whole parameter")]
+    first, last = run.trajectory.snapshots[0], run.trajectory.snapshots[-1]
+    return {name: whole_drift(first, last, name) for name in run.trajectory.parameters}
+
+
+def _drift_table(run: Run, drift: Mapping[str, Mapping[str, float]]) -> Table:
+    from toolkit.analysis.rows.whole import reinitialise
+
     frozen = run.manifest["regime"]["frozen_components"]
     table = _table("parameter", "trainable", "relative drift", "same, if re-initialised", title="Drift from epoch 0")
     for name in EMBEDDING_PARAMETERS:
-        if name not in run.trajectory.parameters:
+        if name not in drift:
             table.add_row(name, "not applicable", "", "")
             continue
-        own = last[last["parameter"] == name].set_index(["measure", "statistic"])["value"]
-        state = "frozen" if name in frozen else "yes"
-        yardstick = own["relative", "reinitialised"]
+        yardstick = reinitialise(run.trajectory.snapshots[0], name, seed=0)["relative"]
         shown = UNDEFINED if math.isnan(yardstick) else f"{yardstick:.2f}"
-        table.add_row(name, state, _drift(own["norm", "value"], own["relative", "value"]), shown)
+        moved = _drift(drift[name]["norm"], drift[name]["relative"])
+        table.add_row(name, "frozen" if name in frozen else "yes", moved, shown)
     return table
 
 

@@ -79,6 +79,11 @@ class Card:
         if self.verdict not in VERDICTS:
             raise ValueError(unknown(self.verdict, "verdict", VERDICTS))
 
+    @property
+    def deciding(self) -> Span:
+        """The interval that decided the verdict, which is the one to print and to draw: that of equivalence, or .95."""
+        return self.equivalence if self.verdict == "equivalent" else self.interval
+
     def to_dict(self) -> dict[str, Any]:
         """What is written: numbers to ten digits, null for NaN."""
         written: dict[str, Any] = _written(asdict(self))

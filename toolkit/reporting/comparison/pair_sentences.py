@@ -67,8 +67,10 @@ def _ranked(lines: Sequence[Line], first: str, second: str, side: str, is_first:
 def _named(lines: Sequence[Line], is_first: bool, tail: Callable[[Line], str] = lambda _: "") -> str:
     parts = []
     for i, line in enumerate(lines):
-        lead = ", 95 % " if is_first and not i else ", "
-        span = f"{signed(line['low_points'])} to {signed(line['high_points'])}"
+        is_narrow = line["verdict"] == "equivalent"  # by the 90 % interval, which is the one to show then
+        lead = f", {90 if is_narrow else 95} % " if (is_first or is_narrow) and not i else ", "
+        low, high = (line[f"{end}90_points" if is_narrow else f"{end}_points"] for end in ("low", "high"))
+        span = f"{signed(low)} to {signed(high)}"
         parts.append(f"{line['name']} ({signed(line['difference_points'])}{lead}{span}{tail(line)})")
     return listing(parts)
 

@@ -96,7 +96,7 @@ def line_of(card: Card) -> VerdictLine:
     """One card as a reader sees it."""
     is_points = card.unit == "points"
     value = f"{card.value:+.2f} points" if is_points else _with_unit(card.value, card.unit)
-    span = card.interval
+    span = card.deciding
     text = interval(span.low, span.high) if is_points else f"{number(span.low)} to {number(span.high)}"
     is_known = span.low == span.low and span.high == span.high
     kind = _KINDS[card.kind]
@@ -151,8 +151,9 @@ def verdicts_frame(cards: Sequence[Card]) -> pd.DataFrame:
             "claim": card.claim,
             "verdict": card.verdict,
             "value": card.value,
-            "low": card.interval.low,
-            "high": card.interval.high,
+            "low": card.deciding.low,
+            "high": card.deciding.high,
+            "level": card.deciding.level,
             "unit": card.unit,
             "margin": card.margin,
             "detectable_gap": card.detectable_gap,

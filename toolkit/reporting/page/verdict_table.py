@@ -31,8 +31,8 @@ VERDICT_HOW = (
     "the share of those among the claims of one kind that have no greater q."
 )
 DRAWING_HOW = (
-    "Dot: estimate. Line: interval. Upright: what it is held against (0, for a ratio 1). Shaded: the margin within "
-    "which a difference would not matter. An arrow means that the line goes on."
+    "Dot: estimate. Line: the interval that decided, 90 % for equivalent, else 95 %. Upright: what it is held against "
+    "(0, for a ratio 1). Shaded: the margin within which a difference would not matter. An arrow: the line goes on."
 )
 _MOST_OPEN = 40
 """With more verdicts than this only the first group of them starts open."""
