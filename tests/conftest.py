@@ -6,6 +6,7 @@ import os
 import pickle
 import pkgutil
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,10 @@ import torch
 from tests.run_directories import MakeRun, SharedRuns
 from toolkit.config import RunConfig
 from toolkit.data.builtin import BUILTIN_TASKS
+from toolkit.reporting import images
 from toolkit.snapshots.store import Run
 
+IMAGE_OF = images.image_of
 MOST_WORKERS = 8
 """Each imports torch and transformers, about a gigabyte."""
 
@@ -175,6 +178,14 @@ def tiny_pairs(tiny_config: RunConfig, tiny_files: Callable[[str], dict[str, Any
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _unsynced() -> Iterator[None]:
+    """No wait for the disk: only the power can go between a write and its fsync, and in tests it stays on."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _choices_once() -> Iterator[None]:
     """The cross-validations of the bag of words and of the linear probe run once for equal input: they are half the
     time of a tiny run. Their own tests call them by the names they imported before this."""
@@ -229,13 +240,38 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolkit.reporting.comparison.report.draw_scores", lambda *tables: {})
 
 
-@pytest.fixture
-def sketched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reports whose figures are drawn and laid out, but saved as a few bytes: most of the time is in the formats."""
+@pytest.fixture(scope="session", autouse=True)
+def _sketched() -> Iterator[None]:
+    """Figures are drawn and laid out, but saved as a few bytes: the formats are most of a report's time.
+
+    Tests of what is in the files ask for ``drawn`` or ``as_files``.
+    """
 
     def image_of(figure: Any, kind: str) -> bytes:
         if kind == "png":
             figure.draw_without_rendering()
         return b"<svg xmlns='http://www.w3.org/2000/svg'/>" if kind == "svg" else kind.encode()
 
-    monkeypatch.setattr("toolkit.reporting.images.image_of", image_of)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(images, "image_of", image_of)
+        yield
+
+
+@pytest.fixture(scope="session")
+def as_files() -> Callable[[], AbstractContextManager[None]]:
+    """``with as_files():`` figures are files as users get them."""
+
+    @contextmanager
+    def context() -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(images, "image_of", IMAGE_OF)
+            yield
+
+    return context
+
+
+@pytest.fixture(scope="module")
+def drawn(as_files: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+    """The same for all of a module's tests."""
+    with as_files():
+        yield

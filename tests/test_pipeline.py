@@ -420,7 +420,6 @@ def write_task(folder: Path, label: Callable[[int], object]) -> dict[str, object
     }
 
 
-@pytest.mark.usefixtures("sketched")
 @pytest.mark.parametrize("freeze", ["none", "backbone"])
 @pytest.mark.parametrize(
     ("label", "columns"),

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -23,6 +24,7 @@ from toolkit.reporting.drift.tables import DriftTables
 from toolkit.reporting.drift.text import neighbours
 from toolkit.reporting.sources import open_sources
 
+AsFiles = Callable[[], AbstractContextManager[None]]
 ROOT = Path(__file__).parents[2]
 
 
@@ -35,9 +37,10 @@ def runs(tiny_pairs: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> lis
 
 
 @pytest.fixture(scope="module")
-def report(runs: list[toolkit.Run], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def report(runs: list[toolkit.Run], tmp_path_factory: pytest.TempPathFactory, as_files: AsFiles) -> Path:
     out = tmp_path_factory.mktemp("report")
-    return toolkit.write_drift_report([run.path for run in runs[:2]], out).parent
+    with as_files():
+        return toolkit.write_drift_report([run.path for run in runs[:2]], out).parent
 
 
 def test_the_report_is_whole(report: Path) -> None:
@@ -69,8 +72,9 @@ def test_numbers_of_the_text_are_those_of_the_analysis(report: Path, runs: list[
     assert words["num_unexplained"] == 0
 
 
-def test_reports_are_reproducible(report: Path, runs: list[toolkit.Run], tmp_path: Path) -> None:
-    again = toolkit.write_drift_report([run.path for run in runs[:2]], tmp_path / "again").parent
+def test_reports_are_reproducible(report: Path, runs: list[toolkit.Run], tmp_path: Path, as_files: AsFiles) -> None:
+    with as_files():
+        again = toolkit.write_drift_report([run.path for run in runs[:2]], tmp_path / "again").parent
     lists = [written_files(folder) for folder in (report, again)]
     assert lists[0].keys() == lists[1].keys()
     assert {name for name in lists[0] if lists[0][name] != lists[1][name]} == {"report.md"}, "it names its own folder"
@@ -78,7 +82,6 @@ def test_reports_are_reproducible(report: Path, runs: list[toolkit.Run], tmp_pat
         assert path.read_bytes() == (again / path.relative_to(report)).read_bytes(), path.name
 
 
-@pytest.mark.usefixtures("sketched")
 def test_frozen_embeddings_say_that_they_are_still(runs: list[toolkit.Run], tmp_path: Path) -> None:
     text = toolkit.write_drift_report([runs[2].path], tmp_path / "out").read_text()
     assert "No embedding parameter moved" in text
@@ -202,7 +205,6 @@ def test_a_snapshot_that_changed_after_the_run_is_refused(runs: list[toolkit.Run
         open_sources([tmp_path / "run"])
 
 
-@pytest.mark.usefixtures("sketched")
 def test_findings_follow_the_change(tiny_model: Callable[[str], Path], tmp_path: Path) -> None:
     """One number added to every coordinate of a row is what LayerNorm takes away; what was 0 before has no share."""
     folder = tiny_model("bert")
@@ -222,7 +224,6 @@ def test_findings_follow_the_change(tiny_model: Callable[[str], Path], tmp_path:
     assert "LayerNorm.bias by 1.00 weight units (it was 0 before)" in text  # 0.25 in each of 16 entries
 
 
-@pytest.mark.usefixtures("sketched")
 def test_no_finding_of_layer_norm_where_a_projection_stands_before_it(
     tiny_model: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -243,7 +244,6 @@ def test_an_empty_list_of_words_is_said_as_what_it_is(runs: list[toolkit.Run]) -
     assert neighbours(tables).startswith("No word lost more of its neighbours than if every row had moved as far")
 
 
-@pytest.mark.usefixtures("sketched")
 def test_segments_that_a_model_lacks_are_not_applicable(tiny_model: Callable[[str], Path], tmp_path: Path) -> None:
     for family, said in (
         ("roberta", "not applicable: the model has one segment row"),

@@ -44,9 +44,11 @@ def collected(wavy):
 
 
 @pytest.fixture(scope="module")
-def report(wavy, tmp_path_factory):
+def report(wavy, tmp_path_factory, as_files):
     out = tmp_path_factory.mktemp("page") / "out"
-    assert write_position_report(wavy, out, title="A | page", default_length=128, num_draws=DRAWS) == out / "report.md"
+    with as_files():
+        path = write_position_report(wavy, out, title="A | page", default_length=128, num_draws=DRAWS)
+    assert path == out / "report.md"
     return out
 
 
@@ -81,8 +83,9 @@ def test_sections_are_in_order(report):
     ]
 
 
-def test_the_same_input_gives_the_same_bytes(wavy, report, tmp_path):
-    write_position_report(wavy, tmp_path, title="A | page", default_length=128, num_draws=DRAWS)
+def test_the_same_input_gives_the_same_bytes(wavy, report, tmp_path, as_files):
+    with as_files():
+        write_position_report(wavy, tmp_path, title="A | page", default_length=128, num_draws=DRAWS)
     assert contents(tmp_path) == contents(report)
 
 
@@ -135,7 +138,6 @@ def test_a_noisy_sinusoid_resembles_and_a_checkpoint_has_no_change():
     assert "default length" not in "\n".join(answers(tables))
 
 
-@pytest.mark.usefixtures("sketched")
 def test_small_and_odd_tables_have_a_page(tmp_path):
     source = trajectory(np.random.default_rng(2).normal(size=(20, 7)), name="a <checkpoint>")
     text = write_position_report(source, tmp_path, num_draws=DRAWS).read_text()
@@ -145,7 +147,6 @@ def test_small_and_odd_tables_have_a_page(tmp_path):
     assert not (tmp_path / "figures/resemblance.png").exists()
 
 
-@pytest.mark.usefixtures("sketched")
 def test_a_zero_row_has_no_cosines_and_no_figures_of_them():
     rows = np.random.default_rng(3).normal(size=(40, 6))
     rows[3] = 0
@@ -154,7 +155,6 @@ def test_a_zero_row_has_no_cosines_and_no_figures_of_them():
     assert "cosine_gram" not in draw_positions(tables)
 
 
-@pytest.mark.usefixtures("sketched")
 def test_equal_rows_and_a_model_without_positions(tmp_path):
     with pytest.raises(ValueError, match="no position_embeddings"):
         write_position_report(Trajectory([Snapshot(0, 0, {"word_embeddings": np.ones((3, 2))})]), tmp_path)

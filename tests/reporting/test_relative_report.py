@@ -12,6 +12,8 @@ from toolkit.analysis.comparison.relative import ITSELF, relative_quality
 from toolkit.reporting.comparison.relative_figure import draw_relative, shown_splits
 from toolkit.reporting.comparison.relative_report import relative_findings, relative_rows, write_relative_report
 
+pytestmark = pytest.mark.usefixtures("drawn")
+
 SHARES = {"none": 0.95, "embeddings": 0.95, "position_embeddings": 0.7, "backbone": 0.5}
 FULL = "none (full fine-tuning)"
 

@@ -202,7 +202,7 @@ def test_no_absolute_path_and_no_sentence(make_run, tmp_path):
         assert str(tmp_path) not in shown, name
 
 
-def test_same_runs_same_bytes_whatever_the_user_has_set(made, tmp_path, monkeypatch):
+def test_same_runs_same_bytes_whatever_the_user_has_set(made, tmp_path, monkeypatch, as_files):
     import matplotlib
 
     shutil.copytree(made.folder, tmp_path, dirs_exist_ok=True)
@@ -212,7 +212,8 @@ def test_same_runs_same_bytes_whatever_the_user_has_set(made, tmp_path, monkeypa
     with matplotlib.rc_context({"font.size": 30, "axes.grid": True, "savefig.dpi": 50}):
         before = dict(matplotlib.rcParams)
         runs = [tmp_path / "runs" / run.path.name for run in made.runs]
-        assert write_report(runs, "out") == Path("out/report.md")
+        with as_files():
+            assert write_report(runs, "out") == Path("out/report.md")
         assert dict(matplotlib.rcParams) == before
     assert contents(Path("out")) == {**first, "notes.txt": b"mine"}
 
@@ -253,7 +254,6 @@ def test_undefined_values_are_counted(report):
     assert line.count("undefined (1 of 1 rows)") == 3
 
 
-@pytest.mark.usefixtures("sketched")
 def test_two_tasks_have_their_own_sections(make_run):
     runs = [make_run(task=task, is_regression=task == "grades") for task in ("toy", "grades")]
     text = write_report(runs, "out").read_text()

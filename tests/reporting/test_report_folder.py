@@ -50,7 +50,6 @@ def test_nothing_of_an_earlier_report_is_left(study) -> None:
     assert set(pd.read_csv("out/tables/last_scores.csv")["arm"]) == set(renamed.values())
 
 
-@pytest.mark.usefixtures("sketched")
 def test_figures_of_other_groups_are_removed(make_run) -> None:
     runs = [make_run(task=task) for task in ("toy", "other")]
     write_report(runs, "out")

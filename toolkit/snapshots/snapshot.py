@@ -169,6 +169,9 @@ class MappedTensors(Mapping[str, np.ndarray]):
             raise ValueError(f"{self._path} keeps {name} in {holder.name}, which is missing")
         return map_tensor(holder, read_header(holder)[1][name])
 
+    def __contains__(self, name: object) -> bool:  # a mapping's own would check, map and throw away
+        return name in self._entries or name in self._held_by
+
     def __iter__(self) -> Iterator[str]:
         names = self._entries.keys() | self._held_by.keys()
         return (name for name in EMBEDDING_PARAMETERS if name in names)

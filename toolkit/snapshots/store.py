@@ -541,7 +541,10 @@ class Run:
         it was last hashed by this process is not hashed again, unless ``again``.
         """
         folders = tuple(name for name in names if name.endswith("/"))
-        named = [n for n in self._named if not names or n in names or (folders and n.startswith(folders))]
+        if names and not folders:
+            named = [name for name in dict.fromkeys(names) if name in self._named]
+        else:
+            named = [n for n in self._named if not names or n in names or n.startswith(folders)]
         missing = self._missing(named)
         there = [name for name in named if (self.path / name).is_file()]
         digests = _in_threads(lambda name: files.known_sha256(self.path / name, again=again), there)
@@ -569,10 +572,11 @@ class Run:
     def _unnamed(self, *names: str) -> list[str]:
         """A line for each entry that the manifest does not name: among some files and folders, or everywhere."""
         named = self._named
-        folders = {str(parent) for name in named for parent in PurePosixPath(name).parents}
-        found = {name for name in names if not name.endswith("/") and os.path.lexists(self.path / name)}
-        for folder in [name for name in names if name.endswith("/")] if names else [""]:
-            found |= set(_entries(self.path, folder, folders)) if (self.path / folder).is_dir() else set()
+        found = {n for n in names if n not in named and not n.endswith("/") and os.path.lexists(self.path / n)}
+        if places := [name for name in names if name.endswith("/")] if names else [""]:
+            folders = {str(parent) for name in named for parent in PurePosixPath(name).parents}
+            for place in places:
+                found |= set(_entries(self.path, place, folders)) if (self.path / place).is_dir() else set()
         others = (name for name in found if name not in named and name != MANIFEST and not is_leftover(name, named))
         return [f"{UNNAMED}{name}" for name in sorted(others)]
 

@@ -99,7 +99,6 @@ def test_a_checkpoint_on_texts_of_a_file(tiny_model: TinyModel, tiny_files) -> N
     assert (tables["counterfactuals"]["quantity"] == "state").all()
 
 
-@pytest.mark.usefixtures("sketched")
 def test_the_command_writes_the_report(tiny_model: TinyModel, tiny_files, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     flags = ["--positions", "8", "--blocks", "3", "--shift", "4", "--num-texts", "12", "--task", "pair"]

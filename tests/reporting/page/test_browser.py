@@ -13,6 +13,8 @@ from tests.reporting.page.pages import INJECTION, make_data, make_page, make_wor
 from toolkit.reporting.page.model import Page, Section, TableBlock, WordsData
 from toolkit.reporting.page.render import render_page
 
+pytestmark = pytest.mark.usefixtures("drawn")
+
 pytest.importorskip("playwright", reason="pip install playwright, and a Chromium")
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -7,6 +7,8 @@ import pytest
 from tests.reporting.page.pages import INJECTION, make_svg
 from toolkit.reporting.page.svg import inline_svg, width_of
 
+pytestmark = pytest.mark.usefixtures("drawn")
+
 SVG = (
     '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="0 0 300 100">{}</svg>'
 )

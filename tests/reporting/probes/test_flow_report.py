@@ -14,6 +14,8 @@ from toolkit.reporting.probes.flow_report import print_flow, write_flow_report
 from toolkit.reporting.probes.flow_rows import bit_rows, output_rows, share_rows
 from toolkit.reporting.probes.flow_tables import COUNTERFACTUALS, PRETRAINED, RANDOM, groups_of, intervals_of
 
+pytestmark = pytest.mark.usefixtures("drawn")
+
 ARMS = ((PRETRAINED, None, "aa"), ("full", 0, "bb"), ("full", 1, "cc"), ("extraction", 0, "aa"), (RANDOM, None, "dd"))
 LAYERS = (-1, 0, 1, 2)
 NUM_UNITS = 10

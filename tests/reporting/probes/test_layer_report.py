@@ -16,6 +16,8 @@ from toolkit.probes.layers.similarities import Similarity
 from toolkit.reporting.probes import layer_figures, layer_findings
 from toolkit.reporting.probes.layer_report import contrast_rows, groups_of, layer_rows, write_layer_report
 
+pytestmark = pytest.mark.usefixtures("drawn")
+
 GROUP = "m on <script>"
 AFTER = {"full": 0.5, "embeddings frozen": 0.51, "shuffled labels": 0.8}
 

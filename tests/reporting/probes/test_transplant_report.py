@@ -11,6 +11,8 @@ from toolkit.reporting.probes.transplant_figures import draw_transplants
 from toolkit.reporting.probes.transplant_findings import findings
 from toolkit.reporting.probes.transplant_report import print_transplants, write_transplant_report
 
+pytestmark = pytest.mark.usefixtures("drawn")
+
 COMPONENTS = ("word", "position", "segment", "inseparable rows", "common offset", "LayerNorm")
 KINDS = (
     ("transplant", 1.0),
@@ -92,9 +94,7 @@ def test_without_a_clear_sum_or_with_one_seed_no_share_is_said():
 
 
 @pytest.mark.parametrize(("tasks", "has_random"), [(("sst2",), True), (("sst2", "nli"), False)])
-def test_the_report_has_its_parts_and_every_figure_it_shows(tmp_path: Path, tasks, has_random, request) -> None:
-    if not has_random:
-        request.getfixturevalue("sketched")
+def test_the_report_has_its_parts_and_every_figure_it_shows(tmp_path: Path, tasks, has_random) -> None:
     both = make_tables(tasks)
     other = make_tables(tasks, direction="reverse", has_random=has_random)
     tables = {name: pd.concat([both[name], other[name]], ignore_index=True) for name in both}
