@@ -37,6 +37,9 @@ ADDED = (
 )
 """Fields that came after format 1: at their defaults they stay out of the digest, so that older runs keep names."""
 
+EPOCHS = 3
+"""What ``--epochs`` is where it is left out."""
+
 FORMER = {"head_training": "epochs"}
 """Fields of ADDED that had another value, though no name, before they came than their default is now. At that value
 they stay out of the digest, and a config.json without the field means it. Their default is ``auto``, which no run
@@ -100,8 +103,8 @@ class RunConfig:
     """Add the positions' part of the encoder's input again before each layer after the first."""
     seed: int = 0
     """One seed for all that is random: head initialisation, data order, dropout (and fresh weights)."""
-    epochs: int = 3
-    """Passes over the training split."""
+    epochs: int | None = None
+    """Passes over the training split; None: 3."""
     head_epochs: int = 0
     """First train the head alone for this many epochs on cached features (LP-FT); epoch 0 comes after them."""
     max_steps: int | None = None
@@ -175,16 +178,22 @@ class RunConfig:
     log_with: Literal["tensorboard", "wandb", "mlflow", "trackio"] | None = None
     """Also send the numbers to this tracker, through Accelerate."""
 
+    @property
+    def num_epochs(self) -> int:
+        """Passes over the training split, the default where none were asked for."""
+        return EPOCHS if self.epochs is None else self.epochs
+
     def __post_init__(self) -> None:
         _check_types(self)
-        for name in ("epochs", "batch_size", "gradient_accumulation_steps", "max_length"):
+        for name in ("batch_size", "gradient_accumulation_steps", "max_length"):
             _require(getattr(self, name) >= 1, self, name, "at least 1")
         for name in ("epochs", "head_epochs"):
-            _require(getattr(self, name) <= MAX_EPOCHS, self, name, f"at most {MAX_EPOCHS} (--max-steps ends earlier)")
+            given = getattr(self, name) or 0
+            _require(given <= MAX_EPOCHS, self, name, f"at most {MAX_EPOCHS} (--max-steps ends earlier)")
         # Of an empty variable: output_dir would be the current directory.
         for name in ("model", "train_file", "validation_file", "dataset", "dataset_config", "output_dir"):
             _require(getattr(self, name) != "", self, name, "a name or path, or left out")
-        for name in ("max_steps", "max_train_examples", "batch_tokens"):
+        for name in ("epochs", "max_steps", "max_train_examples", "batch_tokens"):
             _require(getattr(self, name) is None or getattr(self, name) >= 1, self, name, "at least 1")
         for name in ("learning_rate", "head_learning_rate", "max_gradient_norm"):
             _require(0 < getattr(self, name) < float("inf"), self, name, "above 0 and finite")
@@ -259,22 +268,25 @@ def recipe_of(config: RunConfig) -> dict[str, Any]:
 
 
 def resolve_head_training(config: RunConfig, *, is_frozen: bool) -> RunConfig:
-    """``config`` with ``head_training`` epochs or early-stopping; ``is_frozen``: the whole backbone.
+    """``config`` with ``head_training`` epochs or early-stopping, and a number of epochs; ``is_frozen``: the backbone.
 
     ValueError for early stopping of anything but a head alone, and where --epochs or --max-steps and the default of a
     frozen backbone contradict one another.
     """
+    own = replace(config, epochs=config.num_epochs)
     if config.head_training == "early-stopping" and not is_frozen:
         raise ValueError("--head-training early-stopping trains the head alone: it needs --freeze backbone")
+    if config.head_training == "early-stopping" and config.max_steps:
+        raise ValueError(f"--max-steps {config.max_steps} is not for --head-training early-stopping: leave one out")
     if config.head_training != "auto":
-        return config
-    if is_frozen and (config.epochs != RunConfig.__dataclass_fields__["epochs"].default or config.max_steps):
+        return own
+    if is_frozen and (config.epochs is not None or config.max_steps):
         given = f"--max-steps {config.max_steps}" if config.max_steps else f"--epochs {config.epochs}"
         raise ValueError(
             f"{given} with a frozen backbone, whose head is trained until a held-out part of train stops improving: "
             "pass --head-training epochs to train that long, or --head-training early-stopping to train until then"
         )
-    return replace(config, head_training="early-stopping" if is_frozen else "epochs")
+    return replace(own, head_training="early-stopping" if is_frozen else "epochs")
 
 
 def _check_types(config: RunConfig) -> None:

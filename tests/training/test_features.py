@@ -136,6 +136,7 @@ def test_a_head_of_some_epochs_is_the_loop_written_by_hand(tiny_pairs, tmp_path,
 @pytest.mark.parametrize("recipe", [{}, *RECIPES], ids=lambda r: "-".join(map(str, r.values())) or "default")
 def test_early_stopping_is_the_loop_written_by_hand(tiny_pairs, tmp_path, recipe, monkeypatch):
     monkeypatch.setattr(features_module, "MOST_EPOCHS", 6)
+    monkeypatch.setattr(features_module, "MOST_STEPS", 1)
     config = replace(tiny_pairs, freeze="backbone", dropout=0.0, head_training="early-stopping", seed=2, **recipe)
     config = replace(config, head_learning_rate=0.01, save_model=True)
     finished = run(config, tmp_path)
@@ -183,17 +184,19 @@ def test_early_stopping_is_the_loop_written_by_hand(tiny_pairs, tmp_path, recipe
 
 
 def test_an_early_stopped_run_holds_the_best_head_and_the_steps_to_it(tiny_config, tmp_path):
-    config = replace(tiny_config, freeze="backbone", head_training="auto", epochs=3, head_learning_rate=0.05)
+    config = replace(tiny_config, freeze="backbone", head_training="auto", epochs=None, head_learning_rate=0.05)
     finished = run(config, tmp_path)
     assert finished.config.head_training == "early-stopping"
     stopped = finished.manifest["head_training"]
     assert stopped["mode"] == "early-stopping"
-    assert stopped["num_held_out"] == 6  # a tenth of 64
+    assert stopped["num_held_out"] == 20  # of 64: a tenth would be 6
     losses, best = stopped["held_out_losses"], stopped["epochs"]
     assert len(losses) == stopped["epochs_tried"] <= stopped["most_epochs"]
     assert losses[best - 1] <= min(losses) * 1.001 + 1e-12
-    assert len(losses) in (best + stopped["patience"], stopped["most_epochs"])
-    steps = best * math.ceil(58 / 16)
+    assert len(losses) == (best + stopped["patience"] if stopped["has_stopped"] else stopped["most_epochs"])
+    per_epoch = math.ceil(44 / 16)
+    assert (stopped["patience"], stopped["most_epochs"]) == (math.ceil(200 / per_epoch), 1000)
+    steps = best * per_epoch
     assert sorted(finished.scores["epoch"].unique()) == [0, best]
     assert [(s.epoch, s.step) for s in finished.trajectory.snapshots] == [(0, 0), (best, steps)]
     assert finished.trajectory.exposure.tables["word_embeddings"].num_steps == steps
@@ -250,7 +253,9 @@ def test_the_held_out_examples_are_in_no_batch(tiny_config, tmp_path):
 def test_labels_that_carry_nothing_stop_early_and_leave_a_run(tiny_config, tmp_path):
     config = replace(tiny_config, freeze="backbone", head_training="early-stopping", shuffle_labels=True)
     finished = run(config, tmp_path, head_learning_rate=0.3)
-    assert 1 <= finished.manifest["head_training"]["epochs"] < finished.manifest["head_training"]["epochs_tried"] <= 60
+    stopped = finished.manifest["head_training"]
+    assert stopped["has_stopped"]
+    assert 1 <= stopped["epochs"] == stopped["epochs_tried"] - stopped["patience"] < 10
     assert len(finished.trajectory.snapshots) == 2
 
 
@@ -265,12 +270,13 @@ def test_the_screen_says_how_the_head_was_trained_and_how_far_it_is_from_the_pro
 
 @given(st.lists(st.integers(0, 3), min_size=2, max_size=300), st.integers(0, 2**32 - 1))
 def test_a_tenth_is_held_out_and_each_class_gives_its_share(labels, seed):
+    """Of fewer than 200 examples 20, or a third where that is less."""
     labels = np.array(labels)
     held = hold_out(labels, len(labels), seed)
-    assert len(held) == max(1, round(0.1 * len(labels)))
+    assert len(held) == max(1, round(0.1 * len(labels)), min(20, len(labels) // 3))
     assert (np.diff(held) > 0).all()
     for label in np.unique(labels):
-        share = 0.1 * (labels == label).sum()
+        share = len(held) / len(labels) * (labels == label).sum()
         assert abs((labels[held] == label).sum() - share) <= 1.5
     assert np.array_equal(held, hold_out(labels, len(labels), seed))
     assert len(hold_out(None, len(labels), seed)) == len(held)
@@ -326,6 +332,9 @@ def test_auto_is_early_stopping_of_a_frozen_backbone_only():
     config = RunConfig()
     assert resolve_head_training(config, is_frozen=True).head_training == "early-stopping"
     assert resolve_head_training(config, is_frozen=False).head_training == "epochs"
+    assert resolve_head_training(config, is_frozen=False).epochs == config.num_epochs == 3
+    with pytest.raises(ValueError, match="--max-steps 5 is not for"):
+        resolve_head_training(replace(config, head_training="early-stopping", max_steps=5), is_frozen=True)
     kept = replace(config, head_training="epochs", epochs=9)
     assert resolve_head_training(kept, is_frozen=True) == kept
     with pytest.raises(ValueError, match="needs --freeze backbone"):
@@ -333,7 +342,8 @@ def test_auto_is_early_stopping_of_a_frozen_backbone_only():
 
 
 @pytest.mark.parametrize(
-    ("changes", "given_words"), [({"epochs": 30}, "--epochs 30"), ({"max_steps": 5}, "--max-steps 5")]
+    ("changes", "given_words"),
+    [({"epochs": 30}, "--epochs 30"), ({"epochs": 3}, "--epochs 3"), ({"max_steps": 5}, "--max-steps 5")],
 )
 def test_epochs_that_would_not_be_trained_are_refused_in_one_line(changes, given_words):
     config = RunConfig(freeze="backbone", **changes)

@@ -17,6 +17,7 @@ from toolkit.data.builtin import BUILTIN_TOKEN_TASKS
 from toolkit.data.tasks import load_task
 from toolkit.models.classifier import load_classifier
 from toolkit.models.heads import answer
+from toolkit.training import features as features_module
 from toolkit.training.encoding import encode_task
 from toolkit.training.features import standardised
 from toolkit.training.scores import compute_scores
@@ -84,6 +85,22 @@ def test_tags_that_mark_no_entity_have_no_f1() -> None:
     found = compute_scores("tokens", np.array([0, 1]), outputs, offsets=np.array([0, 2]), label_names=("NN", "VB"))
     assert found["accuracy"] == 1.0
     assert np.isnan(found["f1"])
+
+
+def test_words_that_get_no_token_are_counted_aloud_and_an_example_of_nothing_else_is_refused() -> None:
+    loaded = load_classifier("minilm", pooling="mean", num_outputs=5, is_token_task=True)
+    split = load_task(RunConfig(task="roles")).splits["ood"].take(np.arange(4))
+    assert split.words is not None
+    num_words = sum(map(len, split.words))
+    with pytest.warns(UserWarning, match=f"{num_words - 8} of {num_words} words of a split have no token within"):
+        encoded = encode_split(split, loaded.tokenizer, 4, 2)
+    assert encoded.num_rows == 8
+    words = (*split.words[:2], ("\u200b",), split.words[3])
+    tags = np.empty(4, dtype=object)
+    tags[:] = [np.zeros(len(row), np.int64) for row in words]
+    broken = replace(split, texts=tuple((" ".join(row),) for row in words), words=words, labels=tags)
+    with pytest.raises(ValueError, match=r"^no word of example 2 .* has a token: remove it"):
+        encode_split(broken, loaded.tokenizer, 32, 2)
 
 
 @pytest.mark.parametrize("max_length", [64, 8])
@@ -161,8 +178,12 @@ def test_the_bilstm_reads_each_sentence_alone(config: RunConfig) -> None:
 @pytest.mark.parametrize(
     ("freeze", "head"), [("none", "linear"), ("embeddings", "mlp"), ("backbone", "linear"), ("backbone", "bilstm")]
 )
-def test_a_run_keeps_a_row_per_word_and_repeats(config: RunConfig, tmp_path: Path, freeze: str, head: str) -> None:
-    epochs = 3 if freeze == "backbone" else 2
+def test_a_run_keeps_a_row_per_word_and_repeats(
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, freeze: str, head: str
+) -> None:
+    monkeypatch.setattr(features_module, "MOST_EPOCHS", 20)
+    monkeypatch.setattr(features_module, "MOST_STEPS", 1)
+    epochs = None if freeze == "backbone" else 2
     config = replace(config, freeze=freeze, head=head, epochs=epochs, save_model=True)  # type: ignore[arg-type]
     run, again = (toolkit.finetune(replace(config, output_dir=str(tmp_path / name))) for name in "ab")
     answers = run.predictions[run.predictions["epoch"] == run.predictions["epoch"].max()]

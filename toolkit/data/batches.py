@@ -1,5 +1,6 @@
 """A Task and a tokenizer in, encoded splits, the order of every epoch and padded batches out."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -181,8 +182,18 @@ def _encode_words(split: Split, tokenizer: Any, max_length: int, num_segments: i
     labels = None
     if split.labels is not None:
         labels = np.concatenate([tags[kept] for tags, kept in zip(split.labels, numbers, strict=True)])
-    if not sum(sizes):
-        raise ValueError("no word of a split has a token: is the tokenizer that of the model, and --max-length enough?")
+    if 0 in sizes:
+        where = f"example {split.ids[sizes.index(0)]} ({' '.join(split.words[sizes.index(0)])[:60]!r})"
+        raise ValueError(
+            f"no word of {where} has a token: remove it, if the tokenizer is that of the model and --max-length enough"
+        )
+    num_words, num_lost = sum(map(len, split.words)), sum(map(len, split.words)) - sum(sizes)
+    if num_lost:
+        warnings.warn(
+            f"{num_lost:,} of {num_words:,} words of a split have no token within --max-length {max_length}: they are "
+            "neither trained on nor scored, so that entities among them are not counted as missed",
+            stacklevel=2,
+        )
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     return replace(whole, labels=labels, words=WordTokens(np.concatenate(places), np.concatenate(numbers), offsets))
 

@@ -113,8 +113,10 @@ def _head_lines(run: Run) -> list[str]:
     known = manifest.get("head_training") or {}
     lines = []
     if known.get("mode") == "early-stopping":
-        epochs = f"epoch {known['epochs']} of at most {known['most_epochs']}"
-        lines = [f"Head: early stopping at {epochs}, by the loss on {known['num_held_out']} held-out examples of train"]
+        by = f"by the loss on {known['num_held_out']} held-out examples of train"
+        lines = [f"Head: early stopping at epoch {known['epochs']} of at most {known['most_epochs']}, {by}"]
+        if not known.get("has_stopped", True):
+            lines = [f"Head: not done after {known['most_epochs']} epochs; the best was {known['epochs']}, {by}"]
     elif manifest["regime"]["label"] == "backbone":
         lines = [f"Head: trained for {run.scores['epoch'].max():g} epochs"]
     last = run.scores[run.scores["epoch"] == run.scores["epoch"].max()].set_index("split")[score]

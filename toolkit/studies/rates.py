@@ -50,7 +50,7 @@ class Rates:
         """A run's seconds, its start-up apart."""
         work = sample.workload(config)
         per_epoch = steps_per_epoch(sample, config, work.num_train)
-        num_steps = min(config.epochs * per_epoch, config.max_steps or math.inf)
+        num_steps = min(config.num_epochs * per_epoch, config.max_steps or math.inf)
         if config.head_training == "early-stopping":
             num_steps = GUESSED_EPOCHS * per_epoch
         train = mean_tokens(sample, config, is_training=True)

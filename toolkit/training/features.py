@@ -3,6 +3,7 @@
 The backbone runs once, in eval mode: under ``model.train()`` a frozen backbone would still apply dropout.
 """
 
+import math
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,14 +41,16 @@ Features = Mapping[str, NDArray[np.float32]]
 
 HELD_OUT_SHARE = 0.1
 """Of train, on which early stopping watches the loss."""
-PATIENCE = 10
-"""Epochs without a lower loss after which early stopping stops."""
+LEAST_HELD_OUT = 20
+"""Examples: of a small training split more than the share is held out, a third at most."""
+PATIENCE, PATIENCE_STEPS = 10, 200
+"""Epochs without a lower loss after which early stopping stops, and the steps that they must hold."""
 MIN_FALL = 1e-3
 """Share of the lowest loss by which a loss must be below it to count as lower."""
 LEAST_FALL = 1e-4
 """Least such fall, as a share of the loss of the best constant answer: a task that is solved ends its training."""
-MOST_EPOCHS = 200
-"""After which early stopping stops in any case."""
+MOST_EPOCHS, MOST_STEPS = 200, 3000
+"""Early stopping stops after so many epochs in any case, if they hold so many steps."""
 CHUNK_ROWS = 1024
 """Examples whose head inputs are made at a time, where all of them are not needed together."""
 
@@ -66,7 +69,7 @@ def train_head_first(accelerator: Any, model: Classifier, data: EncodedTask, con
     """
     tensors = _on_device(extract_features(accelerator, model, data, ("train",)), accelerator)
     own = replace(config, epochs=config.head_epochs, max_steps=None)
-    epochs = [epoch_batches(data.splits["train"].lengths, own, epoch) for epoch in range(own.epochs)]
+    epochs = [epoch_batches(data.splits["train"].lengths, own, epoch) for epoch in range(own.num_epochs)]
     factors = learning_rate_factors(sum(map(len, epochs)), own.warmup_fraction)
     stepper = HeadStepper(model.head, tensors["train"], data, own, factors, None)
     step = count()
@@ -113,7 +116,8 @@ def train_head_until_it_stops(
     What the first linear layer reads is standardised while it learns, by the mean and standard deviation of each
     coordinate over the examples that are trained on, so that one rate serves features of every size; both are folded
     into its weights afterwards, and the head that is kept reads features as they are. Training stops after PATIENCE
-    epochs without a loss that is lower by MIN_FALL and LEAST_FALL, or after MOST_EPOCHS.
+    epochs (and PATIENCE_STEPS) without a loss that is lower by MIN_FALL and LEAST_FALL, or after MOST_EPOCHS (and
+    MOST_STEPS): a small split has few steps in an epoch.
 
     ``recorder`` hears of the steps that led to the head that is kept and of no later one. ``facts``: what the manifest
     says of it is put here. ValueError when nothing can be held out, NonFiniteLossError for what is not finite.
@@ -134,7 +138,10 @@ def train_head_until_it_stops(
         return [kept[batch] for batch in epoch_batches(split.lengths[kept], config, epoch)]
 
     yield Moment(0, 0, True, float("nan"), partial(outputs, 0))
-    rising = np.ceil(config.warmup_fraction * len(batches_of(0)))
+    per_epoch = len(batches_of(0))
+    patience = max(PATIENCE, math.ceil(PATIENCE_STEPS / per_epoch))
+    most_epochs = max(MOST_EPOCHS, math.ceil(MOST_STEPS / per_epoch))
+    rising = np.ceil(config.warmup_fraction * per_epoch)
     factors = np.minimum(1.0, np.arange(1, rising + 2) / max(rising, 1.0))
     logs: list[StepLog] = []
     losses: list[float] = []
@@ -144,7 +151,7 @@ def train_head_until_it_stops(
     with standardised(head, tensors["train"], split.rows_of(kept)):
         stepper = HeadStepper(head, tensors["train"], data, config, factors, None)
         weights = {name: value.clone() for name, value in head.state_dict().items()}
-        while len(losses) < MOST_EPOCHS and len(losses) - best < PATIENCE:
+        while len(losses) < most_epochs and len(losses) - best < patience:
             first = len(logs)
             for batch in batches_of(len(losses)):
                 started = time.perf_counter()
@@ -167,8 +174,9 @@ def train_head_until_it_stops(
     facts.update(
         epochs=best,
         epochs_tried=len(losses),
-        most_epochs=MOST_EPOCHS,
-        patience=PATIENCE,
+        most_epochs=most_epochs,
+        patience=patience,
+        has_stopped=len(losses) - best >= patience,
         num_held_out=len(held_out),
         held_out_losses=losses,
         standardised_on=len(kept),
@@ -177,7 +185,9 @@ def train_head_until_it_stops(
 
 
 def hold_out(labels: NDArray[np.int64] | None, num_examples: int, seed: int) -> NDArray[np.int64]:
-    """(held,) indices, in order, of a tenth of the examples, one at least, drawn with ``seed``.
+    """(held,) indices, in order, of a tenth of the examples, drawn with ``seed``.
+
+    Of a few more: 20 (LEAST_HELD_OUT), or a third of them where that is less, and one at least.
 
     With ``labels``, (examples,), each class gives its share, rounded; a class of fewer than five gives none unless
     there is nothing else. ValueError for a single example.
@@ -191,7 +201,7 @@ def hold_out(labels: NDArray[np.int64] | None, num_examples: int, seed: int) -> 
         for label in np.unique(labels):
             own = np.flatnonzero(labels[order] == label)
             share[own] = place[: len(own)] / len(own)
-    wanted = max(1, round(HELD_OUT_SHARE * num_examples))
+    wanted = max(1, round(HELD_OUT_SHARE * num_examples), min(LEAST_HELD_OUT, num_examples // 3))
     return np.sort(order[np.argsort(share, kind="stable")[:wanted]])
 
 

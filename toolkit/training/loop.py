@@ -56,9 +56,9 @@ class Plan:
     def of(cls, config: RunConfig, lengths: NDArray[np.int64]) -> "Plan":
         """``lengths``: (examples,) tokens of the training examples."""
         if config.batch_tokens is None:
-            steps = (-(-len(lengths) // config.batch_size),) * config.epochs
+            steps = (-(-len(lengths) // config.batch_size),) * config.num_epochs
         else:
-            steps = tuple(len(epoch_batches(lengths, config, epoch)) for epoch in range(config.epochs))
+            steps = tuple(len(epoch_batches(lengths, config, epoch)) for epoch in range(config.num_epochs))
         return cls(steps, min(sum(steps), config.max_steps or sum(steps)), config.snapshot_steps)
 
     def epochs_done(self, step: int) -> float:
@@ -140,7 +140,7 @@ def run_epochs(
 
     yield Moment(0, 0, True, float("nan"), partial(checked, 0))
     lengths, step = data.splits["train"].lengths, 0
-    for epoch in range(config.epochs):
+    for epoch in range(config.num_epochs):
         losses = []
         batches = epoch_batches(lengths, config, epoch)[: plan.num_steps - step]
         recorder.expect(batches)

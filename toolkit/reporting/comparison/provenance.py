@@ -78,7 +78,7 @@ def _agreed(values: pd.Series) -> object:
 
 def _run_cells(run: ReportedRun, arm: Arm) -> list[object]:
     config, model = run.config, run.part("model")
-    epochs = f"{config.epochs}" + (f" (at most {config.max_steps} steps)" if config.max_steps else "")
+    epochs = f"{config.num_epochs}" + (f" (at most {config.max_steps} steps)" if config.max_steps else "")
     if config.head_training == "early-stopping":
         epochs = f"{run.last_epoch:g} (early stopping)"
     rate = NOT_APPLICABLE if arm.is_feature_extraction else f"{config.learning_rate:g}"
