@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    __version__: str
     from toolkit.analysis.causes.causes import decompose as decompose
     from toolkit.analysis.causes.causes import explain as explain
     from toolkit.analysis.causes.nulls import replay_decay as replay_decay
@@ -151,6 +152,8 @@ __all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return import_module("importlib.metadata").version("embedding-drift-toolkit")
     if name not in _HOMES:
         raise AttributeError(f"module 'toolkit' has no attribute {name!r}; it has: {', '.join(__all__)}")
     return getattr(import_module(_HOMES[name]), name)

@@ -427,3 +427,27 @@ def test_runs_are_taken_as_runs_or_paths_in_a_list(tmp_path):
         runs_of(Trajectory([]))
     with pytest.raises(ValueError, match="expected run directories; got Trajectory"):
         runs_of([Trajectory([])])
+
+
+# --- what a notebook shows --------------------------------------------------------------------------------------------
+
+
+def test_a_run_and_its_trajectory_say_what_they_are(make_run, tmp_path):
+    run = make_run("embeddings", 3, task="<b>toy")
+    for told in ("finished", "tiny", "frozen: embeddings", "seed: 3", "accuracy on validation: 0.8"):
+        assert told in repr(run)
+    trajectory = run.trajectory
+    assert repr(trajectory).startswith("Trajectory(snapshots: 4, epochs 0 to 3, word_embeddings: ")
+    assert "&lt;b&gt;toy" in run._repr_html_()
+    assert "<b>" not in run._repr_html_()
+    assert trajectory._repr_html_().count("<tr>") == 1 + len(trajectory.parameters)
+
+
+@pytest.mark.parametrize("name", ["config.json", "scores.csv", "manifest.json"])
+def test_a_damaged_run_says_so_where_it_is_shown(make_run, name):
+    run = make_run()
+    (run.path / name).write_text("{")
+    assert "damaged" in repr(open_run(run.path))
+    for path in sorted(run.path.glob("*.*")):
+        path.unlink()
+    assert "unfinished" in repr(Run(run.path))

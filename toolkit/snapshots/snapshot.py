@@ -1,5 +1,6 @@
 """Snapshot files in, Snapshot and Trajectory out: the embedding parameters at each moment of one run, mapped lazily."""
 
+import html
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,6 +36,12 @@ class Snapshot:
         return float(self.epoch).is_integer()
 
 
+def table_of(facts: Mapping[str, str]) -> str:
+    """A table of two columns in HTML, which a notebook shows."""
+    rows = (f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>" for name, value in facts.items())
+    return f"<table>{''.join(rows)}</table>"
+
+
 @dataclass(frozen=True)
 class Trajectory:
     """The snapshots of one run in order, with what is known of the run that made them."""
@@ -46,6 +53,18 @@ class Trajectory:
     """The position row of the first token (RoBERTa: padding_idx + 1)."""
     layer_norm_eps: float = 1e-12
     """What the embedding LayerNorm adds to the variance; BERT's, where the run does not say."""
+
+    def facts(self) -> dict[str, str]:
+        """Its snapshots and the shape of each parameter, in words."""
+        first, last = self.snapshots[0], self.snapshots[-1]
+        shapes = {name: " x ".join(f"{size:,}" for size in first.tensors[name].shape) for name in self.parameters}
+        return {"snapshots": f"{len(self.snapshots)}, epochs {first.epoch:g} to {last.epoch:g}", **shapes}
+
+    def __repr__(self) -> str:
+        return f"Trajectory({', '.join(f'{name}: {value}' for name, value in self.facts().items())})"
+
+    def _repr_html_(self) -> str:
+        return table_of(self.facts())
 
     @cached_property
     def exposure(self) -> Exposure | None:

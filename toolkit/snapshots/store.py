@@ -39,7 +39,7 @@ from toolkit.snapshots.ownership import (
     temporary_folder,
 )
 from toolkit.snapshots.ownership import MANIFEST as MANIFEST
-from toolkit.snapshots.snapshot import FORMAT, Snapshot, Trajectory, Vocabulary, read_snapshot
+from toolkit.snapshots.snapshot import FORMAT, Snapshot, Trajectory, Vocabulary, read_snapshot, table_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -420,6 +420,29 @@ class Run:
     """One run directory, read lazily. A checkpoint, a task, a regime and a seed, and what came of them."""
 
     path: Path
+
+    def facts(self) -> dict[str, str]:
+        """What one asks first of a run, in words; of a damaged one also what is wrong with it."""
+        state = "finished" if self.is_finished else "diverged" if self.has_diverged else "unfinished"
+        known = {"run": str(self.path), "state": state}
+        try:
+            if self.is_recorded:
+                return known | {"recorded in": "another training loop"}
+            config = self.config
+            known |= {"model": config.model, "task": config.task, "frozen": config.freeze, "seed": str(config.seed)}
+            if self.is_finished:
+                task = self.manifest["task"]
+                own = self.scores[self.scores["split"] == task["reported_split"]].sort_values("epoch")
+                known |= {f"{task['score']} on {task['reported_split']}": f"{own[task['score']].iloc[-1]:.3f}"}
+        except (ValueError, OSError, LookupError) as error:
+            known["damaged"] = str(error)
+        return known
+
+    def __repr__(self) -> str:
+        return f"Run({', '.join(f'{name}: {value}' for name, value in self.facts().items())})"
+
+    def _repr_html_(self) -> str:
+        return table_of(self.facts())
 
     @property
     def is_finished(self) -> bool:
