@@ -62,11 +62,10 @@ def run_killed(change: Callable[[], object], num_changes: int) -> bool:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="kills forks of this process")
-@pytest.mark.parametrize("has_old", [False, True])
+@pytest.mark.parametrize("has_old", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_run_that_is_killed_at_any_moment_leaves_the_old_one_whole_and_starts_again(
-    has_old: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    has_old: bool, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(os, "fsync", lambda _: None)  # only the power can go before the disk has it, and that stays on
     write_run(tmp_path / "old", 1.0)
     num_changes, seen = 0, set[float]()
     while True:

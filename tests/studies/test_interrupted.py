@@ -60,7 +60,7 @@ def uninterrupted(tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFacto
     return contents(folder / "runs")
 
 
-@pytest.mark.parametrize("moments", [(1,), (2, 6), (4, 3, 8)])
+@pytest.mark.parametrize("moments", [(2, 6), *(pytest.param(own, marks=pytest.mark.slow) for own in ((1,), (4, 3, 8)))])
 def test_a_study_that_is_broken_off_goes_on(
     moments: tuple[int, ...],
     tiny_config: RunConfig,

@@ -53,21 +53,24 @@ def test_a_run_that_is_being_written_stops_all_processes(tiny_config: RunConfig,
     assert (path / "scores.csv").exists()
 
 
-PROCESSES = [
-    ({"freeze": "embeddings"}, 1),
+STOPPED = {"head_training": "early-stopping", "max_steps": None}
+PROCESSES: list[tuple[dict[str, Any], int]] = [
     ({"freeze": "none"}, 2),
+    ({"freeze": "embeddings"}, 1),
     ({"freeze": "backbone"}, 1),
     ({"freeze": "none", "features": "layers.1", "pair_encoding": "separate"}, 2),  # no gradient above block 1
-    ({"freeze": "backbone", "features": "mix", "head": "mlp", "head_training": "early-stopping", "dropout": 0.2}, 1),
+    ({"freeze": "backbone", "features": "mix", "head": "mlp", "dropout": 0.2, **STOPPED}, 1),
 ]
+# Each launches two processes, a quarter of a minute: the first is enough to see that it works at all.
+PROCESSES_SLOW = [PROCESSES[0], *(pytest.param(*case, marks=pytest.mark.slow) for case in PROCESSES[1:])]
 
 
-@pytest.mark.parametrize(("changes", "parts"), PROCESSES)
+@pytest.mark.parametrize(("changes", "parts"), PROCESSES_SLOW)
 def test_two_processes_do_what_one_does(
     tiny_pairs: RunConfig, tmp_path: Path, changes: dict[str, Any], parts: int
 ) -> None:
     # 60 examples: the last batch of an epoch is incomplete and its parts are of unequal size.
-    config = replace(tiny_pairs, max_train_examples=60, max_steps=7, **{"dropout": 0.0, **changes})
+    config = replace(tiny_pairs, max_train_examples=60, **{"dropout": 0.0, "max_steps": 7, **changes})
     config = replace(config, gradient_accumulation_steps=parts)
     one = finetune(replace(config, output_dir=str(tmp_path / "one")))
     two = launched(replace(config, output_dir=str(tmp_path / "two")), 2)
