@@ -287,6 +287,7 @@ def test_recipes_are_chosen_like_learning_rates(tiny_pairs: RunConfig, tmp_path:
         arrange(mixed, dict.fromkeys((run.path.name for run in mixed), "one label"))
 
 
+@pytest.mark.slow
 def test_a_dry_run_times_every_recipe(tiny_pairs: RunConfig, tmp_path: Path) -> None:
     arms = {"full": ARMS["full"], "features": {"freeze": "backbone", "head_training": "early-stopping"}}
     study = make_study(tiny_pairs, arms=arms, grid={"full": RECIPES, "features": RECIPES}, tuning_seeds=(7,))
