@@ -23,6 +23,8 @@ _SYMBOLS: Mapping[str, str] = {
     "_": r"\_",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
+    "[": r"\lbrack{}",  # after \\ or a rule it would begin an optional argument, as a star would
+    "*": r"\textasteriskcentered{}",
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
