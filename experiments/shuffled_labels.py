@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from toolkit.config import RunConfig
+from toolkit.snapshots import files
 
 DATA = os.environ.get("EMBEDDING_DRIFT_DATA", "../shared/data")
 TASKS = {
@@ -86,8 +87,8 @@ def write_data(task: str, num_examples: int, folder: Path) -> dict[str, Any]:
     """Write the same ``num_examples`` training examples for every seed, with all of validation; the config's fields."""
     from toolkit.data.builtin import BUILTIN_TASKS
 
-    if (files := TASKS[task]) is not None:
-        train, validation = (_read(path) for path in files)
+    if (paths := TASKS[task]) is not None:
+        train, validation = (_read(path) for path in paths)
     else:
         splits = BUILTIN_TASKS[task].build()
         train, validation = (
@@ -99,7 +100,7 @@ def write_data(task: str, num_examples: int, folder: Path) -> dict[str, Any]:
     own.mkdir(parents=True, exist_ok=True)
     for name, rows in (("train", [train[i] for i in chosen]), ("validation", validation)):
         text = "\n".join("\t".join(row) for row in [("text", "label"), *rows])
-        (own / f"{name}.tsv").write_text(text + "\n", encoding="utf-8")
+        files.write_new(own / f"{name}.tsv", text + "\n")
     return {f"{name}_file": str(own / f"{name}.tsv") for name in ("train", "validation")}
 
 

@@ -183,23 +183,39 @@ def test_an_example_of_a_paper_leaves_the_paper_alone(tmp_path: Path) -> None:
     refuse(experiment("paper_example", str(run.path), "OUT"), plant(tmp_path / "of-user"))
 
 
-@pytest.mark.parametrize("kind", ["config", "log", "link"])
+def test_data_that_an_experiment_draws_replace_no_others(tmp_path: Path) -> None:
+    write = runpy.run_path(str(ROOT / "experiments" / "shuffled_labels.py"))["write_data"]
+    place = Path(write("order", 10, tmp_path)["train_file"])
+    assert write("order", 10, tmp_path)["train_file"] == str(place)
+    place.write_text("mine")
+    refuse(lambda _: write("order", 10, tmp_path), place)
+
+
+@pytest.mark.parametrize("kind", ["config", "another config", "log", "link"])
 def test_a_study_writes_over_nothing_beside_its_runs(kind: str, tiny_config: RunConfig, tmp_path: Path) -> None:
     from tests.studies.tiny_studies import make_study
     from toolkit.studies.jobs import FOLDER, make_jobs
     from toolkit.studies.plan import plan_runs
 
     runs = plan_runs(make_study(tiny_config).final_cells({}), tmp_path / "runs")
-    place = tmp_path / "runs" / FOLDER / f"{runs[0].name}.{'json' if kind == 'config' else 'log'}"
-    place.parent.mkdir(parents=True)
+    make_jobs(runs[:1])
+    (written,) = (tmp_path / "runs" / FOLDER).iterdir()
+    place = written if "config" in kind else written.with_name(f"{runs[0].name}.log")
     if kind == "link":
         (tmp_path / "mine").write_text("")
         place.symlink_to(tmp_path / "mine")
     else:
-        place.write_text('{"mine": 1}' if kind == "config" else "a diary")
+        mine = RunConfig(seed=7).to_json() if kind == "another config" else '{"mine": 1}'
+        place.write_text(mine if "config" in kind else "a diary")
     refuse(lambda _: make_jobs(runs[:1]), place)
     place.unlink()
     assert [job.command for job in make_jobs(runs)] == [job.command for job in make_jobs(runs)]
+    kept = place.with_name(f"{runs[0].name}.json")  # of an earlier version, or anybody's
+    kept.write_text(RunConfig(seed=7).to_json())
+    before = contents(kept.parent)
+    saved = replace(runs[0], config=replace(runs[0].config, save_model=not runs[0].config.save_model))
+    make_jobs([saved])  # whose run has the same name
+    assert before.items() <= contents(kept.parent).items()
 
 
 def test_a_report_lies_in_no_run(tmp_path: Path, make_run: Callable[..., Run]) -> None:

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from toolkit.reporting.comparison.report import write_report
-from toolkit.reporting.folder import WRITTEN, check_out, report_folder, written_files
+from toolkit.reporting.folder import LOCK, WRITTEN, check_out, report_folder, written_files
 from toolkit.snapshots.files import sha256_of_file
 from toolkit.snapshots.ownership import temporary_folder
 
@@ -141,6 +141,39 @@ def test_a_killed_report_leaves_nothing_for_the_next_one(tmp_path: Path, monkeyp
     write(out, {"a": "5"})
     assert names_in(out) == {"a", WRITTEN, ".unfinished-x/d"}
     assert (out / ".unfinished-x" / "d").read_text() == "mine"
+
+
+def test_two_reports_at_a_time_are_one_and_a_refusal(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with report_folder(out) as folder:
+        (folder / "a").write_text("1")
+        with pytest.raises(ValueError, match=r"^another process is writing .*out: wait until it has ended"):
+            write(out, {"a": "2"})
+    assert all_of(out).keys() == {"a", WRITTEN}
+    assert (out / "a").read_text() == "1"
+
+
+def test_a_folder_with_no_more_than_a_killed_reports_lock_takes_a_report(tmp_path: Path) -> None:
+    (tmp_path / LOCK).touch()
+    write(tmp_path, {"a": "1"})
+    assert names_in(tmp_path) == {"a", WRITTEN}
+    (tmp_path / LOCK).write_text("mine")
+    with pytest.raises(ValueError, match=r"is no lock file of ours: move it away"):
+        write(tmp_path, {"a": "2"})
+    assert (tmp_path / LOCK).read_text() == "mine"
+
+
+def test_a_list_of_another_tool_that_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+
+    def write_both() -> None:
+        with report_folder(out) as folder:
+            (folder / "a").write_text("1")
+            (out / WRITTEN).write_text("mine")
+
+    with pytest.raises(ValueError, match=r"files\.json is there already"):
+        write_both()
+    assert all_of(out) == {WRITTEN: b"mine"}
 
 
 @pytest.mark.parametrize("num_moved", range(7))

@@ -14,7 +14,7 @@ import pytest
 
 from tests.planted_folder import contents
 from toolkit.config import RunConfig
-from toolkit.snapshots.lock import RunLock
+from toolkit.snapshots.lock import RunLock, try_lock
 from toolkit.snapshots.ownership import JOURNAL, MANIFEST, Owned, atomic_path, check_replaceable, read_list
 from toolkit.snapshots.store import RunWriter, check_startable, open_run, start_run
 from toolkit.snapshots.verify import verify_run
@@ -75,7 +75,7 @@ def test_a_run_that_is_killed_at_any_moment_leaves_the_old_one_whole_and_starts_
         if has_old:
             shutil.copytree(tmp_path / "old", path)
         was_killed = run_killed(lambda path=path: write_run(path, 2.0, overwrite=has_old), num_changes)
-        whole = [place for place in (path, folder / ".run.new") if (place / MANIFEST).exists()]
+        whole = [place for place in (path, folder / ".run.swap" / "new") if (place / MANIFEST).exists()]
         assert all(verify_run(place) == [] for place in whole)
         assert whole or not has_old
         seen |= {open_run(place).manifest["value"] for place in whole}
@@ -162,6 +162,10 @@ def test_an_unfinished_run_of_an_earlier_version_is_left_alone(tmp_path: Path) -
 
 def test_a_file_that_appears_while_a_run_is_written_is_neither_replaced_nor_its_own(tmp_path: Path) -> None:
     writer = start_run(tmp_path / "run")
+    (writer.path / JOURNAL).write_text("mine")
+    with pytest.raises(ValueError, match=r"unfinished\.json is there already"):
+        writer.write_config(RunConfig())
+    (writer.path / JOURNAL).unlink()
     writer.write_config(RunConfig())
     for name in ("notes.txt", "scores.csv"):
         (writer.path / name).write_text("mine")
@@ -179,26 +183,112 @@ def test_an_old_run_that_is_changed_while_its_successor_is_written_is_kept(tmp_p
     writer.write_config(RunConfig())
     (path / "notes.txt").write_text("mine")
     with pytest.warns(
-        UserWarning, match=r"notes\.txt is no file of the run that was replaced: it is kept in .*\.run\.old"
+        UserWarning, match=r"notes\.txt is no file of the run that was replaced: it is kept in .*\.run\.swap/old"
     ):
         writer.finish({"value": 2.0})
     assert open_run(path).manifest["value"] == 2.0
     assert writer.path == path
-    assert (tmp_path / ".run.old" / "notes.txt").read_text() == "mine"
-    assert open_run(tmp_path / ".run.old").manifest["value"] == 1.0
+    assert (tmp_path / ".run.swap/old/notes.txt").read_text() == "mine"
+    assert open_run(tmp_path / ".run.swap/old").manifest["value"] == 1.0
 
 
-def test_a_folder_of_a_users_beside_a_run_is_not_taken_for_its_successor(tmp_path: Path) -> None:
-    write_run(tmp_path / "run", 1.0)
-    for name in (".run.new", ".run.old"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "notes.txt").write_text("mine")
+@pytest.mark.parametrize("kind", ["notes", "a copy of the run", "notes in one of ours"])
+def test_a_folder_of_a_users_beside_a_run_is_not_taken_for_its_successor(kind: str, tmp_path: Path) -> None:
+    path, place = tmp_path / "run", tmp_path / ".run.swap"
+    write_run(path, 1.0)
+    if kind == "a copy of the run":
+        shutil.copytree(path, place)
+    else:
+        if kind == "notes in one of ours":
+            start_run(path, overwrite=True).release()
+        place.mkdir(exist_ok=True)
+        (place / "notes.txt").write_text("mine")
+    before = contents(tmp_path)
+    for start in (start_run, check_startable):
+        with pytest.raises(ValueError, match="holds a finished run"):
+            start(path, overwrite=False)
+        with pytest.raises(ValueError, match=r"\.run\.swap is in the way .*move it away"):
+            start(path, overwrite=True)
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", [".run.old", ".run.new", ".run.bak"])
+def test_a_users_copy_of_a_run_beside_it_outlives_the_run(name: str, tmp_path: Path) -> None:
+    """Every file in it is one that its manifest names; it is the user's all the same."""
+    path = tmp_path / "run"
+    write_run(path, 1.0)
+    copied = shutil.copytree(path, tmp_path / name)
+    before = contents(tmp_path)
+    with pytest.raises(ValueError, match="holds a finished run"):
+        start_run(path)
+    assert contents(tmp_path) == before
+    write_run(path, 2.0, overwrite=True)
+    assert open_run(path).manifest["value"] == 2.0
+    assert {name: state for name, state in contents(tmp_path).items() if name.startswith(copied.name)} == {
+        name: state for name, state in before.items() if name.startswith(copied.name)
+    }
+
+
+def test_what_a_killed_swap_left_is_removed_by_the_next_that_may_start_and_by_no_other(tmp_path: Path) -> None:
+    path, old = tmp_path / "run", tmp_path / ".run.swap" / "old"
+    write_run(path, 1.0)
+    start_run(path, overwrite=True).release()
+    shutil.copytree(path, old)
+    before = contents(tmp_path)
+    with pytest.raises(ValueError, match="holds a finished run"):
+        start_run(path)
+    assert contents(tmp_path) == before
+    write_run(path, 2.0, overwrite=True)
+    assert [place.name for place in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_run_has_one_lock_through_every_link(tmp_path: Path) -> None:
+    writer = start_run(tmp_path / "real")
+    writer.write_config(RunConfig())
+    writer.release()
+    (tmp_path / "link").symlink_to("real")
+    with (tmp_path / ".real.lock").open("wb") as held:
+        assert try_lock(held)
         before = contents(tmp_path)
-        for start in (start_run, check_startable):
-            with pytest.raises(ValueError, match=rf"{name} .*move it away"):
-                start(tmp_path / "run", overwrite=True)
+        with pytest.raises(ValueError, match=r"another process is writing .*link"):
+            start_run(tmp_path / "link")
         assert contents(tmp_path) == before
-        (tmp_path / name).rename(tmp_path / f"aside{name}")
+    start_run(tmp_path / "link").release()
+
+
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_a_run_lies_in_no_other(is_finished: bool, tmp_path: Path) -> None:
+    """The outer one's manifest does not name it, so that its reader would refuse both."""
+    outer = start_run(tmp_path / "outer")
+    outer.write_config(RunConfig())
+    if is_finished:
+        outer.finish({})
+    (tmp_path / "link").symlink_to("outer")
+    before = contents(tmp_path)
+    for place in (outer.path / "inner", outer.path / "more" / "inner", tmp_path / "link" / "inner"):
+        for start in (start_run, check_startable):
+            with pytest.raises(ValueError, match=r"inner would lie inside the run .*outer: pass another"):
+                start(place, overwrite=True)
+    assert contents(tmp_path) == before
+
+
+def test_a_run_is_written_where_it_was_started_wherever_the_process_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        write_run(Path("run"), 1.0)
+    there = contents(tmp_path / "there")
+    for overwrite in (True, False):
+        monkeypatch.chdir(tmp_path / "here")
+        writer = start_run(Path("run" if overwrite else "other"), overwrite=overwrite)
+        writer.write_config(RunConfig())
+        monkeypatch.chdir(tmp_path / "there")
+        writer.write_config(RunConfig(seed=1))
+        writer.finish({"value": 2.0})
+        assert open_run(writer.path).manifest["value"] == 2.0
+        assert contents(tmp_path / "there") == there
 
 
 @pytest.mark.parametrize("kind", ["diary", "link", "folder"])

@@ -224,6 +224,20 @@ def test_an_unfinished_run_has_files_of_our_names_only(name: str, tmp_path: Path
     assert str(raised.value).endswith("move it away")
 
 
+def test_an_unfinished_run_is_what_its_list_names(tmp_path: Path) -> None:
+    path = write_run(tmp_path, "none", 0, epochs=1, is_finished=False).path
+    before = toolkit.measure_drift(path)
+    for planted in (plant(path, "epoch-005.safetensors"), path / "optimizer.json"):
+        planted.touch()
+        with pytest.raises(ValueError, match=rf"{planted.name} is not named in the run's unfinished\.json: move it a"):
+            _ = (open_run(path).trajectory, open_run(path).optimizer_log)
+        planted.rename(tmp_path / planted.name)
+        assert toolkit.measure_drift(path).equals(before)
+    (path / "unfinished.json").unlink()  # as of a version that wrote none
+    (tmp_path / "epoch-005.safetensors").rename(path / "snapshots" / "epoch-005.safetensors")
+    assert "epoch-005.safetensors" in open_run(path).snapshot_names()
+
+
 def test_a_link_is_judged_by_what_it_leads_to(tmp_path: Path) -> None:
     """git-annex, DVC and stores that keep equal files once put links there; the sha256 of the content decides."""
     path = write_run(tmp_path, "none", 0, epochs=2).path

@@ -11,6 +11,7 @@ from toolkit.analysis.comparison.written import WRITTEN as WRITTEN
 from toolkit.analysis.comparison.written import written_files as written_files
 from toolkit.naming import shown_path
 from toolkit.snapshots import files
+from toolkit.snapshots.lock import locked
 from toolkit.snapshots.ownership import (
     Owned,
     check_replaceable,
@@ -24,13 +25,15 @@ from toolkit.snapshots.ownership import (
     shown,
     temporary_folder,
 )
-from toolkit.snapshots.store import owned_files
+from toolkit.snapshots.store import run_around
 
 if TYPE_CHECKING:
     import pandas as pd
 
 PAGES = ("report.md", "index.html", "cards.json")
 """What a report writes beside its folders."""
+LOCK = ".report.lock"
+"""Lies in a folder while a report is written into it."""
 
 
 def check_out(out: str | Path) -> Path:
@@ -42,7 +45,7 @@ def check_out(out: str | Path) -> Path:
     out = Path(out)
     if file := next((path for path in (out, *out.parents) if path.exists() and not path.is_dir()), None):
         raise ValueError(f"{shown_path(file)} is a file where the report's folder should go: pass another --out")
-    if run := next((path for path in _with_parents(out) if owned_files(path).files), None):
+    if run := run_around(out):
         raise ValueError(f"the report would lie inside the run {run.name}: pass another --out")
     if not out.exists():
         if out.is_symlink():
@@ -50,7 +53,8 @@ def check_out(out: str | Path) -> Path:
         return out
     owned = read_list(out, WRITTEN)
     if owned is None:
-        if found := sorted(path.name for path in out.iterdir() if not is_temporary_folder(path)):
+        # Leftovers of a report that was killed are none of the user's.
+        if found := sorted(path.name for path in out.iterdir() if path.name != LOCK and not is_temporary_folder(path)):
             raise ValueError(
                 f"{shown_path(out)} holds {shown(found)}, and no {WRITTEN} of a report: pass another --out, a folder "
                 "of its own; nothing there was touched"
@@ -64,12 +68,6 @@ def check_out(out: str | Path) -> Path:
             "another --out; nothing there was touched"
         )
     return out
-
-
-def _with_parents(out: Path) -> Iterator[Path]:
-    """A folder that may be a run's, and those above it."""
-    place = out.resolve()
-    return (path for path in (place, *place.parents) if path.is_dir())
 
 
 def _is_free(path: Path, owned: Owned) -> bool:
@@ -99,16 +97,18 @@ def report_folder(out: str | Path) -> Iterator[Path]:
 
     files.json names them there. Files that an earlier report wrote into ``out`` and this one does not have are removed.
     Whatever else lies there stays. If the report fails, ``out`` is as it was. ValueError as :func:`check_out`, and
-    where a file that the report has made lies there already and is not an earlier report's.
+    where a file that the report has made lies there already and is not an earlier report's, or another process is
+    writing a report there.
     """
     out = check_out(out)
     is_new = not out.exists()
     out.mkdir(parents=True, exist_ok=True)
-    remove_temporary_folders(out)  # of a report that was killed
     try:
-        with temporary_folder(out) as folder:
-            yield folder
-            _publish(folder, out)
+        with locked(out, LOCK):
+            remove_temporary_folders(out)  # of a report that was killed
+            with temporary_folder(out) as folder:
+                yield folder
+                _publish(folder, out)
     except BaseException:
         if is_new:
             remove_empty_folder(out)
@@ -118,7 +118,7 @@ def report_folder(out: str | Path) -> Iterator[Path]:
 def _publish(folder: Path, out: Path) -> None:
     made = files_in(folder)
     hashes = {name: files.sha256_of_file(path) for name, path in made.items()}
-    earlier = read_list(out, WRITTEN) or Owned(out, WRITTEN)
+    earlier = read_list(out, WRITTEN) or Owned(out, "")  # a files.json that is none of ours is not replaced either
     for name in made:
         check_replaceable(out / name, earlier)  # all of them before any is touched
     before = {name: files.sha256_of_file(out / name) for name in earlier.files if (out / name).is_file()}

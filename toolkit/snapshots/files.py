@@ -35,6 +35,13 @@ def write_text(path: Path, text: str, owned: Owned | None = None, *, may_replace
         temporary.write_text(text, encoding="utf-8")
 
 
+def write_new(path: Path, text: str) -> None:
+    """Write UTF-8 text atomically; ValueError where a file lies there that holds anything else."""
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    with atomic_path(path, Owned(path.parent, "", {path.name: [digest]})) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
 def write_bytes(path: Path, content: bytes, *, may_replace: bool = False) -> None:
     """Write bytes atomically, to a new file unless ``may_replace``."""
     with atomic_path(path, may_replace=may_replace) as temporary:

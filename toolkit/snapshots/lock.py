@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -47,17 +48,14 @@ class RunLock:
 
     def __init__(self, path: Path) -> None:
         """ValueError when another process holds the lock."""
-        place = path.absolute()
-        # Beside the directory, which is removed and made again; resolved, so that a folder has one lock.
-        self.path = place.parent.resolve() / f".{place.name}.lock"
+        # Beside the directory, which is removed and made again; resolved, so that a folder has one lock, links or not.
+        place = path.resolve()
+        self.path = place.parent / f".{place.name}.lock"
         self._pid, self.is_lost = os.getpid(), False
         earlier = _held.get(self.path)
         descriptor = earlier._hand_over() if earlier is not None else None
         if descriptor is None and (descriptor := _open_locked(self.path)) is None:
-            raise ValueError(
-                f"another process is writing {path}: wait until it has ended, or end it (if there is none, delete "
-                f"{self.path})"
-            )
+            raise _refusal(path, self.path)
         self._close = weakref.finalize(self, _close, self.path, descriptor, self._pid)
         _held[self.path] = self
 
@@ -72,6 +70,27 @@ class RunLock:
         self.is_lost = True
         descriptor: int = kept[2][1]
         return descriptor
+
+
+@contextlib.contextmanager
+def locked(folder: Path, name: str) -> Iterator[None]:
+    """Keep every other writer, also one of this process, out of ``folder`` by a lock file in it that goes at the end.
+
+    ValueError when another has it.
+    """
+    path, pid = folder / name, os.getpid()
+    if (descriptor := _open_locked(path)) is None:
+        raise _refusal(folder, path)
+    try:
+        yield
+    finally:
+        _close(path, descriptor, pid)
+
+
+def _refusal(path: Path, lock: Path) -> ValueError:
+    return ValueError(
+        f"another process is writing {path}: wait until it has ended, or end it (if there is none, delete {lock})"
+    )
 
 
 def _open_locked(path: Path) -> int | None:

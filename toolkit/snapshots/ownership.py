@@ -27,7 +27,7 @@ FORMAT = 1
 
 TEMPORARY_FOLDER = ".unfinished-"
 MARKER = "temporary-folder-of-embedding-drift"
-"""An empty file in a folder that we made to fill it, and that is ours with all that is in it."""
+"""An empty file in a folder that we made to fill it: what a user makes under the same name does not bear it."""
 NUM_SHOWN = 3
 
 
@@ -103,7 +103,7 @@ def read_list(folder: Path, list_name: str) -> Owned | None:
         if list_name == MANIFEST and not entries:
             return None
         return Owned(folder, list_name, {n: [part[n] for part in parts if part.get(n)] for n, _ in entries})
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
@@ -232,10 +232,28 @@ def temporary_folder(parent: Path) -> Iterator[Path]:
 
 
 def is_temporary_folder(path: Path) -> bool:
-    """Whether :func:`temporary_folder` made a folder; one that it had no time to mark is empty."""
-    if path.is_symlink() or not path.is_dir() or not path.name.startswith(TEMPORARY_FOLDER):
+    """Whether :func:`temporary_folder` made a folder: it is ours with all that is in it."""
+    return path.name.startswith(TEMPORARY_FOLDER) and is_marked(path)
+
+
+def is_marked(folder: Path) -> bool:
+    """Whether a folder bears our mark; one that we had no time to mark is empty."""
+    if folder.is_symlink() or not folder.is_dir():
         return False
-    return _is_plain(path / MARKER) or not any(path.iterdir())
+    return _is_plain(folder / MARKER) or not any(folder.iterdir())
+
+
+def mark(folder: Path) -> None:
+    """Make a folder that bears our mark, where there is none or an empty one."""
+    folder.mkdir(exist_ok=True)
+    (folder / MARKER).touch()
+
+
+def remove_marked(folder: Path) -> None:
+    """Remove a folder of :func:`mark` in which nothing is left."""
+    if [path.name for path in folder.iterdir()] == [MARKER]:
+        (folder / MARKER).unlink(missing_ok=True)
+        remove_empty_folder(folder)
 
 
 def _remove_temporary_folder(folder: Path) -> None:
@@ -283,7 +301,8 @@ def swap_folders(new: Path, place: Path, old: Path) -> None:
         raise ValueError(f"{old} is in the way: move it away")
     place.rename(old)
     new.rename(place)
-    sync_folder(place.parent)
+    for folder in {place.parent, old.parent}:
+        sync_folder(folder)
 
 
 def move_folder(source: Path, place: Path) -> None:

@@ -25,14 +25,18 @@ from toolkit.snapshots.lock import RunLock
 from toolkit.snapshots.optimizer_log import OptimizerLog
 from toolkit.snapshots.ownership import (
     JOURNAL,
+    MARKER,
     Owned,
     check_replaceable,
     clear,
     files_in,
+    is_marked,
+    mark,
     move_folder,
     read_list,
     remove_empty_folder,
     remove_file,
+    remove_marked,
     replace_file,
     shown,
     swap_folders,
@@ -96,7 +100,9 @@ class RunWriter:
         self._names |= owned_files(self.path).files
         if (self.path / MANIFEST).exists():  # a finished run that is written again
             self._names[MANIFEST] = ()
-        self._owned = Owned(self.path, JOURNAL, self._names)
+        # The list is ours from when we have written it: until then one that appears is somebody else's.
+        list_name = JOURNAL if read_list(self.path, JOURNAL) is not None else ""
+        self._owned = Owned(self.path, list_name, self._names)
 
     def write_config(self, config: RunConfig) -> None:
         files.write_text(self._own("config.json"), config.to_json(), self._owned)
@@ -199,13 +205,13 @@ class RunWriter:
 
     def _take_place(self, place: Path) -> None:
         """Put the finished run where it belongs, and remove the one that was there."""
-        old = _beside(place, "old")
         if place.exists():
-            swap_folders(self.path, place, old)
+            swap_folders(self.path, place, _swap_of(place) / OLD)
         else:
             move_folder(self.path, place)
         self.path, self.replaces = place, None
-        _remove_replaced(place, old)
+        _remove_replaced(place)
+        remove_marked(_swap_of(place))
 
     def release(self) -> None:
         """Let other processes write this run, when nothing here does any more."""
@@ -237,6 +243,7 @@ class RunWriter:
                 self._names |= dict.fromkeys(new, ())
                 journal = {"format": MANIFEST_FORMAT, "files": dict.fromkeys(sorted(self._names))}
                 files.write_text(self.path / JOURNAL, json.dumps(journal, indent=1) + "\n", self._owned)
+                self._owned = Owned(self.path, JOURNAL, self._names)
             paths = [self.path / name for name in names]
             self._written |= set(paths)
         return paths
@@ -319,8 +326,9 @@ def owned_files(place: Path) -> Owned:
 def check_startable(path: Path, *, overwrite: bool, is_recorded: bool = False) -> None:
     """ValueError where a run cannot be written to ``path``: nothing is touched.
 
-    So it is where a finished run lies and ``overwrite`` is not set, and where anything lies that no manifest and no
-    unfinished.json names, or a file of a finished run that has changed since: that is somebody's work.
+    So it is where a finished run lies and ``overwrite`` is not set, where anything lies that no manifest and no
+    unfinished.json names, or a file of a finished run that has changed since: that is somebody's work; and inside
+    another run, whose manifest would not name it.
 
     ``is_recorded``: another training loop makes the run, which has no config of ours and no command line.
     """
@@ -341,16 +349,16 @@ def check_startable(path: Path, *, overwrite: bool, is_recorded: bool = False) -
         raise ValueError(f"{path} {what}; nothing there was touched")
     if is_finished and place.is_mount():
         raise ValueError(f"{path} is where a disk is mounted, so that no finished run there can be replaced: {other}")
-    for beside in (_beside(place, "new"), _beside(place, "old")) if is_finished else ():
-        if os.path.lexists(beside) and not _is_ours_alone(beside):
-            raise ValueError(f"{beside} is in the way of a run that is to replace {path}: move it away")
+    if is_finished and os.path.lexists(swap := _swap_of(place)) and not _is_swap(swap):
+        raise ValueError(f"{swap} is in the way of a run that is to replace {path}: move it away")
 
 
 OTHER = "pass another --output-dir"
 
 
 def _check_place(path: Path, is_recorded: bool) -> Path:
-    """The directory of a run, through the link that it may be; ValueError where a file or a broken link is."""
+    """The directory of a run, through the link that it may be; ValueError where none can be: see
+    :func:`check_startable`."""
     other = "pass another directory" if is_recorded else OTHER
     if file := next((parent for parent in path.parents if parent.exists() and not parent.is_dir()), None):
         raise ValueError(f"{file} is a file where the folder of runs should go: {other}")
@@ -358,22 +366,42 @@ def _check_place(path: Path, is_recorded: bool) -> Path:
         raise ValueError(f"{path} is a file where a run directory should go: {other}")
     if path.is_symlink() and not path.exists():
         raise ValueError(f"{path} is a link to nothing where a run directory should go: {other}")
-    return path.resolve() if path.is_symlink() else path
+    place = path.resolve() if path.is_symlink() else path
+    if outer := run_around(place.resolve().parent):
+        raise ValueError(f"{path} would lie inside the run {outer}: {other}")
+    return place
 
 
-def _beside(place: Path, what: str) -> Path:
-    """Where a run lies (``new``) that is to replace a finished one, and where (``old``) that is kept until it has."""
-    place = place.absolute()
-    return place.with_name(f".{place.name}.{what}")
+NEW, OLD = "new", "old"
 
 
-def _is_ours_alone(folder: Path) -> bool:
-    """Whether a folder holds a run, or what is left of one, and nothing else."""
-    return folder.is_dir() and not folder.is_symlink() and not owned_files(folder).foreign()
+def _swap_of(place: Path) -> Path:
+    """The folder of our mark, beside a finished run, in which the one that is to replace it is written (``new``), and
+    in which it is kept itself (``old``) until it has been replaced."""
+    place = place.resolve()
+    return place.parent / f".{place.name}.swap"
 
 
-def _remove_replaced(place: Path, old: Path) -> None:
+def _is_swap(folder: Path) -> bool:
+    """Whether a folder bears our mark and holds runs, or what is left of them, and nothing else."""
+    return is_marked(folder) and all(
+        path.name in (NEW, OLD) and path.is_dir() and not path.is_symlink() and not owned_files(path).foreign()
+        for path in folder.iterdir()
+        if path.name != MARKER
+    )
+
+
+def run_around(folder: Path) -> Path | None:
+    """The run that a folder is or lies in, through links; None where it lies in none."""
+    place = folder.resolve()
+    return next((path for path in (place, *place.parents) if path.is_dir() and owned_files(path).files), None)
+
+
+def _remove_replaced(place: Path) -> None:
     """Remove the run that was replaced, unless somebody has changed it meanwhile."""
+    old = _swap_of(place) / OLD
+    if not old.exists():
+        return
     if foreign := owned_files(old).foreign():
         kept = shown(foreign)
         warnings.warn(f"{place}: {kept} is no file of the run that was replaced: it is kept in {old}", stacklevel=3)
@@ -382,13 +410,11 @@ def _remove_replaced(place: Path, old: Path) -> None:
         remove_empty_folder(old)
 
 
-def _settle(place: Path) -> None:
-    """Complete what a process that was killed while it replaced a run left half done."""
-    new, old = _beside(place, "new"), _beside(place, "old")
-    if not place.exists() and new.is_dir() and read_list(new, MANIFEST) is not None:
-        move_folder(new, place)
-    if read_list(place, MANIFEST) is not None and _is_ours_alone(old):
-        _remove_replaced(place, old)
+def _complete_swap(place: Path) -> None:
+    """Put the finished run in place that a process left in the folder of the swap, killed between the two renames."""
+    swap = _swap_of(place)
+    if not os.path.lexists(place) and is_marked(swap) and read_list(swap / NEW, MANIFEST) is not None:
+        move_folder(swap / NEW, place)
 
 
 def start_run(path: Path, *, overwrite: bool = False, is_recorded: bool = False) -> RunWriter:
@@ -402,11 +428,14 @@ def start_run(path: Path, *, overwrite: bool = False, is_recorded: bool = False)
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = RunLock(path)
     try:
-        place = _check_place(path, is_recorded)
-        _settle(place)
+        place = _check_place(path, is_recorded).absolute()  # wherever this process goes
+        _complete_swap(place)
         check_startable(path, overwrite=overwrite, is_recorded=is_recorded)
-        replaced = place if (place / MANIFEST).exists() else None
-        written = place if replaced is None else _beside(place, "new")
+        replaced, written = None, place
+        if (place / MANIFEST).exists():
+            replaced, written = place, _swap_of(place) / NEW
+            mark(written.parent)
+            _remove_replaced(place)
         written.mkdir(exist_ok=True)
         clear(owned_files(written))
     except BaseException:
@@ -529,8 +558,9 @@ class Run:
     def snapshot_names(self) -> list[str]:
         """The files below ``snapshots/`` that are the run's; ValueError for any other, and for one that is gone.
 
-        Of a finished run its manifest decides; an unfinished one has none, and only plain files of the exact names of
-        snapshots are taken. What a killed writer left of such a file is passed over.
+        Of a finished run its manifest decides; of an unfinished one unfinished.json, which that of an earlier version
+        has not, and only plain files of the exact names of snapshots are taken. What a killed writer left of such a
+        file is passed over.
         """
         if not (self.path / SNAPSHOTS).is_dir():
             return []
@@ -551,6 +581,7 @@ class Run:
                 raise ValueError(
                     f"{path} is a link, and an unfinished run has no manifest to judge it by: move it away"
                 )
+        self.check(*(SNAPSHOTS + name for name in names))
         return names
 
     def open_snapshot(self, name: str) -> Snapshot:
@@ -575,9 +606,17 @@ class Run:
         return [*missing, *(f"changed: {name}" for name in changed), *self._unnamed(*names)]
 
     def check(self, *names: str) -> None:
-        """ValueError where a finished run's files are not as they were; see :meth:`differences`."""
+        """ValueError where a finished run's files are not as they were; see :meth:`differences`.
+
+        Of an unfinished run, where a file among ``names`` is none that its unfinished.json names.
+        """
         if self.is_finished:
             self._refuse(self.differences(*names))
+        elif os.path.lexists(self.path / JOURNAL):
+            named = owned_files(self.path).files
+            there = (name for name in names if not name.endswith("/") and os.path.lexists(self.path / name))
+            if other := [name for name in there if name not in named]:
+                raise ValueError(f"{self.path / other[0]} is not named in the run's {JOURNAL}: move it away")
 
     def _refuse(self, differences: list[str]) -> None:
         if differences:

@@ -1,12 +1,12 @@
 """Planned runs in, the jobs of an executor out: each an ``accelerate launch`` of finetune.py on a config file."""
 
-import json
+import hashlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import toolkit
-from toolkit.config import KEEP_THREADS, RunConfig
+from toolkit.config import KEEP_THREADS
 from toolkit.snapshots import files
 from toolkit.snapshots.store import MANIFEST
 from toolkit.studies.attempts import check_log
@@ -14,7 +14,8 @@ from toolkit.studies.executors import Job
 from toolkit.studies.plan import PlannedRun
 
 FOLDER = ".study"
-"""Below the parent of the runs: per run a config and a log. Hidden, so that ``runs/*`` holds run directories only."""
+"""Below the parent of the runs: per run a log, and configs whose names hold their digests. Hidden, so that ``runs/*``
+holds run directories only."""
 
 SHARED_THREADS = {KEEP_THREADS: "1"}
 """Tells finetune.py that OMP_NUM_THREADS is its share of the cores, also when that share is 1."""
@@ -39,10 +40,12 @@ def make_jobs(runs: Sequence[PlannedRun]) -> list[Job]:
 
 def _job(run: PlannedRun) -> Job:
     log = log_of(run)
-    config = log.with_suffix(".json")
+    text = run.config.to_json()
+    # Another text gets another name: runs of one name may differ in what their digest leaves out.
+    config = log.with_name(f"{run.name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}.json")
     log.parent.mkdir(parents=True, exist_ok=True)
     check_log(log)
-    files.write_text(config, run.config.to_json(), may_replace=_is_config(config))
+    files.write_new(config, text)
     return Job(
         name=run.name,
         command=launch_command(config),
@@ -50,13 +53,3 @@ def _job(run: PlannedRun) -> Job:
         is_done=(run.path / MANIFEST).exists,
         environment=SHARED_THREADS,
     )
-
-
-def _is_config(path: Path) -> bool:
-    """Whether a file holds a whole config as this module writes it: that of the same run, which gave it its name."""
-    try:
-        text = path.read_text(encoding="utf-8")
-        RunConfig.from_json(text)
-        return set(json.loads(text)) >= {"format", "model", "task", "freeze", "seed", "output_dir"}
-    except (OSError, ValueError):
-        return False
