@@ -135,6 +135,9 @@ def test_cells_that_are_no_texts_or_labels(tmp_path: Path) -> None:
             read_file(tmp_path / "data.jsonl", (), "label")
 
 
+CONLL = {"train_file": "a.conll", "validation_file": "b.CONLL"}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -142,6 +145,10 @@ def test_cells_that_are_no_texts_or_labels(tmp_path: Path) -> None:
         ({"dataset": "a/b", "test_file": ("t=t.tsv",)}, "--test-file goes with --train-file"),
         ({"dataset_config": "x"}, "--dataset-config goes with --dataset"),
         ({"label_column": "y"}, "--label-column goes with --train-file or --dataset"),
+        (CONLL | {"label_column": "y"}, "--label-column goes with files whose columns have names: .conll has none"),
+        (CONLL | {"text_columns": ("a",)}, "--text-columns goes with files whose columns have names: .conll has none"),
+        # One file with columns, and the flag is for it: what is refused then is that there is no such file.
+        (CONLL | {"label_column": "y", "test_file": ("t=t.jsonl",)}, "no file at"),
     ],
 )
 def test_flags_that_would_be_ignored_are_refused(changes: dict[str, Any], message: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.run_directories import rehash
 from toolkit.analysis.comparison.arms import Arm, Group, ReportedRun
+from toolkit.reporting.columns import COLUMNS
 from toolkit.reporting.comparison.caveats import below_floor, caveats, edge_warning, failures, unstable, verdict_counts
 from toolkit.reporting.comparison.linear_probes import against_probe_block, linear_probes, probe_sentence
 from toolkit.reporting.comparison.provenance import data_block
@@ -17,7 +18,7 @@ from toolkit.reporting.comparison.run_sections import data_section, per_run
 from toolkit.reporting.comparison.score_sections import probe_block, scores_section
 from toolkit.reporting.comparison.study_findings import report_findings
 from toolkit.reporting.comparison.study_sections import study_sections
-from toolkit.reporting.comparison.written_tables import report_tables
+from toolkit.reporting.comparison.written_tables import paper_tables, report_tables
 from toolkit.reporting.page.model import NoteBlock, TableBlock, TextBlock
 from toolkit.snapshots.store import open_run
 
@@ -54,11 +55,13 @@ def test_a_head_ten_points_below_its_linear_probe_is_said_right_after_the_answer
     data = data_of(with_probe(read_run, 10.0))
     found = report_findings(data)
     assert [i for i, text in enumerate(found) if SENTENCE in text] == [1]
+    assert "log loss" not in found[1]  # of a regression it is squared error
+    assert "log loss, of a regression by squared error" in COLUMNS["linear_probe"].how
     line = linear_probes(data.groups).iloc[0]
     assert line["missed_points"] == pytest.approx(10)
     assert line["full_minus_reached_points"] - line["full_minus_linear_probe_points"] == pytest.approx(10)
     assert (
-        f"reached {line['reached']:.3f} where the linear head that cross-validation finds on the same features ("
+        f"reached {line['reached']:.3f} where the linear head that cross-validation finds on the same features reaches "
         in found[1]
     )
     shown = re.search(r"minus reached \+([\d.]+) points, minus that head \+([\d.]+)\)", found[1])
@@ -388,3 +391,24 @@ def test_floors_stand_beside_the_scores_and_older_runs_have_no_such_table(read_r
     older = data_of([read_run("none"), read_run("backbone")])
     assert tables(older) == []
     assert "floors" not in report_tables(older, [])
+
+
+@pytest.mark.parametrize(
+    ("is_regression", "seeds", "over"), [(True, 2, "seeds"), (True, 1, ""), (False, 1, "items only")]
+)
+def test_captions_and_caveats_say_what_intervals_cover(read_run, data_of, is_regression, seeds, over):
+    """A correlation is no mean over items: its interval is over seeds, and of one seed there is none."""
+    rights = {"none": 0.85, "backbone": 0.7}
+    runs = [
+        read_run(name, k, right=own, is_regression=is_regression) for name, own in rights.items() for k in range(seeds)
+    ]
+    data = data_of(runs)
+    (section,) = [each for each in study_sections(data, {"differences": {"svg": b""}}) if each.id == "comparison"]
+    spans = f"with its 95 % and 90 % interval over {over};" if over else "without intervals;"
+    assert f"on each split, {spans}" in section.blocks[0].caption
+    printed = paper_tables(report_tables(data, []))["comparison"]
+    assert (f"with intervals over {over}" in printed) == bool(over)
+    assert "over seeds and items" not in printed
+    one_seed = [text for text in caveats(data) if text.startswith("Every arm has one seed: ")]
+    what = "intervals cover the items and say nothing of other seeds" if over else "nothing is said of other seeds"
+    assert one_seed == ([f"Every arm has one seed: {what}."] if seeds == 1 else [])

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.analysis.comparison.drift_cards import NO_CONTROL
+from toolkit.analysis.comparison.estimates import NO_MEAN
 from toolkit.analysis.comparison.shuffled_labels import ONE, PER_SEED
 from toolkit.analysis.comparison.verdicts import REFUSALS, VERDICTS
 from toolkit.reporting.cells import signed
@@ -108,6 +109,32 @@ def test_a_difference_that_does_not_stand_among_all_of_them_shows_its_q_and_is_n
     assert "(+4.6, 95 % +3.1 to +6.1; q = 0.057) no difference between" in sentence(fallen)
     assert "(not supported)" in in_brief("x", pd.DataFrame([fallen]))
     assert "q =" not in sentence(line(difference=0.2, low=-1.6, high=2.0, verdict="not supported", q=0.7))
+
+
+F1 = {"score": "f1", "note": NO_MEAN}
+NO_INTERVAL = dict.fromkeys(("low", "high", "low90_points", "high90_points"), np.nan) | {"verdict": "not judged"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([line()], "accuracy on validation, 5 seeds; every interval is over seeds and items."),
+        ([line(num_seeds=1)], "accuracy on validation, 1 seed; every interval is over items only."),
+        ([line(**F1)], "f1 on validation, 5 seeds; every interval is over seeds."),
+        ([line(), line("roles", **F1)], "5 seeds; every interval is over seeds and items (accuracy) or seeds (f1)."),
+        ([line(**F1, num_seeds=1, **NO_INTERVAL)], "f1 on validation, 1 seed; no interval."),
+    ],
+)
+def test_intervals_are_over_items_only_where_the_score_is_a_mean_over_them(lines, said):
+    found = score_findings(pd.DataFrame(lines), set())
+    assert found[0].endswith(said)
+    assert not any("undefined" in text for text in found)
+
+
+def test_where_there_is_no_interval_the_sentence_says_so():
+    one = line(difference=0.3, num_seeds=1, detectable_gap_points=np.nan, **F1, **NO_INTERVAL)
+    few = line("trec", difference=0.3, low=-1, high=1.6, num_seeds=1, verdict="not judged")
+    assert sentence(one, few).startswith("On sst2 (+0.3, no interval) and trec (+0.3, 95 % -1.0 to +1.6; a gap under ")
 
 
 def test_verdicts_are_counted_from_what_claims_something_on():

@@ -17,6 +17,7 @@ from toolkit.analysis.comparison.cards import make_cards
 from toolkit.analysis.comparison.evidence import write_evidence
 from toolkit.analysis.comparison.verdicts import VERDICTS
 from toolkit.reporting.cells import shown
+from toolkit.reporting.columns import COLUMNS
 from toolkit.reporting.comparison.comparison_section import mcnemar_counts, shown_comparison
 from toolkit.reporting.comparison.data import find_runs
 from toolkit.reporting.comparison.markdown_report import render_markdown
@@ -196,8 +197,9 @@ def test_the_sentence_above_the_verdicts_names_the_exceptions():
     for said in (text, VERDICT_HOW):
         for name in VERDICTS:
             assert re.search(f"{name}: ", said, re.IGNORECASE), name
-        assert "Not judged: under three seeds" in said
+        assert "Not judged: under three seeds, or drift beside sign noise, which is described because" in said
         assert "even if it excludes 0" in said
+    assert "not judged (under three seeds, or drift beside sign noise," in COLUMNS["verdict"].how
     assert " → ".join(VERDICTS) in text
     assert set(ICONS) == set(VERDICTS)
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from toolkit.config import RunConfig
 from toolkit.data.builtin import BUILTIN_TASKS, BUILTIN_TOKEN_TASKS
 from toolkit.data.duplicates import remove_near_duplicates
-from toolkit.data.files import read_file
+from toolkit.data.files import CONLL, read_file
 from toolkit.data.hub_datasets import GLUE, read_dataset, read_glue
 from toolkit.data.labels import encode_labels
 from toolkit.data.raw import RawSplit, RawTask
@@ -192,6 +192,10 @@ def _refuse_stray_flags(config: RunConfig) -> None:
         "label_column": (config.train_file or config.dataset, own),
         "label_kind": (config.train_file or config.dataset, own),
     }
+    if config.train_file and all(path.suffix.lower() == CONLL for path in file_roles(config).values()):
+        needs |= dict.fromkeys(
+            ("text_columns", "label_column"), (None, "files whose columns have names: .conll has none")
+        )
     for name, (is_there, flags) in needs.items():
         if not is_there and getattr(config, name) != getattr(RunConfig(), name):
             raise ValueError(f"--{name.replace('_', '-')} goes with {flags}")

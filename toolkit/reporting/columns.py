@@ -47,14 +47,14 @@ COLUMNS: Mapping[str, Column] = {
     "difference": Column(
         label="difference",
         unit="points",
-        how="First minus second in hundredths of the score: the mean over seeds and items of the paired difference.",
+        how="First minus second in hundredths of the score, on the same items and paired by seed: the mean over seeds.",
     ),
     "interval": Column(
         label="95 % interval",
         unit="points",
         how="Two-way interval of a paired mean difference over seeds and items: Student's t with the variance of both "
         "and Satterthwaite's degrees of freedom, not below seeds less one. For a score that is no mean over items: "
-        "Student's t over the seeds. For one seed: items only.",
+        "Student's t over the seeds. For one seed: items only, and none for such a score.",
     ),
     "interval90": Column(
         label="90 % interval",
@@ -102,9 +102,9 @@ COLUMNS: Mapping[str, Column] = {
     "verdict": Column(
         label="verdict",
         how="The first that holds of: not applicable, not recorded, not measurable here; not identifiable (no data "
-        "could tell); not judged (under three seeds); equivalent (90 % interval inside the margin, even if it excludes "
-        "0); supported (interval excludes 0, and q is below the level); under-powered (smallest detectable gap above "
-        "the margin); not supported.",
+        "could tell); not judged (under three seeds, or drift beside sign noise, which is only described); equivalent "
+        "(90 % interval inside the margin, even if it excludes 0); supported (interval excludes 0, and q is below the "
+        "level); under-powered (smallest detectable gap above the margin); not supported.",
     ),
     "note": Column(label="note"),
     "num_trainable": Column(label="trainable parameters", how="Parameters that the optimizer may change."),
@@ -122,8 +122,8 @@ COLUMNS: Mapping[str, Column] = {
     "times_noise": Column(
         label="times its noise",
         how="Drift of the rows that training showed, without their common offset, divided by what random gradient "
-        "signs of the same steps would have moved them: 1 is noise. It reads the same under shuffled labels and "
-        "falls as the learning rate rises: no sign of learning, and to be compared at equal rates only.",
+        "signs of the same steps would have moved them: 1 is noise. Alone it is no sign of learning (shuffled labels "
+        "gave as much on SST-2 and TREC), and it falls as the learning rate rises: compare it at equal rates only.",
     ),
     "gain_verdict": Column(label="verdict on the gain", how="Of the score minus frozen, at the margin."),
     "relative_drift": Column(
@@ -154,7 +154,7 @@ COLUMNS: Mapping[str, Column] = {
     "linear_probe": Column(
         label="linear probe",
         how="Mean score of the linear head that cross-validation finds on the same frozen features (strength chosen by "
-        "log loss): a yardstick, no strict bound; a trained head may beat it.",
+        "log loss, of a regression by squared error): a yardstick, no strict bound; a trained head may beat it.",
     ),
     "majority": Column(
         label="majority", how="Always the most frequent training label; in regression the mean of the targets."

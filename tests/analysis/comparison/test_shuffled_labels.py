@@ -12,7 +12,7 @@ import toolkit
 from tests.analysis.comparison.conftest import write_logged_run
 from toolkit.analysis.comparison import shuffled_labels
 from toolkit.analysis.comparison.arms import arrange
-from toolkit.analysis.comparison.drift_cards import NO_CONTROL
+from toolkit.analysis.comparison.drift_cards import HAS_CONTROL, NO_CONTROL
 from toolkit.analysis.comparison.evidence import read_evidence
 from toolkit.analysis.comparison.evidence_tables import drift_of
 from toolkit.analysis.comparison.parameter_noise import changes_of_shown
@@ -323,9 +323,10 @@ def test_the_cards_of_a_report_are_those_of_its_table(report, planted):
         assert "label seed 7" in card.null.what or permutation == PER_SEED
     words = [card for card in cards.values() if card.kind == "drift" and card.id.endswith("/ word_embeddings")]
     assert not {card.verdict for card in words} & DECIDED
-    needs = {card.id.split(" / ")[1]: NO_CONTROL in card.reason for card in words}
-    assert not needs[full]
-    assert needs["none (full fine-tuning), learning rate 0.0003"]
+    reasons = {card.id.split(" / ")[1]: card.reason for card in words}
+    assert reasons[full].endswith(HAS_CONTROL)  # and nothing of what shuffled labels gave elsewhere
+    assert "SST-2" not in reasons[full]
+    assert reasons["none (full fine-tuning), learning rate 0.0003"].endswith(NO_CONTROL)
 
 
 def test_the_page_leads_with_what_real_labels_add(report):

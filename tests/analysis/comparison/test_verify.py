@@ -313,7 +313,7 @@ def test_cards_of_older_rules_are_told_in_one_line_and_their_numbers_are_still_c
     count, changed = (sum(card["kind"] in kinds for card in cards) for kinds in (("score", "drift"), ("score",)))
     (line,) = verify_report(report, "reports")
     assert line == (
-        f"{count} of {len(cards)} cards were made by older rules (score 2, now 3; drift 2, now 3), by which {changed} "
+        f"{count} of {len(cards)} cards were made by older rules (score 2, now 3; drift 3, now 4), by which {changed} "
         "verdicts read otherwise: make the report again"
     )
     edit_cards(report, lambda values: values["cards"][0].update(value=99.0))

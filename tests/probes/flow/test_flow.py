@@ -154,3 +154,15 @@ def test_feature_extraction_that_kept_no_model_is_the_body_from_before(tiny_conf
             loaded.model.backbone.parameters(), load_untuned(run).model.backbone.parameters(), strict=True
         )
     )
+
+
+def test_a_run_that_tags_words_is_refused_at_once_and_its_body_is_not(tiny_config: RunConfig, tmp_path, monkeypatch):
+    own = {"train_file": None, "validation_file": None, "test_file": (), "text_columns": (), "task": "roles"}
+    config = replace(tiny_config, **own, output_dir=str(tmp_path), max_train_examples=16, max_steps=1, save_model=True)
+    run = finetune(config)
+    body = measure_flow([run.path / "model"], texts=Path(tiny_config.train_file), settings=SMALL)
+    assert set(body["counterfactuals"]["quantity"]) == {"state"}
+    monkeypatch.setattr("toolkit.probes.flow.sources.task_of", lambda _: pytest.fail("its data were read"))
+    with pytest.raises(ValueError, match=r"this run tags words: look at its body instead, .*model .*--texts") as caught:
+        measure_flow([run], settings=SMALL)
+    assert "\n" not in str(caught.value)

@@ -16,6 +16,7 @@ from toolkit.pipeline import finetune
 from toolkit.probes.layers.layer_drift import COLUMNS, measure_layer_drift, measure_layers
 from toolkit.probes.layers.means import BEFORE_AND_AFTER, OWN_SEEDS, SEED_AND_SEED, SHUFFLED
 from toolkit.probes.layers.similarities import MEASURES, compare_layers
+from toolkit.reporting.probes import layer_findings
 from toolkit.reporting.probes.layer_findings import main_findings
 from toolkit.snapshots.store import Run
 
@@ -176,6 +177,22 @@ def test_a_random_start_has_states_and_no_weights(train: Callable[..., Run]) -> 
     assert tables["weight_trends"].set_index("arm").note["random init"].startswith("started from random weights")
     assert tables["weight_means"].arm.nunique() == 1
     assert tables["means"].arm.nunique() == 2
+
+
+@pytest.mark.usefixtures("sketched")
+def test_texts_that_are_encoded_apart_have_weights_and_no_states(
+    train: Callable[..., Run], tiny_files: Callable[[str], dict[str, Any]], tmp_path: Path, capsys
+) -> None:
+    joint, apart = (train(**tiny_files("pair"), pair_encoding=kind) for kind in ("joint", "separate"))
+    assert Layers(places=(str(apart.path),), out=tmp_path / "report").run() == 0
+    shown = capsys.readouterr().out
+    assert "weights of the layers before and after" in shown
+    assert "states of the layers" not in shown
+    assert "each text of a pair was encoded apart (--pair-encoding separate)" in shown
+    assert "similarity" not in (tmp_path / "report" / "report.md").read_text()
+    tables = measure_layers([joint, apart], max_texts=8)
+    assert (tables["means"].arm.nunique(), tables["weight_means"].arm.nunique()) == (1, 2)
+    assert [layer_findings.APART in line for line in main_findings(tables)] == [False, True]
 
 
 def test_the_command_compares_two_checkpoints_without_a_run(

@@ -1,5 +1,8 @@
 """Transplants on tiny models: identities that must hold bit for bit, and planted faults that must show."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +13,7 @@ from toolkit.data.batches import evaluation_batches, make_batch
 from toolkit.data.tasks import load_task
 from toolkit.families import TABLES
 from toolkit.models.tuned import load_tuned
+from toolkit.pipeline import finetune
 from toolkit.probes.transplants.body import Body, design_of, draw_items
 from toolkit.probes.transplants.components import (
     NOTHING_FIXED,
@@ -272,3 +276,10 @@ def test_mistakes_are_one_line(tuned_run: GetRun) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             play_run(run, Settings(**settings))
+
+
+def test_a_run_that_tags_words_is_refused_for_that(tuned_run: GetRun, tmp_path: Path) -> None:
+    own = {"train_file": None, "validation_file": None, "test_file": (), "text_columns": (), "task": "roles"}
+    config = replace(tuned_run("single").config, **own, max_train_examples=16, max_steps=1, output_dir=str(tmp_path))
+    with pytest.raises(ValueError, match="by the class of each text, and roles tags every word"):
+        play_run(finetune(config), Settings())

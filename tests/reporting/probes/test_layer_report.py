@@ -121,10 +121,19 @@ def test_one_seed_makes_no_claim_about_an_arm() -> None:
     assert not any("told apart" in line or "from before than that" in line for line in lines[1:])
 
 
-def test_an_arm_that_did_not_move() -> None:
-    still = {0: {place: Similarity(1.0, np.ones(30), 300) for place in found(1.0, 0)}}
+@pytest.mark.parametrize("least", [1.0, 0.9996])
+def test_an_arm_that_did_not_move(least: float) -> None:
+    """Also where it moved by less than is printed: no layer of similarity 1.000 changed most."""
+    still = {0: {place: Similarity(least if place[1] == 2 else 1.0, np.ones(30), 300) for place in found(1.0, 0)}}
     own = tables_of(ArmSimilarities(GROUP, "probe", False, None, still, {}))
-    assert layer_findings.layer_findings(own) == ["probe, texts ood: the states of no layer changed."]
+    assert layer_findings.layer_findings(own) == [
+        "probe, texts ood: the states of no layer changed visibly (similarity 1.000)."
+    ]
+    said = "probe: the states of no layer changed visibly (similarity 1.000); the weights moved most"
+    assert layer_findings.main_findings(own)[0].startswith(said)
+    alike = {0: {place: Similarity(0.9, np.ones(30), 300) for place in found(1.0, 0)}}
+    (line,) = layer_findings.layer_findings(tables_of(ArmSimilarities(GROUP, "full", False, None, alike, {})))
+    assert line == "full, texts ood: the states of all layers changed alike (similarity 0.900)."
     assert own["contrasts"].empty
     assert own["means"].low.isna().all()
 

@@ -1,7 +1,7 @@
 """Runs beside runs of the same settings that learned shuffled labels: did a parameter move as only real labels move it?
 
 That a drift is larger than random gradient signs would make it does not say that anything was learned: under shuffled
-labels, which training can only memorise, that ratio reads the same. What learning makes of a drift is what real labels
+labels, which training can only memorise, that ratio may be as large. What learning makes of a drift is what real labels
 add to it, so every measure here is taken of both, and what is judged is their difference over seeds. All is ours.
 """
 

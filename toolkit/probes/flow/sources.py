@@ -78,6 +78,12 @@ def open_subjects(
     if not places:
         raise ValueError("nothing to look into: pass a checkpoint (minilm, a folder, a hub id) or run directories")
     runs = [open_run(place) for place in places if _is_run(place)]
+    for run in runs:
+        if run.manifest["task"].get("kind") == "tokens":
+            raise ValueError(
+                f"{run.path}: flow compares one answer per text, and this run tags words: look at its body instead, "
+                f"{run.path / 'model'} (kept by --save-model), with the sentences of a file (--texts)"
+            )
     checkpoints = [str(place) for place in places if not _is_run(place)]
     own = None if texts is None else _read_texts(texts, text_columns)
     if not runs:

@@ -102,10 +102,11 @@ def measure_layers(
     Of states: ``layer_drift`` (:func:`measure_layer_drift`, also for the arguments), ``means`` over seeds (columns
     MEANS of :mod:`toolkit.probes.layers.means`) and ``contrasts``, paired differences of each arm from its own seeds,
     from shuffled labels and from the group's first arm (CONTRASTS), with intervals over seeds and texts. Of weights:
-    ``weight_drift``, ``weight_means`` and ``weight_trends`` (:mod:`toolkit.analysis.weights.layer_trend`).
+    ``weight_drift``, ``weight_means`` and ``weight_trends`` (:mod:`toolkit.analysis.weights.layer_trend`). Runs with
+    ``--pair-encoding separate`` are in the tables of weights only: an example has two sequences of states there.
     """
     groups = _groups(runs, max_texts, labels)
-    arms = _measure_states(groups, texts, max_texts, seed, on_progress)
+    arms = _measure_states(_joint(groups), texts, max_texts, seed, on_progress)
     weights = weight_tables(weights_of_arms(groups, on_progress))
     return {"layer_drift": _table(arms), "means": average(arms), "contrasts": contrast(arms), **weights}
 
@@ -127,6 +128,15 @@ def _measure_states(
 
 def _table(arms: Sequence[ArmSimilarities]) -> pd.DataFrame:
     return pd.DataFrame([line for arm in arms for line in _lines_of(arm)], columns=list(COLUMNS))
+
+
+def _joint(groups: Sequence[Group]) -> list[Group]:
+    """The groups with those arms alone that have one sequence, and so states, for each example."""
+    kept = [
+        (group.title, tuple(arm for arm in group.arms if arm.runs[0].run.config.pair_encoding == "joint"))
+        for group in groups
+    ]
+    return [Group(title, arms) for title, arms in kept if arms]
 
 
 def _arms_of(

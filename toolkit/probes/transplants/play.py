@@ -97,7 +97,8 @@ def build_components(
 
 def _check(run: Run, task: Task, settings: Settings) -> None:
     if task.kind != "classification":
-        raise ValueError(f"{run.path}: transplants are scored by log-likelihood and accuracy, which need classes")
+        own = "tags every word" if task.kind == "tokens" else "is a regression"
+        raise ValueError(f"{run.path}: transplants are scored by the class of each text, and {task.name} {own}")
     split = lookup(task.splits, settings.split or task.reported_split, "split")
     if split.labels is None:
         raise ValueError(f"{run.path}: split {settings.split} has no labels to score against")

@@ -7,7 +7,7 @@ from toolkit.analysis.comparison.pairs import pair_arms
 from toolkit.analysis.comparison.reported import last_score
 from toolkit.reporting.comparison.data import ReportData
 from toolkit.reporting.comparison.pair_sentences import counted
-from toolkit.reporting.comparison.selections import headline, largest_size, task_names
+from toolkit.reporting.comparison.selections import covered, headline, largest_size, task_names
 from toolkit.reporting.markdown import listing, number
 
 MINILM = (
@@ -30,7 +30,9 @@ def caveats(data: ReportData) -> list[str]:
     if any(str(run.model) == "minilm" for run in data.runs):
         sentences.append(MINILM)
     if data.num_seeds == 1:
-        sentences.append("Every arm has one seed: intervals cover the items and say nothing of other seeds.")
+        over = covered(headline(data.comparison))
+        what = "intervals cover the items and say nothing of other seeds" if over else "nothing is said of other seeds"
+        sentences.append(f"Every arm has one seed: {what}.")
     return sentences
 
 

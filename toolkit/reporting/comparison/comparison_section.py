@@ -9,7 +9,7 @@ from toolkit.reporting.cells import interval, points
 from toolkit.reporting.comparison.caveats import pair_caveats
 from toolkit.reporting.comparison.data import ReportData
 from toolkit.reporting.comparison.linear_probes import against_probe_block, linear_probes
-from toolkit.reporting.comparison.selections import largest_size
+from toolkit.reporting.comparison.selections import covered, headline, largest_size
 from toolkit.reporting.images import Images
 from toolkit.reporting.markdown import NOT_APPLICABLE
 from toolkit.reporting.page.model import Block, FoldBlock, NoteBlock, Section
@@ -72,9 +72,11 @@ def comparison_section(data: ReportData, images: Images) -> Section | None:
         tests = FoldBlock(title=f"All tests: {group.title}", blocks=(tested,))
         each = FoldBlock(title=f"Seed by seed: {group.title}", blocks=(_seed_by_seed(seeds, group.title),))
         bodies.append([table_block(own, DIFFERENCE, f"Differences on {group.title}"), tests, each])
+    over = covered(headline(table))
+    spans = f", with its 95 % and 90 % interval over {over}" if over else ", without intervals"
     caption = (
-        "Difference between two arms on each split, with its 95 % and 90 % interval over seeds and items; the margin "
-        "is shaded. A 90 % interval within it is equivalence. Each panel has its own scale."
+        f"Difference between two arms on each split{spans}; the margin is shaded. A 90 % interval within it is "
+        "equivalence. Each panel has its own scale."
     )
     figure = figure_blocks(images, "differences", caption, "Forest plot of the differences between arms")
     lead = (

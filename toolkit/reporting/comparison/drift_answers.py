@@ -1,7 +1,7 @@
 """Drift joined with score in, what may be said of it out: what real labels add to it, and never a share of a table.
 
 A share of the whole vocabulary compares how many words tasks have. A multiple of what random gradient signs would have
-moved the same rows does not; it reads the same under shuffled labels, and is compared at equal learning rates only.
+moved the same rows does not; alone it shows no learning, and it is compared at equal learning rates only.
 """
 
 from collections.abc import Iterable

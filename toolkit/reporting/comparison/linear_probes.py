@@ -25,7 +25,7 @@ COLUMNS = (
     "group", "model", "task", "arm", "full", "size", "split", "is_reported_split", "score", "num_seeds", "reached",
     "linear_probe", "missed_points", "full_minus_reached_points", "full_minus_linear_probe_points",
 )  # fmt: skip
-YARDSTICK = "the linear head that cross-validation finds on the same features (strength chosen by log loss)"
+YARDSTICK = "the linear head that cross-validation finds on the same features"
 SHOWN = ("group", "arm", "split", "score", "reached", "linear_probe", "full_minus_reached", "full_minus_linear_probe")
 
 

@@ -66,12 +66,15 @@ def _ranked(lines: Sequence[Line], first: str, second: str, side: str, is_first:
 
 def _named(lines: Sequence[Line], is_first: bool, tail: Callable[[Line], str] = lambda _: "") -> str:
     parts = []
-    for i, line in enumerate(lines):
+    is_said = not is_first and lines[0]["verdict"] != "equivalent"
+    for line in lines:
         is_narrow = line["verdict"] == "equivalent"  # by the 90 % interval, which is the one to show then
-        lead = f", {90 if is_narrow else 95} % " if (is_first or is_narrow) and not i else ", "
         low, high = (line[f"{end}90_points" if is_narrow else f"{end}_points"] for end in ("low", "high"))
-        span = f"{signed(low)} to {signed(high)}"
-        parts.append(f"{line['name']} ({signed(line['difference_points'])}{lead}{span}{tail(line)})")
+        span = "no interval"
+        if low == low:
+            span = f"{'' if is_said else f'{90 if is_narrow else 95} % '}{signed(low)} to {signed(high)}"
+            is_said = True
+        parts.append(f"{line['name']} ({signed(line['difference_points'])}, {span}{tail(line)})")
     return listing(parts)
 
 

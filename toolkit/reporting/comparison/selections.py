@@ -3,7 +3,9 @@
 import numpy as np
 import pandas as pd
 
+from toolkit.analysis.comparison.estimates import NO_MEAN, OTHER_ITEMS_PER_SEED
 from toolkit.analysis.comparison.reported import CORRELATIONS
+from toolkit.reporting.markdown import listing
 
 SAME_DATA = ("train", "valid", "dev", "eval", "test", "selection")
 """How the name of a split begins that was drawn from where the training data come from; others are from elsewhere."""
@@ -35,6 +37,21 @@ def is_from_elsewhere(split: str) -> bool:
     """
     name = split.lower()
     return "mismatched" in name or not name.startswith(SAME_DATA)
+
+
+def covered(comparison: pd.DataFrame) -> str:
+    """What the intervals of these lines are over: ``seeds and items``, ``seeds (f1)``; '' where there are none.
+
+    A score that is no mean over items, or one whose items differ between seeds, has an interval over seeds.
+    """
+    scores: dict[str, list[str]] = {}
+    for line in comparison[comparison["low_points"].notna()].to_dict("records"):
+        is_over_seeds = str(line.get("note", "")).startswith((NO_MEAN, OTHER_ITEMS_PER_SEED))
+        over = "seeds" if is_over_seeds else "seeds and items" if line["num_seeds"] > 1 else "items only"
+        scores.setdefault(over, []).append(str(line["score"]))
+    if len(scores) < 2:
+        return "".join(scores)
+    return " or ".join(f"{over} ({listing(list(dict.fromkeys(own)))})" for over, own in scores.items())
 
 
 def reach_points(score: str) -> float:

@@ -15,6 +15,7 @@ from toolkit.reporting.comparison.linear_probes import linear_probes, probe_sent
 from toolkit.reporting.comparison.pair_sentences import in_brief, in_full, in_short
 from toolkit.reporting.comparison.selections import (
     counted_tasks,
+    covered,
     has_several_models,
     headline,
     is_from_elsewhere,
@@ -105,8 +106,9 @@ def _what(table: pd.DataFrame) -> str:
     score = scores[0] if len(scores) == 1 else "headline score"
     splits = list(dict.fromkeys(table["split"]))
     split = f"on {splits[0]}" if len(splits) == 1 else "on the reported splits"
-    over = "seeds and items" if seeds > 1 else "items only"
-    return f"{score} {split}, {seeds} seed{'s' if seeds > 1 else ''}; every interval is over {over}"
+    over = covered(table)
+    intervals = f"every interval is over {over}" if over else "no interval"
+    return f"{score} {split}, {seeds} seed{'s' if seeds > 1 else ''}; {intervals}"
 
 
 def _each_pair(table: pd.DataFrame) -> list[str]:

@@ -12,6 +12,7 @@ from toolkit.reporting.blocks import rows_block, table_block
 from toolkit.reporting.cells import interval, shown, text_of
 from toolkit.reporting.comparison.data import ReportData
 from toolkit.reporting.comparison.provenance import runs_frame
+from toolkit.reporting.comparison.selections import covered
 from toolkit.reporting.comparison.study_sections import DIFFERENCE, SUMMARY, TESTS, shown_comparison
 from toolkit.reporting.comparison.tables import strata_table
 from toolkit.reporting.comparison.verdict_lines import group_of, line_of, verdicts_frame
@@ -45,7 +46,7 @@ PAPER: Mapping[str, tuple[str, ...]] = {
 """Tables that are also written as LaTeX, with the columns that fit on a page; all columns where none are named."""
 
 CAPTIONS: Mapping[str, str] = {
-    "comparison": "Differences between arms on the same items, paired by seed, with intervals over seeds and items",
+    "comparison": "Differences between arms on the same items, paired by seed",
     "tests": "Tests of the differences between arms",
     "summary": "Scores at the last epoch over seeds",
     "cost": "Cost beside score, means over seeds",
@@ -116,7 +117,9 @@ def paper_tables(tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:
         if name not in sources:
             continue
         table = _with_texts(name, sources)
-        block = _paper_block(table, columns or [str(c) for c in table.columns], CAPTIONS[name])
+        over = covered(table) if name == "comparison" else ""
+        caption = CAPTIONS[name] + (f", with intervals over {over}" if over else "")
+        block = _paper_block(table, columns or [str(c) for c in table.columns], caption)
         if isinstance(block, TableBlock):
             printed[name] = latex.table(shown(block), name.replace("_", "-"))
     return printed

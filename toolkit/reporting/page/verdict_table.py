@@ -21,10 +21,11 @@ ICONS = {
 """Verdict to the path of its sign, in a box of 12 by 12; a word stands beside it always."""
 VERDICT_RULES = (
     "Not applicable: the claim has no meaning here. Not recorded: what it needs was not kept. Not measurable here: a "
-    "measure that these data do not allow. Not identifiable: no data could tell. Not judged: under three seeds. "
-    "Equivalent: the 90 % interval lies within the margin, even if it excludes 0. Supported: the interval excludes 0 "
-    "and the null, and q is below the report's level. Under-powered: the smallest detectable gap is above the margin. "
-    "Not supported: none of these."
+    "measure that these data do not allow. Not identifiable: no data could tell. Not judged: under three seeds, or "
+    "drift beside sign noise, which is described because it alone does not show that anything was learned. Equivalent: "
+    "the 90 % interval lies within the margin, even if it excludes 0. Supported: the interval excludes 0 and the null, "
+    "and q is below the report's level. Under-powered: the smallest detectable gap is above the margin. Not supported: "
+    "none of these."
 )
 VERDICT_HOW = (
     f"The first rule that holds. {VERDICT_RULES} Of many claims some have an interval beside 0 by chance: q bounds "

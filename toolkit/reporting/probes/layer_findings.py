@@ -10,9 +10,6 @@ from toolkit.reporting.probes.layer_figures import BEFORE_AND_AFTER, CKA, STANDA
 
 Tables = Mapping[str, pd.DataFrame]
 
-SAME = 1 - 1e-6
-"""Similarity above which states are called unchanged."""
-
 OWN_SEEDS, SHUFFLED, OTHER_ARM = "its own seeds", "shuffled labels", "first arm"
 """What the probe calls its kinds of contrast; a test holds the words together."""
 
@@ -38,7 +35,8 @@ def layer_findings(tables: Tables) -> list[str]:
 def main_findings(tables: Tables) -> list[str]:
     """Per arm in which layer the states changed most, in which the weights moved most, and whether that is a trend.
 
-    ``tables`` of one group; of two checkpoints there are no states (``means``), and it says so.
+    ``tables`` of one group. Why there are no states is said: of two checkpoints there is no table ``means``, and of
+    texts that are encoded apart no line in it.
     """
     means, trends = tables["weight_means"], tables["weight_trends"]
     layers = means[means["component"].str.startswith("layers.")]
@@ -52,20 +50,40 @@ def main_findings(tables: Tables) -> list[str]:
 
 
 NO_STATES = "how the states change is not known of two checkpoints (it needs runs made with --save-model)"
+APART = (
+    "of the states nothing is said, because each text of a pair was encoded apart (--pair-encoding separate), so that "
+    "an example has no one sequence of them"
+)
+
+
+def has_states(tables: Tables) -> bool:
+    """Whether the tables of a group say anything of states."""
+    return len(tables.get("means", ())) > 0
 
 
 def _most_changed_states(means: pd.DataFrame, arm: str) -> str:
     """In which layer the states of an arm are least like before, of the first texts."""
     own = means[(means["arm"] == arm) & (means["comparison"] == BEFORE_AND_AFTER) & (means["measure"] == CKA)]
+    if own.empty:
+        return APART
     own = own[own["texts"] == own["texts"].iloc[0]].set_index("layer")
     if not own["mean"].notna().any():
         return "of the states nothing could be compared"
-    if own["mean"].min() > SAME:
-        return "the states of no layer changed"
+    if alike := _alike(own["mean"]):
+        return alike
     most = int(own["mean"].idxmin())
     where = f"on {own['texts'].iloc[0]}, similarity {_shown(own.loc[most])}"
     inherited = "" if most == 0 else "; they inherit all layers below"
     return f"the states change most in {layer_name(most)} ({where}{inherited})"
+
+
+def _alike(means: pd.Series) -> str:
+    """What is said where all layers print as equally similar to before, so that none is the most changed; else ''."""
+    least, most = (_decimal(value, is_signed=False) for value in (means.min(), means.max()))
+    if least != most:
+        return ""
+    how = "no layer changed visibly" if least == "1.000" else "all layers changed alike"
+    return f"the states of {how} (similarity {least})"
 
 
 def _most_moved_weights(own: pd.DataFrame, trend: "Mapping[str, Any]") -> str:
@@ -128,8 +146,8 @@ def _of_texts(lead: str, means: pd.DataFrame, contrasts: pd.DataFrame, standardi
     )
     if not moved["mean"].notna().any():
         return ""
-    if moved["mean"].min() > SAME:
-        return f"{lead}: the states of no layer changed."
+    if alike := _alike(moved["mean"]):
+        return f"{lead}: {alike}."
     most, least = int(moved["mean"].idxmin()), int(moved["mean"].idxmax())
     text = f"{lead}: least similar to before is {layer_name(most)}, {_shown(moved.loc[most])}"
     if most in beside.index:

@@ -16,7 +16,14 @@ from toolkit.reporting.probes.layer_figures import (
     draw_layers,
     draw_weights,
 )
-from toolkit.reporting.probes.layer_findings import Tables, layer_findings, main_findings, percent, with_interval
+from toolkit.reporting.probes.layer_findings import (
+    Tables,
+    has_states,
+    layer_findings,
+    main_findings,
+    percent,
+    with_interval,
+)
 
 TITLE = "How much each layer changed: its states and its weights"
 
@@ -86,8 +93,8 @@ def write_layer_report(
         for place, (group, own) in enumerate(groups.items()):
             parts += _states_found(folder, group, own, f"{place + 1}_" if len(groups) > 1 else "")
         parts += markdown.made_by(command)
-        has_states = "means" in tables
-        parts += ["## What this does not say", markdown.bullets(CAVEATS if has_states else CAVEATS[:1])]
+        is_of_states = has_states(tables)
+        parts += ["## What this does not say", markdown.bullets(CAVEATS if is_of_states else CAVEATS[:1])]
         for group, own in groups.items():
             title = markdown.escape(group)
             parts += [
@@ -100,7 +107,7 @@ def write_layer_report(
                 "Relative drift and, after the stroke, angle in degrees of every matrix: means over seeds.",
                 markdown.table(*matrix_rows(own)),
             ]
-            if not has_states:
+            if not has_states(own):
                 continue
             parts += [f"## {title}: similarity", "Of states: mean (95 % interval).", markdown.table(*layer_rows(own))]
             if len(own["contrasts"]):
@@ -108,14 +115,14 @@ def write_layer_report(
                     "Debiased CKA of after with before, minus another one: below 0 the states of the arm changed more."
                 )
                 parts += [f"## {title}: differences", said, markdown.table(*contrast_rows(own))]
-        parts += ["## Definitions", markdown.bullets([*WEIGHT_DEFINITIONS, *(DEFINITIONS if has_states else ())])]
+        parts += ["## Definitions", markdown.bullets([*WEIGHT_DEFINITIONS, *(DEFINITIONS if is_of_states else ())])]
         write_page(folder, parts)
     return Path(out) / "report.md"
 
 
 def _states_found(folder: Path, group: str, own: dict[str, pd.DataFrame], prefix: str) -> list[str]:
     """The findings on the states of one group, with their figure, which is written."""
-    if "means" not in own:
+    if not has_states(own):
         return []
     images = draw_layers(own["means"])
     write_images(folder / "figures", images, prefix)
