@@ -355,7 +355,8 @@ def digest(config: RunConfig, file_hashes: Mapping[str, str]) -> str:
     of a local folder) to its sha256. The number of processes, which changes dropout's draws, is in the manifest only.
     """
     defaults = {field.name: field.default for field in fields(RunConfig)}
-    values = {k: v for k, v in asdict(config).items() if k not in (*NOT_IN_DIGEST, *DATA_FILES)}
+    own = asdict(replace(config, epochs=config.num_epochs))
+    values = {k: v for k, v in own.items() if k not in (*NOT_IN_DIGEST, *DATA_FILES)}
     values = {k: v for k, v in values.items() if k not in ADDED or v not in (defaults[k], FORMER.get(k, defaults[k]))}
     text = json.dumps({"fields": values, "data": dict(file_hashes)}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
