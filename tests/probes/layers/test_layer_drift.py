@@ -179,7 +179,6 @@ def test_a_random_start_has_states_and_no_weights(train: Callable[..., Run]) -> 
     assert tables["means"].arm.nunique() == 2
 
 
-@pytest.mark.usefixtures("sketched")
 def test_texts_that_are_encoded_apart_have_weights_and_no_states(
     train: Callable[..., Run], tiny_files: Callable[[str], dict[str, Any]], tmp_path: Path, capsys
 ) -> None:
