@@ -10,10 +10,8 @@ VmHWM, the highest total with those pages, stands beside it. Linux only.
 """
 
 import argparse
-import json
 import platform
 import shutil
-import struct
 import sys
 import tempfile
 import threading
@@ -30,8 +28,7 @@ from toolkit.analysis.rows.blocks import Scratch, iterate_blocks
 from toolkit.analysis.rows.drift import measure_drift
 from toolkit.analysis.rows.rows import measure_rows, write_rows
 from toolkit.snapshots.exposure import Exposure, StepRows, TableExposure
-from toolkit.snapshots.ownership import atomic_path
-from toolkit.snapshots.snapshot import FORMAT, Trajectory, Vocabulary, read_snapshot
+from toolkit.snapshots.snapshot import Trajectory, Vocabulary
 from toolkit.snapshots.store import open_run, start_run
 
 PARAMETER = "word_embeddings"
@@ -65,13 +62,17 @@ def _read_status(name: str) -> int:
 
 
 def make_run(path: Path, num_rows: int, hidden: int, num_snapshots: int) -> None:
-    """A run directory of one table, as far as analysis reads it; no table is ever whole in memory."""
+    """A finished run directory of one table, as far as analysis reads it."""
     writer, rng = start_run(path), np.random.default_rng(0)
-    (path / "snapshots").mkdir()
+    place = path.with_name("table.bin")
+    table = np.memmap(place, np.float32, "w+", shape=(num_rows, hidden))  # whole on disk, and not in memory
     for epoch in range(num_snapshots):
-        before = path / "snapshots" / f"epoch-{epoch - 1:03d}.safetensors"
-        table = read_snapshot(before).tensors[PARAMETER] if epoch else None
-        _write_snapshot(path / "snapshots" / f"epoch-{epoch:03d}.safetensors", epoch, (num_rows, hidden), table, rng)
+        for start in range(0, num_rows, 4096):
+            block = table[start : start + 4096]
+            block += (0.001 if epoch else 0.04) * rng.standard_normal(block.shape, dtype=np.float32)
+        writer.write_snapshot(epoch, STEPS_PER_EPOCH * epoch, {PARAMETER: table})
+    del table
+    place.unlink()
     writer.write_vocabulary(Vocabulary(tuple(f"token{row}" for row in range(num_rows)), frozenset({0, 1}), 0))
     per_step = min(1000, num_rows)
     seen = [
@@ -80,24 +81,7 @@ def make_run(path: Path, num_rows: int, hidden: int, num_snapshots: int) -> None
     ]
     steps = [StepRows(rows, np.ones(len(rows), np.int32), np.ones(len(rows), np.float32)) for rows in seen]
     writer.write_exposure(Exposure({PARAMETER: TableExposure.from_steps(steps)}))
-
-
-def _write_snapshot(
-    path: Path, epoch: int, shape: tuple[int, int], before: np.ndarray | None, rng: np.random.Generator
-) -> None:
-    size = 4 * shape[0] * shape[1]
-    header = {
-        "__metadata__": {"format": FORMAT, "epoch": repr(float(epoch)), "step": str(STEPS_PER_EPOCH * epoch)},
-        PARAMETER: {"dtype": "F32", "shape": shape, "data_offsets": [0, size]},
-    }
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with atomic_path(path) as temporary, open(temporary, "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
-        for start in range(0, shape[0], 4096):
-            noise = rng.standard_normal((min(4096, shape[0] - start), shape[1]), dtype=np.float32)
-            block = 0.04 * noise if before is None else before[start : start + 4096] + 0.001 * noise
-            file.write(block.tobytes())
+    writer.finish({})
 
 
 def accumulate_moments(trajectory: Trajectory) -> np.ndarray:
@@ -144,7 +128,7 @@ def main() -> int:
     parser.add_argument("--snapshots", type=int, default=10)
     parser.add_argument("--limit-gib", type=float, default=3.0, help="of RssAnon")
     flags = parser.parse_args()
-    needed = flags.snapshots * flags.rows * (4 * flags.hidden + 120) + GIB // 16
+    needed = (flags.snapshots + 1) * flags.rows * (4 * flags.hidden + 120) + GIB // 16
     if (free := shutil.disk_usage(flags.folder).free) < needed:
         parser.error(
             f"{flags.folder} has {free / GIB:.1f} GiB free, {needed / GIB:.1f} are needed: pass another --folder"
