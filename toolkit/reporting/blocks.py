@@ -4,9 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pandas as pd
 
+from toolkit.reporting.charts import Charts
 from toolkit.reporting.columns import COLUMNS
 from toolkit.reporting.images import Images
-from toolkit.reporting.page.model import Block, Column, FigureBlock, FoldBlock, TableBlock, TextBlock
+from toolkit.reporting.page.model import Block, ChartBlock, Column, FigureBlock, FoldBlock, TableBlock, TextBlock
 
 NOTHING = "Not applicable: there is nothing to show."
 
@@ -44,6 +45,15 @@ def figure_blocks(images: Images, name: str, caption: str, alt: str, prefix: str
     if name not in images:
         return ()
     return (FigureBlock(name=prefix + name, svg=images[name]["svg"], caption=caption, alt=alt),)
+
+
+def chart_blocks(
+    charts: Charts, name: str, caption: str, alt: str, prefix: str = "", *, is_dense: bool = False
+) -> tuple[Block, ...]:
+    """A chart, if there is one."""
+    if name not in charts:
+        return ()
+    return (ChartBlock(name=prefix + name, chart=charts[name], caption=caption, alt=alt, is_dense=is_dense),)
 
 
 def folds(titles: Sequence[str], bodies: Sequence[Sequence[Block]], *, open_first: bool = True) -> tuple[Block, ...]:

@@ -7,6 +7,7 @@ from toolkit.reporting import markdown
 from toolkit.reporting.cells import shown
 from toolkit.reporting.page.model import (
     Block,
+    ChartBlock,
     FigureBlock,
     FoldBlock,
     NoteBlock,
@@ -33,6 +34,9 @@ def render_markdown(page: Page, tasks: Collection[str] = ()) -> str:
     ``tasks``: titles of the folds that hold one task each; a section with many of them is shortened.
     """
     parts = [f"# {markdown.escape(page.title)}", *_texts(page.question), *_texts(page.lead)]
+    parts += [_tiles(page)] if page.tiles else []
+    parts += [markdown.bullets(page.answers)] if page.answers else []
+    parts += _block(page.picture, 2) if page.picture else []
     findings = [f"{i}. {markdown.escape(text)}" for i, text in enumerate(page.findings, start=1)]
     parts += ["## Main findings", "\n".join(findings)] if findings else []
     if page.verdicts:
@@ -45,6 +49,15 @@ def render_markdown(page: Page, tasks: Collection[str] = ()) -> str:
         parts += _section(section, tasks)
     parts += _texts(page.footer)
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _tiles(page: Page) -> str:
+    """What was compared, one line each: every tile has the same facts."""
+    names = [name for name, _ in page.tiles[0].lines]
+    rows = [
+        [tile.title, f"{tile.value} {tile.detail}".strip(), *(value for _, value in tile.lines)] for tile in page.tiles
+    ]
+    return markdown.table(["", "score", *names], rows)
 
 
 def _code(text: str) -> str:
@@ -84,7 +97,7 @@ def _block(block: Block, level: int) -> list[str]:
         return _texts(block.text)
     if isinstance(block, NoteBlock):
         return [f"> {text}" for text in _texts(block.text)]
-    if isinstance(block, FigureBlock):
+    if isinstance(block, FigureBlock | ChartBlock):
         place = f"figures/{block.name}"
         links = f"([SVG]({place}.svg), [PDF]({place}.pdf))"
         return [f"![{markdown.escape(block.alt)}]({place}.png)", f"*{markdown.escape(block.caption)}* {links}"]

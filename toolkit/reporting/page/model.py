@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -52,6 +52,21 @@ class FigureBlock:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ChartBlock:
+    """A chart: interactive on the page, a picture without JavaScript, on paper and in report.md."""
+
+    name: str
+    """Unique in the report; what the files in figures/ are called."""
+    chart: Any
+    """An Altair chart of any kind."""
+    caption: str
+    alt: str
+    """What somebody who cannot see the chart should know of it."""
+    is_dense: bool = False
+    """Thousands of marks: the picture is then one of pixels, which is smaller."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TableBlock:
     """A table that a reader can sort."""
 
@@ -72,7 +87,7 @@ class FoldBlock:
     is_open: bool = False
 
 
-Block: TypeAlias = TextBlock | NoteBlock | FigureBlock | TableBlock | FoldBlock
+Block: TypeAlias = TextBlock | NoteBlock | FigureBlock | ChartBlock | TableBlock | FoldBlock
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,12 +186,32 @@ class WordsData:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Tile:
+    """One thing that is compared, at a glance: on the first screen."""
+
+    title: str
+    value: str
+    """The number that is read first, with its unit."""
+    detail: str = ""
+    """How sure it is: an interval, or ``1 seed``."""
+    lines: tuple[tuple[str, str], ...] = ()
+    """Further facts: name and value."""
+    colour: str = ""
+    """The colour that it has in the charts, ``#rrggbb``."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Page:
-    """Everything that index.html says."""
+    """Everything that index.html and report.md say."""
 
     title: str
     question: str = ""
     lead: str = ""
+    tiles: tuple[Tile, ...] = ()
+    answers: tuple[str, ...] = ()
+    """At most three sentences that answer the question, below the tiles."""
+    picture: ChartBlock | None = None
+    """The one picture of the first screen."""
     findings: tuple[str, ...] = ()
     verdicts: tuple[VerdictLine, ...] = ()
     verdicts_note: str = ""

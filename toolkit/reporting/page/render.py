@@ -4,18 +4,29 @@ import base64
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from toolkit.reporting.cells import columns_of, is_number, shown
+from toolkit.reporting.charts import image_of, spec_of
 from toolkit.reporting.page.encode import encode_run, script_json
 from toolkit.reporting.page.forest import scale_text
-from toolkit.reporting.page.model import Block, FigureBlock, FoldBlock, NoteBlock, Page, TableBlock, TextBlock
+from toolkit.reporting.page.model import (
+    Block,
+    ChartBlock,
+    FigureBlock,
+    FoldBlock,
+    NoteBlock,
+    Page,
+    TableBlock,
+    TextBlock,
+)
 from toolkit.reporting.page.svg import inline_svg, width_of
 from toolkit.reporting.page.verdict_table import DRAWING_HOW, VERDICT_HOW, count_verdicts, group_verdicts
 from toolkit.reporting.page.words import visible
 
-SCRIPTS = ("page.js", "page_map.js", "page_words.js")
+SCRIPTS = ("page.js", "page_charts.js", "page_map.js", "page_words.js")
 
 
 def render_page(page: Page) -> str:
@@ -37,13 +48,19 @@ def render_page(page: Page) -> str:
     script = "\n".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS)
     groups = group_verdicts(page.verdicts)
     words = page.words
+    has_charts = page.picture is not None or any(
+        isinstance(block, ChartBlock) for section in page.sections for block in _flat(section.blocks)
+    )
+    library = chart_library() if has_charts else ""
     ids = [section.id for section in page.sections]
     return environment.get_template("page.html.j2").render(
         page=page,
-        policy=_policy(head, script),
+        policy=_policy(head, script, *([library] if library else [])),
         css=Markup((folder / "page.css").read_text(encoding="utf-8")),  # our own file, as are the scripts
         head_script=Markup(head),
         script=Markup(script),
+        library=Markup(library),
+        picture=_view(page.picture) if page.picture else None,
         contents=_contents(page),
         lead=_paragraphs(page.lead),
         footer=_paragraphs(page.footer),
@@ -75,7 +92,8 @@ def _check_ids(page: Page) -> None:
             raise ValueError(f"section id {name!r} must be letters, digits and hyphens, and begin with a letter")
     own = ["main", "verdicts", "findings", "words", "repeat", "tip", "map", "epoch", "theme", "copy"]
     blocks = (block for section in page.sections for block in _flat(section.blocks))
-    figures = [block.name for block in blocks if isinstance(block, FigureBlock)]
+    figures = [block.name for block in blocks if isinstance(block, FigureBlock | ChartBlock)]
+    figures += [page.picture.name] if page.picture else []
     for kind, names in (("section id", [*own, *sections]), ("figure name", figures)):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -102,10 +120,43 @@ def _view(block: Block) -> dict[str, Any]:
         svg = Markup(inline_svg(block.svg, block.name, visible(block.alt)))
         name = re.sub(r"[^A-Za-z0-9_-]", "-", block.name)
         return {"kind": "figure", "id": name, "svg": svg, "width": width_of(block.svg) or 690, "caption": block.caption}
+    if isinstance(block, ChartBlock):
+        return _chart_view(block)
     if isinstance(block, FoldBlock):
         inner = [_view(each) for each in block.blocks]
         return {"kind": "fold", "title": block.title, "is_open": block.is_open, "blocks": inner}
     return _table_view(block)
+
+
+def _chart_view(block: ChartBlock) -> dict[str, Any]:
+    from markupsafe import Markup
+
+    name = re.sub(r"[^A-Za-z0-9_-]", "-", block.name)
+    if block.is_dense:
+        picture = base64.b64encode(image_of(block.chart, "png")).decode("ascii")
+        still = Markup('<img src="data:image/png;base64,{}" alt="">').format(picture)
+    else:
+        still = Markup(_OWN_IDS.sub(rf"\g<1>{name}-\g<2>", image_of(block.chart, "svg").decode()))
+    return {
+        "kind": "chart",
+        "id": name,
+        "still": still,
+        "spec": Markup(script_json(spec_of(block.chart))),
+        "caption": block.caption,
+        "alt": block.alt,
+    }
+
+
+_OWN_IDS = re.compile(r"(id=\"|url\(#)((?:clip|gradient)\w*)")
+"""Ids inside a picture of a chart: every picture counts them from 0, and a page has many."""
+
+
+@cache
+def chart_library() -> str:
+    """Vega, Vega-Lite and Vega-Embed as one script that needs no network, out of vl-convert."""
+    import vl_convert
+
+    return vl_convert.javascript_bundle(None).replace("</script", "<\\/script")
 
 
 def _table_view(block: TableBlock) -> dict[str, Any]:

@@ -1,0 +1,33 @@
+/** Charts answer back where they can; the still picture stays where they cannot, and is what a printer gets. */
+function startCharts() {
+  const draw = async (figure) => {
+    const live = figure.querySelector(".live"), still = figure.querySelector(".still");
+    const spec = JSON.parse(figure.querySelector("script").textContent);
+    spec.config.background = "transparent";
+    live.hidden = false;
+    try {
+      await vegaEmbed(live, spec, {
+        ast: true,  // expressions are interpreted: the page's policy allows no eval
+        actions: false,
+        bind: figure.querySelector(".inputs"),
+        defaultStyle: false,
+        renderer: "svg",
+        tooltip: { disableDefaultStyle: true },
+      });
+      still.hidden = true;
+    } catch (error) {
+      live.hidden = true;
+      console.warn(`A chart stays a picture: ${error}`);
+    }
+  };
+  const watch = new IntersectionObserver((entries) => {
+    for (const { isIntersecting, target } of entries) {
+      if (!isIntersecting) continue;
+      watch.unobserve(target);
+      draw(target);
+    }
+  }, { rootMargin: "600px" });
+  for (const figure of document.querySelectorAll("figure.chart")) watch.observe(figure);
+}
+
+if (window.vegaEmbed) startCharts();
