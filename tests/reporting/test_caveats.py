@@ -72,7 +72,7 @@ def test_a_head_ten_points_below_its_linear_probe_is_said_right_after_the_answer
 
 def test_a_small_part_is_not_called_as_much(read_run, data_of):
     (text,) = [text for text in report_findings(data_of(with_probe(read_run, 3.0))) if "same features" in text]
-    assert text.endswith(": part of the difference to none (full fine-tuning) is there optimisation.")
+    assert text.endswith(": part of the difference to full fine-tuning is there optimisation.")
     assert SENTENCE not in text
 
 
@@ -369,7 +369,7 @@ def test_an_arm_below_a_bag_of_words_is_said_and_one_above_is_not(read_run, data
     data = data_of(with_floor(read_run, -6.0))
     line = data.floors.query("split == 'validation' and arm.str.startswith('backbone')").iloc[0]
     expected = (
-        f"Backbone (feature extraction) ({line['mean']:.3f}) is below a bag of words ({line['mean'] + 0.06:.3f}) on "
+        f"feature extraction ({line['mean']:.3f}) is below a bag of words ({line['mean'] + 0.06:.3f}) on "
         "toy validation."
     )
     assert below_floor(data) == expected

@@ -115,7 +115,7 @@ def test_names_are_no_formulas(read_run, tmp_path):
     from matplotlib.figure import Figure
 
     label = label_of(arrange([read_run("none")])[0].arms[0], 46)
-    assert label == "none (full fine-tuning)"
+    assert label == "full fine-tuning"
     figure = Figure()
     figure.suptitle(figures.plain("cost $5 to $6 \\frac"))
     figure.savefig(tmp_path / "title.svg")

@@ -52,7 +52,7 @@ def test_the_axis_of_a_forest_ends_where_scores_end(data, score, end):
 def test_long_names_leave_room_for_the_lines(data):
     """Panels whose titles took five lines once had 30 pixels for three splits."""
     own = data.comparison[data.comparison["second"] == "embeddings frozen"]
-    names = [f"none (full fine-tuning), shuffle labels {i}" for i in range(4)]
+    names = [f"full fine-tuning, shuffle labels {i}" for i in range(4)]
     table = pd.concat([own.iloc[:1].assign(second_base=name, second=name) for name in names])
     with styled():
         figure = forest_figure.differences(table)
@@ -65,7 +65,7 @@ def test_long_names_leave_room_for_the_lines(data):
 def test_a_legend_of_many_long_names_takes_no_room_from_the_panels(data, tasks):
     """Eleven arms of a grid once had their names written over the data."""
     own = data.scores[data.scores["group"].isin(data.scores["group"].unique()[:tasks])]
-    names = [f"backbone (feature extraction), pooling pooler, head learning rate {i}" for i in range(11)]
+    names = [f"feature extraction, pooling pooler, head learning rate {i}" for i in range(11)]
     table = pd.concat([own.assign(base=name, arm=name) for name in names])
     with styled():
         figure = score_figures.cost_against_score(table)
@@ -171,6 +171,6 @@ def test_headline_leaves_out_the_accuracy_beside_it():
 
 
 def test_brackets_stay_together_in_narrow_titles():
-    assert wrap("backbone (feature extraction)", 24) == "backbone\n(feature extraction)"
+    assert wrap("feature extraction", 24) == "backbone\n(feature extraction)"
     assert wrap("short", 24) == "short"
     assert "\\$" in wrap("cost $5", 24)

@@ -296,11 +296,11 @@ def test_sizes_have_a_section_of_their_own_and_comparisons_keep_to_the_largest(r
     means, gaps = (shown(table) for table in tables_of(sections["data-efficiency"].blocks))
     assert means.header == ("arm", "20 examples", "80 examples")
     lines = data.summary[data.summary["is_headline"] & data.summary["is_reported_split"]]
-    wanted = lines[(lines["base"] == "backbone (feature extraction)") & (lines["num_train_examples"] == 20)]
-    (row,) = (row for row in means.rows if row[0] == "backbone (feature extraction)")
+    wanted = lines[(lines["base"] == "feature extraction") & (lines["num_train_examples"] == 20)]
+    (row,) = (row for row in means.rows if row[0] == "feature extraction")
     assert row[1].startswith(f"{wanted['mean'].iloc[0]:.3f} ± ")
-    assert [row[0] for row in gaps.rows] == ["none (full fine-tuning) minus backbone (feature extraction)"]
+    assert [row[0] for row in gaps.rows] == ["full fine-tuning minus feature extraction"]
     compared = next(tables_of(sections["comparison"].blocks))
-    assert set(compared.table["pair"]) == {"none (full fine-tuning) minus backbone (feature extraction)"}
+    assert set(compared.table["pair"]) == {"full fine-tuning minus feature extraction"}
     assert len(compared.table) == 2  # one line per split: the larger size only
     assert len(data.comparison) == 4

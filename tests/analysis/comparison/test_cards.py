@@ -116,7 +116,7 @@ def test_tuned_arms_that_never_differ_in_the_freeze_alone_are_still_held_against
     assert len(of_kind(write_cards(runs, "out"), "forbid")) == 1
 
 
-FULL, PROBE, FIXED = "none (full fine-tuning)", "backbone (feature extraction)", "embeddings (frozen)"
+FULL, PROBE, FIXED = "full fine-tuning", "feature extraction", "embeddings frozen"
 
 
 @pytest.mark.parametrize("pairs", [None, [(FIXED, FULL), (FULL, PROBE)], [(FULL, PROBE)]])

@@ -164,7 +164,7 @@ def test_a_control_at_another_rate_is_no_control_in_a_report(planted, tmp_path):
     other = runs_of(tmp_path, lambda seed: (2.0, 1), learning_rate=3e-4)
     groups = arrange([*real, *one, *other])
     table = contrast(groups, label_statistics(groups))
-    assert set(table["arm"]) == {"none (full fine-tuning), learning rate 5e-05"}
+    assert set(table["arm"]) == {"full fine-tuning, learning rate 5e-05"}
 
 
 def test_measures_are_what_numpy_makes_of_the_snapshots(planted):
@@ -309,7 +309,7 @@ def cards_of(folder):
 def test_the_cards_of_a_report_are_those_of_its_table(report, planted):
     out, _ = report
     cards = cards_of(out)
-    full = "none (full fine-tuning), learning rate 5e-05"
+    full = "full fine-tuning, learning rate 5e-05"
     own = [card for card in cards.values() if card.kind == "labels"]
     assert {card.id.split(" / ")[1] for card in own} == {full}
     real, one, per_seed = planted
@@ -326,7 +326,7 @@ def test_the_cards_of_a_report_are_those_of_its_table(report, planted):
     reasons = {card.id.split(" / ")[1]: card.reason for card in words}
     assert reasons[full].endswith(HAS_CONTROL)  # and nothing of what shuffled labels gave elsewhere
     assert "SST-2" not in reasons[full]
-    assert reasons["none (full fine-tuning), learning rate 0.0003"].endswith(NO_CONTROL)
+    assert reasons["full fine-tuning, learning rate 0.0003"].endswith(NO_CONTROL)
 
 
 def test_the_page_leads_with_what_real_labels_add(report):

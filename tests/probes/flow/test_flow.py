@@ -39,9 +39,9 @@ def test_every_model_stands_in_every_table(tables) -> None:
     models = tables["models"]
     assert list(models["arm"]) == [
         PRETRAINED,
-        "none (full fine-tuning)",
-        "none (full fine-tuning)",
-        "backbone (feature extraction)",
+        "full fine-tuning",
+        "full fine-tuning",
+        "feature extraction",
         RANDOM,
     ]
     for name in ("ledger", "decoding", "counterfactuals"):
@@ -52,14 +52,14 @@ def test_every_model_stands_in_every_table(tables) -> None:
 
 def test_feature_extraction_has_the_pretrained_body_and_its_own_head(tables) -> None:
     body = tables["models"].set_index("arm")["body"]
-    assert body["backbone (feature extraction)"] == body[PRETRAINED]
-    assert body["none (full fine-tuning)"].nunique() == 2
+    assert body["feature extraction"] == body[PRETRAINED]
+    assert body["full fine-tuning"].nunique() == 2
     ledger = tables["ledger"]
-    own = [ledger[ledger.arm == arm].omega_squared.to_numpy() for arm in (PRETRAINED, "backbone (feature extraction)")]
+    own = [ledger[ledger.arm == arm].omega_squared.to_numpy() for arm in (PRETRAINED, "feature extraction")]
     assert own[0].tobytes() == own[1].tobytes()
     outputs = tables["counterfactuals"]
     with_score = set(outputs[outputs.quantity == "score"]["arm"])
-    assert with_score == {"none (full fine-tuning)", "backbone (feature extraction)"}
+    assert with_score == {"full fine-tuning", "feature extraction"}
 
 
 def test_equal_weights_in_another_forward_pass_are_another_body(tiny_pairs: RunConfig, tmp_path: Path) -> None:

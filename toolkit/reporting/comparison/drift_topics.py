@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from toolkit.families import TABLES
 from toolkit.reporting.blocks import figure_blocks, folds
 from toolkit.reporting.comparison.drift_sections import drift_block, still_arms, strata_block, token_blocks
-from toolkit.reporting.comparison.findings import findings
 from toolkit.reporting.comparison.score_sections import probe_block, training_block
 from toolkit.reporting.comparison.tables import GroupTables
 from toolkit.reporting.images import Images
@@ -23,9 +22,7 @@ def drift_topics(
 
     def drift(own: GroupTables, drawn: Images, prefix: str) -> Sequence[Block]:
         claim = claims.get(own.group.title)
-        # Of one task these sentences are the main findings; of several they have no other place.
-        said = [TextBlock(text=" ".join(findings(own)))] if len(tables) > 1 else []
-        return [*said, *_drift(own, drawn, prefix), *((claim,) if claim else ())]
+        return [*_drift(own, drawn, prefix), *((claim,) if claim else ())]
 
     topics: list[tuple[str, str, str, Make]] = [
         ("training", "Scores and drift over epochs", TRAINING, _training),

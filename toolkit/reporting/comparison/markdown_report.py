@@ -2,12 +2,12 @@
 
 from collections.abc import Collection, Sequence
 
-from toolkit.analysis.comparison.verdicts import VERDICTS
 from toolkit.reporting import markdown
 from toolkit.reporting.cells import shown
 from toolkit.reporting.page.model import (
     Block,
     ChartBlock,
+    CodeBlock,
     FigureBlock,
     FoldBlock,
     NoteBlock,
@@ -15,11 +15,8 @@ from toolkit.reporting.page.model import (
     Section,
     TableBlock,
     TextBlock,
-    VerdictLine,
 )
-from toolkit.reporting.page.verdict_table import VERDICT_RULES
 
-MOST_VERDICTS = 40
 MOST_LINES = 60
 """Lines of a table that the text shows; the whole of it is in tables/."""
 MOST_FOLDED = 24
@@ -35,13 +32,14 @@ def render_markdown(page: Page, tasks: Collection[str] = ()) -> str:
     """
     parts = [f"# {markdown.escape(page.title)}", *_texts(page.question), *_texts(page.lead)]
     parts += [_tiles(page)] if page.tiles else []
-    parts += [markdown.bullets(page.answers)] if page.answers else []
+    parts += [
+        f"**{markdown.escape(a.question)} {markdown.escape(a.verdict)}.** {markdown.escape(a.text)}"
+        for a in page.answers
+    ]
     parts += _block(page.picture, 2) if page.picture else []
     findings = [f"{i}. {markdown.escape(text)}" for i, text in enumerate(page.findings, start=1)]
     parts += ["## Main findings", "\n".join(findings)] if findings else []
-    if page.verdicts:
-        parts += ["## Verdicts", _verdicts(page.verdicts, page.verdicts_note)]
-    parts += ["## How to make this again", page.commands and _code(page.commands)]
+    parts += ["## How to make this again", _code(page.commands)] if page.commands else []
     parts += [
         "Paths are relative to the directory in which the report was made; files from elsewhere are given by name only."
     ]
@@ -52,11 +50,13 @@ def render_markdown(page: Page, tasks: Collection[str] = ()) -> str:
 
 
 def _tiles(page: Page) -> str:
-    """What was compared, one line each: every tile has the same facts."""
-    names = [name for name, _ in page.tiles[0].lines]
-    rows = [
-        [tile.title, f"{tile.value} {tile.detail}".strip(), *(value for _, value in tile.lines)] for tile in page.tiles
-    ]
+    """What was compared, one line each; a fact that a tile does not name is left empty."""
+    names = list(dict.fromkeys(name for tile in page.tiles for name, _ in tile.lines))
+    rows = []
+    for tile in page.tiles:
+        facts = dict(tile.lines)
+        value = f"{tile.value} ({tile.detail})" if tile.detail else tile.value
+        rows.append([tile.title, value, *(facts.get(name, "") for name in names)])
     return markdown.table(["", "score", *names], rows)
 
 
@@ -103,6 +103,8 @@ def _block(block: Block, level: int) -> list[str]:
         return [f"![{markdown.escape(block.alt)}]({place}.png)", f"*{markdown.escape(block.caption)}* {links}"]
     if isinstance(block, TableBlock):
         return _table(block)
+    if isinstance(block, CodeBlock):
+        return [_code(block.text)]
     lines = max((len(inner.table) for inner in block.blocks if isinstance(inner, TableBlock)), default=0)
     if not block.is_open and lines > MOST_FOLDED:
         return [f"{markdown.escape(block.title)} ({lines} lines): in index.html and tables/."]
@@ -117,19 +119,3 @@ def _table(block: TableBlock) -> list[str]:
     if len(rows) < len(cells.rows):
         text.append(f"{len(cells.rows) - len(rows):,} more lines are in index.html and tables/.")
     return text
-
-
-def _verdicts(lines: Sequence[VerdictLine], note: str) -> str:
-    counts = [f"{count} {name}" for name in VERDICTS if (count := sum(line.verdict == name for line in lines))]
-    rows = [[line.claim, line.value, line.interval, line.verdict] for line in lines[:MOST_VERDICTS]]
-    table = markdown.table(["claim", "value", "interval", "verdict"], rows)
-    rest = (
-        f"\n\n{len(lines) - MOST_VERDICTS} more are in index.html and tables/verdicts.csv."
-        if len(lines) > MOST_VERDICTS
-        else ""
-    )
-    order = " → ".join(VERDICTS)
-    return (
-        f"{len(lines)} claims: {', '.join(counts)}. {f'{note} ' if note else ''}"
-        f"The first rule that holds is the verdict, in this order: {order}. {VERDICT_RULES}\n\n{table}{rest}"
-    )

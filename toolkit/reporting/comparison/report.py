@@ -24,15 +24,15 @@ from toolkit.reporting.comparison.run_sections import (
     versions_section,
 )
 from toolkit.reporting.comparison.score_figures import draw_scores
-from toolkit.reporting.comparison.study_findings import report_findings
-from toolkit.reporting.comparison.study_sections import caveats, study_sections
-from toolkit.reporting.comparison.verdict_lines import not_listed, overview
-from toolkit.reporting.comparison.written_tables import drift_claims, report_tables, write_tables
+from toolkit.reporting.comparison.study_sections import study_sections
+from toolkit.reporting.comparison.written_tables import report_tables, write_tables
 from toolkit.reporting.folder import check_out, report_folder
 from toolkit.reporting.images import Images, write_images
-from toolkit.reporting.page.model import Block, Page, Section
+from toolkit.reporting.page.model import CodeBlock, FoldBlock, Page, Section, TextBlock
 from toolkit.reporting.page.render import render_page
 from toolkit.reporting.page.words import collect_words
+from toolkit.reporting.topics.claims import claims_block, decided, described, limits_section
+from toolkit.reporting.topics.first_screen import answers_of, picture_of, tiles_of
 from toolkit.snapshots import files
 from toolkit.snapshots.store import Run
 
@@ -144,34 +144,70 @@ def make_page(
     commands: str = "",
 ) -> Page:
     """All that a report says, for report.md and index.html alike."""
-    count = "One run is reported" if len(data.runs) == 1 else f"{len(data.runs)} runs are compared"
-    lead = (
-        "This report is about a model that changed in training, not about data that changed. Each run kept its "
-        "embedding parameters before training (epoch 0) and after every epoch; drift is how far they are from epoch 0. "
-        f"An arm is a set of runs that differ in nothing but the seed. {count} here. Everything below is computed from "
-        "the run directories alone; python -m toolkit verify recomputes every verdict."
-    )
-    lines = overview(cards, {arm.label for tables in data.details for arm in tables.group.arms})
     page = Page(
         title=title if title is not None else "Embedding drift: " + ", ".join(group.title for group in data.groups),
-        question=question or "",
-        lead=lead,
-        findings=(*report_findings(data), *caveats(data)),
-        verdicts=lines,
-        verdicts_note=not_listed(cards, lines),
-        sections=tuple(_sections(data, cards, drawn)),
-        words_after="word-rows",
-        commands=commands,
+        question=question or "What moves when the model is fine-tuned, and does it matter for its score?",
+        tiles=tiles_of(data),
+        answers=answers_of(data),
+        picture=picture_of(data),
+        sections=tuple(_sections(data, cards, drawn, commands)),
+        words_after="question",
     )
     left = max(PAGE_BYTES - len(render_page(page).encode()), LEAST_WORDS_BYTES)
     return replace(page, words=collect_words(word_runs(data), budget_bytes=left))
 
 
-def _sections(data: ReportData, cards: Sequence[Card], drawn: Drawn) -> list[Section]:
-    claims: Mapping[str, Block] = drift_claims(cards)
-    sections = study_sections(data, drawn.scores)
-    sections += drift_topics(data.details, drawn.groups, drawn.prefixes, claims)
-    return [*sections, run_section(data), data_section(data), definitions_section(), versions_section(data)]
+def _sections(data: ReportData, cards: Sequence[Card], drawn: Drawn, commands: str) -> list[Section]:
+    """Every part below the first screen, in the order in which a reader asks: what moved, why, whether it matters."""
+    study = {section.id: section for section in study_sections(data, drawn.scores)}
+    moved = {s.id: s for s in drift_topics(data.details, drawn.groups, drawn.prefixes, described(cards))}
+    repeat = (CodeBlock(text=commands),) if commands else ()
+    scores, comparison = study["scores"], study.get("comparison")
+    return [
+        replace(scores, blocks=(*scores.blocks, folded(moved["training"]))),
+        moved["drift"],
+        Section(
+            id="why",
+            title="Why rows moved: what training exposed",
+            blocks=tuple(folded(moved[name]) for name in ("word-rows", "positions", "segments", "tokens")),
+        ),
+        *(study[name] for name in ("shuffled-labels", "drift-and-score", "data-efficiency") if name in study),
+        Section(
+            id="sure",
+            title="How sure this is",
+            lead="The questions that these runs decide, then every comparison with its tests.",
+            blocks=(
+                claims_block(decided(cards), "Questions with an answer"),
+                *((folded(comparison),) if comparison else ()),
+                *(folded(study[name]) for name in ("cost", "tuning") if name in study),
+            ),
+        ),
+        limits_section(data, cards),
+        Section(id="again", title="How to repeat it", lead=REPEAT, blocks=repeat),
+        Section(
+            id="details",
+            title="Runs, data, versions, definitions",
+            lead=ABOUT,
+            blocks=tuple(
+                folded(section)
+                for section in (run_section(data), data_section(data), versions_section(data), definitions_section())
+            ),
+        ),
+    ]
+
+
+REPEAT = "python -m toolkit verify recomputes every answer of this report from its own evidence."
+ABOUT = (
+    "This report is about a model that changed in training, not about data that changed. Each run kept its embedding "
+    "parameters before training (epoch 0) and after every epoch; drift is how far they are from epoch 0. A condition "
+    "is a set of runs that differ in nothing but the seed."
+)
+
+
+def folded(section: Section) -> FoldBlock:
+    """A section as a part of another one, closed."""
+    lead = (TextBlock(text=section.lead),) if section.lead else ()
+    return FoldBlock(title=section.title, blocks=(*lead, *section.blocks))
 
 
 def word_runs(data: ReportData) -> list[tuple[str, Run]]:

@@ -7,8 +7,7 @@ from toolkit.reporting.blocks import figure_blocks, folds, rows_block, table_blo
 from toolkit.reporting.cells import interval, mean_text, points
 from toolkit.reporting.columns import COLUMNS
 from toolkit.reporting.comparison.data import ReportData
-from toolkit.reporting.comparison.drift_answers import whose
-from toolkit.reporting.comparison.selections import has_several_models, largest_size
+from toolkit.reporting.comparison.selections import largest_size
 from toolkit.reporting.images import Images
 from toolkit.reporting.markdown import NOT_APPLICABLE, listing, mean_and_sd
 from toolkit.reporting.page.model import Block, NoteBlock, Section, TextBlock
@@ -152,17 +151,7 @@ def association_block(table: pd.DataFrame) -> Block:
     if table.empty:
         return TextBlock(text="Not applicable: no arm trained its embeddings beside one that froze them.")
     if table["spearman"].isna().all():
-        reasons: dict[str, list[tuple[str, str]]] = {}
-        several = has_several_models(table)
-        for line in table.to_dict("records"):
-            where = f"{line['base']} ({line['model']})" if several else str(line["base"])
-            reasons.setdefault(str(line["note"]), []).append((str(line["parameter"]), where))
-        parts = [f"{reason} ({whose(pairs)})" for reason, pairs in reasons.items()]
-        tasks = "the tasks of a model" if several else "tasks"
-        return TextBlock(text=f"Does drift predict gain across {tasks}? {_sentence('; '.join(parts))}.")
+        reasons = "; ".join(dict.fromkeys(map(str, table["note"])))
+        return TextBlock(text=f"Does drift predict gain across tasks? Not answered: {reasons}.")
     names = ["model", "base", "parameter", "num_tasks", "num_runs", "spearman", "p", "q", "note"]
     return table_block(table, names, "Rank correlation of drift with gain, one point per task")
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -79,6 +79,13 @@ class TableBlock:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CodeBlock:
+    """Commands that a reader copies."""
+
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class FoldBlock:
     """Blocks under a line that opens and closes them: what only some readers want, or one task among many."""
 
@@ -87,7 +94,7 @@ class FoldBlock:
     is_open: bool = False
 
 
-Block: TypeAlias = TextBlock | NoteBlock | FigureBlock | ChartBlock | TableBlock | FoldBlock
+Block: TypeAlias = TextBlock | NoteBlock | FigureBlock | ChartBlock | TableBlock | CodeBlock | FoldBlock
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,31 +106,6 @@ class Section:
     title: str
     lead: str = ""
     blocks: tuple[Block, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class VerdictLine:
-    """One claim and what became of it."""
-
-    claim: str
-    verdict: str
-    """One of toolkit.analysis.comparison.verdicts.VERDICTS."""
-    value: str
-    """The estimate with its unit, as it is read."""
-    interval: str = ""
-    detail: str = ""
-    """Why this verdict: estimator, seeds, items, null. Shown when the line is opened."""
-    group: str = ""
-    """What lines belong together: the task, for instance. Lines of one group must follow one another."""
-    estimate: float = NAN
-    """The same numbers for the small drawing, all in ``unit``; without finite ones there is no drawing."""
-    low: float = NAN
-    high: float = NAN
-    margin: float = NAN
-    null: float = 0.0
-    """Where the upright line stands: what the claim is held against, 1 for a ratio."""
-    unit: str = ""
-    """Lines of one unit are drawn to one scale."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,6 +183,17 @@ class Tile:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Answer:
+    """A question that the report is read for, and what its data say to it."""
+
+    question: str
+    verdict: str
+    """A word or a few: yes, no, undecided."""
+    text: str
+    """The numbers, in one sentence or two."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Page:
     """Everything that index.html and report.md say."""
 
@@ -208,14 +201,11 @@ class Page:
     question: str = ""
     lead: str = ""
     tiles: tuple[Tile, ...] = ()
-    answers: tuple[str, ...] = ()
-    """At most three sentences that answer the question, below the tiles."""
+    answers: tuple[Answer, ...] = ()
+    """At most three, below the tiles."""
     picture: ChartBlock | None = None
     """The one picture of the first screen."""
     findings: tuple[str, ...] = ()
-    verdicts: tuple[VerdictLine, ...] = ()
-    verdicts_note: str = ""
-    """How many cards are not among these lines, and where they are."""
     sections: tuple[Section, ...] = ()
     words: WordsData | None = None
     words_after: str = ""

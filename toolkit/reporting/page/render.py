@@ -11,10 +11,10 @@ from typing import Any
 from toolkit.reporting.cells import columns_of, is_number, shown
 from toolkit.reporting.charts import image_of, spec_of
 from toolkit.reporting.page.encode import encode_run, script_json
-from toolkit.reporting.page.forest import scale_text
 from toolkit.reporting.page.model import (
     Block,
     ChartBlock,
+    CodeBlock,
     FigureBlock,
     FoldBlock,
     NoteBlock,
@@ -23,7 +23,6 @@ from toolkit.reporting.page.model import (
     TextBlock,
 )
 from toolkit.reporting.page.svg import inline_svg, width_of
-from toolkit.reporting.page.verdict_table import DRAWING_HOW, VERDICT_HOW, count_verdicts, group_verdicts
 from toolkit.reporting.page.words import visible
 
 SCRIPTS = ("page.js", "page_charts.js", "page_map.js", "page_words.js")
@@ -46,7 +45,6 @@ def render_page(page: Page) -> str:
     )
     head = (folder / "page_head.js").read_text(encoding="utf-8")
     script = "\n".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS)
-    groups = group_verdicts(page.verdicts)
     words = page.words
     has_charts = page.picture is not None or any(
         isinstance(block, ChartBlock) for section in page.sections for block in _flat(section.blocks)
@@ -64,11 +62,6 @@ def render_page(page: Page) -> str:
         contents=_contents(page),
         lead=_paragraphs(page.lead),
         footer=_paragraphs(page.footer),
-        verdicts=groups,
-        counts=count_verdicts(page.verdicts),
-        scale=scale_text(page.verdicts),
-        verdict_how=VERDICT_HOW,
-        drawing_how=DRAWING_HOW,
         sections=[
             {
                 "id": section.id,
@@ -90,7 +83,7 @@ def _check_ids(page: Page) -> None:
     for name in sections:
         if not re.fullmatch(r"[a-zA-Z][a-zA-Z0-9-]*", name):
             raise ValueError(f"section id {name!r} must be letters, digits and hyphens, and begin with a letter")
-    own = ["main", "verdicts", "findings", "words", "repeat", "tip", "map", "epoch", "theme", "copy"]
+    own = ["main", "findings", "words", "repeat", "tip", "map", "epoch", "theme", "copy"]
     blocks = (block for section in page.sections for block in _flat(section.blocks))
     figures = [block.name for block in blocks if isinstance(block, FigureBlock | ChartBlock)]
     figures += [page.picture.name] if page.picture else []
@@ -122,6 +115,8 @@ def _view(block: Block) -> dict[str, Any]:
         return {"kind": "figure", "id": name, "svg": svg, "width": width_of(block.svg) or 690, "caption": block.caption}
     if isinstance(block, ChartBlock):
         return _chart_view(block)
+    if isinstance(block, CodeBlock):
+        return {"kind": "code", "text": block.text}
     if isinstance(block, FoldBlock):
         inner = [_view(each) for each in block.blocks]
         return {"kind": "fold", "title": block.title, "is_open": block.is_open, "blocks": inner}
@@ -196,7 +191,6 @@ def _column_kind(cells: Iterable[str]) -> str:
 
 def _contents(page: Page) -> list[tuple[str, str]]:
     entries = [("findings", "Findings")] if page.findings else []
-    entries += [("verdicts", "Verdicts")] if page.verdicts else []
     has_words = bool(page.words and page.words.runs)
     for section in page.sections:
         entries.append((section.id, section.title))

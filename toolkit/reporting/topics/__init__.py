@@ -1,0 +1,1 @@
+"""One file per topic of a report: its tables, its charts and its section."""
