@@ -70,16 +70,21 @@ def _texts(text: str) -> list[str]:
 
 
 def _section(section: Section, tasks: Collection[str]) -> list[str]:
-    parts = [f"## {markdown.escape(section.title)}", *_texts(section.lead)]
-    folds = [block for block in section.blocks if isinstance(block, FoldBlock) and block.title in tasks]
+    return [f"## {markdown.escape(section.title)}", *_texts(section.lead), *_blocks(section.blocks, tasks, 3)]
+
+
+def _blocks(blocks: Sequence[Block], tasks: Collection[str], level: int) -> list[str]:
+    """The blocks in order; many folds of a task each are shortened, wherever they stand."""
+    folds = [block for block in blocks if isinstance(block, FoldBlock) and block.title in tasks]
     if len(folds) > MOST_FOLDS:
-        return parts + _shortened(section, folds)
-    return parts + [text for block in section.blocks for text in _block(block, 3)]
+        others = [block for block in blocks if all(block is not fold for fold in folds)]
+        return [*_blocks(others, (), level), *_shortened(folds, level)]
+    return [text for block in blocks for text in _block(block, level, tasks)]
 
 
-def _shortened(section: Section, folds: Sequence[FoldBlock]) -> list[str]:
-    """A section with many tasks: of each its first table, all in one where they are alike; the rest is elsewhere."""
-    parts = [text for block in section.blocks if all(block is not fold for fold in folds) for text in _block(block, 3)]
+def _shortened(folds: Sequence[FoldBlock], level: int) -> list[str]:
+    """Of each of many tasks the first table, all in one where they are alike; the rest is elsewhere."""
+    parts: list[str] = []
     tables = [next((b for b in fold.blocks if isinstance(b, TableBlock)), None) for fold in folds]
     found = [(fold.title, shown(table)) for fold, table in zip(folds, tables, strict=True) if table is not None]
     num_lines = sum(len(cells.rows) for _, cells in found)
@@ -88,11 +93,11 @@ def _shortened(section: Section, folds: Sequence[FoldBlock]) -> list[str]:
         parts.append(markdown.table(["model and task", *found[0][1].header], rows))
     elif all(len(cells.rows) <= 10 for _, cells in found):
         for title, cells in found:
-            parts += [f"### {markdown.escape(title)}", markdown.table(cells.header, cells.rows)]
+            parts += [f"{'#' * min(level, 6)} {markdown.escape(title)}", markdown.table(cells.header, cells.rows)]
     return [*parts, f"The details of each of the {len(folds)} tasks are in index.html, and their tables in tables/."]
 
 
-def _block(block: Block, level: int) -> list[str]:
+def _block(block: Block, level: int, tasks: Collection[str] = ()) -> list[str]:
     if isinstance(block, TextBlock):
         return _texts(block.text)
     if isinstance(block, NoteBlock):
@@ -109,7 +114,7 @@ def _block(block: Block, level: int) -> list[str]:
     if not block.is_open and lines > MOST_FOLDED:
         return [f"{markdown.escape(block.title)} ({lines} lines): in index.html and tables/."]
     heading = f"{'#' * min(level, 6)} {markdown.escape(block.title)}"
-    return [heading, *(text for inner in block.blocks for text in _block(inner, level + 1))]
+    return [heading, *_blocks(block.blocks, tasks, level + 1)]
 
 
 def _table(block: TableBlock) -> list[str]:

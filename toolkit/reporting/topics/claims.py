@@ -114,7 +114,7 @@ def limits_section(data: ReportData, cards: Sequence[Card]) -> Section:
     order = {name: place for place, name in enumerate(reversed(VERDICTS))}
     lines: dict[tuple[str, str], list[Card]] = {}
     for card in sorted(left, key=lambda card: order[card.verdict]):
-        shared = card.reason if card.verdict in REFUSALS else card.id
+        shared = card.reason if card.verdict in (*REFUSALS, "not judged") else card.id
         lines.setdefault((card.kind, shared), []).append(card)
     rows = [
         [_asked(own), answer_of(own[0]), span_of(own[0]) if len(own) == 1 else "", own[0].reason]

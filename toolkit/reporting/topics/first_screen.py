@@ -167,7 +167,7 @@ def _is_plain(arm: Arm) -> bool:
 
 
 def _drift_answer(data: ReportData) -> tuple[Answer, ...]:
-    trained = [name for name in conditions(data) if any(_drifts(data, name, parameter)[0] for parameter in SHORT)]
+    trained = [name for name in conditions(data) if any(any(_drifts(data, name, each)[0]) for each in SHORT)]
     if not trained:
         return (Answer(question=MOVED, verdict="no", text="Every embedding parameter is what it was before training."),)
     name = trained[0]
