@@ -65,7 +65,7 @@ REPORTS: dict[str, Callable[[Path], object]] = {
     "write_layer_report": write_tables("probes.layer_report", "write_layer_report"),
     "write_transplant_report": write_tables("probes.transplant_report", "write_transplant_report"),
     "write_distortion_report": write_tables("probes.distortion_report", "write_distortion_report"),
-    "write_relative_report": write_tables("comparison.relative_report", "write_relative_report"),
+    "write_relative_report": write_tables("topics.relative", "write_relative_report"),
     "feature_distortion.py": experiment("feature_distortion", "--out", "OUT", "--runs", "nowhere"),
     "layer_drift.py": experiment("layer_drift", "--out", "OUT", "--runs", "nowhere"),
     "sst2_three_regimes.py": experiment("sst2_three_regimes", "--data", "nowhere", "--out", "OUT"),

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from toolkit.analysis.comparison.relative import relative_quality as relative_quality
     from toolkit.analysis.comparison.seeds import compare_seeds as compare_seeds
     from toolkit.analysis.comparison.shuffled_labels import compare_with_shuffled as compare_with_shuffled
+    from toolkit.analysis.comparison.summaries import last_scores as last_scores
     from toolkit.analysis.comparison.summaries import side_by_side as side_by_side
     from toolkit.analysis.comparison.summaries import summarise_scores as summarise_scores
     from toolkit.analysis.comparison.verify import verify_report as verify_report
@@ -65,6 +66,16 @@ if TYPE_CHECKING:
     from toolkit.reporting.drift.figures import draw as draw
     from toolkit.reporting.drift.report import write_drift_report as write_drift_report
     from toolkit.reporting.positions.report import write_position_report as write_position_report
+    from toolkit.reporting.topics.cost import plot_cost as plot_cost
+    from toolkit.reporting.topics.differences import plot_differences as plot_differences
+    from toolkit.reporting.topics.drift import plot_drift as plot_drift
+    from toolkit.reporting.topics.drift import plot_position_drift as plot_position_drift
+    from toolkit.reporting.topics.drift import plot_word_drift as plot_word_drift
+    from toolkit.reporting.topics.drift_and_score import plot_drift_and_score as plot_drift_and_score
+    from toolkit.reporting.topics.relative import plot_relative_quality as plot_relative_quality
+    from toolkit.reporting.topics.scores import plot_data_efficiency as plot_data_efficiency
+    from toolkit.reporting.topics.scores import plot_scores as plot_scores
+    from toolkit.reporting.topics.scores import plot_scores_over_epochs as plot_scores_over_epochs
     from toolkit.snapshots.importers import import_checkpoints as import_checkpoints
     from toolkit.snapshots.snapshot import Snapshot as Snapshot
     from toolkit.snapshots.snapshot import Trajectory as Trajectory
@@ -106,6 +117,7 @@ _HOMES = {
     "guard_precision": "toolkit.analysis.causes.precision",
     "import_checkpoints": "toolkit.snapshots.importers",
     "join_drift": "toolkit.analysis.comparison.joined",
+    "last_scores": "toolkit.analysis.comparison.summaries",
     "make_cards": "toolkit.analysis.comparison.cards",
     "measure_agreement": "toolkit.analysis.geometry.agreement",
     "measure_changes": "toolkit.analysis.changes.changes",
@@ -131,6 +143,16 @@ _HOMES = {
     "neighbours": "toolkit.analysis.neighbours.neighbours",
     "open_model": "toolkit.probes.anatomy.opening",
     "open_run": "toolkit.snapshots.store",
+    "plot_cost": "toolkit.reporting.topics.cost",
+    "plot_data_efficiency": "toolkit.reporting.topics.scores",
+    "plot_differences": "toolkit.reporting.topics.differences",
+    "plot_drift": "toolkit.reporting.topics.drift",
+    "plot_drift_and_score": "toolkit.reporting.topics.drift_and_score",
+    "plot_position_drift": "toolkit.reporting.topics.drift",
+    "plot_relative_quality": "toolkit.reporting.topics.relative",
+    "plot_scores": "toolkit.reporting.topics.scores",
+    "plot_scores_over_epochs": "toolkit.reporting.topics.scores",
+    "plot_word_drift": "toolkit.reporting.topics.drift",
     "record": "toolkit.training.recording",
     "regress_drift": "toolkit.analysis.causes.regression",
     "relative_quality": "toolkit.analysis.comparison.relative",

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -15,25 +15,21 @@ from toolkit.analysis.comparison.label_cards import labels_table
 from toolkit.reporting.comparison.again import commands_of
 from toolkit.reporting.comparison.data import ReportData, find_runs, gather
 from toolkit.reporting.comparison.drift_topics import drift_topics
-from toolkit.reporting.comparison.figures import draw
-from toolkit.reporting.comparison.markdown_report import render_markdown
 from toolkit.reporting.comparison.run_sections import (
     data_section,
     definitions_section,
     run_section,
     versions_section,
 )
-from toolkit.reporting.comparison.score_figures import draw_scores
 from toolkit.reporting.comparison.study_sections import study_sections
 from toolkit.reporting.comparison.written_tables import report_tables, write_tables
 from toolkit.reporting.folder import check_out, report_folder
-from toolkit.reporting.images import Images, write_images
 from toolkit.reporting.page.model import CodeBlock, FoldBlock, Page, Section, TextBlock
 from toolkit.reporting.page.render import render_page
 from toolkit.reporting.page.words import collect_words
+from toolkit.reporting.publish import publish
 from toolkit.reporting.topics.claims import claims_block, decided, described, limits_section
 from toolkit.reporting.topics.first_screen import answers_of, picture_of, tiles_of
-from toolkit.snapshots import files
 from toolkit.snapshots.store import Run
 
 PAGE_BYTES = 7_500_000
@@ -41,16 +37,6 @@ PAGE_BYTES = 7_500_000
 LEAST_WORDS_BYTES = 500_000
 
 Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """The figures of a report."""
-
-    scores: Images
-    groups: tuple[Images, ...]
-    prefixes: tuple[str, ...]
-    """What the file names of each group's figures begin with."""
 
 
 def write_report(
@@ -104,26 +90,16 @@ def write_report(
         cards = make_cards(evidence)
         save_cards(cards, folder, evidence.hashes)
         on_progress("drawing figures")
-        drawn = _draw(data)
-        page = make_page(data, cards, drawn, title=title, question=question, commands=command)
+        page = make_page(data, cards, title=title, question=question, commands=command)
         on_progress("writing the pages")
-        _write(folder, page, data, cards, drawn)
+        _write(folder, page, data, cards)
     return out / "report.md"
 
 
-def _write(out: Path, page: Page, data: ReportData, cards: Sequence[Card], drawn: Drawn) -> None:
+def _write(out: Path, page: Page, data: ReportData, cards: Sequence[Card]) -> None:
     write_tables(out / "tables", report_tables(data, cards), page.title)
-    write_images(out / "figures", drawn.scores)
-    for prefix, images in zip(drawn.prefixes, drawn.groups, strict=True):
-        write_images(out / "figures", images, prefix)
     tasks = {name for group in data.groups for name in (group.title, group.runs[0].task)}
-    files.write_text(out / "report.md", render_markdown(page, tasks))
-    files.write_text(out / "index.html", render_page(page))
-
-
-def _draw(data: ReportData) -> Drawn:
-    scores = draw_scores(data.scores, data.comparison, data.joined)
-    return Drawn(scores, tuple(draw(tables) for tables in data.details), tuple(_file_names(data.groups)))
+    publish(page, out, tasks)
 
 
 def _file_names(groups: Sequence[Group]) -> list[str]:
@@ -137,7 +113,6 @@ def _file_names(groups: Sequence[Group]) -> list[str]:
 def make_page(
     data: ReportData,
     cards: Sequence[Card],
-    drawn: Drawn,
     *,
     title: str | None = None,
     question: str | None = None,
@@ -150,17 +125,17 @@ def make_page(
         tiles=tiles_of(data),
         answers=answers_of(data),
         picture=picture_of(data),
-        sections=tuple(_sections(data, cards, drawn, commands)),
+        sections=tuple(_sections(data, cards, commands)),
         words_after="question",
     )
     left = max(PAGE_BYTES - len(render_page(page).encode()), LEAST_WORDS_BYTES)
     return replace(page, words=collect_words(word_runs(data), budget_bytes=left))
 
 
-def _sections(data: ReportData, cards: Sequence[Card], drawn: Drawn, commands: str) -> list[Section]:
+def _sections(data: ReportData, cards: Sequence[Card], commands: str) -> list[Section]:
     """Every part below the first screen, in the order in which a reader asks: what moved, why, whether it matters."""
-    study = {section.id: section for section in study_sections(data, drawn.scores)}
-    moved = {s.id: s for s in drift_topics(data.details, drawn.groups, drawn.prefixes, described(cards))}
+    study = {section.id: section for section in study_sections(data)}
+    moved = {s.id: s for s in drift_topics(data.details, _file_names(data.groups), described(cards))}
     repeat = (CodeBlock(text=commands),) if commands else ()
     scores, comparison = study["scores"], study.get("comparison")
     return [
