@@ -7,7 +7,8 @@ from typing import Any
 
 def one_thread() -> AbstractContextManager[Any]:
     """A block in which scikit-learn computes in one thread: several would wait for each other at small matrices."""
-    return _pools().limit(limits=1)
+    block: AbstractContextManager[Any] = _pools().limit(limits=1)
+    return block
 
 
 @cache
