@@ -233,11 +233,16 @@ def make_run(shared_runs: SharedRuns, tmp_path: Path, monkeypatch: pytest.Monkey
     return make
 
 
+def leave_undrawn(patch: pytest.MonkeyPatch) -> None:
+    """Reports without figures, for tests of the text: drawing is what takes the time."""
+    patch.setattr("toolkit.reporting.comparison.report.draw", lambda tables: {})
+    patch.setattr("toolkit.reporting.comparison.report.draw_scores", lambda *tables: {})
+
+
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reports without figures, for tests of the text: drawing is what takes the time."""
-    monkeypatch.setattr("toolkit.reporting.comparison.report.draw", lambda tables: {})
-    monkeypatch.setattr("toolkit.reporting.comparison.report.draw_scores", lambda *tables: {})
+    """:func:`leave_undrawn` for one test."""
+    leave_undrawn(monkeypatch)
 
 
 @pytest.fixture(scope="session", autouse=True)
