@@ -406,10 +406,11 @@ def spec_of(chart: Chart) -> dict[str, Any]:
 
 
 def image_of(chart: Chart, kind: str) -> bytes:
-    """The bytes of a chart as one of KINDS: offline, without a browser, equal for equal charts."""
+    """The bytes of a chart or of its specification as one of KINDS: offline, without a browser, equal for equal ones."""
     import vl_convert
 
-    svg = _svg_of(json.dumps(_without_inputs(spec_of(chart))))
+    spec = chart if isinstance(chart, dict) else spec_of(chart)
+    svg = _svg_of(json.dumps(_without_inputs(spec)))
     if kind == "png":
         return bytes(vl_convert.svg_to_png(svg, scale=SCALE))
     if kind == "pdf":

@@ -32,10 +32,9 @@ def render_markdown(page: Page, tasks: Collection[str] = ()) -> str:
     """
     parts = [f"# {markdown.escape(page.title)}", *_texts(page.question), *_texts(page.lead)]
     parts += [_tiles(page)] if page.tiles else []
-    parts += [
-        f"**{markdown.escape(a.question)} {markdown.escape(a.verdict)}.** {markdown.escape(a.text)}"
-        for a in page.answers
-    ]
+    for answer in page.answers:
+        said = f"{answer.question} {answer.verdict}." if answer.verdict else answer.question
+        parts.append(f"**{markdown.escape(said)}** {markdown.escape(answer.text)}")
     parts += _block(page.picture, 2) if page.picture else []
     findings = [f"{i}. {markdown.escape(text)}" for i, text in enumerate(page.findings, start=1)]
     parts += ["## Main findings", "\n".join(findings)] if findings else []

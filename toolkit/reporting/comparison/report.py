@@ -138,6 +138,10 @@ def _sections(data: ReportData, cards: Sequence[Card], commands: str) -> list[Se
     moved = {s.id: s for s in drift_topics(data.details, _file_names(data.groups), described(cards))}
     repeat = (CodeBlock(text=commands),) if commands else ()
     scores, comparison = study["scores"], study.get("comparison")
+    # One task is one point: beside its score there is no relation to be seen.
+    main = [n for n in ("shuffled-labels", "drift-and-score", "data-efficiency") if n in study]
+    main = [name for name in main if name != "drift-and-score" or len(data.groups) > 1]
+    rest = [name for name in ("drift-and-score", "cost", "tuning") if name in study and name not in main]
     return [
         replace(scores, blocks=(*scores.blocks, folded(moved["training"]))),
         moved["drift"],
@@ -146,7 +150,7 @@ def _sections(data: ReportData, cards: Sequence[Card], commands: str) -> list[Se
             title="Why rows moved: what training exposed",
             blocks=tuple(folded(moved[name]) for name in ("word-rows", "positions", "segments", "tokens")),
         ),
-        *(study[name] for name in ("shuffled-labels", "drift-and-score", "data-efficiency") if name in study),
+        *(study[name] for name in main),
         Section(
             id="sure",
             title="How sure this is",
@@ -154,7 +158,7 @@ def _sections(data: ReportData, cards: Sequence[Card], commands: str) -> list[Se
             blocks=(
                 claims_block(decided(cards), "Questions with an answer"),
                 *((folded(comparison),) if comparison else ()),
-                *(folded(study[name]) for name in ("cost", "tuning") if name in study),
+                *(folded(study[name]) for name in rest),
             ),
         ),
         limits_section(data, cards),

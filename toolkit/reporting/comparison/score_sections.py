@@ -92,7 +92,8 @@ def _floors(data: ReportData, title: str) -> tuple[Block, ...]:
     own = largest_size(own)
     own = own.assign(above_bag_of_words=[points(value) for value in own["above_bag_of_words_points"]])
     names = [name for name in FLOORS if name != "untouched" or own[name].notna().any()]
-    return (table_block(own, names, f"Floors and anchors of {title}: what needs no fine-tuning, beside each arm"),)
+    table = table_block(own, names, f"Floors and anchors of {title}: what needs no fine-tuning, beside each condition")
+    return (FoldBlock(title=f"What needs no fine-tuning: {title}", blocks=(table,)),)
 
 
 def training_block(tables: GroupTables) -> Block:

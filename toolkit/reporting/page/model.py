@@ -2,11 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+
+from toolkit.reporting.charts import spec_of
 
 NAN = float("nan")
 
@@ -64,6 +67,11 @@ class ChartBlock:
     """What somebody who cannot see the chart should know of it."""
     is_dense: bool = False
     """Thousands of marks: the picture is then one of pixels, which is smaller."""
+
+    @cached_property
+    def spec(self) -> dict[str, Any]:
+        """The chart as Vega-Lite; made once, since Altair checks every part of it."""
+        return spec_of(self.chart)
 
 
 @dataclass(frozen=True, kw_only=True)

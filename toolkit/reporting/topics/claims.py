@@ -10,7 +10,7 @@ from toolkit.reporting.blocks import rows_block
 from toolkit.reporting.comparison.caveats import caveats
 from toolkit.reporting.comparison.data import ReportData
 from toolkit.reporting.markdown import UNDEFINED, number
-from toolkit.reporting.page.model import Block, NoteBlock, Section
+from toolkit.reporting.page.model import Block, FoldBlock, NoteBlock, Section
 
 FREE = "With the embeddings free and forbidden to drift the scores differ"
 HOWS = {
@@ -53,11 +53,14 @@ def is_decided(card: Card) -> bool:
     return card.verdict in ("supported", "equivalent")
 
 
-def claims_table(cards: Sequence[Card]) -> pd.DataFrame:
-    """One line per card, in the card's unit: what is asked, the answer, and what it stands on."""
+def claims_table(cards: Sequence[Card], title: str = "") -> pd.DataFrame:
+    """One line per card, in the card's unit: what is asked, the answer, and what it stands on.
+
+    ``title``: of the model and task that all of them are about, which no question then repeats.
+    """
     lines = [
         {
-            "question": question_of(card),
+            "question": question_of(card).replace(f", {title}", "") if title else question_of(card),
             "answer": answer_of(card),
             "estimate": f"{number(card.value)} {card.unit}".removesuffix(" 1")
             if card.value == card.value
@@ -86,7 +89,9 @@ def span_of(card: Card) -> str:
 def claims_block(cards: Sequence[Card], caption: str) -> Block:
     """Cards as a table: the answer, then what it stands on."""
     header = ["question", "answer", "estimate", "interval", "smallest gap", "q", "seeds"]
-    return rows_block(header, claims_table(cards)[header].to_numpy().tolist() if cards else [], caption, HOWS)
+    titles = {group_of(card) for card in cards}
+    table = claims_table(cards, titles.pop() if len(titles) == 1 else "")
+    return rows_block(header, table[header].to_numpy().tolist() if cards else [], caption, HOWS)
 
 
 def described(cards: Sequence[Card]) -> dict[str, Block]:
@@ -95,7 +100,11 @@ def described(cards: Sequence[Card]) -> dict[str, Block]:
     for card in cards:
         if card.kind in ("labels", "drift"):
             own.setdefault(group_of(card), []).append(card)
-    return {title: claims_block(found, f"Drift beside noise on {title}") for title, found in own.items()}
+    caption = "Drift beside noise, and beside shuffled labels, on "
+    return {
+        title: FoldBlock(title="Further than noise?", blocks=(claims_block(found, f"{caption}{title}"),))
+        for title, found in own.items()
+    }
 
 
 def decided(cards: Sequence[Card]) -> list[Card]:
@@ -111,6 +120,7 @@ def decided(cards: Sequence[Card]) -> list[Card]:
 def limits_section(data: ReportData, cards: Sequence[Card]) -> Section:
     """What these runs cannot tell: every open question once, and what has to be known to read any number."""
     left = [card for card in cards if not is_decided(card) and card.kind != "drift"]
+    left = [card for card in left if card.kind != "association" or card.verdict != "not applicable"]
     order = {name: place for place, name in enumerate(reversed(VERDICTS))}
     lines: dict[tuple[str, str], list[Card]] = {}
     for card in sorted(left, key=lambda card: order[card.verdict]):

@@ -27,6 +27,7 @@ LEVEL = 0.95
 FREEZING = "Does freezing the embeddings change the score?"
 EXTRACTION = "Is feature extraction as good as full fine-tuning?"
 MOVED = "Did the embeddings move?"
+OPEN = "What can these runs not tell?"
 
 
 def tiles_of(data: ReportData) -> tuple[Tile, ...]:
@@ -49,13 +50,15 @@ def _tile(data: ReportData, name: str, colour: str) -> Tile:
     moved = _lines(data, name)
     if len(scores) == 1:
         (values,) = scores.values()
-        return Tile(title=name, value=_mean(values), detail=_sureness(values), lines=moved, colour=colour)
+        score = str(data.scores["score"].iloc[0])
+        detail = f"{score}, {_sureness(values)}"
+        return Tile(title=name, value=_mean(values), detail=detail, lines=moved, colour=colour)
     means = [float(np.mean(values)) for values in scores.values()]
     seeds = max(len(values) for values in scores.values())
     return Tile(
         title=name,
-        value=f"{number(min(means))} to {number(max(means))}",
-        detail=f"scores on {len(scores)} tasks, seeds: {seeds}",
+        value=f"{min(means):.3f} to {max(means):.3f}",
+        detail=f"{len(scores)} tasks, {seeds} seeds",
         lines=(*((task, _mean(values)) for task, values in scores.items()), *moved),
         colour=colour,
     )
@@ -79,7 +82,7 @@ def _scores(data: ReportData, name: str) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _mean(values: np.ndarray[Any, Any]) -> str:
-    return number(float(values.mean()))
+    return f"{values.mean():.3f}"
 
 
 def _lines(data: ReportData, name: str) -> tuple[tuple[str, str], ...]:
@@ -129,7 +132,7 @@ def _percent(share: float) -> str:
 
 
 def answers_of(data: ReportData) -> tuple[Answer, ...]:
-    """Whether the embeddings moved, and of each of the first pairs whether they score alike."""
+    """Whether the embeddings moved, of each of the first pairs whether they score alike, and what stays open."""
     lines = compared(data)
     pairs = list(dict.fromkeys(zip(lines["first_base"], lines["second_base"], strict=True)))
     kinds = _kinds(data)
@@ -137,7 +140,16 @@ def answers_of(data: ReportData) -> tuple[Answer, ...]:
         _answer(lines[(lines["first_base"] == one) & (lines["second_base"] == other)], one, other, kinds)
         for one, other in pairs[:MOST_PAIRS]
     ]
-    return (*_drift_answer(data), *answers)
+    return (*_drift_answer(data), *answers, _open(data))
+
+
+def _open(data: ReportData) -> Answer:
+    """How many comparisons stay undecided, and what no run here can say."""
+    table = largest_size(headline(data.comparison)) if len(data.comparison) else data.comparison
+    verdicts = table["verdict"].isin(["supported", "equivalent"]) if len(table) else pd.Series([], dtype=bool)
+    models = ", ".join(dict.fromkeys(str(run.model) for run in data.runs))
+    text = f"Comparisons that stay open: {int((~verdicts).sum())} of {len(verdicts)}. Nothing of models but {models}."
+    return Answer(question=OPEN, verdict="", text=text)
 
 
 def compared(data: ReportData) -> pd.DataFrame:
