@@ -23,10 +23,12 @@ import torch
 from tests.run_directories import MakeRun, SharedRuns
 from toolkit.config import RunConfig
 from toolkit.data.builtin import BUILTIN_TASKS
-from toolkit.reporting import images
+from toolkit.reporting import charts, images
+from toolkit.reporting.page import render
 from toolkit.snapshots.store import Run
 
 IMAGE_OF = images.image_of
+CHART_OF = charts.image_of
 MOST_WORKERS = 8
 """Each imports torch and transformers, about a gigabyte."""
 
@@ -236,8 +238,8 @@ def make_run(shared_runs: SharedRuns, tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports without figures, for tests of the text: drawing is what takes the time."""
-    monkeypatch.setattr("toolkit.reporting.comparison.report.draw", lambda tables: {})
-    monkeypatch.setattr("toolkit.reporting.comparison.report.draw_scores", lambda *tables: {})
+    monkeypatch.setattr("toolkit.reporting.comparison.drift_topics.draw", lambda makers: {})
+    monkeypatch.setattr("toolkit.reporting.comparison.study_sections.draw", lambda makers: {})
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -252,8 +254,15 @@ def _sketched() -> Iterator[None]:
             figure.draw_without_rendering()
         return b"<svg xmlns='http://www.w3.org/2000/svg'/>" if kind == "svg" else kind.encode()
 
+    def chart_of(chart: Any, kind: str) -> bytes:
+        if kind == "png":
+            chart.to_dict()  # against Vega-Lite's schema
+        return b"<svg xmlns='http://www.w3.org/2000/svg'/>" if kind == "svg" else kind.encode()
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(images, "image_of", image_of)
+        for module in (charts, render):
+            patch.setattr(module, "image_of", chart_of)
         yield
 
 
@@ -265,6 +274,8 @@ def as_files() -> Callable[[], AbstractContextManager[None]]:
     def context() -> Iterator[None]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(images, "image_of", IMAGE_OF)
+            for module in (charts, render):
+                patch.setattr(module, "image_of", CHART_OF)
             yield
 
     return context

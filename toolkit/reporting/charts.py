@@ -393,9 +393,11 @@ def _cycled(known: Sequence[Any], names: Sequence[str]) -> list[Any]:
 
 def spec_of(chart: Chart) -> dict[str, Any]:
     """The Vega-Lite specification with the theme; what a chart sets itself goes before it."""
-    spec: dict[str, Any] = chart.to_dict()
+    import altair
+
+    with altair.theme.enable("none"):  # a report looks the same whatever theme its reader has switched on
+        spec: dict[str, Any] = chart.to_dict(validate=False)  # its parts were checked as they were made
     own = spec.get("config", {})
-    own = {} if own == {"view": {"continuousWidth": 300, "continuousHeight": 300}} else own  # Altair's default
     merged = {
         key: ({**value, **own[key]} if isinstance(own.get(key), dict) else own.get(key, value))
         if isinstance(value, dict)
