@@ -23,10 +23,12 @@ import torch
 from tests.run_directories import MakeRun, SharedRuns
 from toolkit.config import RunConfig
 from toolkit.data.builtin import BUILTIN_TASKS
-from toolkit.reporting import images
+from toolkit.reporting import charts, images
+from toolkit.reporting.page import render
 from toolkit.snapshots.store import Run
 
 IMAGE_OF = images.image_of
+CHART_OF = charts.image_of
 MOST_WORKERS = 8
 """Each imports torch and transformers, about a gigabyte."""
 
@@ -241,8 +243,14 @@ def leave_undrawn(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+<<<<<<< HEAD
     """:func:`leave_undrawn` for one test."""
     leave_undrawn(monkeypatch)
+=======
+    """Reports without figures, for tests of the text: drawing is what takes the time."""
+    monkeypatch.setattr("toolkit.reporting.comparison.drift_topics.draw", lambda makers: {})
+    monkeypatch.setattr("toolkit.reporting.comparison.study_sections.draw", lambda makers: {})
+>>>>>>> w/charts
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -257,8 +265,15 @@ def _sketched() -> Iterator[None]:
             figure.draw_without_rendering()
         return b"<svg xmlns='http://www.w3.org/2000/svg'/>" if kind == "svg" else kind.encode()
 
+    def chart_of(chart: Any, kind: str) -> bytes:
+        if kind == "png":
+            chart.to_dict()  # against Vega-Lite's schema
+        return b"<svg xmlns='http://www.w3.org/2000/svg'/>" if kind == "svg" else kind.encode()
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(images, "image_of", image_of)
+        for module in (charts, render):
+            patch.setattr(module, "image_of", chart_of)
         yield
 
 
@@ -270,6 +285,8 @@ def as_files() -> Callable[[], AbstractContextManager[None]]:
     def context() -> Iterator[None]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(images, "image_of", IMAGE_OF)
+            for module in (charts, render):
+                patch.setattr(module, "image_of", CHART_OF)
             yield
 
     return context

@@ -61,7 +61,7 @@ def test_the_comparison_is_that_of_compare(read_study, data_of):
     data = data_of(runs, labels, margin_points=2.0)
     expected = compare(runs, labels=labels, margin_points=2.0)
     pd.testing.assert_frame_equal(data.comparison[list(expected.columns)], expected)
-    (section,) = [each for each in study_sections(data, {}) if each.id == "comparison"]
+    (section,) = [each for each in study_sections(data) if each.id == "comparison"]
     cells = shown(next(tables_of(section.blocks)))
     line = dict(zip(cells.header, cells.rows[0], strict=True))
     first = expected.iloc[0]
@@ -217,12 +217,10 @@ def words_of(text):
     return set(re.findall(r"[\w.]+", text))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_markdown_says_what_the_page_says(read_study, data_of, cards_of):
-    from toolkit.reporting.comparison import report
-
     data = data_of(*read_study(num_seeds=2))
-    drawn = report.Drawn({}, ({},), ("",))
-    page = make_page(data, cards_of(num_seeds=2), drawn, title="T <b>", question="Q?", commands="run me")
+    page = make_page(data, cards_of(num_seeds=2), title="T <b>", question="Q?", commands="run me")
     text = render_markdown(page)
     assert text.startswith("# T &#60;b&#62;\n\nQ?\n")
     for section in page.sections:
@@ -277,7 +275,7 @@ def test_sizes_have_a_section_of_their_own_and_comparisons_keep_to_the_largest(r
             config = {"max_train_examples": size}
             runs += [read_run(regime, seed, right=right, config=config, facts=facts) for seed in (0, 1)]
     data = data_of(runs)
-    sections = {section.id: section for section in study_sections(data, {})}
+    sections = {section.id: section for section in study_sections(data)}
     means, gaps = (shown(table) for table in tables_of(sections["data-efficiency"].blocks))
     assert means.header == ("arm", "20 examples", "80 examples")
     lines = data.summary[data.summary["is_headline"] & data.summary["is_reported_split"]]

@@ -176,9 +176,9 @@ def dash(field: str, values: Iterable[str]) -> Any:
 
 
 PLAIN = {
-    "none (full fine-tuning)": "full fine-tuning",
-    "backbone (feature extraction)": "feature extraction",
-    "embeddings (frozen)": "embeddings frozen",
+    "full fine-tuning": "full fine-tuning",
+    "feature extraction": "feature extraction",
+    "embeddings frozen": "embeddings frozen",
 }
 """What arms are called in lists of settings, and what a chart calls them."""
 NO_REGIME = "this run"
@@ -196,7 +196,7 @@ def regimes_of(table: pd.DataFrame) -> "pd.Series[str]":
 
 
 def plain_name(label: str) -> str:
-    """``full fine-tuning`` for ``none`` and for ``none (full fine-tuning)``; a label of one's own is left as it is."""
+    """``full fine-tuning`` for ``none`` and for ``full fine-tuning``; a label of one's own is left as it is."""
     label = {"none": "full fine-tuning", "backbone": "feature extraction", "embeddings": "embeddings frozen"}.get(
         label, label
     )
@@ -393,9 +393,11 @@ def _cycled(known: Sequence[Any], names: Sequence[str]) -> list[Any]:
 
 def spec_of(chart: Chart) -> dict[str, Any]:
     """The Vega-Lite specification with the theme; what a chart sets itself goes before it."""
-    spec: dict[str, Any] = chart.to_dict()
+    import altair
+
+    with altair.theme.enable("none"):  # a report looks the same whatever theme its reader has switched on
+        spec: dict[str, Any] = chart.to_dict(validate=False)  # its parts were checked as they were made
     own = spec.get("config", {})
-    own = {} if own == {"view": {"continuousWidth": 300, "continuousHeight": 300}} else own  # Altair's default
     merged = {
         key: ({**value, **own[key]} if isinstance(own.get(key), dict) else own.get(key, value))
         if isinstance(value, dict)
@@ -406,7 +408,7 @@ def spec_of(chart: Chart) -> dict[str, Any]:
 
 
 def image_of(chart: Chart, kind: str) -> bytes:
-    """The bytes of a chart or of its specification as one of KINDS: offline, without a browser, equal for equal ones."""
+    """The bytes of a chart or of its specification as one of KINDS: offline, without a browser, equal for equal."""
     import vl_convert
 
     spec = chart if isinstance(chart, dict) else spec_of(chart)
