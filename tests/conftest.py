@@ -237,20 +237,15 @@ def make_run(shared_runs: SharedRuns, tmp_path: Path, monkeypatch: pytest.Monkey
 
 def leave_undrawn(patch: pytest.MonkeyPatch) -> None:
     """Reports without figures, for tests of the text: drawing is what takes the time."""
-    patch.setattr("toolkit.reporting.comparison.report.draw", lambda tables: {})
-    patch.setattr("toolkit.reporting.comparison.report.draw_scores", lambda *tables: {})
+    patch.setattr("toolkit.reporting.comparison.drift_topics.draw", lambda makers: {})
+    patch.setattr("toolkit.reporting.comparison.study_sections.draw", lambda makers: {})
+    patch.setattr("toolkit.reporting.comparison.report.picture_of", lambda data: None)
 
 
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-<<<<<<< HEAD
     """:func:`leave_undrawn` for one test."""
     leave_undrawn(monkeypatch)
-=======
-    """Reports without figures, for tests of the text: drawing is what takes the time."""
-    monkeypatch.setattr("toolkit.reporting.comparison.drift_topics.draw", lambda makers: {})
-    monkeypatch.setattr("toolkit.reporting.comparison.study_sections.draw", lambda makers: {})
->>>>>>> w/charts
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -266,8 +261,8 @@ def _sketched() -> Iterator[None]:
         return b"<svg xmlns='http://www.w3.org/2000/svg'/>" if kind == "svg" else kind.encode()
 
     def chart_of(chart: Any, kind: str) -> bytes:
-        if kind == "png":
-            chart.to_dict()  # against Vega-Lite's schema
+        if not isinstance(chart, dict):
+            chart.to_dict()  # against Vega-Lite's schema, as a block's chart was before
         return b"<svg xmlns='http://www.w3.org/2000/svg'/>" if kind == "svg" else kind.encode()
 
     with pytest.MonkeyPatch.context() as patch:

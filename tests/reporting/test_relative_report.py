@@ -39,20 +39,6 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
     return relative_quality(made, FULL)
 
 
-<<<<<<< HEAD
-def test_findings_sort_the_arms_by_what_their_intervals_say(table: pd.DataFrame) -> None:
-    (line,) = relative_findings(table)
-    below, rest = line.split("; not told apart from it ")
-    assert f"beside {FULL} (0.9" in below
-    assert "below it " in below
-    assert "position_embeddings frozen 0.7" in below
-    assert rest.startswith("embeddings frozen ")
-    assert " embeddings frozen" not in below
-    failed = int(table.set_index("arm").loc["feature extraction", "num_failed"])
-    assert failed >= 1
-    assert f"failed runs: {failed} of 3 of feature extraction" in rest
-    assert "always answering the commonest class: feature extraction." in rest
-=======
 def rows_of(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(relative_rows(table), columns=list(HEADER)).set_index("arm")
 
@@ -69,7 +55,6 @@ def test_rows_say_of_each_arm_what_its_interval_says(table: pd.DataFrame) -> Non
     failed = int(table.set_index("arm").loc["feature extraction", "num_failed"])
     assert failed >= 1
     assert rows.loc["feature extraction", "failed"] == str(failed)
->>>>>>> w/charts
 
 
 def test_an_arm_above_is_said_to_be_above(table: pd.DataFrame) -> None:
