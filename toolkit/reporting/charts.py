@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
+from toolkit.reporting.pdf import in_order
 from toolkit.snapshots import files
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#B8629A", "#767B84", "#A8741A", "#1B8FA8", "#8A6BBF")
@@ -131,7 +132,8 @@ def pick(field: str, values: Iterable[str], label: str | None = None) -> Picker:
         bind=altair.binding_select(options=[every, *names], name=f"{label or field.replace('_', ' ')} "),
     )
     shown = f"chosen_{slug} == '{every}' || chosen_{slug} == datum[{json.dumps(field)}]"
-    opacity = altair.when(legend & altair.expr(shown)).then(altair.value(1.0)).otherwise(altair.value(0.12))
+    both = altair.PredicateComposition({"and": [{"param": legend.name}, shown]})
+    opacity = altair.when(both).then(altair.value(1.0)).otherwise(altair.value(0.12))
     return Picker((legend, choice), opacity)
 
 
@@ -180,6 +182,11 @@ def spec_of(chart: Chart) -> dict[str, Any]:
     return {**spec, "config": {**own, **merged}}
 
 
+def themed(chart: Chart) -> Chart:
+    """A chart with the theme in it, for a notebook and for its own ``save``; it can be part of no other chart."""
+    return chart.properties(config=dict(CONFIG))
+
+
 def image_of(chart: Chart, kind: str) -> bytes:
     """The bytes of a chart as one of KINDS: offline, without a browser, equal for equal charts."""
     import vl_convert
@@ -188,7 +195,7 @@ def image_of(chart: Chart, kind: str) -> bytes:
     if kind == "png":
         return bytes(vl_convert.svg_to_png(svg, scale=SCALE))
     if kind == "pdf":
-        return bytes(vl_convert.svg_to_pdf(svg, scale=0.75))  # a pixel is .75 points
+        return in_order(bytes(vl_convert.svg_to_pdf(svg)))
     return svg.encode()
 
 
@@ -208,6 +215,43 @@ def _without_inputs(spec: dict[str, Any]) -> dict[str, Any]:
             for param in spec.get("params", [])
         ]
     }
+
+
+def log_domain(values: pd.Series) -> list[float]:
+    """Ends of a logarithmic axis that holds every value above 0, with some room; 0.1 to 10 where there is none."""
+    positive = values[values > 0]
+    return [float(positive.min()) / 1.6, float(positive.max()) * 1.6] if len(positive) else [0.1, 10.0]
+
+
+def log_ticks(ends: Sequence[float]) -> list[float]:
+    """Where a logarithmic axis between two ends has its marks: powers of ten, with 2 and 5 where there are few."""
+    low, high = math.floor(math.log10(ends[0])), math.ceil(math.log10(ends[1]))
+    steps = (1, 2, 5) if math.log10(ends[1] / ends[0]) < 2.5 else (1,)
+    found = [float(f"{step}e{power}") for power in range(low, high + 1) for step in steps]
+    return [value for value in found if ends[0] <= value <= ends[1]]
+
+
+def bars(table: pd.DataFrame, label: str, value: str, title: str, *, unit: str = "", width: int = 440) -> Chart:
+    """A lying bar per line, in the table's order, with its number beside it; an exact 0 says so.
+
+    ``label`` and ``value`` are columns, ``title`` that of the axis with its unit, ``unit`` stands behind the numbers.
+    """
+    import altair
+
+    shown = table[[label, value]].assign(
+        said=["exactly 0" if each == 0 else f"{each:.3g}{unit}" for each in table[value]]
+    )
+    reach = float(shown[value].max()), min(float(shown[value].min()), 0.0)
+    room = 0.16 * (reach[0] - reach[1])
+    scale = altair.Scale(domain=[reach[1] - (room if reach[1] < 0 else 0), reach[0] + room], nice=False)
+    base = altair.Chart(data_of(shown)).encode(
+        y=altair.Y(f"{label}:N", sort=None, title=None, axis=altair.Axis(domain=False, ticks=False)),
+        x=altair.X(f"{value}:Q", scale=scale, title=title),
+        tooltip=[altair.Tooltip(f"{label}:N", title=label), altair.Tooltip("said:N", title=title)],
+    )
+    texts = base.mark_text(align="left", dx=5).encode(text="said:N")
+    drawn = base.mark_bar(color=COLOURS[0], height=13)
+    return altair.layer(drawn, texts).properties(width=width, height=max(26 * len(shown), 40))
 
 
 def draw(makers: Mapping[str, Callable[[], Chart | None]]) -> Charts:
