@@ -16,6 +16,7 @@ from toolkit.reporting.page.model import (
     TableBlock,
     TextBlock,
     VerdictLine,
+    facts_of,
 )
 from toolkit.reporting.page.verdict_table import VERDICT_RULES
 
@@ -41,10 +42,7 @@ def render_markdown(page: Page, tasks: Collection[str] = ()) -> str:
     parts += ["## Main findings", "\n".join(findings)] if findings else []
     if page.verdicts:
         parts += ["## Verdicts", _verdicts(page.verdicts, page.verdicts_note)]
-    parts += ["## How to make this again", page.commands and _code(page.commands)]
-    parts += [
-        "Paths are relative to the directory in which the report was made; files from elsewhere are given by name only."
-    ]
+    parts += ["## How to make this again", _code(page.commands), markdown.RELATIVE_PATHS] if page.commands else []
     for section in page.sections:
         parts += _section(section, tasks)
     parts += _texts(page.footer)
@@ -52,12 +50,10 @@ def render_markdown(page: Page, tasks: Collection[str] = ()) -> str:
 
 
 def _tiles(page: Page) -> str:
-    """What was compared, one line each: every tile has the same facts."""
-    names = [name for name, _ in page.tiles[0].lines]
-    rows = [
-        [tile.title, f"{tile.value} {tile.detail}".strip(), *(value for _, value in tile.lines)] for tile in page.tiles
-    ]
-    return markdown.table(["", "score", *names], rows)
+    """What was compared, one line each."""
+    names, facts = facts_of(page.tiles)
+    rows = [[t.title, f"{t.value} {t.detail}".strip(), *own] for t, own in zip(page.tiles, facts, strict=True)]
+    return markdown.table(["", page.tiles_show, *names], rows)
 
 
 def _code(text: str) -> str:
