@@ -23,10 +23,11 @@ import torch
 from tests.run_directories import MakeRun, SharedRuns
 from toolkit.config import RunConfig
 from toolkit.data.builtin import BUILTIN_TASKS
-from toolkit.reporting import images
+from toolkit.reporting import charts, images
 from toolkit.snapshots.store import Run
 
 IMAGE_OF = images.image_of
+SVG_OF = charts._svg_of
 MOST_WORKERS = 8
 """Each imports torch and transformers, about a gigabyte."""
 
@@ -254,6 +255,7 @@ def _sketched() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(images, "image_of", image_of)
+        patch.setattr(charts, "_svg_of", lambda spec: "<svg xmlns='http://www.w3.org/2000/svg' width='9' height='9'/>")
         yield
 
 
@@ -265,6 +267,7 @@ def as_files() -> Callable[[], AbstractContextManager[None]]:
     def context() -> Iterator[None]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(images, "image_of", IMAGE_OF)
+            patch.setattr(charts, "_svg_of", SVG_OF)
             yield
 
     return context

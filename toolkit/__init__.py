@@ -62,9 +62,10 @@ if TYPE_CHECKING:
     from toolkit.probes.layers.layer_drift import measure_layer_drift as measure_layer_drift
     from toolkit.probes.transplants.transplants import measure_transplants as measure_transplants
     from toolkit.reporting.comparison.report import write_report as write_report
-    from toolkit.reporting.drift.figures import draw as draw
-    from toolkit.reporting.drift.report import write_drift_report as write_drift_report
-    from toolkit.reporting.positions.report import write_position_report as write_position_report
+    from toolkit.reporting.drift_report import write_drift_report as write_drift_report
+    from toolkit.reporting.position_report import write_position_report as write_position_report
+    from toolkit.reporting.topics.causes import plot_exposure as plot_exposure
+    from toolkit.reporting.topics.changes import plot_change as plot_change
     from toolkit.snapshots.importers import import_checkpoints as import_checkpoints
     from toolkit.snapshots.snapshot import Snapshot as Snapshot
     from toolkit.snapshots.snapshot import Trajectory as Trajectory
@@ -99,7 +100,6 @@ _HOMES = {
     "compare_with_shuffled": "toolkit.analysis.comparison.shuffled_labels",
     "data_efficiency": "toolkit.analysis.comparison.efficiency",
     "decompose": "toolkit.analysis.causes.causes",
-    "draw": "toolkit.reporting.drift.figures",
     "explain": "toolkit.analysis.causes.causes",
     "finetune": "toolkit.pipeline",
     "functional_drift": "toolkit.analysis.gauge.functional",
@@ -131,6 +131,8 @@ _HOMES = {
     "neighbours": "toolkit.analysis.neighbours.neighbours",
     "open_model": "toolkit.probes.anatomy.opening",
     "open_run": "toolkit.snapshots.store",
+    "plot_change": "toolkit.reporting.topics.changes",
+    "plot_exposure": "toolkit.reporting.topics.causes",
     "record": "toolkit.training.recording",
     "regress_drift": "toolkit.analysis.causes.regression",
     "relative_quality": "toolkit.analysis.comparison.relative",
@@ -142,8 +144,8 @@ _HOMES = {
     "take_apart": "toolkit.probes.anatomy.anatomy",
     "verify_report": "toolkit.analysis.comparison.verify",
     "verify_run": "toolkit.snapshots.verify",
-    "write_drift_report": "toolkit.reporting.drift.report",
-    "write_position_report": "toolkit.reporting.positions.report",
+    "write_drift_report": "toolkit.reporting.drift_report",
+    "write_position_report": "toolkit.reporting.position_report",
     "write_report": "toolkit.reporting.comparison.report",
     "write_rows": "toolkit.analysis.rows.rows",
 }

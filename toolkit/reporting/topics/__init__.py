@@ -1,0 +1,1 @@
+"""One file a topic: what it measures, its chart and its section of a page."""
