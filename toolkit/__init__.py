@@ -63,9 +63,10 @@ if TYPE_CHECKING:
     from toolkit.probes.layers.layer_drift import measure_layer_drift as measure_layer_drift
     from toolkit.probes.transplants.transplants import measure_transplants as measure_transplants
     from toolkit.reporting.comparison.report import write_report as write_report
-    from toolkit.reporting.drift.figures import draw as draw
-    from toolkit.reporting.drift.report import write_drift_report as write_drift_report
-    from toolkit.reporting.positions.report import write_position_report as write_position_report
+    from toolkit.reporting.drift_report import write_drift_report as write_drift_report
+    from toolkit.reporting.position_report import write_position_report as write_position_report
+    from toolkit.reporting.topics.causes import plot_exposure as plot_exposure
+    from toolkit.reporting.topics.changes import plot_change as plot_change
     from toolkit.reporting.topics.cost import plot_cost as plot_cost
     from toolkit.reporting.topics.differences import plot_differences as plot_differences
     from toolkit.reporting.topics.drift import plot_drift as plot_drift
@@ -110,7 +111,6 @@ _HOMES = {
     "compare_with_shuffled": "toolkit.analysis.comparison.shuffled_labels",
     "data_efficiency": "toolkit.analysis.comparison.efficiency",
     "decompose": "toolkit.analysis.causes.causes",
-    "draw": "toolkit.reporting.drift.figures",
     "explain": "toolkit.analysis.causes.causes",
     "finetune": "toolkit.pipeline",
     "functional_drift": "toolkit.analysis.gauge.functional",
@@ -143,11 +143,13 @@ _HOMES = {
     "neighbours": "toolkit.analysis.neighbours.neighbours",
     "open_model": "toolkit.probes.anatomy.opening",
     "open_run": "toolkit.snapshots.store",
+    "plot_change": "toolkit.reporting.topics.changes",
     "plot_cost": "toolkit.reporting.topics.cost",
     "plot_data_efficiency": "toolkit.reporting.topics.scores",
     "plot_differences": "toolkit.reporting.topics.differences",
     "plot_drift": "toolkit.reporting.topics.drift",
     "plot_drift_and_score": "toolkit.reporting.topics.drift_and_score",
+    "plot_exposure": "toolkit.reporting.topics.causes",
     "plot_position_drift": "toolkit.reporting.topics.drift",
     "plot_relative_quality": "toolkit.reporting.topics.relative",
     "plot_scores": "toolkit.reporting.topics.scores",
@@ -164,8 +166,8 @@ _HOMES = {
     "take_apart": "toolkit.probes.anatomy.anatomy",
     "verify_report": "toolkit.analysis.comparison.verify",
     "verify_run": "toolkit.snapshots.verify",
-    "write_drift_report": "toolkit.reporting.drift.report",
-    "write_position_report": "toolkit.reporting.positions.report",
+    "write_drift_report": "toolkit.reporting.drift_report",
+    "write_position_report": "toolkit.reporting.position_report",
     "write_report": "toolkit.reporting.comparison.report",
     "write_rows": "toolkit.analysis.rows.rows",
 }

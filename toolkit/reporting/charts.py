@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
+from toolkit.reporting.pdf import in_order
 from toolkit.snapshots import files
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#B8629A", "#767B84", "#A8741A", "#1B8FA8", "#8A6BBF")
@@ -420,7 +421,7 @@ def image_of(chart: Chart, kind: str) -> bytes:
         smaller = re.sub(
             r'(width|height)="([0-9.]+)"', lambda side: f'{side[1]}="{0.75 * float(side[2]):g}"', svg, count=2
         )
-        return bytes(vl_convert.svg_to_pdf(smaller))
+        return in_order(bytes(vl_convert.svg_to_pdf(smaller)))
     return svg.encode()
 
 
@@ -440,6 +441,35 @@ def _without_inputs(spec: dict[str, Any]) -> dict[str, Any]:
             for param in spec.get("params", [])
         ]
     }
+
+
+def log_domain(values: pd.Series) -> list[float]:
+    """Ends of a logarithmic axis that holds every value above 0, with some room; 0.1 to 10 where there is none."""
+    positive = values[values > 0]
+    return [float(positive.min()) / 1.6, float(positive.max()) * 1.6] if len(positive) else [0.1, 10.0]
+
+
+def bars(table: pd.DataFrame, label: str, value: str, title: str, *, unit: str = "", width: int = 440) -> Chart:
+    """A lying bar per line, in the table's order, with its number beside it; an exact 0 says so.
+
+    ``label`` and ``value`` are columns, ``title`` that of the axis with its unit, ``unit`` stands behind the numbers.
+    """
+    import altair
+
+    shown = table[[label, value]].assign(
+        said=["exactly 0" if each == 0 else f"{each:.3g}{unit}" for each in table[value]]
+    )
+    reach = float(shown[value].max()), min(float(shown[value].min()), 0.0)
+    room = 0.16 * (reach[0] - reach[1])
+    scale = altair.Scale(domain=[reach[1] - (room if reach[1] < 0 else 0), reach[0] + room], nice=False)
+    base = altair.Chart(data_of(shown)).encode(
+        y=altair.Y(f"{label}:N", sort=None, title=None, axis=altair.Axis(domain=False, ticks=False)),
+        x=altair.X(f"{value}:Q", scale=scale, title=title),
+        tooltip=[altair.Tooltip(f"{label}:N", title=label), altair.Tooltip("said:N", title=title)],
+    )
+    texts = base.mark_text(align="left", dx=5).encode(text="said:N")
+    drawn = base.mark_bar(color=COLOURS[0], height=13)
+    return altair.layer(drawn, texts).properties(width=width, height=max(26 * len(shown), 40))
 
 
 def draw(makers: Mapping[str, Callable[[], Chart | None]]) -> Charts:

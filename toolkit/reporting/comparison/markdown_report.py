@@ -39,9 +39,7 @@ def render_markdown(page: Page, tasks: Collection[str] = ()) -> str:
     findings = [f"{i}. {markdown.escape(text)}" for i, text in enumerate(page.findings, start=1)]
     parts += ["## Main findings", "\n".join(findings)] if findings else []
     parts += ["## How to make this again", _code(page.commands)] if page.commands else []
-    parts += [
-        "Paths are relative to the directory in which the report was made; files from elsewhere are given by name only."
-    ]
+    parts += [markdown.RELATIVE_PATHS]
     for section in page.sections:
         parts += _section(section, tasks)
     parts += _texts(page.footer)
@@ -56,7 +54,7 @@ def _tiles(page: Page) -> str:
         facts = dict(tile.lines)
         value = f"{tile.value} ({tile.detail})" if tile.detail else tile.value
         rows.append([tile.title, value, *(facts.get(name, "") for name in names)])
-    return markdown.table(["", "score", *names], rows)
+    return markdown.table(["", page.tiles_show, *names], rows)
 
 
 def _code(text: str) -> str:

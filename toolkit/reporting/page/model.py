@@ -1,6 +1,6 @@
 """What a page holds: plain data that the report fills and render.py turns into HTML. All text is plain text."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -190,15 +190,23 @@ class Tile:
     """The colour that it has in the charts, ``#rrggbb``."""
 
 
+def facts_of(tiles: Sequence[Tile]) -> tuple[list[str], list[list[str]]]:
+    """Further facts as columns of a table: their names, then those of each tile; one column where the names differ."""
+    names = [[name for name, _ in tile.lines] for tile in tiles]
+    if all(each == names[0] for each in names):
+        return names[0], [[value for _, value in tile.lines] for tile in tiles]
+    return ["because"], [["; ".join(f"{name} {value}" for name, value in tile.lines)] for tile in tiles]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Answer:
     """A question that the report is read for, and what its data say to it."""
 
-    question: str
-    verdict: str
-    """A word or a few: yes, no, undecided."""
     text: str
     """The numbers, in one sentence or two."""
+    question: str = ""
+    verdict: str = ""
+    """A word or a few: yes, no, undecided."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,8 +217,10 @@ class Page:
     question: str = ""
     lead: str = ""
     tiles: tuple[Tile, ...] = ()
+    tiles_show: str = "score"
+    """What the value of a tile is: heads the tiles where they are a table."""
     answers: tuple[Answer, ...] = ()
-    """At most three, below the tiles."""
+    """At most three or four, below the tiles."""
     picture: ChartBlock | None = None
     """The one picture of the first screen."""
     findings: tuple[str, ...] = ()
