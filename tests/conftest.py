@@ -23,10 +23,13 @@ import torch
 from tests.run_directories import MakeRun, SharedRuns
 from toolkit.config import RunConfig
 from toolkit.data.builtin import BUILTIN_TASKS
-from toolkit.reporting import images
+from toolkit.reporting import charts, images
+from toolkit.reporting.page import render
 from toolkit.snapshots.store import Run
 
 IMAGE_OF = images.image_of
+CHART_IMAGE_OF = charts.image_of
+CHART_LIBRARY = render.chart_library
 MOST_WORKERS = 8
 """Each imports torch and transformers, about a gigabyte."""
 
@@ -242,7 +245,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _sketched() -> Iterator[None]:
-    """Figures are drawn and laid out, but saved as a few bytes: the formats are most of a report's time.
+    """Figures and charts are made, but saved as a few bytes: the formats are most of a report's time.
 
     Tests of what is in the files ask for ``drawn`` or ``as_files``.
     """
@@ -252,8 +255,16 @@ def _sketched() -> Iterator[None]:
             figure.draw_without_rendering()
         return b"<svg xmlns='http://www.w3.org/2000/svg'/>" if kind == "svg" else kind.encode()
 
+    def chart_image_of(chart: Any, kind: str) -> bytes:
+        if kind == "png":
+            charts.spec_of(chart)
+        return b"<svg xmlns='http://www.w3.org/2000/svg'/>" if kind == "svg" else kind.encode()
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(images, "image_of", image_of)
+        for module in (charts, render):
+            patch.setattr(module, "image_of", chart_image_of)
+        patch.setattr(render, "chart_library", lambda: "")
         yield
 
 
@@ -265,6 +276,9 @@ def as_files() -> Callable[[], AbstractContextManager[None]]:
     def context() -> Iterator[None]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(images, "image_of", IMAGE_OF)
+            for module in (charts, render):
+                patch.setattr(module, "image_of", CHART_IMAGE_OF)
+            patch.setattr(render, "chart_library", CHART_LIBRARY)
             yield
 
     return context

@@ -131,7 +131,8 @@ def pick(field: str, values: Iterable[str], label: str | None = None) -> Picker:
         bind=altair.binding_select(options=[every, *names], name=f"{label or field.replace('_', ' ')} "),
     )
     shown = f"chosen_{slug} == '{every}' || chosen_{slug} == datum[{json.dumps(field)}]"
-    opacity = altair.when(legend & altair.expr(shown)).then(altair.value(1.0)).otherwise(altair.value(0.12))
+    is_picked = altair.PredicateComposition({"and": [{"param": legend.name}, shown]})
+    opacity = altair.when(is_picked).then(altair.value(1.0)).otherwise(altair.value(0.12))
     return Picker((legend, choice), opacity)
 
 
