@@ -83,12 +83,11 @@ def curve_panels(
             is_last=i + columns >= len(panels),
         )
         drawn.append(made.properties(width=width, height=height, title=_title(panel, width + beside)))
-    chart = altair.concat(*drawn, columns=columns, spacing=GAP) if len(drawn) > 1 else drawn[0]
-    if picker is None:
-        return chart
+    if len(drawn) == 1:
+        return drawn[0]
     with warnings.catch_warnings():  # one choice for all panels is what is meant
         warnings.filterwarnings("ignore", "Automatically deduplicated selection parameter")
-        return chart.add_params(*picker.params)
+        return altair.concat(*drawn, columns=columns, spacing=GAP)
 
 
 def _panel(
@@ -151,7 +150,8 @@ def _panel(
     ]
     base = altair.Chart(data_of(own, shown_columns)).encode(x=x, **shown, **apart)
     ends = altair.Y("low:Q", scale=y["scale"], title=y["title"], axis=y["axis"])
-    layers = [base.mark_area(fillOpacity=0.16).encode(y=ends, y2="high:Q", color=hue)]
+    band = base.mark_area(fillOpacity=0.16).encode(y=ends, y2="high:Q", color=hue)
+    layers = [band.add_params(*picker.params) if picker else band]
     strokes = {}
     if kinds:
         patterns = altair.Scale(domain=list(kinds), range=[[1, 0], [2, 3], [6, 3]][: len(kinds)])

@@ -247,9 +247,10 @@ def plot_distortion(means: pd.DataFrame) -> Chart | None:
             tooltip=tips,
         )
         bars = base.mark_rule(strokeWidth=2).encode(x=altair.X("low:Q", title=x["title"]), x2="high:Q")
+        bars = bars.add_params(*picker.params)
         dots = base.mark_point(filled=True, size=55).encode(x=x, shape=marks)
         size = {"width": (WIDTH - 90 * columns) // columns, "height": len(places) * (13 * len(arms) + 6)}
-        drawn.append(altair.layer(bars, dots).properties(title=f"{model} on {task}", **size).add_params(*picker.params))
+        drawn.append(altair.layer(bars, dots).properties(title=f"{model} on {task}", **size))
     with warnings.catch_warnings():  # one choice for all panels is what is meant
         warnings.filterwarnings("ignore", "Automatically deduplicated selection parameter")
         return altair.concat(*drawn, columns=columns) if len(drawn) > 1 else drawn[0]
