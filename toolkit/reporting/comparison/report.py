@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -12,6 +12,7 @@ from toolkit.analysis.comparison.card import Card, save_cards
 from toolkit.analysis.comparison.cards import make_cards
 from toolkit.analysis.comparison.evidence import write_evidence
 from toolkit.analysis.comparison.label_cards import labels_table
+from toolkit.reporting.charts import write_charts
 from toolkit.reporting.comparison.again import commands_of
 from toolkit.reporting.comparison.data import ReportData, find_runs, gather
 from toolkit.reporting.comparison.drift_topics import drift_topics
@@ -32,13 +33,10 @@ from toolkit.reporting.folder import check_out, report_folder
 from toolkit.reporting.images import Images, write_images
 from toolkit.reporting.page.model import Block, Page, Section
 from toolkit.reporting.page.render import render_page
-from toolkit.reporting.page.words import collect_words
+from toolkit.reporting.publish import charts_of
+from toolkit.reporting.topics.words import words_section
 from toolkit.snapshots import files
 from toolkit.snapshots.store import Run
-
-PAGE_BYTES = 7_500_000
-"""What index.html may take: words get what figures and tables leave."""
-LEAST_WORDS_BYTES = 500_000
 
 Progress = Callable[[str], None]
 
@@ -117,6 +115,7 @@ def _write(out: Path, page: Page, data: ReportData, cards: Sequence[Card], drawn
     for prefix, images in zip(drawn.prefixes, drawn.groups, strict=True):
         write_images(out / "figures", images, prefix)
     tasks = {name for group in data.groups for name in (group.title, group.runs[0].task)}
+    write_charts(out / "figures", charts_of(page))
     files.write_text(out / "report.md", render_markdown(page, tasks))
     files.write_text(out / "index.html", render_page(page))
 
@@ -152,7 +151,7 @@ def make_page(
         "the run directories alone; python -m toolkit verify recomputes every verdict."
     )
     lines = overview(cards, {arm.label for tables in data.details for arm in tables.group.arms})
-    page = Page(
+    return Page(
         title=title if title is not None else "Embedding drift: " + ", ".join(group.title for group in data.groups),
         question=question or "",
         lead=lead,
@@ -160,16 +159,14 @@ def make_page(
         verdicts=lines,
         verdicts_note=not_listed(cards, lines),
         sections=tuple(_sections(data, cards, drawn)),
-        words_after="word-rows",
         commands=commands,
     )
-    left = max(PAGE_BYTES - len(render_page(page).encode()), LEAST_WORDS_BYTES)
-    return replace(page, words=collect_words(word_runs(data), budget_bytes=left))
 
 
 def _sections(data: ReportData, cards: Sequence[Card], drawn: Drawn) -> list[Section]:
     claims: Mapping[str, Block] = drift_claims(cards)
-    sections = study_sections(data, drawn.scores)
+    words = words_section(word_runs(data))
+    sections = [*([words] if words else []), *study_sections(data, drawn.scores)]
     sections += drift_topics(data.details, drawn.groups, drawn.prefixes, claims)
     return [*sections, run_section(data), data_section(data), definitions_section(), versions_section(data)]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from toolkit.reporting.cells import columns_of, is_number, shown
 from toolkit.reporting.charts import image_of, spec_of
-from toolkit.reporting.page.encode import encode_run, script_json
+from toolkit.reporting.page.encode import script_json, visible
 from toolkit.reporting.page.forest import scale_text
 from toolkit.reporting.page.model import (
     Block,
@@ -24,9 +24,8 @@ from toolkit.reporting.page.model import (
 )
 from toolkit.reporting.page.svg import inline_svg, width_of
 from toolkit.reporting.page.verdict_table import DRAWING_HOW, VERDICT_HOW, count_verdicts, group_verdicts
-from toolkit.reporting.page.words import visible
 
-SCRIPTS = ("page.js", "page_charts.js", "page_map.js", "page_words.js")
+SCRIPTS = ("page.js", "page_charts.js")
 
 
 def render_page(page: Page) -> str:
@@ -47,12 +46,10 @@ def render_page(page: Page) -> str:
     head = (folder / "page_head.js").read_text(encoding="utf-8")
     script = "\n".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS)
     groups = group_verdicts(page.verdicts)
-    words = page.words
     has_charts = page.picture is not None or any(
         isinstance(block, ChartBlock) for section in page.sections for block in _flat(section.blocks)
     )
     library = chart_library() if has_charts else ""
-    ids = [section.id for section in page.sections]
     return environment.get_template("page.html.j2").render(
         page=page,
         policy=_policy(head, script, *([library] if library else [])),
@@ -78,10 +75,6 @@ def render_page(page: Page) -> str:
             }
             for section in page.sections
         ],
-        words_after=page.words_after if words and page.words_after in ids else "",
-        left_out=words.left_out if words else (),
-        vocabularies=Markup(script_json(words.vocabularies)) if words else "",
-        runs=[(run.label, Markup(encode_run(run))) for run in words.runs] if words else [],
     )
 
 
@@ -90,7 +83,7 @@ def _check_ids(page: Page) -> None:
     for name in sections:
         if not re.fullmatch(r"[a-zA-Z][a-zA-Z0-9-]*", name):
             raise ValueError(f"section id {name!r} must be letters, digits and hyphens, and begin with a letter")
-    own = ["main", "verdicts", "findings", "words", "repeat", "tip", "map", "epoch", "theme", "copy"]
+    own = ["main", "verdicts", "findings", "repeat", "tip", "theme", "copy"]
     blocks = (block for section in page.sections for block in _flat(section.blocks))
     figures = [block.name for block in blocks if isinstance(block, FigureBlock | ChartBlock)]
     figures += [page.picture.name] if page.picture else []
@@ -147,7 +140,7 @@ def _chart_view(block: ChartBlock) -> dict[str, Any]:
     }
 
 
-_OWN_IDS = re.compile(r"(id=\"|url\(#)((?:clip|gradient)\w*)")
+_OWN_IDS = re.compile(r"(id=\"|url\(#|href=\"#)((?:clip|gradient|shape)\w*)")
 """Ids inside a picture of a chart: every picture counts them from 0, and a page has many."""
 
 
@@ -197,13 +190,7 @@ def _column_kind(cells: Iterable[str]) -> str:
 def _contents(page: Page) -> list[tuple[str, str]]:
     entries = [("findings", "Findings")] if page.findings else []
     entries += [("verdicts", "Verdicts")] if page.verdicts else []
-    has_words = bool(page.words and page.words.runs)
-    for section in page.sections:
-        entries.append((section.id, section.title))
-        if has_words and section.id == page.words_after:
-            entries.append(("words", "Words"))
-    if has_words and ("words", "Words") not in entries:
-        entries.append(("words", "Words"))
+    entries += [(section.id, section.title) for section in page.sections]
     return [*entries, ("repeat", "How to repeat it")] if page.commands else entries
 
 
