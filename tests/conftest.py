@@ -23,11 +23,10 @@ import torch
 from tests.run_directories import MakeRun, SharedRuns
 from toolkit.config import RunConfig
 from toolkit.data.builtin import BUILTIN_TASKS
-from toolkit.reporting import charts, images
+from toolkit.reporting import charts
 from toolkit.reporting.page import render
 from toolkit.snapshots.store import Run
 
-IMAGE_OF = images.image_of
 CHART_OF = charts.image_of
 CHART_LIBRARY = render.chart_library
 MOST_WORKERS = 8
@@ -256,20 +255,13 @@ def _sketched() -> Iterator[None]:
     Tests of what is in the files ask for ``drawn`` or ``as_files``.
     """
 
-    def image_of(figure: Any, kind: str) -> bytes:
-        if kind == "png":
-            figure.draw_without_rendering()
-        return b"<svg xmlns='http://www.w3.org/2000/svg'/>" if kind == "svg" else kind.encode()
-
     def chart_of(chart: Any, kind: str) -> bytes:
         if not isinstance(chart, dict):
-            chart.to_dict()  # against Vega-Lite's schema, as a block's chart was before
+            charts.spec_of(chart)  # against Vega-Lite's schema, as a block's chart was before
         return b"<svg xmlns='http://www.w3.org/2000/svg'/>" if kind == "svg" else kind.encode()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(images, "image_of", image_of)
-        for module in (charts, render):
-            patch.setattr(module, "image_of", chart_of)
+        patch.setattr(charts, "image_of", chart_of)
         patch.setattr(render, "chart_library", lambda: "")
         yield
 
@@ -281,9 +273,7 @@ def as_files() -> Callable[[], AbstractContextManager[None]]:
     @contextmanager
     def context() -> Iterator[None]:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(images, "image_of", IMAGE_OF)
-            for module in (charts, render):
-                patch.setattr(module, "image_of", CHART_OF)
+            patch.setattr(charts, "image_of", CHART_OF)
             patch.setattr(render, "chart_library", CHART_LIBRARY)
             yield
 

@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from toolkit.reporting.topics.scores import plot_data_efficiency as plot_data_efficiency
     from toolkit.reporting.topics.scores import plot_scores as plot_scores
     from toolkit.reporting.topics.scores import plot_scores_over_epochs as plot_scores_over_epochs
+    from toolkit.reporting.topics.words_chart import plot_words as plot_words
     from toolkit.snapshots.importers import import_checkpoints as import_checkpoints
     from toolkit.snapshots.snapshot import Snapshot as Snapshot
     from toolkit.snapshots.snapshot import Trajectory as Trajectory
@@ -155,6 +156,7 @@ _HOMES = {
     "plot_scores": "toolkit.reporting.topics.scores",
     "plot_scores_over_epochs": "toolkit.reporting.topics.scores",
     "plot_word_drift": "toolkit.reporting.topics.drift",
+    "plot_words": "toolkit.reporting.topics.words_chart",
     "record": "toolkit.training.recording",
     "regress_drift": "toolkit.analysis.causes.regression",
     "relative_quality": "toolkit.analysis.comparison.relative",

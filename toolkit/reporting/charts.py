@@ -4,6 +4,7 @@ import json
 import math
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -430,7 +431,27 @@ def _svg_of(spec: str) -> str:
     """Laying a chart out takes most of the time, and every kind starts from it."""
     import vl_convert
 
-    return str(vl_convert.vegalite_to_svg(spec))
+    return _shared_shapes(str(vl_convert.vegalite_to_svg(spec)))
+
+
+_MARK = re.compile(r'<path transform="translate\(([-\d.]+),([-\d.]+)\)" (d="[^"]*"(?: [-\w]+="[^"]*")*)/>')
+
+
+def _shared_shapes(svg: str) -> str:
+    """With a shape that stands at hundreds of places written once: a fifth of the bytes of a scatter."""
+    counts = Counter(match[3] for match in _MARK.finditer(svg))
+    names = {shape: f"shape{i}" for i, (shape, count) in enumerate(counts.items()) if count > 200}
+    if not names:
+        return svg
+
+    def placed(match: re.Match[str]) -> str:
+        if match[3] not in names:
+            return match[0]
+        return f'<use href="#{names[match[3]]}" x="{float(match[1]):.1f}" y="{float(match[2]):.1f}"/>'
+
+    shapes = "".join(f'<path id="{name}" {shape}/>' for shape, name in names.items())
+    start = svg.index(">") + 1
+    return f"{svg[:start]}<defs>{shapes}</defs>{_MARK.sub(placed, svg[start:])}"
 
 
 def _without_inputs(spec: dict[str, Any]) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from toolkit.reporting.cells import Shown, is_number, shown
+from toolkit.reporting.page.encode import visible
 from toolkit.reporting.page.model import (
     Block,
     ChartBlock,
-    FigureBlock,
     FoldBlock,
     Page,
     Section,
@@ -21,7 +21,6 @@ from toolkit.reporting.page.model import (
     Tile,
     facts_of,
 )
-from toolkit.reporting.page.words import visible
 
 MOST_LINES = 60
 """Lines of a table; the whole of a longer one is in the report's tables."""
@@ -66,7 +65,7 @@ def _block(console: Console, block: Block, level: int, *, names_charts: bool) ->
         _heading(console, block.title, level)
         for inner in block.blocks:
             _block(console, inner, level + 1, names_charts=names_charts)
-    elif isinstance(block, ChartBlock | FigureBlock):
+    elif isinstance(block, ChartBlock):
         if names_charts:
             _texts(console, f"Chart in figures/{block.name}.png: {block.caption}")
     elif isinstance(block, TextBlock):

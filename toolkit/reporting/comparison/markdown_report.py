@@ -8,7 +8,6 @@ from toolkit.reporting.page.model import (
     Block,
     ChartBlock,
     CodeBlock,
-    FigureBlock,
     FoldBlock,
     NoteBlock,
     Page,
@@ -99,7 +98,7 @@ def _block(block: Block, level: int, tasks: Collection[str] = ()) -> list[str]:
         return _texts(block.text)
     if isinstance(block, NoteBlock):
         return [f"> {text}" for text in _texts(block.text)]
-    if isinstance(block, FigureBlock | ChartBlock):
+    if isinstance(block, ChartBlock):
         place = f"figures/{block.name}"
         links = f"([SVG]({place}.svg), [PDF]({place}.pdf))"
         return [f"![{markdown.escape(block.alt)}]({place}.png)", f"*{markdown.escape(block.caption)}* {links}"]

@@ -25,16 +25,11 @@ from toolkit.reporting.comparison.study_sections import study_sections
 from toolkit.reporting.comparison.written_tables import report_tables, write_tables
 from toolkit.reporting.folder import check_out, report_folder
 from toolkit.reporting.page.model import CodeBlock, FoldBlock, Page, Section, TextBlock
-from toolkit.reporting.page.render import render_page
-from toolkit.reporting.page.words import collect_words
 from toolkit.reporting.publish import publish
 from toolkit.reporting.topics.claims import claims_block, decided, described, limits_section
 from toolkit.reporting.topics.first_screen import answers_of, picture_of, tiles_of
+from toolkit.reporting.topics.words import words_section
 from toolkit.snapshots.store import Run
-
-PAGE_BYTES = 7_500_000
-"""What index.html may take: words get what figures and tables leave."""
-LEAST_WORDS_BYTES = 500_000
 
 Progress = Callable[[str], None]
 
@@ -119,17 +114,14 @@ def make_page(
     commands: str = "",
 ) -> Page:
     """All that a report says, for report.md and index.html alike."""
-    page = Page(
+    return Page(
         title=title if title is not None else "Embedding drift: " + ", ".join(group.title for group in data.groups),
         question=question or "What moves when the model is fine-tuned, and does it matter for its score?",
         tiles=tiles_of(data),
         answers=answers_of(data),
         picture=picture_of(data),
         sections=tuple(_sections(data, cards, commands)),
-        words_after="question",
     )
-    left = max(PAGE_BYTES - len(render_page(page).encode()), LEAST_WORDS_BYTES)
-    return replace(page, words=collect_words(word_runs(data), budget_bytes=left))
 
 
 def _sections(data: ReportData, cards: Sequence[Card], commands: str) -> list[Section]:
@@ -142,7 +134,9 @@ def _sections(data: ReportData, cards: Sequence[Card], commands: str) -> list[Se
     main = [n for n in ("shuffled-labels", "drift-and-score", "data-efficiency") if n in study]
     main = [name for name in main if name != "drift-and-score" or len(data.groups) > 1]
     rest = [name for name in ("drift-and-score", "cost", "tuning") if name in study and name not in main]
+    words = words_section(word_runs(data))
     return [
+        *([words] if words else []),
         replace(scores, blocks=(*scores.blocks, folded(moved["training"]))),
         moved["drift"],
         Section(

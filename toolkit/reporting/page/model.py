@@ -5,9 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
 
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from toolkit.reporting.charts import spec_of
 
@@ -40,18 +38,6 @@ class NoteBlock:
 
     text: str
     is_warning: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class FigureBlock:
-    """A figure: an SVG file's bytes as matplotlib writes them."""
-
-    name: str
-    """Unique on the page; what the files in figures/ are called."""
-    svg: bytes
-    caption: str
-    alt: str
-    """What somebody who cannot see the figure should know of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +88,7 @@ class FoldBlock:
     is_open: bool = False
 
 
-Block: TypeAlias = TextBlock | NoteBlock | FigureBlock | ChartBlock | TableBlock | CodeBlock | FoldBlock
+Block: TypeAlias = TextBlock | NoteBlock | ChartBlock | TableBlock | CodeBlock | FoldBlock
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,65 +100,6 @@ class Section:
     title: str
     lead: str = ""
     blocks: tuple[Block, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class WordMap:
-    """The words on two axes, the same at every epoch."""
-
-    title: str
-    """What the axes are: completes "Axes:"."""
-    how: str
-    coordinates: NDArray[np.float64]
-    """(t, n, 2)."""
-    word_shares: tuple[float, float]
-    """Share of the words' variance before training that each axis shows."""
-    drift_share: float
-    """Share of the squared drift at the last epoch that the two axes show together."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class WordsRun:
-    """The words of one run, n of them, at the end of each of t epochs (the first is before training)."""
-
-    label: str
-    vocabulary: int
-    """Which of ``WordsData.vocabularies``."""
-    epochs: tuple[float, ...]
-    words: NDArray[np.int64]
-    """(n,) places in the vocabulary."""
-    rows: NDArray[np.int64]
-    """(n,) rows of the word table."""
-    num_steps: NDArray[np.int64] | None
-    """(n,) optimizer steps that showed the word; None where this was not recorded."""
-    num_tokens: NDArray[np.int64] | None
-    norm_before: NDArray[np.float64]
-    """(n,) length of the row before training."""
-    norm: NDArray[np.float64]
-    """(t - 1, n) distance of the row from where it was before training."""
-    angle_degrees: NDArray[np.float64]
-    """(t - 1, n) angle to the row before training; NaN for a row that was zero."""
-    before: NDArray[np.int64]
-    """(n, k) places in the vocabulary of the k nearest words before training, nearest first; -1 for a zero row."""
-    before_similarity: NDArray[np.float64]
-    """(n, k) their cosines."""
-    after: NDArray[np.int64]
-    """The same at the last epoch."""
-    after_similarity: NDArray[np.float64]
-    maps: "tuple[WordMap, ...]"
-    note: str = ""
-    """What is not shown of this run, and why."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class WordsData:
-    """What the map and the table of words show."""
-
-    vocabularies: tuple[tuple[str, ...], ...]
-    """Texts of the words and of their neighbours; runs of one model share them."""
-    runs: tuple[WordsRun, ...]
-    left_out: tuple[str, ...] = ()
-    """Runs whose words are not shown, with the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,9 +157,6 @@ class Page:
     """The one picture of the first screen."""
     findings: tuple[str, ...] = ()
     sections: tuple[Section, ...] = ()
-    words: WordsData | None = None
-    words_after: str = ""
-    """The id of the section after which the words stand; without one they come last."""
     commands: str = ""
     """The commands that make the runs and this report."""
     footer: str = ""

@@ -8,24 +8,21 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from toolkit.reporting import charts
 from toolkit.reporting.cells import columns_of, is_number, shown
-from toolkit.reporting.charts import image_of
-from toolkit.reporting.page.encode import encode_run, script_json
+from toolkit.reporting.page.encode import script_json, visible
 from toolkit.reporting.page.model import (
     Block,
     ChartBlock,
     CodeBlock,
-    FigureBlock,
     FoldBlock,
     NoteBlock,
     Page,
     TableBlock,
     TextBlock,
 )
-from toolkit.reporting.page.svg import inline_svg, width_of
-from toolkit.reporting.page.words import visible
 
-SCRIPTS = ("page.js", "page_charts.js", "page_map.js", "page_words.js")
+SCRIPTS = ("page.js", "page_charts.js")
 
 
 def render_page(page: Page) -> str:
@@ -45,12 +42,10 @@ def render_page(page: Page) -> str:
     )
     head = (folder / "page_head.js").read_text(encoding="utf-8")
     script = "\n".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS)
-    words = page.words
     has_charts = page.picture is not None or any(
         isinstance(block, ChartBlock) for section in page.sections for block in _flat(section.blocks)
     )
     library = chart_library() if has_charts else ""
-    ids = [section.id for section in page.sections]
     return environment.get_template("page.html.j2").render(
         page=page,
         policy=_policy(head, script, *([library] if library else [])),
@@ -71,10 +66,6 @@ def render_page(page: Page) -> str:
             }
             for section in page.sections
         ],
-        words_after=page.words_after if words and page.words_after in ids else "",
-        left_out=words.left_out if words else (),
-        vocabularies=Markup(script_json(words.vocabularies)) if words else "",
-        runs=[(run.label, Markup(encode_run(run))) for run in words.runs] if words else [],
     )
 
 
@@ -83,9 +74,9 @@ def _check_ids(page: Page) -> None:
     for name in sections:
         if not re.fullmatch(r"[a-zA-Z][a-zA-Z0-9-]*", name):
             raise ValueError(f"section id {name!r} must be letters, digits and hyphens, and begin with a letter")
-    own = ["main", "findings", "words", "repeat", "tip", "map", "epoch", "theme", "copy"]
+    own = ["main", "findings", "repeat", "tip", "theme", "copy"]
     blocks = (block for section in page.sections for block in _flat(section.blocks))
-    figures = [block.name for block in blocks if isinstance(block, FigureBlock | ChartBlock)]
+    figures = [block.name for block in blocks if isinstance(block, ChartBlock)]
     figures += [page.picture.name] if page.picture else []
     for kind, names in (("section id", [*own, *sections]), ("figure name", figures)):
         twice = sorted({name for name in names if names.count(name) > 1})
@@ -102,17 +93,11 @@ def _flat(blocks: Iterable[Block]) -> Iterable[Any]:
 
 def _view(block: Block) -> dict[str, Any]:
     """What the template shows of a block."""
-    from markupsafe import Markup
 
     if isinstance(block, TextBlock):
         return {"kind": "text", "paragraphs": _paragraphs(block.text)}
     if isinstance(block, NoteBlock):
         return {"kind": "note", "text": block.text, "is_warning": block.is_warning}
-    if isinstance(block, FigureBlock):
-        # inline_svg writes it anew from parsed elements, with nothing in it that runs or loads.
-        svg = Markup(inline_svg(block.svg, block.name, visible(block.alt)))
-        name = re.sub(r"[^A-Za-z0-9_-]", "-", block.name)
-        return {"kind": "figure", "id": name, "svg": svg, "width": width_of(block.svg) or 690, "caption": block.caption}
     if isinstance(block, ChartBlock):
         return _chart_view(block)
     if isinstance(block, CodeBlock):
@@ -128,10 +113,10 @@ def _chart_view(block: ChartBlock) -> dict[str, Any]:
 
     name = re.sub(r"[^A-Za-z0-9_-]", "-", block.name)
     if block.is_dense:
-        picture = base64.b64encode(image_of(block.spec, "png")).decode("ascii")
+        picture = base64.b64encode(charts.image_of(block.spec, "png")).decode("ascii")
         still = Markup('<img src="data:image/png;base64,{}" alt="">').format(picture)
     else:
-        still = Markup(_OWN_IDS.sub(rf"\g<1>{name}-\g<2>", image_of(block.spec, "svg").decode()))
+        still = Markup(_OWN_IDS.sub(rf"\g<1>{name}-\g<2>", charts.image_of(block.spec, "svg").decode()))
     return {
         "kind": "chart",
         "id": name,
@@ -142,7 +127,7 @@ def _chart_view(block: ChartBlock) -> dict[str, Any]:
     }
 
 
-_OWN_IDS = re.compile(r"(id=\"|url\(#)((?:clip|gradient)\w*)")
+_OWN_IDS = re.compile(r"(id=\"|url\(#|href=\"#)((?:clip|gradient|shape)\w*)")
 """Ids inside a picture of a chart: every picture counts them from 0, and a page has many."""
 
 
@@ -191,13 +176,7 @@ def _column_kind(cells: Iterable[str]) -> str:
 
 def _contents(page: Page) -> list[tuple[str, str]]:
     entries = [("findings", "Findings")] if page.findings else []
-    has_words = bool(page.words and page.words.runs)
-    for section in page.sections:
-        entries.append((section.id, section.title))
-        if has_words and section.id == page.words_after:
-            entries.append(("words", "Words"))
-    if has_words and ("words", "Words") not in entries:
-        entries.append(("words", "Words"))
+    entries += [(section.id, section.title) for section in page.sections]
     return [*entries, ("repeat", "How to repeat it")] if page.commands else entries
 
 

@@ -2,18 +2,6 @@
 
 const element = (id) => document.getElementById(id);
 
-/** A new element with text, never markup, and children. */
-function make(name, text = "", attributes = {}, children = []) {
-  const made = document.createElement(name);
-  if (text !== "") made.textContent = text;
-  for (const [key, value] of Object.entries(attributes)) {
-    if (key === "onclick") made.addEventListener("click", value);
-    else if (value !== null) made.setAttribute(key, value);
-  }
-  made.append(...children);
-  return made;
-}
-
 function startTheme() {
   const button = element("theme");
   const name = () => {
@@ -109,7 +97,7 @@ function sortTable(table, column, direction) {
 }
 
 function startTables() {
-  for (const figure of document.querySelectorAll("figure.table:not(#word-table)")) {
+  for (const figure of document.querySelectorAll("figure.table")) {
     const table = figure.querySelector("table");
     for (const button of figure.querySelectorAll(".sort")) {
       button.addEventListener("click", () => {
