@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
+from toolkit.reporting.page.encode import visible
 from toolkit.reporting.pdf import in_order
 from toolkit.snapshots import files
 
@@ -110,7 +111,7 @@ def _plain(value: Any) -> Any:
         return int(value)
     if isinstance(value, float | np.floating):
         return float(f"{value:.5g}") if math.isfinite(value) else None
-    return str(value)
+    return visible(str(value))
 
 
 @dataclass(frozen=True)

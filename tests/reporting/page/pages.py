@@ -59,9 +59,10 @@ def make_chart(title: str = INJECTION) -> Any:
     import altair
 
     from toolkit.reporting.charts import data_of
+    from toolkit.reporting.page.encode import visible
 
     table = pd.DataFrame({"x": [0, 1], "y": [0, 1], "regime": ["a < b & c", title]})
-    return altair.Chart(data_of(table), title=title).mark_point().encode(x="x:Q", y="y:Q", color="regime:N")
+    return altair.Chart(data_of(table), title=visible(title)).mark_point().encode(x="x:Q", y="y:Q", color="regime:N")
 
 
 def make_page(words: Section | None = None, text: str = "A text.", **fields: Any) -> Page:

@@ -317,7 +317,7 @@ def test_everything_is_reached_by_tab(visit: Callable[..., Any]):
                 "document.activeElement.id || document.activeElement.name || document.activeElement.className"
             )
         )
-    expected = ["skip", "theme", "chip", "sort", "shown_run", "search", "epoch", "copy"]
+    expected = ["skip", "theme", "sort", "shown_run", "search", "epoch", "copy"]
     places = [reached.index(name) for name in expected]
     assert places == sorted(places)
     assert places[0] == 0
@@ -368,13 +368,11 @@ def test_print_shows_every_line_of_a_table(visit: Callable[..., Any], tmp_path: 
     )
     page = visit(write(replace(make_page(), sections=(*make_page().sections, long)), tmp_path), has_words=False)
     page.set_viewport_size({"width": 718, "height": 1000})  # A4 with margins
-    page.locator(".group-button").first.click()
     shown = page.locator("#scores tbody tr:visible")
-    assert shown.count() == 3
+    assert shown.count() == 2
     page.emulate_media(media="print")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    assert shown.count() == 6
-    assert page.locator("text=The first rule that holds.").is_visible()
+    assert shown.count() == 3
     assert page.evaluate("document.documentElement.scrollWidth") <= 718
 
 
@@ -385,7 +383,6 @@ def test_on_a_phone_without_javascript_nothing_covers_the_page(visit: Callable[.
     page.wait_for_timeout(300)
     assert page.locator(".contents").bounding_box()["y"] < -700
     assert page.locator("header noscript p").is_visible()
-    assert page.locator("text=The first rule that holds.").is_visible()
     height = page.locator("#scores thead").bounding_box()["height"]
     page.locator("#scores .sort").nth(1).hover()
     assert page.locator("#scores thead").bounding_box()["height"] > height  # its explanation is below it
