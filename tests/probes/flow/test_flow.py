@@ -72,7 +72,7 @@ def test_equal_weights_in_another_forward_pass_are_another_body(tiny_pairs: RunC
     plain.model.backbone.config.layer_norm_eps *= 10
     assert _fingerprint(plain) != _fingerprint(replace(again, positions=None))
     ledger = measure_flow([run.path], settings=SMALL)["ledger"].set_index("arm").omega_squared
-    own = ledger[[arm for arm in ledger.index.unique() if arm.startswith("backbone")]]
+    own = ledger[[arm for arm in ledger.index.unique() if arm.startswith("feature extraction")]]
     assert (own.to_numpy() != ledger[PRETRAINED].to_numpy()).any()
 
 
