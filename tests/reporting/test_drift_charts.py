@@ -7,7 +7,7 @@ import pytest
 import toolkit
 from tests.reporting.chart_data import alone, lines_of, names_of, panels_of, titles_of
 from toolkit.analysis.comparison.arms import arrange
-from toolkit.reporting.charts import spec_of
+from toolkit.reporting.charts import regimes_of, spec_of
 from toolkit.reporting.comparison.drift_topics import drift_lead, group_charts
 from toolkit.reporting.comparison.tables import collect, order_of
 from toolkit.reporting.drift.figures import draw_parameters
@@ -212,12 +212,20 @@ def test_colours_are_of_the_order_whatever_is_drawn(read_run):
         assert "another" not in shown
 
 
+def test_regimes_of_a_runs_tables_have_plain_names():
+    names = ["none", "embeddings", "backbone", "word_embeddings"]
+    found = regimes_of(pd.DataFrame({"regime": names}))
+    assert list(found) == [FULL, FROZEN, FEATURES, "word_embeddings frozen"]
+    assert list(regimes_of(pd.DataFrame({"arm": ["my own"], "regime": ["none"]}))) == ["my own"]
+
+
 def test_a_table_of_one_run_needs_no_names(read_run):
     run = read_run("none")
     drift = toolkit.plot_drift(toolkit.measure_drift(run))
     words = toolkit.plot_word_drift(toolkit.measure_rows(run, "word_embeddings"))
     positions = toolkit.plot_position_drift(toolkit.measure_rows(run, "position_embeddings"))
     assert all(spec_of(chart) for chart in (drift, words, positions))
+    assert "legend" not in str(panels_of(drift)), "one series without a name needs none"
     scores = toolkit.plot_scores_over_epochs(run.scores, "accuracy")
     assert titles_of(scores)[:1] == ["validation"]
 

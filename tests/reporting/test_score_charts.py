@@ -1,12 +1,14 @@
 """Charts of scores hold every number of their tables once, on axes that hold it, and leave out what does not apply."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
 
 import toolkit
 from tests.reporting.chart_data import lines_of, names_of, panels_of, titles_of
-from toolkit.reporting.charts import COLOURS, image_of, spec_of, unthemed
+from toolkit.reporting.charts import COLOURS, KINDS, image_of, spec_of, unthemed
 from toolkit.reporting.comparison.selections import headline, largest_size
 from toolkit.reporting.comparison.study_sections import study_charts
 from toolkit.reporting.topics.differences import VERDICTS
@@ -212,6 +214,16 @@ def test_hostile_and_long_names_stay_texts_and_charts_stay_narrow(data, as_files
             assert "<b>" not in svg
             assert "&lt;b&gt;backbone&lt;/b&gt; $x$" in svg
             assert float(svg.split('width="')[1].split('"')[0]) < 800
+
+
+@pytest.mark.usefixtures("drawn")
+def test_equal_charts_are_equal_files(data):
+    chart = toolkit.plot_differences(data.comparison)  # with titles, shades and several marks
+    for kind in KINDS:
+        assert len({image_of(chart, kind) for _ in range(6)}) == 1, kind
+    width = float(image_of(chart, "svg").decode().split('width="')[1].split('"')[0])
+    box = re.search(rb"/MediaBox \[0 0 ([0-9.]+)", image_of(chart, "pdf"))
+    assert float(box[1]) == pytest.approx(0.75 * width, abs=0.1), "a pixel is .75 points"
 
 
 @pytest.mark.usefixtures("drawn")

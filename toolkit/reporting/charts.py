@@ -193,7 +193,10 @@ def regimes_of(table: pd.DataFrame) -> "pd.Series[str]":
     """What to call the series of each line: by ``base``, else ``arm``, else ``regime`` (``none``, ``backbone`` ...)."""
     for name in ("base", "arm", "regime"):
         if name in table:
-            known = {text: plain_name(text) for text in map(str, table[name].unique())}
+            texts = list(map(str, table[name].unique()))
+            known = {text: plain_name(text) for text in texts}
+            if name == "regime":  # a label as it is in the tables of a run: what is frozen
+                known = {text: words if words != text else f"{text} frozen" for text, words in known.items()}
             return table[name].astype(str).map(known)
     return pd.Series(NO_REGIME, index=table.index, dtype=object)
 
@@ -292,17 +295,18 @@ class LogAxis:
         ticks = log_ticks(self.low, self.high)
         floor = [math.sqrt(self.low * self.bottom)] if self.floors else []
         named = f"datum.value < {self.low} ? 'exactly 0' : datum.label"
-        shown = {"labelExpr": named} if floor else {}
-        return altair.Axis(
-            values=[*floor, *ticks], format="~g", labelOverlap="greedy", labelSeparation=4, **shown, **options
-        )
+        look = {"format": "~g", "grid": True, "labelOverlap": "greedy", "labelSeparation": 4}
+        look |= {"labelExpr": named} if floor else {}
+        return altair.Axis(values=[*floor, *ticks], **(look | options))
 
-    def band(self) -> Any:
-        """The ground under the places for zeros of a vertical axis."""
+    def band(self, **options: Any) -> Any:
+        """The ground under the places for zeros of a vertical axis; ``options`` are those of :meth:`axis`."""
         import altair
 
-        ground = altair.Chart(altair.Data(values=[{}])).mark_rect(color=REFERENCE, opacity=0.16)
-        return ground.encode(y=altair.YDatum(self.bottom, scale=self.scale()), y2=altair.YDatum(self.low))
+        ground = altair.Chart(altair.Data(values=[{}])).mark_rect(color=REFERENCE, fillOpacity=0.16)
+        return ground.encode(
+            y=altair.YDatum(self.bottom, scale=self.scale(), axis=self.axis(**options)), y2=altair.YDatum(self.low)
+        )
 
 
 def in_time(lines: pd.DataFrame, names: Sequence[str]) -> tuple[pd.DataFrame, Any, dict[str, Any]]:
@@ -335,7 +339,11 @@ def look_of(
     names: Sequence[str], shown: Sequence[str], picker: Picker | None, field: str = "regime", **legend: Any
 ) -> dict[str, Any]:
     """Colour, shape and choice of a regime, for points and for what has no shape."""
+    import altair
+
     legend = {"values": list(shown)} | legend
+    if list(shown) == [NO_REGIME]:
+        return {"bars": {"color": altair.value(COLOURS[0])}, "points": {"color": altair.value(COLOURS[0])}}
     common = {"color": colour(field, names, **legend)} | ({"opacity": picker.opacity} if picker else {})
     return {
         "bars": common,

@@ -59,7 +59,7 @@ def plot_differences(comparison: pd.DataFrame, *, width: int = 420) -> Chart | N
     once = altair.Chart(altair.Data(values=[{}]))
     behind = [once.mark_rule(color=REFERENCE).encode(x=altair.datum(0, scale=scale))]
     if not math.isnan(margin):
-        band = once.mark_rect(color=REFERENCE, opacity=0.16)
+        band = once.mark_rect(color=REFERENCE, fillOpacity=0.16)
         behind = [band.encode(x=altair.datum(-margin, scale=scale), x2=altair.datum(margin)), *behind]
     columns = 2 if len(pairs) > 2 or (len(pairs) > 1 and len(places) > 6) else 1
     step = 24 if len(places) <= 8 else 17

@@ -94,7 +94,7 @@ def _of_parameter(
         x=time,
         tooltip=tips(regime="regime", epoch=("epoch", "~g"), mean=("relative drift", ".4g"), spread="over seeds"),
     )
-    layers = [axis.band()] if zero else []
+    layers = [axis.band(labels=is_first)] if zero else []
     yardstick = lines["reinitialised"].dropna().round(4).drop_duplicates()
     if len(yardstick):
         once = altair.Chart(data_of(pd.DataFrame({"place": yardstick}))).encode(y=y)
@@ -251,7 +251,7 @@ def plot_position_drift(rows: pd.DataFrame, *, regimes: Iterable[str] | None = N
         y = altair.Y("norm:Q", scale=axis.scale(), title=None if i else axis.title, axis=axis.axis(labels=not i))
         said = tips(regime="regime", position=("position", "d"), norm=("moved (weight units)", ".3g"))
         own = altair.Chart().encode(x=x, y=y, tooltip=said)
-        layers = [axis.band()] if zero else []
+        layers = [axis.band(labels=not i)] if zero else []
         if longest:
             rule = once.mark_rule(color=REFERENCE, strokeDash=[2, 2])
             layers.append(rule.encode(x=altair.datum(longest - 0.5, scale=scale)))

@@ -76,7 +76,7 @@ def _panel(table: pd.DataFrame, y: Any, tasks: Sequence[str], margin_points: flo
         scale = padded(ends)
         rates = ", unlike learning rates" if table["learning_rate"].nunique() > 1 else ""
         title = f"drift of {name}, exposed rows (times its noise{rates})"
-        band = once.mark_rect(color=REFERENCE, opacity=0.16)
+        band = once.mark_rect(color=REFERENCE, fillOpacity=0.16)
         behind += [
             band.encode(x=altair.XDatum(1 - MARGIN, scale=scale, title=title), x2=altair.XDatum(1 + MARGIN)),
             once.mark_rule(color=REFERENCE, strokeDash=[2, 2]).encode(x=altair.XDatum(1, scale=scale, title=title)),
@@ -86,7 +86,7 @@ def _panel(table: pd.DataFrame, y: Any, tasks: Sequence[str], margin_points: flo
         title = f"drift of {name}, exposed rows (%)"
     if not math.isnan(margin_points):
         ends_of_band = {"y": altair.YDatum(-margin_points, scale=y["scale"], title=y["title"])}
-        band = once.mark_rect(color=REFERENCE, opacity=0.16)
+        band = once.mark_rect(color=REFERENCE, fillOpacity=0.16)
         behind.append(band.encode(**ends_of_band, y2=altair.YDatum(margin_points)))
     zero = altair.YDatum(0, scale=y["scale"], title=y["title"])
     behind.append(once.mark_rule(color=REFERENCE, strokeDash=[2, 2]).encode(y=zero))

@@ -8,7 +8,7 @@ import pandas as pd
 from toolkit.analysis.comparison.relative import COLUMNS
 from toolkit.analysis.comparison.summaries import check_table
 from toolkit.reporting.blocks import chart_blocks, rows_block
-from toolkit.reporting.charts import REFERENCE, Chart, data_of, draw, look_of, padded, panels, pick, tips
+from toolkit.reporting.charts import REFERENCE, Chart, data_of, draw, look_of, padded, panels, pick, plain_name, tips
 from toolkit.reporting.folder import report_folder, write_csvs
 from toolkit.reporting.markdown import UNDEFINED
 from toolkit.reporting.page.model import Block, NoteBlock, Page, Section, TextBlock
@@ -54,6 +54,7 @@ def plot_relative_quality(table: pd.DataFrame) -> Chart | None:
     table = table[table["relative_quality"].notna()]
     if table.empty or (table["arm"] == table["reference"]).all():
         return None
+    table = table.assign(arm=table["arm"].astype(str).map(plain_name))
     arms, splits, groups = (list(dict.fromkeys(table[name].astype(str))) for name in ("arm", "split", "group"))
     table = table.assign(interval=[_interval(low, high) for low, high in zip(table["low"], table["high"], strict=True)])
     picker = pick("split", splits) if len(splits) > 1 else None
