@@ -23,10 +23,11 @@ import torch
 from tests.run_directories import MakeRun, SharedRuns
 from toolkit.config import RunConfig
 from toolkit.data.builtin import BUILTIN_TASKS
-from toolkit.reporting import images
+from toolkit.reporting import charts, images
 from toolkit.snapshots.store import Run
 
 IMAGE_OF = images.image_of
+CHART_OF = charts.image_of
 MOST_WORKERS = 8
 """Each imports torch and transformers, about a gigabyte."""
 
@@ -252,8 +253,13 @@ def _sketched() -> Iterator[None]:
             figure.draw_without_rendering()
         return b"<svg xmlns='http://www.w3.org/2000/svg'/>" if kind == "svg" else kind.encode()
 
+    def chart_of(chart: Any, kind: str) -> bytes:
+        charts.spec_of(chart)
+        return b"<svg xmlns='http://www.w3.org/2000/svg'/>" if kind == "svg" else kind.encode()
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(images, "image_of", image_of)
+        patch.setattr(charts, "image_of", chart_of)
         yield
 
 
@@ -265,6 +271,7 @@ def as_files() -> Callable[[], AbstractContextManager[None]]:
     def context() -> Iterator[None]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(images, "image_of", IMAGE_OF)
+            patch.setattr(charts, "image_of", CHART_OF)
             yield
 
     return context

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from toolkit.reporting.drift.figures import draw as draw
     from toolkit.reporting.drift.report import write_drift_report as write_drift_report
     from toolkit.reporting.positions.report import write_position_report as write_position_report
-    from toolkit.reporting.topics.words import plot_words as plot_words
+    from toolkit.reporting.topics.words_chart import plot_words as plot_words
     from toolkit.snapshots.importers import import_checkpoints as import_checkpoints
     from toolkit.snapshots.snapshot import Snapshot as Snapshot
     from toolkit.snapshots.snapshot import Trajectory as Trajectory
@@ -132,7 +132,7 @@ _HOMES = {
     "neighbours": "toolkit.analysis.neighbours.neighbours",
     "open_model": "toolkit.probes.anatomy.opening",
     "open_run": "toolkit.snapshots.store",
-    "plot_words": "toolkit.reporting.topics.words",
+    "plot_words": "toolkit.reporting.topics.words_chart",
     "record": "toolkit.training.recording",
     "regress_drift": "toolkit.analysis.causes.regression",
     "relative_quality": "toolkit.analysis.comparison.relative",

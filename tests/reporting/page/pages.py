@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from toolkit.reporting.page.model import (
+    ChartBlock,
     Column,
     FigureBlock,
     FoldBlock,
@@ -15,52 +16,42 @@ from toolkit.reporting.page.model import (
     TableBlock,
     TextBlock,
     VerdictLine,
-    WordMap,
-    WordsData,
-    WordsRun,
 )
 
 INJECTION = "<script>window.injected = true</script>"
 HOSTILE = (INJECTION, "</script><img src=x onerror='window.injected=true'>", '"&\u2028\u2029', "\u202ertl", "\ud800")
 
 
-def make_words(
-    num_words: int = 60, num_epochs: int = 3, label: str = "full fine-tuning, seed 0", **fields: Any
-) -> WordsRun:
-    """Random words of one run, n of them, at epochs 0 to ``num_epochs``; word 0 has not moved, word 1 has most."""
-    rng = np.random.default_rng(num_words)
-    words = np.arange(num_words)
-    norm = rng.uniform(0.01, 0.05, (num_epochs, num_words))
-    norm[:, :1], norm[:, 1:2] = 0, 0.5
-    near = rng.integers(0, num_words, (2, num_words, 5))
-    start = rng.normal(size=(1, num_words, 2))
-    moves = np.cumsum(rng.normal(0, 0.05, (num_epochs, num_words, 2)), axis=0)
-    moves[:, :1] = 0
-    coordinates = np.concatenate([start, start + moves])
-    drawn = WordMap(title="of words", how="Axes.", coordinates=coordinates, word_shares=(0.2, 0.1), drift_share=0.05)
-    values = {
-        "label": label,
-        "vocabulary": 0,
-        "epochs": tuple(float(epoch) for epoch in range(num_epochs + 1)),
-        "words": words,
-        "rows": words + 100,
-        "num_steps": rng.integers(1, 5000, num_words),
-        "num_tokens": rng.integers(1, 90_000, num_words),
-        "norm_before": np.ones(num_words),
-        "norm": norm,
-        "angle_degrees": 50 * norm,
-        "before": near[0],
-        "before_similarity": np.sort(rng.random((num_words, 5)))[:, ::-1],
-        "after": near[1],
-        "after_similarity": np.sort(rng.random((num_words, 5)))[:, ::-1],
-        "maps": (drawn, WordMap(**{**vars(drawn), "title": "of the drift", "coordinates": coordinates[..., ::-1]})),
-    }
-    return WordsRun(**(values | fields))
+def make_words(num_words: int = 60, num_epochs: int = 3, run: str = "full fine-tuning, seed 0") -> pd.DataFrame:
+    """Random words of one run at epochs 1 to ``num_epochs``: good, better, the injection, then word3, word4, ...
+
+    The first has not moved, the second has most, and training never saw the last.
+    """
+    rng = np.random.default_rng([num_words, len(run)])
+    steps = rng.integers(1, 5000, num_words)
+    steps[-1:] = 0
+    frames = []
+    for epoch in range(1, num_epochs + 1):
+        norm = epoch * rng.uniform(0.01, 0.05, num_words)
+        norm[:1], norm[1:2] = 0, 0.5 * epoch
+        frame = {"run": run, "epoch": float(epoch), "row": np.arange(num_words) + 100, "norm": norm}
+        frames.append(pd.DataFrame(frame | {"num_steps": steps, "num_tokens": 2 * steps, "angle_degrees": 50 * norm}))
+    names = ["good", "better", INJECTION, *(f"word{i}" for i in range(3, num_words))][:num_words]
+    near = {name: [f"{name} of {token} 0.90" for token in names] for name in ("before", "after")}
+    return pd.concat([frame.assign(token=names, **near) for frame in frames], ignore_index=True)
 
 
-def texts(num_words: int) -> tuple[str, ...]:
-    """Word texts: good, better, the injection, then word3, word4, ..."""
-    return ("good", "better", INJECTION, *(f"word{i}" for i in range(3, num_words)))
+def make_words_section(num_words: int = 60) -> Section:
+    """The words of two runs, as reports have them."""
+    from toolkit.reporting.topics.words_chart import plot_words
+
+    words = pd.concat([make_words(num_words), make_words(num_words, run=f"LP-FT {INJECTION}")])
+    last = words[words["epoch"] == 3].nlargest(3, "norm")[["token", "norm"]]
+    blocks = (
+        ChartBlock(name="words", chart=plot_words(words), caption=f"Words of {INJECTION}.", alt="A scatter of words."),
+        TableBlock(table=last, caption="Words that moved most"),
+    )
+    return Section(id="words", title="Words", blocks=blocks)
 
 
 def make_svg() -> bytes:
@@ -78,7 +69,7 @@ def make_svg() -> bytes:
         return image_of(figure, "svg")
 
 
-def make_page(words: WordsData | None = None, text: str = "A text.", **fields: Any) -> Page:
+def make_page(words: Section | None = None, text: str = "A text.", **fields: Any) -> Page:
     """A page with one of everything; ``text`` stands wherever a text can."""
     names = pd.Series(["b", text, "c"], dtype=object)  # as text columns hold what comes from files
     table = pd.DataFrame({"task": names, "score": [0.5, 0.25, float("nan")], "n": [1000, 20, 3]})
@@ -119,16 +110,10 @@ def make_page(words: WordsData | None = None, text: str = "A text.", **fields: A
         "verdicts": tuple(lines),
         "sections": (
             Section(id="scores", title="Scores", lead=text, blocks=blocks),
+            *([words] if words else []),
             Section(id="drift", title="Drift"),
         ),
-        "words": words,
         "commands": text,
         "footer": text,
     }
     return Page(**(values | fields))
-
-
-def make_data(num_words: int = 60) -> WordsData:
-    """Two runs on one vocabulary."""
-    runs = make_words(num_words), make_words(num_words, label=f"LP-FT {INJECTION}")
-    return WordsData(vocabularies=(texts(num_words),), runs=runs, left_out=(f"{INJECTION}: too large",))

@@ -7,6 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 
+_INVISIBLE = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
+"""Unicode's categories. Vega's expressions break off at a line separator."""
+
+
 def script_json(value: Any) -> str:
     """JSON that may stand inside a script element, whatever texts it holds; NaN is null."""
     text = json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
@@ -16,8 +20,8 @@ def script_json(value: Any) -> str:
 
 
 def visible(text: str) -> str:
-    """A text with invisible characters (control, format, lone surrogates) as U+XXXX."""
-    return "".join(f"U+{ord(c):04X}" if unicodedata.category(c)[0] == "C" and c != "\n" else c for c in text)
+    """A text with invisible characters (control, format, lone surrogates, breaks but line feeds) as U+XXXX."""
+    return "".join(f"U+{ord(c):04X}" if unicodedata.category(c) in _INVISIBLE and c != "\n" else c for c in text)
 
 
 def _finite(value: Any) -> Any:

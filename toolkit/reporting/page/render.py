@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from toolkit.reporting import charts
 from toolkit.reporting.cells import columns_of, is_number, shown
-from toolkit.reporting.charts import image_of, spec_of
 from toolkit.reporting.page.encode import script_json, visible
 from toolkit.reporting.page.forest import scale_text
 from toolkit.reporting.page.model import (
@@ -126,15 +126,15 @@ def _chart_view(block: ChartBlock) -> dict[str, Any]:
 
     name = re.sub(r"[^A-Za-z0-9_-]", "-", block.name)
     if block.is_dense:
-        picture = base64.b64encode(image_of(block.chart, "png")).decode("ascii")
+        picture = base64.b64encode(charts.image_of(block.chart, "png")).decode("ascii")
         still = Markup('<img src="data:image/png;base64,{}" alt="">').format(picture)
     else:
-        still = Markup(_OWN_IDS.sub(rf"\g<1>{name}-\g<2>", image_of(block.chart, "svg").decode()))
+        still = Markup(_OWN_IDS.sub(rf"\g<1>{name}-\g<2>", charts.image_of(block.chart, "svg").decode()))
     return {
         "kind": "chart",
         "id": name,
         "still": still,
-        "spec": Markup(script_json(spec_of(block.chart))),
+        "spec": Markup(script_json(charts.spec_of(block.chart))),
         "caption": block.caption,
         "alt": block.alt,
     }

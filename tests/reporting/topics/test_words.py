@@ -1,0 +1,248 @@
+"""The words of a run are those that training saw and a sample of the rest, with what the analyses say of them."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.reporting.page.pages import HOSTILE as HOSTILE_RUNS
+from tests.reporting.page.pages import INJECTION, make_words
+from tests.run_directories import HIDDEN, HOSTILE, NUM_WORDS, TOKENS, MakeRun
+from toolkit.analysis.neighbours.neighbours import neighbours
+from toolkit.analysis.rows.rows import measure_rows
+from toolkit.reporting.charts import Chart, spec_of
+from toolkit.reporting.page.encode import script_json, visible
+from toolkit.reporting.page.model import ChartBlock, FoldBlock, Section, TableBlock
+from toolkit.reporting.topics import words as topic
+from toolkit.reporting.topics.words import words_section
+from toolkit.reporting.topics.words_chart import packed_words, plot_words
+from toolkit.snapshots.store import Run
+
+
+def data_of(chart: Chart) -> str:
+    spec = spec_of(chart)
+    return str(spec["datasets"][spec["data"]["name"]])
+
+
+def runs_of(chart: Chart) -> list[dict[str, Any]]:
+    """The data of a chart, a table per run."""
+    runs = json.loads(data_of(chart))
+    for run in runs:
+        num = len(run["x"])
+        columns = {name: run[f"{name}_lines"].split("\n") for name in ("word", "before", "after")}
+        columns = {name: texts + [""] * (num - len(texts)) for name, texts in columns.items()}
+        numbers = {name: values for name, values in run.items() if isinstance(values, list) and len(values) == num}
+        run["table"] = pd.DataFrame(columns | numbers).set_index("word")
+    return list(runs)
+
+
+def section(*runs: tuple[str, Any], **options: Any) -> Section:
+    made = words_section(runs or (), **options)
+    assert made is not None
+    return made
+
+
+def collect(run: Run, **options: Any) -> dict[str, Any]:
+    return runs_of(chart_of(section(("one", run), **options)))[0]
+
+
+def chart_of(made: Section) -> Chart:
+    (block,) = (block for block in made.blocks if isinstance(block, ChartBlock))
+    return block.chart
+
+
+def table_of(made: Section) -> pd.DataFrame:
+    return next(block.table for block in made.blocks if isinstance(block, TableBlock))
+
+
+def counts_of(made: Section) -> list[list[Any]]:
+    """What the section says is drawn of each run."""
+    (fold,) = (block for block in made.blocks if isinstance(block, FoldBlock) and "drawn" in block.title)
+    (block,) = fold.blocks
+    assert isinstance(block, TableBlock)
+    return [list(row) for row in block.table.itertuples(index=False)]
+
+
+def test_words_are_those_that_training_saw_and_a_sample_of_the_rest(read_run: MakeRun, monkeypatch: pytest.MonkeyPatch):
+    run = collect(read_run())
+    seen, unseen = run["table"].query("x >= 1"), run["table"].query("x < 1")
+    assert set(seen.index) == {visible(TOKENS[row]) for row in (2, 3, *range(5, 45))}  # what run_directories.py shows
+    assert set(unseen.index) == {visible(TOKENS[row]) for row in range(45, NUM_WORDS)}  # no [PAD], no [unused0]
+    assert set(HOSTILE[:5]) <= set(seen.index)
+    assert run["epochs"] == [1, 2, 3]
+    monkeypatch.setattr(topic, "NUM_UNSEEN", 4)
+    made = section(("one", read_run()))
+    assert runs_of(chart_of(made))[0]["table"].query("x < 1").shape[0] == 4
+    assert counts_of(made) == [["one", 42, 42, 4, 15, 3, 3, ""]]
+    picture = made.blocks[0]
+    assert isinstance(picture, ChartBlock)
+    assert "42 of 42 words seen in training and 4 of 15 others" in picture.caption
+
+
+def test_drift_and_exposure_are_those_of_measure_rows(read_run: MakeRun):
+    made = read_run()
+    table = collect(made)["table"]
+    for epoch in (1, 2, 3):
+        rows = measure_rows(made, "word_embeddings", epoch)
+        rows = rows.assign(token=rows["token"].map(visible)).set_index("token").loc[table.index]
+        np.testing.assert_allclose(table[f"drift{epoch - 1}"], rows["norm"], rtol=5e-3)  # three digits
+        np.testing.assert_allclose(table[f"angle{epoch - 1}"], rows["angle_degrees"], rtol=5e-3)
+    assert np.floor(table["x"]).tolist() == rows["num_steps"].tolist()
+    assert table["num_tokens"].tolist() == rows["num_tokens"].tolist()
+    assert table["drift2"].is_monotonic_decreasing
+    assert table["drift2"].iloc[-1] == 0  # exactly: the last row of run_directories.py never moves
+
+
+def test_neighbours_are_those_of_neighbours(read_run: MakeRun):
+    made = read_run()
+    table = collect(made)["table"]
+    for row in (7, 22, 44):
+        expected = neighbours(made, row, k=5)
+        for name in ("before", "after"):
+            pairs = zip(expected[f"neighbour_{name}"], expected[f"similarity_{name}"], strict=True)
+            assert table.loc[visible(TOKENS[row]), name] == ", ".join(f"{visible(t)} {cos:.2f}" for t, cos in pairs)
+    assert "[CLS]" in table.index  # seen, but nobody's neighbour
+    near = " ".join(table["before"]) + " ".join(table["after"])
+    assert not any(name in near for name in ("[CLS]", "[SEP]", "[PAD]", "[unused0]"))
+
+
+def test_neighbours_are_told_of_the_words_that_moved_most(read_run: MakeRun, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(topic, "NUM_NAMED", 25)
+    table = collect(read_run())["table"]
+    assert table["before"].iloc[:25].astype(bool).all()
+    assert not table["before"].iloc[25:].astype(bool).any()
+
+
+def test_the_table_has_the_words_that_moved_most(read_run: MakeRun):
+    made = read_run()
+    table = table_of(section(("one", made)))
+    rows = measure_rows(made, "word_embeddings")
+    rows = rows[rows["num_steps"] > 0].nlargest(20, "norm")
+    assert table["token"].tolist() == [visible(token) for token in rows["token"]]
+    np.testing.assert_allclose(table["norm"], rows["norm"], rtol=1e-12)
+    np.testing.assert_allclose(table["angle_degrees"], rows["angle_degrees"], rtol=1e-9)
+    assert table["num_steps"].tolist() == rows["num_steps"].tolist()
+    expected = neighbours(made, int(rows["row"].iloc[0]), k=5)
+    assert table["after"].iloc[0] == ", ".join(map(visible, expected["neighbour_after"]))
+
+
+def test_without_exposure_every_word_is_shown(read_run: MakeRun):
+    made = section(("one", read_run(has_exposure=False)))
+    table = runs_of(chart_of(made))[0]["table"]
+    assert "[CLS]" not in table.index
+    assert len(table) == NUM_WORDS - 5  # four special tokens and one free row
+    assert (table["x"] < 0.2).all()  # at "not recorded", which is not "never"
+    assert table["num_tokens"].isna().all()
+    assert set(table_of(made)["num_steps"]) == {"not recorded"}
+
+
+def test_runs_without_drift_or_words_are_named(read_run: MakeRun):
+    frozen = read_run("embeddings")
+    lacking = read_run("none", 1, lacking=("word_embeddings",))
+    assert words_section([("frozen", frozen)]) is None
+    assert words_section([]) is None
+    made = section(("frozen", frozen), ("full", read_run()), ("lacking", lacking))
+    assert [run["run"] for run in runs_of(chart_of(made))] == ["full"]
+    reasons = {line[0]: line[-1] for line in counts_of(made)}
+    assert reasons == {
+        "full": "",
+        "frozen": "its word embeddings did not move",
+        "lacking": "its model has no word embeddings",
+    }
+
+
+def test_a_trajectory_is_shown_as_its_run_is(read_run: MakeRun):
+    run = read_run()
+    assert spec_of(chart_of(section(("a", run)))) == spec_of(chart_of(section(("a", run.trajectory))))
+
+
+def test_a_small_budget_is_shared_and_keeps_the_words_seen_most(read_run: MakeRun):
+    whole = collect(read_run())["table"].query("x >= 1")
+    made = section(("a", read_run()), ("b", read_run("none", 1)), budget_bytes=4000)
+    runs = runs_of(chart_of(made))
+    assert [run["run"] for run in runs] == ["a", "b"]
+    for run, line in zip(runs, counts_of(made), strict=True):
+        kept = run["table"].query("x >= 1")
+        assert 3 <= len(kept) < len(whole)
+        assert line[1:3] == [len(kept), 42]
+        assert sorted(kept["x"]) == sorted(whole["x"])[-len(kept) :]
+    assert len(data_of(chart_of(made)).encode()) <= 4000
+    assert len(table_of(Section(id="a", title="", blocks=made.blocks[1].blocks))) == 20  # type: ignore[union-attr]
+
+
+def test_many_epochs_are_thinned(read_run: MakeRun):
+    made = section(("one", read_run(epochs=20)))
+    run = runs_of(chart_of(made))[0]
+    assert (run["epochs"][0], run["epochs"][-1], len(run["epochs"])) == (3, 20, 7)  # with epoch 0, eight
+    assert counts_of(made)[0][5:7] == [7, 20]
+    (slider,) = (param for param in spec_of(chart_of(made))["params"] if param["name"] == "epoch")
+    places = np.arange(slider["bind"]["min"], slider["bind"]["max"] + 1, slider["bind"]["step"])
+    shown = [run["epochs"][place] for place in run["at"]]
+    assert len(shown) == len(places)
+    assert all(epoch <= place for epoch, place in zip(shown, places, strict=True))
+
+
+def test_a_row_that_is_zero_has_no_neighbours_and_no_angle(read_run: MakeRun):
+    made = read_run()
+    trajectory = made.trajectory
+    snapshots = []
+    for snapshot in trajectory:
+        table = np.array(snapshot.tensors["word_embeddings"])
+        table[10] = 0
+        snapshots.append(replace(snapshot, tensors={**snapshot.tensors, "word_embeddings": table}))
+    table = runs_of(chart_of(section(("one", replace(trajectory, snapshots=snapshots)))))[0]["table"]
+    line = table.loc[visible(TOKENS[10])]
+    assert line["before"] == line["after"] == topic.NO_DIRECTION
+    assert np.isnan(line["angle2"])
+    assert line["drift2"] == 0
+
+
+def test_any_table_of_rows_is_drawn(read_run: MakeRun):
+    rows = measure_rows(read_run(), "word_embeddings")
+    (run,) = runs_of(plot_words(rows))
+    assert len(run["table"]) == NUM_WORDS - 1  # [PAD] apart
+    assert (run["run"], run["epochs"]) == ("", [0])
+    assert plot_words(rows.assign(norm=0.0)) is None
+    assert plot_words(rows.iloc[:0]) is None
+    with pytest.raises(ValueError, match="the table has no 'norm'"):
+        plot_words(rows.drop(columns="norm"))
+
+
+def test_runs_of_other_epochs_share_the_slider():
+    words = pd.concat([make_words(9, 2, "a"), make_words(9, 4, "b")])
+    a, b = runs_of(plot_words(words))
+    assert [a["epochs"][place] for place in a["at"]] == [1, 2, 2, 2]
+    assert [b["epochs"][place] for place in b["at"]] == [1, 2, 3, 4]
+
+
+@pytest.mark.usefixtures("drawn")
+def test_equal_tables_are_equal_pictures_and_hostile_texts_are_texts():
+    from toolkit.reporting import charts
+
+    words = pd.concat([make_words(run=name) for name in HOSTILE_RUNS[:-1]])
+    first, second = (charts.image_of(plot_words(words), "svg") for _ in range(2))
+    assert first == second
+    text = first.decode()
+    assert "<script" not in text
+    assert INJECTION.replace("<", "&lt;").replace(">", "&gt;") in text
+
+
+@pytest.mark.usefixtures("drawn")
+def test_a_shape_of_many_places_is_written_once():
+    from toolkit.reporting import charts
+
+    picture = charts.image_of(plot_words(make_words(400)), "svg").decode()
+    assert picture.count("<use ") == 399  # the word never seen has a colour of its own
+    assert len(picture) < 60_000
+    assert len(charts.image_of(plot_words(make_words(400)), "png")) > 10_000
+    assert HIDDEN >= 2
+
+
+def test_every_word_of_bert_base_is_a_megabyte():
+    runs = packed_words(make_words(30_522), [1, 2, 3])
+    assert len(script_json(runs)) < 4_500_000  # with neighbours of each, of which reports have a thousand
+    bare = packed_words(make_words(30_522).drop(columns=["before", "after"]), [1, 2, 3])
+    assert 500_000 < len(script_json(bare)) < 1_700_000

@@ -1,0 +1,376 @@
+"""How far each word's row moved, against the steps that saw it: a chart to search, with an epoch and a run to pick."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from toolkit.reporting.charts import COLOURS, REFERENCE, Chart
+from toolkit.reporting.page.encode import script_json, visible
+
+NUM_LISTED = 5
+"""So many words, the best matches of a search, have their neighbours beside the scatter."""
+MOST_MARKED = 200
+"""Words that a search marks, the best matches first."""
+WIDTH, HEIGHT, LABEL = 600, 330, 13
+"""Pixels: of the scatter, and from one label to the next."""
+NEVER, UNKNOWN = 0.4, 0.1
+"""Where words stand on the axis of steps that were never seen, or of which that was not recorded."""
+MARKED = COLOURS[1]
+NOT_NAMED = "told of the words that moved most"
+_TEXTS = ("word", "before", "after")
+"""Columns that stand in the data as one text each, a line per word: ``word_lines``, and so on."""
+
+
+def plot_words(words: pd.DataFrame) -> Chart | None:
+    """How far each word's row moved against the steps that saw it; words can be searched, epoch and run be picked.
+
+    Parameters
+    ----------
+    words
+        A table of :func:`toolkit.measure_rows`, or what :func:`toolkit.write_rows` wrote: a line per word, or per word
+        and epoch, with the columns ``row``, ``token``, ``num_steps``, ``num_tokens``, ``norm`` and ``angle_degrees``;
+        [PAD] is left out. These may be there too: ``epoch``; ``run``, of which one is shown at a time; ``before`` and
+        ``after``, the word's neighbours as texts. Every line is drawn: where they are too many, choose before.
+
+    Returns
+    -------
+    An Altair chart; None where no word moved.
+
+    Raises
+    ------
+    ValueError
+        If a column is missing.
+    """
+    import altair
+
+    needed = ("row", "token", "num_steps", "num_tokens", "norm", "angle_degrees")
+    if lacking := [name for name in needed if name not in words]:
+        raise ValueError(f"plot_words needs the columns of toolkit.measure_rows; the table has no {lacking[0]!r}")
+    if "stratum" in words:
+        words = words[words["stratum"].astype(str) != "[PAD]"]
+    if not (words["norm"] > 0).any():
+        return None
+    places = slider_places(words)
+    runs = packed_words(words, places)
+    names = [run["run"] for run in runs]
+    axes = _Axes.of(words)
+    clicked = altair.selection_point(name="clicked", fields=["word"], toggle=False, clear="dblclick")
+    shown = _choice(names)
+    views = [_scatter(axes, names, clicked), _list(has_epochs="epoch" in words)]
+    views = [_legend(names, shown), *views] if len(names) > 1 else views
+    # A text is handed through as it is; Altair takes seconds to look at every number of a list.
+    data = altair.InlineData(values=script_json(runs), format=altair.JsonDataFormat(type="json"))
+    chart = altair.vconcat(*views, data=data, spacing=14).add_params(*_inputs(places))
+    chart = chart.transform_filter(shown) if len(names) > 1 else chart
+    first, step = places[0], _step(places)
+    most = max(len(run["epochs"]) for run in runs)
+    wanted, word = "lower(trim(search))", "lower(datum.word)"
+    return (
+        chart.transform_calculate(place=f"datum.at[round((epoch - {first:g}) / {step:g})]" if step else "0")
+        .transform_calculate(
+            at_epoch="datum.epochs[datum.place]", **{name: f"split(datum.{name}_lines, '\\n')" for name in _TEXTS}
+        )
+        .transform_flatten(
+            [*_TEXTS, "x", "num_tokens"] + [f"{name}{i}" for i in range(most) for name in ("drift", "angle")]
+        )
+        .transform_calculate(drift="datum['drift' + datum.place]", angle="datum['angle' + datum.place]")
+        .transform_calculate(
+            y=f"max(datum.drift, {axes.low:g})",
+            steps=f"datum.x >= 1 ? format(datum.x, ',') : datum.x > {2 * UNKNOWN} ? '0' : 'not recorded'",
+            tokens="isValid(datum.num_tokens) ? format(datum.num_tokens, ',') : 'not recorded'",
+            turned="isValid(datum.angle) ? format(datum.angle, '.3~r') + '°' : 'undefined'",
+            nearest_before=f"datum.before || '{NOT_NAMED}'",
+            nearest_after=f"datum.after || '{NOT_NAMED}'",
+            match=f"{wanted} == '' ? 0 : {word} == {wanted} ? 1 : indexof({word}, {wanted}) == 0 ? 2 : "
+            f"indexof({word}, {wanted}) > 0 ? 3 : 0",
+        )
+        .transform_calculate(
+            # What stands first in the list: the word that was clicked, what was searched, else what moved most.
+            order="clicked.word && clicked.word[0] == datum.word ? 0 : datum.match > 0 ? datum.match : "
+            f"{wanted} == '' && !clicked.word ? 4 : 9"
+        )
+    )
+
+
+@dataclass(frozen=True)
+class _Axes:
+    """Both axes: the same for every run and epoch, so that what is seen to move moved."""
+
+    low: float
+    """The floor, on which words stand that did not move."""
+    high: float
+    left: float
+    right: float
+    strips: tuple[float, ...]
+
+    @classmethod
+    def of(cls, words: pd.DataFrame) -> "_Axes":
+        moved = words["norm"][words["norm"] > 0]
+        steps = pd.to_numeric(words["num_steps"]).astype(float)
+        strips = ((UNKNOWN,) if steps.isna().any() else ()) + ((NEVER,) if (steps == 0).any() else ())
+        left = 0.6 * strips[0] if strips else 0.85
+        right = max(1.3 * steps.max(), 2.0) if steps.notna().any() and steps.max() else 1.0
+        low = 0.7 * float(moved.min())
+        room = math.log(moved.max() / low) * NUM_LISTED * LABEL / (HEIGHT - NUM_LISTED * LABEL)
+        return cls(float(f"{low:.2g}"), float(f"{1.2 * moved.max() * math.exp(room):.2g}"), left, right, strips)
+
+    def x(self) -> Any:
+        import altair
+
+        powers = [10**i for i in range(round(math.log10(self.right)) + 1) if 10**i <= self.right]
+        label = f"datum.value >= 1 ? format(datum.value, ',') : datum.value == {NEVER} ? 'never' : 'not recorded'"
+        axis = altair.Axis(
+            values=[*self.strips, *powers], labelExpr=label, grid=False, title="optimizer steps that saw the word"
+        )
+        return altair.X("x:Q", scale=self._scale(self.left, self.right), axis=axis)
+
+    def y(self, field: str = "y") -> Any:
+        import altair
+
+        powers = [10.0**i for i in range(math.ceil(math.log10(self.low)), math.floor(math.log10(self.high)) + 1)]
+        ticks = {"values": powers} if len(powers) > 1 else {"tickCount": 4}
+        axis = altair.Axis(format="~g", **ticks, title="drift (norm of the change of the word's row)")
+        return altair.Y(f"{field}:Q", scale=self._scale(self.low, self.high), axis=axis)
+
+    def _scale(self, low: float, high: float) -> Any:
+        import altair
+
+        return altair.Scale(type="log", domain=[low, high], nice=False)
+
+    def pixels_down(self, field: str) -> str:
+        """The expression for a height, counted from the top."""
+        return f"{HEIGHT} * log({self.high:g} / {field}) / {math.log(self.high / self.low):.6g}"
+
+    def at_pixel(self, pixels: str) -> str:
+        """The drift of a height, counted from the top."""
+        return f"{self.high:g} * exp(-({pixels}) * {math.log(self.high / self.low) / HEIGHT:.6g})"
+
+    @property
+    def per_pixel(self) -> float:
+        """What one pixel to the right multiplies steps by, as a logarithm."""
+        return math.log(self.right / self.left) / WIDTH
+
+
+def _inputs(places: Sequence[float]) -> list[Any]:
+    import altair
+
+    box = altair.binding(
+        input="search", name="Search a word ", placeholder="part of a word", autocomplete="off", debounce=120
+    )
+    inputs = [altair.param(name="search", value="", bind=box)]
+    if step := _step(places):
+        slider = altair.binding_range(min=places[0], max=places[-1], step=step, name="Epoch ", debounce=40)
+        inputs.append(altair.param(name="epoch", value=places[-1], bind=slider))
+    return inputs
+
+
+def _choice(names: Sequence[str]) -> Any:
+    """One run of several, by the list or by a click on its name."""
+    import altair
+
+    return altair.selection_point(
+        name="shown",
+        fields=["run"],
+        value=[{"run": names[0]}],
+        bind=altair.binding_select(options=list(names), name="Run "),
+        on="click",
+        toggle=False,
+        clear=False,
+    )
+
+
+def _legend(names: Sequence[str], shown: Any) -> Any:
+    import altair
+
+    line = altair.Chart(altair.Data(values=[{"run": name} for name in names])).encode(
+        y=altair.Y("run:N", sort=list(names), axis=None)
+    )
+    opacity = altair.when(shown).then(altair.value(1)).otherwise(altair.value(0.25))
+    dots = line.mark_point(filled=True, size=70, cursor="pointer").encode(
+        color=_colour(names), x=altair.value(5), opacity=opacity
+    )
+    texts = line.mark_text(align="left", cursor="pointer", limit=WIDTH).encode(text="run:N", x=altair.value(16))
+    return altair.layer(dots, texts.add_params(shown)).properties(width=WIDTH, height=18 * len(names))
+
+
+def _colour(names: Sequence[str]) -> Any:
+    import altair
+
+    colours = [colour for colour in COLOURS if colour not in (MARKED, REFERENCE)]
+    cycle = [colours[i % len(colours)] for i in range(len(names))]
+    return altair.Color("run:N", scale=altair.Scale(domain=list(names), range=cycle), legend=None)
+
+
+def _scatter(axes: _Axes, names: Sequence[str], clicked: Any) -> Any:
+    """The words, those that were searched marked, and those of the list labelled."""
+    import altair
+
+    tips = [
+        altair.Tooltip(field, title=title, format=form)
+        for field, title, form in (
+            ("word:N", "word", ""),
+            ("steps:N", "steps that saw it", ""),
+            ("tokens:N", "times seen", ""),
+            ("drift:Q", "drift", ".3~g"),
+            ("turned:N", "angle", ""),
+            ("nearest_before:N", "nearest before", ""),
+            ("nearest_after:N", "nearest after", ""),
+        )
+    ]
+    x, y = axes.x(), axes.y()
+    base = altair.Chart().encode(x=x, y=y, tooltip=tips)
+    # An unseen word is grey in every run.
+    colour = altair.when("datum.x < 1").then(altair.value(REFERENCE)).otherwise(_colour(names))
+    points = (
+        base.mark_point(filled=True, size=16, opacity=0.7, cursor="pointer").encode(color=colour).add_params(clicked)
+    )
+    marked = (
+        base.mark_point(filled=True, size=30, opacity=1, color=MARKED, cursor="pointer")
+        .transform_filter("datum.order < 4")
+        .transform_window(best="row_number()", sort=_BEST)
+        .transform_filter(f"datum.best <= {MOST_MARKED}")
+    )
+    # From the lowest up, each label is a line above the one before, or at its word; above all words there is room.
+    upwards = altair.SortField("down", order="descending")
+    labels = (
+        _best(altair.Chart())
+        .transform_calculate(down=axes.pixels_down("datum.y"))
+        .transform_window(i="row_number()", sort=[upwards])
+        .transform_calculate(free=f"datum.down + {LABEL} * datum.i")
+        .transform_window(height="min(free)", frame=[None, 0], sort=[upwards])
+        .transform_calculate(
+            label_height=f"datum.height - {LABEL} * datum.i",
+            is_right=f"log(datum.x / {axes.left:g}) > {0.75 * math.log(axes.right / axes.left):g}",
+        )
+        .transform_calculate(
+            label_y=axes.at_pixel("datum.label_height"),
+            label_x=f"datum.x * exp((datum.is_right ? -12 : 12) * {axes.per_pixel:.6g})",
+        )
+    )
+    label_x, label_y = altair.X("label_x:Q", scale=x["scale"]), axes.y("label_y")
+    lines = labels.mark_rule(color=MARKED, strokeWidth=1).encode(x=x, y=y, x2="label_x:Q", y2="label_y:Q")
+    side = altair.ExprRef("datum.is_right ? 'right' : 'left'")
+    shift = altair.ExprRef("datum.is_right ? -3 : 3")
+    texts = labels.mark_text(align=side, dx=shift, fontWeight="bold", limit=150).encode(
+        x=label_x, y=label_y, text="word:N"
+    )
+    return altair.layer(points, marked, lines, texts).properties(width=WIDTH, height=HEIGHT)
+
+
+_BEST = [{"field": "order"}, {"field": "drift", "order": "descending"}]
+
+
+def _best(chart: Any) -> Any:
+    """The words of the list."""
+    return (
+        chart.transform_filter("datum.order < 9")
+        .transform_window(best="row_number()", sort=_BEST)
+        .transform_filter(f"datum.best <= {NUM_LISTED}")
+    )
+
+
+def _list(*, has_epochs: bool) -> Any:
+    """The neighbours of the word that was clicked, of those that were searched, or else of those that moved most."""
+    import altair
+
+    which = (
+        "(trim(search) == '' ? (clicked.word ? 'the word that was clicked' : 'the words that moved most') : "
+        "format(datum.found, ',') + ' of ' + format(datum.all, ',') + ' drawn words contain “' + trim(search) + '”')"
+    )
+    epoch = "'Epoch ' + format(datum.at_epoch, '~g') + ': '" if has_epochs else "''"
+    heading = (
+        altair.Chart()
+        .transform_calculate(is_found="datum.match > 0")
+        .transform_aggregate(found="sum(is_found)", all="count()", groupby=["run", "at_epoch"])
+        .transform_calculate(text=f"{epoch} + {which}")
+        .mark_text(align="left", fontWeight="bold", limit=WIDTH)
+        .encode(x=altair.value(-40), y=altair.value(0), text="text:N")
+    )
+    line = _best(altair.Chart()).transform_calculate(
+        moved="'steps ' + datum.steps + ', drift ' + format(datum.drift, '.3~g') + ', angle ' + datum.turned"
+    )
+    parts = [heading]
+    for field, x, shift, style in (
+        ("word", -40, -7, {"fontWeight": "bold", "limit": 150}),
+        ("moved", -40, 7, {"limit": 180}),
+        ("before", 150, -7, {"limit": WIDTH - 210}),
+        ("after", 150, 7, {"limit": WIDTH - 210}),
+    ):
+        text = line.mark_text(align="left", dy=shift, **style)
+        shown = f"nearest_{field}" if field in ("before", "after") else field
+        y = altair.Y("best:Q", scale=altair.Scale(domain=[NUM_LISTED + 0.5, 0.3]), axis=None)
+        parts.append(text.encode(x=altair.value(x + (44 if x > 0 else 0)), y=y, text=f"{shown}:N"))
+        if x > 0:
+            parts.append(line.mark_text(align="left", dy=shift, text=field).encode(x=altair.value(x), y=y))
+    return altair.layer(*parts).properties(width=WIDTH, height=NUM_LISTED * 38 + 10)
+
+
+def slider_places(words: pd.DataFrame) -> list[float]:
+    """The places of the slider: at even steps from the first epoch after training began to the last."""
+    known = sorted({float(epoch) for epoch in words["epoch"]} - {0.0}) if "epoch" in words else []
+    if len(known) < 2:
+        return known or [0.0]
+    gaps = [after - before for before, after in pairwise(known)]
+    step = 1.0 if all(epoch == int(epoch) for epoch in known) else float(f"{min(gaps):.3g}")
+    return [known[0] + i * step for i in range(round((known[-1] - known[0]) / step) + 1)]
+
+
+def _step(places: Sequence[float]) -> float:
+    return places[1] - places[0] if len(places) > 1 else 0.0
+
+
+def packed_words(words: pd.DataFrame, places: Sequence[float]) -> list[dict[str, Any]]:
+    """One line of data per run with an array per column: a quarter of what a line per word takes."""
+    words = words.assign(
+        run=words["run"].astype(str) if "run" in words else "",
+        epoch=words["epoch"].astype(float) if "epoch" in words else 0.0,
+    )
+    return [_packed_run(visible(str(run)), part, places) for run, part in words.groupby("run", sort=False)]
+
+
+def _packed_run(run: str, words: pd.DataFrame, places: Sequence[float]) -> dict[str, Any]:
+    at = {float(epoch): part.set_index("row") for epoch, part in words.groupby("epoch") if epoch or len(places) == 1}
+    epochs = sorted(at)
+    last = at[epochs[-1]].sort_values("norm", ascending=False, kind="stable")
+    packed: dict[str, Any] = {
+        "run": run,
+        "epochs": epochs,
+        "at": [max(int(np.searchsorted(epochs, place + 1e-6)) - 1, 0) for place in places],
+        "word_lines": "\n".join(shown_word(token, row) for row, token in last["token"].items()),
+        "x": _steps(last["num_steps"]),
+        "num_tokens": [None if pd.isna(count) else int(count) for count in last["num_tokens"]],
+    }
+    for i, epoch in enumerate(epochs):
+        for name, column in (("drift", "norm"), ("angle", "angle_degrees")):
+            packed[f"{name}{i}"] = [_rounded(value) for value in at[epoch].loc[last.index, column]]
+    for name in ("before", "after"):
+        texts = list(last[name]) if name in last else []
+        packed[f"{name}_lines"] = "\n".join(texts).rstrip("\n")
+    return packed
+
+
+def _rounded(value: float) -> float | None:
+    return float(f"{value:.3g}") if value == value else None
+
+
+def shown_word(token: object, row: object) -> str:
+    return visible(str(token)).replace("\n", "U+000A") if token else f"row {row}"
+
+
+def _steps(counts: "pd.Series[Any]") -> list[float]:
+    """Optimizer steps; where there are none, a place in its strip, spread so that words do not hide one another."""
+    spread = np.random.default_rng(0).uniform(-0.18, 0.18, len(counts))
+    return [
+        round(UNKNOWN * math.exp(shift), 4) if pd.isna(count) else int(count) or round(NEVER * math.exp(shift), 3)
+        for count, shift in zip(counts, spread, strict=True)
+    ]
+
+
+def data_size(words: pd.DataFrame) -> int:
+    """Bytes that the data of the chart take in a page."""
+    return len(script_json(packed_words(words, slider_places(words))).encode())
