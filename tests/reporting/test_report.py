@@ -84,7 +84,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_every_file_is_there_and_valid(report):
     found = set(contents(Path("out")))
-    names = {f"figures/{name}.{kind}" for name in (*FIGURES, *SCORE_FIGURES) for kind in ("png", "svg", "pdf")}
+    names = {f"figures/{name}.{kind}" for name in (*FIGURES, *SCORE_FIGURES, "words") for kind in ("png", "svg", "pdf")}
     names |= {f"tables/{name}.{kind}" for name in TABLES for kind in ("csv", "parquet")}
     names |= {f"tables/{name}.tex" for name in PRINTED}
     assert {name for name in found if not name.startswith("evidence/")} == {
@@ -104,7 +104,7 @@ def test_every_file_is_there_and_valid(report):
         assert root.tag.endswith("svg")
         assert any(element.tag.endswith("text") for element in root.iter())
     links = re.findall(r"\]\((figures/[^)]*)\)", report)
-    assert len(links) == 3 * len((*FIGURES, *SCORE_FIGURES))
+    assert len(links) == 3 * len((*FIGURES, *SCORE_FIGURES, "words"))
     assert all((Path("out") / link).is_file() for link in links)
     for name in TABLES:
         frame = pd.read_parquet(f"out/tables/{name}.parquet")
@@ -117,6 +117,7 @@ def test_sections_are_in_order(report):
         "Main findings",
         "Verdicts",
         "How to make this again",
+        "Which words moved",
         "Scores, in and out of distribution",
         "Comparison",
         "Cost beside score",

@@ -6,7 +6,6 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
-
 _INVISIBLE = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
 """Unicode's categories. Vega's expressions break off at a line separator."""
 

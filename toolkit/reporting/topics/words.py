@@ -205,7 +205,8 @@ def _measured(run: str, trajectory: Trajectory, snapshots: Sequence[Snapshot], r
             "num_tokens": exposure.token_counts(num_rows)[rows],
         }
     tokens = trajectory.vocabulary.tokens if trajectory.vocabulary else None
-    own = pd.DataFrame({"run": run, "row": rows, "token": [shown_word(tokens[row] if tokens else "", row) for row in rows], **counts})
+    names = [shown_word(tokens[row] if tokens else "", row) for row in rows]
+    own = pd.DataFrame({"run": run, "row": rows, "token": names, **counts})
     own = own.astype({"num_steps": "Int64", "num_tokens": "Int64"})
     frames = [
         own.assign(epoch=float(snapshot.epoch), **{name: filled[i] for name, filled in values.items()})

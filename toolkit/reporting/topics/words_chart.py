@@ -226,11 +226,9 @@ def _scatter(axes: _Axes, names: Sequence[str], clicked: Any) -> Any:
     base = altair.Chart().encode(x=x, y=y, tooltip=tips)
     # An unseen word is grey in every run.
     colour = altair.when("datum.x < 1").then(altair.value(REFERENCE)).otherwise(_colour(names))
-    points = (
-        base.mark_point(filled=True, size=16, opacity=0.7, cursor="pointer").encode(color=colour).add_params(clicked)
-    )
+    points = base.mark_point(filled=True, size=12, opacity=1, cursor="pointer").encode(color=colour).add_params(clicked)
     marked = (
-        base.mark_point(filled=True, size=30, opacity=1, color=MARKED, cursor="pointer")
+        base.mark_point(filled=True, size=50, opacity=1, color=MARKED, cursor="pointer")
         .transform_filter("datum.order < 4")
         .transform_window(best="row_number()", sort=_BEST)
         .transform_filter(f"datum.best <= {MOST_MARKED}")
