@@ -1,7 +1,6 @@
 # Each target does all its own set-up: a virtual environment in .venv, with the versions of constraints.txt.
 PYTHON ?= python3
 BIN := .venv/bin
-ACCELERATE := $(BIN)/accelerate launch --quiet
 # A process per core (tests/conftest.py counts them) of one thread each; a file stays in one process, and so do its fixtures.
 PYTEST := -m pytest -n auto --dist loadfile
 
@@ -18,12 +17,9 @@ PYTEST := -m pytest -n auto --dist loadfile
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-# The main job, offline: three regimes of the embedded BERT on a built-in task, and their drift report.
+# The main job, offline: three regimes of the embedded BERT on a built-in task, three seeds each, and their report.
 demo: .venv/base
-	$(ACCELERATE) finetune.py --freeze none --output-dir runs/demo --overwrite
-	$(ACCELERATE) finetune.py --freeze embeddings --output-dir runs/demo --overwrite
-	$(ACCELERATE) finetune.py --freeze backbone --output-dir runs/demo --overwrite
-	$(BIN)/python -m toolkit report runs/demo/minilm_polarity_* --out runs/demo_report
+	$(BIN)/python -m toolkit study experiments/three_regimes.py --workers 2 --output-dir runs/demo --out runs/demo_report
 
 test: .venv/dev
 	$(BIN)/python $(PYTEST) -m "not slow"

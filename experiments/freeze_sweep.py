@@ -63,8 +63,8 @@ def main(runs: str, out: str | None = None) -> None:
     """Print the relative quality of the study's finished runs below ``runs``; write its report into ``out``."""
     from toolkit.analysis.comparison.relative import relative_quality
     from toolkit.naming import shown_path
-    from toolkit.reporting.comparison.relative_report import write_relative_report
     from toolkit.reporting.folder import check_out
+    from toolkit.reporting.topics.relative import write_relative_report
     from toolkit.studies.plan import plan_runs
 
     if out:

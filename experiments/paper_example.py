@@ -16,7 +16,7 @@ def main(run_dir: str, out: str) -> None:
     causes = toolkit.explain(run, "word_embeddings", last)
     folder.mkdir(parents=True)
     (folder / "table.tex").write_text(causes.to_latex(index=False, float_format="%.3g", escape=True), encoding="utf-8")
-    toolkit.draw("exposure", run, folder / "figure.pdf", with_null=True)
+    toolkit.plot_exposure(run, with_null=True).save(folder / "figure.pdf")
     print(f"{folder / 'table.tex'} and {folder / 'figure.pdf'}")
 
 

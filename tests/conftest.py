@@ -24,6 +24,7 @@ from tests.run_directories import MakeRun, SharedRuns
 from toolkit.config import RunConfig
 from toolkit.data.builtin import BUILTIN_TASKS
 from toolkit.reporting import charts, images
+from toolkit.reporting.page import render
 from toolkit.snapshots.store import Run
 
 IMAGE_OF = images.image_of
@@ -234,11 +235,17 @@ def make_run(shared_runs: SharedRuns, tmp_path: Path, monkeypatch: pytest.Monkey
     return make
 
 
+def leave_undrawn(patch: pytest.MonkeyPatch) -> None:
+    """Reports without figures, for tests of the text: drawing is what takes the time."""
+    patch.setattr("toolkit.reporting.comparison.drift_topics.draw", lambda makers: {})
+    patch.setattr("toolkit.reporting.comparison.study_sections.draw", lambda makers: {})
+    patch.setattr("toolkit.reporting.comparison.report.picture_of", lambda data: None)
+
+
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reports without figures, for tests of the text: drawing is what takes the time."""
-    monkeypatch.setattr("toolkit.reporting.comparison.report.draw", lambda tables: {})
-    monkeypatch.setattr("toolkit.reporting.comparison.report.draw_scores", lambda *tables: {})
+    """:func:`leave_undrawn` for one test."""
+    leave_undrawn(monkeypatch)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -254,12 +261,14 @@ def _sketched() -> Iterator[None]:
         return b"<svg xmlns='http://www.w3.org/2000/svg'/>" if kind == "svg" else kind.encode()
 
     def chart_of(chart: Any, kind: str) -> bytes:
-        charts.spec_of(chart)
+        if not isinstance(chart, dict):
+            chart.to_dict()  # against Vega-Lite's schema, as a block's chart was before
         return b"<svg xmlns='http://www.w3.org/2000/svg'/>" if kind == "svg" else kind.encode()
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(images, "image_of", image_of)
-        patch.setattr(charts, "image_of", chart_of)
+        for module in (charts, render):
+            patch.setattr(module, "image_of", chart_of)
         yield
 
 
@@ -271,7 +280,8 @@ def as_files() -> Callable[[], AbstractContextManager[None]]:
     def context() -> Iterator[None]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(images, "image_of", IMAGE_OF)
-            patch.setattr(charts, "image_of", CHART_OF)
+            for module in (charts, render):
+                patch.setattr(module, "image_of", CHART_OF)
             yield
 
     return context

@@ -65,7 +65,7 @@ REPORTS: dict[str, Callable[[Path], object]] = {
     "write_layer_report": write_tables("probes.layer_report", "write_layer_report"),
     "write_transplant_report": write_tables("probes.transplant_report", "write_transplant_report"),
     "write_distortion_report": write_tables("probes.distortion_report", "write_distortion_report"),
-    "write_relative_report": write_tables("comparison.relative_report", "write_relative_report"),
+    "write_relative_report": write_tables("topics.relative", "write_relative_report"),
     "feature_distortion.py": experiment("feature_distortion", "--out", "OUT", "--runs", "nowhere"),
     "layer_drift.py": experiment("layer_drift", "--out", "OUT", "--runs", "nowhere"),
     "sst2_three_regimes.py": experiment("sst2_three_regimes", "--data", "nowhere", "--out", "OUT"),
@@ -142,25 +142,6 @@ def test_a_folder_of_a_users_own_takes_no_finetuning(tiny_config: RunConfig, tmp
         assert toolkit.verify_run(run.path) == []
         assert {name: after[name] for name in before} == before
         assert all(name.split("/")[0] == run.path.name for name in after.keys() - before.keys())
-
-
-@pytest.mark.parametrize("name", ["figures/mine.png", "link.png", "figure/file.png", "figures"])
-def test_a_file_that_is_there_is_not_drawn_over(name: str, tmp_path: Path) -> None:
-    run = write_run(tmp_path / "runs", "none", 0)
-    mine = plant(tmp_path / "of-user")
-    path = mine / name if name != "figures" else (mine / "figures.png")
-    if name == "figures":
-        path.mkdir()
-    refuse(lambda place: toolkit.draw("exposure", run, place), path)
-    refuse(lambda place: toolkit.draw("parameters", run, place), path)
-    if path.is_symlink() or path.is_dir():
-        refuse(lambda place: toolkit.draw("parameters", run, place, overwrite=True), path)
-    else:
-        before = contents(tmp_path)
-        toolkit.draw("parameters", run, path, overwrite=True)
-        after = contents(tmp_path)
-        changed = {place for place in after if before.get(place) != after[place]}
-        assert changed == {(path.parent.resolve() / path.name).relative_to(tmp_path.resolve()).as_posix()}
 
 
 def test_a_table_that_is_there_is_not_written_over(tmp_path: Path) -> None:

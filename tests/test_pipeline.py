@@ -420,6 +420,7 @@ def write_task(folder: Path, label: Callable[[int], object]) -> dict[str, object
     }
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("freeze", ["none", "backbone"])
 @pytest.mark.parametrize(
     ("label", "columns"),

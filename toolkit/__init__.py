@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from toolkit.analysis.comparison.relative import relative_quality as relative_quality
     from toolkit.analysis.comparison.seeds import compare_seeds as compare_seeds
     from toolkit.analysis.comparison.shuffled_labels import compare_with_shuffled as compare_with_shuffled
+    from toolkit.analysis.comparison.summaries import last_scores as last_scores
     from toolkit.analysis.comparison.summaries import side_by_side as side_by_side
     from toolkit.analysis.comparison.summaries import summarise_scores as summarise_scores
     from toolkit.analysis.comparison.verify import verify_report as verify_report
@@ -62,9 +63,20 @@ if TYPE_CHECKING:
     from toolkit.probes.layers.layer_drift import measure_layer_drift as measure_layer_drift
     from toolkit.probes.transplants.transplants import measure_transplants as measure_transplants
     from toolkit.reporting.comparison.report import write_report as write_report
-    from toolkit.reporting.drift.figures import draw as draw
-    from toolkit.reporting.drift.report import write_drift_report as write_drift_report
-    from toolkit.reporting.positions.report import write_position_report as write_position_report
+    from toolkit.reporting.drift_report import write_drift_report as write_drift_report
+    from toolkit.reporting.position_report import write_position_report as write_position_report
+    from toolkit.reporting.topics.causes import plot_exposure as plot_exposure
+    from toolkit.reporting.topics.changes import plot_change as plot_change
+    from toolkit.reporting.topics.cost import plot_cost as plot_cost
+    from toolkit.reporting.topics.differences import plot_differences as plot_differences
+    from toolkit.reporting.topics.drift import plot_drift as plot_drift
+    from toolkit.reporting.topics.drift import plot_position_drift as plot_position_drift
+    from toolkit.reporting.topics.drift import plot_word_drift as plot_word_drift
+    from toolkit.reporting.topics.drift_and_score import plot_drift_and_score as plot_drift_and_score
+    from toolkit.reporting.topics.relative import plot_relative_quality as plot_relative_quality
+    from toolkit.reporting.topics.scores import plot_data_efficiency as plot_data_efficiency
+    from toolkit.reporting.topics.scores import plot_scores as plot_scores
+    from toolkit.reporting.topics.scores import plot_scores_over_epochs as plot_scores_over_epochs
     from toolkit.reporting.topics.words_chart import plot_words as plot_words
     from toolkit.snapshots.importers import import_checkpoints as import_checkpoints
     from toolkit.snapshots.snapshot import Snapshot as Snapshot
@@ -100,13 +112,13 @@ _HOMES = {
     "compare_with_shuffled": "toolkit.analysis.comparison.shuffled_labels",
     "data_efficiency": "toolkit.analysis.comparison.efficiency",
     "decompose": "toolkit.analysis.causes.causes",
-    "draw": "toolkit.reporting.drift.figures",
     "explain": "toolkit.analysis.causes.causes",
     "finetune": "toolkit.pipeline",
     "functional_drift": "toolkit.analysis.gauge.functional",
     "guard_precision": "toolkit.analysis.causes.precision",
     "import_checkpoints": "toolkit.snapshots.importers",
     "join_drift": "toolkit.analysis.comparison.joined",
+    "last_scores": "toolkit.analysis.comparison.summaries",
     "make_cards": "toolkit.analysis.comparison.cards",
     "measure_agreement": "toolkit.analysis.geometry.agreement",
     "measure_changes": "toolkit.analysis.changes.changes",
@@ -132,6 +144,18 @@ _HOMES = {
     "neighbours": "toolkit.analysis.neighbours.neighbours",
     "open_model": "toolkit.probes.anatomy.opening",
     "open_run": "toolkit.snapshots.store",
+    "plot_change": "toolkit.reporting.topics.changes",
+    "plot_cost": "toolkit.reporting.topics.cost",
+    "plot_data_efficiency": "toolkit.reporting.topics.scores",
+    "plot_differences": "toolkit.reporting.topics.differences",
+    "plot_drift": "toolkit.reporting.topics.drift",
+    "plot_drift_and_score": "toolkit.reporting.topics.drift_and_score",
+    "plot_exposure": "toolkit.reporting.topics.causes",
+    "plot_position_drift": "toolkit.reporting.topics.drift",
+    "plot_relative_quality": "toolkit.reporting.topics.relative",
+    "plot_scores": "toolkit.reporting.topics.scores",
+    "plot_scores_over_epochs": "toolkit.reporting.topics.scores",
+    "plot_word_drift": "toolkit.reporting.topics.drift",
     "plot_words": "toolkit.reporting.topics.words_chart",
     "record": "toolkit.training.recording",
     "regress_drift": "toolkit.analysis.causes.regression",
@@ -144,8 +168,8 @@ _HOMES = {
     "take_apart": "toolkit.probes.anatomy.anatomy",
     "verify_report": "toolkit.analysis.comparison.verify",
     "verify_run": "toolkit.snapshots.verify",
-    "write_drift_report": "toolkit.reporting.drift.report",
-    "write_position_report": "toolkit.reporting.positions.report",
+    "write_drift_report": "toolkit.reporting.drift_report",
+    "write_position_report": "toolkit.reporting.position_report",
     "write_report": "toolkit.reporting.comparison.report",
     "write_rows": "toolkit.analysis.rows.rows",
 }

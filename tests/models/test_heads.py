@@ -1,6 +1,7 @@
 """Every recipe of features against plain transformers code, for every family; heads; and layers that are not there."""
 
 from dataclasses import replace
+from functools import cache
 from itertools import product
 
 import numpy as np
@@ -42,10 +43,11 @@ def deep_model(tmp_path_factory):
     return build
 
 
-def plain_vectors(folder, texts, pooling, features, *, max_length=40, batch_size=7):
-    """(texts, width) by transformers alone: ``texts`` are single ones or pairs read jointly.
+@cache
+def plain_layers(folder, texts, pooling, *, max_length=40, batch_size=7):
+    """The pooled states of every layer, (texts, hidden) each, by transformers alone; all recipes are made of these.
 
-    The states come from hooks on the blocks, and not from ``output_hidden_states``.
+    They come from hooks on the blocks, and not from ``output_hidden_states``.
     """
     from transformers import AutoModel, AutoTokenizer
 
@@ -80,23 +82,29 @@ def plain_vectors(folder, texts, pooling, features, *, max_length=40, batch_size
         layers = [*first, *states]
         assert len(layers) == NUM_BLOCKS + 1
         mask = batch["attention_mask"].unsqueeze(-1)
-        pooled = [x[:, 0] if pooling == "cls" else (x * mask).sum(1) / mask.sum(1) for x in layers]
-        match features:
-            case "last":
-                rows.append(pooled[-1])
-            case "second-to-last":
-                rows.append(pooled[-2])
-            case "last4-concat":
-                rows.append(torch.cat(pooled[-4:], 1))
-            case "last4-sum":
-                rows.append(sum(pooled[-4:]))
-            case "all-concat":
-                rows.append(torch.cat(pooled[1:], 1))
-            case "mix":
-                rows.append(torch.stack(pooled, 1).mean(1))  # equal shares before training
-            case _:
-                rows.append(pooled[int(features.removeprefix("layers.")) + 1])
-    return torch.cat(rows).double().numpy()
+        rows.append([x[:, 0] if pooling == "cls" else (x * mask).sum(1) / mask.sum(1) for x in layers])
+    return [torch.cat(layer) for layer in zip(*rows, strict=True)]
+
+
+def plain_vectors(folder, texts, pooling, features):
+    """(texts, width) by transformers alone: ``texts`` are single ones or pairs read jointly."""
+    pooled = plain_layers(folder, tuple(texts), pooling)
+    match features:
+        case "last":
+            found = pooled[-1]
+        case "second-to-last":
+            found = pooled[-2]
+        case "last4-concat":
+            found = torch.cat(pooled[-4:], 1)
+        case "last4-sum":
+            found = sum(pooled[-4:])
+        case "all-concat":
+            found = torch.cat(pooled[1:], 1)
+        case "mix":
+            found = torch.stack(pooled, 1).mean(1)  # equal shares before training
+        case _:
+            found = pooled[int(features.removeprefix("layers.")) + 1]
+    return found.double().numpy()
 
 
 def compared(u, v, *, with_cosine):

@@ -133,7 +133,7 @@ def test_no_command_runs_it(plant: Plant, tiny_config: RunConfig, tmp_path: Path
         str(finetune(replace(tiny_config, model=folder, seed=seed, save_model=True, output_dir=str(tmp_path))).path)
         for seed in (0, 1)
     ]
-    flow = ["--positions", "8", "--blocks", "2", "--num-texts", "10", "--shift", "4"]
+    flow = ["--positions", "8", "--blocks", "2", "--num-texts", "10", "--shift", "4", "--texts", tiny_config.train_file]
     commands = (
         ["anatomy", folder, "--text", "a good film"],
         ["anatomy", runs[0], "--text", "a good film"],

@@ -11,10 +11,11 @@ from PIL import Image
 
 from toolkit.analysis.positions.position_controls import few_waves, noisy_sinusoid
 from toolkit.analysis.positions.positions import measure_positions
-from toolkit.reporting.positions.answers import answers, caveats, standing_out
-from toolkit.reporting.positions.figures import draw_positions
-from toolkit.reporting.positions.report import print_positions, wave_rows, write_position_report
-from toolkit.reporting.positions.tables import collect_positions
+from toolkit.reporting.markdown import number
+from toolkit.reporting.page.model import TableBlock
+from toolkit.reporting.position_report import position_page, print_positions, write_position_report
+from toolkit.reporting.topics import positions
+from toolkit.reporting.topics.position_tables import collect_positions
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 
 DRAWS = 10
@@ -58,11 +59,17 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_every_file_is_there_and_valid(report):
     names = {f"figures/{name}.{kind}" for name in FIGURES for kind in ("png", "svg", "pdf")}
-    assert set(contents(report)) == {"report.md", "files.json", *names, *(f"tables/{name}.csv" for name in TABLES)}
+    assert set(contents(report)) == {
+        "report.md",
+        "index.html",
+        "files.json",
+        *names,
+        *(f"tables/{name}.csv" for name in TABLES),
+    }
     for name in FIGURES:
         with Image.open(report / f"figures/{name}.png") as image:
             image.load()
-            assert image.width > 1000
+            assert image.width > 800
         assert ElementTree.parse(report / f"figures/{name}.svg").getroot().tag.endswith("svg")
     text = (report / "report.md").read_text()
     assert text.startswith("# A &#124; page\n")
@@ -70,17 +77,19 @@ def test_every_file_is_there_and_valid(report):
         assert (report / link).is_file()
 
 
-def test_sections_are_in_order(report):
-    assert re.findall(r"^## (.*)$", (report / "report.md").read_text(), re.M) == [
-        "The answer",
-        "Waves",
-        "What the rows are like",
-        "Rows that stand out",
-        "What training changed",
-        "Segments",
-        "What this does not say",
-        "Definitions",
+def test_sections_are_in_order(collected):
+    page = position_page(collected)
+    assert [section.id for section in page.sections] == [
+        "waves-found",
+        "rows",
+        "standing-out",
+        "change",
+        "segments",
+        "untold",
+        "definitions",
     ]
+    assert page.picture.name == "resemblance"
+    assert 1 <= len(page.answers) <= 3
 
 
 def test_the_same_input_gives_the_same_bytes(wavy, report, tmp_path, as_files):
@@ -105,22 +114,66 @@ def test_tables_agree_with_the_analysis(wavy, report):
     assert controls.groupby(["statistic", "control"]).size().eq(DRAWS).all()
 
 
-def test_sentences_follow_the_data(collected):
-    text = "\n".join(answers(collected))
-    assert "Verdict: does not resemble." in text
-    assert "Verdict: made of waves." in text
-    num_waves = int(collected.waves["is_wave"].sum())
-    assert f"{num_waves} waves hold" in text
-    assert "The sinusoid of this width has 48 waves." in text
-    assert "Rows 128 to 255 are not exercised by the model's default length of 128 tokens" in text
-    assert "structured all the same, so inherited" in text
-    assert any("row 100 (" in line for line in standing_out(collected))
-    assert any("slower ones blend" in line for line in caveats(collected))
-    header, rows = wave_rows(collected)
-    assert len(rows) == num_waves
-    assert len(header) == len(rows[0])
-    periods = [row[0] for row in rows]
-    assert periods == sorted(periods)
+def tile_of(tables, statistic):
+    (tile,) = [tile for tile in positions.tiles(tables) if tile.title == positions.QUESTIONS[statistic]]
+    return tile
+
+
+def test_tiles_and_tables_follow_the_data(collected):
+    assert (tile_of(collected, "line_match").value, tile_of(collected, "orbit_share").value) == ("no", "yes")
+    verdict = collected.verdicts["orbit_share"]
+    facts = dict(tile_of(collected, "orbit_share").lines)
+    assert float(facts[positions.WHAT["orbit_share"]]) == pytest.approx(verdict.value, rel=0.01)
+    assert float(facts["needed"]) == verdict.threshold
+    assert float(facts["smooth curves, at most"]) == pytest.approx(verdict.negative.max(), rel=0.01)
+    waves = positions.waves_table(collected)
+    assert positions.tiles(collected)[-1].value == str(len(waves)) == str(int(collected.waves["is_wave"].sum()))
+    assert dict(positions.tiles(collected)[-1].lines)["waves of the sinusoid"] == "48"
+    assert waves["period"].is_monotonic_increasing
+    text = "\n".join(positions.answers(collected))
+    assert "default length of 128 tokens does not exercise rows 128 to 255" in text
+    (own,) = [section for section in position_page(collected).sections if section.id == "standing-out"]
+    (table,) = [block.table for block in own.blocks if isinstance(block, TableBlock)]
+    assert 100 in set(table["row"])
+    assert any("slower ones blend" in line for line in positions.caveats(collected))
+
+
+def values_of(chart):
+    """The values of every inline datum of a chart, in order."""
+    found = []
+
+    def walk(node):
+        if isinstance(node, dict):
+            found.extend(node["values"] if isinstance(node.get("values"), list) else [])
+            for name, inner in node.items():
+                if name in ("data", "layer", "hconcat", "vconcat"):
+                    walk(inner)
+        elif isinstance(node, list):
+            for inner in node:
+                walk(inner)
+
+    walk(chart.to_dict())
+    return found
+
+
+def test_charts_hold_the_tables_numbers(collected):
+    drawn = positions.charts(collected)
+    gram = values_of(drawn["cosine_gram"])
+    rows = collected.rows["learned"][: positions.GRAM]
+    rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    np.testing.assert_allclose(gram[: positions.GRAM**2], (rows @ rows.T).ravel(), atol=2e-3)
+    lags = [line for line in values_of(drawn["cosine_by_lag"]) if line.get("table") == "learned"]
+    own = collected.by_lag[collected.by_lag["table"] == "learned"].set_index("lag")["mean"]
+    assert {line["lag"] for line in lags} == set(own.index)
+    for line in lags:
+        assert line["mean"] == pytest.approx(own[line["lag"]], rel=1e-4, abs=1e-6)
+    spectrum = [line for line in values_of(drawn["dct_spectrum"]) if line["table"] == "drift of the learned rows"]
+    assert len(spectrum) == collected.num_positions - 1
+    assert sum(line["share"] for line in spectrum) == pytest.approx(1, rel=0.01)
+    lengths = [line["norm"] for line in values_of(drawn["norms_and_steps"]) if "norm" in line and "name" not in line]
+    np.testing.assert_allclose(lengths[: collected.num_positions], collected.lengths["norm"], rtol=1e-4)
+    bars = values_of(drawn["resemblance"])
+    assert sum(bar.get("count", 0) for bar in bars) == len(positions.control_values(collected.verdicts))
 
 
 def test_what_training_changed_is_small_and_its_spectrum_is_drawn(collected):
@@ -132,18 +185,18 @@ def test_what_training_changed_is_small_and_its_spectrum_is_drawn(collected):
 def test_a_noisy_sinusoid_resembles_and_a_checkpoint_has_no_change():
     source = trajectory(noisy_sinusoid(256, 96, np.random.default_rng(1), snr=4.0), name="a <checkpoint>")
     tables = collect_positions(source, num_draws=DRAWS)
-    assert "Verdict: resembles." in answers(tables)[0]
+    assert tile_of(tables, "line_match").value == "yes"
     assert tables.change.empty
     assert tables.segments.empty
-    assert "default length" not in "\n".join(answers(tables))
+    assert "default length" not in "\n".join(positions.answers(tables))
 
 
 def test_small_and_odd_tables_have_a_page(tmp_path):
     source = trajectory(np.random.default_rng(2).normal(size=(20, 7)), name="a <checkpoint>")
     text = write_position_report(source, tmp_path, num_draws=DRAWS).read_text()
     assert "Learned positions: a &#60;checkpoint&#62;" in text
-    assert "Verdict: not identifiable" in text
-    assert "Not applicable: this model has no token_type_embeddings." in text
+    assert text.count("not identifiable") >= 2
+    assert "Segments: not applicable, this model has no token_type_embeddings." in text
     assert not (tmp_path / "figures/resemblance.png").exists()
 
 
@@ -152,7 +205,7 @@ def test_a_zero_row_has_no_cosines_and_no_figures_of_them():
     rows[3] = 0
     tables = collect_positions(trajectory(rows), num_draws=DRAWS, is_brief=True)
     assert tables.by_lag.empty
-    assert "cosine_gram" not in draw_positions(tables)
+    assert positions.charts(tables).keys().isdisjoint({"cosine_gram", "cosine_by_lag"})
 
 
 def test_equal_rows_and_a_model_without_positions(tmp_path):
@@ -165,10 +218,13 @@ def test_equal_rows_and_a_model_without_positions(tmp_path):
         write_position_report(trajectory(np.ones((40, 6))), tmp_path / "file")
 
 
-def test_printed(wavy, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "160")
+def test_printed(wavy, collected, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     print_positions(wavy, num_draws=DRAWS)
     printed = capsys.readouterr().out
-    assert "Verdict: made of waves." in printed
-    assert "translation_inv" in printed
-    assert "Waves of the learned table" in printed
+    assert max(map(len, printed.splitlines())) <= 80
+    assert "made of waves" in printed
+    assert "invariance" in printed
+    assert "weight units" in printed
+    for period in positions.waves_table(collected)["period"]:
+        assert number(period) in printed

@@ -1,4 +1,4 @@
-"""The page on relative quality: intervals, the majority and failed runs in words and in the figure."""
+"""The page on relative quality: intervals, the majority and failed runs in the table and in the chart."""
 
 from pathlib import Path
 
@@ -7,15 +7,19 @@ import pandas as pd
 import pytest
 
 from tests.analysis.comparison.planted import plant
+from tests.reporting.chart_data import alone, lines_of, panels_of
 from tests.run_directories import write_run
 from toolkit.analysis.comparison.relative import ITSELF, relative_quality
-from toolkit.reporting.comparison.relative_figure import draw_relative, shown_splits
-from toolkit.reporting.comparison.relative_report import relative_findings, relative_rows, write_relative_report
-
-pytestmark = pytest.mark.usefixtures("drawn")
+from toolkit.reporting.topics.relative import (
+    HEADER,
+    plot_relative_quality,
+    relative_rows,
+    shown_splits,
+    write_relative_report,
+)
 
 SHARES = {"none": 0.95, "embeddings": 0.95, "position_embeddings": 0.7, "backbone": 0.5}
-FULL = "none (full fine-tuning)"
+FULL = "full fine-tuning"
 
 
 @pytest.fixture(scope="module")
@@ -35,42 +39,44 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
     return relative_quality(made, FULL)
 
 
-def test_findings_sort_the_arms_by_what_their_intervals_say(table: pd.DataFrame) -> None:
-    (line,) = relative_findings(table)
-    below, rest = line.split("; not told apart from it ")
-    assert f"beside {FULL} (0.9" in below
-    assert "below it " in below
-    assert "position_embeddings (frozen) 0.7" in below
-    assert rest.startswith("embeddings (frozen) ")
-    assert " embeddings (frozen)" not in below
-    failed = int(table.set_index("arm").loc["backbone (feature extraction)", "num_failed"])
+def rows_of(table: pd.DataFrame) -> pd.DataFrame:
+    return pd.DataFrame(relative_rows(table), columns=list(HEADER)).set_index("arm")
+
+
+def test_rows_say_of_each_arm_what_its_interval_says(table: pd.DataFrame) -> None:
+    rows = rows_of(table)
+    beside = rows["beside the reference"]
+    assert beside["position_embeddings frozen"] == beside["feature extraction"] == "below"
+    assert beside["embeddings frozen"] == "not distinguishable"
+    assert beside[FULL] == ""
+    chance = rows["beside the majority class"]
+    assert chance["position_embeddings frozen"] == chance["embeddings frozen"] == "above"
+    assert chance["feature extraction"] == "not distinguishable"
+    failed = int(table.set_index("arm").loc["feature extraction", "num_failed"])
     assert failed >= 1
-    assert f"failed runs: {failed} of 3 of backbone (feature extraction)" in rest
-    assert "always answering the commonest class: backbone (feature extraction)." in rest
+    assert rows.loc["feature extraction", "failed"] == str(failed)
 
 
 def test_an_arm_above_is_said_to_be_above(table: pd.DataFrame) -> None:
-    up = table.assign(relative_quality=1.2, low=1.1, high=1.3, majority_quality=0.5, num_failed=0)
-    (line,) = relative_findings(up)
-    assert "above it" in line
-    assert "failed" not in line
-    assert "commonest" not in line
+    up = rows_of(table.assign(relative_quality=1.2, low=1.1, high=1.3, majority_quality=0.5))
+    assert set(up["beside the reference"]) == set(up["beside the majority class"]) == {"above"}
 
 
 def test_the_reference_stands_in_the_table_without_interval(table: pd.DataFrame) -> None:
-    header, rows = relative_rows(table)
-    (reference,) = [row for row in rows if row[1] == FULL]
-    assert reference[header.index("relative quality")] == "1.000"
-    assert reference[header.index("95 % interval")] == ""
-    assert reference[header.index("note")] == ITSELF
+    rows = rows_of(table)
+    assert rows.loc[FULL, "relative quality"] == "1.000"
+    assert rows.loc[FULL, "95 % interval"] == ""
+    assert rows.loc[FULL, "note"] == ITSELF
     assert len(rows) == len(SHARES)
 
 
+@pytest.mark.usefixtures("drawn")
 def test_the_page_escapes_and_repeats(tmp_path: Path, table: pd.DataFrame) -> None:
     for name in ("a", "b"):
         write_relative_report(table, tmp_path / name, title="T", command="one\ntwo", caveats=["not *this*"])
     text = (tmp_path / "a/report.md").read_text()
     assert "<toy>" not in text
+    assert "<toy>" not in (tmp_path / "a/index.html").read_text()
     assert "```bash\none\ntwo\n```" in text
     assert "not &#42;this&#42;" in text
     assert "figures/relative_quality.png" in text
@@ -83,9 +89,20 @@ def test_the_page_escapes_and_repeats(tmp_path: Path, table: pd.DataFrame) -> No
 
 def test_every_arm_split_and_majority_is_drawn(table: pd.DataFrame) -> None:
     both = pd.concat([table, table.assign(split="ood", is_reported_split=False, relative_quality=0.9)])
-    image = draw_relative(both)["relative_quality"]["svg"].decode()
-    for words in (*table["arm"], "validation", "ood: majority class", "relative quality"):
-        assert words in image, words
+    (panel,) = panels_of(plot_relative_quality(both))
+    drawn = lines_of(panel, "relative_quality")
+    for name in ("relative_quality", "low", "high"):
+        np.testing.assert_allclose(drawn[name].astype(float), both[name], rtol=1e-4)
+    assert list(drawn["arm"]) == list(both["arm"])
+    (floors,) = [data for data in alone(panel) if list(data) == ["split", "majority_quality"]]
+    assert floors["split"] == ["validation", "ood"]
+    np.testing.assert_allclose(floors["majority_quality"], both["majority_quality"].mean(), rtol=1e-4)
+
+
+def test_the_reference_alone_is_no_chart(table: pd.DataFrame) -> None:
+    assert plot_relative_quality(table[table["arm"] == FULL]) is None
+    with pytest.raises(ValueError, match="expected the table of relative_quality"):
+        plot_relative_quality(table[["arm"]])
 
 
 def test_of_validation_and_test_the_reported_one_is_drawn(table: pd.DataFrame) -> None:

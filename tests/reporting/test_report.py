@@ -204,18 +204,17 @@ def test_no_absolute_path_and_no_sentence(make_run, tmp_path):
 
 
 def test_same_runs_same_bytes_whatever_the_user_has_set(made, tmp_path, monkeypatch, as_files):
-    import matplotlib
+    import altair
 
     shutil.copytree(made.folder, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     first = contents(Path("out"))
     Path("out/notes.txt").write_text("mine")
-    with matplotlib.rc_context({"font.size": 30, "axes.grid": True, "savefig.dpi": 50}):
-        before = dict(matplotlib.rcParams)
+    with altair.theme.enable("dark"):
         runs = [tmp_path / "runs" / run.path.name for run in made.runs]
         with as_files():
             assert write_report(runs, "out") == Path("out/report.md")
-        assert dict(matplotlib.rcParams) == before
+        assert altair.theme.active == "dark"
     assert contents(Path("out")) == {**first, "notes.txt": b"mine"}
 
 

@@ -23,7 +23,7 @@ def test_a_table_of_intervals_fits_80_columns_and_cuts_nothing(capsys, monkeypat
     monkeypatch.setenv("COLUMNS", "80")
     header = ["arm", "texts", "layer", "debiased CKA", "standardised columns", "RSA", "two seeds, debiased CKA"]
     cells = ["0.123 (0.056 to 0.789)", "0.5 (0.1 to 0.9)", "-0.123 (-0.456 to 0.789)", "0.123 (0.056 to 0.789)"]
-    arms = ("none (full fine-tuning)", "shuffled labels, [bold]")
+    arms = ("full fine-tuning", "shuffled labels, [bold]")
     print_rows("minilm [x]", header, [[arm, "test", "embeddings", *cells] for arm in arms], num_titles=2)
     lines = capsys.readouterr().out.splitlines()
     assert all(len(line) <= 80 and "…" not in line for line in lines)

@@ -17,25 +17,23 @@ from toolkit.analysis.comparison.cards import make_cards
 from toolkit.analysis.comparison.evidence import write_evidence
 from toolkit.analysis.comparison.verdicts import VERDICTS
 from toolkit.reporting.cells import shown
-from toolkit.reporting.columns import COLUMNS
 from toolkit.reporting.comparison.comparison_section import mcnemar_counts, shown_comparison
 from toolkit.reporting.comparison.data import find_runs
 from toolkit.reporting.comparison.markdown_report import render_markdown
 from toolkit.reporting.comparison.provenance import command_of_run
 from toolkit.reporting.comparison.report import make_page, write_report
-from toolkit.reporting.comparison.study_findings import report_findings
 from toolkit.reporting.comparison.study_sections import study_sections
-from toolkit.reporting.comparison.verdict_lines import (
-    MOST_IN_OVERVIEW,
-    group_of,
-    line_of,
-    not_listed,
-    overview,
+from toolkit.reporting.comparison.worth_sections import association_block
+from toolkit.reporting.page.model import Answer, FoldBlock, Page, Section, TableBlock, TextBlock, Tile
+from toolkit.reporting.topics.claims import (
+    answer_of,
+    claims_table,
+    decided,
+    limits_section,
+    question_of,
     verdicts_frame,
 )
-from toolkit.reporting.comparison.worth_sections import association_block
-from toolkit.reporting.page.model import FoldBlock, Page, Section, TableBlock, TextBlock, VerdictLine
-from toolkit.reporting.page.verdict_table import ICONS, VERDICT_HOW
+from toolkit.reporting.topics.first_screen import EXTRACTION, FREEZING, MOVED, answers_of, tiles_of
 
 
 def tables_of(blocks):
@@ -63,7 +61,7 @@ def test_the_comparison_is_that_of_compare(read_study, data_of):
     data = data_of(runs, labels, margin_points=2.0)
     expected = compare(runs, labels=labels, margin_points=2.0)
     pd.testing.assert_frame_equal(data.comparison[list(expected.columns)], expected)
-    (section,) = [each for each in study_sections(data, {}) if each.id == "comparison"]
+    (section,) = [each for each in study_sections(data) if each.id == "comparison"]
     cells = shown(next(tables_of(section.blocks)))
     line = dict(zip(cells.header, cells.rows[0], strict=True))
     first = expected.iloc[0]
@@ -84,7 +82,6 @@ def test_regression_has_no_accuracy_words(read_run, data_of):
     runs = [read_run(regime, seed, is_regression=True) for regime in ("none", "backbone") for seed in range(3)]
     data = data_of(runs)
     assert set(shown_comparison(data.comparison, data.seeds)["mcnemar"]) == {"not applicable"}
-    assert "Scores: pearson on validation, 3 seeds;" in report_findings(data)[0]
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -107,7 +104,7 @@ def test_tuning_is_printed_with_its_budget(study):
     )
     text = write_report(runs, "out", labels=labels, tuning=tuning).read_text()
     assert "chosen on part of train with 1 seed each: the intervals do not cover that choice" in text
-    section = text.split("## Tuning")[1].split("\n## ")[0]
+    section = text.split("## Tuning")[1].split("\n## ")[0]  # a fold of another section
     assert "the same budget (2 settings per task)" in section
     assert section.count("| full fine-tuning |") == 2
     assert len(pd.read_csv("out/tables/tuning.csv")) == 4
@@ -125,21 +122,18 @@ def test_many_runs_give_a_line_per_arm_and_a_short_text(study):
     assert len(text.splitlines()) < 400
 
 
-def test_cards_and_lines_agree(cards_of):
+def test_every_card_is_a_question_whose_answer_is_its_verdict(cards_of):
     cards = cards_of(num_seeds=3)
-    lines = overview(cards)
-    by_claim = {card.claim: card for card in cards}
-    for line in lines:
-        if line.claim in by_claim:
-            card = by_claim[line.claim]
-            assert line.verdict == card.verdict
-            assert (line.low, line.high) == (card.deciding.low, card.deciding.high) or line.low != line.low
-            assert card.reason[1:] in line.detail
-    groups = [line.group for line in lines]
-    assert groups == sorted(groups, key=groups.index)  # lines of one group follow one another
-    forbidden = {card.id.partition(": ")[2] for card in cards if card.kind == "forbid"}
-    assert len(forbidden) == 1
-    assert sum("validation" in line.claim and "embeddings frozen" in line.claim for line in lines) == 1
+    table = claims_table(cards)
+    for card, line in zip(cards, table.to_dict("records"), strict=True):
+        assert line["question"].startswith(("Do ", "Does ", "Did "))
+        assert line["question"].endswith("?")
+        assert line["answer"].startswith("yes") == (card.verdict == "supported")
+        assert line["answer"].startswith("no,") == (card.verdict == "equivalent")
+        assert (card in decided(cards)) <= (card.verdict in ("supported", "equivalent"))
+    asked = [question_of(card) for card in decided(cards)]
+    assert len(set(asked)) == len(asked)
+    assert {"score", "forbid", "drift", "offset", "association"} == set(table["kind"])
 
 
 def test_the_interval_that_decided_is_the_one_that_is_shown(cards_of):
@@ -147,76 +141,68 @@ def test_the_interval_that_decided_is_the_one_that_is_shown(cards_of):
     wide, narrow = Span(-1.2, 0.4, 0.95), Span(-0.9, 0.1, 0.9)
     for verdict in VERDICTS:
         own = replace(card, interval=wide, equivalence=narrow, margin=1.0, value=-0.4, verdict=verdict)
-        shown = line_of(own)
-        assert (shown.interval == "-0.90 to +0.10 (90 %)") == (verdict == "equivalent")
-        assert (shown.interval == "-1.20 to +0.40 (95 %)") == (verdict != "equivalent")
-        assert (-own.margin < shown.low) == (verdict == "equivalent")  # as drawn, within the shaded margin
+        (line,) = claims_table([own]).to_dict("records")
+        ends = ("-0.900", "0.100", "90 %") if verdict == "equivalent" else ("-1.20", "0.400", "95 %")
+        assert line["interval"] == f"{ends[0]} to {ends[1]} ({ends[2]})"
         (row,) = verdicts_frame([own]).to_dict("records")
         assert (row["low"], row["high"], row["level"]) == (
             (-0.9, 0.1, 0.9) if verdict == "equivalent" else (-1.2, 0.4, 0.95)
         )
 
 
-def test_one_line_for_associations_that_one_reason_refuses(cards_of):
-    cards = cards_of(num_seeds=2)
+@pytest.mark.parametrize(("num_seeds", "said"), [(1, "one seed: not judged"), (2, "two seeds: not judged")])
+def test_under_three_seeds_no_answer_is_yes_or_no(read_study, data_of, cards_of, num_seeds, said):
+    data = data_of(*read_study(num_seeds=num_seeds))
+    found = {answer.question: answer.verdict for answer in answers_of(data)}
+    assert found[FREEZING] == found[EXTRACTION] == said
+    assert found[MOVED] == "yes"  # what moved is seen, not inferred
+    assert decided(cards_of(num_seeds=num_seeds)) == []
+    assert {answer_of(card) for card in cards_of(num_seeds=num_seeds) if card.kind == "score"} == {said}
+
+
+def test_an_open_question_stands_once_and_a_decided_one_not_among_them(read_study, data_of, cards_of):
+    cards = cards_of(num_seeds=3)
+    section = limits_section(data_of(*read_study(num_seeds=3)), cards)
+    (table,) = tables_of(section.blocks)
+    rows = shown(table).rows
+    assert len({row[0] for row in rows}) == len(rows)
+    assert not {row[0] for row in rows} & {question_of(card) for card in decided(cards)}
     refused = [card for card in cards if card.kind == "association"]
-    assert len(refused) > 1
-    assert sum(line.group == "Across tasks" for line in overview(cards)) == len({card.reason for card in refused})
-    assert all(group_of(card) == "" for card in refused)
-    again = [replace(card, id=card.id.replace("full fine-tuning", "LP-FT"), reason="other") for card in refused]
-    claims = [line.claim for line in overview([*refused, *again])]
-    assert len(set(claims)) == len(claims) > 1  # two reasons are two claims, and they read as two
-    assert "word_embeddings" in claims[0]
-    assert claims[0].endswith("under full fine-tuning")
+    assert sum(" gain " in row[0] for row in rows) == len({card.reason for card in refused}) < len(refused)
 
 
-def test_the_overview_says_how_many_cards_it_leaves_out(cards_of):
-    cards = cards_of(num_seeds=2)
-    drift = [card for card in cards if card.kind in ("drift", "offset")]
-    others = [card for card in cards if card not in drift]
-    all_lines = overview(cards)
-    more = len(others) - sum(not line.group.startswith("Drift") for line in all_lines)  # one line stands for several
-    assert f"{len(drift)} on drift" not in not_listed(cards, all_lines)
-    kept = [line for line in all_lines if not line.group.startswith("Drift")]
-    text = not_listed(cards, kept)
-    assert text.startswith(f"{len(drift) + more} more cards ({len(drift)} on drift, ")
-    assert text.endswith("in cards.json and tables/verdicts and are not in this count.")
-    assert not_listed(drift, overview(drift)) == ""
+def test_tiles_and_answers_have_the_numbers_of_the_tables(read_study, data_of):
+    data = data_of(*read_study(num_seeds=3))
+    own = data.summary[data.summary["is_headline"] & data.summary["is_reported_split"]].set_index("base")
+    tiles = {tile.title: tile for tile in tiles_of(data)}
+    assert set(tiles) == set(own.index)
+    for name, tile in tiles.items():
+        assert float(tile.value) == pytest.approx(own.loc[name, "mean"], abs=5e-4)
+    assert dict(tiles["embeddings frozen"].lines) == {"embeddings moved": "0 exactly, bit-identical"}
+    drift = data.details[0].whole(data.details[0].group.arms[0], "word_embeddings")
+    last = drift.groupby("run")["value"].last().mean()
+    assert dict(tiles["full fine-tuning"].lines)["words moved"] == f"{100 * last:.2g} %"
+    lines = data.comparison[data.comparison["is_reported_split"].astype(bool)]
+    answers = {answer.question: answer for answer in answers_of(data)}
+    for question, second in ((FREEZING, "embeddings frozen"), (EXTRACTION, "feature extraction")):
+        (line,) = lines[(lines["first"] == "full fine-tuning") & (lines["second"] == second)].to_dict("records")
+        assert f"{line['difference_points']:+.1f}" in answers[question].text
 
 
-def test_with_many_cards_the_overview_is_about_scores(cards_of):
-    cards = cards_of(tasks=("a", "b", "c"), num_seeds=2)
-    many = [*cards, *cards, *cards]
-    assert len(many) > MOST_IN_OVERVIEW
-    assert not any(line.group.startswith("Drift") for line in overview(many))
+def test_a_run_whose_embeddings_did_not_move_says_no(read_run, data_of):
+    data = data_of([read_run("backbone", seed) for seed in range(3)])
+    (answer,) = answers_of(data)
+    assert (answer.question, answer.verdict) == (MOVED, "no")
+    assert tiles_of(data)[0].lines == (("embeddings moved", "0 exactly, bit-identical"),)
 
 
-def test_the_sentence_above_the_verdicts_names_the_exceptions():
-    line = VerdictLine(claim="c", verdict="not recorded", value="", interval="", detail="", group="")
-    (text,) = [part for part in render_markdown(Page(title="t", verdicts=(line,))).split("\n\n") if "1 claims" in part]
-    for said in (text, VERDICT_HOW):
-        for name in VERDICTS:
-            assert re.search(f"{name}: ", said, re.IGNORECASE), name
-        assert "Not judged: under three seeds, or drift beside sign noise, which is described because" in said
-        assert "even if it excludes 0" in said
-    assert "not judged (under three seeds, or drift beside sign noise," in COLUMNS["verdict"].how
-    assert " → ".join(VERDICTS) in text
-    assert set(ICONS) == set(VERDICTS)
-
-
-def test_every_refusal_of_an_association_names_its_parameter():
-    lines = [
-        ("word_embeddings", "refused: noise"),
-        ("position_embeddings", "refused: noise"),
-        ("LayerNorm.bias", "few"),
-    ]
+def test_associations_that_are_refused_say_why_once():
+    lines = [("word_embeddings", "noise"), ("position_embeddings", "noise"), ("LayerNorm.bias", "few")]
     table = pd.DataFrame(
         [{"model": "m", "base": "full", "parameter": p, "note": n, "spearman": np.nan} for p, n in lines]
     )
-    assert association_block(table).text == (
-        "Does drift predict gain across tasks? Refused: noise (word_embeddings and position_embeddings under full); "
-        "few (LayerNorm.bias under full)."
-    )
+    text = association_block(table).text
+    assert text.count("noise") == text.count("few") == 1
 
 
 def test_a_command_names_the_folder_that_is_not_the_usual_one(make_run):
@@ -231,22 +217,32 @@ def words_of(text):
     return set(re.findall(r"[\w.]+", text))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_markdown_says_what_the_page_says(read_study, data_of, cards_of):
-    from toolkit.reporting.comparison import report
-
     data = data_of(*read_study(num_seeds=2))
-    drawn = report.Drawn({}, ({},), ("",))
-    page = make_page(data, cards_of(num_seeds=2), drawn, title="T <b>", question="Q?", commands="run me")
+    page = make_page(data, cards_of(num_seeds=2), title="T <b>", question="Q?", commands="run me")
     text = render_markdown(page)
     assert text.startswith("# T &#60;b&#62;\n\nQ?\n")
     for section in page.sections:
         assert f"## {section.title}" in text
     found = words_of(text.replace("&#95;", "_"))
-    for sentence in page.findings:
-        assert words_of(sentence) <= found
-    for line in page.verdicts:
-        assert f"| {line.verdict} |" in text
-        assert words_of(line.claim) | words_of(line.value) | words_of(line.interval) <= found
+    for answer in page.answers:
+        assert words_of(answer.question) | words_of(answer.verdict) | words_of(answer.text) <= found
+    for tile in page.tiles:
+        assert words_of(tile.title) | words_of(tile.value) | words_of(tile.detail) <= found
+    assert "```bash\nrun me\n```" in text
+
+
+def test_markdown_is_inert():
+    hostile = "<script>alert(1)</script> | `x` *y*"
+    fold = FoldBlock(title=hostile, blocks=(TextBlock(text=hostile),), is_open=True)
+    section = Section(id="a", title=hostile, lead=hostile, blocks=(fold,))
+    tile = Tile(title=hostile, value=hostile, detail=hostile, lines=((hostile, hostile),))
+    answer = Answer(question=hostile, verdict=hostile, text=hostile)
+    text = render_markdown(Page(title=hostile, question=hostile, tiles=(tile,), answers=(answer,), sections=(section,)))
+    assert "<script>" not in text
+    assert "*y*" not in text
+    assert all(row.count("|") == 4 for row in text.splitlines() if row.startswith("|"))
 
 
 def test_long_tables_and_many_folds_are_cut_and_say_so():
@@ -260,19 +256,6 @@ def test_long_tables_and_many_folds_are_cut_and_say_so():
     assert "40 more lines are in index.html and tables/." in text
     assert "The details of each of the 5 tasks are in index.html" in text
     assert len(text.splitlines()) < 90
-
-
-def test_markdown_is_inert():
-    hostile = "<script>alert(1)</script> | `x` *y*"
-    line = VerdictLine(claim=hostile, verdict=VERDICTS[0], value=hostile)
-    fold = FoldBlock(title=hostile, blocks=(TextBlock(text=hostile),), is_open=True)
-    section = Section(id="a", title=hostile, lead=hostile, blocks=(fold,))
-    text = render_markdown(
-        Page(title=hostile, question=hostile, findings=(hostile,), verdicts=(line,), sections=(section,))
-    )
-    assert "<script>" not in text
-    assert "*y*" not in text
-    assert all(row.count("|") == 5 for row in text.splitlines() if row.startswith("|"))
 
 
 def test_left_out_is_only_what_cannot_be_reported_on(make_run, tmp_path):
@@ -292,15 +275,15 @@ def test_sizes_have_a_section_of_their_own_and_comparisons_keep_to_the_largest(r
             config = {"max_train_examples": size}
             runs += [read_run(regime, seed, right=right, config=config, facts=facts) for seed in (0, 1)]
     data = data_of(runs)
-    sections = {section.id: section for section in study_sections(data, {})}
+    sections = {section.id: section for section in study_sections(data)}
     means, gaps = (shown(table) for table in tables_of(sections["data-efficiency"].blocks))
     assert means.header == ("arm", "20 examples", "80 examples")
     lines = data.summary[data.summary["is_headline"] & data.summary["is_reported_split"]]
-    wanted = lines[(lines["base"] == "backbone (feature extraction)") & (lines["num_train_examples"] == 20)]
-    (row,) = (row for row in means.rows if row[0] == "backbone (feature extraction)")
+    wanted = lines[(lines["base"] == "feature extraction") & (lines["num_train_examples"] == 20)]
+    (row,) = (row for row in means.rows if row[0] == "feature extraction")
     assert row[1].startswith(f"{wanted['mean'].iloc[0]:.3f} ± ")
-    assert [row[0] for row in gaps.rows] == ["none (full fine-tuning) minus backbone (feature extraction)"]
+    assert [row[0] for row in gaps.rows] == ["full fine-tuning minus feature extraction"]
     compared = next(tables_of(sections["comparison"].blocks))
-    assert set(compared.table["pair"]) == {"none (full fine-tuning) minus backbone (feature extraction)"}
+    assert set(compared.table["pair"]) == {"full fine-tuning minus feature extraction"}
     assert len(compared.table) == 2  # one line per split: the larger size only
     assert len(data.comparison) == 4

@@ -3,8 +3,6 @@
 import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -343,15 +341,16 @@ def test_a_changed_config_is_a_reason_and_no_end_of_the_report(path: Path, tmp_p
     assert "changed: config.json" in found.left_out[0]
 
 
-def test_drift_of_a_planted_half_is_what_it_was_without_it(tmp_path: Path) -> None:
+def test_drift_of_a_planted_half_is_what_it_was_without_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As a user meets it: the command says one line, exits with an error, and writes nothing."""
     path = write_run(tmp_path, "none", 0, epochs=2).path
     plant(path, "epoch-002b.safetensors")
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "toolkit", "drift", str(path), "--out", str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode != 0
+    with pytest.raises(SystemExit) as stop:
+        main(["drift", str(path), "--out", str(out)])
+    assert stop.value.code != 0
     assert not out.exists()
-    assert "not in the manifest: snapshots/epoch-002b.safetensors): move it away" in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+    said = capsys.readouterr().err
+    assert "not in the manifest: snapshots/epoch-002b.safetensors): move it away" in said
+    assert len(said.strip().splitlines()) == 1
     shutil.rmtree(path)

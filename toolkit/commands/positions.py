@@ -23,7 +23,7 @@ class Positions:
         from toolkit.counts import at_least
         from toolkit.naming import shown_command
         from toolkit.reporting.folder import check_out
-        from toolkit.reporting.positions.report import print_positions, write_position_report
+        from toolkit.reporting.position_report import print_positions, write_position_report
         from toolkit.reporting.sources import open_sources
 
         length = None if self.default_length is None else at_least("--default-length", self.default_length, 1)

@@ -6,8 +6,7 @@ import pandas as pd
 
 from toolkit.reporting.charts import Charts
 from toolkit.reporting.columns import COLUMNS
-from toolkit.reporting.images import Images
-from toolkit.reporting.page.model import Block, ChartBlock, Column, FigureBlock, FoldBlock, TableBlock, TextBlock
+from toolkit.reporting.page.model import Block, ChartBlock, Column, FoldBlock, TableBlock, TextBlock
 
 NOTHING = "Not applicable: there is nothing to show."
 
@@ -38,13 +37,6 @@ def table_block(table: pd.DataFrame, names: Sequence[str], caption: str) -> Bloc
 
 def _is_empty_note(table: pd.DataFrame, name: str) -> bool:
     return name == "note" and not table[name].fillna("").astype(str).str.len().any()
-
-
-def figure_blocks(images: Images, name: str, caption: str, alt: str, prefix: str = "") -> tuple[Block, ...]:
-    """A figure, if it was drawn."""
-    if name not in images:
-        return ()
-    return (FigureBlock(name=prefix + name, svg=images[name]["svg"], caption=caption, alt=alt),)
 
 
 def chart_blocks(

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
+from toolkit.reporting.pdf import in_order
 from toolkit.snapshots import files
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#B8629A", "#767B84", "#A8741A", "#1B8FA8", "#8A6BBF")
@@ -64,6 +66,7 @@ CONFIG: Mapping[str, Any] = {
         "fontWeight": "bold",
         "color": "#20242b",
         "anchor": "start",
+        "frame": "group",
         "offset": 8,
         "subtitleFontSize": 11,
         "subtitleColor": "#59616d",
@@ -72,7 +75,8 @@ CONFIG: Mapping[str, Any] = {
     "header": {"labelFontSize": 12, "labelFontWeight": "bold", "labelColor": "#20242b", "title": None},
     "text": {"fontSize": 11, "color": "#20242b"},
     "line": {"strokeWidth": 1.8},
-    "point": {"size": 45, "strokeWidth": 1.6, "filled": False},
+    "point": {"size": 45, "strokeWidth": 1.6, "filled": False, "opacity": 1},
+    "tick": {"opacity": 1},
     "rule": {"strokeWidth": 1.4},
     "concat": {"spacing": 22},
     "facet": {"spacing": 22},
@@ -133,26 +137,35 @@ def pick(field: str, values: Iterable[str], label: str | None = None) -> Picker:
         bind=altair.binding_select(options=[every, *names], name=f"{label or field.replace('_', ' ')} "),
     )
     shown = f"chosen_{slug} == '{every}' || chosen_{slug} == datum[{json.dumps(field)}]"
-    opacity = altair.when(legend & altair.expr(shown)).then(altair.value(1.0)).otherwise(altair.value(0.12))
+    both = altair.PredicateComposition({"and": [{"param": legend.name}, shown]})
+    opacity = altair.when(both).then(altair.value(1.0)).otherwise(altair.value(0.12))
     return Picker((legend, choice), opacity)
 
 
-def colour(field: str, values: Iterable[str], title: str | None = None, **legend: Any) -> Any:
+def colour(field: str, values: Iterable[str], /, title: str | None = None, **legend: Any) -> Any:
     """Colour by series, in the order of ``values``; equal series have equal colours in every chart of a report."""
     import altair
 
     names = [str(value) for value in values]
-    shown = altair.Legend(title=title, **legend)
-    return altair.Color(f"{field}:N", scale=altair.Scale(domain=names, range=_cycled(COLOURS, names)), legend=shown)
+    scale = altair.Scale(domain=names, range=_cycled(COLOURS, names))
+    return altair.Color(f"{field}:N", scale=scale, legend=_legend(names, title, legend))
 
 
-def shape(field: str, values: Iterable[str], title: str | None = None, **legend: Any) -> Any:
+def shape(field: str, values: Iterable[str], /, title: str | None = None, **legend: Any) -> Any:
     """Shape by series, so that colour is never all that tells them; the same legend as :func:`colour`."""
     import altair
 
     names = [str(value) for value in values]
-    shown = altair.Legend(title=title, **legend)
-    return altair.Shape(f"{field}:N", scale=altair.Scale(domain=names, range=_cycled(SHAPES, names)), legend=shown)
+    scale = altair.Scale(domain=names, range=_cycled(SHAPES, names))
+    return altair.Shape(f"{field}:N", scale=scale, legend=_legend(names, title, legend))
+
+
+def _legend(names: Sequence[str], title: str | None, options: Mapping[str, Any]) -> Any:
+    """In as many columns as names of this length have room for."""
+    import altair
+
+    columns = next((number for number, letters in ((3, 32), (2, 50)) if max(map(len, names), default=0) <= letters), 1)
+    return altair.Legend(title=title, **({"columns": columns, "labelLimit": WIDTH // columns - 40} | dict(options)))
 
 
 def dash(field: str, values: Iterable[str]) -> Any:
@@ -164,15 +177,229 @@ def dash(field: str, values: Iterable[str]) -> Any:
     return altair.StrokeDash(f"{field}:N", scale=scale, legend=None)
 
 
+PLAIN = {
+    "full fine-tuning": "full fine-tuning",
+    "feature extraction": "feature extraction",
+    "embeddings frozen": "embeddings frozen",
+}
+"""What arms are called in lists of settings, and what a chart calls them."""
+NO_REGIME = "this run"
+MUCH_LONGER = 2
+"""Where one regime has more than this many times the epochs of another, time is the share of each one's own epochs."""
+
+
+def regimes_of(table: pd.DataFrame) -> "pd.Series[str]":
+    """What to call the series of each line: by ``base``, else ``arm``, else ``regime`` (``none``, ``backbone`` ...)."""
+    for name in ("base", "arm", "regime"):
+        if name in table:
+            known = {text: plain_name(text) for text in map(str, table[name].unique())}
+            return table[name].astype(str).map(known)
+    return pd.Series(NO_REGIME, index=table.index, dtype=object)
+
+
+def plain_name(label: str) -> str:
+    """``full fine-tuning`` for ``none`` and for ``full fine-tuning``; a label of one's own is left as it is."""
+    label = {"none": "full fine-tuning", "backbone": "feature extraction", "embeddings": "embeddings frozen"}.get(
+        label, label
+    )
+    for settings, words in PLAIN.items():
+        label = label.replace(settings, words)
+    return label
+
+
+def ordered(found: Iterable[str], order: Iterable[str] | None) -> list[str]:
+    """Distinct names: those of ``order`` first, so that each has its colour in every chart, then whatever else."""
+    return list(dict.fromkeys([*map(plain_name, order or ()), *found]))
+
+
+def over_seeds(table: pd.DataFrame, by: Sequence[str], value: str) -> pd.DataFrame:
+    """Mean, least and greatest of ``value`` over the lines of each ``by``: mean, low, high, num_seeds, spread (text).
+
+    Lines whose value is undefined count nowhere; a mean of equal values is that value.
+    """
+    defined = table[table[value].notna()]
+    found = defined.groupby(list(by), sort=False)[value].agg(["mean", "min", "max", "size"]).reset_index()
+    found = found.rename(columns={"min": "low", "max": "high", "size": "num_seeds"})
+    found["mean"] = found["mean"].clip(found["low"], found["high"])  # a rounding may put it beside them
+    found["spread"] = [
+        "one seed" if n == 1 else f"{low:.4g} to {high:.4g} ({n} seeds)"
+        for low, high, n in zip(found["low"], found["high"], found["num_seeds"], strict=True)
+    ]
+    return found
+
+
+def padded(values: Iterable[float], share: float = 0.06) -> Any:
+    """The scale of an axis that holds every value, with room at both ends."""
+    import altair
+
+    ends = [float(value) for value in values if value == value] or [0.0, 1.0]
+    pad = share * (max(ends) - min(ends)) or 0.03 * abs(ends[0]) or 0.5
+    return altair.Scale(domain=[min(ends) - pad, max(ends) + pad], nice=False)
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Two to seven round values between the ends of a logarithmic axis."""
+    decades = math.log10(high / low)
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    if decades < 0.8:  # hardly logarithmic: no power of ten may be in it
+        step = 10.0 ** math.floor(math.log10((high - low) / 3))
+        step *= 5 if high - low > 12 * step else 2 if high - low > 5 * step else 1
+        return [float(f"{i * step:.6g}") for i in range(math.ceil(low / step), math.floor(high / step) + 1)]
+    steps = (1, 2, 5) if decades < 1.6 else (1, 3) if decades < 2.6 else (1,)
+    stride = max(1, math.ceil(decades / 6)) if steps == (1,) else 1
+    found = [float(f"{step}e{power}") for power in powers for step in steps if power % stride == 0]
+    return [value for value in found if low <= value <= high]
+
+
+def log_axis(
+    values: Iterable[float], title: str | Sequence[str] = "", num_floors: int = 0, height: float = 150
+) -> "LogAxis":
+    """A logarithmic axis that holds every value above 0, and ``num_floors`` places below it for what is exactly 0."""
+    positive = [float(value) for value in values if value > 0]
+    low, high = (min(positive) / 1.35, max(positive) * 1.35) if positive else (0.1, 10.0)
+    room = FLOOR * (num_floors + 1) if num_floors else 0.0
+    per_pixel = math.log10(high / low) / (height - room)
+    floors = tuple(low / 10 ** (per_pixel * FLOOR * (i + 0.8)) for i in range(num_floors))
+    return LogAxis(low, high, low / 10 ** (per_pixel * room), floors, title)
+
+
+FLOOR = 10.0
+"""Pixels of a place for exact zeros."""
+
+
+@dataclass(frozen=True)
+class LogAxis:
+    """A logarithmic axis whose lower end is kept for what is exactly 0 and has no place on it."""
+
+    low: float
+    """Where the axis proper begins."""
+    high: float
+    bottom: float
+    floors: tuple[float, ...]
+    """Where to draw what is exactly 0, a place per series, from the axis down."""
+    title: str | Sequence[str]
+
+    def scale(self) -> Any:
+        import altair
+
+        return altair.Scale(type="log", domain=[self.bottom, self.high], nice=False)
+
+    def axis(self, **options: Any) -> Any:
+        """With ``exactly 0`` beside the places below it."""
+        import altair
+
+        ticks = log_ticks(self.low, self.high)
+        floor = [math.sqrt(self.low * self.bottom)] if self.floors else []
+        named = f"datum.value < {self.low} ? 'exactly 0' : datum.label"
+        shown = {"labelExpr": named} if floor else {}
+        return altair.Axis(
+            values=[*floor, *ticks], format="~g", labelOverlap="greedy", labelSeparation=4, **shown, **options
+        )
+
+    def band(self) -> Any:
+        """The ground under the places for zeros of a vertical axis."""
+        import altair
+
+        ground = altair.Chart(altair.Data(values=[{}])).mark_rect(color=REFERENCE, opacity=0.16)
+        return ground.encode(y=altair.YDatum(self.bottom, scale=self.scale()), y2=altair.YDatum(self.low))
+
+
+def in_time(lines: pd.DataFrame, names: Sequence[str]) -> tuple[pd.DataFrame, Any, dict[str, Any]]:
+    """The lines with ``time``, its axis, and what the legend says besides; ``run`` and ``epoch`` must be there.
+
+    A few epochs beside dozens would all be one spot at the start of an axis: each regime then has its own time.
+    """
+    import altair
+
+    last = lines.groupby("run")["epoch"].max()
+    longest = lines.groupby("regime")["epoch"].max()
+    if longest.max() <= MUCH_LONGER * longest.min():
+        epochs = sorted(lines["epoch"].unique())
+        values = epochs if len(epochs) <= 6 and np.diff(epochs, prepend=0).min() >= 0.1 * epochs[-1] else None
+        marks = {"values": values} if values else {"tickCount": 5, "tickMinStep": 1 if epochs[-1] >= 3 else 0}
+        scale = altair.Scale(zero=False, nice=False, padding=14)
+        axis = altair.Axis(format="~g", grid=False, **marks)
+        return lines.assign(time=lines["epoch"]), altair.X("time:Q", title="epoch", scale=scale, axis=axis), {}
+    own = lines["run"].map(last)
+    labels = {name: f"{name} ({longest[name]:g} epochs)" for name in names}
+    said = " ".join(f"datum.label == {json.dumps(name)} ? {json.dumps(label)} :" for name, label in labels.items())
+    scale = altair.Scale(domain=[0, 100], padding=10)
+    x = altair.X(
+        "time:Q", title="of the regime's epochs (%)", scale=scale, axis=altair.Axis(values=[0, 50, 100], grid=False)
+    )
+    return lines.assign(time=100 * lines["epoch"] / own), x, {"labelExpr": f"{said} datum.label"}
+
+
+def look_of(
+    names: Sequence[str], shown: Sequence[str], picker: Picker | None, field: str = "regime", **legend: Any
+) -> dict[str, Any]:
+    """Colour, shape and choice of a regime, for points and for what has no shape."""
+    legend = {"values": list(shown)} | legend
+    common = {"color": colour(field, names, **legend)} | ({"opacity": picker.opacity} if picker else {})
+    return {
+        "bars": common,
+        "points": common | {"shape": shape(field, names, **legend)},
+    }
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """Text in lines of at most ``width`` letters, for a title; what is in brackets stays together where it can."""
+    if len(text) > width and " (" in text:
+        before, after = text.split(" (", 1)
+        return [*textwrap.wrap(before, width), *textwrap.wrap(f"({after}", width)]
+    return textwrap.wrap(text, width) or [""]
+
+
+def tips(**titles: str | tuple[str, str]) -> list[Any]:
+    """What hovering shows: column to its title, or to title and number format (``.3g``)."""
+    import altair
+
+    return [
+        altair.Tooltip(f"{name}:N", title=said)
+        if isinstance(said, str)
+        else altair.Tooltip(f"{name}:Q", title=said[0], format=said[1])
+        for name, said in titles.items()
+    ]
+
+
+def panels(charts: Sequence[Chart], columns: int = 3, picker: Picker | None = None) -> Chart:
+    """Panels in lines of ``columns`` with one legend, and what lets a reader pick; one alone as it is; themed."""
+    import altair
+
+    first, *others = charts
+    if picker:
+        first = first.add_params(*picker.params)
+    if not others:
+        return themed(first)
+    grid = altair.concat(first, *others, columns=columns)
+    return themed(grid.resolve_scale(color="shared", shape="shared", strokeDash="shared"))
+
+
+def themed(chart: Chart) -> Chart:
+    """The chart with the look of a report's wherever it is shown or saved; see :func:`unthemed`."""
+    return chart.configure(**CONFIG)
+
+
+def unthemed(chart: Chart) -> Chart:
+    """The chart without its look, so that it may stand beside others in one of Altair's compound charts."""
+    import altair
+
+    own = chart.copy(deep=False)
+    own.config = altair.Undefined
+    return own
+
+
 def _cycled(known: Sequence[Any], names: Sequence[str]) -> list[Any]:
     return [known[i % len(known)] for i in range(len(names))]
 
 
 def spec_of(chart: Chart) -> dict[str, Any]:
     """The Vega-Lite specification with the theme; what a chart sets itself goes before it."""
-    spec: dict[str, Any] = chart.to_dict()
+    import altair
+
+    with altair.theme.enable("none"):  # a report looks the same whatever theme its reader has switched on
+        spec: dict[str, Any] = chart.to_dict(validate=False)  # its parts were checked as they were made
     own = spec.get("config", {})
-    own = {} if own == {"view": {"continuousWidth": 300, "continuousHeight": 300}} else own  # Altair's default
     merged = {
         key: ({**value, **own[key]} if isinstance(own.get(key), dict) else own.get(key, value))
         if isinstance(value, dict)
@@ -183,14 +410,19 @@ def spec_of(chart: Chart) -> dict[str, Any]:
 
 
 def image_of(chart: Chart, kind: str) -> bytes:
-    """The bytes of a chart as one of KINDS: offline, without a browser, equal for equal charts."""
+    """The bytes of a chart or of its specification as one of KINDS: offline, without a browser, equal for equal."""
     import vl_convert
 
-    svg = _svg_of(json.dumps(_without_inputs(spec_of(chart))))
+    spec = chart if isinstance(chart, dict) else spec_of(chart)
+    svg = _svg_of(json.dumps(_without_inputs(spec)))
     if kind == "png":
         return bytes(vl_convert.svg_to_png(svg, scale=SCALE))
     if kind == "pdf":
-        return bytes(vl_convert.svg_to_pdf(svg, scale=0.75))  # a pixel is .75 points
+        # A pixel is .75 points, and what is drawn keeps its coordinates.
+        smaller = re.sub(
+            r'(width|height)="([0-9.]+)"', lambda side: f'{side[1]}="{0.75 * float(side[2]):g}"', svg, count=2
+        )
+        return in_order(bytes(vl_convert.svg_to_pdf(smaller)))
     return svg.encode()
 
 
@@ -230,6 +462,35 @@ def _without_inputs(spec: dict[str, Any]) -> dict[str, Any]:
             for param in spec.get("params", [])
         ]
     }
+
+
+def log_domain(values: pd.Series) -> list[float]:
+    """Ends of a logarithmic axis that holds every value above 0, with some room; 0.1 to 10 where there is none."""
+    positive = values[values > 0]
+    return [float(positive.min()) / 1.6, float(positive.max()) * 1.6] if len(positive) else [0.1, 10.0]
+
+
+def bars(table: pd.DataFrame, label: str, value: str, title: str, *, unit: str = "", width: int = 440) -> Chart:
+    """A lying bar per line, in the table's order, with its number beside it; an exact 0 says so.
+
+    ``label`` and ``value`` are columns, ``title`` that of the axis with its unit, ``unit`` stands behind the numbers.
+    """
+    import altair
+
+    shown = table[[label, value]].assign(
+        said=["exactly 0" if each == 0 else f"{each:.3g}{unit}" for each in table[value]]
+    )
+    reach = float(shown[value].max()), min(float(shown[value].min()), 0.0)
+    room = 0.16 * (reach[0] - reach[1])
+    scale = altair.Scale(domain=[reach[1] - (room if reach[1] < 0 else 0), reach[0] + room], nice=False)
+    base = altair.Chart(data_of(shown)).encode(
+        y=altair.Y(f"{label}:N", sort=None, title=None, axis=altair.Axis(domain=False, ticks=False)),
+        x=altair.X(f"{value}:Q", scale=scale, title=title),
+        tooltip=[altair.Tooltip(f"{label}:N", title=label), altair.Tooltip("said:N", title=title)],
+    )
+    texts = base.mark_text(align="left", dx=5).encode(text="said:N")
+    drawn = base.mark_bar(color=COLOURS[0], height=13)
+    return altair.layer(drawn, texts).properties(width=width, height=max(26 * len(shown), 40))
 
 
 def draw(makers: Mapping[str, Callable[[], Chart | None]]) -> Charts:

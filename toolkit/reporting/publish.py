@@ -2,8 +2,9 @@
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import Any
 
-from toolkit.reporting.charts import Charts, write_charts
+from toolkit.reporting.charts import write_charts
 from toolkit.reporting.comparison.markdown_report import render_markdown
 from toolkit.reporting.page.model import Block, ChartBlock, FoldBlock, Page
 from toolkit.reporting.page.render import render_page
@@ -17,11 +18,11 @@ def publish(page: Page, folder: Path, tasks: Collection[str] = ()) -> None:
     files.write_text(folder / "index.html", render_page(page))
 
 
-def charts_of(page: Page) -> Charts:
-    """Every chart of a page by name, in the order in which it shows them."""
+def charts_of(page: Page) -> dict[str, dict[str, Any]]:
+    """The specification of every chart of a page by name, in the order in which it shows them."""
     first = (page.picture,) if page.picture else ()
     blocks = (*first, *(block for section in page.sections for block in section.blocks))
-    return {block.name: block.chart for block in _charts(blocks)}
+    return {block.name: block.spec for block in _charts(blocks)}
 
 
 def _charts(blocks: Collection[Block]) -> Iterator[ChartBlock]:

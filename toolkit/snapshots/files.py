@@ -169,4 +169,5 @@ def map_tensor(path: Path, entry: tuple[str, tuple[int, ...], int]) -> np.ndarra
         raise ValueError(f"{path} holds a tensor of type {dtype}; this reader knows {', '.join(_DTYPES)}")
     if 0 in shape:
         return np.empty(shape, dtype=_DTYPES[dtype])
-    return np.memmap(path, dtype=_DTYPES[dtype], mode="r", offset=offset, shape=shape)
+    # As text: numpy would resolve a Path, which takes longer than the mapping.
+    return np.memmap(str(path), dtype=_DTYPES[dtype], mode="r", offset=offset, shape=shape)

@@ -2,6 +2,7 @@
 
 import platform
 import subprocess
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -11,6 +12,11 @@ PACKAGES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "sa
 
 def read_versions() -> dict[str, str]:
     """Package name to version, Python and the toolkit among them; a package that is not installed is left out."""
+    return dict(_versions())
+
+
+@cache
+def _versions() -> dict[str, str]:
     versions = {"python": platform.python_version()}
     for name in ("embedding-drift-toolkit", *PACKAGES):
         try:

@@ -35,6 +35,7 @@ from toolkit.training.losses import (
 )
 from toolkit.training.optimizer import build_optimizer, group_parameters, learning_rate_factors
 from toolkit.training.recorder import Recorder
+from toolkit.training.threads import one_thread
 
 Features = Mapping[str, NDArray[np.float32]]
 """Split to (examples, width) pooled vectors, as :meth:`Classifier.pool` gives them."""
@@ -389,11 +390,10 @@ def linear_probe(head: nn.Module, features: Features, data: EncodedTask, seed: i
 
 @contextmanager
 def quiet_fits() -> Iterator[None]:
-    """No warning of an unfinished fit, and one thread: several would wait for each other at matrices this small."""
+    """No warning of an unfinished fit, and one thread."""
     from sklearn.exceptions import ConvergenceWarning
-    from threadpoolctl import threadpool_limits
 
-    with threadpool_limits(1), warnings.catch_warnings():
+    with one_thread(), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         yield
 

@@ -19,9 +19,9 @@ def test_regimes_and_seeds_of_one_task_are_one_group(make_run):
         (
             "tiny on toy",
             [
-                ("none (full fine-tuning)", [0, 1]),
-                ("position_embeddings (frozen)", [0, 1]),
-                ("backbone (feature extraction)", [0, 1]),
+                ("full fine-tuning", [0, 1]),
+                ("position_embeddings frozen", [0, 1]),
+                ("feature extraction", [0, 1]),
             ],
         )
     ]
@@ -31,9 +31,9 @@ def test_settings_split_an_arm_and_are_named_only_where_they_differ(make_run):
     runs = [make_run(), make_run(config={"learning_rate": 0.5}), make_run("backbone", config={"pooling": "cls"})]
     (group,) = arrange(runs)
     assert {arm.label for arm in group.arms} == {
-        "none (full fine-tuning), learning rate 5e-05",
-        "none (full fine-tuning), learning rate 0.5",
-        "backbone (feature extraction)",
+        "full fine-tuning, learning rate 5e-05",
+        "full fine-tuning, learning rate 0.5",
+        "feature extraction",
     }
 
 
@@ -42,10 +42,10 @@ def test_runs_of_one_label_seed_are_one_arm_and_its_name_says_which_labels_it_le
     cases = [{}, shuffled, shuffled | {"label_seed": 4}, shuffled | {"label_seed": 5}]
     (group,) = arrange([make_run(seed=seed, config=case) for case in cases for seed in (0, 1)])
     assert [(arm.label, len(arm.runs), arm.is_full) for arm in group.arms] == [
-        ("none (full fine-tuning)", 2, True),
-        ("none (full fine-tuning), shuffled labels (label seed 4)", 2, False),
-        ("none (full fine-tuning), shuffled labels (label seed 5)", 2, False),
-        ("none (full fine-tuning), shuffled labels (another permutation per seed)", 2, False),
+        ("full fine-tuning", 2, True),
+        ("full fine-tuning, shuffled labels (label seed 4)", 2, False),
+        ("full fine-tuning, shuffled labels (label seed 5)", 2, False),
+        ("full fine-tuning, shuffled labels (another permutation per seed)", 2, False),
     ]
     (alone,) = arrange([make_run(config=shuffled | {"label_seed": 4})])
     assert "label seed 4" in alone.arms[0].label
@@ -135,8 +135,8 @@ def test_a_test_file_is_known_by_its_hash_too(make_run):
 
     (group,) = arrange([tested("a.csv", "a" * 64, 0), tested("./a.csv", "a" * 64, 1), tested("a.csv", "b" * 64, 2)])
     assert {arm.label: len(arm.runs) for arm in group.arms} == {
-        "none (full fine-tuning), test file t aaaaaaaa": 2,
-        "none (full fine-tuning), test file t bbbbbbbb": 1,
+        "full fine-tuning, test file t aaaaaaaa": 2,
+        "full fine-tuning, test file t bbbbbbbb": 1,
     }
 
 
@@ -145,13 +145,13 @@ def test_starts_have_words_and_stand_in_their_order(make_run):
     runs = [make_run(config=start) for start in starts] + [make_run("embeddings", config={"head_epochs": 2})]
     (group,) = arrange([*runs, make_run("embeddings"), make_run("backbone"), make_run("backbone", config=starts[0])])
     assert [arm.label for arm in group.arms] == [
-        "none (full fine-tuning)",
+        "full fine-tuning",
         "LP-FT: head first, 1 epoch",
-        "embeddings (frozen)",
-        "embeddings (frozen), head first, 2 epochs",
-        "backbone (feature extraction)",
+        "embeddings frozen",
+        "embeddings frozen, head first, 2 epochs",
+        "feature extraction",
         "random init",
-        "backbone (feature extraction), random init",
+        "feature extraction, random init",
     ]
     assert [arm.is_full for arm in group.arms] == [True, False, False, False, False, False, False]
 
@@ -166,11 +166,11 @@ def test_sizes_are_arms_of_one_base_the_smallest_first(make_run):
     (group,) = arrange(runs)
     assert [arm.num_train_examples for arm in group.arms] == [9, 80, 100] * 2
     assert [arm.size for arm in group.arms] == [9, 80, None] * 2
-    assert group.arms[0].label == "none (full fine-tuning), 9 training examples"
-    assert group.arms[2].label == "none (full fine-tuning), all training examples"
-    assert [arm.base for arm in group.arms] == ["none (full fine-tuning)"] * 3 + ["backbone (feature extraction)"] * 3
+    assert group.arms[0].label == "full fine-tuning, 9 training examples"
+    assert group.arms[2].label == "full fine-tuning, all training examples"
+    assert [arm.base for arm in group.arms] == ["full fine-tuning"] * 3 + ["feature extraction"] * 3
     (alone,) = arrange([of_size(make_run, 80), of_size(make_run, 80, "backbone")])
-    assert [arm.label for arm in alone.arms] == ["none (full fine-tuning)", "backbone (feature extraction)"]
+    assert [arm.label for arm in alone.arms] == ["full fine-tuning", "feature extraction"]
 
 
 def test_labels_name_arms_in_the_order_of_their_first_appearance(make_run):

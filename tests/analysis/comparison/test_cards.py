@@ -80,7 +80,7 @@ def test_a_planted_gap_is_supported_and_equal_arms_are_equivalent(tmp_path, monk
         )
     ]
     cards = {card.id: card for card in write_cards(runs, "out", margin_points=5.0)}
-    large = next(card for name, card in cards.items() if "backbone" in name and "validation" in name)
+    large = next(card for name, card in cards.items() if "feature extraction" in name and "validation" in name)
     assert large.verdict == "supported"
     assert large.value > 30
     # The fake answers depend on the seed and the share of right ones only, so these two arms answer alike.
@@ -116,7 +116,7 @@ def test_tuned_arms_that_never_differ_in_the_freeze_alone_are_still_held_against
     assert len(of_kind(write_cards(runs, "out"), "forbid")) == 1
 
 
-FULL, PROBE, FIXED = "none (full fine-tuning)", "backbone (feature extraction)", "embeddings (frozen)"
+FULL, PROBE, FIXED = "full fine-tuning", "feature extraction", "embeddings frozen"
 
 
 @pytest.mark.parametrize("pairs", [None, [(FIXED, FULL), (FULL, PROBE)], [(FULL, PROBE)]])

@@ -15,7 +15,7 @@ from toolkit.analysis.comparison.multiplicity import benjamini_hochberg
 from toolkit.analysis.comparison.paired_tests import sign_flip
 from toolkit.analysis.comparison.pairs import NO_SPLIT, OTHER_ITEMS
 
-FULL, PROBE, FIXED = "none (full fine-tuning)", "backbone (feature extraction)", "embeddings (frozen)"
+FULL, PROBE, FIXED = "full fine-tuning", "feature extraction", "embeddings frozen"
 NUM_SEEDS = 5
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from toolkit.analysis.comparison.cost import COLUMNS, RATIOS, SEVERAL_FULL, measure_cost
 
-FULL, PROBE = "none (full fine-tuning)", "backbone (feature extraction)"
+FULL, PROBE = "full fine-tuning", "feature extraction"
 
 
 def spent(seconds, *, trainable=1000, mib=512, speed=50.0, **stages):

@@ -9,7 +9,7 @@ from toolkit.analysis.comparison.compare import compare, compare_groups
 from toolkit.analysis.comparison.efficiency import COLUMNS, data_efficiency, efficiency_of_groups
 from toolkit.analysis.comparison.summaries import summarise_scores
 
-FULL, PROBE = "none (full fine-tuning)", "backbone (feature extraction)"
+FULL, PROBE = "full fine-tuning", "feature extraction"
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_only_the_headline_score_is_set_against_another_arm(make_run):
 
 def test_pairs_may_name_arms_of_groups_of_one_size(runs, make_run):
     other = [make_run(regime, task="other") for regime in ("none", "embeddings")]
-    table = data_efficiency([*runs, *other], pairs=[(FULL, PROBE), (FULL, "embeddings (frozen)")])
+    table = data_efficiency([*runs, *other], pairs=[(FULL, PROBE), (FULL, "embeddings frozen")])
     assert set(table["against"]) == {"", f"{FULL}, 50 training examples", f"{FULL}, 800 training examples"}
 
 

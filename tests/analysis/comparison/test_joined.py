@@ -87,14 +87,14 @@ def note_of(runs):
 def test_only_like_is_set_against_like(make_run):
     full = make_run()
     assert note_of([full])["note"].startswith("no runs with frozen embeddings")
-    assert note_of([full, make_run("embeddings", 1)])["note"] == "no run of this seed under embeddings (frozen)"
+    assert note_of([full, make_run("embeddings", 1)])["note"] == "no run of this seed under embeddings frozen"
     for start in ({"init": "random"}, {"head_epochs": 1}, {"max_train_examples": 9}):
         gain, note = note_of([full, make_run("embeddings", config=start)])
         assert np.isnan(gain)
         assert note.startswith("no runs with frozen embeddings")
     gain, note = note_of([full, make_run("embeddings", config={"learning_rate": 0.5})])
     assert not np.isnan(gain)
-    assert note == "differs from embeddings (frozen) also in learning rate"
+    assert note == "differs from embeddings frozen also in learning rate"
     other = make_run("embeddings")
     object.__setattr__(other, "predictions", other.predictions.assign(id=other.predictions["id"] + 1))
     gain, note = note_of([full, other])

@@ -20,7 +20,7 @@ from toolkit.analysis.comparison.relative import (
     relative_quality,
 )
 
-FULL = "none (full fine-tuning)"
+FULL = "full fine-tuning"
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_ratio_is_that_of_the_mean_scores(runs):
     assert line["relative_quality"] == pytest.approx(answers["embeddings"].mean() / answers["none"].mean())
     assert line["low"] < line["relative_quality"] < line["high"]
     assert line["majority_quality"] == pytest.approx(0.5 / answers["none"].mean())
-    assert (line["arm"], line["reference"], line["num_seeds"]) == ("embeddings (frozen)", FULL, 3)
+    assert (line["arm"], line["reference"], line["num_seeds"]) == ("embeddings frozen", FULL, 3)
     wide = relative_quality(made, FULL, level=0.99).iloc[1]
     assert wide["low"] < line["low"]
 

@@ -40,15 +40,15 @@ def test_one_line_per_split_pair_and_seed(make_run):
     (group,) = arrange([*runs, make_run("embeddings", 0)])
     table = mcnemar_of_group(group)
     assert list(zip(table["second"], table["seed"], table["split"], strict=True)) == [
-        ("embeddings (frozen)", 0, "validation"),
-        ("embeddings (frozen)", 0, "ood"),
-        ("embeddings (frozen)", 1, ""),
-        ("backbone (feature extraction)", 0, "validation"),
-        ("backbone (feature extraction)", 0, "ood"),
-        ("backbone (feature extraction)", 1, "validation"),
-        ("backbone (feature extraction)", 1, "ood"),
+        ("embeddings frozen", 0, "validation"),
+        ("embeddings frozen", 0, "ood"),
+        ("embeddings frozen", 1, ""),
+        ("feature extraction", 0, "validation"),
+        ("feature extraction", 0, "ood"),
+        ("feature extraction", 1, "validation"),
+        ("feature extraction", 1, "ood"),
     ]
-    assert table["note"][2] == "no run of this seed under embeddings (frozen)"
+    assert table["note"][2] == "no run of this seed under embeddings frozen"
 
 
 def test_numbers_are_those_of_the_predictions(make_run):
@@ -80,7 +80,7 @@ def test_every_test_of_a_call_is_one_family(make_run):
 def test_pairs_and_labels_are_taken_and_a_single_arm_gives_no_line(make_run):
     runs = [make_run(regime) for regime in ("embeddings", "backbone")]
     table = compare_seeds(runs)
-    assert set(table["first"]) == {"embeddings (frozen)"}
+    assert set(table["first"]) == {"embeddings frozen"}
     labels = {runs[0].path.name: "fixed", runs[1].path.name: "probe"}
     assert set(compare_seeds(runs, labels=labels, pairs=[("probe", "fixed")])["first"]) == {"probe"}
     assert compare_seeds(runs[:1]).empty

@@ -10,6 +10,7 @@ import pytest
 
 import toolkit
 from tests.analysis.comparison.conftest import write_logged_run
+from tests.conftest import leave_undrawn
 from toolkit.analysis.comparison import shuffled_labels
 from toolkit.analysis.comparison.arms import arrange
 from toolkit.analysis.comparison.drift_cards import HAS_CONTROL, NO_CONTROL
@@ -59,6 +60,15 @@ def line_of(table, measure, parameter="word_embeddings", permutation=ONE):
     return line
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _few_draws():
+    """No test asks for the share of rows beyond both nulls, whose simulation would be most of the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shuffled_labels, "NUM_REPLICATES", 10)
+        patch.setattr(shuffled_labels, "NUM_COORDINATES", 16)
+        yield
+
+
 @pytest.fixture(scope="module")
 def planted_in_five(tmp_path_factory):
     """Real labels move rows further and alike; one permutation moves them alike, and one per seed each in its way."""
@@ -73,6 +83,13 @@ def planted_in_five(tmp_path_factory):
 def planted(planted_in_five):
     """Three seeds of each condition."""
     return tuple(runs[: len(SEEDS)] for runs in planted_in_five)
+
+
+@pytest.fixture(scope="module")
+def compared(planted):
+    """What the three seeds give."""
+    real, one, per_seed = planted
+    return toolkit.compare_with_shuffled(real, [*one, *per_seed])
 
 
 def test_what_real_labels_add_is_supported(planted_in_five):
@@ -118,10 +135,9 @@ def test_labels_that_carry_nothing_are_not_distinguishable_from_shuffled_ones(tm
     assert found.count("supported") <= 2, found  # of 24 at 2.5 %, of which those of one pair of conditions go together
 
 
-def test_agreement_with_other_targets_per_seed_has_no_verdict(planted):
+def test_agreement_with_other_targets_per_seed_has_no_verdict(compared):
     """Seeds that learned other targets disagree for that alone: what any targets make would pass for learning."""
-    real, _, per_seed = planted
-    line = line_of(toolkit.compare_with_shuffled(real, per_seed), "agreement", permutation=PER_SEED)
+    line = line_of(compared, "agreement", permutation=PER_SEED)
     assert line["verdict"] not in DECIDED
     assert line["reason"] == OTHER_TARGETS
     assert math.isnan(line["p"])
@@ -143,7 +159,7 @@ def test_seeds_that_drew_other_examples_have_no_common_targets(planted, monkeypa
 def test_only_like_is_held_against_like(planted, tmp_path):
     real, one, _ = planted
     faster = shuffled(tmp_path, lambda seed: (0.5, 2), learning_rate=3e-4, label_seed=7)
-    with pytest.raises(ValueError, match=r"differs from none .* in learning rate beside the labels"):
+    with pytest.raises(ValueError, match=r"differs from full fine-tuning in learning rate beside the labels"):
         toolkit.compare_with_shuffled(real, faster)
     with pytest.raises(ValueError, match="learned real labels: pass it with the others of these"):
         toolkit.compare_with_shuffled(real, [*one, *runs_of(tmp_path, lambda s: (0.0, 0), seeds=[9])])
@@ -164,14 +180,12 @@ def test_a_control_at_another_rate_is_no_control_in_a_report(planted, tmp_path):
     other = runs_of(tmp_path, lambda seed: (2.0, 1), learning_rate=3e-4)
     groups = arrange([*real, *one, *other])
     table = contrast(groups, label_statistics(groups))
-    assert set(table["arm"]) == {"none (full fine-tuning), learning rate 5e-05"}
+    assert set(table["arm"]) == {"full fine-tuning, learning rate 5e-05"}
 
 
-def test_measures_are_what_numpy_makes_of_the_snapshots(planted):
+def test_measures_are_what_numpy_makes_of_the_snapshots(planted, compared):
     """Oracle: agreement, median drift and their differences from the saved tensors alone."""
     real, one, per_seed = planted
-    table = toolkit.compare_with_shuffled(real, [*one, *per_seed])
-
     moved = {}
     for name, runs in (("real", real), ("shuffled", one), ("per seed", per_seed)):
         for run in runs:
@@ -188,12 +202,12 @@ def test_measures_are_what_numpy_makes_of_the_snapshots(planted):
             np.mean([a @ b / math.sqrt((a @ a) * (b @ b)) for a, b in zip(one_part, other, strict=True)])
             for one_part, other in combinations(parts, 2)
         ]
-    line = line_of(table, "median_drift", permutation=PER_SEED)
+    line = line_of(compared, "median_drift", permutation=PER_SEED)
     added = np.subtract(drift["real"], drift["per seed"])
     assert line["value"] == pytest.approx(100 * math.expm1(added.mean()), rel=1e-9)
     half = 4.302652729911275 * added.std(ddof=1) * math.sqrt(1 + 1 / 3)  # Student's t, 2 degrees of freedom
     assert line["low"] == pytest.approx(100 * math.expm1(added.mean() - half), rel=1e-9)
-    line = line_of(table, "agreement")
+    line = line_of(compared, "agreement")
     assert (line["real"], line["shuffled"]) == pytest.approx(tuple(np.mean(agreement[n]) for n in ("real", "shuffled")))
     apart = np.subtract(agreement["real"], agreement["shuffled"])  # leaving out one of three seeds leaves one pair
     assert line["value"] == pytest.approx(apart.mean())
@@ -212,14 +226,13 @@ def test_one_permutation_cancels_no_offset_that_all_rows_share(tmp_path):
     assert abs(plain) < 0.3
 
 
-def test_frozen_parameters_and_single_rows_say_why(planted):
-    table = toolkit.compare_with_shuffled(*planted[:2])
-    segments = table[table["parameter"] == "token_type_embeddings"]
+def test_frozen_parameters_and_single_rows_say_why(compared):
+    segments = compared[compared["parameter"] == "token_type_embeddings"]
     assert not set(segments["verdict"]) & DECIDED
     assert all("only the sum of the tables is visible" in reason for reason in segments["reason"])
-    norms = line_of(table, "times_noise", "LayerNorm.weight")
+    norms = line_of(compared, "times_noise", "LayerNorm.weight")
     assert "not recorded" in norms["reason"]
-    assert set(table["parameter"]) == set(EMBEDDING_PARAMETERS)
+    assert set(compared["parameter"]) == set(EMBEDDING_PARAMETERS)
 
 
 def test_too_few_seeds_support_nothing(planted):
@@ -232,13 +245,13 @@ def test_too_few_seeds_support_nothing(planted):
     assert single["p"].isna().all()
 
 
-def test_other_seeds_are_compared_unpaired(planted):
+def test_other_seeds_are_compared_unpaired(planted, compared):
     real, one, _ = planted
     table = toolkit.compare_with_shuffled(real, one[:2])
     line = line_of(table, "median_drift")
     assert not line["is_paired"]
     assert (line["num_seeds"], line["num_seeds_shuffled"]) == (3, 2)
-    whole = line_of(toolkit.compare_with_shuffled(real, one), "median_drift")
+    whole = line_of(compared, "median_drift")
     assert line["value"] == pytest.approx(whole["value"], rel=0.2)
 
 
@@ -298,7 +311,9 @@ def report(planted, tmp_path_factory):
     folder = tmp_path_factory.mktemp("report")
     other = runs_of(folder / "runs", lambda seed: (2.0, 1), learning_rate=3e-4)
     runs = [run for part in planted for run in part] + other
-    toolkit.write_report(runs, folder / "out")
+    with pytest.MonkeyPatch.context() as patch:
+        leave_undrawn(patch)
+        toolkit.write_report(runs, folder / "out")
     return folder / "out", runs
 
 
@@ -306,17 +321,15 @@ def cards_of(folder):
     return {card.id: card for card in toolkit.make_cards(folder)}
 
 
-def test_the_cards_of_a_report_are_those_of_its_table(report, planted):
+def test_the_cards_of_a_report_are_those_of_its_table(report, compared):
     out, _ = report
     cards = cards_of(out)
-    full = "none (full fine-tuning), learning rate 5e-05"
+    full = "full fine-tuning, learning rate 5e-05"
     own = [card for card in cards.values() if card.kind == "labels"]
     assert {card.id.split(" / ")[1] for card in own} == {full}
-    real, one, per_seed = planted
-    table = toolkit.compare_with_shuffled(real, [*one, *per_seed])
     for measure, permutation in (("agreement", ONE), ("median_drift", PER_SEED)):
         card = cards[f"labels: tiny on toy / {full} / word_embeddings / {measure}"]
-        line = line_of(table, measure, permutation=permutation)
+        line = line_of(compared, measure, permutation=permutation)
         assert (card.value, card.interval.low) == pytest.approx((line["value"], line["low"]))
         assert (card.verdict, card.reason) == (line["verdict"], line["reason"])
         assert "shuffled labels" in card.claim
@@ -326,7 +339,7 @@ def test_the_cards_of_a_report_are_those_of_its_table(report, planted):
     reasons = {card.id.split(" / ")[1]: card.reason for card in words}
     assert reasons[full].endswith(HAS_CONTROL)  # and nothing of what shuffled labels gave elsewhere
     assert "SST-2" not in reasons[full]
-    assert reasons["none (full fine-tuning), learning rate 0.0003"].endswith(NO_CONTROL)
+    assert reasons["full fine-tuning, learning rate 0.0003"].endswith(NO_CONTROL)
 
 
 def test_the_page_leads_with_what_real_labels_add(report):
@@ -349,6 +362,7 @@ def test_verify_measures_the_labels_again(report):
     assert found == ["labels.csv is not what the runs give"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_without_shuffled_labels_a_report_says_what_the_ratio_cannot_tell(planted, tmp_path):
     toolkit.write_report(planted[0], tmp_path / "out")
     text = (tmp_path / "out" / "report.md").read_text()

@@ -11,7 +11,7 @@ from toolkit.analysis.comparison.compare import compare
 from toolkit.analysis.comparison.cost import measure_cost
 from toolkit.analysis.comparison.summaries import side_by_side, statistics, summarise_scores
 
-FULL, PROBE = "none (full fine-tuning)", "backbone (feature extraction)"
+FULL, PROBE = "full fine-tuning", "feature extraction"
 
 
 @given(st.lists(st.floats(-5, 5) | st.just(np.nan), max_size=9))

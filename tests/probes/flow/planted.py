@@ -39,11 +39,14 @@ def blocked(
     place = np.tile(np.arange(size), size)
     rotation = np.repeat(np.arange(size), size)
     token = (place + rotation) % size
-    for block in range(num_blocks):
+    states = []
+    for _ in range(num_blocks):
         contents = rng.normal(size=(size, hidden)) * rng.lognormal(0, 0.5)
         own = by_block * rng.normal(size=(size, hidden))
         shared = by_sequence * rng.normal(size=(size, hidden))
-        states = contents[token] + position[place] + own[place] + shared[rotation]
-        states += noise * rng.normal(size=states.shape)
-        sums.add(states, place, block * size + token, 0 * place)
+        cause = contents[token] + position[place] + own[place] + shared[rotation]
+        states.append(cause + noise * rng.normal(size=cause.shape))
+    places = np.tile(place, num_blocks)
+    content = np.repeat(np.arange(num_blocks) * size, size * size) + np.tile(token, num_blocks)
+    sums.add(np.concatenate(states), places, content, 0 * places)
     return sums

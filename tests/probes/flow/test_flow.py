@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -32,16 +33,17 @@ def runs(tiny_pairs: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> lis
 
 @pytest.fixture(scope="module")
 def tables(runs: list[Path]):
-    return measure_flow(runs, settings=SMALL)
+    """Of all texts, so that a score before is that of the run."""
+    return measure_flow(runs, settings=replace(SMALL, num_texts=1000))
 
 
 def test_every_model_stands_in_every_table(tables) -> None:
     models = tables["models"]
     assert list(models["arm"]) == [
         PRETRAINED,
-        "none (full fine-tuning)",
-        "none (full fine-tuning)",
-        "backbone (feature extraction)",
+        "full fine-tuning",
+        "full fine-tuning",
+        "feature extraction",
         RANDOM,
     ]
     for name in ("ledger", "decoding", "counterfactuals"):
@@ -52,14 +54,14 @@ def test_every_model_stands_in_every_table(tables) -> None:
 
 def test_feature_extraction_has_the_pretrained_body_and_its_own_head(tables) -> None:
     body = tables["models"].set_index("arm")["body"]
-    assert body["backbone (feature extraction)"] == body[PRETRAINED]
-    assert body["none (full fine-tuning)"].nunique() == 2
+    assert body["feature extraction"] == body[PRETRAINED]
+    assert body["full fine-tuning"].nunique() == 2
     ledger = tables["ledger"]
-    own = [ledger[ledger.arm == arm].omega_squared.to_numpy() for arm in (PRETRAINED, "backbone (feature extraction)")]
+    own = [ledger[ledger.arm == arm].omega_squared.to_numpy() for arm in (PRETRAINED, "feature extraction")]
     assert own[0].tobytes() == own[1].tobytes()
     outputs = tables["counterfactuals"]
     with_score = set(outputs[outputs.quantity == "score"]["arm"])
-    assert with_score == {"none (full fine-tuning)", "backbone (feature extraction)"}
+    assert with_score == {"full fine-tuning", "feature extraction"}
 
 
 def test_equal_weights_in_another_forward_pass_are_another_body(tiny_pairs: RunConfig, tmp_path: Path) -> None:
@@ -77,10 +79,11 @@ def test_equal_weights_in_another_forward_pass_are_another_body(tiny_pairs: RunC
 def test_the_score_before_is_that_of_the_run(tables, runs: list[Path]) -> None:
     from toolkit.snapshots.store import open_run
 
-    everything = measure_flow(runs[:1], settings=replace(SMALL, num_texts=1000))["counterfactuals"]
+    outputs = tables["counterfactuals"]
+    own = outputs[(outputs.quantity == "score") & (outputs.name == runs[0].name)]
     scores = open_run(runs[0]).scores
     last = scores[(scores.epoch == scores.epoch.max()) & (scores.split == "validation")].accuracy.iloc[0]
-    assert everything[everything.quantity == "score"].reference.iloc[0] == pytest.approx(last)
+    assert own.reference.iloc[0] == pytest.approx(last)
 
 
 def test_the_words_of_probe_and_report_agree() -> None:
@@ -101,6 +104,7 @@ def test_a_checkpoint_on_texts_of_a_file(tiny_model: TinyModel, tiny_files) -> N
 
 def test_the_command_writes_the_report(tiny_model: TinyModel, tiny_files, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("toolkit.probes.flow.flow.Settings", partial(Settings, num_tokens=SMALL.num_tokens))
     flags = ["--positions", "8", "--blocks", "3", "--shift", "4", "--num-texts", "12", "--task", "pair"]
     with pytest.raises(SystemExit) as stop:
         main(["flow", str(tiny_model("bert")), *flags, "--out", str(tmp_path / "out")])

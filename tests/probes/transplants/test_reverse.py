@@ -1,6 +1,7 @@
 """The reverse: the same identities as forward, in the body from before, and the probe that is fitted to each."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -121,18 +122,15 @@ def test_the_strength_has_the_least_cross_validated_loss_over_both_ends_together
 
     features, labels = make_data()
     ends = [features, features + np.random.default_rng(1).normal(0, 3, features.shape)]
-    chosen = []
-    for own in ([ends[0]], [ends[1]], ends, ends[::-1]):
+    folds, chosen = StratifiedKFold(5, shuffle=True, random_state=4), []
+    losses = np.empty((2, len(PROBE_STRENGTHS)))
+    for (end, features), (place, strength) in product(enumerate(ends), enumerate(PROBE_STRENGTHS)):
+        pipeline = make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=3000, tol=1e-10))
+        losses[end, place] = -cross_val_score(pipeline, features, labels, cv=folds, scoring="neg_log_loss").mean()
+    for own in ([0], [1], [0, 1], [1, 0]):
         probe = Probe(labels, 3, seed=4)
-        probe.choose_strength(own)
-        folds = StratifiedKFold(5, shuffle=True, random_state=4)
-        losses = []
-        for strength in PROBE_STRENGTHS:
-            pipeline = make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=3000, tol=1e-10))
-            losses.append(
-                -sum(cross_val_score(pipeline, x, labels, cv=folds, scoring="neg_log_loss").mean() for x in own)
-            )
-        assert probe.strength == PROBE_STRENGTHS[int(np.argmin(losses))]
+        probe.choose_strength([ends[end] for end in own])
+        assert probe.strength == PROBE_STRENGTHS[int(np.argmin(losses[own].sum(axis=0)))]
         chosen.append(probe.strength)
     assert chosen[0] != chosen[1]  # else the test of both together would show nothing
 

@@ -16,7 +16,7 @@ from toolkit.config import NOT_IN_DIGEST, RunConfig
 from toolkit.naming import distinct, names_of
 from toolkit.snapshots.store import SMALL_FILES, Run, runs_of
 
-SPOKEN = {"none": "none (full fine-tuning)", "backbone": "backbone (feature extraction)"}
+SPOKEN = {"none": "full fine-tuning", "embeddings": "embeddings frozen", "backbone": "feature extraction"}
 """Regime label to the words for it, where the field has words."""
 
 Labels = Mapping[str, str]

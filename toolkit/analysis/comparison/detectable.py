@@ -10,7 +10,14 @@ from functools import cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from toolkit.analysis.comparison.intervals import Interval, MeanSquares, combine, count_equal_items, interval_of
+from toolkit.analysis.comparison.intervals import (
+    Interval,
+    MeanSquares,
+    combine,
+    count_equal_items,
+    interval_of,
+    t_quantile,
+)
 
 
 def detectable_gap(differences: Interval | ArrayLike, *, power: float = 0.8, alpha: float = 0.05) -> float:
@@ -84,10 +91,10 @@ def _noncentrality(df: float, power: float, alpha: float) -> float:
     """
     from scipy.optimize import brentq
     from scipy.special import ndtr
-    from scipy.stats import chi2, t
+    from scipy.stats import chi2
 
     nodes, weights = _legendre()
-    scales = np.sqrt(chi2.ppf((nodes + 1) / 2, df) / df) * t.ppf(1 - alpha / 2, df)
+    scales = np.sqrt(chi2.ppf((nodes + 1) / 2, df) / df) * t_quantile(1 - alpha / 2, df)
 
     def missing(noncentrality: float) -> float:
         return power - float(weights @ (ndtr(noncentrality - scales) + ndtr(-noncentrality - scales)) / 2)

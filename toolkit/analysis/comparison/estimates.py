@@ -159,11 +159,11 @@ def p_value(interval: "Interval") -> float:
     defined: a variance of 0 is then too few seeds or items, not certainty. Approximate far out: of 9,000 nulls with 5
     seeds and 3 points between them 4.5 % have p < .05, and .33 % have p < .0017, twice as many as should.
     """
-    from scipy.stats import t
+    from scipy.special import stdtr
 
     if interval.variance == 0:
         return 1.0 if interval.estimate == 0 else np.nan
-    return float(2 * t.sf(abs(interval.estimate) / np.sqrt(interval.variance), interval.df))
+    return float(2 * stdtr(interval.df, -abs(interval.estimate) / np.sqrt(interval.variance)))
 
 
 def _judged(line: dict[str, Any], settings: Settings, num_seeds: int) -> dict[str, Any]:

@@ -72,6 +72,12 @@ class Evidence:
         return [EvidenceRun(Path("evidence-of") / name, self) for name in self.facts]
 
     @cached_property
+    def by_run(self) -> dict[str, tuple[dict[Any, pd.DataFrame], pd.DataFrame]]:
+        """Scores and predictions: run to its part, taken apart once and not searched for every run, and the whole."""
+        tables = {"scores": self.scores, "predictions": self.predictions}
+        return {name: (dict(iter(table.groupby("run", sort=False))), table) for name, table in tables.items()}
+
+    @cached_property
     def groups(self) -> tuple[Group, ...]:
         """Its runs arranged as the report's were."""
         return self.arrange(self.opened)

@@ -44,11 +44,11 @@ class EvidenceRun(Run):
 
     @cached_property
     def scores(self) -> "pd.DataFrame":
-        return self._own(self.evidence.scores).dropna(axis="columns", how="all")
+        return self._own("scores").dropna(axis="columns", how="all")
 
     @cached_property
     def predictions(self) -> "pd.DataFrame":
-        own = self._own(self.evidence.predictions)
+        own = self._own("predictions")
         # Beside a token task's runs those of others have a column of nothing.
         return own.drop(columns="word") if "word" in own and own["word"].isna().all() else own
 
@@ -57,8 +57,9 @@ class EvidenceRun(Run):
         facts: Mapping[str, Any] = self.evidence.facts[self.path.name]
         return facts
 
-    def _own(self, table: "pd.DataFrame") -> "pd.DataFrame":
-        own: pd.DataFrame = table[table["run"] == self.path.name].drop(columns="run").reset_index(drop=True)
+    def _own(self, name: str) -> "pd.DataFrame":
+        parts, table = self.evidence.by_run[name]
+        own: pd.DataFrame = parts.get(self.path.name, table.iloc[:0]).drop(columns="run").reset_index(drop=True)
         return own
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from toolkit.analysis.comparison.arms import Arm, Group, Labels, arrange
+from toolkit.analysis.comparison.cost import cost_of
 from toolkit.analysis.comparison.reported import count_at_chance, counted_score, last_score, reported_first
 from toolkit.lookup import lookup
 from toolkit.snapshots.store import Run
@@ -35,6 +36,26 @@ LEAD = (
     "num_undefined",
     "majority_rate",
 )
+LAST_SCORES = (
+    "run",
+    "group",
+    "model",
+    "task",
+    "arm",
+    "base",
+    "size",
+    "num_train_examples",
+    "seed",
+    "split",
+    "is_reported_split",
+    "score",
+    "value",
+    "value_before",
+    "is_failed",
+    "seconds",
+)
+"""Columns of :func:`last_scores`."""
+
 COLUMNS = (*LEAD, *STATISTICS, *(f"{name}_not_failed" for name in STATISTICS))
 INTEGERS = ("size", "num_at_chance")
 """Counts that may be missing (Int64, NA)."""
@@ -59,6 +80,47 @@ def summarise_groups(groups: Sequence[Group]) -> pd.DataFrame:
     """:func:`summarise_scores` of groups that are arranged already."""
     lines = lines_of_groups(groups, _lines)
     return pd.DataFrame(lines, columns=list(COLUMNS)).astype(dict.fromkeys(INTEGERS, "Int64"))
+
+
+def last_scores(runs: Sequence[Run | str | Path], labels: Labels | None = None) -> pd.DataFrame:
+    """One line per run and labelled split: the headline score at the last epoch and before training, and the cost.
+
+    ``base`` is the arm without its size; ``is_failed`` as in :func:`summarise_scores`; ``seconds`` as in
+    :func:`measure_cost`, NaN where none were recorded. ``labels``: run directory name to arm.
+
+    Columns: run, group, model, task, arm, base, size, num_train_examples, seed, split, is_reported_split, score, value,
+    value_before, is_failed, seconds.
+    """
+    return last_scores_of_groups(arrange(runs, labels))
+
+
+def last_scores_of_groups(groups: Sequence[Group]) -> pd.DataFrame:
+    """:func:`last_scores` of groups that are arranged already."""
+    lines = [
+        (
+            run.name,
+            group.title,
+            run.model,
+            run.task,
+            arm.label,
+            arm.base,
+            arm.size,
+            arm.num_train_examples,
+            run.config.seed,
+            split,
+            split == run.reported_split,
+            run.score,
+            last_score(run, split),
+            last_score(run, split, at="first"),
+            run.is_failed,
+            cost_of(run)["seconds"],
+        )
+        for group in groups
+        for arm in group.arms
+        for run in arm.runs
+        for split in run.answers
+    ]
+    return pd.DataFrame(lines, columns=list(LAST_SCORES)).astype({"size": "Int64", "num_train_examples": "Int64"})
 
 
 def lines_of_groups(

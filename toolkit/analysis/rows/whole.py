@@ -7,6 +7,7 @@ import numpy as np
 from toolkit.analysis.rows.blocks import BLOCK_ROWS, Scratch, iterate_blocks
 from toolkit.analysis.rows.measures import Array
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
+from toolkit.snapshots.files import sha256_of_array
 from toolkit.snapshots.snapshot import Snapshot
 
 INITIAL_VALUES = {"LayerNorm.weight": 1.0, "LayerNorm.bias": 0.0}
@@ -39,8 +40,20 @@ def reinitialise(reference: Snapshot, parameter: str, seed: int, block_rows: int
     A table is redrawn as Gaussian with the table's own mean and standard deviation, so that only what each row had
     learnt is lost and not the scale (our choice; about √2 relative where the mean is small). LayerNorm vectors are
     initialised without chance, at ones and zeros, and that is what they are set to: the bias is then relative 1.
-    Each parameter has its own random stream, so its value does not depend on which others the model has.
+    Each parameter has its own random stream, so its value does not depend on which others the model has. Drawing takes
+    far longer than hashing, and the runs of a report start from the same weights: equal tables are redrawn once.
     """
+    key = (sha256_of_array(reference.tensors[parameter]), parameter, seed, block_rows)
+    if key not in _REDRAWN:
+        _REDRAWN[key] = _redraw(reference, parameter, seed, block_rows)
+    return dict(_REDRAWN[key])
+
+
+_REDRAWN: dict[tuple[str, str, int, int], dict[str, float]] = {}
+"""Yardsticks of this process: a few numbers each."""
+
+
+def _redraw(reference: Snapshot, parameter: str, seed: int, block_rows: int) -> dict[str, float]:
     if parameter in TABLES:
         mean, deviation = _moments(reference, parameter, block_rows)
     else:

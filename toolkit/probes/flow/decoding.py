@@ -49,6 +49,7 @@ def decode_positions(
     tokens = choose_tokens(
         loaded, split, num_bins=num_bins, num_tokens=num_tokens, num_controls=num_controls, seed=seed
     )
+    words = word_losses(tokens.words, tokens.labels, tokens.texts, tokens.is_held_out, len(tokens.edges))
     note = "" if has_position_table(loaded) else NO_TABLE
     counts = {
         "num_bins": len(tokens.edges),
@@ -60,7 +61,7 @@ def decode_positions(
         "note": note,
     }
     lines = [
-        {"layer": layer, "stage": stage_name(layer), **_bits(states, tokens), **counts}
+        {"layer": layer, "stage": stage_name(layer), **_bits(states, tokens, words), **counts}
         for layer, states in enumerate(_states_of(loaded, data, split, tokens), start=-1)
     ]
     return pd.DataFrame(lines, columns=list(DECODING_COLUMNS))
@@ -86,8 +87,9 @@ def _states_of(loaded: Loaded, data: EncodedTask, split: EncodedSplit, tokens: T
     return states
 
 
-def _bits(states: NDArray[np.floating], tokens: Tokens) -> dict[str, object]:
-    """Bits of the label, of each control, of the shuffled labels and of the word alone, with each text left out."""
+def _bits(states: NDArray[np.floating], tokens: Tokens, words: Array) -> dict[str, object]:
+    """Bits of the label, of each control, of the shuffled labels and of the word alone (``words``: its losses), with
+    each text left out."""
     num_classes, held_out = len(tokens.edges), tokens.is_held_out
     texts = np.unique(tokens.texts[held_out], return_inverse=True)[1]
     weights = leave_one_out(int(texts.max()) + 1)
@@ -103,7 +105,7 @@ def _bits(states: NDArray[np.floating], tokens: Tokens) -> dict[str, object]:
     first, control_penalty = fit(tokens.control[0])
     draws = np.stack([first, *(fit(labels, control_penalty)[0] for labels in tokens.control[1:])])
     shuffled, _ = fit(tokens.shuffled)
-    word = read(word_losses(tokens.words, tokens.labels, tokens.texts, held_out, num_classes), tokens.labels)
+    word = read(words, tokens.labels)
     selective = unit_values(bits - draws.mean(axis=0))
     interval = bounds(selective)
     zero = np.zeros(int(held_out.sum()))

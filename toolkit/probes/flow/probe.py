@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from toolkit.training.threads import one_thread
+
 Array = NDArray[np.float64]
 Ids = NDArray[np.int64]
 
@@ -91,7 +93,6 @@ def _losses(
 
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
-    from threadpoolctl import threadpool_limits
 
     centre, scale = states[fit].mean(axis=0), states[fit].std(axis=0)
     scale = np.where(scale > 0, scale, 1)
@@ -99,7 +100,7 @@ def _losses(
     log_probabilities = np.full((int(scored.sum()), num_classes), np.log(0.5 / fit.sum()))
     if len(seen) > 1:
         model = LogisticRegression(C=inverse_penalty, max_iter=150, tol=1e-3)
-        with warnings.catch_warnings(), threadpool_limits(1):
+        with warnings.catch_warnings(), one_thread():
             warnings.simplefilter("ignore", ConvergenceWarning)  # held-out loss judges the fit, finished or not
             model.fit((states[fit] - centre) / scale, labels[fit])
         # A probability that underflows to 0 would make one token's loss infinite.

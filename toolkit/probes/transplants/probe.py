@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from toolkit.analysis.rows.measures import Array
 from toolkit.training.features import PROBE_FOLDS, PROBE_STRENGTHS
+from toolkit.training.threads import one_thread
 
 TOLERANCE, MAX_STEPS = 1e-10, 3000
 """Of the fit: with scikit-learn's 1e-4 the logits of two fits to nearly equal features differ by some 1e-3, as much as
@@ -32,11 +33,10 @@ class Probe:
     def choose_strength(self, ends: Sequence[Array]) -> None:
         """Take the inverse penalty of the least cross-validated log loss, on average over some (items, hidden)."""
         from sklearn.model_selection import StratifiedKFold, validation_curve
-        from threadpoolctl import threadpool_limits
 
         folds = StratifiedKFold(self.num_folds, shuffle=True, random_state=self.seed)
         setting = {"param_name": "logisticregression__C", "param_range": list(PROBE_STRENGTHS)}
-        with threadpool_limits(1):  # several threads would wait for each other at matrices this small
+        with one_thread():
             curves = [
                 validation_curve(_pipeline(), features, self.labels, cv=folds, scoring="neg_log_loss", **setting)[1]
                 for features in ends
@@ -45,10 +45,8 @@ class Probe:
 
     def outputs(self, features: Array, scored: Array) -> Array:
         """Fit to (items, hidden) features; (scored items, classes) logits, -1e9 of classes that training lacks."""
-        from threadpoolctl import threadpool_limits
-
         assert self.strength is not None
-        with threadpool_limits(1):
+        with one_thread():
             fitted = _pipeline(self.strength).fit(features, self.labels)
         logits = fitted.decision_function(scored)
         outputs = np.full((len(scored), self.num_outputs), -1e9)

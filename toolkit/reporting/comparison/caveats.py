@@ -6,7 +6,7 @@ from toolkit.analysis.comparison.arms import differing_settings
 from toolkit.analysis.comparison.pairs import pair_arms
 from toolkit.analysis.comparison.reported import last_score
 from toolkit.reporting.comparison.data import ReportData
-from toolkit.reporting.comparison.pair_sentences import counted
+from toolkit.reporting.comparison.linear_probes import linear_probes, short_of_probe
 from toolkit.reporting.comparison.selections import covered, headline, largest_size, task_names
 from toolkit.reporting.markdown import listing, number
 
@@ -26,6 +26,7 @@ def caveats(data: ReportData) -> list[str]:
         for text in (verdict_counts(data), failures(data), below_floor(data), unstable(data), edge_warning(data))
         if text
     ]
+    sentences += short_of_probe(linear_probes([own.group for own in data.details]), _margin(data))
     sentences += data.left_out
     if any(str(run.model) == "minilm" for run in data.runs):
         sentences.append(MINILM)
@@ -36,6 +37,12 @@ def caveats(data: ReportData) -> list[str]:
     return sentences
 
 
+def _margin(data: ReportData) -> float:
+    """The margin of the comparisons, 1 point where there are none."""
+    margins = data.comparison["margin_points"].dropna() if len(data.comparison) else data.comparison
+    return float(margins.max()) if len(margins) else 1.0
+
+
 def verdict_counts(data: ReportData) -> str:
     """The verdicts on differences of headline scores, counted."""
     if data.comparison.empty:
@@ -44,7 +51,8 @@ def verdict_counts(data: ReportData) -> str:
     table = table[table["difference_points"].notna()]
     if len(table) < 2:
         return ""
-    return f"Of {len(table)} compared scores: {counted(table['verdict'])}."
+    counts = table["verdict"].value_counts()
+    return f"Of {len(table)} compared scores: {'; '.join(f'{count} {name}' for name, count in counts.items())}."
 
 
 def failures(data: ReportData) -> str:

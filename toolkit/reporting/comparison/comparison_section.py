@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from toolkit.reporting.blocks import figure_blocks, folds, table_block
+from toolkit.reporting.blocks import chart_blocks, folds, table_block
 from toolkit.reporting.cells import interval, points
+from toolkit.reporting.charts import Charts
 from toolkit.reporting.comparison.caveats import pair_caveats
 from toolkit.reporting.comparison.data import ReportData
 from toolkit.reporting.comparison.linear_probes import against_probe_block, linear_probes
 from toolkit.reporting.comparison.selections import covered, headline, largest_size
-from toolkit.reporting.images import Images
 from toolkit.reporting.markdown import NOT_APPLICABLE
 from toolkit.reporting.page.model import Block, FoldBlock, NoteBlock, Section
 
@@ -58,7 +58,7 @@ def estimand(data: ReportData) -> str:
     return f"{text} Settings were chosen on part of train with {chosen}: the intervals do not cover that choice."
 
 
-def comparison_section(data: ReportData, images: Images) -> Section | None:
+def comparison_section(data: ReportData, charts: Charts) -> Section | None:
     """The smallest detectable gap, then the difference with its intervals, then every test."""
     if data.comparison.empty:
         return None
@@ -73,12 +73,12 @@ def comparison_section(data: ReportData, images: Images) -> Section | None:
         each = FoldBlock(title=f"Seed by seed: {group.title}", blocks=(_seed_by_seed(seeds, group.title),))
         bodies.append([table_block(own, DIFFERENCE, f"Differences on {group.title}"), tests, each])
     over = covered(headline(table))
-    spans = f", with its 95 % and 90 % interval over {over}" if over else ", without intervals"
+    spans = f", with the interval that decided, over {over}: 90 % for equivalent, else 95 %" if over else ""
     caption = (
-        f"Difference between two arms on each split{spans}; the margin is shaded. A 90 % interval within it is "
-        "equivalence. Each panel has its own scale."
+        f"Difference between two arms on each split{spans}; the margin is shaded. A dotted interval "
+        "is over items only. All panels have one scale."
     )
-    figure = figure_blocks(images, "differences", caption, "Forest plot of the differences between arms")
+    figure = chart_blocks(charts, "differences", caption, "Forest plot of the differences between arms")
     lead = (
         "First arm minus second on the same items at the last epoch, paired by seed, in points (hundredths of the "
         "score). The smallest detectable gap stands before the difference: a smaller one could not have been found. "

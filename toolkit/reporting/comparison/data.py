@@ -8,38 +8,17 @@ import pandas as pd
 from toolkit.analysis.comparison.arms import Arm, Group, ReportedRun
 from toolkit.analysis.comparison.associations import associate_drift
 from toolkit.analysis.comparison.compare import compare_groups
-from toolkit.analysis.comparison.cost import cost_of, cost_of_groups
+from toolkit.analysis.comparison.cost import cost_of_groups
 from toolkit.analysis.comparison.efficiency import efficiency_of_groups
 from toolkit.analysis.comparison.estimates import Settings
 from toolkit.analysis.comparison.floors import floors_of_groups
 from toolkit.analysis.comparison.joined import join_groups
-from toolkit.analysis.comparison.reported import last_score
 from toolkit.analysis.comparison.seeds import compare_seeds_of_groups
 from toolkit.analysis.comparison.shuffled_labels import contrast, label_statistics
-from toolkit.analysis.comparison.summaries import side_by_side, summarise_groups
+from toolkit.analysis.comparison.summaries import last_scores_of_groups, side_by_side, summarise_groups
 from toolkit.reporting.comparison.find import Sources as Sources
 from toolkit.reporting.comparison.find import find_runs as find_runs
 from toolkit.reporting.comparison.tables import GroupTables, collect
-
-SCORES = (
-    "run",
-    "group",
-    "model",
-    "task",
-    "arm",
-    "base",
-    "size",
-    "num_train_examples",
-    "seed",
-    "split",
-    "is_reported_split",
-    "score",
-    "value",
-    "value_before",
-    "is_failed",
-    "seconds",
-)
-"""Columns of the table of last scores: one line per run and labelled split; ``base`` is the arm without its size."""
 
 Progress = Callable[[str], None]
 
@@ -51,7 +30,7 @@ class ReportData:
     groups: tuple[Group, ...]
     left_out: tuple[str, ...]
     scores: pd.DataFrame
-    """The headline score of every run on every labelled split at its last epoch, columns SCORES."""
+    """The headline score of every run on every labelled split at its last epoch: ``toolkit.last_scores``."""
     comparison: pd.DataFrame
     """``toolkit.compare``, with the labels of the arms without their size as first_base and second_base."""
     seeds: pd.DataFrame
@@ -111,7 +90,7 @@ def gather(
     return ReportData(
         groups=tuple(groups),
         left_out=tuple(left_out),
-        scores=last_scores(groups),
+        scores=last_scores_of_groups(groups),
         comparison=_with_bases(comparison, groups),
         seeds=compare_seeds_of_groups(groups, pairs),
         summary=summary,
@@ -132,35 +111,6 @@ def of_largest_size(group: Group) -> Group:
     """The arms of the most training examples: drift is shown of these, data efficiency of all."""
     greatest = max((arm.size or float("inf")) for arm in group.arms)
     return Group(group.title, tuple(arm for arm in group.arms if (arm.size or float("inf")) == greatest))
-
-
-def last_scores(groups: Sequence[Group]) -> pd.DataFrame:
-    """The headline score of every run on every labelled split at its last epoch, columns SCORES."""
-    lines = [
-        (
-            run.name,
-            group.title,
-            run.model,
-            run.task,
-            arm.label,
-            arm.base,
-            arm.size,
-            arm.num_train_examples,
-            run.config.seed,
-            split,
-            split == run.reported_split,
-            run.score,
-            last_score(run, split),
-            last_score(run, split, at="first"),
-            run.is_failed,
-            cost_of(run)["seconds"],
-        )
-        for group in groups
-        for arm in group.arms
-        for run in arm.runs
-        for split in run.answers
-    ]
-    return pd.DataFrame(lines, columns=list(SCORES)).astype({"size": "Int64", "num_train_examples": "Int64"})
 
 
 def _with_bases(comparison: pd.DataFrame, groups: Sequence[Group]) -> pd.DataFrame:

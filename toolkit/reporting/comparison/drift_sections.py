@@ -15,9 +15,7 @@ from toolkit.reporting.page.model import Block, TextBlock
 
 HOWS = {
     "relative drift": "‖Δ‖ / ‖E⁰‖ of the whole parameter, mean ± standard deviation over seeds, in float64.",
-    "re-initialised (yardstick)": "The same number for an independent re-initialisation of the same shape.",
-    "share of the yardstick (%)": "Relative drift as a share of the yardstick's.",
-    "‖Δ‖": "Norm of the change of the whole parameter from epoch 0, in weight units.",
+    "re-initialised": "The same number for an independent re-initialisation of the same shape: a yardstick.",
     "stratum": "Rows that moved for different reasons are never averaged; steps are optimizer steps of the whole run.",
     "median ‖Δ‖": "Median over the rows of the stratum, mean ± standard deviation over seeds.",
     "median relative": "Median of ‖Δ‖ / ‖E⁰‖ over rows; a row that was 0 has none and is counted.",
@@ -28,29 +26,25 @@ HOWS = {
 
 
 def drift_block(tables: GroupTables) -> Block:
-    """One line per parameter and arm: the whole parameter's drift at the last epoch beside its re-initialisation."""
-    header = [
-        "parameter",
-        "arm",
-        "relative drift",
-        "re-initialised (yardstick)",
-        "share of the yardstick (%)",
-        "‖Δ‖",
-    ]
+    """A line per parameter, a column per condition: relative drift at the last epoch, beside a re-initialisation."""
+    arms = tables.group.arms
     rows: list[list[object]] = []
     for parameter in EMBEDDING_PARAMETERS:
-        for arm in tables.group.arms:
-            if not arm.has(parameter):
-                rows.append([parameter, arm.label, None, None, None, None])
-                continue
-            relative, yardstick = (_last(tables, arm, parameter, "relative", s) for s in ("value", "reinitialised"))
-            norm = _last(tables, arm, parameter, "norm", "value")
-            proven = " (bit-identical)" if arm.is_proven_frozen(parameter) and (norm == 0).all() else ""
-            # LayerNorm that training starts from ones and zeros has no yardstick: the share is undefined then.
-            share = mean_and_sd(100 * relative / np.where(yardstick > 0, yardstick, np.nan))
-            cells = [mean_and_sd(relative) + proven, mean_and_sd(yardstick), share, mean_and_sd(norm)]
-            rows.append([parameter, arm.label, *cells])
-    return rows_block(header, rows, f"Drift of each parameter on {tables.group.title} at the last epoch", HOWS)
+        yardsticks = [_last(tables, arm, parameter, "relative", "reinitialised") for arm in arms if arm.has(parameter)]
+        yardstick = mean_and_sd(np.concatenate(yardsticks)) if yardsticks else None
+        rows.append([parameter, *(_drift_of(tables, arm, parameter) for arm in arms), yardstick])
+    header = ["parameter", *(arm.label for arm in arms), "re-initialised"]
+    hows = HOWS | {arm.label: HOWS["relative drift"] for arm in arms}
+    return rows_block(header, rows, f"Relative drift of each parameter on {tables.group.title} at the last epoch", hows)
+
+
+def _drift_of(tables: GroupTables, arm: Arm, parameter: str) -> str | None:
+    if not arm.has(parameter):
+        return None
+    norm = _last(tables, arm, parameter, "norm", "value")
+    if (norm == 0).all():
+        return "0 (bit-identical)" if arm.is_proven_frozen(parameter) else "0"
+    return mean_and_sd(_last(tables, arm, parameter, "relative", "value"))
 
 
 def _last(tables: GroupTables, arm: Arm, parameter: str, measure: str, statistic: str) -> np.ndarray:

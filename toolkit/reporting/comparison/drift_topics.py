@@ -2,30 +2,34 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from toolkit.families import TABLES
-from toolkit.reporting.blocks import figure_blocks, folds
-from toolkit.reporting.comparison.drift_sections import drift_block, still_arms, strata_block, token_blocks
-from toolkit.reporting.comparison.findings import findings
-from toolkit.reporting.comparison.score_sections import probe_block, training_block
-from toolkit.reporting.comparison.tables import GroupTables
-from toolkit.reporting.images import Images
-from toolkit.reporting.page.model import Block, FoldBlock, Section, TextBlock
+import pandas as pd
 
-Make = Callable[[GroupTables, Images, str], Sequence[Block]]
+from toolkit.families import TABLES
+from toolkit.reporting.blocks import chart_blocks, folds
+from toolkit.reporting.charts import Chart, Charts, draw
+from toolkit.reporting.comparison.drift_sections import drift_block, still_arms, strata_block, token_blocks
+from toolkit.reporting.comparison.score_sections import probe_block, training_block
+from toolkit.reporting.comparison.tables import GroupTables, order_of
+from toolkit.reporting.page.model import Block, FoldBlock, Section, TextBlock
+from toolkit.reporting.topics.drift import plot_drift, plot_position_drift, plot_word_drift
+from toolkit.reporting.topics.scores import plot_scores_over_epochs
+
+Make = Callable[[GroupTables, Charts, str], Sequence[Block]]
 
 FIRST_SEED = "Single rows are those of the first seed of each arm; the table's numbers are over all seeds."
 
 
-def drift_topics(
-    tables: Sequence[GroupTables], images: Sequence[Images], prefixes: Sequence[str], claims: Mapping[str, Block]
-) -> list[Section]:
-    """One section per topic, in it one fold per task; ``claims``: title of a group to its verdicts on drift."""
+def drift_topics(tables: Sequence[GroupTables], prefixes: Sequence[str], claims: Mapping[str, Block]) -> list[Section]:
+    """One section per topic, in it one fold per task; ``claims``: title of a group to its verdicts on drift.
 
-    def drift(own: GroupTables, drawn: Images, prefix: str) -> Sequence[Block]:
+    ``prefixes``: what the names of each group's charts begin with.
+    """
+    regimes = order_of(tables)
+    charts = [group_charts(own, regimes) for own in tables]
+
+    def drift(own: GroupTables, drawn: Charts, prefix: str) -> Sequence[Block]:
         claim = claims.get(own.group.title)
-        # Of one task these sentences are the main findings; of several they have no other place.
-        said = [TextBlock(text=" ".join(findings(own)))] if len(tables) > 1 else []
-        return [*said, *_drift(own, drawn, prefix), *((claim,) if claim else ())]
+        return [*_drift(own, drawn, prefix), *((claim,) if claim else ())]
 
     topics: list[tuple[str, str, str, Make]] = [
         ("training", "Scores and drift over epochs", TRAINING, _training),
@@ -46,10 +50,33 @@ def drift_topics(
             id=name,
             title=title,
             lead=lead,
-            blocks=folds(titles, [make(*each) for each in zip(tables, images, prefixes, strict=True)]),
+            blocks=folds(titles, [make(*each) for each in zip(tables, charts, prefixes, strict=True)]),
         )
         for name, title, lead, make in topics
     ]
+
+
+def group_charts(tables: GroupTables, regimes: Sequence[str]) -> Charts:
+    """The charts of one group, those that there is something to draw of; ``regimes``: the order of their colours."""
+    rates = tables.baselines.groupby("split", sort=False)["majority_rate"].mean()
+    score = tables.group.runs[0].score
+    scores = tables.with_arms(tables.scores[tables.scores["split"].isin(rates.index)])
+    majority = {str(split): float(rate) for split, rate in rates.items()} if score == "accuracy" else None
+    return draw(
+        {
+            "scores_over_epochs": lambda: (
+                plot_scores_over_epochs(scores, score, majority=majority, regimes=regimes) if score in scores else None
+            ),
+            "drift_over_epochs": lambda: plot_drift(tables.with_arms(tables.drift), regimes=regimes),
+            "word_drift_by_exposure": lambda: _if_any(plot_word_drift, tables.with_arms(tables.words), regimes),
+            "position_drift": lambda: _if_any(plot_position_drift, tables.with_arms(tables.positions), regimes),
+        }
+    )
+
+
+def _if_any(plot: Callable[..., Chart | None], rows: pd.DataFrame, regimes: Sequence[str]) -> Chart | None:
+    """A chart of rows that the model may not have."""
+    return None if rows.empty else plot(rows, regimes=regimes)
 
 
 TRAINING = (
@@ -91,46 +118,51 @@ def _bars(tables: GroupTables) -> str:
     return "; bars span the seeds" if any(len(arm.runs) > 1 for arm in tables.group.arms) else ""
 
 
-def _training(tables: GroupTables, images: Images, prefix: str) -> Sequence[Block]:
+def _training(tables: GroupTables, charts: Charts, prefix: str) -> Sequence[Block]:
     title = tables.group.title
-    caption = f"Headline score of every labelled split of {title} at each epoch{_bars(tables)}."
+    caption = (
+        f"Headline score of every labelled split of {title} at each epoch{_bars(tables)}. Dotted: the majority class."
+    )
     blocks: list[Block] = [
-        *figure_blocks(images, "scores_over_epochs", caption, f"Scores over epochs on {title}", prefix)
+        *chart_blocks(charts, "scores_over_epochs", caption, f"Scores over epochs on {title}", prefix)
     ]
     probe = probe_block(tables)
     blocks += [probe] if probe else [TextBlock(text="Linear probe: not applicable, no run recorded one.")]
     return [*blocks, FoldBlock(title=f"Before and after training: {title}", blocks=(training_block(tables),))]
 
 
-def _drift(tables: GroupTables, images: Images, prefix: str) -> Sequence[Block]:
+def _drift(tables: GroupTables, charts: Charts, prefix: str) -> Sequence[Block]:
     title = tables.group.title
     caption = (
-        f"Relative drift of each whole parameter from epoch 0 on {title}, on a logarithmic axis; what is exactly 0 is "
-        f"in the strip below, because 0 has no place on such an axis{_bars(tables)}."
+        f"Relative drift ‖Δ‖ / ‖E⁰‖ of each whole parameter from epoch 0 on {title}, on a logarithmic axis"
+        f"{_bars(tables)}. Marks on the floor are exactly 0. Dotted: a re-initialised parameter."
     )
-    figure = figure_blocks(images, "drift_over_epochs", caption, f"Drift over epochs on {title}", prefix)
+    figure = chart_blocks(charts, "drift_over_epochs", caption, f"Drift over epochs on {title}", prefix)
     return [*figure, drift_block(tables)]
 
 
-def _words(tables: GroupTables, images: Images, prefix: str) -> Sequence[Block]:
+def _words(tables: GroupTables, charts: Charts, prefix: str) -> Sequence[Block]:
     title = tables.group.title
     caption = (
         f"Drift of the word rows on {title} at the last epoch by how often training showed them: quartiles (box) and 5 "
-        "to 95 % (whiskers) of the rows that moved; fewer than five rows are drawn one by one. The strip gives the "
-        "share that is exactly 0. Only arms under which rows moved are drawn."
+        "to 95 % (line) of the rows that moved; fewer than five rows are drawn one by one. At the right, how many "
+        "rows there are and the share that is exactly 0. Only arms under which rows moved are drawn."
     )
-    figure = figure_blocks(images, "word_drift_by_exposure", caption, f"Word drift by exposure on {title}", prefix)
+    figure = chart_blocks(charts, "word_drift_by_exposure", caption, f"Word drift by exposure on {title}", prefix)
     return [*figure, *_still(tables, "words"), strata_block(tables, TABLES[0])]
 
 
-def _positions(tables: GroupTables, images: Images, prefix: str) -> Sequence[Block]:
+def _positions(tables: GroupTables, charts: Charts, prefix: str) -> Sequence[Block]:
     title = tables.group.title
-    caption = f"Drift of each position row on {title} at the last epoch."
-    figure = figure_blocks(images, "position_drift", caption, f"Drift of position rows on {title}", prefix)
+    caption = (
+        f"Drift of each position row on {title} at the last epoch. Lines on the floor are exactly 0. Dotted: the end "
+        "of the longest training text."
+    )
+    figure = chart_blocks(charts, "position_drift", caption, f"Drift of position rows on {title}", prefix)
     return [*figure, *_still(tables, "positions"), strata_block(tables, TABLES[1])]
 
 
-def _segments(tables: GroupTables, images: Images, prefix: str) -> Sequence[Block]:
+def _segments(tables: GroupTables, charts: Charts, prefix: str) -> Sequence[Block]:
     return [strata_block(tables, TABLES[2])]
 
 
@@ -139,7 +171,7 @@ def _still(tables: GroupTables, rows: str) -> tuple[Block, ...]:
     return (TextBlock(text=sentence),) if sentence else ()
 
 
-def _tokens(tables: GroupTables, images: Images, prefix: str) -> Sequence[Block]:
+def _tokens(tables: GroupTables, charts: Charts, prefix: str) -> Sequence[Block]:
     return [
         FoldBlock(title=name, blocks=(block,), is_open=not i) for i, (name, block) in enumerate(token_blocks(tables))
     ]

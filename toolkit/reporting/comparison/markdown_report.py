@@ -2,12 +2,12 @@
 
 from collections.abc import Collection, Sequence
 
-from toolkit.analysis.comparison.verdicts import VERDICTS
 from toolkit.reporting import markdown
 from toolkit.reporting.cells import shown
 from toolkit.reporting.page.model import (
     Block,
     ChartBlock,
+    CodeBlock,
     FigureBlock,
     FoldBlock,
     NoteBlock,
@@ -15,11 +15,8 @@ from toolkit.reporting.page.model import (
     Section,
     TableBlock,
     TextBlock,
-    VerdictLine,
 )
-from toolkit.reporting.page.verdict_table import VERDICT_RULES
 
-MOST_VERDICTS = 40
 MOST_LINES = 60
 """Lines of a table that the text shows; the whole of it is in tables/."""
 MOST_FOLDED = 24
@@ -35,16 +32,14 @@ def render_markdown(page: Page, tasks: Collection[str] = ()) -> str:
     """
     parts = [f"# {markdown.escape(page.title)}", *_texts(page.question), *_texts(page.lead)]
     parts += [_tiles(page)] if page.tiles else []
-    parts += [markdown.bullets(page.answers)] if page.answers else []
+    for answer in page.answers:
+        said = f"{answer.question} {answer.verdict}." if answer.verdict else answer.question
+        parts.append(f"**{markdown.escape(said)}** {markdown.escape(answer.text)}")
     parts += _block(page.picture, 2) if page.picture else []
     findings = [f"{i}. {markdown.escape(text)}" for i, text in enumerate(page.findings, start=1)]
     parts += ["## Main findings", "\n".join(findings)] if findings else []
-    if page.verdicts:
-        parts += ["## Verdicts", _verdicts(page.verdicts, page.verdicts_note)]
-    parts += ["## How to make this again", page.commands and _code(page.commands)]
-    parts += [
-        "Paths are relative to the directory in which the report was made; files from elsewhere are given by name only."
-    ]
+    parts += ["## How to make this again", _code(page.commands)] if page.commands else []
+    parts += [markdown.RELATIVE_PATHS]
     for section in page.sections:
         parts += _section(section, tasks)
     parts += _texts(page.footer)
@@ -52,12 +47,14 @@ def render_markdown(page: Page, tasks: Collection[str] = ()) -> str:
 
 
 def _tiles(page: Page) -> str:
-    """What was compared, one line each: every tile has the same facts."""
-    names = [name for name, _ in page.tiles[0].lines]
-    rows = [
-        [tile.title, f"{tile.value} {tile.detail}".strip(), *(value for _, value in tile.lines)] for tile in page.tiles
-    ]
-    return markdown.table(["", "score", *names], rows)
+    """What was compared, one line each; a fact that a tile does not name is left empty."""
+    names = list(dict.fromkeys(name for tile in page.tiles for name, _ in tile.lines))
+    rows = []
+    for tile in page.tiles:
+        facts = dict(tile.lines)
+        value = f"{tile.value} ({tile.detail})" if tile.detail else tile.value
+        rows.append([tile.title, value, *(facts.get(name, "") for name in names)])
+    return markdown.table(["", page.tiles_show, *names], rows)
 
 
 def _code(text: str) -> str:
@@ -70,16 +67,21 @@ def _texts(text: str) -> list[str]:
 
 
 def _section(section: Section, tasks: Collection[str]) -> list[str]:
-    parts = [f"## {markdown.escape(section.title)}", *_texts(section.lead)]
-    folds = [block for block in section.blocks if isinstance(block, FoldBlock) and block.title in tasks]
+    return [f"## {markdown.escape(section.title)}", *_texts(section.lead), *_blocks(section.blocks, tasks, 3)]
+
+
+def _blocks(blocks: Sequence[Block], tasks: Collection[str], level: int) -> list[str]:
+    """The blocks in order; many folds of a task each are shortened, wherever they stand."""
+    folds = [block for block in blocks if isinstance(block, FoldBlock) and block.title in tasks]
     if len(folds) > MOST_FOLDS:
-        return parts + _shortened(section, folds)
-    return parts + [text for block in section.blocks for text in _block(block, 3)]
+        others = [block for block in blocks if all(block is not fold for fold in folds)]
+        return [*_blocks(others, (), level), *_shortened(folds, level)]
+    return [text for block in blocks for text in _block(block, level, tasks)]
 
 
-def _shortened(section: Section, folds: Sequence[FoldBlock]) -> list[str]:
-    """A section with many tasks: of each its first table, all in one where they are alike; the rest is elsewhere."""
-    parts = [text for block in section.blocks if all(block is not fold for fold in folds) for text in _block(block, 3)]
+def _shortened(folds: Sequence[FoldBlock], level: int) -> list[str]:
+    """Of each of many tasks the first table, all in one where they are alike; the rest is elsewhere."""
+    parts: list[str] = []
     tables = [next((b for b in fold.blocks if isinstance(b, TableBlock)), None) for fold in folds]
     found = [(fold.title, shown(table)) for fold, table in zip(folds, tables, strict=True) if table is not None]
     num_lines = sum(len(cells.rows) for _, cells in found)
@@ -88,11 +90,11 @@ def _shortened(section: Section, folds: Sequence[FoldBlock]) -> list[str]:
         parts.append(markdown.table(["model and task", *found[0][1].header], rows))
     elif all(len(cells.rows) <= 10 for _, cells in found):
         for title, cells in found:
-            parts += [f"### {markdown.escape(title)}", markdown.table(cells.header, cells.rows)]
+            parts += [f"{'#' * min(level, 6)} {markdown.escape(title)}", markdown.table(cells.header, cells.rows)]
     return [*parts, f"The details of each of the {len(folds)} tasks are in index.html, and their tables in tables/."]
 
 
-def _block(block: Block, level: int) -> list[str]:
+def _block(block: Block, level: int, tasks: Collection[str] = ()) -> list[str]:
     if isinstance(block, TextBlock):
         return _texts(block.text)
     if isinstance(block, NoteBlock):
@@ -103,11 +105,13 @@ def _block(block: Block, level: int) -> list[str]:
         return [f"![{markdown.escape(block.alt)}]({place}.png)", f"*{markdown.escape(block.caption)}* {links}"]
     if isinstance(block, TableBlock):
         return _table(block)
+    if isinstance(block, CodeBlock):
+        return [_code(block.text)]
     lines = max((len(inner.table) for inner in block.blocks if isinstance(inner, TableBlock)), default=0)
     if not block.is_open and lines > MOST_FOLDED:
         return [f"{markdown.escape(block.title)} ({lines} lines): in index.html and tables/."]
     heading = f"{'#' * min(level, 6)} {markdown.escape(block.title)}"
-    return [heading, *(text for inner in block.blocks for text in _block(inner, level + 1))]
+    return [heading, *_blocks(block.blocks, tasks, level + 1)]
 
 
 def _table(block: TableBlock) -> list[str]:
@@ -117,19 +121,3 @@ def _table(block: TableBlock) -> list[str]:
     if len(rows) < len(cells.rows):
         text.append(f"{len(cells.rows) - len(rows):,} more lines are in index.html and tables/.")
     return text
-
-
-def _verdicts(lines: Sequence[VerdictLine], note: str) -> str:
-    counts = [f"{count} {name}" for name in VERDICTS if (count := sum(line.verdict == name for line in lines))]
-    rows = [[line.claim, line.value, line.interval, line.verdict] for line in lines[:MOST_VERDICTS]]
-    table = markdown.table(["claim", "value", "interval", "verdict"], rows)
-    rest = (
-        f"\n\n{len(lines) - MOST_VERDICTS} more are in index.html and tables/verdicts.csv."
-        if len(lines) > MOST_VERDICTS
-        else ""
-    )
-    order = " → ".join(VERDICTS)
-    return (
-        f"{len(lines)} claims: {', '.join(counts)}. {f'{note} ' if note else ''}"
-        f"The first rule that holds is the verdict, in this order: {order}. {VERDICT_RULES}\n\n{table}{rest}"
-    )

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -12,43 +12,26 @@ from toolkit.analysis.comparison.card import Card, save_cards
 from toolkit.analysis.comparison.cards import make_cards
 from toolkit.analysis.comparison.evidence import write_evidence
 from toolkit.analysis.comparison.label_cards import labels_table
-from toolkit.reporting.charts import write_charts
 from toolkit.reporting.comparison.again import commands_of
 from toolkit.reporting.comparison.data import ReportData, find_runs, gather
 from toolkit.reporting.comparison.drift_topics import drift_topics
-from toolkit.reporting.comparison.figures import draw
-from toolkit.reporting.comparison.markdown_report import render_markdown
 from toolkit.reporting.comparison.run_sections import (
     data_section,
     definitions_section,
     run_section,
     versions_section,
 )
-from toolkit.reporting.comparison.score_figures import draw_scores
-from toolkit.reporting.comparison.study_findings import report_findings
-from toolkit.reporting.comparison.study_sections import caveats, study_sections
-from toolkit.reporting.comparison.verdict_lines import not_listed, overview
-from toolkit.reporting.comparison.written_tables import drift_claims, report_tables, write_tables
+from toolkit.reporting.comparison.study_sections import study_sections
+from toolkit.reporting.comparison.written_tables import report_tables, write_tables
 from toolkit.reporting.folder import check_out, report_folder
-from toolkit.reporting.images import Images, write_images
-from toolkit.reporting.page.model import Block, Page, Section
-from toolkit.reporting.page.render import render_page
-from toolkit.reporting.publish import charts_of
+from toolkit.reporting.page.model import CodeBlock, FoldBlock, Page, Section, TextBlock
+from toolkit.reporting.publish import publish
+from toolkit.reporting.topics.claims import claims_block, decided, described, limits_section
 from toolkit.reporting.topics.words import words_section
-from toolkit.snapshots import files
+from toolkit.reporting.topics.first_screen import answers_of, picture_of, tiles_of
 from toolkit.snapshots.store import Run
 
 Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """The figures of a report."""
-
-    scores: Images
-    groups: tuple[Images, ...]
-    prefixes: tuple[str, ...]
-    """What the file names of each group's figures begin with."""
 
 
 def write_report(
@@ -102,27 +85,16 @@ def write_report(
         cards = make_cards(evidence)
         save_cards(cards, folder, evidence.hashes)
         on_progress("drawing figures")
-        drawn = _draw(data)
-        page = make_page(data, cards, drawn, title=title, question=question, commands=command)
+        page = make_page(data, cards, title=title, question=question, commands=command)
         on_progress("writing the pages")
-        _write(folder, page, data, cards, drawn)
+        _write(folder, page, data, cards)
     return out / "report.md"
 
 
-def _write(out: Path, page: Page, data: ReportData, cards: Sequence[Card], drawn: Drawn) -> None:
+def _write(out: Path, page: Page, data: ReportData, cards: Sequence[Card]) -> None:
     write_tables(out / "tables", report_tables(data, cards), page.title)
-    write_images(out / "figures", drawn.scores)
-    for prefix, images in zip(drawn.prefixes, drawn.groups, strict=True):
-        write_images(out / "figures", images, prefix)
     tasks = {name for group in data.groups for name in (group.title, group.runs[0].task)}
-    write_charts(out / "figures", charts_of(page))
-    files.write_text(out / "report.md", render_markdown(page, tasks))
-    files.write_text(out / "index.html", render_page(page))
-
-
-def _draw(data: ReportData) -> Drawn:
-    scores = draw_scores(data.scores, data.comparison, data.joined)
-    return Drawn(scores, tuple(draw(tables) for tables in data.details), tuple(_file_names(data.groups)))
+    publish(page, out, tasks)
 
 
 def _file_names(groups: Sequence[Group]) -> list[str]:
@@ -136,39 +108,79 @@ def _file_names(groups: Sequence[Group]) -> list[str]:
 def make_page(
     data: ReportData,
     cards: Sequence[Card],
-    drawn: Drawn,
     *,
     title: str | None = None,
     question: str | None = None,
     commands: str = "",
 ) -> Page:
     """All that a report says, for report.md and index.html alike."""
-    count = "One run is reported" if len(data.runs) == 1 else f"{len(data.runs)} runs are compared"
-    lead = (
-        "This report is about a model that changed in training, not about data that changed. Each run kept its "
-        "embedding parameters before training (epoch 0) and after every epoch; drift is how far they are from epoch 0. "
-        f"An arm is a set of runs that differ in nothing but the seed. {count} here. Everything below is computed from "
-        "the run directories alone; python -m toolkit verify recomputes every verdict."
-    )
-    lines = overview(cards, {arm.label for tables in data.details for arm in tables.group.arms})
     return Page(
         title=title if title is not None else "Embedding drift: " + ", ".join(group.title for group in data.groups),
-        question=question or "",
-        lead=lead,
-        findings=(*report_findings(data), *caveats(data)),
-        verdicts=lines,
-        verdicts_note=not_listed(cards, lines),
-        sections=tuple(_sections(data, cards, drawn)),
-        commands=commands,
+        question=question or "What moves when the model is fine-tuned, and does it matter for its score?",
+        tiles=tiles_of(data),
+        answers=answers_of(data),
+        picture=picture_of(data),
+        sections=tuple(_sections(data, cards, commands)),
     )
 
 
-def _sections(data: ReportData, cards: Sequence[Card], drawn: Drawn) -> list[Section]:
-    claims: Mapping[str, Block] = drift_claims(cards)
+def _sections(data: ReportData, cards: Sequence[Card], commands: str) -> list[Section]:
+    """Every part below the first screen, in the order in which a reader asks: what moved, why, whether it matters."""
+    study = {section.id: section for section in study_sections(data)}
+    moved = {s.id: s for s in drift_topics(data.details, _file_names(data.groups), described(cards))}
+    repeat = (CodeBlock(text=commands),) if commands else ()
+    scores, comparison = study["scores"], study.get("comparison")
     words = words_section(word_runs(data))
-    sections = [*([words] if words else []), *study_sections(data, drawn.scores)]
-    sections += drift_topics(data.details, drawn.groups, drawn.prefixes, claims)
-    return [*sections, run_section(data), data_section(data), definitions_section(), versions_section(data)]
+    # One task is one point: beside its score there is no relation to be seen.
+    main = [n for n in ("shuffled-labels", "drift-and-score", "data-efficiency") if n in study]
+    main = [name for name in main if name != "drift-and-score" or len(data.groups) > 1]
+    rest = [name for name in ("drift-and-score", "cost", "tuning") if name in study and name not in main]
+    return [
+        *((words,) if words else ()),
+        replace(scores, blocks=(*scores.blocks, folded(moved["training"]))),
+        moved["drift"],
+        Section(
+            id="why",
+            title="Why rows moved: what training exposed",
+            blocks=tuple(folded(moved[name]) for name in ("word-rows", "positions", "segments", "tokens")),
+        ),
+        *(study[name] for name in main),
+        Section(
+            id="sure",
+            title="How sure this is",
+            lead="The questions that these runs decide, then every comparison with its tests.",
+            blocks=(
+                claims_block(decided(cards), "Questions with an answer"),
+                *((folded(comparison),) if comparison else ()),
+                *(folded(study[name]) for name in rest),
+            ),
+        ),
+        limits_section(data, cards),
+        Section(id="again", title="How to repeat it", lead=REPEAT, blocks=repeat),
+        Section(
+            id="details",
+            title="Runs, data, versions, definitions",
+            lead=ABOUT,
+            blocks=tuple(
+                folded(section)
+                for section in (run_section(data), data_section(data), versions_section(data), definitions_section())
+            ),
+        ),
+    ]
+
+
+REPEAT = "python -m toolkit verify recomputes every answer of this report from its own evidence."
+ABOUT = (
+    "This report is about a model that changed in training, not about data that changed. Each run kept its embedding "
+    "parameters before training (epoch 0) and after every epoch; drift is how far they are from epoch 0. A condition "
+    "is a set of runs that differ in nothing but the seed."
+)
+
+
+def folded(section: Section) -> FoldBlock:
+    """A section as a part of another one, closed."""
+    lead = (TextBlock(text=section.lead),) if section.lead else ()
+    return FoldBlock(title=section.title, blocks=(*lead, *section.blocks))
 
 
 def word_runs(data: ReportData) -> list[tuple[str, Run]]:

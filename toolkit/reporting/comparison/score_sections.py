@@ -8,13 +8,13 @@ import pandas as pd
 from toolkit.analysis.comparison.arms import Arm
 from toolkit.analysis.comparison.reported import last_score, reported_first
 from toolkit.analysis.comparison.summaries import SCORES
-from toolkit.reporting.blocks import figure_blocks, folds, rows_block, table_block, varying
+from toolkit.reporting.blocks import chart_blocks, folds, rows_block, table_block, varying
 from toolkit.reporting.cells import mean_text, points
+from toolkit.reporting.charts import Charts
 from toolkit.reporting.columns import COLUMNS
 from toolkit.reporting.comparison.data import ReportData
 from toolkit.reporting.comparison.selections import largest_size
 from toolkit.reporting.comparison.tables import GroupTables
-from toolkit.reporting.images import Images
 from toolkit.reporting.markdown import NOT_APPLICABLE, mean_and_sd, number, span
 from toolkit.reporting.page.model import Block, FoldBlock, Section
 
@@ -37,7 +37,7 @@ SUMMARY = (
 FLOORS = ("split", "base", "score", "mean", "majority", "bag_of_words", "untouched", "above_bag_of_words", "note")
 
 
-def scores_section(data: ReportData, images: Images) -> Section:
+def scores_section(data: ReportData, charts: Charts) -> Section:
     """In and out of distribution side by side."""
     bodies: list[Sequence[Block]] = []
     for group in data.groups:
@@ -51,8 +51,10 @@ def scores_section(data: ReportData, images: Images) -> Section:
                 FoldBlock(title=f"All scores: {group.title}", blocks=(details,)),
             ]
         )
-    text = "every seed a dot (hollow: the run failed), a bar at their mean"
-    figure = figure_blocks(images, "scores_by_arm", f"Last score of every arm and split: {text}.", "Scores by arm")
+    text = (
+        "every seed a dot (hollow: the run failed), a large mark at their mean, its 95 % interval from three seeds on"
+    )
+    figure = chart_blocks(charts, "scores_by_arm", f"Last score of every arm and split: {text}.", "Scores by arm")
     lead = (
         "Score at the last epoch, mean ± standard deviation over seeds. The reported split is in the distribution of "
         "the training data; the others are as their names say, tests of the same data or data from elsewhere."
@@ -90,7 +92,8 @@ def _floors(data: ReportData, title: str) -> tuple[Block, ...]:
     own = largest_size(own)
     own = own.assign(above_bag_of_words=[points(value) for value in own["above_bag_of_words_points"]])
     names = [name for name in FLOORS if name != "untouched" or own[name].notna().any()]
-    return (table_block(own, names, f"Floors and anchors of {title}: what needs no fine-tuning, beside each arm"),)
+    table = table_block(own, names, f"Floors and anchors of {title}: what needs no fine-tuning, beside each condition")
+    return (FoldBlock(title=f"What needs no fine-tuning: {title}", blocks=(table,)),)
 
 
 def training_block(tables: GroupTables) -> Block:

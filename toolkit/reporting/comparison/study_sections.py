@@ -1,8 +1,11 @@
 """The numbers of a report in, its sections on the study out: scores, comparison, what they cost, and the tuning."""
 
+import pandas as pd
+
 from toolkit.analysis.comparison.shuffled_labels import MEASURES
 from toolkit.reporting.blocks import folds, rows_block, table_block
 from toolkit.reporting.cells import interval
+from toolkit.reporting.charts import Charts, draw
 from toolkit.reporting.comparison.caveats import caveats as caveats
 from toolkit.reporting.comparison.caveats import edge_warning, unstable
 from toolkit.reporting.comparison.comparison_section import DIFFERENCE as DIFFERENCE
@@ -12,10 +15,14 @@ from toolkit.reporting.comparison.comparison_section import shown_comparison as 
 from toolkit.reporting.comparison.data import ReportData
 from toolkit.reporting.comparison.score_sections import SUMMARY as SUMMARY
 from toolkit.reporting.comparison.score_sections import scores_section
+from toolkit.reporting.comparison.tables import order_of
 from toolkit.reporting.comparison.worth_sections import cost_section, drift_and_score_section, efficiency_section
-from toolkit.reporting.images import Images
 from toolkit.reporting.markdown import number
 from toolkit.reporting.page.model import NoteBlock, Section
+from toolkit.reporting.topics.cost import plot_cost
+from toolkit.reporting.topics.differences import plot_differences
+from toolkit.reporting.topics.drift_and_score import plot_drift_and_score
+from toolkit.reporting.topics.scores import plot_data_efficiency, plot_scores
 
 LABEL_HOWS = {
     "real": "Mean over seeds of the measure under real labels; of ratios the geometric mean.",
@@ -25,10 +32,26 @@ LABEL_HOWS = {
 } | {name: measure.how for name, measure in MEASURES.items()}
 
 
-def study_sections(data: ReportData, images: Images) -> list[Section]:
+def study_charts(data: ReportData) -> Charts:
+    """The charts of all groups together, those that there is something to draw of."""
+    regimes = order_of(data.details)
+    margin = float(pd.to_numeric(data.comparison["margin_points"]).max())
+    return draw(
+        {
+            "differences": lambda: plot_differences(data.comparison),
+            "scores_by_arm": lambda: plot_scores(data.scores, regimes=regimes),
+            "data_efficiency": lambda: plot_data_efficiency(data.scores, regimes=regimes),
+            "cost_against_score": lambda: plot_cost(data.scores, regimes=regimes),
+            "drift_against_gain": lambda: plot_drift_and_score(data.joined, margin_points=margin),
+        }
+    )
+
+
+def study_sections(data: ReportData) -> list[Section]:
     """Scores, comparison, cost, data efficiency, drift and score, tuning: those that there is something to say of."""
-    sections = [scores_section(data, images), comparison_section(data, images), cost_section(data, images)]
-    sections += [efficiency_section(data, images), labels_section(data), drift_and_score_section(data, images)]
+    charts = study_charts(data)
+    sections = [scores_section(data, charts), comparison_section(data, charts), cost_section(data, charts)]
+    sections += [efficiency_section(data, charts), labels_section(data), drift_and_score_section(data, charts)]
     sections += [tuning_section(data)]
     return [section for section in sections if section is not None]
 

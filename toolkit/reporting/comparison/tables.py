@@ -57,10 +57,25 @@ class GroupTables:
         lines = self.drift[self.drift["run"].isin(arm.names) & (self.drift["parameter"] == parameter)]
         return at_last_epoch(lines)
 
+    def with_arms(self, table: pd.DataFrame) -> pd.DataFrame:
+        """One of these tables with ``arm``, by which charts tell its lines apart."""
+        if table.empty:
+            return table
+        return table.assign(arm=table["run"].map({name: _base(arm) for arm in self.group.arms for name in arm.names}))
+
     @staticmethod
     def has_moved_rows(rows: pd.DataFrame, arm: Arm) -> bool:
         """Whether any row of an arm (of ``words`` or ``positions``) is not exactly as before."""
         return not rows.empty and bool((rows.loc[rows["run"].isin(arm.names), "norm"] > 0).any())
+
+
+def _base(arm: Arm) -> str:
+    return arm.base or arm.label
+
+
+def order_of(tables: Iterable[GroupTables]) -> list[str]:
+    """The arms of a report, each once: their order gives their colours, in every chart the same."""
+    return list(dict.fromkeys(_base(arm) for own in tables for arm in own.group.arms))
 
 
 def collect(group: Group) -> GroupTables:

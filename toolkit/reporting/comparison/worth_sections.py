@@ -3,13 +3,12 @@
 import pandas as pd
 
 from toolkit.analysis.comparison.drift_cards import MARGIN
-from toolkit.reporting.blocks import figure_blocks, folds, rows_block, table_block, varying
+from toolkit.reporting.blocks import chart_blocks, folds, rows_block, table_block, varying
 from toolkit.reporting.cells import interval, mean_text, points
+from toolkit.reporting.charts import Charts
 from toolkit.reporting.columns import COLUMNS
 from toolkit.reporting.comparison.data import ReportData
-from toolkit.reporting.comparison.drift_answers import whose
-from toolkit.reporting.comparison.selections import has_several_models, largest_size
-from toolkit.reporting.images import Images
+from toolkit.reporting.comparison.selections import largest_size
 from toolkit.reporting.markdown import NOT_APPLICABLE, listing, mean_and_sd
 from toolkit.reporting.page.model import Block, NoteBlock, Section, TextBlock
 
@@ -27,12 +26,12 @@ COST = (
 )
 
 
-def cost_section(data: ReportData, images: Images) -> Section | None:
+def cost_section(data: ReportData, charts: Charts) -> Section | None:
     """What each arm cost beside what it scored."""
     if data.cost.empty:
         return None
     caption = "Score on the reported split against the seconds that each run took; one mark per run."
-    figure = figure_blocks(images, "cost_against_score", caption, "Cost against score")
+    figure = chart_blocks(charts, "cost_against_score", caption, "Cost against score")
     cost = data.cost.assign(num_trainable=data.cost["num_trainable"].round().astype("Int64"))
     bodies = [
         [table_block(varying(cost[cost["group"] == group.title]), COST, f"Cost of {group.title}, means over seeds")]
@@ -49,7 +48,7 @@ def cost_section(data: ReportData, images: Images) -> Section | None:
     return Section(id="cost", title="Cost beside score", lead=lead, blocks=blocks)
 
 
-def efficiency_section(data: ReportData, images: Images) -> Section | None:
+def efficiency_section(data: ReportData, charts: Charts) -> Section | None:
     """Score on the reported split against the number of training examples, where there are several."""
     table = data.efficiency
     if table.empty:
@@ -61,7 +60,7 @@ def efficiency_section(data: ReportData, images: Images) -> Section | None:
         for title in titles
     ]
     caption = "Score on the reported split against training examples; bars span the seeds."
-    figure = figure_blocks(images, "data_efficiency", caption, "Score against number of training examples")
+    figure = chart_blocks(charts, "data_efficiency", caption, "Score against number of training examples")
     lead = (
         "For one seed the smaller sizes are parts of the larger ones, and all arms see the same examples. The other "
         "splits are in tables/efficiency."
@@ -100,7 +99,7 @@ def _sizes_block(table: pd.DataFrame, lines: str, caption: str) -> Block:
     return rows_block(header, rows, caption)
 
 
-def drift_and_score_section(data: ReportData, images: Images) -> Section | None:
+def drift_and_score_section(data: ReportData, charts: Charts) -> Section | None:
     """How far the embeddings moved beside what forbidding it cost."""
     table = data.joined[~data.joined["is_frozen"].astype(bool)] if len(data.joined) else data.joined
     table = largest_size(table)
@@ -113,7 +112,7 @@ def drift_and_score_section(data: ReportData, images: Images) -> Section | None:
         f"upright: drift within {MARGIN:g} of 1, which counts as equal to noise. Small marks are runs, large ones the "
         "mean of a task."
     )
-    figure = figure_blocks(images, "drift_against_gain", caption, "Drift against what forbidding it cost")
+    figure = chart_blocks(charts, "drift_against_gain", caption, "Drift against what forbidding it cost")
     lead = "The unit of any statement across tasks is a task, never an epoch or a seed: these are not independent."
     blocks = (*figure, joined, *_refused(table), association_block(data.association))
     return Section(id="drift-and-score", title="Drift and score", lead=lead, blocks=blocks)
@@ -152,17 +151,7 @@ def association_block(table: pd.DataFrame) -> Block:
     if table.empty:
         return TextBlock(text="Not applicable: no arm trained its embeddings beside one that froze them.")
     if table["spearman"].isna().all():
-        reasons: dict[str, list[tuple[str, str]]] = {}
-        several = has_several_models(table)
-        for line in table.to_dict("records"):
-            where = f"{line['base']} ({line['model']})" if several else str(line["base"])
-            reasons.setdefault(str(line["note"]), []).append((str(line["parameter"]), where))
-        parts = [f"{reason} ({whose(pairs)})" for reason, pairs in reasons.items()]
-        tasks = "the tasks of a model" if several else "tasks"
-        return TextBlock(text=f"Does drift predict gain across {tasks}? {_sentence('; '.join(parts))}.")
+        reasons = "; ".join(dict.fromkeys(map(str, table["note"])))
+        return TextBlock(text=f"Does drift predict gain across tasks? Not answered: {reasons}.")
     names = ["model", "base", "parameter", "num_tasks", "num_runs", "spearman", "p", "q", "note"]
     return table_block(table, names, "Rank correlation of drift with gain, one point per task")
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -8,16 +8,16 @@ import pandas as pd
 
 from toolkit.analysis.comparison.card import Card
 from toolkit.reporting import latex
-from toolkit.reporting.blocks import rows_block, table_block
+from toolkit.reporting.blocks import table_block
 from toolkit.reporting.cells import interval, shown, text_of
 from toolkit.reporting.comparison.data import ReportData
 from toolkit.reporting.comparison.provenance import runs_frame
 from toolkit.reporting.comparison.selections import covered
 from toolkit.reporting.comparison.study_sections import DIFFERENCE, SUMMARY, TESTS, shown_comparison
 from toolkit.reporting.comparison.tables import strata_table
-from toolkit.reporting.comparison.verdict_lines import group_of, line_of, verdicts_frame
 from toolkit.reporting.comparison.worth_sections import COST
 from toolkit.reporting.page.model import Block, TableBlock
+from toolkit.reporting.topics.claims import verdicts_frame
 from toolkit.snapshots import files
 
 MOST_CSV_LINES = 20_000
@@ -41,7 +41,7 @@ PAPER: Mapping[str, tuple[str, ...]] = {
     ),
     "association": ("model", "base", "parameter", "num_tasks", "spearman", "p", "q", "note"),
     "tuning": (),
-    "verdicts": ("claim", "value", "interval", "verdict"),
+    "verdicts": ("question", "answer", "value", "interval"),
 }
 """Tables that are also written as LaTeX, with the columns that fit on a page; all columns where none are named."""
 
@@ -53,7 +53,7 @@ CAPTIONS: Mapping[str, str] = {
     "efficiency": "Scores by number of training examples",
     "association": "Rank correlation over tasks of drift, as a multiple of its noise, with what it gained",
     "tuning": "Settings tried, with the score on the split held out of train, and those chosen",
-    "verdicts": "Claims and verdicts",
+    "verdicts": "Questions and answers",
 }
 
 
@@ -148,15 +148,3 @@ def _with_texts(name: str, sources: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
         spans = [interval(low, high) for low, high in zip(table["low"], table["high"], strict=True)]
         return table.assign(interval=spans, value=[text_of(value) for value in table["value"]])
     return table
-
-
-def drift_claims(cards: Sequence[Card]) -> dict[str, Block]:
-    """Title of a group to the table of its verdicts on drift."""
-    blocks: dict[str, Block] = {}
-    own = [card for card in cards if card.kind in ("labels", "drift", "offset")]
-    for title in dict.fromkeys(group_of(card) for card in own):
-        lines = [line_of(card) for card in own if group_of(card) == title]
-        rows = [[line.claim, line.value, line.interval, line.verdict, line.detail] for line in lines]
-        header = ["claim", "value", "interval", "verdict", "why"]
-        blocks[title] = rows_block(header, rows, f"Verdicts on drift of {title}")
-    return blocks

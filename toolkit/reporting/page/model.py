@@ -1,10 +1,13 @@
 """What a page holds: plain data that the report fills and render.py turns into HTML. All text is plain text."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import pandas as pd
+
+from toolkit.reporting.charts import spec_of
 
 NAN = float("nan")
 
@@ -63,6 +66,11 @@ class ChartBlock:
     is_dense: bool = False
     """Thousands of marks: the picture is then one of pixels, which is smaller."""
 
+    @cached_property
+    def spec(self) -> dict[str, Any]:
+        """The chart as Vega-Lite; made once, since Altair checks every part of it."""
+        return spec_of(self.chart)
+
 
 @dataclass(frozen=True, kw_only=True)
 class TableBlock:
@@ -77,6 +85,13 @@ class TableBlock:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CodeBlock:
+    """Commands that a reader copies."""
+
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class FoldBlock:
     """Blocks under a line that opens and closes them: what only some readers want, or one task among many."""
 
@@ -85,7 +100,7 @@ class FoldBlock:
     is_open: bool = False
 
 
-Block: TypeAlias = TextBlock | NoteBlock | FigureBlock | ChartBlock | TableBlock | FoldBlock
+Block: TypeAlias = TextBlock | NoteBlock | FigureBlock | ChartBlock | TableBlock | CodeBlock | FoldBlock
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,31 +112,6 @@ class Section:
     title: str
     lead: str = ""
     blocks: tuple[Block, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class VerdictLine:
-    """One claim and what became of it."""
-
-    claim: str
-    verdict: str
-    """One of toolkit.analysis.comparison.verdicts.VERDICTS."""
-    value: str
-    """The estimate with its unit, as it is read."""
-    interval: str = ""
-    detail: str = ""
-    """Why this verdict: estimator, seeds, items, null. Shown when the line is opened."""
-    group: str = ""
-    """What lines belong together: the task, for instance. Lines of one group must follow one another."""
-    estimate: float = NAN
-    """The same numbers for the small drawing, all in ``unit``; without finite ones there is no drawing."""
-    low: float = NAN
-    high: float = NAN
-    margin: float = NAN
-    null: float = 0.0
-    """Where the upright line stands: what the claim is held against, 1 for a ratio."""
-    unit: str = ""
-    """Lines of one unit are drawn to one scale."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +129,25 @@ class Tile:
     """The colour that it has in the charts, ``#rrggbb``."""
 
 
+def facts_of(tiles: Sequence[Tile]) -> tuple[list[str], list[list[str]]]:
+    """Further facts as columns of a table: their names, then those of each tile; one column where the names differ."""
+    names = [[name for name, _ in tile.lines] for tile in tiles]
+    if all(each == names[0] for each in names):
+        return names[0], [[value for _, value in tile.lines] for tile in tiles]
+    return ["because"], [["; ".join(f"{name} {value}" for name, value in tile.lines)] for tile in tiles]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """A question that the report is read for, and what its data say to it."""
+
+    text: str
+    """The numbers, in one sentence or two."""
+    question: str = ""
+    verdict: str = ""
+    """A word or a few: yes, no, undecided."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Page:
     """Everything that index.html and report.md say."""
@@ -147,14 +156,13 @@ class Page:
     question: str = ""
     lead: str = ""
     tiles: tuple[Tile, ...] = ()
-    answers: tuple[str, ...] = ()
-    """At most three sentences that answer the question, below the tiles."""
+    tiles_show: str = "score"
+    """What the value of a tile is: heads the tiles where they are a table."""
+    answers: tuple[Answer, ...] = ()
+    """At most three or four, below the tiles."""
     picture: ChartBlock | None = None
     """The one picture of the first screen."""
     findings: tuple[str, ...] = ()
-    verdicts: tuple[VerdictLine, ...] = ()
-    verdicts_note: str = ""
-    """How many cards are not among these lines, and where they are."""
     sections: tuple[Section, ...] = ()
     commands: str = ""
     """The commands that make the runs and this report."""

@@ -8,13 +8,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from toolkit.reporting import charts
 from toolkit.reporting.cells import columns_of, is_number, shown
+from toolkit.reporting.charts import image_of
 from toolkit.reporting.page.encode import script_json, visible
-from toolkit.reporting.page.forest import scale_text
 from toolkit.reporting.page.model import (
     Block,
     ChartBlock,
+    CodeBlock,
     FigureBlock,
     FoldBlock,
     NoteBlock,
@@ -23,7 +23,6 @@ from toolkit.reporting.page.model import (
     TextBlock,
 )
 from toolkit.reporting.page.svg import inline_svg, width_of
-from toolkit.reporting.page.verdict_table import DRAWING_HOW, VERDICT_HOW, count_verdicts, group_verdicts
 
 SCRIPTS = ("page.js", "page_charts.js")
 
@@ -45,7 +44,6 @@ def render_page(page: Page) -> str:
     )
     head = (folder / "page_head.js").read_text(encoding="utf-8")
     script = "\n".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS)
-    groups = group_verdicts(page.verdicts)
     has_charts = page.picture is not None or any(
         isinstance(block, ChartBlock) for section in page.sections for block in _flat(section.blocks)
     )
@@ -61,11 +59,6 @@ def render_page(page: Page) -> str:
         contents=_contents(page),
         lead=_paragraphs(page.lead),
         footer=_paragraphs(page.footer),
-        verdicts=groups,
-        counts=count_verdicts(page.verdicts),
-        scale=scale_text(page.verdicts),
-        verdict_how=VERDICT_HOW,
-        drawing_how=DRAWING_HOW,
         sections=[
             {
                 "id": section.id,
@@ -83,7 +76,7 @@ def _check_ids(page: Page) -> None:
     for name in sections:
         if not re.fullmatch(r"[a-zA-Z][a-zA-Z0-9-]*", name):
             raise ValueError(f"section id {name!r} must be letters, digits and hyphens, and begin with a letter")
-    own = ["main", "verdicts", "findings", "repeat", "tip", "theme", "copy"]
+    own = ["main", "findings", "repeat", "tip", "theme", "copy"]
     blocks = (block for section in page.sections for block in _flat(section.blocks))
     figures = [block.name for block in blocks if isinstance(block, FigureBlock | ChartBlock)]
     figures += [page.picture.name] if page.picture else []
@@ -115,6 +108,8 @@ def _view(block: Block) -> dict[str, Any]:
         return {"kind": "figure", "id": name, "svg": svg, "width": width_of(block.svg) or 690, "caption": block.caption}
     if isinstance(block, ChartBlock):
         return _chart_view(block)
+    if isinstance(block, CodeBlock):
+        return {"kind": "code", "text": block.text}
     if isinstance(block, FoldBlock):
         inner = [_view(each) for each in block.blocks]
         return {"kind": "fold", "title": block.title, "is_open": block.is_open, "blocks": inner}
@@ -126,15 +121,15 @@ def _chart_view(block: ChartBlock) -> dict[str, Any]:
 
     name = re.sub(r"[^A-Za-z0-9_-]", "-", block.name)
     if block.is_dense:
-        picture = base64.b64encode(charts.image_of(block.chart, "png")).decode("ascii")
+        picture = base64.b64encode(image_of(block.spec, "png")).decode("ascii")
         still = Markup('<img src="data:image/png;base64,{}" alt="">').format(picture)
     else:
-        still = Markup(_OWN_IDS.sub(rf"\g<1>{name}-\g<2>", charts.image_of(block.chart, "svg").decode()))
+        still = Markup(_OWN_IDS.sub(rf"\g<1>{name}-\g<2>", image_of(block.spec, "svg").decode()))
     return {
         "kind": "chart",
         "id": name,
         "still": still,
-        "spec": Markup(script_json(charts.spec_of(block.chart))),
+        "spec": Markup(script_json(block.spec)),
         "caption": block.caption,
         "alt": block.alt,
     }
@@ -189,7 +184,6 @@ def _column_kind(cells: Iterable[str]) -> str:
 
 def _contents(page: Page) -> list[tuple[str, str]]:
     entries = [("findings", "Findings")] if page.findings else []
-    entries += [("verdicts", "Verdicts")] if page.verdicts else []
     entries += [(section.id, section.title) for section in page.sections]
     return [*entries, ("repeat", "How to repeat it")] if page.commands else entries
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from toolkit.analysis.comparison.intervals import Interval, is_constant, seeds_interval, two_way_interval
+from toolkit.analysis.comparison.intervals import Interval, is_constant, seeds_interval, t_quantile, two_way_interval
 
 Array = NDArray[np.float64]
 LEVEL = 0.95
@@ -80,14 +80,12 @@ def record(interval: Interval, lines: pd.DataFrame, column: str) -> dict[str, ob
 
 def _with_draws(interval: Interval, draws: pd.Series) -> Interval:
     """The interval with the variance of a mean over control draws added, df by Satterthwaite's formula; ours."""
-    from scipy.stats import t
-
     of_draws = np.array(list(draws), np.float64).mean(axis=0)
     if len(of_draws) < 2:
         return interval
     added = float(of_draws.var(ddof=1)) / len(of_draws)
     total = interval.variance + added
     df = total**2 / (interval.variance**2 / interval.df + added**2 / (len(of_draws) - 1))
-    half = float(t.ppf((1 + LEVEL) / 2, df)) * total**0.5
+    half = t_quantile((1 + LEVEL) / 2, df) * total**0.5
     low, high = interval.estimate - half, interval.estimate + half
     return replace(interval, low=low, high=high, df=df, variance=total)

@@ -16,7 +16,7 @@ COMPARED = {"difference": "random changes of the same size", "rotated difference
 
 
 def name_of(key: Sequence[object]) -> str:
-    """``minilm on sst2, none (full fine-tuning)``."""
+    """``minilm on sst2, full fine-tuning``."""
     return f"{key[0]} on {key[1]}, {key[2]}"
 
 

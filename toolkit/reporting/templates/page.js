@@ -123,34 +123,6 @@ function startTables() {
   }
 }
 
-function startVerdicts() {
-  const chips = [...document.querySelectorAll(".chip")];
-  const filter = () => {
-    const chosen = chips.filter((chip) => chip.getAttribute("aria-pressed") === "true").map((chip) => chip.dataset.verdict);
-    for (const line of document.querySelectorAll(".line")) {
-      line.classList.toggle("filtered", chosen.length > 0 && !chosen.includes(line.dataset.verdict));
-    }
-    for (const group of document.querySelectorAll(".verdicts .group")) {
-      const lines = [...group.parentElement.querySelectorAll(".line")];
-      group.classList.toggle("filtered", lines.every((line) => line.classList.contains("filtered")));
-      if (chosen.length) openGroup(group, true);
-    }
-  };
-  const openGroup = (group, is) => {
-    group.querySelector("button").setAttribute("aria-expanded", is);
-    for (const line of group.parentElement.querySelectorAll(".line")) line.classList.toggle("closed", !is);
-  };
-  for (const chip of chips) {
-    chip.addEventListener("click", () => {
-      chip.setAttribute("aria-pressed", chip.getAttribute("aria-pressed") !== "true");
-      filter();
-    });
-  }
-  for (const button of document.querySelectorAll(".group-button")) {
-    button.addEventListener("click", () => openGroup(button.closest("tr"), button.getAttribute("aria-expanded") !== "true"));
-  }
-}
-
 /** Boxes that scroll sideways can be reached by tab; those that hold all they show need not be. */
 function startScrolling() {
   const watch = new ResizeObserver((entries) => {
@@ -163,10 +135,8 @@ function startScrolling() {
 }
 
 function startCopy() {
-  const button = element("copy");
-  if (!button) return;
-  button.addEventListener("click", async () => {
-    const code = document.querySelector(".commands code");
+  for (const button of document.querySelectorAll(".commands button")) button.addEventListener("click", async () => {
+    const code = button.parentElement.querySelector("code");
     try {
       await navigator.clipboard.writeText(code.textContent);
       button.textContent = "Copied";
@@ -182,7 +152,6 @@ startTheme();
 startContents();
 startTips();
 startTables();
-startVerdicts();
 startScrolling();
 startCopy();
 function startPrinting() {

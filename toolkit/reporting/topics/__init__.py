@@ -1,1 +1,1 @@
-"""What reports are made of: one file a topic, with its tables, its charts and its section."""
+"""One file per topic of a report: its tables, its charts and its section."""

@@ -1,4 +1,4 @@
-"""A trajectory in, everything that the page on its positions says and draws out, as tables and arrays."""
+"""Everything that the page on the positions of one snapshot says and draws, as tables and arrays."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,0 +1,233 @@
+"""What the charts of drift hold: the table's numbers, and what is exactly 0 on the floor, never on the axis proper."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import toolkit
+from tests.reporting.chart_data import alone, lines_of, names_of, panels_of, titles_of
+from toolkit.analysis.comparison.arms import arrange
+from toolkit.reporting.charts import spec_of
+from toolkit.reporting.comparison.drift_topics import drift_lead, group_charts
+from toolkit.reporting.comparison.tables import collect, order_of
+from toolkit.reporting.drift.figures import draw_parameters
+
+FULL, FROZEN, FEATURES = "full fine-tuning", "embeddings frozen", "feature extraction"
+PARAMETERS = ["word_embeddings", "position_embeddings", "token_type_embeddings", "LayerNorm.weight", "LayerNorm.bias"]
+
+
+def tables_of(*runs):
+    (group,) = arrange(runs)
+    return collect(group)
+
+
+def charts_of(*runs):
+    tables = tables_of(*runs)
+    return group_charts(tables, order_of([tables]))
+
+
+def panel_of(chart, title):
+    (found,) = [panel for panel in panels_of(chart) if panel["title"] == title]
+    return found
+
+
+def test_the_numbers_of_the_drift_chart_are_the_tables(read_run):
+    tables = tables_of(*(read_run(regime, seed) for regime in ("none", "embeddings") for seed in range(3)))
+    chart = toolkit.plot_drift(tables.with_arms(tables.drift))
+    assert titles_of(chart) == PARAMETERS
+    for name, panel in zip(PARAMETERS, panels_of(chart), strict=True):
+        drawn = lines_of(panel, "is_zero").set_index(["regime", "epoch"])
+        table = tables.drift[tables.drift["parameter"] == name].query(
+            "stratum == 'whole parameter' and measure == 'relative' and statistic == 'value'"
+        )
+        values = table[(table["epoch"] > 0) & (table["regime"] == "none")].groupby("epoch")["value"]
+        own = drawn.loc[FULL].sort_index()
+        for column, expected in (("mean", values.mean()), ("low", values.min()), ("high", values.max())):
+            np.testing.assert_allclose(own[column], expected, rtol=1e-4)
+        assert set(own["num_seeds"]) == {3}
+        assert not own["is_zero"].any()
+        assert drawn.loc[FROZEN, "is_zero"].all()
+
+
+def test_what_is_exactly_0_stands_below_the_axis_proper_and_apart(read_run):
+    chart = charts_of(read_run("none"), read_run("embeddings"), read_run("backbone"))["drift_over_epochs"]
+    marks = pd.concat([lines_of(panel, "is_zero") for panel in panels_of(chart)])
+    places = marks[marks["is_zero"]].groupby("regime")["place"].unique()
+    assert set(places.index) == {FROZEN, FEATURES}
+    assert all(len(own) == 1 for own in places), "a place of its own, the same in every panel"
+    assert len({own[0] for own in places}) == 2
+    assert max(own[0] for own in places) < marks.loc[~marks["is_zero"], "place"].min()
+    assert "exactly 0" in str(spec_of(chart))
+
+
+def test_nothing_frozen_means_no_floor(read_run):
+    chart = charts_of(read_run("none"))["drift_over_epochs"]
+    assert "exactly 0" not in str(spec_of(chart))
+    assert not lines_of(panels_of(chart)[0], "is_zero")["is_zero"].any()
+
+
+def test_the_yardstick_is_the_tables(read_run):
+    tables = tables_of(read_run("none"))
+    chart = toolkit.plot_drift(tables.with_arms(tables.drift))
+    for name, panel in zip(PARAMETERS, panels_of(chart), strict=True):
+        (rule,) = [data for data in alone(panel) if list(data) == ["place"]]
+        expected = tables.whole(tables.group.arms[0], name, statistic="reinitialised")["value"].unique()
+        np.testing.assert_allclose(sorted(rule["place"]), sorted(expected), atol=1e-4)
+
+
+def test_a_parameter_that_was_0_is_exactly_0_when_frozen_and_undefined_when_trained(read_run):
+    runs = [read_run(regime, zero=("LayerNorm.bias",)) for regime in ("none", "embeddings")]
+    panel = panel_of(charts_of(*runs)["drift_over_epochs"], "LayerNorm.bias")
+    drawn = lines_of(panel, "is_zero")
+    assert set(drawn["regime"]) == {FROZEN}
+    assert drawn["is_zero"].all()
+    assert [layer["mark"]["text"] for layer in panel["layer"] if "undefined" in str(layer["mark"])] == [
+        [FULL, "undefined: it was 0 before"]
+    ]
+
+
+@pytest.mark.parametrize("zero", [(), ("LayerNorm.bias",)])
+def test_the_yardstick_of_a_bias_is_1_only_where_it_was_not_0(read_run, zero):
+    lead = drift_lead([tables_of(read_run("none", zero=zero))])
+    assert ("which is relative 1" in lead) == (not zero)
+
+
+@pytest.mark.parametrize(("regime", "shown"), [("none", "was 0 before"), ("position_embeddings", "exactly 0")])
+def test_the_figure_of_one_run_tells_still_from_undefined(read_run, regime, shown):
+    frozen = "LayerNorm.bias" if regime == "none" else regime
+    figure = draw_parameters(read_run(regime, zero=(frozen,)))
+    assert f"{frozen}: {shown}" in [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_an_absent_parameter_has_no_panel(read_run):
+    chart = charts_of(read_run("none", lacking=("token_type_embeddings",)))["drift_over_epochs"]
+    assert titles_of(chart) == [name for name in PARAMETERS if name != "token_type_embeddings"]
+
+
+def test_what_did_not_move_has_no_chart(read_run):
+    assert set(charts_of(read_run("backbone"))) == {"scores_over_epochs"}
+
+
+def test_a_model_without_positions(read_run):
+    lacking = ("position_embeddings", "token_type_embeddings")
+    charts = charts_of(read_run("none", lacking=lacking), read_run("backbone", lacking=lacking))
+    assert "position_drift" not in charts
+    assert "word_drift_by_exposure" in charts
+
+
+def test_positions_are_the_tables_and_end_at_the_longest_text(read_run):
+    tables = tables_of(read_run("none", facts={"position_offset": 2}), read_run("embeddings"))
+    assert tables.positions.loc[tables.positions["regime"] == "none", "position"].min() == 0
+    assert set(tables.positions.loc[tables.positions["regime"] == "none", "longest_length"]) == {10}
+    moved = tables.with_arms(tables.positions).query("regime == 'none' and norm > 0")
+    chart = toolkit.plot_position_drift(tables.with_arms(tables.positions).query("regime == 'none'"))
+    *_, last = panels_of(chart)
+    drawn = lines_of(last, "position", "norm")
+    assert list(drawn["position"]) == list(moved["position"])
+    np.testing.assert_allclose(drawn["norm"], moved["norm"], rtol=1e-4)
+    assert "'datum': 9.5" in str(last)
+
+
+def test_positions_that_are_exactly_0_are_stretches_on_the_floor(read_run):
+    tables = tables_of(read_run("none"), read_run("embeddings"))
+    rows = tables.with_arms(tables.positions)
+    rows.loc[(rows["regime"] == "none") & rows["position"].isin([3, 4, 7]), "norm"] = 0.0
+    chart = toolkit.plot_position_drift(rows)
+    *_, last = panels_of(chart)
+    still = lines_of(last, "stretch")
+    end = rows["position"].max()
+    assert sorted(still["stretch"]) == sorted(["3 to 4", "7 to 7", f"0 to {end}"])
+    assert still.groupby("regime")["place"].nunique().to_dict() == {FULL: 1, FROZEN: 1}
+    assert still["place"].max() < lines_of(last, "norm")["norm"].min()
+
+
+def test_words_by_exposure_are_the_quartiles_and_shares_of_the_rows(read_run):
+    tables = tables_of(read_run("none"), read_run("backbone"))
+    chart = toolkit.plot_word_drift(tables.with_arms(tables.words))
+    boxes = lines_of(spec_of(chart), "zeros")
+    assert set(boxes["regime"]) == {FULL}, "no row moved under feature extraction"
+    own = tables.words[tables.words["regime"] == "none"]
+    for line in boxes.to_dict("records"):
+        rows = own.loc[own["stratum"] == line["stratum"], "norm"]
+        assert line["num_rows"] == len(rows)
+        assert float(line["zeros"].strip("% ")) == pytest.approx(100 * (rows == 0).mean(), abs=0.05)
+        moved = rows[rows > 0]
+        if len(moved) >= 5:
+            drawn = [line[name] for name in ("low", "q1", "median", "q3", "high")]
+            np.testing.assert_allclose(drawn, np.percentile(moved, (5, 25, 50, 75, 95)), rtol=1e-4)
+        else:
+            assert np.isnan(line["median"])
+    assert set(boxes["stratum"]) == set(own["stratum"])
+    assert "6.7 %" in set(boxes["zeros"])
+    assert {"0 %", "100 %"} <= set(boxes["zeros"])
+
+
+def test_few_rows_are_drawn_one_by_one(read_run):
+    tables = tables_of(read_run("none"))
+    dots = lines_of(spec_of(toolkit.plot_word_drift(tables.with_arms(tables.words))), "norm")
+    moved = tables.words[tables.words["norm"] > 0]
+    few = moved.groupby("stratum")["norm"].transform("size") < 5
+    np.testing.assert_allclose(sorted(dots["norm"]), sorted(moved.loc[few, "norm"]), rtol=1e-4)
+
+
+@pytest.mark.parametrize("num_seeds", [1, 3])
+def test_scores_over_epochs_span_the_seeds(read_run, num_seeds):
+    tables = tables_of(*(read_run("none", seed) for seed in range(num_seeds)))
+    chart = group_charts(tables, order_of([tables]))["scores_over_epochs"]
+    assert titles_of(chart) == ["validation", "ood"]
+    for panel in panels_of(chart):
+        drawn = lines_of(panel, "mean").set_index("epoch")
+        values = tables.scores[tables.scores["split"] == panel["title"]].groupby("epoch")["accuracy"]
+        for column, expected in (("mean", values.mean()), ("low", values.min()), ("high", values.max())):
+            np.testing.assert_allclose(drawn[column], expected, rtol=1e-4)
+        assert set(drawn["num_seeds"]) == {num_seeds}
+        (rate,) = [data["rate"] for data in alone(panel) if list(data) == ["rate"]]
+        expected = tables.baselines.loc[tables.baselines["split"] == panel["title"], "majority_rate"].mean()
+        assert rate[0] == pytest.approx(expected, rel=1e-4)
+
+
+def test_regimes_of_very_different_length_share_their_own_time(read_run):
+    short, long = read_run("none"), read_run("backbone")
+    tables = tables_of(short, long)
+    is_long = tables.scores["run"] == long.path.name
+    for factor in (1, 10):
+        tables.scores.loc[is_long, "epoch"] *= factor
+        tables.drift.loc[tables.drift["run"] == long.path.name, "epoch"] *= factor
+        scores, drift = (tables.with_arms(table) for table in (tables.scores, tables.drift))
+        for chart in (toolkit.plot_scores_over_epochs(scores), toolkit.plot_drift(drift)):
+            panels = panels_of(chart)
+            text = str(panels)
+            assert ("of the regime's epochs (%)" in text) == (factor == 10)
+            assert ("(30 epochs)" in text) == (factor == 10)
+            ends = pd.concat([lines_of(panel, "time") for panel in panels]).groupby("regime")["time"].max()
+            assert set(ends) == ({3} if factor == 1 else {100})  # every regime ends at the right
+
+
+def test_colours_are_of_the_order_whatever_is_drawn(read_run):
+    tables = tables_of(read_run("none"), read_run("embeddings"))
+    order = ["another", "full fine-tuning", "embeddings frozen"]
+    for plot, table in ((toolkit.plot_drift, tables.drift), (toolkit.plot_word_drift, tables.words)):
+        shown, domain = names_of(plot(tables.with_arms(table), regimes=order))
+        assert domain == ["another", FULL, FROZEN]
+        assert "another" not in shown
+
+
+def test_a_table_of_one_run_needs_no_names(read_run):
+    run = read_run("none")
+    drift = toolkit.plot_drift(toolkit.measure_drift(run))
+    words = toolkit.plot_word_drift(toolkit.measure_rows(run, "word_embeddings"))
+    positions = toolkit.plot_position_drift(toolkit.measure_rows(run, "position_embeddings"))
+    assert all(spec_of(chart) for chart in (drift, words, positions))
+    scores = toolkit.plot_scores_over_epochs(run.scores, "accuracy")
+    assert titles_of(scores)[:1] == ["validation"]
+
+
+@pytest.mark.parametrize("name", ["plot_drift", "plot_word_drift", "plot_position_drift", "plot_scores_over_epochs"])
+def test_another_table_is_refused(name):
+    with pytest.raises(ValueError, match="expected the table of"):
+        getattr(toolkit, name)(pd.DataFrame({"a": [1]}))
+
+
+def test_a_score_that_is_not_there_is_refused(read_run):
+    with pytest.raises(ValueError, match="'bleu'"):
+        toolkit.plot_scores_over_epochs(read_run("none").scores, "bleu")

@@ -1,0 +1,108 @@
+"""Pages on a terminal of 80 columns: every text is there, and nothing that a terminal obeys."""
+
+import io
+import re
+
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from toolkit.reporting.page.model import (
+    Column,
+    FoldBlock,
+    NoteBlock,
+    Page,
+    Section,
+    TableBlock,
+    TextBlock,
+    Tile,
+)
+from toolkit.reporting.render_terminal import MOST_LINES, print_page
+
+
+def printed(page, width=80):
+    console = Console(file=io.StringIO(), width=width)
+    print_page(page, console)
+    text = console.file.getvalue()
+    assert max(map(len, text.splitlines()), default=0) <= width
+    return text
+
+
+def words_of(text):
+    """Without the places where lines were broken."""
+    return re.sub(r"\s+", "", text)
+
+
+def table(num_columns, cell="a rather long text of words", num_rows=3):
+    columns = {f"c{i}": Column(label=f"column {i}", unit="points" if i == 1 else "") for i in range(num_columns)}
+    frame = pd.DataFrame({name: [f"{cell} {name} {row}" for row in range(num_rows)] for name in columns})
+    return TableBlock(table=frame, caption="What it is.", columns=columns)
+
+
+@pytest.mark.parametrize("num_columns", [1, 3, 6, 14])
+@pytest.mark.parametrize("cell", ["short", "a rather long text of words " * 3, "oneverylongword" * 9])
+def test_no_letter_is_cut_however_wide_the_table(num_columns, cell):
+    block = table(num_columns, cell)
+    text = printed(Section(id="a", title="t", blocks=(block,)))
+    assert "…" not in text
+    for letters in ("".join(map(str, block.table.to_numpy().ravel())), "What it is."):
+        for letter in set(words_of(letters)):
+            assert text.count(letter) >= letters.count(letter)
+
+
+def test_cells_of_a_table_that_is_too_wide_stand_whole_one_line_each():
+    block = table(14)
+    lines = words_of(printed(Section(id="a", title="Title", blocks=(block,))))
+    for name in block.table:
+        for value in block.table[name]:
+            assert words_of(value) in lines
+    assert words_of("column 1 (points): a rather") in lines
+
+
+def test_numbers_are_shown_with_their_units_and_as_elsewhere():
+    columns = {"name": Column(label="name"), "value": Column(label="size", unit="weight units")}
+    frame = pd.DataFrame({"name": ["a", "b", "c"], "value": [0.0123456, 0.0, float("nan")]})
+    text = printed(Section(id="a", title="t", blocks=(TableBlock(table=frame, caption="", columns=columns),)))
+    assert words_of("size (weight units)") in words_of(text)
+    assert re.search(r"a +0\.0123\n", text)
+    assert re.search(r"b +0\n", text)
+    assert re.search(r"c +undefined\n", text)
+
+
+def test_a_long_table_says_how_many_lines_are_left_out():
+    text = printed(Section(id="a", title="t", blocks=(table(1, num_rows=MOST_LINES + 7),)))
+    assert "7 more lines" in text
+    assert f"c0 {MOST_LINES}" not in text
+
+
+def test_a_page_shows_its_tiles_answers_folds_and_notes_in_order():
+    tiles = (
+        Tile(title="words", value="2 %", lines=(("why", "decay"),)),
+        Tile(title="rows", value="0 exactly", lines=(("how", "frozen"),)),
+    )
+    fold = FoldBlock(title="A fold", blocks=(TextBlock(text="inside"), NoteBlock(text="mind this")))
+    page = Page(
+        title="A page",
+        tiles=tiles,
+        tiles_show="drift",
+        answers=("An answer.",),
+        sections=(Section(id="s", title="S", blocks=(fold,)),),
+    )
+    text = printed(page)
+    places = [
+        text.index(part)
+        for part in ("A page", "drift", "2 %", "why decay", "how frozen", "An answer.", "A fold", "inside", "mind this")
+    ]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("hostile", ["[bold]x[/bold]", "\x1b[31mred", "a\u202eb", "[/]"])
+def test_texts_are_never_obeyed(hostile):
+    columns = {hostile: Column(label=hostile)}
+    block = TableBlock(table=pd.DataFrame({hostile: [hostile]}), caption=hostile, columns=columns)
+    section = Section(id="s", title=hostile, lead=hostile, blocks=(block,))
+    page = Page(title=hostile, answers=(hostile,), sections=(section,))
+    text = printed(page)
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert text.count(hostile.replace("\x1b", "U+001B").replace("\u202e", "U+202E")) == 7

@@ -1,0 +1,234 @@
+"""Charts of scores hold every number of their tables once, on axes that hold it, and leave out what does not apply."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import toolkit
+from tests.reporting.chart_data import lines_of, names_of, panels_of, titles_of
+from toolkit.reporting.charts import COLOURS, image_of, spec_of, unthemed
+from toolkit.reporting.comparison.selections import headline, largest_size
+from toolkit.reporting.comparison.study_sections import study_charts
+from toolkit.reporting.topics.differences import VERDICTS
+
+
+@pytest.fixture
+def data(read_study, data_of):
+    return data_of(*read_study(tasks=("toy", "other"), num_seeds=3))
+
+
+def scale_of(spec, channel):
+    """The domain of an axis: one for all layers of a panel."""
+    found = {
+        tuple(layer["encoding"][channel]["scale"]["domain"])
+        for layer in spec["layer"]
+        if "scale" in layer["encoding"].get(channel, {})
+    }
+    (domain,) = found
+    return domain
+
+
+def test_the_forest_holds_every_difference_with_the_interval_that_decided(data):
+    table = data.comparison.copy()
+    table["verdict"] = ["equivalent", "supported"] * (len(table) // 2)
+    chart = toolkit.plot_differences(table)
+    panels = panels_of(chart)
+    assert titles_of(chart) == [
+        ["full fine-tuning", f"minus {second}"] if len(panels) > 2 else [f"full fine-tuning minus {second}"]
+        for second in ("embeddings frozen", "feature extraction")
+    ]
+    for panel, second in zip(panels, ("embeddings frozen", "feature extraction"), strict=True):
+        own = table[table["second"] == second]
+        drawn = lines_of(panel, "difference")
+        np.testing.assert_allclose(drawn["difference"], own["difference_points"], rtol=1e-4)
+        is_equivalent = own["verdict"] == "equivalent"
+        for side in ("low", "high"):
+            decided = own[f"{side}90_points"].where(is_equivalent, own[f"{side}_points"])
+            np.testing.assert_allclose(drawn[side], decided, rtol=1e-4)
+        assert list(drawn["verdict"]) == list(own["verdict"])
+        assert list(drawn["place"]) == ["toy: validation", "toy: ood", "other: validation", "other: ood"]
+        low, high = scale_of(panel, "x")
+        assert low <= drawn["low"].min() + 1e-3
+        assert drawn["high"].max() - 1e-3 <= high
+
+
+def test_the_forest_takes_the_table_of_compare_as_it_is(read_study):
+    runs, labels = read_study(num_seeds=2)
+    table = toolkit.compare(runs, labels=labels)
+    drawn = pd.concat([lines_of(panel, "difference") for panel in panels_of(toolkit.plot_differences(table))])
+    np.testing.assert_allclose(drawn["difference"], headline(table)["difference_points"], rtol=1e-4)
+
+
+@pytest.mark.parametrize(("score", "end"), [("accuracy", 100), ("pearson", 140)])
+def test_the_axis_of_a_forest_ends_where_scores_end(data, score, end):
+    table = data.comparison.assign(score=score, low_points=-140.0, verdict="supported")
+    low, high = scale_of(panels_of(toolkit.plot_differences(table))[0], "x")
+    assert low == -end
+    assert high < 100
+
+
+@pytest.mark.parametrize("num_seeds", [1, 2])
+def test_one_seed_is_dotted_and_named(read_study, data_of, num_seeds):
+    panel = panels_of(toolkit.plot_differences(data_of(*read_study(num_seeds=num_seeds)).comparison))[0]
+    drawn = lines_of(panel, "difference")
+    assert set(drawn["over"]) == {"one seed: items only" if num_seeds == 1 else "2 seeds"}
+    dotted = {
+        layer["transform"][0]["filter"]: "strokeDash" in layer["mark"]
+        for layer in panel["layer"]
+        if "transform" in layer
+    }
+    assert dotted == {"datum.num_seeds > 1": False, "datum.num_seeds == 1": True}
+
+
+def test_a_verdict_is_told_by_mark_and_colour():
+    assert len(set(VERDICTS.values())) == 6
+
+
+def test_every_seed_is_a_dot_and_failed_ones_are_hollow(read_study, data_of):
+    data = data_of(*read_study(num_seeds=3, right={"feature extraction": 0.2}))
+    (panel,) = panels_of(toolkit.plot_scores(data.scores))
+    dots = lines_of(panel, "is_failed")
+    np.testing.assert_allclose(sorted(dots["value"]), sorted(data.scores["value"]), rtol=1e-4)
+    assert dots["is_failed"].sum() == data.scores["is_failed"].sum() == 6
+    (circles,) = [layer for layer in panel["layer"] if layer["mark"]["type"] == "circle"]
+    hollow = circles["encoding"]["fillOpacity"]
+    assert (hollow["condition"][0]["test"], hollow["condition"][0]["value"]) == ("datum.is_failed", 0)
+    assert hollow["value"] > 0.5
+
+
+@pytest.mark.parametrize("num_seeds", [2, 3])
+def test_a_mean_has_an_interval_from_three_seeds_on(read_study, data_of, num_seeds):
+    from scipy import stats
+
+    data = data_of(*read_study(num_seeds=num_seeds))
+    (panel,) = panels_of(toolkit.plot_scores(data.scores))
+    means = lines_of(panel, "mean").set_index(["regime", "place"])
+    for (regime, split), own in data.scores.groupby(["base", "split"]):
+        place = "validation (reported)" if split == "validation" else split
+        assert means.loc[(regime, place), "mean"] == pytest.approx(own["value"].mean(), rel=1e-4)
+        ends = means.loc[(regime, place), ["low", "high"]].astype(float)
+        if num_seeds < 3 or own["value"].nunique() == 1:
+            assert ends.isna().all()
+        else:
+            sem = own["value"].std() / np.sqrt(3)
+            expected = stats.t.interval(0.95, 2, loc=own["value"].mean(), scale=sem)
+            np.testing.assert_allclose(ends, expected, rtol=1e-4)
+    low, high = scale_of(panel, "x")
+    shown = [*data.scores["value"], *means["low"].dropna(), *means["high"].dropna()]
+    assert low < min(shown) < max(shown) < high
+
+
+def test_cost_has_a_mark_per_run_and_needs_seconds(data):
+    drawn = pd.concat([lines_of(panel, "seconds") for panel in panels_of(toolkit.plot_cost(data.scores))])
+    table = data.scores[data.scores["is_reported_split"]]
+    assert sorted(drawn["run"]) == sorted(table["run"])
+    np.testing.assert_allclose(sorted(drawn["seconds"]), sorted(table["seconds"]), rtol=1e-4)
+    assert toolkit.plot_cost(data.scores.assign(seconds=np.nan)) is None
+    assert toolkit.plot_cost(data.scores.iloc[:1]) is None, "one mark is no chart"
+
+
+def test_drift_stands_beside_its_noise_and_has_one_large_mark_per_task(data):
+    """As a multiple of its noise, whatever share of the whole table that is; both margins are in the picture."""
+    words = (data.joined["parameter"] == "word_embeddings") & data.joined["gain_points"].notna()
+    joined = data.joined.assign(relative_drift=np.arange(len(data.joined)) / 10)
+    joined.loc[words, "times_noise"] = 1.3 + 0.01 * np.arange(words.sum())
+    (panel,) = panels_of(toolkit.plot_drift_and_score(joined, margin_points=2.0))
+    low, high = scale_of(panel, "x")
+    assert low < 0.95 < 1.35 < high
+    assert scale_of(panel, "y")[0] < -2 < 2 < scale_of(panel, "y")[1]
+    assert "times its noise" in str(panel)
+    means = joined[words].groupby("group", sort=False)["times_noise"].mean()
+    np.testing.assert_allclose(lines_of(panel, "runs")["place"], means, rtol=1e-4)
+    np.testing.assert_allclose(
+        sorted(lines_of(panel, "seed")["place"]), sorted(joined.loc[words, "times_noise"]), rtol=1e-4
+    )
+
+
+def test_drift_without_a_null_is_that_of_the_shown_rows_in_per_cent_from_zero(data):
+    (panel,) = panels_of(toolkit.plot_drift_and_score(data.joined))
+    assert scale_of(panel, "x")[0] == 0
+    assert "exposed rows (%)" in str(panel)
+    words = data.joined.query("parameter == 'word_embeddings'").dropna(subset="gain_points")
+    np.testing.assert_allclose(sorted(lines_of(panel, "seed")["place"]), sorted(100 * words["drift"]), rtol=1e-4)
+    assert len(lines_of(panel, "runs")) == 2
+    assert toolkit.plot_drift_and_score(data.joined[data.joined["is_frozen"]]) is None
+
+
+def test_data_efficiency_needs_two_sizes(read_run, data_of, data):
+    assert toolkit.plot_data_efficiency(data.scores) is None
+    runs = []
+    for size in (20, 40, 80):
+        for regime, left in (("none", size), ("backbone", size - 1)):  # a near-duplicate was removed
+            splits = {"train": {"num_examples": left}}
+            facts = {"task": {"name": "toy", "score": "accuracy", "reported_split": "validation", "splits": splits}}
+            settings = {"config": {"max_train_examples": size}, "facts": facts}
+            runs += [read_run(regime, seed, **settings) for seed in range(2)]
+    sized = data_of(runs)
+    (panel,) = panels_of(toolkit.plot_data_efficiency(sized.scores))
+    drawn = lines_of(panel, "examples").set_index(["regime", "examples"])
+    reported = sized.scores[sized.scores["is_reported_split"]]
+    means = reported.groupby(["base", "size"])["value"].mean()
+    assert len(drawn) == len(means) == 6
+    for (base, size), mean in means.items():
+        name = "full fine-tuning" if "full" in base else "feature extraction"
+        assert drawn.loc[(name, size), "mean"] == pytest.approx(mean, rel=1e-4)
+    (x,) = {str(layer["encoding"]["x"]) for layer in panel["layer"]}
+    assert "'values': [20.0, 40.0, 80.0]" in x
+    assert set(largest_size(sized.scores)["num_train_examples"]) == {79, 80}
+    assert {arm.size for tables in sized.details for arm in tables.group.arms} == {80}
+
+
+def test_nothing_to_draw_gives_no_chart(read_run, data_of):
+    assert set(study_charts(data_of([read_run("backbone")]))) == {"scores_by_arm"}
+
+
+def test_last_scores_are_the_reports(read_study, data_of):
+    runs, labels = read_study(num_seeds=2)
+    pd.testing.assert_frame_equal(toolkit.last_scores(runs, labels), data_of(runs, labels).scores)
+
+
+def test_headline_leaves_out_the_accuracy_beside_it():
+    table = pd.DataFrame({"score": ["matthews", "accuracy"], "is_headline": [True, False]})
+    assert list(headline(table)["score"]) == ["matthews"]
+
+
+def test_a_regime_has_one_colour_in_every_chart_of_a_report(data):
+    charts = study_charts(data)
+    domains = [names_of(charts[name])[1] for name in ("scores_by_arm", "cost_against_score")]
+    assert domains == [["full fine-tuning", "embeddings frozen", "feature extraction"]] * 2
+    assert len(set(COLOURS)) == len(COLOURS)
+
+
+NAMES = [f'<b>backbone</b> $x$ (feature "extraction"), pooling pooler, head learning rate {i} \'\\' for i in range(11)]
+
+
+def test_hostile_and_long_names_stay_texts_and_charts_stay_narrow(data, as_files):
+    table = pd.concat([data.scores.assign(base=name, arm=name) for name in NAMES])
+    own = data.comparison[data.comparison["second"] == "embeddings frozen"].iloc[:2]
+    pairs = pd.concat([own.assign(second_base=name, second=name) for name in NAMES])
+    with as_files():
+        for chart in (toolkit.plot_scores(table), toolkit.plot_cost(table), toolkit.plot_differences(pairs)):
+            svg = image_of(chart, "svg").decode()
+            assert "<b>" not in svg
+            assert "&lt;b&gt;backbone&lt;/b&gt; $x$" in svg
+            assert float(svg.split('width="')[1].split('"')[0]) < 800
+
+
+@pytest.mark.usefixtures("drawn")
+def test_a_chart_looks_the_same_in_a_notebook_and_can_be_saved_and_changed(data, tmp_path):
+    chart = toolkit.plot_scores(data.scores)
+    assert chart.to_dict()["config"]["font"] == spec_of(chart)["config"]["font"]
+    assert spec_of(chart.configure_axis(labelFontSize=20))["config"]["axis"]["labelFontSize"] == 20
+    chart.save(tmp_path / "figure.pdf")
+    assert (tmp_path / "figure.pdf").read_bytes().startswith(b"%PDF")
+    chart.save(tmp_path / "figure.svg")
+    assert (tmp_path / "figure.svg").read_text() == image_of(chart, "svg").decode()
+    assert "concat" in (unthemed(chart) | unthemed(toolkit.plot_differences(data.comparison))).to_dict()
+
+
+@pytest.mark.parametrize(
+    "name", ["plot_scores", "plot_cost", "plot_data_efficiency", "plot_differences", "plot_drift_and_score"]
+)
+def test_another_table_is_refused(name):
+    with pytest.raises(ValueError, match="expected the table of"):
+        getattr(toolkit, name)(pd.DataFrame({"a": [1]}))

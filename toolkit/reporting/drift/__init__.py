@@ -1,1 +1,0 @@
-"""The tables of one trajectory in, its drift report out."""

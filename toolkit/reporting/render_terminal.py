@@ -1,0 +1,138 @@
+"""The blocks of a page as text in a terminal of 80 columns: nothing is cut, and charts are named where they are."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from toolkit.reporting.cells import Shown, is_number, shown
+from toolkit.reporting.page.model import (
+    Block,
+    ChartBlock,
+    FigureBlock,
+    FoldBlock,
+    Page,
+    Section,
+    TableBlock,
+    TextBlock,
+    Tile,
+    facts_of,
+)
+from toolkit.reporting.page.encode import visible
+
+MOST_LINES = 60
+"""Lines of a table; the whole of a longer one is in the report's tables."""
+WIDEST = 100
+"""Columns of a paragraph in a terminal that has more."""
+LONGEST_CELL = 48
+"""Letters from which a cell is prose, which needs more room than a column of many."""
+
+
+def print_page(page: Page | Section | Iterable[Section], console: Console | None = None) -> None:
+    """Show a page, or some sections of one, as a terminal can.
+
+    Tables fold where they are too wide, and become one paragraph a line where folding would break words. Every text is
+    shown as it is, with invisible characters as U+XXXX. Charts are one line that names their file, for pages only:
+    sections are printed where no report is written.
+    """
+    console = console or Console()
+    if isinstance(page, Page):
+        _heading(console, page.title, 0)
+        _texts(console, page.question, page.lead)
+        _tiles(console, page.tiles, page.tiles_show)
+        for answer in page.answers:
+            asked = " ".join(part for part in (answer.question, answer.verdict and f"{answer.verdict}.") if part)
+            _text(console, f"- {asked} {answer.text}".replace("-  ", "- "))
+        _texts(console, "\n".join(f"{i}. {finding}" for i, finding in enumerate(page.findings, start=1)))
+        if page.picture:
+            _block(console, page.picture, 1, names_charts=True)
+    sections = page.sections if isinstance(page, Page) else (page,) if isinstance(page, Section) else page
+    for section in sections:
+        _heading(console, section.title, 1)
+        _texts(console, section.lead)
+        for block in section.blocks:
+            _block(console, block, 2, names_charts=isinstance(page, Page))
+    if isinstance(page, Page):
+        _texts(console, page.footer)
+
+
+def _block(console: Console, block: Block, level: int, *, names_charts: bool) -> None:
+    if isinstance(block, TableBlock):
+        _table(console, shown(block))
+    elif isinstance(block, FoldBlock):
+        _heading(console, block.title, level)
+        for inner in block.blocks:
+            _block(console, inner, level + 1, names_charts=names_charts)
+    elif isinstance(block, ChartBlock | FigureBlock):
+        if names_charts:
+            _texts(console, f"Chart in figures/{block.name}.png: {block.caption}")
+    elif isinstance(block, TextBlock):
+        _texts(console, block.text)
+    else:
+        _texts(console, f"Note: {block.text}")
+
+
+def _heading(console: Console, text: str, level: int) -> None:
+    style = ("bold underline", "bold", "italic")[min(level, 2)]
+    console.print(Text(visible(text), style=style, overflow="fold"), width=_width(console))
+
+
+def _texts(console: Console, *texts: str) -> None:
+    for part in (part for text in texts for part in re.split(r"\n\s*\n", text) if part.strip()):
+        _text(console, part)
+        console.print()
+
+
+def _text(console: Console, text: str) -> None:
+    console.print(Text(visible(text.strip()), overflow="fold"), width=_width(console))
+
+
+def _width(console: Console) -> int:
+    return min(console.width, WIDEST)
+
+
+def _tiles(console: Console, tiles: Sequence[Tile], what: str) -> None:
+    if not tiles:
+        return
+    names, facts = facts_of(tiles)
+    rows = tuple((t.title, f"{t.value} {t.detail}".strip(), *own) for t, own in zip(tiles, facts, strict=True))
+    _table(console, Shown(("", what, *names), rows, ""))
+
+
+def _table(console: Console, cells: Shown) -> None:
+    """A table, or a paragraph per line of it where a column would have to break its words."""
+    header = [visible(name) for name in cells.header]
+    rows = [[visible(cell) for cell in row] for row in cells.rows[:MOST_LINES]]
+    columns = [[name, *own] for name, *own in zip(header, *rows, strict=True)]
+    least = [max(len(word) for cell in column for word in [*cell.split(), ""]) for column in columns]
+    is_prose = len(header) > 3 and max((len(cell) for row in rows for cell in row), default=0) > LONGEST_CELL
+    if sum(least) + 2 * (len(least) - 1) <= console.width and not is_prose:
+        _grid(console, header, rows, least)
+    else:
+        _paragraphs(console, header, rows)
+    if cells.caption:
+        console.print(Text(visible(cells.caption), style="dim", overflow="fold"), width=_width(console))
+    if len(rows) < len(cells.rows):
+        console.print(Text(f"{len(cells.rows) - len(rows):,} more lines are in the report's tables.", style="dim"))
+    console.print()
+
+
+def _grid(console: Console, header: Sequence[str], rows: Sequence[Sequence[str]], least: Sequence[int]) -> None:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
+    for i, (name, width) in enumerate(zip(header, least, strict=True)):
+        filled = [row[i] for row in rows if row[i]]
+        right = bool(filled) and all(map(is_number, filled))
+        table.add_column(Text(name), min_width=width, overflow="fold", justify="right" if right else "left")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    console.print(table)
+
+
+def _paragraphs(console: Console, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    for row in rows:
+        facts = [f"{name}: {cell}" for name, cell in zip(header[1:], row[1:], strict=True) if cell]
+        console.print(Text(row[0], style="italic", overflow="fold"))
+        console.print(Text("; ".join(facts), overflow="fold"), width=_width(console))

@@ -1,0 +1,326 @@
+"""Why rows moved: weight decay and gradients, drift against exposure, and what gradients of random signs would do."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from toolkit.analysis.causes.causes import explain
+from toolkit.analysis.causes.regression import regress_drift
+from toolkit.analysis.causes.sign_noise import is_beyond_both, sign_noise
+from toolkit.analysis.rows.rows import measure_rows
+from toolkit.analysis.rows.strata import BY_STEPS
+from toolkit.families import TABLES
+from toolkit.reporting.charts import COLOURS, REFERENCE, Chart, data_of, log_domain, log_ticks, themed
+from toolkit.reporting.comparison.tables import ordered_strata
+from toolkit.reporting.markdown import number
+from toolkit.reporting.page.model import Block, ChartBlock, Column, FoldBlock, Section, TableBlock, TextBlock
+from toolkit.reporting.sources import Opened
+from toolkit.reporting.topics.computed import Computed, Makers, source_of
+from toolkit.snapshots.store import Source, trajectory_of
+
+ROW = "a row"
+MEDIAN = "median of the rows"
+NULL = "same steps, random signs: median, 95 %"
+UNSEEN = "median of the rows never seen"
+SERIES = {ROW: REFERENCE, MEDIAN: COLOURS[1], NULL: COLOURS[0], UNSEEN: COLOURS[2]}
+FEWEST_IN_BIN = 5
+ROWS_IN_BIN = 30
+"""Rows per bin of exposure for which the null is computed."""
+DRAWN_IN_BIN = 150
+"""Rows per bin of exposure that are drawn."""
+FEWEST_ROWS = 10
+"""A sentence speaks of words of which at least so many were sampled."""
+HEIGHT = 300
+
+
+def makers(opened: Opened) -> Makers:
+    if not opened.is_run:
+        return {}
+    source, epoch = source_of(opened), opened.trajectory.snapshots[-1].epoch
+    tables = [name for name in TABLES if name in opened.trajectory.parameters]
+    return {
+        "exposure": lambda: measure_exposure(source, with_null=True),
+        "causes": lambda: _joined(tables, source, epoch),
+        "sign_noise": lambda: sign_noise(source, TABLES[0], epoch),
+        "regression": lambda: regress_drift(source, TABLES[0], epoch=epoch),
+    }
+
+
+def _joined(names: list[str], source: Source, epoch: float) -> pd.DataFrame:
+    """One table for several parameters, with the parameter in front."""
+    frames = [explain(source, name, epoch) for name in names]
+    for name, frame in zip(names, frames, strict=True):
+        frame.insert(0, "parameter", name)
+        frame["stratum"] = frame["stratum"].astype(str)  # each parameter has categories of its own
+    return pd.concat(frames, ignore_index=True)
+
+
+def plot_exposure(source: Source, parameter: str = TABLES[0], *, with_null: bool = False) -> Chart:
+    """How far each row moved against the optimizer steps that showed it, as an Altair chart.
+
+    Its numbers are those of :func:`measure_exposure`, whose arguments and errors are the same.
+    """
+    return themed(exposure_chart(measure_exposure(source, parameter, with_null=with_null)))
+
+
+def measure_exposure(source: Source, parameter: str = TABLES[0], *, with_null: bool = False) -> pd.DataFrame:
+    """What the chart of exposure shows at the last snapshot.
+
+    Parameters
+    ----------
+    source
+        A run, its path or a trajectory with recorded exposure.
+    parameter
+        One of the three tables.
+    with_null
+        Also the null of :func:`toolkit.sign_noise`, over rows drawn evenly on the axis of steps; it needs a run.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``series``: a sampled row, a median over a bin of half an octave of steps, the null's median in such a bin, or
+        the median of the rows never seen; ``row`` and ``token`` (of a row); ``num_steps``, in a bin the geometric mean;
+        ``norm`` (‖Δ‖, weight units) with ``low`` and ``high``, the 2.5 and 97.5 % of the null; ``num_rows`` behind it.
+
+    Raises
+    ------
+    ValueError
+        Where exposure was not recorded, or no row that training showed has moved.
+    """
+    trajectory = trajectory_of(source)
+    epoch = trajectory.snapshots[-1].epoch
+    rows = measure_rows(trajectory, parameter, epoch, ("norm",))
+    if rows["num_steps"].isna().all():
+        raise ValueError(f"the exposure of {parameter} was not recorded: there is nothing to plot its drift against")
+    seen = rows[(rows["num_steps"] > 0) & (rows["norm"] > 0)]
+    unseen = rows[(rows["num_steps"] == 0) & (rows["norm"] > 0)]
+    if seen.empty:
+        raise ValueError(f"no row of {parameter} that training showed has moved: there is nothing to plot")
+    shuffled = seen.groupby(_bins(seen["num_steps"])).sample(frac=1, random_state=0)
+    shuffled = shuffled.assign(place=shuffled.groupby(_bins(shuffled["num_steps"])).cumcount())
+    points = shuffled[shuffled["place"] < DRAWN_IN_BIN].sort_values("row")
+    parts = [
+        points[["row", "token", "num_steps", "norm"]].assign(series=ROW, num_rows=1),
+        _by_exposure(seen, ["norm"]).assign(series=MEDIAN),
+    ]
+    if with_null:
+        drawn = shuffled.loc[shuffled["place"] < ROWS_IN_BIN, "row"].to_numpy()
+        null = sign_noise(source, parameter, epoch, drawn, num_coordinates=0)
+        null = null.rename(columns={"null_median": "norm", "null_q025": "low", "null_q975": "high"})
+        parts.append(_by_exposure(null.drop(columns="drift"), ["norm", "low", "high"]).assign(series=NULL))
+    if len(unseen):
+        steps = [float(seen["num_steps"].min()), float(seen["num_steps"].max())]
+        parts.append(
+            pd.DataFrame(
+                {"series": UNSEEN, "num_steps": steps, "norm": unseen["norm"].median(), "num_rows": len(unseen)}
+            )
+        )
+    names = ["series", "row", "token", "num_steps", "norm", "low", "high", "num_rows"]
+    return pd.concat(parts, ignore_index=True).reindex(columns=names)
+
+
+def _bins(steps: pd.Series) -> Any:
+    """Bins of half an octave of optimizer steps."""
+    return np.floor(2 * np.log2(np.maximum(steps.to_numpy(float), 1)))
+
+
+def _by_exposure(rows: pd.DataFrame, names: list[str]) -> pd.DataFrame:
+    """Medians in each bin at the bins' geometric centres; bins of too few rows show no trend and are left out."""
+    grouped = rows.assign(steps=np.log(rows["num_steps"].to_numpy(float))).groupby(_bins(rows["num_steps"]))
+    table = grouped[names].median().assign(num_steps=np.exp(grouped["steps"].mean()), num_rows=grouped.size())
+    return table[table["num_rows"] >= min(FEWEST_IN_BIN, table["num_rows"].max())].reset_index(drop=True)
+
+
+def exposure_chart(exposure: pd.DataFrame) -> Chart:
+    """The table of :func:`measure_exposure` on two logarithmic axes."""
+    import altair
+
+    present = [name for name in SERIES if name in set(exposure["series"])]
+    tall = log_domain(pd.concat([exposure["norm"], exposure["low"], exposure["high"]]))
+    wide = log_domain(exposure["num_steps"])
+    x_scale, y_scale = (altair.Scale(type="log", domain=ends, nice=False) for ends in (wide, tall))
+    colours = altair.Color(
+        "series:N",
+        scale=altair.Scale(domain=present, range=[SERIES[name] for name in present]),
+        legend=altair.Legend(title=None, columns=2, symbolOpacity=1),
+    )
+    x = altair.X(
+        "num_steps:Q",
+        scale=x_scale,
+        title="optimizer steps that showed the row",
+        axis=altair.Axis(format=",.0f", grid=False, values=log_ticks(*wide)),
+    )
+    axis = altair.Axis(format="~g", values=log_ticks(*tall))
+    y = altair.Y("norm:Q", scale=y_scale, title="length of the change (weight units)", axis=axis)
+
+    def layer(name: str, *columns: str) -> Any:
+        own = exposure.loc[exposure["series"] == name, ["series", "num_steps", "norm", "num_rows", *columns]]
+        return altair.Chart(data_of(own)).encode(
+            x=x,
+            y=y,
+            color=colours,
+            tooltip=[
+                *([altair.Tooltip("token:N", title="word")] if "token" in columns else []),
+                altair.Tooltip("num_steps:Q", title="steps", format=",.0f"),
+                altair.Tooltip("norm:Q", title="change (weight units)", format=".3g"),
+                altair.Tooltip("num_rows:Q", title="rows", format=","),
+            ],
+        )
+
+    layers = [layer(ROW, "token").mark_circle(size=11, opacity=0.55)]
+    if NULL in present:
+        band = layer(NULL, "low", "high").encode(y=altair.Y("low:Q", scale=y_scale, title=y["title"]), y2="high:Q")
+        layers += [band.mark_area(opacity=0.28), layer(NULL).mark_line(strokeDash=[6, 3])]
+    if UNSEEN in present:
+        layers.append(layer(UNSEEN).mark_line(strokeDash=[2, 2]))
+    layers.append(layer(MEDIAN).mark_line(point={"filled": True, "size": 38}))
+    return altair.layer(*layers).properties(width=580, height=HEIGHT)
+
+
+def against_noise(computed: Computed) -> str:
+    """How far words seen in training moved beside the same steps with random signs, in one sentence."""
+    frame = computed.get("sign_noise")
+    seen = frame[(frame["num_steps"] > 0) & frame["stratum"].astype(str).isin(BY_STEPS)] if len(frame) else frame
+    seen = seen[seen["drift"] > 0] if len(seen) else seen
+    if len(seen) < FEWEST_ROWS:
+        return ""
+    return (
+        f"Words seen in training moved {number(seen['ratio'].median())} times as far as the same steps with random "
+        f"gradient signs would move them (median of {len(seen):,}; shuffled labels give such numbers too: no sign of "
+        "learning)."
+    )
+
+
+def unseen_decay(computed: Computed) -> str:
+    """What moved the words that training never showed, in one sentence."""
+    own = computed.get("causes", parameter=TABLES[0], stratum="all rows")
+    if own.empty or not int(own["num_weight_decay_alone"].iloc[0]):
+        return ""
+    line = own.iloc[0]
+    return (
+        f"Weight decay alone moved {number(int(line['num_weight_decay_alone']))} word rows that no batch showed "
+        f"({number(100 * line['unexplained_share'])} % of their drift is unexplained)."
+    )
+
+
+LEAD = (
+    "Weight decay is replayed step by step in fp32; what it does not account for is what Adam's updates did. The null "
+    "of the chart and of its table takes each row's own steps and gradient sizes, with random signs, through the same "
+    "optimizer: 1 is what gradients that agree on nothing do. A second null lets the coordinates' sizes vary too. "
+    "Of rows seen in few steps, claim only what lies beyond both, and hold it against the same runs with "
+    "--shuffle-labels (toolkit.compare_with_shuffled)."
+)
+
+
+def section(computed: Computed) -> Section:
+    """Drift against exposure, the causes, the null by stratum, and the regression."""
+    blocks: list[Block] = []
+    if len(exposure := computed.get("exposure")):
+        blocks.append(_chart(exposure))
+    if len(computed.get("causes")):
+        blocks.append(_causes(computed.frames["causes"]))
+    noise = _noise(computed.get("sign_noise"))
+    blocks += [noise] if noise else []
+    if len(computed.get("regression")):
+        blocks.append(FoldBlock(title="Drift by exposure and length, as slopes", blocks=_regression(computed)))
+    return Section(id="why", title="Why they moved", lead=LEAD if blocks else "", blocks=tuple(blocks))
+
+
+def _chart(exposure: pd.DataFrame) -> Block:
+    counts = exposure.groupby("series")["num_rows"].sum()
+    drawn = f"{int(counts[ROW]):,} rows drawn evenly along the axis"
+    unseen = exposure.loc[exposure["series"] == UNSEEN, "num_rows"]
+    never = f"; {int(unseen.iloc[0]):,} rows never seen moved by decay alone" if len(unseen) else ""
+    caption = f"How far words moved against the steps that showed them: {drawn}, medians of all{never}."
+    alt = (
+        "; ".join(
+            f"{name}: {number(own['norm'].min())} to {number(own['norm'].max())} weight units"
+            for name, own in exposure.groupby("series", sort=False)
+        )
+        + "."
+    )
+    return ChartBlock(name="exposure", chart=exposure_chart(exposure), caption=caption, alt=alt, is_dense=True)
+
+
+def _causes(causes: pd.DataFrame) -> Block:
+    columns = {
+        "parameter": Column(label="parameter"),
+        "stratum": Column(label="rows"),
+        "num_rows": Column(label="number"),
+        "num_weight_decay_alone": Column(label="decay alone", how="No gradient reached them, and decay explains all."),
+        "num_momentum_after_its_last_exposure": Column(
+            label="momentum only", how="Shown before the reference snapshot, and not after it."
+        ),
+        "num_gradient": Column(label="gradient"),
+        "num_unexplained": Column(label="unexplained", how="Never seen, and not explained by decay to the bit."),
+        "squared_drift": Column(label="Σ‖Δ‖²", unit="weight units²"),
+        "update_share": Column(label="share of Adam's update", how="Of the squared drift."),
+        "unexplained_share": Column(label="never-seen drift unexplained", how="Share of it that decay leaves over."),
+    }
+    caption = "How many rows of each kind moved for which reason."
+    return TableBlock(table=causes[list(columns)], caption=caption, columns=columns, num_shown=10)
+
+
+def _noise(frame: pd.DataFrame) -> Block | None:
+    frame = frame[frame["num_steps"] > 0] if len(frame) else frame
+    lines: list[dict[str, object]] = []
+    for name in ordered_strata(frame["stratum"].astype(str)) if len(frame) else ():
+        own = frame[frame["stratum"].astype(str) == name]
+        low, high = own["ratio"].quantile([0.05, 0.95])
+        lines.append(
+            {
+                "stratum": name,
+                "num_rows": len(own),
+                "drift": own["drift"].median(),
+                "null_median": own["null_median"].median(),
+                "ratio": own["ratio"].median(),
+                "spread": f"{number(low)} to {number(high)}",
+                "beyond": int(is_beyond_both(own).sum()),
+                "direction_ratio": own["direction_ratio"].median(),
+            }
+        )
+    if not lines:
+        return None
+    columns = {
+        "stratum": Column(label="words"),
+        "num_rows": Column(label="sampled"),
+        "drift": Column(label="median ‖Δ‖", unit="weight units"),
+        "null_median": Column(label="median of the null", unit="weight units"),
+        "ratio": Column(label="times its noise", how="Median over words of drift divided by the null's median."),
+        "spread": Column(label="5 to 95 % of the words"),
+        "beyond": Column(label="beyond both nulls", how="Words beyond the 97.5 % of both nulls."),
+        "direction_ratio": Column(label="times random directions", how="The same beside the second null."),
+    }
+    return TableBlock(
+        table=pd.DataFrame(lines), caption="Words' drift beside that of random gradient signs.", columns=columns
+    )
+
+
+def _regression(computed: Computed) -> tuple[Block, ...]:
+    frame = computed.frames["regression"]
+    terms = {"constant": "constant", "log_num_steps": "log steps", "log_norm": "log ‖E⁰‖"}
+    table = pd.DataFrame(
+        {
+            "outcome": "log ‖Δ‖, " + frame["outcome"],
+            "term": frame["term"].map(terms).fillna(frame["term"]),
+            "coefficient": frame["coefficient"],
+            "interval": [
+                f"{number(low)} to {number(high)}" for low, high in zip(frame["ci_low"], frame["ci_high"], strict=True)
+            ],
+            "num_rows": frame["num_rows"].astype(int),
+        }
+    )
+    columns = {
+        "outcome": Column(label="outcome"),
+        "term": Column(label="term"),
+        "coefficient": Column(label="coefficient"),
+        "interval": Column(label="95 % interval"),
+        "num_rows": Column(label="rows"),
+    }
+    said = (
+        "Regression of log drift on log exposure and log length before, beside the same for the null. A slope below "
+        "1 is no finding: drift per occurrence falls with frequency by construction. What differs comes from the data."
+    )
+    caption = "Coefficients of the rows' drift and of its null."
+    return TextBlock(text=said), TableBlock(table=table, caption=caption, columns=columns)

@@ -1,0 +1,288 @@
+"""Tables of drift in, their charts out: parameters by epoch, word rows by exposure, positions."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from toolkit.analysis.comparison.summaries import check_table
+from toolkit.families import EMBEDDING_PARAMETERS
+from toolkit.reporting.charts import (
+    REFERENCE,
+    Chart,
+    LogAxis,
+    data_of,
+    in_time,
+    log_axis,
+    look_of,
+    ordered,
+    over_seeds,
+    panels,
+    pick,
+    regimes_of,
+    tips,
+)
+from toolkit.reporting.comparison.tables import ordered_strata
+
+FEW = 5
+"""Rows below which each is drawn as a dot of its own."""
+HEIGHT = 130
+WIDE = 390
+UNDEFINED = "undefined: it was 0 before"
+
+
+def plot_drift(drift: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> Chart | None:
+    """Relative drift ‖Δ‖ / ‖E⁰‖ of each whole embedding parameter after each epoch: a panel each, a line per regime.
+
+    ``drift`` is :func:`toolkit.measure_drift`'s table, of one run or of several: then with the columns ``run`` and
+    ``regime`` (or ``arm``). A mark is the mean over the seeds, its bar from the least to the greatest; what is exactly
+    0 stands on the floor. The dotted line is the same number for a re-initialised parameter. ``regimes``: their order,
+    which gives the colours. None where nothing moved. ValueError for another table.
+    """
+    check_table(drift, ("epoch", "parameter", "stratum", "measure", "statistic", "value"), "measure_drift")
+    lines = _whole(drift)
+    if lines.empty or not (lines["norm"] > 0).any():
+        return None
+    names = ordered(lines["regime"], regimes)
+    shown = [name for name in names if name in set(lines["regime"])]
+    lines, time, legend = in_time(lines, shown)
+    zero = [name for name in shown if (lines.loc[lines["regime"] == name, "norm"] == 0).any()]
+    above = 2.2 * lines["reinitialised"].max()  # room for its name
+    axis = log_axis([*lines["relative"], above], ["relative drift", "(of its own length)"], len(zero), HEIGHT)
+    found = [name for name in EMBEDDING_PARAMETERS if name in set(lines["parameter"])]
+    columns = min(len(found), 3)
+    picker = pick("regime", shown) if len(shown) > 1 else None
+    look = look_of(names, shown, picker, **legend)
+    parts = [
+        _of_parameter(lines[lines["parameter"] == name], axis, zero, time, look, is_first=not i % columns).properties(
+            width=(625 - 24 * (columns - 1)) // columns, height=HEIGHT, title=name
+        )
+        for i, name in enumerate(found)
+    ]
+    return panels(parts, columns, picker)
+
+
+def _whole(drift: pd.DataFrame) -> pd.DataFrame:
+    """A line per run, parameter and epoch after 0: regime, run, parameter, epoch, norm, relative, reinitialised."""
+    own = drift[(drift["stratum"] == "whole parameter") & (drift["epoch"] > 0)]
+    own = own.assign(regime=regimes_of(own), run=own.get("run", ""))
+    keys = ["regime", "run", "parameter", "epoch"]
+    parts = {
+        name: own[(own["measure"] == measure) & (own["statistic"] == statistic)].set_index(keys)["value"]
+        for name, measure, statistic in (
+            ("norm", "norm", "value"),
+            ("relative", "relative", "value"),
+            ("reinitialised", "relative", "reinitialised"),
+        )
+    }
+    return pd.DataFrame(parts).reindex(parts["relative"].index).reset_index()
+
+
+def _of_parameter(
+    lines: pd.DataFrame, axis: LogAxis, zero: Sequence[str], time: Any, look: dict[str, Any], *, is_first: bool
+) -> Chart:
+    import altair
+
+    moved = over_seeds(lines[lines["norm"] > 0], ["regime", "epoch", "time"], "relative")
+    moved = moved.assign(place=moved["mean"], is_zero=False)
+    still = over_seeds(lines[lines["norm"] == 0].assign(relative=0.0), ["regime", "epoch", "time"], "relative")
+    floors = dict(zip(zero, axis.floors, strict=True))
+    still = still.assign(place=still["regime"].map(floors), is_zero=True, spread="exactly 0")
+    y = altair.Y("place:Q", scale=axis.scale(), axis=axis.axis(labels=is_first), title=axis.title if is_first else None)
+    base = altair.Chart().encode(
+        x=time,
+        tooltip=tips(regime="regime", epoch=("epoch", "~g"), mean=("relative drift", ".4g"), spread="over seeds"),
+    )
+    layers = [axis.band()] if zero else []
+    yardstick = lines["reinitialised"].dropna().round(4).drop_duplicates()
+    if len(yardstick):
+        once = altair.Chart(data_of(pd.DataFrame({"place": yardstick}))).encode(y=y)
+        named = once.mark_text(align="right", baseline="bottom", dx=-2, dy=-1, fontSize=10, text="re-initialised")
+        layers += [
+            once.mark_rule(color=REFERENCE, strokeDash=[2, 2]).encode(tooltip=tips(place=("re-initialised", ".4g"))),
+            named.encode(x=altair.value("width")),
+        ]
+    is_moved = "!datum.is_zero"
+    layers += [
+        base.transform_filter(is_moved).mark_line().encode(y=y, **look["bars"]),
+        base.transform_filter(f"{is_moved} && datum.num_seeds > 1")
+        .mark_rule()
+        .encode(y=altair.Y("low:Q", scale=axis.scale(), title=y["title"]), y2="high:Q", **look["bars"]),
+        base.mark_point().encode(y=y, **look["points"]),
+    ]
+    if (undefined := lines[(lines["norm"] > 0) & lines["relative"].isna()])["regime"].nunique():
+        of = ", ".join(dict.fromkeys(undefined["regime"]))
+        words = altair.Chart(altair.Data(values=[{}])).mark_text(text=[of, UNDEFINED], fontSize=10)
+        layers.append(words.encode(x=altair.value(100), y=altair.value(HEIGHT / 3)))
+    marks = pd.concat([part for part in (moved, still) if len(part)], ignore_index=True)
+    return altair.layer(*layers, data=data_of(marks))
+
+
+def plot_word_drift(rows: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> Chart | None:
+    """How far the word rows moved, by how often training showed them: quartiles of ‖Δ‖, 5 to 95 %, rows and zeros.
+
+    ``rows`` is :func:`toolkit.measure_rows`' table of ``word_embeddings``, of one run or of one run per ``regime`` (or
+    ``arm``). Box and line are of the rows that moved; how many are exactly 0 stands beside them, and fewer than
+    five are drawn one by one. Regimes under which no row moved are left out. ``regimes`` as in
+    :func:`toolkit.plot_drift`. None where no row moved. ValueError for another table.
+    """
+    import altair
+
+    check_table(rows, ("row", "stratum", "norm"), "measure_rows")
+    rows = rows.assign(regime=regimes_of(rows))
+    shown = [name for name in ordered(rows["regime"], regimes) if (rows.loc[rows["regime"] == name, "norm"] > 0).any()]
+    if not shown:
+        return None
+    rows = rows[rows["regime"].isin(shown)]
+    strata = ordered_strata(rows["stratum"].astype(str))
+    boxes, dots = _boxes(rows)
+    low, high = boxes["low"].min(), boxes["high"].max()
+    axis = log_axis([low, high, *dots["norm"]])
+    scale = altair.Scale(type="log", domain=[axis.low, axis.high], nice=False)
+    x = altair.X("low:Q", scale=scale, axis=axis.axis(), title="how far a row moved (weight units)")
+    y = altair.Y("stratum:N", sort=strata, title=None, axis=altair.Axis(domain=False, ticks=False))
+    picker = pick("regime", shown) if len(shown) > 1 else None
+    offset = altair.YOffset("regime:N", sort=shown, scale=altair.Scale(domain=shown))
+    look = look_of(ordered(rows["regime"], regimes), shown, picker)
+    said = tips(
+        regime="regime",
+        stratum="rows",
+        num_rows=("number of rows", ","),
+        median=("median (weight units)", ".3g"),
+        quartiles="middle half",
+        range="5 to 95 %",
+        zeros="exactly 0",
+    )
+    base = altair.Chart().encode(y=y, yOffset=offset, tooltip=said)
+    thickness = 10 if len(shown) < 4 else 6
+    median = altair.X("median:Q", scale=scale, title=x["title"])
+    layers = [
+        base.mark_rule(strokeWidth=1.6).encode(x=x, x2="high:Q", **look["bars"]),
+        base.mark_bar(height=thickness, fillOpacity=0.35, strokeWidth=1).encode(
+            x=altair.X("q1:Q", scale=scale, title=x["title"]), x2="q3:Q", **look["bars"]
+        ),
+        base.mark_tick(thickness=2.5, size=thickness + 3).encode(x=median, **look["bars"]),
+    ]
+    for place, name in ((WIDE + 55, "rows"), (WIDE + 120, "zeros")):
+        layers.append(base.mark_text(align="right", fontSize=10).encode(x=altair.value(place), text=f"{name}:N"))
+        head = altair.Chart(altair.Data(values=[{}])).mark_text(align="right", baseline="bottom", fontSize=10)
+        words = "rows" if name == "rows" else "exactly 0"
+        layers.append(head.encode(x=altair.value(place), y=altair.value(-3), text=altair.value(words)))
+    if len(dots):
+        each = altair.Chart(data_of(dots)).mark_point(size=22).encode(y=y, yOffset=offset, **look["points"])
+        moved = altair.X("norm:Q", scale=scale, title=x["title"])
+        layers.append(each.encode(x=moved, tooltip=tips(norm=("moved (weight units)", ".3g"), stratum="rows")))
+    step = max((thickness + 4) * len(shown) + 4, 20)
+    chart = altair.layer(*layers, data=data_of(boxes)).properties(width=WIDE, height=step * len(strata))
+    return panels([chart], picker=picker)
+
+
+def _boxes(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """A line per regime and stratum, and every row of those that have few moved ones."""
+    boxes, dots = [], []
+    for (regime, stratum), own in rows.groupby(["regime", "stratum"], sort=False, observed=True):
+        values = own["norm"].to_numpy(dtype=float)
+        moved = values[values > 0]
+        line: dict[str, Any] = {"regime": regime, "stratum": str(stratum), "num_rows": len(values)}
+        zeros = _share(len(values) - len(moved), len(values))
+        line |= {"zeros": zeros, "rows": f"{len(values):,}"}
+        if len(moved) >= FEW:
+            low, q1, median, q3, high = np.percentile(moved, (5, 25, 50, 75, 95))
+            line |= {"low": low, "q1": q1, "median": median, "q3": q3, "high": high}
+            line |= {"quartiles": f"{q1:.3g} to {q3:.3g}", "range": f"{low:.3g} to {high:.3g}"}
+        dots += [{"regime": regime, "stratum": str(stratum), "norm": value} for value in moved if len(moved) < FEW]
+        boxes.append(line)
+    columns = [
+        "regime",
+        "stratum",
+        "num_rows",
+        "zeros",
+        "rows",
+        "low",
+        "q1",
+        "median",
+        "q3",
+        "high",
+        "quartiles",
+        "range",
+    ]
+    return pd.DataFrame(boxes, columns=columns), pd.DataFrame(dots, columns=["regime", "stratum", "norm"])
+
+
+def _share(part: int, whole: int) -> str:
+    """A percentage that reads 0 or 100 only when it is exactly that."""
+    percent = 100 * part / whole
+    if 0 < percent < 0.1 or 99.9 < percent < 100:
+        return "<0.1 %" if percent < 50 else ">99.9 %"
+    return f"{percent:.0f} %" if percent in (0, 100) else f"{percent:.1f} %"
+
+
+def plot_position_drift(rows: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> Chart | None:
+    """How far each position row moved: ‖Δ‖ by position, a line per regime, and where the longest training text ends.
+
+    ``rows`` is :func:`toolkit.measure_rows`' table of ``position_embeddings``, of one run or of one run per ``regime``
+    (or ``arm``); with a column ``position`` where rows are not positions. What is exactly 0 stands on the floor.
+    Where most positions lie beyond the longest text, the first panel shows those that do not. ``regimes`` as in
+    :func:`toolkit.plot_drift`. None where no row moved. ValueError for another table.
+    """
+    import altair
+
+    check_table(rows, ("row", "norm", "num_steps"), "measure_rows")
+    if rows.empty or not (rows["norm"] > 0).any():
+        return None
+    rows = rows.assign(regime=regimes_of(rows), position=rows["position"] if "position" in rows else rows["row"])
+    names = ordered(rows["regime"], regimes)
+    shown = [name for name in names if name in set(rows["regime"])]
+    zero = [name for name in shown if (rows.loc[rows["regime"] == name, "norm"] == 0).any()]
+    axis = log_axis(rows["norm"], ["how far a row moved", "(weight units)"], len(zero), HEIGHT + 20)
+    used = rows.loc[pd.to_numeric(rows["num_steps"]).fillna(0) > 0, "position"]
+    longest, last = (int(used.max()) + 1 if len(used) else None), int(rows["position"].max())
+    ends = [longest * 1.25, last] if longest and longest * 2 < last else [last]
+    picker = pick("regime", shown) if len(shown) > 1 else None
+    look = look_of(names, shown, picker)
+    moved = rows.loc[rows["norm"] > 0, ["regime", "position", "norm"]]
+    still = _stretches(rows, dict(zip(zero, axis.floors, strict=True)))
+    once = altair.Chart(altair.Data(values=[{}]))
+    parts = []
+    for i, end in enumerate(ends):
+        scale = altair.Scale(domain=[0, end], nice=False, padding=4)
+        x = altair.X("position:Q", scale=scale, title="position", axis=altair.Axis(grid=False, tickCount=5))
+        y = altair.Y("norm:Q", scale=axis.scale(), title=None if i else axis.title, axis=axis.axis(labels=not i))
+        said = tips(regime="regime", position=("position", "d"), norm=("moved (weight units)", ".3g"))
+        own = altair.Chart().encode(x=x, y=y, tooltip=said)
+        layers = [axis.band()] if zero else []
+        if longest:
+            rule = once.mark_rule(color=REFERENCE, strokeDash=[2, 2])
+            layers.append(rule.encode(x=altair.datum(longest - 0.5, scale=scale)))
+        stride = 1 if end < 200 else 16  # shapes tell regimes apart, and hovering needs something to hit
+        marked = own.transform_filter(f"datum.position % {stride} == 0")
+        layers += [
+            own.mark_line(strokeWidth=1.4).encode(**look["bars"]),
+            marked.mark_point(size=14, filled=True).encode(**look["points"]),
+        ]
+        if len(still):
+            flat = still[still["first"] <= end].assign(last=still["last"].clip(upper=end))
+            places = {
+                "x": altair.X("first:Q", scale=scale, title="position"),
+                "x2": "last:Q",
+                "y": altair.Y("place:Q", scale=axis.scale(), title=y["title"]),
+            }
+            bar = altair.Chart(data_of(flat)).mark_rule(strokeWidth=4, strokeCap="round")
+            words = tips(regime="regime", stretch="positions that are exactly 0")
+            layers.append(bar.encode(**places, tooltip=words, **look["bars"]))
+        chart = altair.layer(*layers, data=data_of(moved[moved["position"] <= end]))
+        parts.append(chart.properties(width=590 if len(ends) == 1 else 295, height=HEIGHT + 20))
+    return panels(parts, 2, picker)
+
+
+def _stretches(rows: pd.DataFrame, floors: dict[str, float]) -> pd.DataFrame:
+    """Neighbouring positions of a regime that are exactly 0 as one line: first, last, and where they are drawn."""
+    found = []
+    for regime, own in rows[rows["norm"] == 0].groupby("regime", sort=False):
+        places = np.sort(own["position"].to_numpy())
+        for part in np.split(places, np.flatnonzero(np.diff(places) > 1) + 1):
+            first, last = int(part[0]), int(part[-1])
+            line = {"regime": regime, "first": first, "last": last, "place": floors[str(regime)]}
+            found.append(line | {"stretch": f"{first} to {last}"})
+    return pd.DataFrame(found, columns=["regime", "first", "last", "place", "stretch"])

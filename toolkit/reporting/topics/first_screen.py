@@ -1,0 +1,379 @@
+"""The first screen of a comparison: a tile per condition, one picture, and three questions with their answers."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from toolkit.analysis.comparison.arms import Arm
+from toolkit.analysis.comparison.drift_cards import over_seeds
+from toolkit.families import EMBEDDING_PARAMETERS
+from toolkit.reporting.charts import COLOURS, REFERENCE, SHAPES, Chart, data_of
+from toolkit.reporting.comparison.data import ReportData
+from toolkit.reporting.comparison.selections import headline, largest_size, reach_points, task_names
+from toolkit.reporting.comparison.tables import GroupTables
+from toolkit.reporting.markdown import UNDEFINED, number
+from toolkit.reporting.page.model import Answer, ChartBlock, Tile
+
+MOST_TILES = 6
+MOST_PAIRS = 2
+"""Comparisons that are answered on the first screen, and drawn there."""
+SHORT = {"word_embeddings": "words", "position_embeddings": "positions", "token_type_embeddings": "segments"}
+"""Embedding table to what its rows are."""
+LEVEL = 0.95
+
+FREEZING = "Does freezing the embeddings change the score?"
+EXTRACTION = "Is feature extraction as good as full fine-tuning?"
+MOVED = "Did the embeddings move?"
+OPEN = "What can these runs not tell?"
+
+
+def tiles_of(data: ReportData) -> tuple[Tile, ...]:
+    """One tile per condition: its score with an interval over seeds, and how far words, positions, segments moved."""
+    names = conditions(data)
+    return tuple(_tile(data, name, COLOURS[i % len(COLOURS)]) for i, name in enumerate(names[:MOST_TILES]))
+
+
+def conditions(data: ReportData) -> list[str]:
+    """What the arms are called, whatever the number of their training examples: in this order they have colours."""
+    return list(dict.fromkeys(arm.base or arm.label for arm in _arms(data)))
+
+
+def _arms(data: ReportData) -> Iterable[Arm]:
+    return (arm for tables in data.details for arm in tables.group.arms)
+
+
+def _tile(data: ReportData, name: str, colour: str) -> Tile:
+    scores = _scores(data, name)
+    moved = _lines(data, name)
+    if len(scores) == 1:
+        (values,) = scores.values()
+        score = str(data.scores["score"].iloc[0])
+        detail = f"{score}, {_sureness(values)}"
+        return Tile(title=name, value=_mean(values), detail=detail, lines=moved, colour=colour)
+    means = [float(np.mean(values)) for values in scores.values()]
+    seeds = max(len(values) for values in scores.values())
+    return Tile(
+        title=name,
+        value=f"{min(means):.3f} to {max(means):.3f}",
+        detail=f"{len(scores)} tasks, {seeds} seeds",
+        lines=(*((task, _mean(values)) for task, values in scores.items()), *moved),
+        colour=colour,
+    )
+
+
+def _sureness(values: np.ndarray[Any, Any]) -> str:
+    """The interval of a mean over seeds, or why there is none."""
+    if len(values) < 2:
+        return "1 seed"
+    if np.ptp(values) == 0:
+        return f"all {len(values)} seeds"
+    found = over_seeds(values, LEVEL)
+    return f"{number(found.low)} to {number(found.high)}, {len(values)} seeds"
+
+
+def _scores(data: ReportData, name: str) -> dict[str, np.ndarray[Any, Any]]:
+    """Task to the headline score on the reported split of every seed of a condition."""
+    table = largest_size(data.scores[data.scores["is_reported_split"].astype(bool)])
+    own = table[[(base or arm) == name for base, arm in zip(table["base"], table["arm"], strict=True)]]
+    return {str(task): lines["value"].to_numpy(np.float64) for task, lines in own.groupby(task_names(own), sort=False)}
+
+
+def _mean(values: np.ndarray[Any, Any]) -> str:
+    return f"{values.mean():.3f}"
+
+
+def _lines(data: ReportData, name: str) -> tuple[tuple[str, str], ...]:
+    """How far words, positions and segments moved; one line for a condition that moved none of them."""
+    texts = {SHORT[parameter]: _moved(data, name, parameter) for parameter in SHORT}
+    distinct = set(texts.values()) - {"not applicable"}
+    if len(distinct) == 1 and (same := distinct.pop()).startswith("0"):
+        return (("embeddings moved", same),)
+    return tuple((f"{what} moved", text) for what, text in texts.items())
+
+
+def _moved(data: ReportData, name: str, parameter: str) -> str:
+    """Relative drift of a parameter in per cent, the range over tasks where there are several."""
+    drifts, is_frozen = _drifts(data, name, parameter)
+    if not drifts:
+        return "not applicable"
+    if not any(drifts):
+        return "0 exactly, bit-identical" if is_frozen else "0 exactly"
+    low, high = _percent(min(drifts)), _percent(max(drifts))
+    return f"{low} %" if low == high else f"{low} to {high} %"
+
+
+def _drifts(data: ReportData, name: str, parameter: str) -> tuple[list[float], bool]:
+    """Relative drift under a condition on each task, and whether every run proves that the parameter was frozen."""
+    arms = [
+        (tables, arm)
+        for tables in data.details
+        for arm in tables.group.arms
+        if (arm.base or arm.label) == name and arm.has(parameter)
+    ]
+    return [_relative(*each, parameter) for each in arms], all(arm.is_proven_frozen(parameter) for _, arm in arms)
+
+
+def _relative(tables: GroupTables, arm: Arm, parameter: str) -> float:
+    """Mean over seeds of the relative drift of the whole parameter at the last epoch; 0 where nothing moved."""
+    if not (_last(tables, arm, parameter, "norm") > 0).any():
+        return 0.0
+    return float(_last(tables, arm, parameter, "relative").mean())
+
+
+def _last(tables: GroupTables, arm: Arm, parameter: str, measure: str) -> pd.Series:
+    return tables.whole(arm, parameter, measure).groupby("run", sort=False)["value"].last()
+
+
+def _percent(share: float) -> str:
+    return UNDEFINED if math.isnan(share) else f"{100 * share:.2g}"
+
+
+def answers_of(data: ReportData) -> tuple[Answer, ...]:
+    """Whether the embeddings moved, of each of the first pairs whether they score alike, and what stays open."""
+    lines = compared(data)
+    pairs = list(dict.fromkeys(zip(lines["first_base"], lines["second_base"], strict=True)))
+    kinds = _kinds(data)
+    answers = [
+        _answer(lines[(lines["first_base"] == one) & (lines["second_base"] == other)], one, other, kinds)
+        for one, other in pairs[:MOST_PAIRS]
+    ]
+    return (*_drift_answer(data), *answers, _open(data))
+
+
+def _open(data: ReportData) -> Answer:
+    """How many comparisons stay undecided, and what no run here can say."""
+    table = largest_size(headline(data.comparison)) if len(data.comparison) else data.comparison
+    verdicts = table["verdict"].isin(["supported", "equivalent"]) if len(table) else pd.Series([], dtype=bool)
+    models = ", ".join(dict.fromkeys(str(run.model) for run in data.runs))
+    text = f"Comparisons that stay open: {int((~verdicts).sum())} of {len(verdicts)}. Nothing of models but {models}."
+    return Answer(question=OPEN, verdict="", text=text)
+
+
+def compared(data: ReportData) -> pd.DataFrame:
+    """Headline comparisons on the reported splits, those with full fine-tuning first, frozen embeddings before all."""
+    table = largest_size(headline(data.comparison)) if len(data.comparison) else data.comparison
+    if table.empty:
+        return table
+    table = table[table["is_reported_split"].astype(bool)]
+    kinds = _kinds(data)
+    rank = {("full", "embeddings"): 0, ("full", "backbone"): 1}
+    pairs = zip(table["first_base"], table["second_base"], strict=True)
+    places = [rank.get((kinds.get(one, ""), kinds.get(other, "")), 2) for one, other in pairs]
+    return table.assign(task_name=task_names(table), place=places).sort_values("place", kind="stable")
+
+
+def _kinds(data: ReportData) -> dict[str, str]:
+    """Condition to ``full``, or to its regime; what else a condition changes makes it neither."""
+    return {
+        arm.base or arm.label: "full" if arm.is_full else arm.runs[0].regime if _is_plain(arm) else ""
+        for arm in _arms(data)
+    }
+
+
+def _is_plain(arm: Arm) -> bool:
+    config = arm.runs[0].config
+    return config.init == config.positions == "checkpoint" and not (config.shuffle_labels or config.reinject_positions)
+
+
+def _drift_answer(data: ReportData) -> tuple[Answer, ...]:
+    trained = [name for name in conditions(data) if any(any(_drifts(data, name, each)[0]) for each in SHORT)]
+    if not trained:
+        return (Answer(question=MOVED, verdict="no", text="Every embedding parameter is what it was before training."),)
+    name = trained[0]
+    parts = [f"{SHORT[parameter]} {_moved(data, name, parameter)}" for parameter in SHORT]
+    own = data.joined[(data.joined["base"] == name) & (data.joined["parameter"] == "word_embeddings")]
+    times = own["times_noise"].dropna()
+    noise = ""
+    if len(times):
+        means = own.groupby("group", sort=False)["times_noise"].mean().dropna()
+        spread = f"{means.min():.2f}" if len(means) == 1 else f"{means.min():.2f} to {means.max():.2f}"
+        noise = (
+            f" Words seen in training moved {spread} times as far as random gradient signs would move them: by itself "
+            "no sign of learning."
+        )
+    text = f"Under {name}, in % of their norm: {', '.join(parts)}.{noise}"
+    return (Answer(question=MOVED, verdict="yes", text=text),)
+
+
+WORDS = {
+    FREEZING: {"equivalent": "no", "supported": "yes"},
+    EXTRACTION: {"equivalent": "yes", "supported": "no"},
+    "": {"equivalent": "no", "supported": "yes"},
+}
+"""Question to what a verdict means as its answer; any other verdict is undecided, or not judged."""
+
+
+def _answer(lines: pd.DataFrame, first: str, second: str, kinds: dict[str, str]) -> Answer:
+    kind = (kinds.get(first), kinds.get(second))
+    question = {("full", "embeddings"): FREEZING, ("full", "backbone"): EXTRACTION}.get(kind, "")  # type: ignore[arg-type]
+    found: dict[str, list[str]] = {}
+    for line in lines.to_dict("records"):
+        word = WORDS[question].get(str(line["verdict"]), "")
+        if question == EXTRACTION and word == "no" and line["difference_points"] < 0:
+            word = "better"
+        word = word or (few_seeds(line) if line["verdict"] == "not judged" else "undecided")
+        found.setdefault(word, []).append(_said(line, len(lines) > 1))
+    several = [f"{word}: {', '.join(parts)}" for word, parts in found.items()]
+    text = "; ".join(next(iter(found.values())) if len(lines) == 1 else several)
+    verdict = next(iter(found)) if len(found) == 1 else "it depends on the task"
+    asked = question or f"Do {first} and {second} score differently?"
+    return Answer(question=asked, verdict=verdict, text=f"{first} minus {second}, in points: {text}.")
+
+
+def few_seeds(line: dict[Any, Any]) -> str:
+    """What stands for a verdict where too few seeds allow none."""
+    return "one seed: not judged" if line["num_seeds"] == 1 else "two seeds: not judged"
+
+
+def _said(line: dict[Any, Any], is_one_of_many: bool) -> str:
+    """The difference with the interval that decided; of several tasks with the name of its own."""
+    name = f"{line['task_name']} " if is_one_of_many else ""
+    if line["difference_points"] != line["difference_points"]:
+        return f"{name}not measurable here"
+    is_narrow = line["verdict"] == "equivalent"
+    low, high = (line[f"{end}{'90' if is_narrow else ''}_points"] for end in ("low", "high"))
+    if is_one_of_many:
+        return f"{name}{line['difference_points']:+.1f}"
+    margin = f", within ±{line['margin_points']:g}" if is_narrow else ""
+    gap = line["detectable_gap_points"]
+    is_open = line["verdict"] in ("under-powered", "not supported") and gap == gap
+    could = f"; the smallest gap that these runs could find is {gap:.1f}" if is_open else ""
+    span = f" ({90 if is_narrow else 95} %: {low:+.1f} to {high:+.1f})" if low == low else ""
+    return f"{line['difference_points']:+.1f}{span}{margin}{could}"
+
+
+def picture_of(data: ReportData) -> ChartBlock | None:
+    """How far each embedding parameter moved, beside what the first comparisons found."""
+    import altair
+
+    parts = [chart for chart in (plot_parameters(data), plot_pairs(data)) if chart is not None]
+    if not parts:
+        return None
+    chart = altair.hconcat(*parts, spacing=30).resolve_scale(color="independent", shape="independent")
+    return ChartBlock(
+        name="first_screen",
+        chart=chart,
+        caption=(
+            "Left: relative drift ‖Δ‖ / ‖E⁰‖ of each embedding parameter at the last epoch, mean over seeds; what did "
+            "not move is not drawn. Right: differences on the reported split, with the interval that decided "
+            "(90 % for equivalent, else 95 %); shaded: the margin within which a difference would not matter."
+        ),
+        alt="Relative drift of the five embedding parameters by condition, and differences of scores with intervals",
+    )
+
+
+def plot_parameters(data: ReportData, *, width: int = 170) -> Chart | None:
+    """A row per embedding parameter, a mark per condition and task: relative drift at the last epoch in per cent."""
+    import altair
+
+    names = conditions(data)[:MOST_TILES]  # of all, so that a condition has one colour everywhere
+    lines = [
+        {
+            "parameter": SHORT.get(parameter, parameter),
+            "condition": arm.base or arm.label,
+            "task": tables.group.title,
+            "drift": 100 * _relative(tables, arm, parameter),
+        }
+        for tables in data.details
+        for arm in tables.group.arms
+        if (arm.base or arm.label) in names
+        for parameter in EMBEDDING_PARAMETERS
+        if arm.has(parameter)
+    ]
+    table = pd.DataFrame(lines)
+    if table.empty or not (table["drift"] > 0).any():
+        return None
+    rows, moved = list(dict.fromkeys(table["parameter"])), table[table["drift"] > 0]
+    colour, shape = _by(names, "condition")
+    tips = [altair.Tooltip(f"{name}:N") for name in ("condition", "parameter", "task")]
+    tips.append(altair.Tooltip("drift:Q", title="relative drift (%)", format=".3g"))
+    x = altair.X(
+        "drift:Q",
+        scale=altair.Scale(type="log", nice=True),
+        title="relative drift (%)",
+        axis=altair.Axis(tickCount=4, format="~g", gridOpacity=0.6),
+    )
+    marks = altair.Chart(data_of(moved)).mark_point(filled=True, size=70, opacity=1)
+    chart = marks.encode(
+        x=x,
+        y=altair.Y("parameter:N", sort=rows, title=None, axis=altair.Axis(domain=False, ticks=False, grid=True)),
+        color=colour,
+        shape=shape,
+        tooltip=tips,
+    )
+    return chart.properties(width=width, height=28 * len(rows), title="How far the embeddings moved")
+
+
+def plot_pairs(data: ReportData, *, width: int = 190) -> Chart | None:
+    """A row per task, a mark per pair: the difference in points with the interval that decided, and the margin."""
+    import altair
+
+    table = compared(data)
+    table = table[table["difference_points"].notna()] if len(table) else table
+    if table.empty:
+        return None
+    pairs = list(dict.fromkeys(zip(table["first_base"], table["second_base"], strict=True)))[:MOST_PAIRS]
+    reach = max(map(reach_points, table["score"]))
+    lines = []
+    for one, other in pairs:
+        for line in table[(table["first_base"] == one) & (table["second_base"] == other)].to_dict("records"):
+            ending = "90_points" if line["verdict"] == "equivalent" else "_points"
+            low, high = (max(min(line[f"{end}{ending}"], reach), -reach) for end in ("low", "high"))
+            lines.append(
+                {
+                    "pair": f"{one} minus {other}",
+                    "task": f"{line['task_name']}",
+                    "difference": line["difference_points"],
+                    "low": low,
+                    "high": high,
+                    "interval": f"{low:+.2f} to {high:+.2f} ({90 if ending[0] == '9' else 95} %)"
+                    if low == low
+                    else "none",
+                    "verdict": str(line["verdict"]),
+                }
+            )
+    shown = pd.DataFrame(lines)
+    tasks, names = list(dict.fromkeys(shown["task"])), list(dict.fromkeys(shown["pair"]))
+    everything = conditions(data)
+    places = [everything.index(other) if other in everything else i for i, (_, other) in enumerate(pairs)]
+    colour, shape = _by(names, "pair", places)
+    margin = float(pd.to_numeric(table["margin_points"]).max())
+    ends = [0.0, *shown["low"].dropna(), *shown["high"].dropna(), *shown["difference"]]
+    ends += [-1.2 * margin, 1.2 * margin] if margin == margin else []
+    scale = altair.Scale(domain=[min(ends), max(ends)], nice=True)
+    x = altair.X("difference:Q", scale=scale, title="difference (points)", axis=altair.Axis(tickCount=6))
+    place: dict[str, Any] = {
+        "y": altair.Y("task:N", sort=tasks, title=None, axis=altair.Axis(domain=False, ticks=False)),
+        "yOffset": altair.YOffset("pair:N", sort=names, scale=altair.Scale(paddingOuter=0.5)),
+    }
+    tips = [altair.Tooltip(f"{name}:N") for name in ("pair", "task", "interval", "verdict")]
+    tips.insert(2, altair.Tooltip("difference:Q", title="points", format="+.2f"))
+    once = altair.Chart(altair.Data(values=[{}]))
+    behind = [once.mark_rule(color=REFERENCE).encode(x=altair.datum(0, scale=scale))]
+    if margin == margin:
+        band = once.mark_rect(color=REFERENCE, opacity=0.16)
+        behind = [band.encode(x=altair.datum(-margin, scale=scale), x2=altair.datum(margin)), *behind]
+    base = altair.Chart(data_of(shown)).encode(tooltip=tips, **place)
+    ranges = base.mark_rule(strokeWidth=2.2).encode(
+        x=altair.X("low:Q", scale=scale, title=None), x2="high:Q", color=colour
+    )
+    dots = base.mark_point(filled=True, size=70, opacity=1).encode(x=x, color=colour, shape=shape)
+    height = max(26 * len(tasks), 84)
+    return altair.layer(*behind, ranges, dots).properties(width=width, height=height, title="What freezing changed")
+
+
+def _by(names: Sequence[str], field: str, places: Sequence[int] | None = None) -> tuple[Any, Any]:
+    """Colour and shape of series in their places, with one legend below each other."""
+    import altair
+
+    chosen = list(places) if places is not None else list(range(len(names)))
+    legend = altair.Legend(title=None, columns=1, orient="bottom")
+    colours = altair.Scale(domain=list(names), range=[COLOURS[i % len(COLOURS)] for i in chosen])
+    shapes = altair.Scale(domain=list(names), range=[SHAPES[i % len(SHAPES)] for i in chosen])
+    return (
+        altair.Color(f"{field}:N", scale=colours, legend=legend),
+        altair.Shape(f"{field}:N", scale=shapes, legend=legend),
+    )

@@ -1,0 +1,580 @@
+"""Learned positions: whether they resemble sine and cosine, what they are made of, and which rows stand out."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from toolkit.analysis.positions.position_statistics import STATISTICS
+from toolkit.analysis.positions.resemblance import NOT_IDENTIFIABLE, Verdict
+from toolkit.analysis.rows.measures import Array
+from toolkit.reporting.charts import (
+    COLOURS,
+    REFERENCE,
+    Chart,
+    Charts,
+    colour,
+    dash,
+    data_of,
+    draw,
+    log_domain,
+    log_ticks,
+    pick,
+)
+from toolkit.reporting.markdown import number
+from toolkit.reporting.page.model import Block, ChartBlock, Column, FoldBlock, NoteBlock, Section, TableBlock, Tile
+from toolkit.reporting.topics.position_tables import LEARNED, LEAST_TURNS, PositionTables
+from toolkit.reporting.topics.rows import segments_blocks
+
+NAMES = {
+    LEARNED: "learned",
+    "sinusoid": "sinusoid",
+    "smooth": "smooth random curves",
+    "shuffled": "learned, rows shuffled",
+    "drift": "drift of the learned rows",
+}
+SHOWN_WAVES = 6
+GRAM = 64
+"""Positions of a heat map of cosines: enough for the waves, few enough to be told apart."""
+NEAR = 60
+"""Lags of the left panel: the waves; the right one has all of them."""
+LEAST_POWER = 1e-7
+"""Shares of power below this are rounding, and stand on the floor."""
+QUESTIONS = {"line_match": "Does it resemble sine and cosine?", "orbit_share": "Is it made of a few waves of its own?"}
+WHAT = {"line_match": "line match (SDs)", "orbit_share": "share of power on circles"}
+
+
+def tiles(tables: PositionTables) -> tuple[Tile, ...]:
+    """The verdicts and what they rest on, the waves, and the rows that the model does not use by default."""
+    found = [_verdict_tile(name, verdict) for name, verdict in tables.verdicts.items()]
+    waves = tables.waves[tables.waves["is_wave"]].sort_values("period")
+    periods = ", ".join(number(period) for period in waves["period"].head(SHOWN_WAVES)) + (
+        ", ..." if len(waves) > SHOWN_WAVES else ""
+    )
+    facts = (
+        ("periods (positions)", periods or "none"),
+        ("waves of the sinusoid", str(tables.rows[LEARNED].shape[1] // 2)),
+    )
+    detail = f"{_percent(waves['share'].sum())} % of the variance" if len(waves) else ""
+    return (*found, Tile(title="How many waves?", value=str(len(waves)), detail=detail, lines=facts))
+
+
+def _verdict_tile(name: str, verdict: Verdict) -> Tile:
+    """Yes, no or not identifiable; the answers of an analysis that say no begin with a negation."""
+    if not len(verdict.negative) or verdict.answer == NOT_IDENTIFIABLE:
+        return Tile(title=QUESTIONS[name], value=NOT_IDENTIFIABLE, lines=(("because", verdict.reason),))
+    says_no = verdict.answer.startswith(("does not", "not "))
+    facts = (
+        (WHAT[name], number(verdict.value)),
+        ("needed", number(verdict.threshold)),
+        ("smooth curves, at most", number(verdict.negative.max())),
+        ("with such waves, at least", number(verdict.positive.min())),
+    )
+    return Tile(title=QUESTIONS[name], value="no" if says_no else "yes", detail=verdict.answer, lines=facts)
+
+
+def answers(tables: PositionTables) -> tuple[str, ...]:
+    """What a reader would misread otherwise: at most three sentences."""
+    lines = []
+    waves = tables.waves[tables.waves["is_wave"]]
+    if len(waves) and tables.verdicts["orbit_share"].answer == "made of waves":
+        columns = waves["num_columns"]
+        lines.append(
+            f"Compare planes, not columns: each wave is spread over {number(columns.min(), 2)} to "
+            f"{number(columns.max(), 3)} columns (the sinusoid's over 2), and every column mixes several waves."
+        )
+    whole = tables.statistics[tables.statistics["window"] == tables.statistics["window"].iloc[0]]
+    value = whole.set_index("statistic").loc["explained_by_sinusoid_20"]
+    if not math.isnan(value["value"]):
+        lines.append(
+            "That the sinusoid's directions explain much of a table is no evidence: its top 20 explain "
+            f"{_percent(value['value'])} % of this table, {_percent(value['sinusoid'])} % of the sinusoid itself and "
+            f"{_percent(value['smooth'])} % of smooth random curves."
+        )
+    start = tables.default_length
+    if start is not None and start < tables.num_positions:
+        lines.append(
+            f"The model's default length of {start} tokens does not exercise rows {start} to "
+            f"{tables.num_positions - 1}: their translation invariance is {_invariance(tables, start, 'value')}, "
+            f"shuffled {_invariance(tables, start, 'shuffled')}."
+        )
+    return tuple(lines)
+
+
+def _percent(share: float) -> str:
+    return number(100 * share, 2)
+
+
+def _invariance(tables: PositionTables, start: int, column: str) -> str:
+    """Of the rows beyond the default length; undefined where too few of them were left for a window."""
+    own = tables.statistics[tables.statistics["statistic"] == "translation_invariance"]
+    values = own.loc[own["window"] == f"{start}-{tables.num_positions - 1}", column]
+    return number(float(values.iloc[0]) if len(values) else math.nan)
+
+
+def charts(tables: PositionTables) -> Charts:
+    """Every chart that applies, by the name of its file."""
+    return draw(
+        {
+            "waves": lambda: waves_chart(wave_courses(tables)),
+            "resemblance": lambda: controls_chart(control_values(tables.verdicts), tables.verdicts),
+            "cosine_gram": lambda: None if tables.by_lag.empty else gram_chart(tables.rows),
+            "cosine_by_lag": lambda: by_lag_chart(tables.by_lag),
+            "norms_and_steps": lambda: lengths_chart(tables.lengths, tables.outliers, tables.default_length),
+            "dct_spectrum": lambda: spectrum_chart(tables.spectra),
+        }
+    )
+
+
+def wave_courses(tables: PositionTables) -> pd.DataFrame:
+    """The strongest waves along the positions, fastest first: wave, title, position, and their plane's coordinates."""
+    found = tables.waves[tables.waves["is_wave"]].head(SHOWN_WAVES).sort_values("period")
+    parts = []
+    for place, line in enumerate(found.to_dict("records"), start=1):
+        course = tables.courses[int(line["wave"]) - 1]
+        rows = np.arange(min(len(course), max(math.ceil(8 * line["period"]), 24)))
+        title = f"wave {place}: period {line['period']:.3g} positions, {_percent(line['share'])} % of the variance"
+        values = {"wave": place, "title": title, "position": rows}
+        parts.append(pd.DataFrame(values | {"first": course[rows, 0], "second": course[rows, 1]}))
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+
+
+def waves_chart(courses: pd.DataFrame) -> Chart | None:
+    """Each wave along the positions and round its circle, from :func:`wave_courses`."""
+    import altair
+
+    if courses.empty:
+        return None
+    names = ["first coordinate", "second coordinate"]
+    panels = []
+    for _, own in courses.groupby("wave", sort=False):
+        reach = 1.1 * float(np.quantile(np.abs(own[["first", "second"]].to_numpy()), 0.995)) or 1.0
+        scale = altair.Scale(domain=[-reach, reach], nice=False, clamp=True)
+        long = pd.concat(
+            [
+                own[["position"]].assign(coordinate=name, value=own[n])
+                for n, name in zip(("first", "second"), names, strict=True)
+            ]
+        )
+        axis = altair.Axis(tickCount=3, format="~g")
+        along = (
+            altair.Chart(data_of(long))
+            .mark_line(strokeWidth=1.4)
+            .encode(
+                x=altair.X(
+                    "position:Q", title="position", scale=altair.Scale(nice=False), axis=altair.Axis(grid=False)
+                ),
+                y=altair.Y("value:Q", scale=scale, title="weight units", axis=axis),
+                color=colour("coordinate", names),
+                strokeDash=dash("coordinate", names),
+                tooltip=[
+                    altair.Tooltip("position:Q"),
+                    altair.Tooltip("value:Q", title="coordinate (weight units)", format=".3g"),
+                ],
+            )
+            .properties(width=470, height=88, title=str(own["title"].iloc[0]))
+        )
+        plane = altair.Chart(data_of(own, ["position", "first", "second"])).encode(
+            x=altair.X("first:Q", scale=scale, axis=None),
+            y=altair.Y("second:Q", scale=scale, axis=None),
+            order="position:Q",
+            tooltip=[altair.Tooltip("position:Q")],
+        )
+        circle = altair.layer(
+            plane.mark_line(strokeWidth=0.6, color=REFERENCE), plane.mark_circle(size=9, color=COLOURS[0], opacity=1)
+        ).properties(width=88, height=88, title="its plane")
+        panels.append(altair.hconcat(along, circle, spacing=16))
+    return altair.vconcat(*panels, spacing=10)
+
+
+def control_values(verdicts: Mapping[str, Verdict]) -> pd.DataFrame:
+    """Every value of the controls of each verdict: statistic, control, value."""
+    return pd.concat(
+        [
+            pd.DataFrame({"statistic": name, "control": control, "value": values})
+            for name, verdict in verdicts.items()
+            for control, values in (("positive", verdict.positive), ("negative", verdict.negative))
+        ],
+        ignore_index=True,
+    )
+
+
+def controls_chart(values: pd.DataFrame, verdicts: Mapping[str, Verdict]) -> Chart | None:
+    """Each verdict's statistic beside its control distributions and its threshold; None where both are refused."""
+    import altair
+
+    labels = {"negative": "smooth random curves (null)", "positive": "the waves in noise (positive control)"}
+    rules = {"threshold": REFERENCE, "this table": COLOURS[1]}
+    kinds = dict(zip(labels.values(), (COLOURS[4], COLOURS[0]), strict=True)) | rules
+    scale = altair.Scale(domain=list(kinds), range=list(kinds.values()))
+    legend = altair.Color("kind:N", scale=scale, legend=altair.Legend(title=None, columns=2))
+    panels = []
+    for name, verdict in verdicts.items():
+        own = values[values["statistic"] == name]
+        if own.empty:
+            continue
+        ends = [*own["value"], verdict.value, verdict.threshold]
+        edges = np.linspace(min(ends), max(ends), 41)
+        binned = [
+            pd.DataFrame({"kind": labels[c], "low": edges[:-1], "high": edges[1:], "count": np.histogram(v, edges)[0]})
+            for c, v in own.groupby("control")["value"]
+        ]
+        heights = pd.concat(binned)
+        bars = (
+            altair.Chart(data_of(heights[heights["count"] > 0]))
+            .mark_rect(opacity=0.75)
+            .encode(
+                x=altair.X("low:Q", title=WHAT[name], axis=altair.Axis(grid=False)),
+                x2="high:Q",
+                y=altair.Y("count:Q", title="control tables"),
+                y2=altair.datum(0),
+                color=legend,
+                tooltip=[altair.Tooltip("kind:N"), altair.Tooltip("count:Q", title="tables")],
+            )
+        )
+        lines = pd.DataFrame({"kind": list(rules), "value": [verdict.threshold, verdict.value]})
+        marks = (
+            altair.Chart(data_of(lines))
+            .mark_rule(strokeWidth=2.2)
+            .encode(
+                x="value:Q",
+                color=legend,
+                strokeDash=altair.StrokeDash(
+                    "kind:N", scale=altair.Scale(domain=list(rules), range=[[4, 3], [1, 0]]), legend=None
+                ),
+                tooltip=[altair.Tooltip("kind:N"), altair.Tooltip("value:Q", title=WHAT[name], format=".3g")],
+            )
+        )
+        title = altair.TitleParams(QUESTIONS[name], subtitle=verdict.answer)
+        panels.append(altair.layer(bars, marks).properties(width=270, height=170, title=title))
+    return altair.hconcat(*panels) if panels else None
+
+
+def gram_chart(rows: Mapping[str, Array]) -> Chart:
+    """Cosines between the first rows of each table: every position beside every other."""
+    import altair
+
+    grams = {name: _gram(rows[name]) for name in (LEARNED, "sinusoid", "shuffled") if name in rows}
+    low = min(float(gram.min()) for gram in grams.values())
+    # Viridis' lightness rises all the way: it reads in grey too.
+    shown = altair.Color(
+        "data:Q",
+        scale=altair.Scale(domain=[low, 1.0], scheme="viridis"),
+        legend=altair.Legend(title="cosine", orient="right", gradientLength=150, format=".1f"),
+    )
+    panels: list[Chart] = []
+    for name, gram in grams.items():
+        size = len(gram)
+        # Numbers only, and their places computed: the page is a tenth of what records of three values would make it.
+        data = altair.Data(values=[float(f"{value:.3g}") for value in gram.ravel()])
+        axis = altair.Axis(values=[i for i in (0, 16, 32, 48, size - 1) if i < size], labelAngle=0)
+        panels.append(
+            altair.Chart(data)
+            .transform_window(place="row_number()")
+            .transform_calculate(row=f"floor((datum.place - 1) / {size})", column=f"(datum.place - 1) % {size}")
+            .mark_rect(strokeWidth=0.7)
+            .encode(
+                x=altair.X("column:O", title="position", axis=axis),
+                y=altair.Y("row:O", title="position" if not panels else None, axis=axis),
+                color=shown,
+                stroke=altair.Stroke("data:Q", scale=shown["scale"], legend=None),  # no seams between the cells
+                tooltip=[
+                    altair.Tooltip("row:O", title="position"),
+                    altair.Tooltip("column:O", title="and position"),
+                    altair.Tooltip("data:Q", title="cosine", format=".3f"),
+                ],
+            )
+            .properties(width=172, height=172, title=NAMES[name])
+        )
+    return altair.hconcat(*panels, spacing=14).resolve_scale(color="shared")
+
+
+def _gram(rows: Array) -> Array:
+    own = rows[:GRAM] / np.linalg.norm(rows[:GRAM], axis=1, keepdims=True)
+    return np.asarray(own @ own.T)
+
+
+def _named(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """A table with its tables under their full names, and these in their order."""
+    present = [name for name in NAMES if name in set(table["table"])]
+    return table.assign(table=table["table"].map(NAMES)), [NAMES[name] for name in present]
+
+
+def by_lag_chart(by_lag: pd.DataFrame) -> Chart | None:
+    """Mean cosine of two rows by their distance, near and over all lags; None where a row is 0."""
+    import altair
+
+    if by_lag.empty:
+        return None
+    table, names = _named(by_lag)
+    picker = pick("table", names)
+    low = min(float(by_lag["low"].min()), 0.0)
+    y = altair.Scale(domain=[low, 1.0], nice=True)
+    last = int(by_lag["lag"].max())
+    panels: list[Chart] = []
+    for most in dict.fromkeys((min(NEAR, last), last)):
+        x = altair.Scale(domain=[0, most], nice=False)
+        own = table[table["lag"] <= most]
+        base = altair.Chart(data_of(own, ["table", "lag", "mean"])).encode(
+            x=altair.X("lag:Q", scale=x, title="distance (positions)", axis=altair.Axis(grid=False)),
+            y=altair.Y("mean:Q", scale=y, title="mean cosine of two rows" if not panels else None),
+            color=colour("table", names),
+            strokeDash=dash("table", names),
+            opacity=picker.opacity,
+            tooltip=[
+                altair.Tooltip("table:N"),
+                altair.Tooltip("lag:Q", title="distance (positions)"),
+                altair.Tooltip("mean:Q", title="mean cosine", format=".3f"),
+            ],
+        )
+        around = altair.Chart(data_of(own[own["table"] == NAMES[LEARNED]], ["lag", "low", "high"]))
+        band = around.mark_area(color=COLOURS[0], opacity=0.16).encode(
+            x=altair.X("lag:Q", scale=x), y=altair.Y("low:Q", scale=y), y2="high:Q"
+        )
+        lines = base.mark_line(strokeWidth=1.5)
+        lines = lines if panels else lines.add_params(*picker.params)
+        panels.append(altair.layer(band, lines).properties(width=285, height=200))
+    return altair.hconcat(*panels)
+
+
+def lengths_chart(lengths: pd.DataFrame, outliers: pd.DataFrame, default_length: int | None = None) -> Chart:
+    """Norm of every row and length of every step to the next, with the rows that stand out."""
+    import altair
+
+    labels = {"norm": "length of the row (weight units)", "step": "step to the next row (weight units)"}
+    room = 0.05 * len(lengths)
+    places = altair.Scale(domain=[-room, len(lengths) - 1 + room], nice=False)
+    x = altair.X("position:Q", title="position", scale=places, axis=altair.Axis(grid=False))
+    panels = []
+    for quantity, label in labels.items():
+        values = lengths[quantity].dropna()
+        is_log = bool((values > 0).all()) and len(values) > 0  # equal rows have steps of 0
+        ends = log_domain(values)
+        scale = altair.Scale(type="log", domain=ends, nice=False) if is_log else altair.Scale()
+        axis = altair.Axis(format="~g", values=log_ticks(*ends) if is_log else altair.Undefined)
+        y = altair.Y(f"{quantity}:Q", scale=scale, title=[*label.split(" (")[:1], "(weight units)"], axis=axis)
+        base = altair.Chart(data_of(lengths.loc[values.index, ["position", quantity]]))
+        tips = [altair.Tooltip("position:Q"), altair.Tooltip(f"{quantity}:Q", title=label, format=".3g")]
+        layers = [base.mark_line(strokeWidth=1.2, color=COLOURS[0]).encode(x=x, y=y, tooltip=tips)]
+        found = outliers[outliers["quantity"] == quantity].rename(columns={"row": "position", "value": quantity})
+        if len(found):
+            out = altair.Chart(data_of(found, ["position", quantity]))
+            layers.append(out.mark_point(color=COLOURS[1], size=40).encode(x=x, y=y, tooltip=tips))
+            texts = _names_of_runs(found["position"].to_numpy(), found[quantity].to_numpy())
+            named = altair.Chart(data_of(texts.rename(columns={"value": quantity})))
+            layers.append(named.mark_text(dy=-10).encode(x=x, y=y, text="name:N"))
+        if default_length is not None and default_length < len(lengths):
+            edge = altair.Chart(altair.Data(values=[{"position": default_length - 0.5}]))
+            layers.append(edge.mark_rule(color=REFERENCE, strokeDash=[4, 3]).encode(x=x))
+        panels.append(altair.layer(*layers).properties(width=580, height=120))
+    return altair.vconcat(*panels, spacing=12)
+
+
+MOST_NAMES = 8
+
+
+def _names_of_runs(rows: Array, values: Array) -> pd.DataFrame:
+    """One name for each run of neighbouring rows, at its greatest value: the runs of greatest values only."""
+    runs = np.split(np.arange(len(rows)), np.flatnonzero(np.diff(rows) > max(len(rows) // 4, 12)) + 1)
+    lines = []
+    for run in runs:
+        top = run[np.argmax(values[run])]
+        name = f"{rows[run[0]]}" if len(run) == 1 else f"{rows[run[0]]} to {rows[run[-1]]}"
+        lines.append({"position": rows[top], "value": values[top], "name": name})
+    table = pd.DataFrame(lines)
+    return table.reindex(table["value"].sort_values(ascending=False, kind="stable").index).head(MOST_NAMES)
+
+
+def spectrum_chart(spectra: pd.DataFrame) -> Chart | None:
+    """Share of the power by DCT-II order; None where every table's rows are equal."""
+    import altair
+
+    table, names = _named(spectra.dropna(subset="share"))
+    if table.empty:
+        return None
+    table = table.assign(share=table["share"].clip(lower=LEAST_POWER))
+    picker = pick("table", names)
+    wide = altair.Scale(type="log", domain=[1, max(int(table["order"].max()), 2)], nice=False)
+    tall = altair.Scale(type="log", domain=[LEAST_POWER, 1], nice=False)
+    ticks = [10.0**power for power in range(-7, 1)]
+    return (
+        altair.Chart(data_of(table, ["table", "order", "share"]))
+        .mark_line(strokeWidth=1.2)
+        .encode(
+            x=altair.X(
+                "order:Q",
+                scale=wide,
+                title="order (half periods in all rows)",
+                axis=altair.Axis(grid=False, format=",.0f"),
+            ),
+            y=altair.Y(
+                "share:Q", scale=tall, title="share of the centred power", axis=altair.Axis(values=ticks, format=".0e")
+            ),
+            color=colour("table", names),
+            strokeDash=dash("table", names),
+            opacity=picker.opacity,
+            tooltip=[
+                altair.Tooltip("table:N"),
+                altair.Tooltip("order:Q", title="half periods"),
+                altair.Tooltip("share:Q", title="share of power", format=".2e"),
+            ],
+        )
+        .add_params(*picker.params)
+        .properties(width=580, height=230)
+    )
+
+
+CAPTIONS = {
+    "waves": "The planes in which the table goes round, fastest wave first: both coordinates along the positions, and "
+    "the course of these rows in the plane. The sinusoid's pairs are such circles, one per pair of columns.",
+    "resemblance": "The two statistics that carry a verdict: this table between tables that have the waves, in noise, "
+    "and smooth random curves, which have none.",
+    "cosine_gram": f"Cosine between all pairs of the first {GRAM} rows: stripes are waves, one diagonal is none.",
+    "cosine_by_lag": "Mean cosine of two rows by their distance, near and over all rows; the band is 5 to 95 % of the "
+    "learned pairs.",
+    "norms_and_steps": "Length of every row and distance to the next; circles stand out from their neighbours, and the "
+    "dashed line is the model's default length, where it is known.",
+    "dct_spectrum": "Spectrum along the positions (DCT-II, centred): peaks are waves; what is below 1e-7 is on the "
+    "floor.",
+}
+
+
+def chart_block(drawn: Charts, name: str) -> tuple[ChartBlock, ...]:
+    """A chart with its caption, where it applies."""
+    if name not in drawn:
+        return ()
+    caption = CAPTIONS[name]
+    return (ChartBlock(name=name, chart=drawn[name], caption=caption, alt=caption, is_dense=name == "cosine_gram"),)
+
+
+def sections(tables: PositionTables, drawn: Charts) -> tuple[Section, ...]:
+    """Everything below the first screen, in the order in which one asks."""
+
+    def shown(*names: str) -> tuple[Block, ...]:
+        return tuple(block for name in names for block in chart_block(drawn, name))
+
+    made = [
+        Section(id="waves-found", title="Waves", blocks=(*_waves(tables), *shown("waves", "dct_spectrum"))),
+        Section(
+            id="rows",
+            title="What the rows are like",
+            blocks=(*shown("cosine_gram", "cosine_by_lag"), *_windows(tables)),
+        ),
+        Section(id="standing-out", title="Rows that stand out", blocks=(*shown("norms_and_steps"), *_outliers(tables))),
+        Section(id="change", title="What training changed", blocks=_change(tables)),
+        Section(
+            id="segments",
+            title="Segments",
+            blocks=segments_blocks(tables.segments) if len(tables.segments) else (),
+        ),
+        Section(id="untold", title="What these data cannot tell", blocks=tuple(map(_note, caveats(tables)))),
+        _definitions(),
+    ]
+    return tuple(section for section in made if section.blocks)
+
+
+def _note(text: str) -> Block:
+    return NoteBlock(text=text)
+
+
+def waves_table(tables: PositionTables) -> pd.DataFrame:
+    """The waves, fastest first, with their share in %."""
+    found = tables.waves[tables.waves["is_wave"]].sort_values("period").reset_index(drop=True)
+    return found.assign(share=100 * found["share"])
+
+
+def _waves(tables: PositionTables) -> tuple[Block, ...]:
+    columns = {
+        "period": Column(label="period", unit="positions"),
+        "period_first": Column(label="in the first quarter", unit="positions"),
+        "period_last": Column(label="in the last", unit="positions"),
+        "share": Column(label="share of variance", unit="%"),
+        "roundness": Column(label="roundness", how="1 for a circle, 0 for a line."),
+        "num_columns": Column(label="columns", how="Over how many columns of the table the wave is spread."),
+    }
+    table = waves_table(tables)
+    slow = tables.waves.loc[tables.waves["period"] * LEAST_TURNS > tables.num_positions, "share"].sum()
+    rest = f"{_percent(slow)} % more goes round less than twice, which is no wave by our count."
+    caption = f"Waves of the learned table; {rest}"
+    return (TableBlock(table=table[list(columns)], caption=caption, columns=columns),) if len(table) else ()
+
+
+STATISTIC_COLUMNS = {
+    "statistic": Column(label="statistic"),
+    "value": Column(label="learned"),
+    "sinusoid": Column(label="sinusoid"),
+    "gaussian": Column(label="Gaussian", how="Independent Gaussian values of the same shape."),
+    "smooth": Column(label="smooth", how="Smooth random curves of the same shape."),
+    "shuffled": Column(label="shuffled", how="The learned rows in a random order."),
+    "unit": Column(label="unit"),
+}
+
+
+def windows_block(own: pd.DataFrame, window: str) -> Block:
+    """The statistics of one window of positions beside their references."""
+    table = own[list(STATISTIC_COLUMNS)].assign(statistic=own["statistic"].str.replace("_", " "))
+    return TableBlock(table=table, caption=f"Positions {window}.", columns=STATISTIC_COLUMNS)
+
+
+def _windows(tables: PositionTables) -> tuple[Block, ...]:
+    blocks: list[Block] = []
+    for i, (window, own) in enumerate(tables.statistics.groupby("window", sort=False)):
+        notes = [f"{line['statistic']}: {line['note']}" for line in own.to_dict("records") if line["note"]]
+        inner = (windows_block(own, str(window)), *map(_note, notes))
+        blocks.append(FoldBlock(title=f"Positions {window}: statistics", blocks=inner, is_open=not i))
+    return tuple(blocks)
+
+
+def _outliers(tables: PositionTables) -> tuple[Block, ...]:
+    found = tables.outliers.reindex(tables.outliers["score"].abs().sort_values(ascending=False, kind="stable").index)
+    columns = {
+        "quantity": Column(label="by its", how="norm: length of the row; step: distance to the next row."),
+        "row": Column(label="row"),
+        "value": Column(label="value", unit="weight units"),
+        "neighbours": Column(label="its neighbours", unit="weight units", how="Running median of the rows around it."),
+        "score": Column(label="robust standard deviations"),
+    }
+    caption = "Rows that stand out from their neighbours, the strongest first."
+    return (
+        (TableBlock(table=found[list(columns)], caption=caption, columns=columns, num_shown=12),) if len(found) else ()
+    )
+
+
+def _change(tables: PositionTables) -> tuple[Block, ...]:
+    if tables.change.empty:
+        return ()
+    columns = {
+        "statistic": Column(label="statistic"),
+        "before": Column(label="before training"),
+        "after": Column(label="after"),
+        "unit": Column(label="unit"),
+    }
+    table = tables.change[list(columns)].assign(statistic=tables.change["statistic"].str.replace("_", " "))
+    return (TableBlock(table=table, caption="All positions, at the first and the last snapshot.", columns=columns),)
+
+
+def caveats(tables: PositionTables) -> list[str]:
+    """What the verdicts leave open."""
+    lines = []
+    if not np.isnan(tables.longest_wave):
+        lines.append(
+            f"The line match judges the sinusoid's waves of 6.28 to {number(tables.longest_wave)} positions a period; "
+            f"in {tables.num_positions} rows its slower ones blend, and no line tells them from a smooth curve."
+        )
+    if tables.segments.empty:
+        lines.append("Segments: not applicable, this model has no token_type_embeddings.")
+    return [
+        *lines,
+        "'Made of waves' is a fact about the table's course along the positions, not about how the model uses it, and "
+        "not about why training made it so.",
+        "Curves that keep their phase over most of the rows count as waves; the list of waves is a description.",
+    ]
+
+
+def _definitions() -> Section:
+    lines: Sequence[tuple[str, str]] = [(name.replace("_", " "), each.description) for name, each in STATISTICS.items()]
+    columns = {"statistic": Column(label="statistic"), "meaning": Column(label="what it is")}
+    table = pd.DataFrame(lines, columns=list(columns))
+    block = TableBlock(table=table, caption="", columns=columns)
+    return Section(id="definitions", title="Definitions", blocks=(FoldBlock(title="The statistics", blocks=(block,)),))

@@ -1,0 +1,243 @@
+"""Tables of scores in, their charts out: last scores by regime, scores over epochs, and by number of examples."""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from toolkit.analysis.comparison.intervals import seeds_interval
+from toolkit.analysis.comparison.reported import CORRELATIONS, reported_first
+from toolkit.analysis.comparison.summaries import SCORES, check_table
+from toolkit.reporting.charts import (
+    REFERENCE,
+    Chart,
+    data_of,
+    in_time,
+    look_of,
+    ordered,
+    over_seeds,
+    padded,
+    panels,
+    pick,
+    regimes_of,
+    tips,
+)
+from toolkit.reporting.comparison.selections import largest_size, task_names
+
+LEAST_SEEDS = 3
+"""Seeds below which a mean has no interval: with two it has one degree of freedom and says nothing."""
+LAST = ("group", "model", "split", "is_reported_split", "score", "value", "seed", "is_failed")
+"""What must be there of the table of last scores."""
+
+
+def plot_scores(scores: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> Chart | None:
+    """Last scores: a panel per task, a line per split and regime with a dot per seed, their mean and its interval.
+
+    ``scores`` is :func:`toolkit.last_scores`' table. The interval is Student's of 95 % over seeds, from three of them
+    on; the dot of a failed run is hollow. Of several sizes the largest is shown. ``regimes``: their order, which gives
+    the colours. None without a score. ValueError for another table.
+    """
+    import altair
+
+    check_table(scores, LAST, "last_scores")
+    table = largest_size(scores)
+    table = table[table["value"].notna()]
+    if table.empty:
+        return None
+    table = table.assign(regime=regimes_of(table), panel=task_names(table))
+    names = ordered(table["regime"], regimes)
+    shown = [name for name in names if name in set(table["regime"])]
+    picker = pick("regime", shown) if len(shown) > 1 else None
+    look = look_of(names, shown, picker)
+    tasks = list(dict.fromkeys(table["panel"]))
+    columns = min(len(tasks), 2)
+    parts = []
+    for task in tasks:
+        own = table[table["panel"] == task]
+        score = str(own["score"].iloc[0])
+        reported = set(own.loc[own["is_reported_split"].astype(bool), "split"])
+        splits = reported_first(own["split"], reported)
+        own = own.assign(place=[f"{name} (reported)" if name in reported else name for name in own["split"]])
+        places = [f"{name} (reported)" if name in reported else name for name in splits]
+        means = _means(own)
+        scale = padded([*own["value"], *means["low"], *means["high"]], 0.04)
+        y = altair.Y("place:N", sort=places, title=None, axis=altair.Axis(domain=False, ticks=False, labelLimit=150))
+        offset = altair.YOffset("regime:N", sort=shown, scale=altair.Scale(domain=shown, paddingOuter=0.35))
+
+        def x_of(name: str, scale: Any = scale, score: str = score) -> Any:
+            axis = altair.Axis(tickCount=5, format="~g")
+            return altair.X(f"{name}:Q", scale=scale, title=title_of(score), axis=axis)
+
+        base = altair.Chart(data_of(means)).encode(
+            y=y,
+            yOffset=offset,
+            tooltip=tips(
+                regime="regime", place="split", mean=(f"mean {score}", ".4f"), interval="95 % interval", over="over"
+            ),
+        )
+        dots = altair.Chart(data_of(own, ["regime", "place", "seed", "value", "is_failed"])).mark_circle(size=26)
+        layers = [
+            base.mark_rule(strokeWidth=1.6).encode(x=x_of("low"), x2="high:Q", **look["bars"]),
+            dots.encode(
+                x=x_of("value"),
+                y=y,
+                yOffset=offset,
+                fillOpacity=altair.when("datum.is_failed").then(altair.value(0)).otherwise(altair.value(0.75)),
+                tooltip=tips(regime="regime", place="split", seed="seed", value=(score, ".4f"), is_failed="failed"),
+                **look["bars"],
+            ),
+            base.mark_point(size=60, filled=True).encode(x=x_of("mean"), **look["points"]),
+        ]
+        panel = altair.layer(*layers).properties(
+            width=480 if columns == 1 else 225, height=len(places) * max(13 * len(shown) + 10, 24)
+        )
+        parts.append(panel if len(tasks) == 1 else panel.properties(title=str(task)))
+    return panels(parts, columns, picker)
+
+
+def _means(scores: pd.DataFrame) -> pd.DataFrame:
+    """A line per split and regime: the mean over seeds, with an interval from three of them on."""
+    lines = []
+    for (place, regime), own in scores.groupby(["place", "regime"], sort=False):
+        values = own["value"].to_numpy(dtype=np.float64)
+        found = seeds_interval(values) if len(values) >= LEAST_SEEDS else None
+        low, high = (found.low, found.high) if found else (math.nan, math.nan)
+        text = f"{low:.4f} to {high:.4f}" if low == low else "none"
+        over = "one seed" if len(values) == 1 else f"{len(values)} seeds"
+        line = {"place": place, "regime": regime, "mean": float(values.mean()), "low": low, "high": high}
+        lines.append(line | {"interval": text, "over": over})
+    return pd.DataFrame(lines)
+
+
+def title_of(score: str) -> str:
+    """A score with what it can be."""
+    ends = (
+        "nats" if score == "loss" else "-1 to 1" if score in CORRELATIONS else "up to 1" if score == "r2" else "0 to 1"
+    )
+    return f"{score.replace('_', ' ')} ({ends})"
+
+
+def plot_scores_over_epochs(
+    scores: pd.DataFrame,
+    score: str | None = None,
+    *,
+    majority: Mapping[str, float] | None = None,
+    regimes: Iterable[str] | None = None,
+) -> Chart | None:
+    """A score at every epoch, before training too: a panel per labelled split, a line per regime.
+
+    ``scores`` is ``Run.scores``, of one run or of several: then with the columns ``run`` and ``regime`` (or ``arm``).
+    ``score`` is one of its columns, by default the first that it has of accuracy, macro_f1, matthews, pearson ... A
+    mark is the mean over the seeds, its bar from the least to the greatest. ``majority``: split to the score of always
+    answering the commonest class, a dotted line. ``regimes`` as in :func:`toolkit.plot_scores`. None without two
+    epochs. ValueError for another table.
+    """
+    import altair
+
+    check_table(scores, ("epoch", "split"), "Run.scores")
+    score = score or next((name for name in SCORES if name in scores), "")
+    if score not in scores:
+        raise ValueError(f"expected a score among the columns {', '.join(map(str, scores))}; got {score or 'none'!r}")
+    lines = scores[scores[score].notna()]
+    if lines["epoch"].nunique() < 2:
+        return None
+    lines = lines.assign(regime=regimes_of(lines), run=lines.get("run", ""), value=lines[score])
+    names = ordered(lines["regime"], regimes)
+    shown = [name for name in names if name in set(lines["regime"])]
+    lines, time, legend = in_time(lines, shown)
+    picker = pick("regime", shown) if len(shown) > 1 else None
+    look = look_of(names, shown, picker, **legend)
+    splits = list(dict.fromkeys(lines["split"]))
+    floors = {split: rate for split, rate in (majority or {}).items() if split in splits and rate == rate}
+    ends = [lines["value"].min(), lines["value"].max(), *floors.values()]
+    scale = padded(ends)
+    columns = min(len(splits), 3)
+    parts = []
+    for i, split in enumerate(splits):
+        title = None if i % columns else title_of(score)
+        axis = altair.Axis(tickCount=5, format="~g", labels=not i % columns)
+        means = over_seeds(lines[lines["split"] == split], ["regime", "epoch", "time"], "value")
+        y = altair.Y("mean:Q", scale=scale, title=title, axis=axis)
+        said = tips(regime="regime", epoch=("epoch", "~g"), mean=(score, ".4f"), spread="over seeds")
+        base = altair.Chart().encode(x=time, tooltip=said)
+        layers = []
+        if split in floors:
+            once = altair.Chart(data_of(pd.DataFrame({"rate": [floors[split]]})))
+            rate = altair.Y("rate:Q", scale=scale, title=title, axis=axis)
+            rule = once.mark_rule(color=REFERENCE, strokeDash=[2, 2])
+            layers.append(rule.encode(y=rate, tooltip=tips(rate=("majority class", ".4f"))))
+            side = _free_side(means, floors[split], 0.13 * (max(ends) - min(ends)))
+            if side:
+                words = once.mark_text(align="right", baseline=side, dx=-2, fontSize=10, text="majority class")
+                layers.append(words.encode(y=rate, x=altair.value("width")))
+        low = altair.Y("low:Q", scale=scale, title=title, axis=axis)
+        layers += [
+            base.mark_line().encode(y=y, **look["bars"]),
+            base.transform_filter("datum.num_seeds > 1").mark_rule().encode(y=low, y2="high:Q", **look["bars"]),
+            base.mark_point().encode(y=y, **look["points"]),
+        ]
+        panel = altair.layer(*layers, data=data_of(means))
+        parts.append(
+            panel.properties(width=(620 - 24 * (columns - 1)) // max(columns, 2), height=130, title=str(split))
+        )
+    return panels(parts, columns, picker)
+
+
+def _free_side(means: pd.DataFrame, rate: float, height: float) -> str | None:
+    """Where words at the right of a line hide no mark: above it (``bottom``), below it (``top``) or nowhere."""
+    near = means[means["time"] >= 0.4 * means["time"].max()]
+    for side, (low, high) in {"bottom": (rate, rate + height), "top": (rate - height, rate)}.items():
+        if not ((near["high"] >= low) & (near["low"] <= high)).any():
+            return side
+    return None
+
+
+def plot_data_efficiency(scores: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> Chart | None:
+    """The score on the reported split by the number of training examples: a panel per task, a line per regime.
+
+    ``scores`` is :func:`toolkit.last_scores`' table. A mark is the mean over the seeds, its bar from the least to the
+    greatest. ``regimes`` as in :func:`toolkit.plot_scores`. None where no task has two sizes. ValueError for another
+    table.
+    """
+    import altair
+
+    check_table(scores, (*LAST, "size", "num_train_examples"), "last_scores")
+    table = scores[scores["is_reported_split"].astype(bool) & scores["num_train_examples"].notna()]
+    # One place for all regimes of a size: near-duplicates that were removed leave some of them an example short.
+    asked = table.groupby(["group", "size"], dropna=False, sort=False)["num_train_examples"]
+    table = table.assign(examples=asked.transform("max"), panel=task_names(table), regime=regimes_of(table))
+    sizes = table.groupby("panel")["examples"].nunique()
+    tasks = [task for task in dict.fromkeys(table["panel"]) if sizes.get(task, 0) > 1]
+    if not tasks:
+        return None
+    names = ordered(table["regime"], regimes)
+    shown = [name for name in names if name in set(table["regime"])]
+    picker = pick("regime", shown) if len(shown) > 1 else None
+    look = look_of(names, shown, picker)
+    columns = min(len(tasks), 3)
+    parts = []
+    for task in tasks:
+        own = table[table["panel"] == task]
+        score = str(own["score"].iloc[0])
+        found = [float(value) for value in sorted(own["examples"].unique())]
+        axis = altair.Axis(values=found, format=",d", grid=False, labelOverlap="greedy")
+        x = altair.X(
+            "examples:Q", scale=altair.Scale(type="log", nice=False, padding=12), axis=axis, title="training examples"
+        )
+        said = tips(regime="regime", examples=("training examples", ","), mean=(score, ".4f"), spread="over seeds")
+        base = altair.Chart().encode(x=x, tooltip=said)
+        scale = padded(own["value"])
+        y = altair.Y("mean:Q", scale=scale, title=title_of(score), axis=altair.Axis(tickCount=5, format="~g"))
+        layers = [
+            base.mark_line().encode(y=y, **look["bars"]),
+            base.transform_filter("datum.num_seeds > 1")
+            .mark_rule()
+            .encode(y=altair.Y("low:Q", scale=scale, title=y["title"]), y2="high:Q", **look["bars"]),
+            base.mark_point().encode(y=y, **look["points"]),
+        ]
+        panel = altair.layer(*layers, data=data_of(over_seeds(own, ["regime", "examples"], "value")))
+        panel = panel.properties(width=440 if columns == 1 else 570 // columns - 30, height=150)
+        parts.append(panel if len(tasks) == 1 else panel.properties(title=str(task)))
+    return panels(parts, columns, picker)
