@@ -54,7 +54,7 @@ def main() -> None:
     from toolkit.pipeline import finetune
     from toolkit.probes.distortion import measure_distortion
     from toolkit.reporting.folder import check_out
-    from toolkit.reporting.probes.distortion_report import write_distortion_report
+    from toolkit.reporting.topics.distortion import write_distortion_report
 
     check_out(arguments.out)
     configs = list_configs(arguments.runs, arguments.seeds)

@@ -53,7 +53,7 @@ def main() -> None:
     from toolkit.probes.layers.layer_drift import measure_layers
     from toolkit.probes.texts import read_texts
     from toolkit.reporting.folder import check_out
-    from toolkit.reporting.probes.layer_report import write_layer_report
+    from toolkit.reporting.topics.layers import write_layer_report
 
     check_out(arguments.out)
     configs = list_configs(arguments.seeds, arguments.runs)

@@ -55,13 +55,13 @@ STUDY = Study(
 
 TABLES = ("word_embeddings", "position_embeddings", "token_type_embeddings")
 VECTORS = ("LayerNorm.weight", "LayerNorm.bias")
-COLOURS = ("#0072b2", "#999999", "#d55e00", "#009e73", "#cc79a7", "#e69f00")
 
 
 def main(runs: str, out: str | None = None) -> None:
     """Print drift and exponents of the study's finished runs below ``runs``; write table and figure into ``out``."""
     import pandas as pd
 
+    from toolkit.reporting.charts import write_charts
     from toolkit.reporting.folder import check_out, report_folder, write_csvs
     from toolkit.snapshots.store import open_run
     from toolkit.studies.plan import plan_runs
@@ -92,7 +92,7 @@ def main(runs: str, out: str | None = None) -> None:
     if out:
         with report_folder(out) as folder:
             write_csvs(folder, {"drift_by_rate": table}, float_format="%.6g")
-            _draw(table, scored, folder)
+            write_charts(folder, {"learning_rates": plot_rates(table, scored)})
 
 
 def exponents(table: Any) -> Any:
@@ -141,44 +141,56 @@ def _drifts(run: Any) -> list[dict[str, Any]]:
     return lines + [{"rows": name, "relative_drift": float(whole[name])} for name in VECTORS]
 
 
-def _draw(table: Any, scored: Any, folder: Path) -> None:
-    """learning_rates.png, .svg and .pdf: drift above, accuracy below, a column per task."""
-    import matplotlib.pyplot as plt
+def plot_rates(drift: Any, scores: Any) -> Any:
+    """An Altair chart, a column per task: relative drift over the rate above, accuracy below, means over seeds.
 
-    from toolkit.reporting.images import WIDTH, render, write_images
+    ``drift`` has the columns of drift_by_rate.csv, ``scores`` task, rate, seed, regime and accuracy.
+    """
+    import altair
 
-    tasks = list(dict.fromkeys(table["task"]))
+    from toolkit.reporting.charts import WIDTH, colour, data_of, shape
 
-    def figure() -> Any:
-        drawn, axes = plt.subplots(
-            2, len(tasks), figsize=(WIDTH, 5), sharex=True, sharey="row", squeeze=False, layout="constrained"
+    tasks, rows = list(dict.fromkeys(drift["task"])), list(dict.fromkeys(drift["rows"]))
+    above, below = [], []
+    for task in tasks:
+        own, scored = drift[drift["task"] == task], scores[scores["task"] == task]
+        means = own.groupby(["rows", "rate"], sort=False)["relative_drift"].mean().reset_index()
+        ends = [own["rate"].min(), own["rate"].max()]
+        start = 2 * own.loc[own["rate"] == ends[0], "relative_drift"].max()
+        line = [{"rate": rate, "relative_drift": start * rate / ends[0]} for rate in ends]
+        powers = altair.Axis(values=[10.0**k for k in range(-8, 3)], format="~e")
+        y = altair.Y("relative_drift:Q", title="drift / norm before", scale=altair.Scale(type="log"), axis=powers)
+        dotted = altair.Chart(altair.Data(values=line)).mark_line(strokeDash=[2, 3], color="#767B84")
+        marks = altair.Chart(data_of(means)).encode(color=colour("rows", rows, columns=3), tooltip=_tips("rows"))
+        dots = marks.mark_point(filled=True, opacity=1).encode(_rate(None), y, shape=shape("rows", rows, columns=3))
+        lines = marks.mark_line().encode(_rate(None), y)
+        upper = altair.layer(dotted.encode(_rate(None), y), lines, dots).properties(title=task)
+        # Each regime's mean as a line, and its seeds as dots.
+        regimes = altair.Chart(data_of(scored)).encode(
+            _rate("peak learning rate"), color=colour("regime", REGIMES, columns=2)
         )
-        for (top, bottom), task in zip(axes.T, tasks, strict=True):
-            own = table[table["task"] == task]
-            for colour, (rows, part) in zip(COLOURS, own.groupby("rows", sort=False), strict=True):
-                top.plot(*_mean(part, "relative_drift"), "o-", markersize=3, linewidth=1, color=colour, label=rows)
-            rates = sorted(own["rate"].unique())
-            start = 2 * own.loc[own["rate"] == rates[0], "relative_drift"].max()
-            line = [start * rate / rates[0] for rate in rates]
-            top.plot(rates, line, ":", color="black", linewidth=0.8, label="in proportion to the rate")
-            top.set(xscale="log", yscale="log", title=task)
-            for colour, regime in zip(COLOURS[::2], REGIMES, strict=False):
-                part = scored[(scored["task"] == task) & (scored["regime"] == regime)]
-                bottom.plot(*_mean(part, "accuracy"), linewidth=1, color=colour, label=regime)
-                bottom.plot(part["rate"], part["accuracy"], "o", markersize=2.5, color=colour, alpha=0.5)
-            bottom.set_xlabel("peak learning rate")
-        axes[0][0].set_ylabel("drift / norm before training")
-        axes[1][0].set_ylabel("accuracy (validation)")
-        for row, place in zip(axes, ("upper", "lower"), strict=True):
-            drawn.legend(*row[0].get_legend_handles_labels(), loc=f"outside {place} center", ncols=4, frameon=False)
-        return drawn
-
-    write_images(folder, render({"learning_rates": figure}))
+        accuracy = altair.Scale(zero=False)
+        mean = regimes.mark_line().encode(altair.Y("mean(accuracy):Q", title="accuracy (validation)", scale=accuracy))
+        seeds = regimes.mark_point(filled=True, size=16).encode(
+            altair.Y("accuracy:Q", scale=accuracy), shape=shape("regime", REGIMES, columns=2), tooltip=_tips("regime")
+        )
+        size = {"width": WIDTH // len(tasks) - 65, "height": 160}
+        above.append(upper.properties(**size))
+        below.append(altair.layer(mean, seeds).properties(**size))
+    both = altair.vconcat(altair.hconcat(*above), altair.hconcat(*below))
+    return both.resolve_scale(color="independent", shape="independent")
 
 
-def _mean(part: Any, name: str) -> tuple[Any, Any]:
-    means = part.groupby("rate")[name].mean()
-    return means.index, means
+def _rate(title: str | None) -> Any:
+    import altair
+
+    values = [float(rate) for rate in RATES]
+    scale = altair.Scale(type="log", nice=False, padding=10)
+    return altair.X("rate:Q", title=title, scale=scale, axis=altair.Axis(values=values, format="~e"))
+
+
+def _tips(series: str) -> list[str]:
+    return [f"{series}:N", "rate:Q", "relative_drift:Q" if series == "rows" else "accuracy:Q"]
 
 
 if __name__ == "__main__":

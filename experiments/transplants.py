@@ -144,7 +144,7 @@ def run_planted(seeds: Sequence[int], out: Path, runs: str) -> None:
     from toolkit.pipeline import finetune
     from toolkit.probes.transplants.game import Settings
     from toolkit.probes.transplants.transplants import join, measure_transplants
-    from toolkit.reporting.probes.transplant_report import write_transplant_report
+    from toolkit.reporting.topics.transplants import write_transplant_report
 
     found, recoveries = [], []
     for case in CASES:
@@ -167,7 +167,7 @@ def run_real(seeds: Sequence[int], data: Path, out: Path, runs: str, *, reverse:
     """Both tasks: train what is missing, transplant, write the report."""
     from toolkit.pipeline import finetune
     from toolkit.probes.transplants.transplants import measure_transplants
-    from toolkit.reporting.probes.transplant_report import write_transplant_report
+    from toolkit.reporting.topics.transplants import write_transplant_report
 
     configs = [config for seed in seeds for config in real_configs(data, seed, runs)]
     own = [finetune(config, reuse_finished=True) for config in configs]

@@ -59,7 +59,7 @@ def main() -> None:
     from toolkit.naming import shown_path
     from toolkit.pipeline import finetune
     from toolkit.probes.layers.layer_drift import measure_layers
-    from toolkit.reporting.probes.layer_report import write_layer_report
+    from toolkit.reporting.topics.layers import write_layer_report
 
     configs = list_configs(arguments.seeds, arguments.examples, arguments.epochs, arguments.runs)
     runs = [finetune(config, reuse_finished=True) for config in configs]

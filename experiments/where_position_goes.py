@@ -75,7 +75,7 @@ def main() -> None:
         print("Trained; without --arms the same command also writes the report.")
         return
     from toolkit.probes.flow.flow import Settings, measure_flow
-    from toolkit.reporting.probes.flow_report import write_flow_report
+    from toolkit.reporting.topics.flow import write_flow_report
 
     labels = {run.path.resolve().name: arm for arm, own in runs.items() for run in own}
     settings = Settings(num_blocks=16, num_texts=400, num_tokens=2500)  # half a minute for each model on one core

@@ -29,6 +29,7 @@ from toolkit.snapshots.store import Run
 
 IMAGE_OF = images.image_of
 CHART_OF = charts.image_of
+CHART_LIBRARY = render.chart_library
 MOST_WORKERS = 8
 """Each imports torch and transformers, about a gigabyte."""
 
@@ -250,7 +251,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _sketched() -> Iterator[None]:
-    """Figures are drawn and laid out, but saved as a few bytes: the formats are most of a report's time.
+    """Figures and charts are made, but saved as a few bytes: the formats are most of a report's time.
 
     Tests of what is in the files ask for ``drawn`` or ``as_files``.
     """
@@ -269,6 +270,7 @@ def _sketched() -> Iterator[None]:
         patch.setattr(images, "image_of", image_of)
         for module in (charts, render):
             patch.setattr(module, "image_of", chart_of)
+        patch.setattr(render, "chart_library", lambda: "")
         yield
 
 
@@ -282,6 +284,7 @@ def as_files() -> Callable[[], AbstractContextManager[None]]:
             patch.setattr(images, "image_of", IMAGE_OF)
             for module in (charts, render):
                 patch.setattr(module, "image_of", CHART_OF)
+            patch.setattr(render, "chart_library", CHART_LIBRARY)
             yield
 
     return context

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,7 +26,7 @@ from memory import PARAMETER, Peak, _read_status, accumulate_moments, make_run
 from toolkit.analysis.neighbours.neighbours import measure_neighbours
 from toolkit.analysis.rows.drift import measure_drift
 from toolkit.analysis.rows.rows import measure_rows, write_rows
-from toolkit.reporting.images import image_of, styled
+from toolkit.reporting.charts import colour, data_of, image_of, shape
 from toolkit.snapshots.store import open_run
 
 ROWS = (4_000, 16_000, 64_000, 250_002)
@@ -33,6 +34,7 @@ NUM_SNAPSHOTS = 3
 FITTED_FROM = 16_000
 QUADRATIC, MOST_QUADRATIC = "nearest neighbours, exact", 64_000
 MIB = 2**20
+POWERS = [10.0**k for k in range(-3, 6)]
 LEAST_MIB = 5.0
 """Peaks below this are the noise of Python's own memory, and not drawn."""
 
@@ -84,28 +86,30 @@ def exponent(points: pd.DataFrame, column: str) -> float:
     return float(np.polyfit(np.log(used.rows), np.log(used[column]), 1)[0]) if len(used) > 1 else float("nan")
 
 
-def draw(table: pd.DataFrame, path: Path, title: str) -> None:
-    """Two panels, time and memory over rows, each line with its exponent."""
-    import matplotlib.pyplot as plt
+def plot_scaling(table: pd.DataFrame, title: str) -> Any:
+    """An Altair chart of two panels, time and memory over rows, each line with its exponent in the legend."""
+    import altair
 
-    with styled():
-        figure, panels = plt.subplots(1, 2, figsize=(7.2, 4.2), layout="constrained")
-        labels = ("seconds", f"peak memory, MiB (below {LEAST_MIB:g}: not shown)")
-        for panel, column, label in zip(panels, ("seconds", "mib"), labels, strict=True):
-            for marker, (name, points) in zip("osD^v", table.groupby("analysis", sort=False), strict=True):
-                slope = exponent(points, column)
-                shown = points[points[column] > (LEAST_MIB if column == "mib" else 0)]
-                unknown = f"at most {points[column].max():.0f} MiB"
-                text = f"{name}: " + (f"rows^{slope:.2f}" if slope == slope else unknown)
-                panel.plot(shown.rows, shown[column], marker=marker, markersize=4, linewidth=1, label=text)
-            panel.set(xscale="log", yscale="log", xlabel="rows", ylabel=label)
-            panel.set_xticks(ROWS, [f"{rows:,}" for rows in ROWS])
-            panel.minorticks_off()
-            panel.spines[["top", "right"]].set_visible(False)
-            panel.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16), fontsize=7)
-        figure.suptitle(title, fontsize=8)
-        path.write_bytes(image_of(figure, "png"))
-        plt.close(figure)
+    panels = []
+    labels = {"seconds": "seconds", "mib": f"peak memory (MiB; below {LEAST_MIB:g}: not shown)"}
+    for column, label in labels.items():
+        names = {}
+        for name, points in table.groupby("analysis", sort=False):
+            slope = exponent(points, column)
+            names[name] = f"{name}: " + (f"rows^{slope:.2f}" if slope == slope else f"≤ {points[column].max():.0f} MiB")
+        own = table[table[column] > (LEAST_MIB if column == "mib" else 0)]
+        series = list(names.values())
+        log = altair.Scale(type="log", nice=False, padding=8)
+        base = altair.Chart(data_of(own.assign(line=own["analysis"].map(names)), ["line", "rows", column])).encode(
+            altair.X("rows:Q", scale=log, axis=altair.Axis(values=list(ROWS), format=",", labelFlush=False)),
+            altair.Y(f"{column}:Q", title=label, scale=altair.Scale(type="log"), axis=altair.Axis(values=POWERS)),
+            colour("line", series, columns=1),
+            tooltip=["line:N", altair.Tooltip("rows:Q", format=","), f"{column}:Q"],
+        )
+        dots = base.mark_point(filled=True, opacity=1).encode(shape=shape("line", series, columns=1))
+        panels.append(altair.layer(base.mark_line(), dots).properties(width=265, height=240))
+    both = altair.hconcat(*panels, spacing=40).resolve_scale(color="independent", shape="independent")
+    return both.properties(title=altair.Title(title, fontWeight="normal"))
 
 
 def title_of(hidden: int) -> str:
@@ -122,7 +126,7 @@ def main() -> None:
     flags = parser.parse_args()
     table = measure(flags.hidden, flags.folder)
     table.round(3).to_csv(flags.out / "scaling.csv", index=False)
-    draw(table, flags.out / "scaling.png", title_of(flags.hidden))
+    (flags.out / "scaling.png").write_bytes(image_of(plot_scaling(table, title_of(flags.hidden)), "png"))
     for name, points in table.groupby("analysis", sort=False):
         print(f"{name:40} seconds ~ rows^{exponent(points, 'seconds'):.2f}, MiB ~ rows^{exponent(points, 'mib'):.2f}")
 

@@ -20,6 +20,7 @@ from safetensors.numpy import load_file, save_file
 
 import toolkit
 from tests.run_directories import MakeRun
+from tests.training.recorded_texts import TEXTS, load
 from toolkit.analysis.comparison.written import written_files
 from toolkit.cli import main
 from toolkit.config import RunConfig
@@ -460,3 +461,23 @@ def test_a_logarithmic_axis_has_some_marks_and_not_too_many(most: float) -> None
     assert 2 <= len(ticks) <= 9
     assert all(ends[0] <= tick <= ends[1] for tick in ticks)
     assert all(later / earlier >= 1.99 for earlier, later in pairwise(ticks))
+
+
+def test_anybodys_trainer_run_gets_the_same_page_with_its_words(
+    tiny_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    from transformers import Trainer, TrainingArguments
+
+    model, tokenizer = load(tiny_model("bert"))
+    examples = [{**tokenizer(text), "labels": i % 2} for i, text in enumerate(TEXTS)]
+    settings = TrainingArguments(str(tmp_path / "out"), report_to="none", use_cpu=True, save_strategy="no", seed=3)
+    callbacks = [toolkit.EmbeddingSnapshotCallback(tmp_path / "run")]
+    Trainer(model, settings, train_dataset=examples, processing_class=tokenizer, callbacks=callbacks).train()
+    out = toolkit.write_drift_report([tmp_path / "run"], tmp_path / "report").parent
+    moved = pd.read_csv(out / "tables" / "most_moved.csv", keep_default_na=False)
+    shown = {token for text in TEXTS for token in tokenizer.convert_ids_to_tokens(tokenizer(text)["input_ids"])}
+    assert set(moved["token"][: len(shown)]) == shown
+    for token in shown:
+        assert f"| {markdown.escape(token)} |" in text_of(out)
+    assert (out / "figures" / "exposure.png").exists()
+    assert (out / "index.html").exists()

@@ -106,3 +106,11 @@ def test_texts_are_never_obeyed(hostile):
     assert "\x1b" not in text
     assert "\u202e" not in text
     assert text.count(hostile.replace("\x1b", "U+001B").replace("\u202e", "U+202E")) == 7
+
+
+@pytest.mark.parametrize("over", [-1, 0, 1])
+def test_a_table_that_just_fits_is_whole(over):
+    words = [letter * width for letter, width in zip("abcd", (20 + over, 18, 18, 18), strict=True)]
+    frame = pd.DataFrame([words], columns=list("pqrs"))
+    text = printed(Section(id="t", title="t", blocks=(TableBlock(table=frame, caption=""),)))
+    assert all(word in text for word in words)

@@ -24,7 +24,7 @@ class AnatomyCommand:
 
         from toolkit.naming import shorten
         from toolkit.probes.anatomy import as_document, open_model, take_apart
-        from toolkit.reporting.probes.anatomy_screen import print_anatomy
+        from toolkit.reporting.topics.anatomy import print_anatomy
 
         anatomy = take_apart(open_model(self.model), self.text, self.pair, name=shorten(self.model))
         document = as_document(anatomy)

@@ -39,7 +39,7 @@ class FlowCommand:
         from toolkit.naming import shown_command
         from toolkit.probes.flow.flow import Settings, measure_flow
         from toolkit.reporting.folder import check_out
-        from toolkit.reporting.probes.flow_report import print_flow, write_flow_report
+        from toolkit.reporting.topics.flow import print_flow, write_flow_report
 
         if self.out is not None:
             check_out(self.out)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import tyro
 
 if TYPE_CHECKING:
-    from toolkit.reporting.probes.layer_findings import Tables
+    from toolkit.reporting.topics.layers import Tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,7 @@ class Layers:
     def run(self) -> int:
         from toolkit.naming import shown_command
         from toolkit.reporting.folder import check_out
-        from toolkit.reporting.probes.layer_findings import has_states, layer_findings, main_findings
-        from toolkit.reporting.probes.layer_report import groups_of, layer_rows, weight_rows, write_layer_report
-        from toolkit.reporting.screen import print_rows
+        from toolkit.reporting.topics.layers import print_layers, write_layer_report
         from toolkit.snapshots.backbones import is_run
 
         if not self.places:
@@ -42,12 +40,7 @@ class Layers:
         if self.out is not None:
             check_out(self.out)
         tables = self._of_runs() if all(map(is_run, self.places)) else self._of_checkpoints()
-        for group, own in groups_of(tables).items():
-            if has_states(own):
-                print_rows(f"{group}: states of the layers before and after", *layer_rows(own), num_titles=2)
-                print("\n".join(layer_findings(own)))
-            print_rows(f"{group}: weights of the layers before and after", *weight_rows(own), num_titles=1)
-            print("\n".join(main_findings(own)))
+        print_layers(tables)
         if self.out is not None:
             command = shown_command("layers", self.places, self.out, self.title)
             print(f"Report: {write_layer_report(tables, self.out, title=self.title, command=command)}")

@@ -39,8 +39,8 @@ class Transplant:
         from toolkit.probes.transplants.game import Settings
         from toolkit.probes.transplants.transplants import measure_transplants
         from toolkit.reporting.folder import check_out
-        from toolkit.reporting.probes.transplant_report import print_transplants, write_transplant_report
         from toolkit.reporting.progress import counting_progress
+        from toolkit.reporting.topics.transplants import print_transplants, write_transplant_report
 
         if self.out is not None:
             check_out(self.out)

@@ -75,3 +75,37 @@ def signed(value: float) -> str:
 def mean_text(mean: float, sd: float) -> str:
     """Mean ± standard deviation; without the latter for one seed."""
     return number(mean) + (f" ± {number(sd, 2)}" if sd == sd else "")
+
+
+def estimate_text(value: float, low: float, high: float, digits: int = 3, *, is_signed: bool = False) -> str:
+    """``0.267 (0.226 to 0.305)`` with fixed decimals; the value alone where there is no interval."""
+    shown = [_decimal(number, digits, is_signed) for number in (value, low, high)]
+    return shown[0] if math.isnan(low) or math.isnan(high) else f"{shown[0]} ({shown[1]} to {shown[2]})"
+
+
+def _decimal(value: float, digits: int, is_signed: bool) -> str:
+    if math.isnan(value):
+        return UNDEFINED
+    rounded = round(value, digits) + 0.0  # no -0.000
+    return f"{rounded:+.{digits}f}" if is_signed and value != 0 else f"{rounded:.{digits}f}"
+
+
+def percent_text(value: float, low: float, high: float) -> str:
+    """A share as ``1.93 % (1.90 to 1.96 %)``; the value alone where there is no interval."""
+    shown = [number(100 * each) for each in (value, low, high)]
+    if math.isnan(value):
+        return UNDEFINED
+    return f"{shown[0]} %" if math.isnan(low) else f"{shown[0]} % ({shown[1]} to {shown[2]} %)"
+
+
+_REGIMES = {
+    r"^none \(full fine-tuning\)": "full fine-tuning",
+    r"^backbone \(feature extraction\)": "feature extraction",
+    r"^embeddings \(frozen\)": "embeddings frozen",
+}
+
+
+def spoken(table: pd.DataFrame, columns: Sequence[str] = ("arm",)) -> pd.DataFrame:
+    """The same table with the regimes in those columns by the names that papers give them; other labels stay."""
+    own = [name for name in columns if name in table]
+    return table.assign(**{name: table[name].replace(_REGIMES, regex=True) for name in own}) if own else table

@@ -118,7 +118,7 @@ class Picker:
     """What lets a reader pick one of several series, by a click in the legend or from a list by keyboard."""
 
     params: tuple[Any, ...]
-    """For ``chart.add_params(*picker.params)``, once in a chart."""
+    """For ``layer.add_params(*picker.params)``: of the first layer with the colour, or its legend hears no click."""
     opacity: Any
     """For ``encode(opacity=picker.opacity)`` in every layer that the choice dims."""
 

@@ -10,7 +10,7 @@ from toolkit.naming import shown_command
 from toolkit.reporting import latex
 from toolkit.reporting.cells import shown
 from toolkit.reporting.folder import check_out, report_folder, write_csvs
-from toolkit.reporting.page.model import Answer, Block, Column, NoteBlock, Page, Section, TableBlock
+from toolkit.reporting.page.model import Block, Column, NoteBlock, Page, Section, TableBlock, stated
 from toolkit.reporting.progress import reporting_progress
 from toolkit.reporting.publish import publish
 from toolkit.reporting.render_terminal import print_page
@@ -90,7 +90,7 @@ def drift_page(computed: Computed, *, title: str | None = None, command: str = "
         question="How far did each embedding parameter move, which rows, and why?",
         tiles=changes.tiles(computed.frames["changes"]),
         tiles_show="relative drift",
-        answers=tuple(Answer(text=text) for text in said),
+        answers=stated(said),
         picture=changes.picture(computed),
         sections=(
             *(section for section in sections if section.blocks),

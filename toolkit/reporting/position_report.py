@@ -6,7 +6,7 @@ import pandas as pd
 
 from toolkit.analysis.positions.resemblance import NUM_DRAWS
 from toolkit.reporting.folder import report_folder, write_csvs
-from toolkit.reporting.page.model import Answer, Page, Section
+from toolkit.reporting.page.model import Page, Section, stated
 from toolkit.reporting.publish import publish
 from toolkit.reporting.render_terminal import print_page
 from toolkit.reporting.topics import positions
@@ -66,7 +66,7 @@ def _page(tables: PositionTables, sections: tuple[Section, ...], title: str | No
         question="Does the learned position table resemble sine and cosine?",
         tiles=positions.tiles(tables),
         tiles_show="answer",
-        answers=tuple(Answer(text=text) for text in positions.answers(tables)),
+        answers=stated(positions.answers(tables)),
         sections=sections,
         commands=command,
     )

@@ -15,7 +15,7 @@ from toolkit.cli import main
 from toolkit.config import RunConfig
 from toolkit.pipeline import finetune
 from toolkit.probes.anatomy import Anatomy, as_document, open_model, take_apart
-from toolkit.reporting.probes.anatomy_screen import SECTIONS, print_anatomy
+from toolkit.reporting.topics.anatomy import SECTIONS, print_anatomy
 
 TinyModel = Callable[[str], Path]
 

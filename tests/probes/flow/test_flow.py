@@ -16,7 +16,7 @@ from toolkit.pipeline import finetune
 from toolkit.probes.flow.flow import Settings, _fingerprint, measure_flow
 from toolkit.probes.flow.replacements import COUNTERFACTUALS
 from toolkit.probes.flow.sources import PRETRAINED, RANDOM, _loader
-from toolkit.reporting.probes import flow_tables
+from toolkit.reporting.topics import flow_numbers
 
 SMALL = Settings(num_positions=8, num_blocks=3, shift=4, num_texts=12, num_tokens=200)
 TinyModel = Callable[[str], Path]
@@ -87,8 +87,8 @@ def test_the_score_before_is_that_of_the_run(tables, runs: list[Path]) -> None:
 
 
 def test_the_words_of_probe_and_report_agree() -> None:
-    assert (flow_tables.PRETRAINED, flow_tables.RANDOM) == (PRETRAINED, RANDOM)
-    assert tuple(COUNTERFACTUALS) == flow_tables.COUNTERFACTUALS
+    assert (flow_numbers.PRETRAINED, flow_numbers.RANDOM) == (PRETRAINED, RANDOM)
+    assert tuple(COUNTERFACTUALS) == flow_numbers.COUNTERFACTUALS
     command, settings = FlowCommand(("minilm",)), Settings()
     assert (command.positions, command.blocks) == (settings.num_positions, settings.num_blocks)
     assert (command.shift, command.num_texts, command.seed) == (settings.shift, settings.num_texts, settings.seed)

@@ -1,6 +1,6 @@
 """What a page holds: plain data that the report fills and render.py turns into HTML. All text is plain text."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -146,6 +146,11 @@ class Answer:
     question: str = ""
     verdict: str = ""
     """A word or a few: yes, no, undecided."""
+
+
+def stated(texts: Iterable[str]) -> tuple[Answer, ...]:
+    """Answers to what the title asks: sentences without a question of their own."""
+    return tuple(Answer(text=text) for text in texts)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,20 +1,32 @@
 """The page on where position goes: complete, the same twice, and with sentences that follow planted tables."""
 
-import re
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from tests.chart_data import values_of
 from toolkit.analysis.comparison.intervals import seeds_interval, two_way_interval
-from toolkit.reporting.probes.flow_figures import draw_flow
-from toolkit.reporting.probes.flow_findings import flow_findings, null_findings
-from toolkit.reporting.probes.flow_report import print_flow, write_flow_report
-from toolkit.reporting.probes.flow_rows import bit_rows, output_rows, share_rows
-from toolkit.reporting.probes.flow_tables import COUNTERFACTUALS, PRETRAINED, RANDOM, groups_of, intervals_of
-
-pytestmark = pytest.mark.usefixtures("drawn")
+from toolkit.reporting.topics import flow_numbers
+from toolkit.reporting.topics.flow import (
+    bit_rows,
+    decoding_rows,
+    dominance_rows,
+    drift_rows,
+    flow_answers,
+    giving_way_rows,
+    null_rows,
+    plot_counterfactuals,
+    plot_decoding,
+    plot_position_shares,
+    print_flow,
+    score_rows,
+    segment_rows,
+    share_rows,
+    write_flow_report,
+)
+from toolkit.reporting.topics.flow_numbers import COUNTERFACTUALS, PRETRAINED, RANDOM, groups_of, intervals_of
 
 ARMS = ((PRETRAINED, None, "aa"), ("full", 0, "bb"), ("full", 1, "cc"), ("extraction", 0, "aa"), (RANDOM, None, "dd"))
 LAYERS = (-1, 0, 1, 2)
@@ -151,6 +163,19 @@ def planted(
     }
 
 
+def cells(rows, first) -> dict:
+    """The cells by heading of the row that begins with ``first``; of two equal headings the second has a star."""
+    header = []
+    for name in rows[0]:
+        header.append(f"{name}*" if name in header else name)
+    first = (first,) if isinstance(first, str) else first
+    (row,) = (row for row in rows[1] if tuple(row[: len(first)]) == first)
+    return dict(zip(header, row, strict=True))
+
+
+BEFORE = "pretrained = extraction"
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -165,7 +190,7 @@ def test_every_file_is_there_and_the_same_twice(tmp_path):
     assert first == contents(tmp_path / "two")
     images = {f"figures/{name}.{kind}" for name in names for kind in ("png", "svg", "pdf")}
     tables = {f"tables/{name}.csv" for name in (*planted(), "intervals")}
-    assert set(first) == {"report.md", "files.json", *images, *tables}
+    assert set(first) == {"report.md", "index.html", "files.json", *images, *tables}
     text = first["report.md"].decode()
     assert "# A &#124; page" in text
     assert "the command" in text
@@ -174,31 +199,16 @@ def test_every_file_is_there_and_the_same_twice(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("position", "content", "dominates", "gives_way"),
+    ("position", "content", "dominates", "stages", "gives_way"),
     [
-        ((0.5, 0.6, 0.5, 0.1), (0.4, 0.35, 0.4, 0.8), "Supported, at each of the lower stages", "Supported: from"),
-        (
-            (0.5, 0.6, 0.3, 0.1),
-            (0.4, 0.35, 0.6, 0.8),
-            "In part, at the sum before LayerNorm and the input",
-            "Supported",
-        ),
-        ((0.1, 0.1, 0.05, 0.01), (0.9, 0.9, 0.9, 0.95), "Not supported, at none", "Supported: from"),
-        ((0.1, 0.1, 0.1, 0.2), (0.9, 0.9, 0.9, 0.7), "Not supported, at none", "Not supported: its share is largest"),
-        (
-            (0.6, 0.6, 0.2, 0.1),
-            (0.4, 0.4, 0.3, 0.2),
-            "In part, at",
-            "Half of it, position falls and content falls as well",
-        ),
-        (
-            (0.6, 0.6, 0.2, 0.1),
-            (0.4, 0.4, 0.3, 0.4),
-            "In part, at",
-            "Half of it, position falls and content is not seen to rise",
-        ),
-        ((0.05, 0.05, 0.05, 0.9), (0.9, 0.9, 0.9, 0.1), "Not supported, at none", "Not supported"),
-        ((0.41, 0.41, 0.41, 0.1), (0.4, 0.4, 0.4, 0.8), "Not supported, at none", "Supported"),
+        ((0.5, 0.6, 0.5, 0.1), (0.4, 0.35, 0.4, 0.8), "supported", "sum, input, 1", "supported"),
+        ((0.5, 0.6, 0.3, 0.1), (0.4, 0.35, 0.6, 0.8), "in part", "sum, input", "supported"),
+        ((0.1, 0.1, 0.05, 0.01), (0.9, 0.9, 0.9, 0.95), "not supported", "none", "supported"),
+        ((0.1, 0.1, 0.1, 0.2), (0.9, 0.9, 0.9, 0.7), "not supported", "none", "not supported: its share is largest"),
+        ((0.6, 0.6, 0.2, 0.1), (0.4, 0.4, 0.3, 0.2), "in part", "sum, input", "half of it"),
+        ((0.6, 0.6, 0.2, 0.1), (0.4, 0.4, 0.3, 0.4), "in part", "sum, input", "half of it"),
+        ((0.05, 0.05, 0.05, 0.9), (0.9, 0.9, 0.9, 0.1), "not supported", "none", "not supported"),
+        ((0.41, 0.41, 0.41, 0.1), (0.4, 0.4, 0.4, 0.8), "not supported", "none", "supported"),
     ],
     ids=[
         "whole",
@@ -211,12 +221,14 @@ def test_every_file_is_there_and_the_same_twice(tmp_path):
         "intervals overlap",
     ],
 )
-def test_the_expectation_is_judged_by_the_numbers(position, content, dominates, gives_way):
+def test_the_expectation_is_judged_by_the_numbers(position, content, dominates, stages, gives_way):
     (group,) = groups_of(planted(position, content))
-    lines = [line for line in flow_findings(group) if line.startswith("pretrained")]
-    assert dominates in lines[0]
-    assert f"content? {gives_way}" in lines[1]
-    assert "the sum before LayerNorm" in lines[0] or "LayerNorm" not in lines[0]
+    lower, upper = cells(dominance_rows(group), BEFORE), cells(giving_way_rows(group), BEFORE)
+    assert (lower["verdict"], lower["above content at"], lower["of the stages up to"]) == (dominates, stages, "1")
+    assert upper["verdict"].startswith(gives_way)
+    first, second, *_ = flow_answers([group])
+    assert f"{dominates}: 2" in first  # the pretrained and the tuned model
+    assert second.endswith(f"{upper['verdict'].split(':')[0]}: 2.")
 
 
 def test_shares_that_are_rounding_are_no_findings():
@@ -230,22 +242,30 @@ def test_shares_that_are_rounding_are_no_findings():
         for own, values in zip(is_position, ledger["unit_values"], strict=True)
     ]
     (group,) = groups_of(tables)
-    found, nulls = " ".join(flow_findings(group)), " ".join(null_findings(group))
-    assert "full: position has no share of the variance beyond rounding at any stage" in found
-    assert found.count("beyond rounding") == 2  # pretrained and full
-    assert not re.search(r"dominate the|against pretrained|e-1\d", found)
-    assert "Random weights" not in nulls
-    assert "is at most 0 % up to rounding of the variance" in nulls
+    for rows in (dominance_rows(group), giving_way_rows(group)):
+        assert {row[1] for row in rows[1]} == {flow_numbers.NO_SHARE}
+        assert {cell for row in rows[1] for cell in row[2:]} == {None}
+    assert drift_rows(group)[1] == []
+    assert len(flow_answers([group])) == 2  # fine-tuning moves nothing
+    nulls = null_rows(group)[1]
+    assert not any("random weights" in row[0] for row in nulls)
+    assert "0 % up to rounding" in {row[1] for row in nulls}
 
 
 def test_what_takes_over_is_read_and_not_presumed():
     falls = {"position": (0.6, 0.6, 0.2, 0.1), "content": (0.4, 0.4, 0.3, 0.2)}
-    (group,) = groups_of(planted(**falls))
-    assert "(interactions rise by +20.00 points (" in flow_findings(group)[1]
-    (group,) = groups_of(planted(**falls, residual=(0.1, 0.1, 0.1, 0.1)))
-    assert "(nor does anything else)" in flow_findings(group)[1]
-    (group,) = groups_of(planted(**falls, residual=(0.0,) * 4, segment=[0.0, 0.0, 0.2, 0.4]))
-    assert "(segments rise by +40.00 points (" in flow_findings(group)[1]
+    shown = [
+        cells(giving_way_rows(groups_of(planted(**falls, **more))[0]), BEFORE)
+        for more in (
+            {},
+            {"residual": (0.1, 0.1, 0.1, 0.1)},
+            {"residual": (0.0,) * 4, "segment": [0.0, 0.0, 0.2, 0.4]},
+        )
+    ]
+    assert shown[0]["interactions (points)"].startswith("+20.00 (")
+    assert [float(line["interactions (points)"].split(" ")[0]) for line in shown[1:]] == [0, 0]
+    assert [line["segments (points)"] for line in shown[:2]] == [None, None]
+    assert shown[2]["segments (points)"].startswith("+40.00 (")
 
 
 def test_an_interval_over_seeds_is_that_of_their_mean_everywhere():
@@ -263,12 +283,17 @@ def test_an_interval_over_seeds_is_that_of_their_mean_everywhere():
     line = table.query("arm == 'full' and against == '' and of == 'position' and layer == 1").iloc[0]
     assert (line["low"], line["high"]) == (expected.low, expected.high)
     assert (line["num_models"], line["num_units"]) == (2, NUM_UNITS)
+    drawn = [v for v in values_of(plot_position_shares(tables)) if v.get("series") == "full [2 seeds]"]
+    (mark,) = (v for v in drawn if v["layer"] == 1 and v["mean"] == float(f"{100 * found['mean']:.5g}"))
+    assert (mark["low"], mark["high"]) == pytest.approx((100 * expected.low, 100 * expected.high), rel=1e-4)
     bits = np.array(tables["decoding"].query("arm == 'full' and layer == 2")["bit_values"].to_list())
     expected = two_way_interval(bits)
     row = next(row for row in bit_rows(group)[1] if row[:2] == ["full", "2"])
     assert row[2:5] == pytest.approx([1.4, expected.low, expected.high])
-    line = next(x for x in flow_findings(group) if x.startswith("Decoding, full"))
-    assert f"1.40 ({expected.low:.2f} to {expected.high:.2f}) in the last layer" in line
+    last = cells(decoding_rows(group), "full")["in the last layer"]
+    assert last == f"1.40 ({expected.low:.2f} to {expected.high:.2f})"
+    marks = {v["mean"]: v for v in values_of(plot_decoding(tables)) if v.get("series") == "full [2 seeds]"}
+    assert (marks[1.4]["low"], marks[1.4]["high"]) == pytest.approx((expected.low, expected.high), rel=1e-4)
 
 
 def test_the_spread_of_the_control_draws_is_in_the_interval():
@@ -282,14 +307,14 @@ def test_the_spread_of_the_control_draws_is_in_the_interval():
 
 
 def test_regimes_are_held_against_the_pretrained_model_on_the_same_blocks():
-    """A difference far below the spread of blocks is told apart, since blocks share it; one of 0 is not."""
+    """A difference far below the spread of blocks is distinguishable, since blocks share it; one of 0 is not."""
     tables = planted()
     (group,) = groups_of(tables)
-    line = next(x for x in flow_findings(group) if x.startswith("full against pretrained, 2 seeds"))
+    line = cells(drift_rows(group), "full")
     spread = group.over_seeds("ledger", "full", "omega_squared", factor="position")
     assert (spread["high"] - spread["low"] > 0.01).all()  # the intervals themselves overlap
-    assert "told apart at the sum before LayerNorm, the input, layer 1 and layer 2." in line
-    assert "not told apart" not in line
+    assert line["models"] == 2
+    assert (line["distinguishable at"], line["not distinguishable at"]) == ("sum, input, 1, 2", "none")
     ledger = tables["ledger"]
     rows = (ledger["arm"] == "full") & (ledger["factor"] == "position")
     same = ledger[(ledger["arm"] == PRETRAINED) & (ledger["factor"] == "position")]["unit_values"].to_list()
@@ -298,41 +323,41 @@ def test_regimes_are_held_against_the_pretrained_model_on_the_same_blocks():
         values = np.array(same[at % 4]) + (noise[int(line["seed"])] if line["layer"] > 0 else 0)
         ledger.at[index, "unit_values"] = tuple(values.tolist())
         ledger.at[index, "omega_squared"] = values.mean()
-    line = next(x for x in flow_findings(groups_of(tables)[0]) if x.startswith("full against pretrained"))
-    assert "; not told apart at layer 1 and layer 2; exactly equal at the sum before LayerNorm and the input." in line
+    line = cells(drift_rows(groups_of(tables)[0]), "full")
+    assert (line["not distinguishable at"], line["exactly equal at"]) == ("1, 2", "sum, input")
 
 
 def test_equal_bodies_are_one_line_and_random_weights_come_last():
     (group,) = groups_of(planted())
     assert group.arms == (PRETRAINED, "full", RANDOM)
-    assert group.labels[PRETRAINED] == "pretrained = extraction"
+    assert group.labels[PRETRAINED] == BEFORE
     assert group.num_models("full") == 2
     assert list(dict.fromkeys(row[0] for row in share_rows(group)[1])) == list(group.labels.values())
+    series = list(dict.fromkeys(v["series"] for v in values_of(plot_position_shares(planted())) if "series" in v))
+    assert series == [BEFORE, "full [2 seeds]", RANDOM]
 
 
 def test_what_does_not_apply_is_said_and_never_0():
     (group,) = groups_of(planted())
-    assert "Segments: not applicable: single texts use one segment." in flow_findings(group)
+    assert segment_rows(group)[1] == [["all", None, None, None, "not applicable: single texts use one segment"]]
     assert all(row[6] is None for row in share_rows(group)[1])
     tables = planted()
     tables["counterfactuals"] = tables["counterfactuals"].iloc[:1].assign(value=np.nan, counterfactual=None)
-    assert "counterfactuals" not in draw_flow(tables)
-    assert "no position table" in " ".join(flow_findings(groups_of(tables)[0]))
+    assert plot_counterfactuals(tables) is None
+    assert score_rows(groups_of(tables)[0])[1] == []
 
 
-@pytest.mark.parametrize(("score", "is_apart"), [(-0.8, True), (-0.1, False)])
+@pytest.mark.parametrize(("score", "is_apart"), [(-0.8, "yes"), (-0.1, "no")])
 def test_a_change_of_score_has_the_interval_over_seeds_and_texts(score, is_apart):
     tables = planted(score=score)
     (group,) = groups_of(tables)
     own = tables["counterfactuals"].query("arm == 'full' and quantity == 'score' and counterfactual == 'zero'")
     expected = two_way_interval(np.array(own["unit_values"].to_list()))
-    line = next(x for x in flow_findings(group) if x.startswith("Other positions, full"))
-    shown = f"zero {100 * score:+.1f} ({100 * expected.low:+.1f} to {100 * expected.high:+.1f})"
-    assert shown in line
-    assert "change of accuracy in points" in line
-    assert ("told apart from 0: none (2 seeds, 10 texts)" in line) != is_apart
-    row = next(row for row in output_rows(group)[1] if row[:2] == ["full", "zero"])
-    assert row[-3:] == pytest.approx([100 * score, 100 * expected.low, 100 * expected.high])
+    line = cells(score_rows(group), ("full", "zero"))
+    assert line["change"] == f"{100 * score:+.1f} ({100 * expected.low:+.1f} to {100 * expected.high:+.1f})"
+    assert line["score"] == "accuracy (points)"
+    assert line["before"] == pytest.approx(90)
+    assert (line["distinguishable from 0?"], line["seeds"], line["texts"]) == (is_apart, 2, 10)
 
 
 def test_a_score_that_is_no_share_has_its_own_unit_and_an_interval_over_seeds():
@@ -342,19 +367,22 @@ def test_a_score_that_is_no_share_has_its_own_unit_and_an_interval_over_seeds():
     outputs["unit_values"] = [() if row else values for row, values in zip(rows, outputs["unit_values"], strict=True)]
     outputs.loc[rows, "unit"] = "pearson"
     outputs.loc[rows & (outputs["seed"] == 1), "value"] = -0.2
-    line = next(x for x in flow_findings(groups_of(tables)[0]) if x.startswith("Other positions, full"))
+    line = cells(score_rows(groups_of(tables)[0]), ("full", "zero"))
     expected = seeds_interval([-0.4, -0.2])
-    assert f"zero -0.300 ({expected.low:+.3f} to {expected.high:+.3f})" in line
-    assert "points" not in line
+    assert line["change"] == f"-0.300 ({expected.low:+.3f} to {expected.high:+.3f})"
+    assert line["score"] == "pearson"
 
 
 def test_the_nulls_are_printed(capsys):
     tables = planted(segment=[0.01, 0.01, 0.0, 0.0])
-    assert len(null_findings(groups_of(tables)[0])) == 5
+    (group,) = groups_of(tables)
+    nulls = null_rows(group)[1]
+    assert len(nulls) == 10  # two of them of the random weights
+    assert next(row for row in nulls if "block x position" in row[0])[1] == "0.200 %"
+    assert [row[0] for row in segment_rows(group)[1]] == [BEFORE, "full"]
     print_flow(tables)
     out = capsys.readouterr().out
-    assert "Shuffled states" in out
-    assert "Segments, full" in out
+    assert "shuffled states" in " ".join(out.split())
 
 
 def test_a_file_in_the_way_is_one_line(tmp_path):

@@ -7,11 +7,14 @@ import pandas as pd
 import pytest
 from scipy.stats import t, ttest_rel
 
-from toolkit.reporting.probes.distortion_report import (
+from tests.chart_data import values_of
+from toolkit.reporting.topics.distortion import (
+    apart_rows,
     arm_differences,
     arm_means,
-    distortion_findings,
+    distortion_answers,
     mean_rows,
+    plot_distortion,
     write_distortion_report,
 )
 
@@ -57,19 +60,35 @@ def test_differences_are_paired_by_seed(table: pd.DataFrame) -> None:
     assert line["num_seeds"] == 3
 
 
-def test_words_say_what_is_told_apart_and_what_is_not(table: pd.DataFrame) -> None:
-    far, gradient = distortion_findings(arm_means(table), arm_differences(table))
-    assert "m on <toy>, ood: features move by" in far
-    assert "probe 0.000" in far
-    assert "told apart: full minus LP-FT +0.967 (" in far
-    assert "minus probe" not in far
-    assert "not told apart: full minus LP-FT -0.033 (" in gradient
-    assert "probe" not in gradient
+def test_what_is_distinguishable_and_what_was_frozen(table: pd.DataFrame) -> None:
+    means, differences = arm_means(table), arm_differences(table)
+    header, rows = apart_rows(means, differences)
+    far, gradient = (dict(zip(header, row, strict=True)) for row in rows)  # the probe was frozen: nothing with it
+    for line in (far, gradient):
+        assert (line["first"], line["second"], line["seeds"]) == ("full", "LP-FT", 3)
+    assert far["difference"].startswith("+0.967 (")
+    assert gradient["difference"].startswith("-0.033 (")
+    assert (far["distinguishable?"], gradient["distinguishable?"]) == ("yes", "no")
+    farthest, least, clear = distortion_answers(means, differences)
+    assert "full (m on <toy>, ood), by 2.233 (" in farthest
+    assert "LP-FT (m on <toy>, ood), by 1.267 (" in least
+    assert "1 of 2" in clear
+
+
+def test_the_chart_draws_the_means(table: pd.DataFrame) -> None:
+    means = arm_means(table)
+    drawn = {value["arm"]: value for value in values_of(plot_distortion(means))}
+    own = means[means["quantity"] == "relative_feature_distance"].set_index("arm")
+    assert {arm: value["mean"] for arm, value in drawn.items()} == pytest.approx(own["mean"].to_dict(), rel=1e-4)
+    assert drawn["full"]["low"] == pytest.approx(own["low"]["full"], rel=1e-4)
+    assert drawn["probe"]["interval"] == "none"
+    assert plot_distortion(means[means["arm"] == "probe"]) is None
 
 
 def test_the_page_escapes_and_repeats(tmp_path: Path, table: pd.DataFrame) -> None:
     for name in ("a", "b"):
         write_distortion_report(table, tmp_path / name, command="x", caveats=["little"])
+    assert "on <toy>" not in (tmp_path / "a/index.html").read_text()
     text = (tmp_path / "a/report.md").read_text()
     assert "<toy>" not in text
     assert "undefined (frozen: it gets no gradient)" in text

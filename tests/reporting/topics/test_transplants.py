@@ -7,11 +7,21 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from toolkit.reporting.probes.transplant_figures import draw_transplants
-from toolkit.reporting.probes.transplant_findings import findings
-from toolkit.reporting.probes.transplant_report import print_transplants, write_transplant_report
-
-pytestmark = pytest.mark.usefixtures("drawn")
+from tests.chart_data import values_of
+from toolkit.reporting.topics.transplants import (
+    ONE_SEED,
+    SUM,
+    alone_rows,
+    caveats,
+    plot_interactions,
+    plot_random_changes,
+    plot_shapley,
+    print_transplants,
+    shapley_rows,
+    transplant_answers,
+    worth_rows,
+    write_transplant_report,
+)
 
 COMPONENTS = ("word", "position", "segment", "inseparable rows", "common offset", "LayerNorm")
 KINDS = (
@@ -63,15 +73,42 @@ def make_tables(tasks=("sst2",), num_seeds=3, direction="forward", gain=0.05, ha
     return tables if has_random else tables | {"singles": tables["singles"].iloc[:0]}
 
 
-def test_findings_name_the_sum_the_clear_components_and_what_did_not_move():
-    text = "\n".join(findings(make_tables()))
-    assert "+0.0540 nats" in text
-    assert "from 80.0 to 85.0" in text
-    assert "position +0.0500 nats (+0.0400 to +0.0600, 93% of the sum)" in text
-    assert "exactly 0, because bit for bit what it was: segment" in text
-    assert "alone, told apart from random changes of the same size: position (+0.0450 nats)" in text
-    assert "; from its own change rotated: position (+0.0050 nats)" in text
-    assert "word +" not in text
+def worth(tables):
+    """The only case of some tables, by heading."""
+    header, rows = worth_rows(tables)
+    (row,) = rows
+    return dict(zip(header, row, strict=True))
+
+
+def component(tables, name):
+    header, rows = shapley_rows(tables["shapley"], tables["singles"])
+    header = [f"{each}*" if each in header[:i] else each for i, each in enumerate(header)]
+    return next(dict(zip(header, row, strict=True)) for row in rows if row[0] == name)
+
+
+def test_the_sum_the_clear_components_and_what_did_not_move_are_named():
+    tables = make_tables()
+    line = worth(tables)
+    assert line["nats per item"] == "+0.0540 (+0.0440 to +0.0640)"
+    assert line["accuracy (points)"] == "+5.40 (+4.40 to +6.40)"
+    assert (line["accuracy: none"], line["all"]) == pytest.approx((80, 85))
+    assert line["distinguishable from 0"] == "position"
+    assert (line["exactly 0"], line["because"]) == ("segment", "bit for bit what it was")
+    assert (line["seeds"], line["items"]) == (3, 100)
+    position = component(tables, "position")
+    assert (position["φ (nats)"], position["95 % interval"]) == ("+0.0500", "+0.0400 to +0.0600")
+    assert position["share"] == "93%"
+    header, rows = alone_rows(tables)
+    alone = {row[1]: row[2:] for row in rows}
+    assert alone["position"][1:] == ["+0.0450 (+0.0360 to +0.0540)", "yes", "+0.0050 (+0.0040 to +0.0060)", "yes"]
+    assert alone["word"][2] == "no"
+    assert alone["LayerNorm"][3:] == [None, None]  # it has no rows to rotate
+    assert header[0] == "case"
+    first, second, third = transplant_answers(tables)
+    assert "1 of 1" in first
+    assert "position (" in second
+    assert "+0.0500 (+0.0400 to +0.0600) nats" in second
+    assert "1 of 5" in third
 
 
 def test_a_component_that_is_0_for_another_reason_is_not_called_what_it_was():
@@ -80,17 +117,17 @@ def test_a_component_that_is_0_for_another_reason_is_not_called_what_it_was():
     tables["shapley"].loc[is_segment, "note"] = (
         "one row of it is in use (not applicable): exactly 0; no share: one seed"
     )
-    text = "\n".join(findings(tables))
-    assert "exactly 0, because one row of it is in use (not applicable): segment." in text
-    assert "bit for bit" not in text
+    line = worth(tables)
+    assert (line["exactly 0"], line["because"]) == ("segment", "one row of it is in use (not applicable)")
 
 
 def test_without_a_clear_sum_or_with_one_seed_no_share_is_said():
     for tables in (make_tables(gain=0.001), make_tables(num_seeds=1)):
-        assert "of the sum" not in "\n".join(findings(tables))
-    warning = "one seed, so that the intervals are over items alone"
-    assert [warning in "\n".join(findings(make_tables(num_seeds=n))) for n in (1, 3)] == [True, False]
-    assert "no component's own value" in "\n".join(findings(make_tables(gain=0.001)))
+        assert {row[5] for row in shapley_rows(tables["shapley"], tables["singles"])[1]} == {""}
+    assert [ONE_SEED in caveats(make_tables(num_seeds=n)) for n in (1, 3)] == [True, False]
+    tables = make_tables(gain=0.001)
+    assert worth(tables)["distinguishable from 0"] == "none"
+    assert "No component" in transplant_answers(tables)[1]
 
 
 @pytest.mark.parametrize(("tasks", "has_random"), [(("sst2",), True), (("sst2", "nli"), False)])
@@ -100,7 +137,8 @@ def test_the_report_has_its_parts_and_every_figure_it_shows(tmp_path: Path, task
     tables = {name: pd.concat([both[name], other[name]], ignore_index=True) for name in both}
     path = write_transplant_report(tables, tmp_path / "out", command="python -m toolkit transplant runs/a")
     text = path.read_text()
-    shown = re.findall(r"\]\((figures/[^)]+)\)", text)
+    assert (path.parent / "index.html").is_file()
+    shown = re.findall(r"\]\((figures/[^)]+png)\)", text)
     assert {Path(link).stem for link in shown} == {
         "shapley",
         "shapley_accuracy",
@@ -112,20 +150,39 @@ def test_the_report_has_its_parts_and_every_figure_it_shows(tmp_path: Path, task
         *(["random_changes_reverse"] if has_random else []),
     }
     assert all((tmp_path / "out" / link).is_file() for link in shown)
-    for heading in ("What was found", "How to make this again", "The reverse", "What this does not say"):
-        assert f"## {heading}" in text
     assert "0.16" in text  # the control of the gauge
     assert "| not applicable |" in text  # LayerNorm has no rows to rotate
-    assert "5 forward and 1 reverse" in text
+    assert "| forward | 70 | 5 |" in text
+    assert "| reverse | 70 | 1 |" in text
     for name in tables:
         assert len(pd.read_csv(tmp_path / "out" / "tables" / f"{name}.csv")) == len(tables[name])
 
 
-def test_figures_without_random_changes_or_reverse_are_left_out_and_repeat_bit_for_bit():
+def test_charts_draw_the_numbers_of_the_tables_and_nothing_else():
     tables = make_tables(has_random=False)
-    images = draw_transplants(tables)
-    assert set(images) == {"shapley", "shapley_accuracy", "interactions"}
-    assert images == draw_transplants(tables)
+    assert plot_random_changes(tables["singles"]) is None
+    chart = plot_shapley(tables["shapley"])
+    drawn = {v["place"]: v for v in values_of(chart) if "estimate" in v}
+    likelihood = tables["shapley"].query("value == 'log-likelihood'").set_index("component")
+    assert set(drawn) == {*COMPONENTS, SUM}
+    for name, mark in drawn.items():
+        line = likelihood.loc["all" if name == SUM else name]
+        assert [mark[k] for k in ("estimate", "low", "high")] == pytest.approx(list(line[["estimate", "low", "high"]]))
+    assert chart.to_dict() == plot_shapley(tables["shapley"]).to_dict()
+    pairs = [v for v in values_of(plot_interactions(tables["interactions"])) if "estimate" in v]
+    assert len(pairs) == 15
+    assert {v["what"] for v in pairs} == {"interval excludes 0"}
+    still = tables["shapley"].assign(estimate=0.0, low=0.0, high=0.0)
+    assert plot_shapley(still) is None
+    assert plot_interactions(tables["interactions"].iloc[:0]) is None
+
+
+def test_random_changes_are_drawn_with_the_range_of_their_draws():
+    drawn = [v for v in values_of(plot_random_changes(make_tables()["singles"])) if v.get("place") == "position"]
+    tuned, random, rotated = drawn
+    assert (tuned["estimate"], tuned["low"], tuned["high"]) == (0.05, 0.04, 0.06)
+    for mark in (random, rotated):
+        assert (mark["low"], mark["high"]) == (-0.002, 0.003)
 
 
 def test_the_terminal_shows_every_component(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,279 @@
+"""The page on layers says what its tables say, keeps groups apart, draws every arm, and takes odd names as text."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.chart_data import values_of
+from toolkit.analysis.weights import layer_trend
+from toolkit.analysis.weights.layer_trend import ArmWeights, weight_tables
+from toolkit.probes.layers import means, similarities
+from toolkit.probes.layers.means import ArmSimilarities, average, contrast
+from toolkit.probes.layers.similarities import Similarity
+from toolkit.reporting.cells import estimate_text, percent_text
+from toolkit.reporting.topics import layers
+from toolkit.reporting.topics.layers import (
+    changed_rows,
+    contrast_rows,
+    groups_of,
+    layer_answers,
+    moved_rows,
+    plot_similarity,
+    plot_weight_drift,
+    reference_rows,
+    regime_rows,
+    similarity_rows,
+    write_layer_report,
+)
+
+GROUP = "m on <script>"
+AFTER = {"full": 0.5, "embeddings frozen": 0.51, "shuffled labels": 0.8}
+
+
+def found(value: float, seed: Any, spread: float = 0.02) -> dict[similarities.Place, Similarity]:
+    """Three layers of one domain; the last one is at ``value``, and every text group differs a little."""
+    pseudo = np.random.default_rng(seed).normal(0, spread, 30)
+    pseudo -= pseudo.mean()
+    return {
+        ("ood", layer, measure): Similarity(mean, mean + pseudo * (mean < 1), 300)
+        for layer, mean in enumerate((1.0, 0.9, value))
+        for measure in similarities.MEASURES
+    }
+
+
+def arm_of(name: str, value: float, between: float = 0.7, group: str = GROUP) -> ArmSimilarities:
+    """Three seeds at ``value`` - .01, ``value`` and ``value`` + .01."""
+    to_before = {seed: found(value + (seed - 1) / 100, [seed, *name.encode()]) for seed in range(3)}
+    pairs = {pair: found(between, 9) for pair in ((0, 1), (0, 2), (1, 2))}
+    return ArmSimilarities(group, name, name == "shuffled labels", 100, to_before, pairs)
+
+
+def tables_of(*arms: ArmSimilarities) -> dict[str, pd.DataFrame]:
+    weights = [weights_of(arm.group, arm.arm, list(arm.to_before)) for arm in arms]
+    return {"means": average(arms), "contrasts": contrast(arms), **weight_tables(weights)}
+
+
+def weights_of(group: str, arm: str, seeds: list[int], by_layer: tuple[float, ...] = (0.03, 0.01)) -> ArmWeights:
+    """One matrix in each of two layers, the embeddings still; seeds differ by a few per cent of the drift."""
+    tables = {}
+    for seed in seeds:
+        drift = [0.0, *(own * (1 + 0.02 * seed + 0.001 * (seed * k) ** 2) for k, own in enumerate(by_layer))]
+        names = ["word_embeddings", *(f"layers.{k}" for k in range(len(by_layer)))]
+        tables[seed] = pd.DataFrame(
+            {
+                "layer": pd.array(range(len(names)), dtype="Int64"),
+                "component": names,
+                "part": ["word_embeddings", *["attention query"] * len(by_layer)],
+                "parameter": names,
+                "shape": "4x4",
+                "num_values": 16,
+                "norm_before": 2.0,
+                "norm_change": [2 * own for own in drift],
+                "relative_drift": drift,
+                "angle_degrees": [10 * own for own in drift],
+                "is_identical": [own == 0 for own in drift],
+                "stored_before": "float32",
+                "stored_after": "float32",
+                "note": "",
+            }
+        )
+    return ArmWeights(group, arm, arm == "shuffled labels", tables)
+
+
+@pytest.fixture(scope="module")
+def tables() -> dict[str, pd.DataFrame]:
+    return tables_of(*(arm_of(name, value) for name, value in AFTER.items()))
+
+
+def lines(rows: layers.Rows) -> list[dict[str, Any]]:
+    """The cells of each row by heading; of two equal headings the second has a star."""
+    header: list[str] = []
+    for name in rows[0]:
+        header.append(f"{name}*" if name in header else name)
+    return [dict(zip(header, row, strict=True)) for row in rows[1]]
+
+
+def test_the_words_of_the_probe_and_of_its_page_are_one() -> None:
+    for name in ("BEFORE_AND_AFTER", "SEED_AND_SEED", "OWN_SEEDS", "SHUFFLED", "OTHER_ARM"):
+        assert getattr(layers, name) == getattr(means, name)
+    assert set(layers.SHOWN) == set(similarities.MEASURES)
+    assert str(round(100 * (layer_trend.MARGIN - 1))) in layers.FLAT
+    assert layers.FLAT.startswith(layer_trend.FLAT)
+
+
+def test_the_layer_is_held_against_two_seeds_and_shuffled_labels(tables: dict[str, pd.DataFrame]) -> None:
+    found = {(line["regime"], line["held against"]): line for line in lines(reference_rows(tables))}
+    own, shuffled = found["full", "its seeds with each other"], found["full", "shuffled labels"]
+    for line, other, gap in ((own, "0.700", "-0.200 ("), (shuffled, "0.800", "-0.300 (")):
+        assert line["least similar"] == "layer 2"
+        assert line["similarity"].startswith("0.500 (")
+        assert line["standardised columns"].startswith("0.500 (")
+        assert line["other"] == other
+        assert line["difference"].startswith(gap)
+        assert line["distinguishable?"].startswith("yes: changed more")
+    assert own["two seeds differ by"] is None
+    assert shuffled["two seeds differ by"] == "0.013"
+    assert shuffled["distinguishable?"].endswith(", beyond what two seeds differ by")
+    less = found["shuffled labels", "its seeds with each other"]
+    assert (less["difference"][:7], less["distinguishable?"]) == ("+0.100 ", "yes: changed less")
+    assert ("shuffled labels", "shuffled labels") not in found
+    (against,) = lines(regime_rows(tables))
+    assert (against["regime"], against["against"], against["two seeds differ by"]) == (
+        "embeddings frozen",
+        "full",
+        "0.013",
+    )
+    assert against["compared"] == 2  # of three layers, one is 1 for all texts and has no interval
+    assert against["where"] == "layer 2 on ood"
+
+
+def test_what_cannot_be_distinguished_says_so() -> None:
+    own = tables_of(arm_of("full", 0.7), arm_of("shuffled labels", 0.7))
+    assert {line["distinguishable?"] for line in lines(reference_rows(own))} == {"not distinguishable"}
+    same = arm_of("full", 0.7).to_before  # every text as in the other arm: nothing varies
+    twice = [ArmSimilarities(GROUP, name, name == "shuffled labels", 100, same, {}) for name in AFTER]
+    first = lines(reference_rows(tables_of(*twice)))[0]
+    assert (float(first["difference"]), first["distinguishable?"]) == (0, "undefined: no interval")
+
+
+def test_one_seed_makes_no_claim_about_a_regime() -> None:
+    full, frozen, shuffled = (arm_of(name, value) for name, value in AFTER.items())
+    one = [replace(arm, to_before={1: arm.to_before[1]}, between={}) for arm in (frozen, shuffled)]
+    own = tables_of(full, *one)
+    line = next(x for x in lines(reference_rows(own)) if x["held against"] == "shuffled labels")
+    assert line["difference"].startswith("-0.300 (")
+    assert line["distinguishable?"] == "not judged: one seed"
+    (against,) = lines(regime_rows(own))
+    assert against["changed more"] == against["changed less"] == "not judged: one seed"
+
+
+@pytest.mark.parametrize("least", [1.0, 0.9996])
+def test_an_arm_that_did_not_move(least: float) -> None:
+    """Also where it moved by less than is printed: no layer of similarity 1.000 changed most."""
+    still = {0: {place: Similarity(least if place[1] == 2 else 1.0, np.ones(30), 300) for place in found(1.0, 0)}}
+    own = tables_of(ArmSimilarities(GROUP, "probe", False, None, still, {}))
+    (line,) = lines(changed_rows(own))
+    assert (line["states changed most in"], line["similarity"]) == (layers.STILL, "1.000")
+    alike = {0: {place: Similarity(0.9, np.ones(30), 300) for place in found(1.0, 0)}}
+    (line,) = lines(changed_rows(tables_of(ArmSimilarities(GROUP, "full", False, None, alike, {}))))
+    assert (line["states changed most in"], line["similarity"]) == (layers.ALIKE, "0.900")
+    assert own["contrasts"].empty
+    assert own["means"].low.isna().all()
+
+
+def test_one_interval_for_one_number(tables: dict[str, pd.DataFrame]) -> None:
+    """Answer, comparison and table show the same interval, that of the mean."""
+    every = {(line["regime"], line["layer"]): line for line in lines(similarity_rows(tables))}
+    cell = every["full", "2"]["debiased CKA"]
+    assert cell in layer_answers(tables)[0]
+    assert {x["similarity"] for x in lines(reference_rows(tables)) if x["regime"] == "full"} == {cell}
+    assert next(x for x in lines(changed_rows(tables)) if x["regime"] == "full")["similarity"] == cell
+    gaps = {(line["regime"], line["layer"]): line for line in lines(contrast_rows(tables))}
+    shown = [x["difference"] for x in lines(reference_rows(tables)) if x["regime"] == "full"]
+    assert shown == [gaps["full", "2"][f"minus {name}"] for name in ("its seeds with each other", "shuffled labels")]
+
+
+def test_groups_are_never_averaged() -> None:
+    own = tables_of(arm_of("full", 0.5), arm_of("full", 0.9, group="other"))
+    parts = groups_of(own)
+    assert list(parts) == [GROUP, "other"]
+    assert [similarity_rows(part)[1][2][3] for part in parts.values()] == [
+        estimate_text(*own["means"].query("group == @group and layer == 2").iloc[0][["mean", "low", "high"]])
+        for group in parts
+    ]
+
+
+def test_the_page_escapes_and_repeats(tmp_path: Path, tables: dict[str, pd.DataFrame]) -> None:
+    for name in ("a", "b"):
+        write_layer_report(tables, tmp_path / name, command="x")
+    for name in ("index.html", "report.md"):
+        text = (tmp_path / "a" / name).read_text()
+        assert "on <script>" not in text
+        assert tables["means"].num_texts.iloc[0] == 300
+        assert "300" in text
+    assert {path.name for path in (tmp_path / "a/figures").iterdir()} == {
+        f"{name}.{kind}" for name in ("similarity_by_layer", "weight_drift_by_layer") for kind in ("png", "svg", "pdf")
+    }
+    for path in sorted((tmp_path / "a").rglob("*.*")):
+        assert path.read_bytes() == (tmp_path / "b" / path.relative_to(tmp_path / "a")).read_bytes(), path
+    for name, table in tables.items():
+        assert pd.read_csv(tmp_path / f"a/tables/{name}.csv").shape == table.shape
+
+
+def test_the_answers_name_the_farthest(tables: dict[str, pd.DataFrame]) -> None:
+    states, weights, trend = layer_answers(tables)
+    assert "layer 2 (full, " in states
+    most = tables["weight_means"].query("component == 'layers.0' and arm == 'full'").iloc[0]
+    assert "layer 1 (full, " in weights
+    assert percent_text(*most[["relative_drift", "low", "high"]]) in weights
+    assert "more at the bottom: 3" in trend
+    full = lines(moved_rows(tables))[0]
+    assert (full["weights moved most in"], full["least in"]) == ("layer 1", "layer 2")
+    assert full["relative drift"].startswith("3.06 % (")
+    assert full["relative drift*"].startswith("1.02 % (")
+    assert full["verdict"] == "more at the bottom"
+
+
+def test_what_few_seeds_or_still_weights_cannot_say() -> None:
+    one = weight_tables([weights_of("g", "full", [0])])
+    (line,) = lines(moved_rows(one))
+    assert lines(changed_rows(one))[0]["states changed most in"] == layers.NO_STATES
+    assert (line["relative drift"], line["top to bottom"]) == ("3.00 %", "0.333")
+    assert line["verdict"].startswith("not judged (1 of the 3 seeds that a verdict needs")
+    still = weight_tables([weights_of("g", "probe", [0, 1, 2], (0.0, 0.0))])
+    assert lines(moved_rows(still))[0]["weights moved most in"] == "no layer: their weights did not move"
+    assert plot_weight_drift(still["weight_means"], still["weight_drift"]) is None
+    half = weight_tables([weights_of("g", "half", [0, 1, 2], (0.0, 0.01))])
+    (line,) = lines(moved_rows(half))
+    assert line["weights moved most in"] == "layer 2 alone"
+    assert line["relative drift"].startswith("1.02 % (")
+    none = weight_tables([ArmWeights("g", "random init", False, {}, layer_trend.RANDOM_START)])
+    (line,) = lines(moved_rows(none))
+    assert line["weights moved most in"] == layers.NOT_COMPARED
+    assert layer_trend.RANDOM_START in line["verdict"]
+    assert plot_weight_drift(none["weight_means"], none["weight_drift"]) is None
+    flat = weight_tables([weights_of("g", "flat", [0, 1, 2], (0.02, 0.02, 0.02))])
+    assert lines(moved_rows(flat))[0]["verdict"].startswith(layers.FLAT)
+
+
+def test_a_report_of_two_checkpoints_has_weights_only(tmp_path: Path) -> None:
+    own = weight_tables([weights_of("a and b", "after with before", [0])])
+    text = write_layer_report(own, tmp_path / "out", command="x").read_text()
+    assert "figures/weight_drift_by_layer.png" in text
+    assert "debiased CKA" not in text
+    assert "| after with before | 1 | 3.00 % / 0.30 |" in text
+    assert "| after with before | word embeddings" not in text  # the components of the embeddings are put together
+    assert "| after with before | embeddings | 0 % | 0 | 2.00 | 0 | 16 | bit-identical |" in text
+
+
+def test_weights_are_drawn_group_by_group() -> None:
+    arms = [weights_of(f"task {k}", "full", [0, 1, 2]) for k in range(4)]
+    arms.append(ArmWeights("task 4", "random init", False, {}, layer_trend.RANDOM_START))
+    own = weight_tables(arms)
+    chart = plot_weight_drift(own["weight_means"], own["weight_drift"])
+    assert [panel["title"]["text"] for panel in chart.to_dict()["concat"]] == [f"task {k}" for k in range(4)]
+    drawn = values_of(chart)
+    means_of = own["weight_means"].query("component in ('layers.0', 'layers.1', 'embeddings') and arm == 'full'")
+    single = own["weight_drift"].query("component in ('layers.0', 'layers.1')")["relative_drift"]
+    expected = {float(f"{100 * value:.5g}") for value in [*means_of["relative_drift"], *single]}
+    assert {value["mean"] for value in drawn} == expected
+
+
+def test_every_arm_and_measure_is_drawn(tables: dict[str, pd.DataFrame]) -> None:
+    chart = plot_similarity(tables["means"])
+    known = tables["means"][tables["means"]["mean"].notna()]
+    lines_of = zip(known["arm"], known["comparison"].map(layers.KINDS), known["layer"], known["mean"], strict=True)
+    drawn = {(line["series"], line["kind"], line["layer"], line["mean"]) for line in values_of(chart)}
+    assert drawn == {(arm, kind, layer, float(f"{mean:.5g}")) for arm, kind, layer, mean in lines_of}
+    assert [panel["title"]["text"] for panel in chart.to_dict()["concat"]] == list(similarities.MEASURES)
+    assert plot_similarity(tables["means"].iloc[:0]) is None
+
+
+def test_a_file_is_no_folder(tmp_path: Path, tables: dict[str, pd.DataFrame]) -> None:
+    (tmp_path / "out").write_text("")
+    with pytest.raises(ValueError, match="is a file"):
+        write_layer_report(tables, tmp_path / "out")

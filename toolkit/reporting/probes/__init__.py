@@ -1,1 +1,0 @@
-"""Tables of probes in, their pages and figures out."""

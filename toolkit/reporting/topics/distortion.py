@@ -1,0 +1,256 @@
+"""How far fine-tuning distorted the features: movement, alignment of the head, first gradients."""
+
+import warnings
+from collections.abc import Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from toolkit.analysis.comparison.intervals import seeds_interval
+from toolkit.reporting.blocks import chart_blocks, folds, rows_block
+from toolkit.reporting.cells import estimate_text
+from toolkit.reporting.charts import WIDTH, Chart, colour, data_of, draw, pick, shape
+from toolkit.reporting.folder import report_folder, write_csvs
+from toolkit.reporting.markdown import UNDEFINED
+from toolkit.reporting.page.model import ChartBlock, Page, Section, TextBlock, stated
+from toolkit.reporting.publish import publish
+
+Rows = tuple[list[str], list[list[object]]]
+
+PLACE = ["model", "task", "quantity", "place"]
+MEANS = [*PLACE, "is_out_of_distribution", "arm", "num_seeds", "num_undefined", "mean", "low", "high", "note"]
+"""Columns of :func:`arm_means`."""
+DIFFERENCES = [*PLACE, "is_out_of_distribution", "first", "second", "num_seeds", "difference", "low", "high", "note"]
+"""Columns of :func:`arm_differences`: first minus second."""
+
+TITLE = "How far features were distorted"
+QUESTION = (
+    "How far does fine-tuning move the features that the head reads, and does a head that starts right spare them?"
+)
+DISTANCE = "relative_feature_distance"
+SAID = {
+    DISTANCE: "distance of the features, in spreads of the features before",
+    "head_alignment": "cosine of the head at the start and the best linear one",
+    "gradient_norm": "norm of the first gradient",
+}
+"""What is drawn and compared between regimes; everything is in the tables."""
+CAPTION = (
+    "How far the features of each split's texts moved, in spreads of the features before (√2: nothing to do with "
+    "those before): mean over seeds, line: 95 % interval."
+)
+
+DEFINITIONS = (
+    "feature_distance: mean over texts of the distance of the pooled features before and after; "
+    "relative_feature_distance: √(Σ‖f' - f‖² / Σ‖f - f̄‖²), √2 where the features after have nothing to do with those "
+    "before; shared_share: the part of the squared movement that all texts share.",
+    "head_alignment: cosine, under the covariance of the features before, of the head that training of the backbone "
+    "began with and the best linear head; start_loss and ceiling_loss: their losses. With LP-FT the head that the head "
+    "stage ended with.",
+    "gradient_norm: Euclidean norm of the gradient of the mean loss at step 0, in eval mode.",
+    "Interval: 95 % of the mean over new seeds, Student's t; texts stay the same. None is adjusted for how many there "
+    "are. Differences are paired by seed.",
+)
+LIMITS = ("Not distinguishable is not equal, and no interval is adjusted for how many there are.",)
+
+
+def write_distortion_report(
+    table: pd.DataFrame,
+    out: str | Path,
+    *,
+    title: str | None = None,
+    command: str | None = None,
+    caveats: Sequence[str] = (),
+) -> Path:
+    """Write the page on ``measure_distortion``'s table with a column ``arm``, and tables/; the path of report.md.
+
+    ``caveats``: what the runs do not say, in sentences. ``command`` is shown as what makes the report again. ValueError
+    as :func:`check_out`.
+    """
+    with report_folder(out) as folder:
+        means, differences = arm_means(table), arm_differences(table)
+        write_csvs(folder / "tables", {"distortion": table, "means": means, "differences": differences})
+        page = distortion_page(means, differences, title=title, command=command, caveats=caveats)
+        publish(page, folder)
+    return Path(out) / "report.md"
+
+
+def distortion_page(
+    means: pd.DataFrame,
+    differences: pd.DataFrame,
+    *,
+    title: str | None = None,
+    command: str | None = None,
+    caveats: Sequence[str] = (),
+) -> Page:
+    """What :func:`arm_means` and :func:`arm_differences` say."""
+    charts = draw({"feature_distance": lambda: plot_distortion(means)})
+    blocks = chart_blocks(charts, "feature_distance", CAPTION, CAPTION)
+    tasks = [(f"{model} on {task}", own) for (model, task), own in means.groupby(["model", "task"], sort=False)]
+    names = [name for name, _ in tasks]
+    apart = [[rows_block(*apart_rows(own, differences), "First minus second, paired by seed.")] for _, own in tasks]
+    every = [[rows_block(*mean_rows(own), "Mean over seeds (95 % interval).")] for _, own in tasks]
+    return Page(
+        title=title or TITLE,
+        question=QUESTION,
+        answers=stated(distortion_answers(means, differences)),
+        picture=next((block for block in blocks if isinstance(block, ChartBlock)), None),
+        sections=(
+            Section(id="differences", title="Which regimes differ?", blocks=folds(names, apart)),
+            Section(id="means", title="All quantities", blocks=folds(names, every)),
+            Section(
+                id="limits", title="What this cannot tell", blocks=(TextBlock(text="\n\n".join([*caveats, *LIMITS])),)
+            ),
+            Section(id="definitions", title="Definitions", blocks=(TextBlock(text="\n\n".join(DEFINITIONS)),)),
+        ),
+        commands=command or "",
+    )
+
+
+def arm_means(table: pd.DataFrame) -> pd.DataFrame:
+    """Mean over seeds of every quantity, place and arm with Student's t interval, columns MEANS; undefined counted."""
+    lines = []
+    for key, own in table.groupby([*PLACE, "arm"], sort=False):
+        lines.append(_line(key, own) | _mean(own["value"].to_numpy(float), own["note"]))
+    return pd.DataFrame(lines, columns=MEANS)
+
+
+def arm_differences(table: pd.DataFrame) -> pd.DataFrame:
+    """First minus second of every two arms, paired by seed, of every quantity and place; columns DIFFERENCES."""
+    lines = []
+    for key, own in table.groupby(PLACE, sort=False):
+        values = own.pivot(index="seed", columns="arm", values="value")[list(dict.fromkeys(own["arm"]))]
+        for first, second in combinations(values, 2):
+            found = _mean((values[first] - values[second]).dropna().to_numpy(float), own["note"].iloc[:0])
+            found["difference"] = found.pop("mean")
+            lines.append(_line(key, own) | found | {"first": first, "second": second})
+    return pd.DataFrame(lines, columns=DIFFERENCES)
+
+
+def _line(key: Any, own: pd.DataFrame) -> dict[str, Any]:
+    names = [*PLACE, "arm"][: len(key)]
+    return dict(zip(names, key, strict=True)) | {"is_out_of_distribution": own["is_out_of_distribution"].iloc[0]}
+
+
+def _mean(values: Any, notes: "pd.Series") -> dict[str, Any]:
+    defined = values[~np.isnan(values)]
+    found = seeds_interval(defined)
+    undefined = len(values) - len(defined)
+    reason = next((note for note in notes if note), "")
+    ends = {"mean": found.estimate, "low": found.low, "high": found.high}
+    return {"num_seeds": len(defined), "num_undefined": undefined, **ends, "note": reason if undefined else found.note}
+
+
+def distortion_answers(means: pd.DataFrame, differences: pd.DataFrame) -> tuple[str, ...]:
+    """At most three sentences: the farthest and the least moved features, and how many differences are clear."""
+    moved = means[(means["quantity"] == DISTANCE) & (means["mean"] > 0)]
+    lines = []
+    for word, own in (("Farthest", moved["mean"].idxmax()), ("Least", moved["mean"].idxmin())) if len(moved) else ():
+        line = moved.loc[own]
+        lines.append(
+            f"{word} moved: the features of {line['arm']} ({line['model']} on {line['task']}, {line['place']}), by "
+            f"{cell_text(line)} spreads of the features before."
+        )
+    known = _comparable(means, differences)
+    if len(known):
+        clear = (known["low"] > 0) | (known["high"] < 0)
+        lines.append(
+            f"Two regimes are distinguishable in {int(clear.sum())} of {len(known)} comparisons of features, head and "
+            "first gradient."
+        )
+    return tuple(lines) or ("Nothing could be compared.",)
+
+
+def _comparable(means: pd.DataFrame, differences: pd.DataFrame) -> pd.DataFrame:
+    """Differences of what is compared, with an interval; without what was frozen, which is bound to differ."""
+    frozen = means[(means["mean"] == 0) & means["low"].isna()]
+    still = {tuple(line) for line in frozen[[*PLACE, "arm"]].itertuples(index=False)}
+    own = differences[differences["quantity"].isin(list(SAID)) & differences["low"].notna()]
+    is_moved = [
+        not any((*(line[name] for name in PLACE), line[side]) in still for side in ("first", "second"))
+        for line in own.to_dict("records")
+    ]
+    return own[is_moved]
+
+
+def apart_rows(means: pd.DataFrame, differences: pd.DataFrame) -> Rows:
+    """Header and rows of one task: the differences of what is compared, and whether they are distinguishable from 0."""
+    known = _comparable(means, differences)
+    is_own = known[["model", "task"]].apply(tuple, axis=1).isin(set(means[["model", "task"]].apply(tuple, axis=1)))
+    rows: list[list[object]] = [
+        [
+            SAID[line["quantity"]],
+            *(line[name] for name in ("place", "first", "second")),
+            cell_text(line, "difference"),
+            "yes" if line["low"] > 0 or line["high"] < 0 else "no",
+            int(line["num_seeds"]),
+        ]
+        for line in known[is_own].to_dict("records")
+    ]
+    return ["quantity", "place", "first", "second", "difference", "distinguishable?", "seeds"], rows
+
+
+def mean_rows(means: pd.DataFrame) -> Rows:
+    """Header and rows of one task: per quantity and place a row, per regime a column."""
+    arms = list(dict.fromkeys(means["arm"]))
+    rows: list[list[object]] = []
+    for (quantity, place), own in means.groupby(["quantity", "place"], sort=False):
+        cells = own.set_index("arm")
+        rows.append([quantity, place, *(cell_text(cells.loc[arm]) if arm in cells.index else None for arm in arms)])
+    return ["quantity", "place", *arms], rows
+
+
+def cell_text(line: Any, column: str = "mean") -> str:
+    """A mean, or a difference with its sign, and its interval; why there is none."""
+    value, low, high = (float(line[name]) for name in (column, "low", "high"))
+    if value != value:
+        return f"{UNDEFINED} ({line['note']})" if line["note"] else UNDEFINED
+    return estimate_text(value, low, high, is_signed=column == "difference")
+
+
+def plot_distortion(means: pd.DataFrame) -> Chart | None:
+    """A panel per task: how far the features of each split moved, a mark per regime; None where none moved.
+
+    ``means`` is :func:`arm_means`'s table.
+    """
+    import altair
+
+    own = means[(means["quantity"] == DISTANCE) & means["mean"].notna()]
+    if not (own["mean"] > 0).any():
+        return None
+    arms, places = list(dict.fromkeys(own["arm"])), list(dict.fromkeys(own["place"]))
+    picker = pick("arm", arms, "Regime")
+    hue, marks = colour("arm", arms), shape("arm", arms)
+    tips = [altair.Tooltip("place:N", title="split"), altair.Tooltip("arm:N", title="regime")]
+    tips += [
+        altair.Tooltip("mean:Q", title="distance", format=".3f"),
+        altair.Tooltip("interval:N", title="95 % interval"),
+    ]
+    x = altair.X("mean:Q", title="distance (spreads before)", scale=altair.Scale(zero=True))
+    panels = list(own.groupby(["model", "task"], sort=False))
+    columns = min(len(panels), 2)
+    drawn = []
+    for (model, task), lines in panels:
+        shown = lines.assign(
+            interval=[
+                "none" if low != low else f"{low:.3f} to {high:.3f}"
+                for low, high in zip(lines["low"], lines["high"], strict=True)
+            ]
+        )
+        base = altair.Chart(data_of(shown, ["place", "arm", "mean", "low", "high", "interval"])).encode(
+            y=altair.Y("place:N", sort=places, title=None, axis=altair.Axis(domain=False, ticks=False)),
+            yOffset=altair.YOffset("arm:N", scale=altair.Scale(domain=arms)),
+            color=hue,
+            opacity=picker.opacity,
+            tooltip=tips,
+        )
+        bars = base.mark_rule(strokeWidth=2).encode(x=altair.X("low:Q", title=x["title"]), x2="high:Q")
+        bars = bars.add_params(*picker.params)
+        dots = base.mark_point(filled=True, size=55).encode(x=x, shape=marks)
+        size = {"width": (WIDTH - 90 * columns) // columns, "height": len(places) * (13 * len(arms) + 6)}
+        drawn.append(altair.layer(bars, dots).properties(title=f"{model} on {task}", **size))
+    with warnings.catch_warnings():  # one choice for all panels is what is meant
+        warnings.filterwarnings("ignore", "Automatically deduplicated selection parameter")
+        return altair.concat(*drawn, columns=columns) if len(drawn) > 1 else drawn[0]

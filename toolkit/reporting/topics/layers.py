@@ -1,0 +1,565 @@
+"""How much each layer changed: its states and its weights."""
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from toolkit.reporting.blocks import chart_blocks, folds, rows_block
+from toolkit.reporting.cells import estimate_text, percent_text, spoken
+from toolkit.reporting.charts import Chart, draw
+from toolkit.reporting.curves import Panel, curve_panels
+from toolkit.reporting.folder import report_folder, write_csvs
+from toolkit.reporting.markdown import UNDEFINED, number, p_value
+from toolkit.reporting.page.model import Block, ChartBlock, FoldBlock, Page, Section, TextBlock, stated
+from toolkit.reporting.publish import publish
+from toolkit.reporting.screen import print_rows
+
+Tables = Mapping[str, pd.DataFrame]
+Rows = tuple[list[str], list[list[object]]]
+
+BEFORE_AND_AFTER, SEED_AND_SEED = "before and after", "seed and seed"
+OWN_SEEDS, SHUFFLED, OTHER_ARM = "its own seeds", "shuffled labels", "first arm"
+CKA, STANDARDISED, RSA = "debiased CKA", "debiased CKA, standardised columns", "RSA"
+"""What the probe calls its comparisons, its kinds of contrast and its measures; a test holds the words together."""
+
+TITLE = "How much each layer changed: its states and its weights"
+QUESTION = "Which layers changed most in what they compute (states), and which in what they hold (weights)?"
+KINDS = {BEFORE_AND_AFTER: "after with before", SEED_AND_SEED: "two seeds with each other"}
+SHOWN = {CKA: "debiased CKA", STANDARDISED: "debiased CKA,\nstandardised columns", RSA: "RSA"}
+"""Measure to its name on an axis."""
+EMBEDDINGS = {0: "emb."}
+
+NO_STATES = "not known: states need runs made with --save-model"
+APART = "not applicable: each text of a pair was encoded apart (--pair-encoding separate), so no sequence holds both"
+NOT_COMPARED = "undefined: nothing could be compared"
+STILL, ALIKE = "no layer changed visibly", "all layers changed alike"
+FLAT = "flat: no layer is more than 10 % from the mean of the layers"
+
+WEIGHTS_CAPTION = (
+    "Relative drift of all weights of each layer: line, mean over runs, with its 95 % interval; dots, each run. emb.: "
+    "the embedding parameters together. Vertical scales differ between panels."
+)
+STATES_CAPTION = (
+    "Similarity of the states of every layer to those before training, and of the tuned models of two seeds to each "
+    "other (dotted): mean over runs or pairs of runs, band: 95 % interval of the mean. 1: unchanged but for rotation "
+    "and scale. emb.: what layer 1 reads. Vertical scales differ between rows."
+)
+WEIGHT_DEFINITIONS = (
+    "Weights: relative drift is ‖Δ‖ / ‖W⁰‖ (Frobenius norms, float64) of the stored tensors after and before; of a "
+    "layer √Σ‖Δ‖² / √Σ‖W⁰‖² over all of its weights, biases and LayerNorms. The angle is that of two tensors taken as "
+    "vectors.",
+    "Top to bottom: relative drift of the top third of the layers over that of the bottom third (geometric means), its "
+    "95 % interval and p by Student's t over seeds of the logarithms; q: Benjamini and Hochberg over the regimes.",
+    "Verdict on weights: not judged below three seeds; flat where the 90 % interval of every layer's drift over the "
+    "mean of the layers lies within a factor of 1.1; more at the bottom or the top where q < .05; else not decided.",
+)
+DEFINITIONS = (
+    "A text is its mean token vector at a layer; two models are compared on the same texts.",
+    "debiased CKA: HSIC₁(X,Y) / √(HSIC₁(X,X)·HSIC₁(Y,Y)) with linear kernels (Kornblith et al. 2019, arXiv 1905.00414; "
+    "Song et al. 2012, JMLR 13; Nguyen et al. 2021, arXiv 2010.15327). 1: the same up to rotation and scale; 0 on "
+    "average for unrelated vectors. One column whose variance is far above the rest decides it.",
+    "standardised columns: the same after every column of each model got standard deviation 1 (ours).",
+    "RSA: Spearman's correlation of the distances between texts before and after (Kriegeskorte et al. 2008).",
+    "Interval: 95 % of the mean, everywhere, over new seeds and new texts at once: the two-way interval of seeds x "
+    "groups of texts, of jackknife pseudo-values; of one seed (or of the one pair of two seeds), over new texts only. "
+    "A difference takes the same texts and seeds of both sides. No interval is adjusted for how many there are.",
+    "Two seeds: the mean similarity of the tuned models of all pairs of seeds of the regime; three seeds are three "
+    "pairs. Two seeds differ by: how far the similarities to before of two seeds of one regime are apart, on average.",
+)
+WEIGHT_LIMITS = (
+    "The embedded model minilm (all-MiniLM-L6-v2) is a BERT that was tuned on single sentences: what it shows is no "
+    "claim about raw BERT, which needs a raw backbone beside it.",
+    "Relative drift divides by a layer's norm, and AdamW's steps have a size of their own, whatever the gradient's: "
+    "how far a layer's weights moved is no measure of how much it learned.",
+)
+STATE_LIMITS = (
+    "The least similar layer is chosen by looking at all layers; its interval does not know that.",
+    "That the states of a layer changed does not say that the layer's own weights did: it reads what lies below. The "
+    "tables on weights say how far these moved.",
+    "Shuffled labels are no 'nothing learned': such a model memorises.",
+    "One seed, or one seed in common, says nothing of a regime: its interval covers texts only.",
+    "Not distinguishable from each other is not the same as equal.",
+)
+
+
+def write_layer_report(
+    tables: Tables, out: str | Path, *, title: str | None = None, command: str | None = None
+) -> Path:
+    """Write the page on ``measure_layers``'s tables, its figures/ and tables/ into ``out``; the path of report.md.
+
+    Tables of weights only (of two checkpoints) make a report without states. ``command`` is shown as what makes the
+    report again. ValueError as :func:`check_out`.
+    """
+    with report_folder(out) as folder:
+        write_csvs(folder / "tables", tables)
+        publish(layers_page(tables, title=title, command=command), folder)
+    return Path(out) / "report.md"
+
+
+def print_layers(tables: Tables) -> None:
+    """The answers, the most changed layers and the two tables by layer of each group, on the terminal."""
+    tables = _named(tables)
+    print("\n".join(layer_answers(tables)))
+    print_rows("Which layers' states changed most?", *changed_rows(tables), num_titles=2)
+    print_rows("Which layers' weights moved most?", *moved_rows(tables), num_titles=2)
+    for group, own in groups_of(tables).items():
+        if has_states(own):
+            print_rows(f"{group}: states of the layers before and after", *similarity_rows(own), num_titles=2)
+            print_rows(f"{group}: the least similar layer beside references", *reference_rows(own), num_titles=2)
+        print_rows(f"{group}: weights of the layers before and after", *weight_rows(own), num_titles=1)
+
+
+def _named(tables: Tables) -> Tables:
+    return {name: spoken(table, ("arm", "against")) for name, table in tables.items()}
+
+
+def layers_page(tables: Tables, *, title: str | None = None, command: str | None = None) -> Page:
+    """What ``measure_layers``'s tables say."""
+    tables = _named(tables)
+    groups = groups_of(tables)
+    charts = draw({"weight_drift_by_layer": lambda: plot_weight_drift(tables["weight_means"], tables["weight_drift"])})
+    pictures = chart_blocks(
+        charts, "weight_drift_by_layer", WEIGHTS_CAPTION, "Relative drift of the weights of every layer, per regime."
+    )
+    states = _states(groups)
+    first = next((block for block in pictures if isinstance(block, ChartBlock)), None)
+    sections = [
+        Section(
+            id="changed",
+            title="Which layers changed most?",
+            lead="States of a layer depend on all layers below it, weights are its own. Top to bottom: how far the top "
+            "third of the layers moved, as a multiple of the bottom third.",
+            blocks=(
+                rows_block(*changed_rows(tables), "States that are least like before training, 95 % intervals."),
+                rows_block(*moved_rows(tables), "Weights that moved most and least, 95 % intervals."),
+            ),
+        ),
+        *states,
+        Section(id="weights", title="How far did the weights move?", blocks=folds(list(groups), _weights(groups))),
+        Section(
+            id="limits",
+            title="What this cannot tell",
+            blocks=_texts(*WEIGHT_LIMITS, *(STATE_LIMITS if states else ())),
+        ),
+        Section(
+            id="definitions",
+            title="Definitions",
+            blocks=_texts(*WEIGHT_DEFINITIONS, *(DEFINITIONS if states else ())),
+        ),
+    ]
+    return Page(
+        title=title or TITLE,
+        question=QUESTION,
+        answers=stated(layer_answers(tables)),
+        picture=first,
+        sections=tuple(sections),
+        commands=command or "",
+    )
+
+
+def _texts(*paragraphs: str) -> tuple[Block, ...]:
+    return (TextBlock(text="\n\n".join(paragraphs)),)
+
+
+def has_states(tables: Tables) -> bool:
+    """Whether the tables of a group say anything of states."""
+    return len(tables.get("means", ())) > 0
+
+
+def groups_of(tables: Tables) -> dict[str, dict[str, pd.DataFrame]]:
+    """Group to its part of every table: no number is taken over groups."""
+    titles = dict.fromkeys(map(str, tables["weight_trends"]["group"]))
+    return {title: {name: table[table["group"] == title] for name, table in tables.items()} for title in titles}
+
+
+def layer_answers(tables: Tables) -> tuple[str, ...]:
+    """At most three sentences: the most changed states, the most moved weights, and whether there is a trend."""
+    lines = []
+    if has_states(tables):
+        means = tables["means"]
+        own = means[(means["comparison"] == BEFORE_AND_AFTER) & (means["measure"] == CKA) & means["mean"].notna()]
+        if len(own):
+            most = own.loc[own["mean"].idxmin()]
+            lines.append(
+                f"States: farthest from before training are those of {layer_name(most['layer'])} ({most['arm']}, "
+                f"{most['group']}, texts {most['texts']}): similarity {_mean(most)}, where 1 is unchanged."
+            )
+    means = tables["weight_means"]
+    layers = means[means["component"].str.startswith("layers.") & (means["relative_drift"] > 0)]
+    if len(layers):
+        most = layers.loc[layers["relative_drift"].idxmax()]
+        lines.append(
+            f"Weights: farthest moved those of {layer_name(most['layer'])} ({most['arm']}, {most['group']}): by "
+            f"{_percent(most)} of their norm."
+        )
+    counts = tables["weight_trends"]["verdict"].value_counts(sort=False)
+    shown = "; ".join(f"{verdict}: {count}" for verdict, count in counts.items())
+    lines.append(f"Do upper layers move more than lower ones? Verdicts, by number of regimes: {shown}.")
+    return tuple(lines)
+
+
+def changed_rows(tables: Tables) -> Rows:
+    """Header and rows: per group and regime the layer whose states changed most, on its first texts."""
+    rows: list[list[object]] = [
+        [str(trend["group"]), str(trend["arm"]), *_changed(tables, trend)]
+        for trend in tables["weight_trends"].to_dict("records")
+    ]
+    return ["model and task", "regime", "states changed most in", "similarity", "texts"], rows
+
+
+def moved_rows(tables: Tables) -> Rows:
+    """Header and rows: per group and regime the weights that moved most and least, and the trend over the layers."""
+    header = ["model and task", "regime", "weights moved most in", "relative drift", "least in", "relative drift"]
+    header += ["top to bottom", "p", "q", "verdict"]
+    rows: list[list[object]] = []
+    layers = tables["weight_means"][tables["weight_means"]["component"].str.startswith("layers.")]
+    for trend in tables["weight_trends"].to_dict("records"):
+        is_own = (layers["group"] == trend["group"]) & (layers["arm"] == trend["arm"])
+        rows.append([str(trend["group"]), str(trend["arm"]), *_moved(layers[is_own], trend)])
+    return header, rows
+
+
+def _changed(tables: Tables, trend: Mapping[str, Any]) -> list[object]:
+    """Where the states of a regime are least like before, on its first texts."""
+    if "means" not in tables:
+        return [NO_STATES, None, ""]
+    means = tables["means"]
+    own = means[(means["group"] == trend["group"]) & (means["arm"] == trend["arm"])]
+    own = own[(own["comparison"] == BEFORE_AND_AFTER) & (own["measure"] == CKA)]
+    if own.empty:
+        return [APART, None, ""]
+    own = own[own["texts"] == own["texts"].iloc[0]]
+    return [least_similar(own), _mean(_least(own)), str(own["texts"].iloc[0])]
+
+
+def least_similar(own: pd.DataFrame) -> str:
+    """The layer with the least mean; that there is none, where all of them read alike with three decimals."""
+    known = own["mean"].dropna()
+    if known.empty:
+        return NOT_COMPARED
+    least, most = round(known.min(), 3), round(known.max(), 3)
+    if least == most:
+        return STILL if least == 1 else ALIKE
+    return layer_name(own.loc[known.idxmin(), "layer"])
+
+
+def _least(own: pd.DataFrame) -> pd.Series:
+    return own.loc[own["mean"].idxmin()] if own["mean"].notna().any() else own.iloc[0]
+
+
+def _moved(own: pd.DataFrame, trend: Mapping[str, Any]) -> list[object]:
+    ratio = estimate_text(trend["top_to_bottom"], trend["low"], trend["high"])
+    verdict = FLAT if trend["verdict"] == "flat" else str(trend["verdict"])
+    verdict += f" ({trend['note']})" if trend["note"] and trend["note"] == trend["note"] else ""
+    tail: list[object] = [ratio, p_value(trend["p"]), trend["q"], verdict]
+    by_layer = own.set_index("layer")
+    if not pd.isna(trend["most"]):
+        ends: list[object] = []
+        for layer in (int(trend["most"]), int(trend["least"])):
+            ends += [layer_name(layer), _percent(by_layer.loc[layer])]
+        return [*ends, *tail]
+    moved = by_layer[by_layer["relative_drift"] > 0]
+    if len(moved):
+        farthest = moved["relative_drift"].idxmax()
+        where = f"{layer_name(farthest)} alone" if len(moved) == 1 else layer_name(farthest)
+        return [where, _percent(moved.loc[farthest]), "", None, *tail]
+    is_known = len(own) > 0 and own["relative_drift"].notna().all()
+    return ["no layer: their weights did not move" if is_known else NOT_COMPARED, None, "", None, *tail]
+
+
+def layer_name(layer: Any) -> str:
+    """``the embeddings`` for what layer 1 reads, ``layer 3``."""
+    return "the embeddings" if layer == 0 else f"layer {int(layer)}"
+
+
+def _mean(line: "pd.Series") -> str:
+    return estimate_text(line["mean"], line["low"], line["high"])
+
+
+def _percent(line: "pd.Series") -> str:
+    return percent_text(line["relative_drift"], line["low"], line["high"])
+
+
+def _states(groups: Mapping[str, Tables]) -> list[Section]:
+    """What is known of states; nothing where no group has any."""
+    known = {group: own for group, own in groups.items() if has_states(own)}
+    if not known:
+        return []
+    shown: list[list[Block]] = []
+    held: list[list[Block]] = []
+    for place, (group, own) in enumerate(groups.items()):
+        if group not in known:
+            continue
+        charts = draw({"similarity_by_layer": partial(plot_similarity, own["means"])})
+        alt = "Similarity of the states of every layer to before training, per regime and texts."
+        prefix = f"{place + 1}_" if len(groups) > 1 else ""
+        means = rows_block(*similarity_rows(own), "Similarity of states: mean (95 % interval).")
+        counts = rows_block(*count_rows(own), "Texts and seeds behind these numbers.")
+        shown.append(
+            [
+                *chart_blocks(charts, "similarity_by_layer", STATES_CAPTION, alt, prefix),
+                FoldBlock(title=f"{group}: every layer", blocks=(means, counts)),
+            ]
+        )
+        if len(own["contrasts"]):
+            held.append(_references(group, own))
+    sections = [
+        Section(id="states", title="How far did the states of each layer change?", blocks=folds(list(known), shown))
+    ]
+    if held:
+        names = [group for group, own in known.items() if len(own["contrasts"])]
+        lead = (
+            "Similarity to before training minus another one, debiased CKA: below 0 the states of the regime changed "
+            "more. The other one is that of two seeds with each other, of shuffled labels to before, or of the first "
+            "regime to before."
+        )
+        sections.append(
+            Section(
+                id="references",
+                title="Is that more than two seeds, shuffled labels or another regime?",
+                lead=lead,
+                blocks=folds(names, held),
+            )
+        )
+    return sections
+
+
+def _references(group: str, own: Tables) -> list[Block]:
+    header, rows = regime_rows(own)
+    every = rows_block(*contrast_rows(own), "Difference of debiased CKA: mean (95 % interval).")
+    return [
+        rows_block(*reference_rows(own), "The least similar layer, held against seeds and shuffled labels."),
+        *([rows_block(header, rows, "Each regime against the first one, over layers and texts.")] if rows else []),
+        FoldBlock(title=f"{group}: every layer", blocks=(every,)),
+    ]
+
+
+def reference_rows(tables: Tables) -> Rows:
+    """Header and rows of one group: the least similar layer per regime and texts beside what it is held against."""
+    header = ["regime", "texts", "least similar", "similarity", "standardised columns", "most similar", "similarity"]
+    header += ["held against", "other", "difference", "two seeds differ by", "seeds", "distinguishable?"]
+    means = tables["means"][tables["means"]["comparison"] == BEFORE_AND_AFTER]
+    contrasts = tables["contrasts"][tables["contrasts"]["measure"] == CKA]
+    rows: list[list[object]] = []
+    for (arm, texts), every in means.groupby(["arm", "texts"], sort=False):
+        own = every[every["measure"] == CKA]
+        least = _least(own)
+        beside = every[(every["measure"] == STANDARDISED) & (every["layer"] == least["layer"])]
+        most = own.loc[own["mean"].idxmax()] if own["mean"].notna().any() else least
+        lead: list[object] = [str(arm), str(texts), least_similar(own), _mean(least)]
+        lead += [_mean(beside.iloc[0]) if len(beside) else None, layer_name(most["layer"]), _mean(most)]
+        is_here = (contrasts["arm"] == arm) & (contrasts["texts"] == texts) & (contrasts["layer"] == least["layer"])
+        for line in contrasts[is_here & (contrasts["kind"] != OTHER_ARM)].to_dict("records"):
+            held = [str(line["against"]), f"{line['other']:.3f}", _gap(line), _floor(line), int(line["num_seeds"])]
+            rows.append([*lead, *held, told(line)])
+    return header, rows
+
+
+def told(line: Mapping[str, Any]) -> str:
+    """What one contrast says: nothing without an interval or with one seed."""
+    if pd.isna(line["low"]):
+        return "undefined: no interval"
+    if line["num_seeds"] == 1:
+        return "not judged: one seed"
+    if line["low"] <= 0 <= line["high"]:
+        return "not distinguishable"
+    side = "yes: changed more" if line["high"] < 0 else "yes: changed less"
+    floor = line["between_seeds"]
+    if pd.isna(floor):
+        return side
+    is_beyond = min(abs(line["low"]), abs(line["high"])) > floor
+    return f"{side}, {'beyond' if is_beyond else 'not clearly beyond'} what two seeds differ by"
+
+
+def regime_rows(tables: Tables) -> Rows:
+    """Header and rows of one group: in how many layers and texts a regime is distinguishable from the first one."""
+    header = ["regime", "against", "compared", "changed more", "changed less", "greatest difference", "where"]
+    header += ["two seeds differ by", "least precise", "where", "seeds"]
+    table = tables["contrasts"]
+    table = table[(table["measure"] == CKA) & (table["kind"] == OTHER_ARM) & table["low"].notna()]
+    rows: list[list[object]] = []
+    for (arm, against), own in table.groupby(["arm", "against"], sort=False):
+        greatest = own.loc[own["difference"].abs().idxmax()]
+        widest = own.loc[(own["high"] - own["low"]).idxmax()]
+        seeds = int(own["num_seeds"].max())
+        counts: list[object] = [int((own["high"] < 0).sum()), int((own["low"] > 0).sum())]
+        counts = counts if seeds > 1 else ["not judged: one seed", "not judged: one seed"]
+        ends = [_gap(greatest), _place(greatest), _floor(greatest), _gap(widest), _place(widest)]
+        rows.append([str(arm), str(against), len(own), *counts, *ends, seeds])
+    return header, rows
+
+
+def _place(line: "pd.Series") -> str:
+    return f"{layer_name(line['layer'])} on {line['texts']}"
+
+
+def _gap(line: "Mapping[str, Any] | pd.Series") -> str:
+    return estimate_text(line["difference"], line["low"], line["high"], is_signed=True)
+
+
+def _floor(line: "Mapping[str, Any] | pd.Series") -> str | None:
+    return None if pd.isna(line["between_seeds"]) else f"{line['between_seeds']:.3f}"
+
+
+def count_rows(tables: Tables) -> Rows:
+    """Header and rows of one group: how many seeds and texts stand behind the numbers."""
+    means = tables["means"]
+    texts = means.groupby("texts", sort=False)["num_texts"].first()
+    seeds = means.groupby("arm", sort=False)["num_seeds"].first()
+    rows: list[list[object]] = [["texts", str(name), int(count)] for name, count in texts.items()]
+    return ["what", "of", "number"], rows + [["seeds", str(name), int(count)] for name, count in seeds.items()]
+
+
+def similarity_rows(tables: Tables) -> Rows:
+    """Header and rows of one group: per regime, texts and layer every similarity to before, and between seeds."""
+    header = ["regime", "texts", "layer", "debiased CKA", "standardised columns", "RSA", "two seeds, debiased CKA"]
+    columns = [(BEFORE_AND_AFTER, CKA), (BEFORE_AND_AFTER, STANDARDISED), (BEFORE_AND_AFTER, RSA), (SEED_AND_SEED, CKA)]
+    rows: list[list[object]] = []
+    for (arm, texts, layer), own in tables["means"].groupby(["arm", "texts", "layer"], sort=False):
+        cells = own.set_index(["comparison", "measure"])
+        shown = [_mean(cells.loc[key]) if key in cells.index else None for key in columns]
+        rows.append([str(arm), str(texts), _layer(layer), *shown])
+    return header, rows
+
+
+def contrast_rows(tables: Tables) -> Rows:
+    """Header and rows of one group: per regime, texts and layer the differences of debiased CKA, a column for each."""
+    table = tables["contrasts"][tables["contrasts"]["measure"] == CKA]
+    against = list(dict.fromkeys(table["against"]))
+    rows: list[list[object]] = []
+    for (arm, texts, layer), own in table.groupby(["arm", "texts", "layer"], sort=False):
+        cells = own.set_index("against")
+        rows.append(
+            [str(arm), str(texts), _layer(layer), *(_gap(cells.loc[n]) if n in cells.index else None for n in against)]
+        )
+    return ["regime", "texts", "layer", *(f"minus {name}" for name in against)], rows
+
+
+def _layer(layer: object) -> str:
+    return "embeddings" if layer == 0 else str(layer)
+
+
+def _weights(groups: Mapping[str, Tables]) -> list[list[Block]]:
+    said = "Relative drift and, after the stroke, angle in degrees of every matrix: means over seeds."
+    return [
+        [
+            rows_block(*weight_rows(own), "Relative drift of the weights: mean (95 % interval over seeds)."),
+            FoldBlock(title=f"{group}: every weight matrix", blocks=(rows_block(*matrix_rows(own), said),)),
+        ]
+        for group, own in groups.items()
+    ]
+
+
+def weight_rows(tables: Tables) -> Rows:
+    """Header and rows of one group: per regime and layer how far its weights moved, and what it was divided by."""
+    header = ["regime", "layer", "relative drift", "median angle (°)", "‖W⁰‖", "‖Δ‖", "values", "note"]
+    rows: list[list[object]] = []
+    for line in tables["weight_means"].to_dict("records"):
+        cells = [_percent(line), *(line[name] for name in ("median_angle_degrees", "norm_before", "norm_change"))]
+        if line["norm_change"] != line["norm_change"]:  # not there, or not to be compared
+            cells = [None] * len(cells)
+        note = "bit-identical" if line["is_identical"] else line["note"]
+        rows.append([str(line["arm"]), component_name(line["component"]), *cells, int(line["num_values"]), note])
+    return header, rows
+
+
+def matrix_rows(tables: Tables) -> Rows:
+    """Header and rows of one group: per regime and layer a column for each of its matrices."""
+    drift = tables["weight_drift"]
+    is_matrix = drift["component"].str.startswith("layers.") & drift["shape"].fillna("").str.contains("x")
+    means = (
+        drift[is_matrix]
+        .groupby(["arm", "component", "part"], sort=False)[["relative_drift", "angle_degrees"]]
+        .agg(lambda values: values.mean(skipna=False))
+    )
+    parts = list(dict.fromkeys(means.index.get_level_values("part")))
+    rows: list[list[object]] = []
+    for arm, component in dict.fromkeys((arm, component) for arm, component, _ in means.index):
+        own = means.loc[arm, component]
+        cells = [_matrix(own.loc[part]) if part in own.index else None for part in parts]
+        rows.append([arm, component_name(component), *cells])
+    return ["regime", "layer", *parts], rows
+
+
+def _matrix(line: "pd.Series") -> str:
+    drift, angle = line["relative_drift"], line["angle_degrees"]
+    return UNDEFINED if drift != drift else f"{number(100 * drift)} % / {number(angle, 2)}"
+
+
+def component_name(name: str) -> str:
+    """A component as the tables on states number the layers."""
+    return str(int(name.removeprefix("layers.")) + 1) if name.startswith("layers.") else name.replace("_", " ")
+
+
+def plot_weight_drift(weight_means: pd.DataFrame, weight_drift: pd.DataFrame) -> Chart | None:
+    """A panel per group: relative drift of each layer in percent, a line per regime and a dot per run.
+
+    The tables are ``weight_means`` and ``weight_drift`` of ``measure_layers``; None where no weights moved.
+    """
+    is_layer = weight_means["component"].str.startswith("layers.")
+    shown = weight_means[is_layer | (weight_means["component"] == "embeddings")]
+    shown = shown[shown["relative_drift"].notna() & shown["layer"].notna()]
+    if not (shown["relative_drift"] > 0).any():
+        return None
+    scaled = {"mean": 100 * shown["relative_drift"], "low": 100 * shown["low"], "high": 100 * shown["high"]}
+    # Not joined to the layers: most rows of the embeddings are words that training never showed.
+    kind = shown["component"].eq("embeddings").map({True: "embeddings", False: "layer"})
+    lines = shown.assign(series=shown["arm"], kind=kind, **scaled)
+    dots = _by_run(weight_drift)
+    groups, arms = list(dict.fromkeys(lines["group"])), list(dict.fromkeys(lines["arm"]))
+    panels = [
+        Panel(
+            title=str(group),
+            curves=lines[lines["group"] == group],
+            dots=dots[dots["group"] == group],
+            y_title="relative drift of\nthe weights (%)",
+            low=0.0,
+        )
+        for group in groups
+    ]
+    return curve_panels(
+        panels, columns=min(len(groups), 3), series=arms, layer_names=EMBEDDINGS, digits=".3g", height=150
+    )
+
+
+def _by_run(drift: pd.DataFrame) -> pd.DataFrame:
+    """Relative drift of each layer in each run in percent, where a regime has several, a little beside the mean."""
+    place = ["group", "arm", "seed", "layer"]
+    is_layer = drift["component"].str.startswith("layers.") & (drift["num_values"] > 0)
+    squares = drift[is_layer].assign(**{name: drift[name] ** 2 for name in ("norm_before", "norm_change")})
+    sums = squares.groupby(place, sort=False)[["norm_before", "norm_change"]].sum(min_count=1).reset_index()
+    several = sums.groupby(["group", "arm"])["seed"].transform("nunique") > 1
+    arms = {arm: i for i, arm in enumerate(dict.fromkeys(sums["arm"]))}
+    return sums[several].assign(
+        mean=100 * (sums["norm_change"] / sums["norm_before"]) ** 0.5,
+        layer=sums["layer"].astype(float) + 0.12 * (1 + sums["arm"].map(arms).fillna(0).astype(float)),
+        series=sums["arm"],
+        label="seed " + sums["seed"].astype(str),
+    )
+
+
+def plot_similarity(means: pd.DataFrame) -> Chart | None:
+    """A row per measure, a column per texts: the similarity of every layer to before, and of seeds to each other.
+
+    ``means`` is that table of ``measure_layers``, of one group; None where it is empty.
+    """
+    own = means[means["mean"].notna()]
+    lines = own.assign(series=own["arm"], kind=own["comparison"].map(KINDS))
+    texts, arms = list(dict.fromkeys(lines["texts"])), list(dict.fromkeys(lines["arm"]))
+    measures = [measure for measure in SHOWN if (lines["measure"] == measure).any()]
+    is_one = len(texts) == 1  # then the measures stand side by side
+    panels = [
+        Panel(
+            title=(measure if is_one else str(name)) if is_one or measure == CKA else "",
+            curves=lines[(lines["measure"] == measure) & (lines["texts"] == name)],
+            y_title="similarity" if is_one else SHOWN[measure],
+        )
+        for measure in measures
+        for name in texts
+    ]
+    kinds = [kind for kind in KINDS.values() if (lines["kind"] == kind).any()]
+    columns = max(len(measures if is_one else texts), 1)
+    return curve_panels(panels, columns=columns, series=arms, kinds=kinds, layer_names=EMBEDDINGS, is_shared=not is_one)

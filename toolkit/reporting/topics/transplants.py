@@ -1,0 +1,441 @@
+"""What the drift of each embedding component is worth to the tuned model."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from toolkit.reporting.blocks import chart_blocks, folds, rows_block
+from toolkit.reporting.cells import estimate_text, interval, spoken
+from toolkit.reporting.charts import COLOURS, REFERENCE, WIDTH, Chart, Charts, data_of, draw
+from toolkit.reporting.folder import report_folder, write_csvs
+from toolkit.reporting.markdown import UNDEFINED
+from toolkit.reporting.page.model import Block, ChartBlock, Page, Section, TextBlock, stated
+from toolkit.reporting.publish import publish
+from toolkit.reporting.screen import print_rows
+
+Tables = Mapping[str, pd.DataFrame]
+Rows = tuple[list[str], list[list[object]]]
+
+PANEL = ["model", "task", "arm"]
+KEY = [*PANEL, "direction", "coordinates"]
+LIKELIHOOD, ACCURACY = "log-likelihood", "accuracy"
+TOTAL, SUM = "all", "sum: all - none"
+AXES = {LIKELIHOOD: "log-likelihood per item (nats)", ACCURACY: "accuracy (points)"}
+ALONE = {
+    "transplant": ("the tuned component, 95 % interval", "circle", COLOURS[0]),
+    "random": ("random changes of its size, row by row: mean, all draws", "square", REFERENCE),
+    "rotated": ("its own change in rotated directions: mean, all draws", "diamond", COLOURS[1]),
+}
+"""Kind of change of one component alone to what the legend says, its shape and its colour."""
+QUESTION = "Which component's drift does the tuned model need, and would any change of its size do?"
+
+CAPTIONS = {
+    "shapley": "What the drift of each component is worth to the log-likelihood of the tuned model: exact Shapley "
+    "values with 95 % intervals over seeds and items. Scales differ between panels.",
+    "shapley_accuracy": "The same for the accuracy.",
+    "random_changes": "Each tuned component alone in the embeddings from before, beside random changes of the same "
+    "size, row by row and with all rows rotated alike: is it this drift, or any of its size?",
+    "interactions": "Shapley interaction index of every pair of components, 95 % intervals, not adjusted for their "
+    "number: above 0 they do more together than apart.",
+    "shapley_reverse": "The reverse: the tuned components in the body from before training, under a re-fitted probe.",
+    "shapley_accuracy_reverse": "The same for the accuracy.",
+    "random_changes_reverse": "The reverse: each tuned component alone beside random changes of the same size.",
+    "interactions_reverse": "The reverse: Shapley interaction index of every pair of components.",
+}
+CHECKED = (
+    "Largest difference of any logit between the tuned model in the fixed gauge and as it is, and, as a control that "
+    "no gauge allows, with the words multiplied by 1.1."
+)
+LIMITS = (
+    "The body and the head were tuned together with these embeddings: v(S) asks what they are worth to this body, not "
+    "what training without that drift would have reached. That is a run with the component frozen.",
+    "Each interval is of one component; none is adjusted for how many there are.",
+    "Log-likelihood is the first value because accuracy moves in whole items; both are on the scored items.",
+)
+RANDOM_LIMITS = (
+    "Random changes row by row cancel out where many rows act together, as drift does not: a weak control. Rotated "
+    "changes keep what the rows share and lose only where in the space it points. A component that is one vector has "
+    "the first kind only. Neither keeps how a change lies to the main directions of the table.",
+    "Where there are few random draws, their range is no interval, and not being distinguishable from them is no "
+    "equality.",
+)
+ONE_SEED = "Of one seed an interval covers new items only, not new seeds: no share is given."
+RAW = "In raw coordinates the split among the tables depends on offsets that no output shows."
+
+DEFINITIONS = (
+    "v(S): the mean over items of the log-likelihood of the label (or of being right), in the body and under the head "
+    "as tuned, with the components in S as tuned and the others as before training. v(none) is the tuned body on the "
+    "embeddings from before.",
+    "φ: the Shapley value (Shapley 1953), a component's mean gain over all orders in which they can be tuned; "
+    "exact, over all 2^n coalitions. The φ add up to v(all) - v(none).",
+    "interaction: the Shapley interaction index of a pair (Grabisch and Roubens 1999).",
+    "fixed coordinates: for each token of the training run the sum of word, position and segment rows is taken apart "
+    "into deviations W', P', S' from the tables' means and the sum m of the means (common offset), after removal of "
+    "each row's own mean over coordinates, which LayerNorm removes anyway. Offsets between tables, which no output "
+    "shows, thereby move nothing.",
+    "inseparable rows: [CLS] and position 0 stand with each other only, so nothing can say which of them moved; they "
+    "are one component and are left out of the means.",
+    "interval: 95 %, over new seeds and new items at once (random-effects, Satterthwaite's degrees of freedom), of the "
+    "items' own Shapley values.",
+    "share: φ over the sum; given only where the interval of the sum, over several seeds, excludes 0.",
+    "reverse: the tuned components in the body from before training, under a logistic regression on standardised "
+    "pooled vectors that is fitted anew to each coalition's training items; v(none) is the model from before. Its "
+    "penalty is chosen once per run, by cross-validated log loss on the features of none and of all together, so that "
+    "no choice counts as a component's worth. Its training items are the same for every seed: the intervals do not "
+    "cover another sample of them, and values of a few ten-thousandths may rest on it.",
+    "random: the component from before with each row moved as far as training moved it, in a random direction (one "
+    "vector for the offset, LayerNorm's weight and bias each).",
+    "rotated: all rows' moves turned by one random rotation (uniform among all; of the embeddings, among those that "
+    "keep rows' means over coordinates): each row's distance, the angle between any two moves and the singular values "
+    "of the change are the real ones, its directions are not. All together are turned by the same one.",
+)
+
+
+def write_transplant_report(
+    tables: Tables, out: str | Path, *, title: str | None = None, command: str | None = None
+) -> Path:
+    """Write the page on transplants, its figures/ and tables/ into ``out``; the path of report.md.
+
+    ``tables``: shapley, interactions, singles, coalitions and checks, as of ``measure_transplants``. ``command`` is
+    shown as what makes the report again. ValueError as :func:`check_out`.
+    """
+    with report_folder(out) as folder:
+        write_csvs(folder / "tables", tables)
+        publish(transplants_page(tables, title=title, command=command), folder)
+    return Path(out) / "report.md"
+
+
+def print_transplants(tables: Tables) -> None:
+    """What was found, and the Shapley values of every regime, on the terminal."""
+    tables = {name: spoken(table) for name, table in tables.items()}
+    print("\n".join(transplant_answers(tables)))
+    print_rows("What is the drift worth?", *worth_rows(tables), num_titles=4)
+    for key, lines in tables["shapley"].groupby(KEY, sort=False):
+        header, rows = shapley_rows(lines, tables["singles"])
+        # On 80 columns: the last columns are in the report.
+        print_rows(f"{name_of(key)}, {key[4]} coordinates", header[:5], [row[:5] for row in rows])
+
+
+def transplants_page(tables: Tables, *, title: str | None = None, command: str | None = None) -> Page:
+    """What ``measure_transplants``'s tables say."""
+    tables = {name: spoken(table) for name, table in tables.items()}
+    charts = _charts(tables)
+    names = [
+        (name_of(key) + f", {key[4]} coordinates", lines) for key, lines in tables["shapley"].groupby(KEY, sort=False)
+    ]
+    details: list[list[Block]] = [
+        [rows_block(*shapley_rows(lines, tables["singles"]), "Values of every component, 95 % intervals.")]
+        for _, lines in names
+    ]
+    tasks = ", ".join(dict.fromkeys(map(str, tables["shapley"]["task"])))
+    first, second = (_figure(charts, name) for name in ("shapley", "shapley_reverse"))
+    picture = next((block for block in (*first, *second) if isinstance(block, ChartBlock)), None)
+    reverse = [
+        block
+        for name in ("shapley_reverse", "shapley_accuracy_reverse", "random_changes_reverse", "interactions_reverse")
+        for block in _figure(charts, name)
+        if picture is None or not isinstance(block, ChartBlock) or block.name != picture.name
+    ]
+    alone = [*_figure(charts, "random_changes")]
+    if len(tables["singles"]):
+        alone.append(rows_block(*alone_rows(tables), "Each component alone against random changes of its size."))
+    sections = [
+        Section(
+            id="worth",
+            title="What is the drift worth?",
+            blocks=(rows_block(*worth_rows(tables), "All components together."), *_figure(charts, "shapley_accuracy")),
+        ),
+        Section(id="components", title="Which component is it?", blocks=folds([name for name, _ in names], details)),
+        Section(id="random", title="Is it this drift, or any of its size?", blocks=tuple(alone)),
+        Section(id="pairs", title="Do components need each other?", blocks=_figure(charts, "interactions")),
+        Section(id="reverse", title="The reverse: tuned embeddings in the body from before", blocks=tuple(reverse)),
+        Section(
+            id="gauge", title="Does the gauge hold on these runs?", blocks=(rows_block(*check_rows(tables), CHECKED),)
+        ),
+        Section(id="limits", title="What this cannot tell", blocks=(TextBlock(text="\n\n".join(caveats(tables))),)),
+        Section(id="definitions", title="Definitions", blocks=(TextBlock(text="\n\n".join(DEFINITIONS)),)),
+    ]
+    return Page(
+        title=title if title is not None else f"What the drift is worth: {tasks}",
+        question=QUESTION,
+        answers=stated(transplant_answers(tables)),
+        picture=picture,
+        sections=tuple(section for section in sections if section.blocks),
+        commands=command or "",
+    )
+
+
+def _charts(tables: Tables) -> Charts:
+    makers: dict[str, Any] = {}
+    for direction, suffix in (("forward", ""), ("reverse", "_reverse")):
+        own = {name: table[table["direction"] == direction] for name, table in tables.items() if "direction" in table}
+        makers["shapley" + suffix] = partial(plot_shapley, own["shapley"])
+        makers["shapley_accuracy" + suffix] = partial(plot_shapley, own["shapley"], ACCURACY)
+        makers["random_changes" + suffix] = partial(plot_random_changes, own["singles"])
+        makers["interactions" + suffix] = partial(plot_interactions, own["interactions"])
+    return draw(makers)
+
+
+def _figure(charts: Charts, name: str) -> tuple[Block, ...]:
+    return chart_blocks(charts, name, CAPTIONS[name], CAPTIONS[name])
+
+
+def name_of(key: Sequence[object]) -> str:
+    """``minilm on sst2, full fine-tuning``; the reverse says so."""
+    return f"{key[0]} on {key[1]}, {key[2]}" + (", reverse" if key[3] == "reverse" else "")
+
+
+def transplant_answers(tables: Tables) -> tuple[str, ...]:
+    """At most three sentences: where the drift is worth something, the component that is worth most, and alone."""
+    shapley = tables["shapley"][tables["shapley"]["value"] == LIKELIHOOD]
+    total = shapley[shapley["component"] == TOTAL]
+    clear = total[_is_clear(total)]
+    lines = [
+        f"The drift of all embeddings together is distinguishable from worth nothing in {len(clear)} of {len(total)} "
+        "cases (model, task, regime and direction)."
+    ]
+    parts = shapley[(shapley["component"] != TOTAL) & _is_clear(shapley)]
+    if len(parts):
+        most = parts.loc[parts["estimate"].abs().idxmax()]
+        lines.append(
+            f"The component with the greatest value of its own is {most['component']} ({name_of(list(most[KEY]))}): "
+            f"{_nats(most)} nats per item."
+        )
+    else:
+        lines.append("No component's own value is distinguishable from 0.")
+    rotated = tables["singles"]
+    rotated = rotated[(rotated["value"] == LIKELIHOOD) & (rotated["kind"] == "rotated difference")]
+    known = rotated[rotated["low"].notna() & (rotated["component"] != TOTAL)]
+    if len(known):
+        lines.append(
+            f"Alone, {int(_is_clear(known).sum())} of {len(known)} components do something else than their own change "
+            "turned in a random direction."
+        )
+    return tuple(lines)
+
+
+def _is_clear(lines: pd.DataFrame) -> "pd.Series":
+    return (lines["low"] > 0) | (lines["high"] < 0)
+
+
+def _nats(line: "Mapping[str, Any] | pd.Series", digits: int = 4) -> str:
+    if line["estimate"] == line["low"] == line["high"] == 0:
+        return "0 exactly"
+    return estimate_text(line["estimate"], line["low"], line["high"], digits, is_signed=True)
+
+
+def worth_rows(tables: Tables) -> Rows:
+    """Header and rows: per case what all components together are worth, and the components that are clear or 0."""
+    header = ["model", "task", "regime", "direction", "nats per item", "accuracy (points)", "accuracy: none", "all"]
+    header += ["distinguishable from 0", "exactly 0", "because", "seeds", "items"]
+    rows: list[list[object]] = []
+    for key, own in tables["shapley"].groupby(KEY, sort=False):
+        values = {value: part.set_index("component") for value, part in own.groupby("value", sort=False)}
+        likelihood = values[LIKELIHOOD]
+        total, parts = likelihood.loc[TOTAL], likelihood.drop(index=TOTAL)
+        clear = parts[_is_clear(parts)].sort_values("estimate", key=abs, ascending=False)
+        still = parts[(parts["estimate"] == 0) & (parts["low"] == 0) & (parts["high"] == 0)]
+        cells: list[object] = [_nats(total), _nats(values[ACCURACY].loc[TOTAL], 2), *_levels(tables["coalitions"], key)]
+        cells += [", ".join(map(str, clear.index)) or "none", ", ".join(map(str, still.index)) or "none"]
+        cells += ["; ".join(dict.fromkeys(map(why_still, still["note"])))]
+        rows.append([*map(str, key[:4]), *cells, int(total["num_seeds"]), int(total["num_items"])])
+    return header, rows
+
+
+def why_still(note: object) -> str:
+    """The reason in the note of a component that is exactly 0."""
+    why, is_given, _ = str(note).partition(": exactly 0")
+    return why if is_given else "bit for bit what it was"
+
+
+def _levels(coalitions: pd.DataFrame, key: Sequence[object]) -> list[object]:
+    """v(none) and v(all) as accuracies, means over seeds."""
+    own = coalitions[(coalitions[KEY] == list(key)).all(axis=1) & (coalitions["value"] == ACCURACY)]
+    means = own.groupby("coalition")["mean"].mean()
+    return [float(means[name]) if name in means.index else None for name in ("none", "all")]
+
+
+def alone_rows(tables: Tables) -> Rows:
+    """Header and rows: per case the components that do something else alone than random changes of their size."""
+    header = ["case", "component", "alone (nats)", "minus random (nats)", "distinguishable?"]
+    header += ["minus rotated (nats)", "distinguishable?"]
+    singles = tables["singles"][tables["singles"]["value"] == LIKELIHOOD]
+    rows: list[list[object]] = []
+    for key, own in singles.groupby(KEY, sort=False):
+        for name, part in own.groupby("component", sort=False):
+            by_kind = part.set_index("kind")
+            cells: list[object] = []
+            for kind in ("difference", "rotated difference"):
+                if kind not in by_kind.index or pd.isna(by_kind.loc[kind, "estimate"]):
+                    cells += [None, None]
+                    continue
+                line = by_kind.loc[kind]
+                cells += [_nats(line), "yes" if line["low"] > 0 or line["high"] < 0 else "no"]
+            rows.append([name_of(key), str(name), _nats(by_kind.loc["transplant"]), *cells])
+    return header, rows
+
+
+def shapley_rows(lines: pd.DataFrame, singles: pd.DataFrame) -> Rows:
+    """Header and rows of one case's components: both values with intervals, the share, and alone beside random."""
+    header = ["component", "φ (nats)", "95 % interval", "φ (points)", "95 % interval", "share", "alone (nats)"]
+    header += ["random (nats)", "draws", "rotated (nats)", "draws", "note"]
+    alone = _alone(lines, singles)
+    likelihood, accuracy = (lines[lines["value"] == name].set_index("component") for name in (LIKELIHOOD, ACCURACY))
+    rows: list[list[object]] = []
+    for name in [*(each for each in likelihood.index if each != TOTAL), TOTAL]:
+        one, other = likelihood.loc[name], accuracy.loc[name]
+        share = "" if pd.isna(one["share"]) else f"{round(100 * one['share']) + 0}%"
+        cells = [_signed(one["estimate"]), interval(one["low"], one["high"], 4)]
+        cells += [_signed(other["estimate"], 2), interval(other["low"], other["high"])]
+        note = "" if pd.isna(one["note"]) else str(one["note"])
+        rows.append([SUM if name == TOTAL else str(name), *cells, share, *alone.get(str(name), [""] * 5), note])
+    if not any(row[6] for row in rows):
+        return header[:6] + header[11:], [row[:6] + row[11:] for row in rows]
+    return header, rows
+
+
+def _alone(lines: pd.DataFrame, singles: pd.DataFrame) -> dict[str, list[object]]:
+    """Component to what it does alone, and for each kind of random change what that does, from least to greatest."""
+    own = singles[(singles[KEY] == lines[KEY].iloc[0]).all(axis=1) & (singles["value"] == LIKELIHOOD)]
+    found: dict[str, list[object]] = {}
+    for name, part in own.groupby("component", sort=False):
+        by_kind = part.set_index("kind")
+        found[str(name)] = [_signed(by_kind.loc["transplant", "estimate"])]
+        for kind in ("random", "rotated"):
+            if kind not in by_kind.index or pd.isna(by_kind.loc[kind, "estimate"]):
+                found[str(name)] += ["not applicable", ""]
+                continue
+            drawn = by_kind.loc[kind]
+            found[str(name)] += [_signed(drawn["estimate"]), interval(drawn["least"], drawn["greatest"], 4)]
+    return found
+
+
+def _signed(value: float, digits: int = 4) -> str:
+    return UNDEFINED if pd.isna(value) else f"{value:+.{digits}f}" if value else "0"
+
+
+def check_rows(tables: Tables) -> Rows:
+    """Header and rows: per run how far the gauge changes outputs, what it cost, and what is to be known of it."""
+    header = ["task", "regime", "seed", "direction", "passes", "random draws", "items", "fixed against raw"]
+    names = ["task", "arm", "seed", "direction", "num_passes", "num_draws", "num_items"]
+    rows: list[list[object]] = []
+    for line in tables["checks"].to_dict("records"):
+        ends = [
+            None if pd.isna(line[f"{name}_difference"]) else line[f"{name}_difference"] for name in ("gauge", "control")
+        ]
+        rows.append([*(line.get(name) for name in names), *ends, "" if pd.isna(line["note"]) else line["note"]])
+    return [*header, "words x 1.1", "note"], rows
+
+
+def caveats(tables: Tables) -> list[str]:
+    """What the numbers do not say."""
+    lines = [*LIMITS, *(RANDOM_LIMITS if len(tables["singles"]) else ())]
+    lines += [ONE_SEED] if (tables["shapley"]["num_seeds"] == 1).any() else []
+    lines += [RAW] if tables["shapley"]["coordinates"].eq("raw").any() else []
+    notes = dict.fromkeys(note for note in tables["checks"]["note"].dropna() if note)
+    return [*lines, *(f"Of some runs: {note}." for note in notes)]
+
+
+def plot_shapley(shapley: pd.DataFrame, value: str = LIKELIHOOD) -> Chart | None:
+    """A panel per task and regime: the Shapley value of each component with its interval, and their sum.
+
+    ``shapley`` is that table of ``measure_transplants``, of one direction; ``value``: log-likelihood or accuracy.
+    """
+    own = shapley[shapley["value"] == value]
+    is_sum = own["component"] == TOTAL
+    lines = pd.concat([own[~is_sum], own[is_sum]])
+    kind = lines["component"].eq(TOTAL).map({True: "sum", False: "component"})
+    return _forest(
+        lines.assign(place=lines["component"].replace({TOTAL: SUM}), kind=kind),
+        {"component": ("a component", "circle", COLOURS[0]), "sum": ("their sum", "diamond", COLOURS[1])},
+        AXES[value],
+    )
+
+
+def plot_random_changes(singles: pd.DataFrame) -> Chart | None:
+    """A panel per task and regime: each transplant alone beside random changes of its size.
+
+    ``singles`` is that table of ``measure_transplants``, of one direction. Random changes have the range of all draws.
+    """
+    own = singles[(singles["value"] == LIKELIHOOD) & singles["kind"].isin(list(ALONE)) & singles["estimate"].notna()]
+    is_drawn = own["kind"] != "transplant"
+    ends = {side: own[side].where(~is_drawn, own[end]) for side, end in (("low", "least"), ("high", "greatest"))}
+    place = own["component"].replace({TOTAL: "all together"})
+    return _forest(own.assign(place=place, **ends), ALONE, f"change of {AXES[LIKELIHOOD]}", is_apart=True)
+
+
+def plot_interactions(interactions: pd.DataFrame) -> Chart | None:
+    """A panel per task and regime: the interaction of every pair of components; below 0, they do the same thing.
+
+    ``interactions`` is that table of ``measure_transplants``, of one direction.
+    """
+    own = interactions[interactions["value"] == LIKELIHOOD]
+    lines = own.assign(place=own["first"] + " x " + own["second"])
+    lines["kind"] = _is_clear(lines).map({True: "clear", False: "open"})
+    kinds = {
+        "clear": ("interval excludes 0", "diamond", COLOURS[1]),
+        "open": ("interval holds 0", "circle", COLOURS[0]),
+    }
+    return _forest(lines, kinds, AXES[LIKELIHOOD])
+
+
+def _forest(
+    lines: pd.DataFrame, kinds: Mapping[str, tuple[str, str, str]], title: str, *, is_apart: bool = False
+) -> Chart | None:
+    """A panel per task and regime, a line per place: estimates with their intervals; two panels beside each other.
+
+    ``is_apart``: the kinds of one place stand below one another.
+    """
+    import altair
+
+    if not (lines["estimate"].fillna(0) != 0).any():
+        return None
+    shown = [kind for kind in kinds if (lines["kind"] == kind).any()]
+    labels = [kinds[kind][0] for kind in shown]
+    places = list(dict.fromkeys(lines["place"]))
+    longest = 6.2 * max(map(len, places)) + 16
+    panels = list(lines.groupby(PANEL, sort=False))
+    columns = min(len(panels), 2)
+    width = (WIDTH - longest - 24 * (columns - 1)) / columns if columns > 1 else min(WIDTH - longest, 420)
+    hue = altair.Scale(domain=labels, range=[kinds[kind][2] for kind in shown])
+    marks = altair.Scale(domain=labels, range=[kinds[kind][1] for kind in shown])
+    legend = altair.Legend(title=None, columns=1 if max(map(len, labels)) > 30 else 3)
+    colour, shape = altair.Color("what:N", scale=hue, legend=legend), altair.Shape("what:N", scale=marks, legend=legend)
+    others = [i for i, name in enumerate(PANEL) if name != "task" and len({key[i] for key, _ in panels}) > 1]
+    shift = {"yOffset": altair.YOffset("what:N", scale=altair.Scale(domain=labels))} if is_apart else {}
+    drawn = []
+    for i, (key, own) in enumerate(panels):
+        data = own.assign(
+            what=own["kind"].map({kind: kinds[kind][0] for kind in shown}),
+            interval=[
+                "none" if pd.isna(line["low"]) else f"{line['low']:+.4g} to {line['high']:+.4g}"
+                for line in own.to_dict("records")
+            ],
+        )
+        names = ["place", "what", "estimate", "low", "high", "interval"]
+        axis = altair.Axis(labels=i % columns == 0, domain=False, ticks=False, labelLimit=320)
+        x = altair.X("estimate:Q", title=title if i + columns >= len(panels) else None, axis=altair.Axis(tickCount=4))
+        tips = [altair.Tooltip("place:N", title="component"), altair.Tooltip("what:N", title="what")]
+        tips += [
+            altair.Tooltip("estimate:Q", title=title, format="+.4g"),
+            altair.Tooltip("interval:N", title="interval"),
+        ]
+        base = altair.Chart(data_of(data, names)).encode(
+            y=altair.Y("place:N", sort=places, title=None, scale=altair.Scale(domain=places), axis=axis),
+            color=colour,
+            tooltip=tips,
+            **shift,
+        )
+        zero = altair.Chart(altair.Data(values=[{}])).mark_rule(color=REFERENCE).encode(x=altair.datum(0))
+        bars = base.mark_rule(strokeWidth=2).encode(x=altair.X("low:Q", title=x["title"], axis=x["axis"]), x2="high:Q")
+        dots = base.mark_point(filled=True, size=55, opacity=1).encode(x=x, shape=shape)
+        seeds = own["num_seeds"].iloc[0]
+        head = altair.Title(
+            f"{key[PANEL.index('task')]}", subtitle=[f"seeds: {seeds}", *(str(key[j]) for j in others)], limit=width
+        )
+        height = len(places) * (13 * len(shown) + 8 if is_apart else 19)
+        drawn.append(altair.layer(zero, bars, dots).properties(width=width, height=height, title=head))
+    return altair.concat(*drawn, columns=columns) if len(drawn) > 1 else drawn[0]
