@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from toolkit.reporting.cells import Shown, is_number, shown
+from toolkit.reporting.page.encode import visible
 from toolkit.reporting.page.model import (
     Block,
     ChartBlock,
@@ -21,7 +22,6 @@ from toolkit.reporting.page.model import (
     Tile,
     facts_of,
 )
-from toolkit.reporting.page.encode import visible
 
 MOST_LINES = 60
 """Lines of a table; the whole of a longer one is in the report's tables."""

@@ -15,7 +15,6 @@ from toolkit.reporting.page.model import (
     Section,
     TableBlock,
     TextBlock,
-    VerdictLine,
 )
 
 INJECTION = "<script>window.injected = true</script>"
@@ -85,29 +84,11 @@ def make_page(words: Section | None = None, text: str = "A text.", **fields: Any
         FigureBlock(name="drift", svg=make_svg(), caption=text, alt=text),
         FoldBlock(title=text, blocks=(TextBlock(text=text),)),
     )
-    lines = [
-        VerdictLine(
-            claim=text,
-            verdict="supported",
-            value="+2.0 points",
-            interval="[+1.0, +3.0]",
-            detail=text,
-            group="a",
-            estimate=2,
-            low=1,
-            high=3,
-            margin=1,
-            unit="points",
-        ),
-        VerdictLine(claim="Costs nothing", verdict="equivalent", value=text, group="a"),
-        VerdictLine(claim="Drift predicts gain", verdict=text, value="0.1", group="b"),
-    ]
     values: dict[str, Any] = {
         "title": text,
         "question": text,
         "lead": text,
         "findings": (text, "Another."),
-        "verdicts": tuple(lines),
         "sections": (
             Section(id="scores", title="Scores", lead=text, blocks=blocks),
             *([words] if words else []),

@@ -270,20 +270,6 @@ def test_how_is_shown_on_hover_focus_and_tap(visit: Callable[..., Any]):
     assert INJECTION in str(head.locator(".sort").get_attribute("aria-description"))
 
 
-def test_verdicts_can_be_filtered_and_opened(visit: Callable[..., Any]):
-    page = visit()
-    lines = page.locator(".verdicts .line:visible")
-    assert lines.count() == 3
-    page.locator(".chip").first.click()
-    assert lines.count() == 1
-    assert lines.locator(".badge").inner_text() == "supported"
-    lines.locator("summary").click()
-    assert lines.locator("details p").is_visible()
-    page.locator(".chip").first.click()
-    page.locator(".group-button").first.click()
-    assert lines.count() == 1
-
-
 def test_light_and_dark(visit: Callable[..., Any]):
     background = "getComputedStyle(document.body).backgroundColor"
     page = visit(color_scheme="dark")
@@ -331,7 +317,7 @@ def test_everything_is_reached_by_tab(visit: Callable[..., Any]):
                 "document.activeElement.id || document.activeElement.name || document.activeElement.className"
             )
         )
-    expected = ["skip", "theme", "chip", "sort", "shown_run", "search", "epoch", "copy"]
+    expected = ["skip", "theme", "sort", "shown_run", "search", "epoch", "copy"]
     places = [reached.index(name) for name in expected]
     assert places == sorted(places)
     assert places[0] == 0
@@ -376,19 +362,17 @@ def test_headings_are_large_enough_to_be_hit(visit: Callable[..., Any]):
     assert min(min(size["width"], size["height"]) for size in sizes) >= 24  # WCAG 2.2, 2.5.8
 
 
-def test_print_shows_every_line_of_a_table_and_every_verdict(visit: Callable[..., Any], tmp_path: Path):
+def test_print_shows_every_line_of_a_table(visit: Callable[..., Any], tmp_path: Path):
     long = Section(
         id="long", title="", blocks=(TableBlock(table=pd.DataFrame({"sha256": 2 * ["f" * 400]}), caption=""),)
     )
     page = visit(write(replace(make_page(), sections=(*make_page().sections, long)), tmp_path), has_words=False)
     page.set_viewport_size({"width": 718, "height": 1000})  # A4 with margins
-    page.locator(".group-button").first.click()
-    shown = page.locator("#scores tbody tr:visible, .verdicts .line:visible")
-    assert shown.count() == 3
+    shown = page.locator("#scores tbody tr:visible")
+    assert shown.count() == 2
     page.emulate_media(media="print")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    assert shown.count() == 6
-    assert page.locator("text=The first rule that holds.").is_visible()
+    assert shown.count() == 3
     assert page.evaluate("document.documentElement.scrollWidth") <= 718
 
 
@@ -399,8 +383,9 @@ def test_on_a_phone_without_javascript_nothing_covers_the_page(visit: Callable[.
     page.wait_for_timeout(300)
     assert page.locator(".contents").bounding_box()["y"] < -700
     assert page.locator("header noscript p").is_visible()
-    page.locator("details", has_text="How to read the verdicts").locator("summary").click()
-    assert page.locator("text=The first rule that holds.").is_visible()
+    fold = page.locator("details.fold")
+    fold.locator("summary").click()
+    assert fold.locator("p").is_visible()
     height = page.locator("#scores thead").bounding_box()["height"]
     page.locator("#scores .sort").nth(1).hover()
     assert page.locator("#scores thead").bounding_box()["height"] > height  # its explanation is below it

@@ -27,8 +27,8 @@ from toolkit.reporting.folder import check_out, report_folder
 from toolkit.reporting.page.model import CodeBlock, FoldBlock, Page, Section, TextBlock
 from toolkit.reporting.publish import publish
 from toolkit.reporting.topics.claims import claims_block, decided, described, limits_section
-from toolkit.reporting.topics.words import words_section
 from toolkit.reporting.topics.first_screen import answers_of, picture_of, tiles_of
+from toolkit.reporting.topics.words import words_section
 from toolkit.snapshots.store import Run
 
 Progress = Callable[[str], None]
