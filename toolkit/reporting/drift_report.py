@@ -17,9 +17,9 @@ from toolkit.reporting.render_terminal import print_page
 from toolkit.reporting.sources import Opened, open_sources
 from toolkit.reporting.topics import causes, changes, gauge, geometry, neighbours, rows
 from toolkit.reporting.topics.computed import Computed, refused
+from toolkit.reporting.topics.words import words_section
 from toolkit.snapshots import files
 
-# The map of words comes before `rows`: a section "words" from topics/words.py.
 TOPICS: tuple[ModuleType, ...] = (changes, rows, causes, gauge, neighbours, geometry)
 """What the report is about, in the order of the page: each has ``makers(opened)`` and ``section(computed)``."""
 
@@ -81,6 +81,8 @@ def drift_page(computed: Computed, *, title: str | None = None, command: str = "
     """The page of the computed tables: first how far each parameter moved, then topic by topic."""
     opened = computed.opened
     sections = [topic.section(computed) for topic in TOPICS]
+    if words := words_section([(opened.title, opened.trajectory)]):
+        sections.insert(1, words)
     answers = [changes.farthest(computed), causes.against_noise(computed), causes.unseen_decay(computed)]
     said = [answer for answer in answers if answer] or ["No embedding parameter moved."]
     if len(said) < 3 and (output := gauge.output_change(computed)):
