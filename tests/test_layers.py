@@ -105,5 +105,5 @@ def test_there_are_rules_for_what_the_design_says() -> None:
     siblings = permutations(("toolkit.training", "toolkit.analysis"), 2)
     upward = [("toolkit.analysis", "toolkit.reporting"), ("toolkit.pipeline", "toolkit.studies")]
     upward += [("toolkit.snapshots", "toolkit.data"), ("toolkit.families", "toolkit.config")]
-    drawing = [("toolkit", name) for name in ("matplotlib", "altair", "vl_convert")]
+    drawing = [("toolkit", name) for name in ("altair", "vl_convert")]
     assert pairs >= {*((half, name) for half in halves for name in heavy), *siblings, *upward, *drawing}

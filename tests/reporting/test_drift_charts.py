@@ -10,7 +10,6 @@ from toolkit.analysis.comparison.arms import arrange
 from toolkit.reporting.charts import regimes_of, spec_of
 from toolkit.reporting.comparison.drift_topics import drift_lead, group_charts
 from toolkit.reporting.comparison.tables import collect, order_of
-from toolkit.reporting.drift.figures import draw_parameters
 
 FULL, FROZEN, FEATURES = "full fine-tuning", "embeddings frozen", "feature extraction"
 PARAMETERS = ["word_embeddings", "position_embeddings", "token_type_embeddings", "LayerNorm.weight", "LayerNorm.bias"]
@@ -90,13 +89,6 @@ def test_a_parameter_that_was_0_is_exactly_0_when_frozen_and_undefined_when_trai
 def test_the_yardstick_of_a_bias_is_1_only_where_it_was_not_0(read_run, zero):
     lead = drift_lead([tables_of(read_run("none", zero=zero))])
     assert ("which is relative 1" in lead) == (not zero)
-
-
-@pytest.mark.parametrize(("regime", "shown"), [("none", "was 0 before"), ("position_embeddings", "exactly 0")])
-def test_the_figure_of_one_run_tells_still_from_undefined(read_run, regime, shown):
-    frozen = "LayerNorm.bias" if regime == "none" else regime
-    figure = draw_parameters(read_run(regime, zero=(frozen,)))
-    assert f"{frozen}: {shown}" in [text.get_text() for text in figure.legends[0].get_texts()]
 
 
 def test_an_absent_parameter_has_no_panel(read_run):

@@ -457,7 +457,7 @@ def test_an_unfinished_run_says_so(runs: list[toolkit.Run], tmp_path: Path, caps
 @pytest.mark.parametrize("most", [8, 60, 500, 625, 1875, 6000, 40_000])
 def test_a_logarithmic_axis_has_some_marks_and_not_too_many(most: float) -> None:
     ends = log_domain(pd.Series([3.0, most]))
-    ticks = log_ticks(ends)
+    ticks = log_ticks(*ends)
     assert 2 <= len(ticks) <= 9
     assert all(ends[0] <= tick <= ends[1] for tick in ticks)
     assert all(later / earlier >= 1.99 for earlier, later in pairwise(ticks))

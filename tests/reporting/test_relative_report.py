@@ -47,11 +47,11 @@ def rows_of(table: pd.DataFrame) -> pd.DataFrame:
 def test_rows_say_of_each_arm_what_its_interval_says(table: pd.DataFrame) -> None:
     rows = rows_of(table)
     beside = rows["beside the reference"]
-    assert beside["position_embeddings frozen"] == beside["feature extraction"] == "below"
+    assert beside["position_embeddings (frozen)"] == beside["feature extraction"] == "below"
     assert beside["embeddings frozen"] == "not distinguishable"
     assert beside[FULL] == ""
     chance = rows["beside the majority class"]
-    assert chance["position_embeddings frozen"] == chance["embeddings frozen"] == "above"
+    assert chance["position_embeddings (frozen)"] == chance["embeddings frozen"] == "above"
     assert chance["feature extraction"] == "not distinguishable"
     failed = int(table.set_index("arm").loc["feature extraction", "num_failed"])
     assert failed >= 1

@@ -16,6 +16,7 @@ from toolkit.reporting.page.model import (
     TableBlock,
     TextBlock,
     Tile,
+    stated,
 )
 from toolkit.reporting.render_terminal import MOST_LINES, print_page
 
@@ -85,7 +86,7 @@ def test_a_page_shows_its_tiles_answers_folds_and_notes_in_order():
         title="A page",
         tiles=tiles,
         tiles_show="drift",
-        answers=("An answer.",),
+        answers=stated(["An answer."]),
         sections=(Section(id="s", title="S", blocks=(fold,)),),
     )
     text = printed(page)
@@ -101,7 +102,7 @@ def test_texts_are_never_obeyed(hostile):
     columns = {hostile: Column(label=hostile)}
     block = TableBlock(table=pd.DataFrame({hostile: [hostile]}), caption=hostile, columns=columns)
     section = Section(id="s", title=hostile, lead=hostile, blocks=(block,))
-    page = Page(title=hostile, answers=(hostile,), sections=(section,))
+    page = Page(title=hostile, answers=stated([hostile]), sections=(section,))
     text = printed(page)
     assert "\x1b" not in text
     assert "\u202e" not in text

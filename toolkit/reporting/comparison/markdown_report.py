@@ -74,8 +74,21 @@ def _blocks(blocks: Sequence[Block], tasks: Collection[str], level: int) -> list
     folds = [block for block in blocks if isinstance(block, FoldBlock) and block.title in tasks]
     if len(folds) > MOST_FOLDS:
         others = [block for block in blocks if all(block is not fold for fold in folds)]
-        return [*_blocks(others, (), level), *_shortened(folds, level)]
-    return [text for block in blocks for text in _block(block, level, tasks)]
+        return [*_blocks(others, tasks, level), *_shortened(folds, level)]
+    lists = [block for block in blocks if _is_list(block)]
+    if len(lists) > MOST_FOLDS:  # a run each, say
+        blocks = [block for block in blocks if all(block is not each for each in lists[1:])]
+    more = [f"{len(lists) - 1} more tables like the last are in index.html."] if len(lists) > MOST_FOLDS else []
+    return [*(text for block in blocks for text in _block(block, level, tasks)), *more]
+
+
+def _is_list(block: Block) -> bool:
+    """Whether a block is a closed fold of a table: one among many like it, mostly."""
+    if not isinstance(block, FoldBlock) or block.is_open:
+        return False
+    return any(isinstance(inner, TableBlock) for inner in block.blocks) and not any(
+        isinstance(inner, FoldBlock) for inner in block.blocks
+    )
 
 
 def _shortened(folds: Sequence[FoldBlock], level: int) -> list[str]:
