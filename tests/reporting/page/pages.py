@@ -61,7 +61,7 @@ def make_chart(title: str = INJECTION) -> Any:
     from toolkit.reporting.charts import data_of
     from toolkit.reporting.page.encode import visible
 
-    table = pd.DataFrame({"x": [0, 1], "y": [0, 1], "regime": ["a < b & c", title]})
+    table = pd.DataFrame({"x": [0, 1], "y": [0, 1], "regime": ["a < b & c", visible(title)]})
     return altair.Chart(data_of(table), title=visible(title)).mark_point().encode(x="x:Q", y="y:Q", color="regime:N")
 
 
