@@ -21,7 +21,7 @@ WIDTH, HEIGHT, LABEL = 600, 330, 13
 NEVER, UNKNOWN = 0.4, 0.1
 """Where words stand on the axis of steps that were never seen, or of which that was not recorded."""
 MARKED = COLOURS[1]
-NOT_NAMED = "told of the words that moved most"
+NOT_NAMED = "shown only for the words that moved most"
 _TEXTS = ("word", "before", "after")
 """Columns that stand in the data as one text each, a line per word: ``word_lines``, and so on."""
 
