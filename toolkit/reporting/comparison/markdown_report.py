@@ -20,6 +20,8 @@ MOST_LINES = 60
 """Lines of a table that the text shows; the whole of it is in tables/."""
 MOST_FOLDED = 24
 """Lines of a table under a closed fold that the text shows."""
+TOP = 3
+"""Level of the headings right below a section's."""
 MOST_FOLDS = 2
 """Tasks whose details stand in the text; of more than these they are in index.html and tables/."""
 
@@ -66,34 +68,39 @@ def _texts(text: str) -> list[str]:
 
 
 def _section(section: Section, tasks: Collection[str]) -> list[str]:
-    return [f"## {markdown.escape(section.title)}", *_texts(section.lead), *_blocks(section.blocks, tasks, 3)]
+    return [f"## {markdown.escape(section.title)}", *_texts(section.lead), *_blocks(section.blocks, tasks, TOP)]
 
 
 def _blocks(blocks: Sequence[Block], tasks: Collection[str], level: int) -> list[str]:
     """The blocks in order; many folds of a task each are shortened, wherever they stand."""
     folds = [block for block in blocks if isinstance(block, FoldBlock) and block.title in tasks]
     if len(folds) > MOST_FOLDS:
-        others = [block for block in blocks if all(block is not fold for fold in folds)]
-        return [*_blocks(others, tasks, level), *_shortened(folds, level)]
-    lists = [block for block in blocks if _is_list(block)]
-    if len(lists) > MOST_FOLDS:  # a run each, say
-        blocks = [block for block in blocks if all(block is not each for each in lists[1:])]
-    more = [f"{len(lists) - 1} more tables like the last are in index.html."] if len(lists) > MOST_FOLDS else []
-    return [*(text for block in blocks for text in _block(block, level, tasks)), *more]
+        place = next(i for i, block in enumerate(blocks) if block is folds[0])
+        before, after = blocks[:place], [b for b in blocks[place:] if all(b is not fold for fold in folds)]
+        return [*_blocks(before, tasks, level), *_shortened(folds, level), *_blocks(after, tasks, level)]
+    alike: dict[tuple[str, ...], list[Block]] = {}
+    for block in blocks:
+        if columns := _columns_of_list(block):
+            alike.setdefault(columns, []).append(block)
+    left_out = [block for same in alike.values() if len(same) > MOST_FOLDS for block in same[1:]]  # a run each, say
+    shown = [block for block in blocks if all(block is not each for each in left_out)]
+    more = [f"{len(left_out)} more tables like the first are in index.html."] if left_out else []
+    return [*(text for block in shown for text in _block(block, level, tasks)), *more]
 
 
-def _is_list(block: Block) -> bool:
-    """Whether a block is a closed fold of a table: one among many like it, mostly."""
-    if not isinstance(block, FoldBlock) or block.is_open:
-        return False
-    return any(isinstance(inner, TableBlock) for inner in block.blocks) and not any(
-        isinstance(inner, FoldBlock) for inner in block.blocks
-    )
+def _columns_of_list(block: Block) -> tuple[str, ...]:
+    """The columns of a closed fold that holds a table and no folds; nothing for other blocks."""
+    if not isinstance(block, FoldBlock) or block.is_open or any(isinstance(b, FoldBlock) for b in block.blocks):
+        return ()
+    tables = [inner for inner in block.blocks if isinstance(inner, TableBlock)]
+    return tuple(map(str, tables[0].table.columns)) if tables else ()
 
 
 def _shortened(folds: Sequence[FoldBlock], level: int) -> list[str]:
-    """Of each of many tasks the first table, all in one where they are alike; the rest is elsewhere."""
+    """Of each of many tasks the first table, all in one where they are alike; the rest, and parts of parts, elsewhere."""
     parts: list[str] = []
+    if level > TOP:
+        return [f"The details of each of the {len(folds)} tasks are in index.html, and their tables in tables/."]
     tables = [next((b for b in fold.blocks if isinstance(b, TableBlock)), None) for fold in folds]
     found = [(fold.title, shown(table)) for fold, table in zip(folds, tables, strict=True) if table is not None]
     num_lines = sum(len(cells.rows) for _, cells in found)
@@ -121,7 +128,9 @@ def _block(block: Block, level: int, tasks: Collection[str] = ()) -> list[str]:
         return [_code(block.text)]
     lines = max((len(inner.table) for inner in block.blocks if isinstance(inner, TableBlock)), default=0)
     if not block.is_open and lines > MOST_FOLDED:
-        return [f"{markdown.escape(block.title)} ({lines} lines): in index.html and tables/."]
+        charts = [inner for inner in block.blocks if isinstance(inner, ChartBlock)]
+        parts = [text for chart in charts for text in _block(chart, level)]
+        return [*parts, f"{markdown.escape(block.title)} ({lines} lines): in index.html and tables/."]
     heading = f"{'#' * min(level, 6)} {markdown.escape(block.title)}"
     return [heading, *_blocks(block.blocks, tasks, level + 1)]
 
