@@ -97,7 +97,7 @@ def test_the_margin_of_the_study_decides(read_run, data_of):
 
 def test_the_linear_probe_stands_beside_what_was_reached_for_every_task(read_run, data_of):
     data = data_of(with_probe(read_run, 10.0))
-    (section,) = [each for each in study_sections(data, {}) if each.id == "comparison"]
+    (section,) = [each for each in study_sections(data) if each.id == "comparison"]
     (table,) = [block for block in section.blocks if isinstance(block, TableBlock) and "linear_probe" in block.table]
     assert list(table.table["full_minus_reached"]) == [
         f"{value:+.2f}" for value in linear_probes(data.groups)["full_minus_reached_points"]
@@ -197,7 +197,7 @@ def test_a_setting_that_scored_far_more_when_it_was_chosen_is_called_unstable(re
         f"{final:.3f} on validation, mean of 2 final runs)."
     )
     assert text in caveats(above)
-    (section,) = [each for each in study_sections(above, {}) if each.id == "tuning"]
+    (section,) = [each for each in study_sections(above) if each.id == "tuning"]
     assert text in [block.text for block in section.blocks if isinstance(block, NoteBlock)]
     assert "No setting was chosen on the reported split." in section.lead
     assert "`" not in section.lead
@@ -234,7 +234,7 @@ def test_settings_at_the_edge_of_their_grid_are_a_caveat(read_study, data_of, ed
     data = replace(data_of(*read_study(num_seeds=1)), tuning=tuning(*edges))
     assert edge_warning(data) == text
     assert (text in caveats(data)) == bool(text)
-    (section,) = [each for each in study_sections(data, {}) if each.id == "tuning"]
+    (section,) = [each for each in study_sections(data) if each.id == "tuning"]
     assert [b.text for b in section.blocks if isinstance(b, NoteBlock) and b.is_warning] == ([text] if text else [])
 
 
@@ -403,8 +403,8 @@ def test_captions_and_caveats_say_what_intervals_cover(read_run, data_of, is_reg
         read_run(name, k, right=own, is_regression=is_regression) for name, own in rights.items() for k in range(seeds)
     ]
     data = data_of(runs)
-    (section,) = [each for each in study_sections(data, {"differences": {"svg": b""}}) if each.id == "comparison"]
-    spans = f"with its 95 % and 90 % interval over {over};" if over else "without intervals;"
+    (section,) = [each for each in study_sections(data) if each.id == "comparison"]
+    spans = f"with the interval that decided over {over};" if over else "without intervals;"
     assert f"on each split, {spans}" in section.blocks[0].caption
     printed = paper_tables(report_tables(data, []))["comparison"]
     assert (f"with intervals over {over}" in printed) == bool(over)
