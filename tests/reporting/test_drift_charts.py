@@ -211,6 +211,19 @@ def test_regimes_of_a_runs_tables_have_plain_names():
     assert list(regimes_of(pd.DataFrame({"arm": ["my own"], "regime": ["none"]}))) == ["my own"]
 
 
+def test_clicks_on_a_legend_are_heard_by_the_first_layer_that_has_one(read_run):
+    """Vega-Lite hears none where another layer holds the choice: one without a legend, or a later one."""
+    tables = tables_of(read_run("none"), read_run("embeddings"))
+    positions = toolkit.plot_position_drift(tables.with_arms(tables.positions))
+    majority = {"validation": 0.5, "ood": 0.5}
+    scores = toolkit.plot_scores_over_epochs(tables.with_arms(tables.scores), majority=majority)
+    for chart in (toolkit.plot_drift(tables.with_arms(tables.drift)), positions, scores):
+        (param,) = [each for each in spec_of(chart)["params"] if each.get("bind") == "legend"]
+        layers = [layer for panel in panels_of(chart) for layer in panel["layer"]]
+        named = [layer for layer in layers if "scale" in layer["encoding"].get("color", {})]
+        assert param["views"] == [named[0]["name"]]
+
+
 def test_a_table_of_one_run_needs_no_names(read_run):
     run = read_run("none")
     drift = toolkit.plot_drift(toolkit.measure_drift(run))

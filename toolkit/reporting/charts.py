@@ -377,11 +377,23 @@ def panels(charts: Sequence[Chart], columns: int = 3, picker: Picker | None = No
 
     first, *others = charts
     if picker:
-        first = first.add_params(*picker.params)
+        first = _listening(first, picker)
     if not others:
         return themed(first)
     grid = altair.concat(first, *others, columns=columns)
     return themed(grid.resolve_scale(color="shared", shape="shared", strokeDash="shared"))
+
+
+def _listening(chart: Chart, picker: Picker) -> Chart:
+    """The chart with what a reader picks by: in its first layer with a legend: Vega-Lite hears clicks there only."""
+    import altair
+
+    if not isinstance(chart, altair.LayerChart):
+        return chart.add_params(*picker.params)
+    layers = list(chart.layer)
+    heard = min((i for i, layer in enumerate(layers) if isinstance(layer.encoding.color, altair.Color)), default=0)
+    layers[heard] = layers[heard].add_params(*picker.params)
+    return altair.layer(*layers, data=chart.data, width=chart.width, height=chart.height, title=chart.title)
 
 
 def themed(chart: Chart) -> Chart:

@@ -73,10 +73,10 @@ def comparison_section(data: ReportData, charts: Charts) -> Section | None:
         each = FoldBlock(title=f"Seed by seed: {group.title}", blocks=(_seed_by_seed(seeds, group.title),))
         bodies.append([table_block(own, DIFFERENCE, f"Differences on {group.title}"), tests, each])
     over = covered(headline(table))
-    spans = f", with the interval that decided, over {over}: 90 % for equivalent, else 95 %" if over else ""
+    spans = f", with the interval that decided over {over}" if over else ", without intervals"
     caption = (
-        f"Difference between two arms on each split{spans}; the margin is shaded. A dotted interval "
-        "is over items only. All panels have one scale."
+        f"Difference between two arms on each split{spans}; the margin is shaded. The interval is of 90 % for "
+        "equivalent, else of 95 %; a dotted one is over items only. All panels have one scale."
     )
     figure = chart_blocks(charts, "differences", caption, "Forest plot of the differences between arms")
     lead = (

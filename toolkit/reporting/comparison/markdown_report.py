@@ -97,7 +97,7 @@ def _columns_of_list(block: Block) -> tuple[str, ...]:
 
 
 def _shortened(folds: Sequence[FoldBlock], level: int) -> list[str]:
-    """Of each of many tasks the first table, all in one where they are alike; the rest, and parts of parts, elsewhere."""
+    """Of each of many tasks the first table, all in one where they are alike; the rest is elsewhere."""
     parts: list[str] = []
     if level > TOP:
         return [f"The details of each of the {len(folds)} tasks are in index.html, and their tables in tables/."]
