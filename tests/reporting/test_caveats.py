@@ -356,3 +356,17 @@ def test_captions_and_caveats_say_what_intervals_cover(read_run, data_of, is_reg
     one_seed = [text for text in caveats(data) if text.startswith("Every arm has one seed: ")]
     what = "intervals cover the items and say nothing of other seeds" if over else "nothing is said of other seeds"
     assert one_seed == ([f"Every arm has one seed: {what}."] if seeds == 1 else [])
+
+
+@pytest.mark.parametrize(("regime", "after"), [("backbone", "b"), ("none", "b"), ("none", "a")])
+def test_what_was_frozen_and_changed_all_the_same_is_said_first_of_all(read_run, data_of, regime, after):
+    """By its hashes, or by snapshots that contradict hashes that say it did not."""
+    parts = {"word_embeddings": {"before": "a", "after": after}}
+    (first, *_) = caveats(data_of([read_run(regime, seed=3, facts={"frozen": {"parameters": parts}})]))
+    assert first.startswith("WARNING: these parameters were frozen and have changed all the same: ")
+    assert first.endswith(": word_embeddings.")
+
+
+def test_frozen_runs_that_kept_their_word_are_warned_of_nothing(read_run, data_of):
+    runs = [read_run(regime) for regime in ("none", "embeddings", "backbone")]
+    assert not [text for text in caveats(data_of(runs)) if "WARNING" in text]

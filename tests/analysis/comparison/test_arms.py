@@ -20,7 +20,7 @@ def test_regimes_and_seeds_of_one_task_are_one_group(make_run):
             "tiny on toy",
             [
                 ("full fine-tuning", [0, 1]),
-                ("position_embeddings frozen", [0, 1]),
+                ("position_embeddings (frozen)", [0, 1]),
                 ("feature extraction", [0, 1]),
             ],
         )

@@ -3,11 +3,13 @@
 import numpy as np
 
 from toolkit.analysis.comparison.arms import differing_settings
+from toolkit.analysis.comparison.drift_cards import NO_CONTROL
 from toolkit.analysis.comparison.pairs import pair_arms
 from toolkit.analysis.comparison.reported import last_score
 from toolkit.reporting.comparison.data import ReportData
 from toolkit.reporting.comparison.linear_probes import linear_probes, short_of_probe
 from toolkit.reporting.comparison.selections import covered, headline, largest_size, task_names
+from toolkit.reporting.comparison.tables import at_last_epoch
 from toolkit.reporting.markdown import listing, number
 
 MINILM = (
@@ -23,7 +25,14 @@ def caveats(data: ReportData) -> list[str]:
     """What has to be read with any number of the report: verdicts counted, failed runs, settings, model, seeds."""
     sentences = [
         text
-        for text in (verdict_counts(data), failures(data), below_floor(data), unstable(data), edge_warning(data))
+        for text in (
+            broken_freezes(data),
+            verdict_counts(data),
+            failures(data),
+            below_floor(data),
+            unstable(data),
+            edge_warning(data),
+        )
         if text
     ]
     sentences += short_of_probe(linear_probes([own.group for own in data.details]), _margin(data))
@@ -35,6 +44,27 @@ def caveats(data: ReportData) -> list[str]:
         what = "intervals cover the items and say nothing of other seeds" if over else "nothing is said of other seeds"
         sentences.append(f"Every arm has one seed: {what}.")
     return sentences
+
+
+def broken_freezes(data: ReportData) -> str:
+    """Parameters that a run froze and that changed all the same, by its hashes or its snapshots; '' without any."""
+    found = []
+    for tables in data.details:
+        norms = at_last_epoch(tables.drift)
+        norms = norms[(norms["stratum"] == "whole parameter") & (norms["measure"] == "norm")]
+        norms = norms[(norms["statistic"] == "value") & (norms["value"] > 0)]
+        moved = set(zip(norms["run"], norms["parameter"], strict=True))
+        for run in tables.group.runs:
+            names = [name for name, is_equal in run.frozen.items() if not is_equal or (run.name, name) in moved]
+            found += [f"{run.name}: {', '.join(names)}"] if names else []
+    return f"WARNING: these parameters were frozen and have changed all the same: {'; '.join(found)}." if found else ""
+
+
+def uncontrolled(data: ReportData) -> str:
+    """What a multiple of sign noise cannot tell where no labels were shuffled; '' where some were, or nothing moved."""
+    if len(data.labels) or data.joined.empty or not data.joined["times_noise"].notna().any():
+        return ""
+    return f"Drift beside sign noise describes and shows no learning: {NO_CONTROL}."
 
 
 def _margin(data: ReportData) -> float:

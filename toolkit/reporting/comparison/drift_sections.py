@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from toolkit.analysis.causes.nulls import unexplained_by_decay
 from toolkit.analysis.comparison.arms import Arm
 from toolkit.analysis.rows.drift import ALL_ROWS
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
@@ -16,6 +17,8 @@ from toolkit.reporting.page.model import Block, TextBlock
 HOWS = {
     "relative drift": "‖Δ‖ / ‖E⁰‖ of the whole parameter, mean ± standard deviation over seeds, in float64.",
     "re-initialised": "The same number for an independent re-initialisation of the same shape: a yardstick.",
+    "left by weight decay (%)": "Of the squared drift of the unexposed words: what replaying the logged weight decay "
+    "does not give.",
     "stratum": "Rows that moved for different reasons are never averaged; steps are optimizer steps of the whole run.",
     "median ‖Δ‖": "Median over the rows of the stratum, mean ± standard deviation over seeds.",
     "median relative": "Median of ‖Δ‖ / ‖E⁰‖ over rows; a row that was 0 has none and is counted.",
@@ -51,6 +54,43 @@ def _last(tables: GroupTables, arm: Arm, parameter: str, measure: str, statistic
     lines = tables.whole(arm, parameter, measure, statistic)
     values: np.ndarray = lines.groupby("run", sort=False)["value"].last().reindex(arm.names).to_numpy(np.float64)
     return values
+
+
+def exposure_block(tables: GroupTables) -> Block:
+    """A line per condition whose words moved: how far exposed and unexposed words did, and what decay leaves open."""
+    rows: list[list[object]] = []
+    for arm in tables.group.arms:
+        if not tables.has_moved_rows(tables.words, arm):
+            continue
+        own = tables.words[tables.words["run"].isin(arm.names)]
+        steps = pd.to_numeric(own["num_steps"])
+        exposed, unexposed = own.loc[steps > 0, "norm"], own.loc[steps == 0, "norm"]
+        still = 100 * float((unexposed == 0).mean()) if len(unexposed) else None
+        cells = [len(exposed), exposed.median(), len(unexposed), unexposed.median() if len(unexposed) else None, still]
+        if steps.isna().all():
+            cells = [None] * len(cells)
+        rows.append([arm.label, *cells, _left_by_decay(arm)])
+    header = [
+        "condition",
+        "exposed words",
+        "median ‖Δ‖",
+        "unexposed words",
+        "their median ‖Δ‖",
+        "exactly as before (%)",
+    ]
+    header.append("left by weight decay (%)")
+    caption = f"Words that training exposed and words that it did not, on {tables.group.title}, first seed"
+    return rows_block(header, rows, caption, HOWS)
+
+
+def _left_by_decay(arm: Arm) -> object:
+    """The share of the unexposed words' squared drift that replayed weight decay leaves; without a log None."""
+    run = arm.runs[0].run
+    log = run.optimizer_log
+    if log is None:
+        return None
+    share = unexplained_by_decay(run.trajectory, log)
+    return "0, bit for bit" if share == 0 else 100 * share
 
 
 def strata_block(tables: GroupTables, parameter: str) -> Block:

@@ -89,8 +89,10 @@ def _blocks(blocks: Sequence[Block], tasks: Collection[str], level: int) -> list
 
 
 def _columns_of_list(block: Block) -> tuple[str, ...]:
-    """The columns of a closed fold that holds a table and no folds; nothing for other blocks."""
-    if not isinstance(block, FoldBlock) or block.is_open or any(isinstance(b, FoldBlock) for b in block.blocks):
+    """The columns of a closed fold that holds a table, no folds and no chart; nothing for other blocks."""
+    if not isinstance(block, FoldBlock) or block.is_open:
+        return ()
+    if any(isinstance(inner, FoldBlock | ChartBlock) for inner in block.blocks):
         return ()
     tables = [inner for inner in block.blocks if isinstance(inner, TableBlock)]
     return tuple(map(str, tables[0].table.columns)) if tables else ()

@@ -12,8 +12,10 @@ from toolkit.analysis.comparison.card import Card, save_cards
 from toolkit.analysis.comparison.cards import make_cards
 from toolkit.analysis.comparison.evidence import write_evidence
 from toolkit.analysis.comparison.label_cards import labels_table
+from toolkit.reporting.blocks import folds
 from toolkit.reporting.comparison.again import commands_of
 from toolkit.reporting.comparison.data import ReportData, find_runs, gather
+from toolkit.reporting.comparison.drift_sections import exposure_block
 from toolkit.reporting.comparison.drift_topics import drift_topics
 from toolkit.reporting.comparison.run_sections import (
     data_section,
@@ -142,7 +144,11 @@ def _sections(data: ReportData, cards: Sequence[Card], commands: str) -> list[Se
         Section(
             id="why",
             title="Why rows moved: what training exposed",
-            blocks=tuple(folded(moved[name]) for name in ("word-rows", "positions", "segments", "tokens")),
+            lead=EXPOSED,
+            blocks=(
+                *folds([tables.group.title for tables in data.details], [[exposure_block(t)] for t in data.details]),
+                *(folded(moved[name]) for name in ("word-rows", "positions", "segments", "tokens")),
+            ),
         ),
         *(study[name] for name in main),
         Section(
@@ -169,6 +175,10 @@ def _sections(data: ReportData, cards: Sequence[Card], commands: str) -> list[Se
     ]
 
 
+EXPOSED = (
+    "A row that no batch held has no gradient, so that only weight decay can move it: where replaying the logged decay "
+    "leaves nothing, decay is the whole cause."
+)
 REPEAT = "python -m toolkit verify recomputes every answer of this report from its own evidence."
 ABOUT = (
     "This report is about a model that changed in training, not about data that changed. Each run kept its embedding "

@@ -131,7 +131,7 @@ def limits_section(data: ReportData, cards: Sequence[Card]) -> Section:
         for own in lines.values()
     ]
     table = rows_block(["question", "answer", "interval", "why"], rows, "Questions that stay open") if rows else None
-    notes = tuple(NoteBlock(text=text) for text in caveats(data))
+    notes = tuple(NoteBlock(text=text, is_warning=text.startswith("WARNING")) for text in caveats(data))
     return Section(id="limits", title="What these runs cannot tell", blocks=(*notes, *((table,) if table else ())))
 
 
