@@ -62,7 +62,8 @@ def broken_freezes(data: ReportData) -> str:
 
 def uncontrolled(data: ReportData) -> str:
     """What a multiple of sign noise cannot tell where no labels were shuffled; '' where some were, or nothing moved."""
-    if len(data.labels) or data.joined.empty or not data.joined["times_noise"].notna().any():
+    moved = any(own.has_moved_rows(own.words, arm) for own in data.details for arm in own.group.arms)
+    if len(data.labels) or not moved:
         return ""
     return f"Drift beside sign noise describes and shows no learning: {NO_CONTROL}."
 
