@@ -3,7 +3,6 @@
 import numpy as np
 
 from toolkit.analysis.comparison.arms import differing_settings
-from toolkit.analysis.comparison.drift_cards import NO_CONTROL
 from toolkit.analysis.comparison.pairs import pair_arms
 from toolkit.analysis.comparison.reported import last_score
 from toolkit.reporting.comparison.data import ReportData
@@ -58,14 +57,6 @@ def broken_freezes(data: ReportData) -> str:
             names = [name for name, is_equal in run.frozen.items() if not is_equal or (run.name, name) in moved]
             found += [f"{run.name}: {', '.join(names)}"] if names else []
     return f"WARNING: these parameters were frozen and have changed all the same: {'; '.join(found)}." if found else ""
-
-
-def uncontrolled(data: ReportData) -> str:
-    """What a multiple of sign noise cannot tell where no labels were shuffled; '' where some were, or nothing moved."""
-    moved = any(own.has_moved_rows(own.words, arm) for own in data.details for arm in own.group.arms)
-    if len(data.labels) or not moved:
-        return ""
-    return f"Drift beside sign noise describes and shows no learning: {NO_CONTROL}."
 
 
 def _margin(data: ReportData) -> float:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from toolkit.analysis.comparison.card import Card
+from toolkit.analysis.comparison.drift_cards import NO_CONTROL
 from toolkit.analysis.comparison.verdicts import REFUSALS, VERDICTS
 from toolkit.reporting.blocks import rows_block
 from toolkit.reporting.comparison.caveats import caveats
@@ -131,7 +132,10 @@ def limits_section(data: ReportData, cards: Sequence[Card]) -> Section:
         for own in lines.values()
     ]
     table = rows_block(["question", "answer", "interval", "why"], rows, "Questions that stay open") if rows else None
-    notes = tuple(NoteBlock(text=text, is_warning=text.startswith("WARNING")) for text in caveats(data))
+    said = caveats(data)
+    if any(card.kind == "drift" and NO_CONTROL in card.reason for card in cards):
+        said.append(f"Drift beside sign noise describes and shows no learning: {NO_CONTROL}.")
+    notes = tuple(NoteBlock(text=text, is_warning=text.startswith("WARNING")) for text in said)
     return Section(id="limits", title="What these runs cannot tell", blocks=(*notes, *((table,) if table else ())))
 
 
