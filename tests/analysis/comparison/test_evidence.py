@@ -78,6 +78,21 @@ def test_two_tasks_on_the_same_data_are_two_groups(make_run):
     assert [group.title for group in read_evidence("out").groups] == ["tiny on toy"]
 
 
+def test_a_report_of_an_earlier_version_keeps_its_names(make_run):
+    """Its cards name conditions as it called them: they are compared with what its evidence gives."""
+    runs = [make_run(regime, seed) for regime in ("none", "embeddings", "backbone") for seed in range(2)]
+    now = write_evidence(runs, None, "out")
+    then = {"full fine-tuning": "none (full fine-tuning)", "embeddings frozen": "embeddings (frozen)"}
+    then |= {"feature extraction": "backbone (feature extraction)"}
+    for path in (Path("out") / FOLDER).glob("*.csv"):
+        text = path.read_text()
+        for name, earlier in then.items():
+            text = text.replace(name, earlier)
+        path.write_text(text)
+    (group,) = read_evidence("out").groups
+    assert [arm.label for arm in group.arms] == [then[arm.label] for arm in now.groups[0].arms]
+
+
 def test_models_of_one_name_in_two_folders_stay_two_groups(make_run):
     runs = [make_run("none", 0, model="/secret/a/mine"), make_run("none", 1, model="/secret/b/mine")]
     evidence = write_evidence(runs, None, "out")

@@ -145,6 +145,10 @@ def write_evidence(
     return read_evidence(folder)
 
 
+EARLIER_NAMES = r"none \(full fine-tuning\)|backbone \(feature extraction\)|embeddings \(frozen\)"
+"""What conditions were called without labels in reports of earlier versions."""
+
+
 def read_evidence(folder: str | Path) -> Evidence:
     """The evidence of a report folder; ValueError when a file is missing, cut short or of a newer format."""
     place = Path(folder) / FOLDER
@@ -158,6 +162,9 @@ def read_evidence(folder: str | Path) -> Evidence:
     tables = {name: _read(place / f"{name}.csv", read_table) for name in TABLES}
     has_labels = (place / LABELS).is_file()
     tables["labels"] = _read(place / LABELS, read_table) if has_labels else pd.DataFrame(columns=list(STATISTICS))
+    arms = tables["runs"]["base"].where(tables["runs"]["base"] != "", tables["runs"]["arm"])
+    if settings["labels"] is None and arms.str.contains(EARLIER_NAMES, regex=True).any():
+        settings["labels"] = dict(zip(tables["runs"]["run"], arms, strict=True))  # its cards have the names of then
     if "learning_rate" not in tables["joined"]:  # of reports from before it was there
         tables["joined"]["learning_rate"] = [facts[run]["config"]["learning_rate"] for run in tables["joined"]["run"]]
     names = (*NAMES, LABELS) if has_labels else NAMES
