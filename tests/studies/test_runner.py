@@ -63,7 +63,7 @@ def test_the_report_knows_arms_pairs_margin_and_question(
     assert call["tasks"] == {run.name: "toy" for run in runs}
     assert call["pairs"] == [("full", "features")]
     assert (call["margin_points"], call["tuning"], call["command"]) == (2.0, None, "again")
-    assert call["question"] == "Does it matter? Expected: No."
+    assert (call["question"], call["expected"]) == ("Does it matter?", "No.")
 
 
 def test_the_limit_is_of_this_time(tiny_config: RunConfig, tmp_path: Path, report: Recorded) -> None:

@@ -121,9 +121,8 @@ def write_study_report(
 
     options: dict[str, Any] = {
         "title": study.title,
-        "question": " ".join(
-            part for part in (study.question, study.hypothesis and f"Expected: {study.hypothesis}") if part
-        ),
+        "question": study.question,
+        "expected": study.hypothesis,
         "labels": {run.name: run.cell.arm for run in runs},
         "tasks": {run.name: run.cell.task for run in runs},
         "pairs": [(each.first, each.second) for each in study.comparisons] or None,

@@ -42,6 +42,7 @@ def write_report(
     *,
     title: str | None = None,
     question: str | None = None,
+    expected: str | None = None,
     labels: Mapping[str, str] | None = None,
     tasks: Mapping[str, str] | None = None,
     pairs: Sequence[tuple[str, str]] | None = None,
@@ -54,7 +55,8 @@ def write_report(
 
     Runs of one model and task are compared with each other; other models and tasks get parts of their own. ``labels``
     (run directory name to arm), ``pairs`` and ``margin_points`` are those of :func:`toolkit.compare`; ``tasks`` is run
-    directory name to what its task is called, by default what its data are called; ``question`` stands under the title;
+    directory name to what its task is called, by default what its data are called; ``question`` stands under the title,
+    ``expected`` is what was expected before the runs;
     ``command`` is what makes runs and report again, if that is not ``report`` itself; ``tuning`` is what a study tried
     and chose. What a glob brings along (an unfinished run, a folder that is none) is left out, and the report says so;
     so is a pair that names an arm of which every run diverged. Files of an earlier report in ``out`` are replaced or
@@ -87,7 +89,7 @@ def write_report(
         cards = make_cards(evidence)
         save_cards(cards, folder, evidence.hashes)
         on_progress("drawing figures")
-        page = make_page(data, cards, title=title, question=question, commands=command)
+        page = make_page(data, cards, title=title, question=question, expected=expected, commands=command)
         on_progress("writing the pages")
         _write(folder, page, data, cards)
     return out / "report.md"
@@ -113,6 +115,7 @@ def make_page(
     *,
     title: str | None = None,
     question: str | None = None,
+    expected: str | None = None,
     commands: str = "",
 ) -> Page:
     """All that a report says, for report.md and index.html alike."""
@@ -122,11 +125,11 @@ def make_page(
         tiles=tiles_of(data),
         answers=answers_of(data),
         picture=picture_of(data),
-        sections=tuple(_sections(data, cards, commands)),
+        sections=tuple(_sections(data, cards, expected or "", commands)),
     )
 
 
-def _sections(data: ReportData, cards: Sequence[Card], commands: str) -> list[Section]:
+def _sections(data: ReportData, cards: Sequence[Card], expected: str, commands: str) -> list[Section]:
     """Every part below the first screen, in the order in which a reader asks: what moved, why, whether it matters."""
     study = {section.id: section for section in study_sections(data)}
     moved = {s.id: s for s in drift_topics(data.details, _file_names(data.groups), described(cards))}
@@ -154,7 +157,7 @@ def _sections(data: ReportData, cards: Sequence[Card], commands: str) -> list[Se
         Section(
             id="sure",
             title="How sure this is",
-            lead="The questions that these runs decide, then every comparison with its tests.",
+            lead=f"Expected before the runs: {expected}" if expected else SURE,
             blocks=(
                 claims_block(decided(cards), "Questions with an answer"),
                 *((folded(comparison),) if comparison else ()),
@@ -179,6 +182,7 @@ EXPOSED = (
     "A row that no batch held has no gradient, so that only weight decay can move it: where replaying the logged decay "
     "leaves nothing, decay is the whole cause."
 )
+SURE = "The questions that these runs decide, then every comparison with its tests."
 REPEAT = "python -m toolkit verify recomputes every answer of this report from its own evidence."
 ABOUT = (
     "This report is about a model that changed in training, not about data that changed. Each run kept its embedding "

@@ -59,7 +59,7 @@ def _tile(data: ReportData, name: str, colour: str) -> Tile:
         title=name,
         value=f"{min(means):.3f} to {max(means):.3f}",
         detail=f"{len(scores)} tasks, {seeds} seeds",
-        lines=(*((task, _mean(values)) for task, values in scores.items()), *moved),
+        lines=moved,
         colour=colour,
     )
 
