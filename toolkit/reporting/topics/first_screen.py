@@ -287,7 +287,7 @@ def plot_parameters(data: ReportData, *, width: int = 170) -> Chart | None:
     if table.empty or not (table["drift"] > 0).any():
         return None
     rows, moved = list(dict.fromkeys(table["parameter"])), table[table["drift"] > 0]
-    colour, shape = _by(names, "condition")
+    colour, shape = _by(names, "condition", shown=[name for name in names if name in set(moved["condition"])])
     tips = [altair.Tooltip(f"{name}:N") for name in ("condition", "parameter", "task")]
     tips.append(altair.Tooltip("drift:Q", title="relative drift (%)", format=".3g"))
     x = altair.X(
@@ -365,12 +365,14 @@ def plot_pairs(data: ReportData, *, width: int = 190) -> Chart | None:
     return altair.layer(*behind, ranges, dots).properties(width=width, height=height, title="What freezing changed")
 
 
-def _by(names: Sequence[str], field: str, places: Sequence[int] | None = None) -> tuple[Any, Any]:
-    """Colour and shape of series in their places, with one legend below each other."""
+def _by(
+    names: Sequence[str], field: str, places: Sequence[int] | None = None, shown: Sequence[str] | None = None
+) -> tuple[Any, Any]:
+    """Colour and shape of series in their places, with a legend of those that are ``shown``, below each other."""
     import altair
 
     chosen = list(places) if places is not None else list(range(len(names)))
-    legend = altair.Legend(title=None, columns=1, orient="bottom")
+    legend = altair.Legend(title=None, columns=1, orient="bottom", values=list(shown or names))
     colours = altair.Scale(domain=list(names), range=[COLOURS[i % len(COLOURS)] for i in chosen])
     shapes = altair.Scale(domain=list(names), range=[SHAPES[i % len(SHAPES)] for i in chosen])
     return (
