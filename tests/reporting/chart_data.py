@@ -43,6 +43,7 @@ def lines_of(spec: Spec, *columns: str) -> pd.DataFrame:
 
 def panels_of(chart: Chart) -> list[Spec]:
     """The panels of a chart, or the chart itself."""
+    chart.to_dict()  # valid Vega-Lite
     spec = spec_of(chart)
     panels: list[Spec] = spec.get("concat", [spec])
     return panels

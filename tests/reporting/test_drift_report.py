@@ -237,6 +237,7 @@ def test_the_example_of_a_paper_needs_a_run_that_moved(runs: list[toolkit.Run], 
 
 def values_in(chart: Any) -> list[dict[str, Any]]:
     """Every line of data in a chart's specification."""
+    chart.to_dict()  # valid Vega-Lite
     spec = spec_of(chart)
 
     def found(node: Any) -> Iterator[dict[str, Any]]:

@@ -23,6 +23,7 @@ from toolkit.snapshots.store import Run
 
 
 def data_of(chart: Chart) -> str:
+    chart.to_dict()  # valid Vega-Lite
     spec = spec_of(chart)
     return str(spec["datasets"][spec["data"]["name"]])
 
