@@ -9,8 +9,8 @@ It needs no data and no network: a first study to run, and a form to copy for on
 from toolkit import Comparison, Study
 
 STUDY = Study(
-    title="Three ways to train BERT on a task of word order",
-    question="Do the embeddings move, does freezing them cost anything, and is feature extraction as good?",
+    title="Three ways to train BERT on word order",
+    question="Do the embeddings move, and does it matter?",
     hypothesis="Freezing only the embeddings costs nothing; feature extraction, which reads no word order well, does.",
     arms={
         "full fine-tuning": {"freeze": "none"},
