@@ -61,7 +61,7 @@ CAVEATS = (
 
 def main(runs: str, out: str | None = None) -> None:
     """Print the relative quality of the study's finished runs below ``runs``; write its report into ``out``."""
-    from toolkit.analysis.comparison.relative import relative_quality
+    from toolkit.comparison.relative import relative_quality
     from toolkit.naming import shown_path
     from toolkit.reporting.folder import check_out
     from toolkit.reporting.topics.relative import write_relative_report
@@ -93,7 +93,7 @@ def main(runs: str, out: str | None = None) -> None:
 
 def _ceilings(finished: list[Any]) -> list[str]:
     """What the best linear head reaches on the features of feature extraction, beside what its trained head does."""
-    from toolkit.analysis.comparison.reported import ReportedRun, last_score
+    from toolkit.comparison.reported import ReportedRun, last_score
     from toolkit.snapshots.store import open_run
 
     found: dict[str, list[tuple[float, float]]] = {}

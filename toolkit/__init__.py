@@ -16,21 +16,6 @@ if TYPE_CHECKING:
     from toolkit.analysis.causes.regression import regress_drift as regress_drift
     from toolkit.analysis.causes.sign_noise import sign_noise as sign_noise
     from toolkit.analysis.changes.changes import measure_changes as measure_changes
-    from toolkit.analysis.comparison.associations import associate_drift as associate_drift
-    from toolkit.analysis.comparison.card import Card as Card
-    from toolkit.analysis.comparison.cards import make_cards as make_cards
-    from toolkit.analysis.comparison.compare import compare as compare
-    from toolkit.analysis.comparison.cost import measure_cost as measure_cost
-    from toolkit.analysis.comparison.efficiency import data_efficiency as data_efficiency
-    from toolkit.analysis.comparison.floors import summarise_floors as summarise_floors
-    from toolkit.analysis.comparison.joined import join_drift as join_drift
-    from toolkit.analysis.comparison.relative import relative_quality as relative_quality
-    from toolkit.analysis.comparison.seeds import compare_seeds as compare_seeds
-    from toolkit.analysis.comparison.shuffled_labels import compare_with_shuffled as compare_with_shuffled
-    from toolkit.analysis.comparison.summaries import last_scores as last_scores
-    from toolkit.analysis.comparison.summaries import side_by_side as side_by_side
-    from toolkit.analysis.comparison.summaries import summarise_scores as summarise_scores
-    from toolkit.analysis.comparison.verify import verify_report as verify_report
     from toolkit.analysis.gauge.design import measure_design as measure_design
     from toolkit.analysis.gauge.functional import functional_drift as functional_drift
     from toolkit.analysis.gauge.gauge import measure_gauge as measure_gauge
@@ -52,6 +37,21 @@ if TYPE_CHECKING:
     from toolkit.analysis.similarity.similarity import SIMILARITIES as SIMILARITIES
     from toolkit.analysis.similarity.similarity import measure_similarity as measure_similarity
     from toolkit.analysis.weights.weight_drift import measure_weight_drift as measure_weight_drift
+    from toolkit.comparison.associations import associate_drift as associate_drift
+    from toolkit.comparison.card import Card as Card
+    from toolkit.comparison.cards import make_cards as make_cards
+    from toolkit.comparison.compare import compare as compare
+    from toolkit.comparison.cost import measure_cost as measure_cost
+    from toolkit.comparison.efficiency import data_efficiency as data_efficiency
+    from toolkit.comparison.floors import summarise_floors as summarise_floors
+    from toolkit.comparison.joined import join_drift as join_drift
+    from toolkit.comparison.relative import relative_quality as relative_quality
+    from toolkit.comparison.seeds import compare_seeds as compare_seeds
+    from toolkit.comparison.shuffled_labels import compare_with_shuffled as compare_with_shuffled
+    from toolkit.comparison.summaries import last_scores as last_scores
+    from toolkit.comparison.summaries import side_by_side as side_by_side
+    from toolkit.comparison.summaries import summarise_scores as summarise_scores
+    from toolkit.comparison.verify import verify_report as verify_report
     from toolkit.config import RunConfig as RunConfig
     from toolkit.data.tasks import TASKS as TASKS
     from toolkit.families import REGIMES as REGIMES
@@ -91,7 +91,7 @@ if TYPE_CHECKING:
     from toolkit.training.recording import record as record
 
 _HOMES = {
-    "Card": "toolkit.analysis.comparison.card",
+    "Card": "toolkit.comparison.card",
     "Comparison": "toolkit.studies.study",
     "EmbeddingSnapshotCallback": "toolkit.training.callback",
     "GEOMETRY": "toolkit.analysis.geometry.geometry_table",
@@ -105,24 +105,24 @@ _HOMES = {
     "Study": "toolkit.studies.study",
     "TASKS": "toolkit.data.tasks",
     "Trajectory": "toolkit.snapshots.snapshot",
-    "associate_drift": "toolkit.analysis.comparison.associations",
-    "compare": "toolkit.analysis.comparison.compare",
+    "associate_drift": "toolkit.comparison.associations",
+    "compare": "toolkit.comparison.compare",
     "compare_changed": "toolkit.analysis.neighbours.neighbours",
-    "compare_seeds": "toolkit.analysis.comparison.seeds",
-    "compare_with_shuffled": "toolkit.analysis.comparison.shuffled_labels",
-    "data_efficiency": "toolkit.analysis.comparison.efficiency",
+    "compare_seeds": "toolkit.comparison.seeds",
+    "compare_with_shuffled": "toolkit.comparison.shuffled_labels",
+    "data_efficiency": "toolkit.comparison.efficiency",
     "decompose": "toolkit.analysis.causes.causes",
     "explain": "toolkit.analysis.causes.causes",
     "finetune": "toolkit.pipeline",
     "functional_drift": "toolkit.analysis.gauge.functional",
     "guard_precision": "toolkit.analysis.causes.precision",
     "import_checkpoints": "toolkit.snapshots.importers",
-    "join_drift": "toolkit.analysis.comparison.joined",
-    "last_scores": "toolkit.analysis.comparison.summaries",
-    "make_cards": "toolkit.analysis.comparison.cards",
+    "join_drift": "toolkit.comparison.joined",
+    "last_scores": "toolkit.comparison.summaries",
+    "make_cards": "toolkit.comparison.cards",
     "measure_agreement": "toolkit.analysis.geometry.agreement",
     "measure_changes": "toolkit.analysis.changes.changes",
-    "measure_cost": "toolkit.analysis.comparison.cost",
+    "measure_cost": "toolkit.comparison.cost",
     "measure_design": "toolkit.analysis.gauge.design",
     "measure_distortion": "toolkit.probes.distortion",
     "measure_drift": "toolkit.analysis.rows.drift",
@@ -159,14 +159,14 @@ _HOMES = {
     "plot_words": "toolkit.reporting.topics.words_chart",
     "record": "toolkit.training.recording",
     "regress_drift": "toolkit.analysis.causes.regression",
-    "relative_quality": "toolkit.analysis.comparison.relative",
+    "relative_quality": "toolkit.comparison.relative",
     "replay_decay": "toolkit.analysis.causes.nulls",
-    "side_by_side": "toolkit.analysis.comparison.summaries",
+    "side_by_side": "toolkit.comparison.summaries",
     "sign_noise": "toolkit.analysis.causes.sign_noise",
-    "summarise_floors": "toolkit.analysis.comparison.floors",
-    "summarise_scores": "toolkit.analysis.comparison.summaries",
+    "summarise_floors": "toolkit.comparison.floors",
+    "summarise_scores": "toolkit.comparison.summaries",
     "take_apart": "toolkit.probes.anatomy.anatomy",
-    "verify_report": "toolkit.analysis.comparison.verify",
+    "verify_report": "toolkit.comparison.verify",
     "verify_run": "toolkit.snapshots.verify",
     "write_drift_report": "toolkit.reporting.drift_report",
     "write_position_report": "toolkit.reporting.position_report",

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from toolkit import finetune
-from toolkit.analysis.comparison.intervals import two_way_interval
+from toolkit.comparison.intervals import two_way_interval
 from toolkit.config import RunConfig
 from toolkit.data.tasks import Split, load_task
 from toolkit.models.classifier import load_classifier

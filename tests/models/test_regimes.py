@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.analysis.comparison.arms import arrange
 from toolkit.cli import parse_config
+from toolkit.comparison.arms import arrange
 from toolkit.config import RunConfig
 from toolkit.families import EMBEDDING_PARAMETERS, REGIMES
 from toolkit.models.regimes import Regime, parse_regime

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.run_directories import MakeRun, SharedRuns
-from toolkit.analysis.comparison.arms import arrange
+from toolkit.comparison.arms import arrange
 from toolkit.reporting.comparison.data import ReportData, gather
 from toolkit.snapshots.store import Run, open_run
 

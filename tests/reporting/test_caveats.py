@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from tests.run_directories import rehash
-from toolkit.analysis.comparison.arms import Arm, Group, ReportedRun
+from toolkit.comparison.arms import Arm, Group, ReportedRun
 from toolkit.reporting.columns import COLUMNS
 from toolkit.reporting.comparison.caveats import below_floor, caveats, edge_warning, failures, unstable, verdict_counts
 from toolkit.reporting.comparison.linear_probes import against_probe_block, linear_probes, short_of_probe

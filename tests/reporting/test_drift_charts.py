@@ -6,7 +6,7 @@ import pytest
 
 import toolkit
 from tests.reporting.chart_data import alone, lines_of, names_of, panels_of, titles_of
-from toolkit.analysis.comparison.arms import arrange
+from toolkit.comparison.arms import arrange
 from toolkit.reporting.charts import regimes_of, spec_of
 from toolkit.reporting.comparison.drift_topics import drift_lead, group_charts
 from toolkit.reporting.comparison.tables import collect, order_of

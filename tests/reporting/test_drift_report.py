@@ -21,8 +21,8 @@ from safetensors.numpy import load_file, save_file
 import toolkit
 from tests.run_directories import MakeRun
 from tests.training.recorded_texts import TEXTS, load
-from toolkit.analysis.comparison.written import written_files
 from toolkit.cli import main
+from toolkit.comparison.written import written_files
 from toolkit.config import RunConfig
 from toolkit.reporting import drift_report, latex, markdown
 from toolkit.reporting.charts import log_domain, log_ticks, spec_of

@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.analysis.comparison.planted import plant
+from tests.comparison.planted import plant
 from tests.reporting.chart_data import alone, lines_of, panels_of
 from tests.run_directories import write_run
-from toolkit.analysis.comparison.relative import ITSELF, relative_quality
+from toolkit.comparison.relative import ITSELF, relative_quality
 from toolkit.reporting.charts import plain_name
 from toolkit.reporting.topics.relative import (
     HEADER,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.analysis.comparison.verify import verify_report
 from toolkit.cli import main
+from toolkit.comparison.verify import verify_report
 from toolkit.reporting.comparison.report import write_report
 
 pytestmark = pytest.mark.usefixtures("undrawn")

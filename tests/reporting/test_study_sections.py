@@ -11,11 +11,11 @@ import pandas as pd
 import pytest
 
 from toolkit import compare
-from toolkit.analysis.comparison.arms import arrange
-from toolkit.analysis.comparison.card import Span
-from toolkit.analysis.comparison.cards import make_cards
-from toolkit.analysis.comparison.evidence import write_evidence
-from toolkit.analysis.comparison.verdicts import VERDICTS
+from toolkit.comparison.arms import arrange
+from toolkit.comparison.card import Span
+from toolkit.comparison.cards import make_cards
+from toolkit.comparison.evidence import write_evidence
+from toolkit.comparison.verdicts import VERDICTS
 from toolkit.reporting.cells import shown
 from toolkit.reporting.comparison.comparison_section import mcnemar_counts, shown_comparison
 from toolkit.reporting.comparison.data import find_runs

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 from tests.studies.tiny_studies import ARMS, GRID, InProcess, Recorded, config_of, make_study
-from toolkit.analysis.comparison.arms import arrange
 from toolkit.cli import main
+from toolkit.comparison.arms import arrange
 from toolkit.config import RunConfig
 from toolkit.reporting.comparison.report import write_report
 from toolkit.snapshots.store import open_run

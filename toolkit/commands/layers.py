@@ -58,7 +58,7 @@ class Layers:
             return measure_layers(runs, texts, max_texts=self.max_texts, on_progress=hear)
 
     def _of_checkpoints(self) -> "Tables":
-        from toolkit.analysis.weights.layer_trend import weight_tables, weights_of_pair
+        from toolkit.comparison.layer_trend import weight_tables, weights_of_pair
         from toolkit.snapshots.backbones import is_run, open_backbones
 
         if len(self.places) != 2:

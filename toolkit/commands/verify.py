@@ -34,7 +34,7 @@ class Verify:
 
     def _verify(self, directory: Path) -> tuple[list[str], bool]:
         """What there is to say of a run or a report, and whether it differs from what was written."""
-        from toolkit.analysis.comparison.verify import describe, is_report
+        from toolkit.comparison.verify import describe, is_report
 
         if is_report(directory):
             return describe(directory, self.runs)

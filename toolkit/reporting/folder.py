@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolkit.analysis.comparison.written import FORMAT
-from toolkit.analysis.comparison.written import WRITTEN as WRITTEN
-from toolkit.analysis.comparison.written import written_files as written_files
+from toolkit.comparison.written import FORMAT
+from toolkit.comparison.written import WRITTEN as WRITTEN
+from toolkit.comparison.written import written_files as written_files
 from toolkit.naming import shown_path
 from toolkit.snapshots import files
 from toolkit.snapshots.lock import locked

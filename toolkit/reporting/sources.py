@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
-from toolkit.analysis.comparison.arms import ReportedRun, differences_beside_seed
+from toolkit.comparison.arms import ReportedRun, differences_beside_seed
 from toolkit.json_files import read_object
 from toolkit.naming import names_of
 from toolkit.snapshots.embedded import find_embedded

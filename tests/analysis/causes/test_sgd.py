@@ -12,7 +12,7 @@ from toolkit.analysis.causes.precision import guard_precision
 from toolkit.analysis.causes.regression import regress_drift
 from toolkit.analysis.causes.row_steps import row_steps
 from toolkit.analysis.causes.sign_noise import expected_squares, sign_noise
-from toolkit.analysis.comparison.parameter_noise import measure_beyond_noise
+from toolkit.comparison.parameter_noise import measure_beyond_noise
 from toolkit.snapshots.optimizer_log import OptimizerLog
 
 STEPS = 60

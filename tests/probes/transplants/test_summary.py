@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from toolkit.analysis.comparison.intervals import two_way_interval
 from toolkit.analysis.gauge.shapley import shapley_values
+from toolkit.comparison.intervals import two_way_interval
 from toolkit.probes.transplants import summary
 from toolkit.probes.transplants.game import Game
 

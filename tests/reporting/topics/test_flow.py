@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from tests.chart_data import values_of
-from toolkit.analysis.comparison.intervals import seeds_interval, two_way_interval
+from toolkit.comparison.intervals import seeds_interval, two_way_interval
 from toolkit.reporting.topics import flow_numbers
 from toolkit.reporting.topics.flow import (
     bit_rows,

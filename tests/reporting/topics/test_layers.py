@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from tests.chart_data import values_of
-from toolkit.analysis.weights import layer_trend
-from toolkit.analysis.weights.layer_trend import ArmWeights, weight_tables
+from toolkit.comparison import layer_trend
+from toolkit.comparison.layer_trend import ArmWeights, weight_tables
 from toolkit.probes.layers import means, similarities
 from toolkit.probes.layers.means import ArmSimilarities, average, contrast
 from toolkit.probes.layers.similarities import Similarity

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from toolkit.analysis.comparison.arms import Labels
+from toolkit.comparison.arms import Labels
 from toolkit.config import RunConfig, check_seed
 from toolkit.models.classifier import Loaded
 from toolkit.probes.flow.counterfactuals import NUM_TEXTS, measure_counterfactuals

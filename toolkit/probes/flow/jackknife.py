@@ -2,7 +2,7 @@
 
 Units are what was sampled: blocks of the crossed design, or texts. The values (Tukey's pseudo-values, re-centred on the
 estimate) stand for the units as right-or-wrong stands for the items of an accuracy: seeds x units of them go into
-:func:`toolkit.analysis.comparison.intervals.two_way_interval`, differences of two models on the same units are paired.
+:func:`toolkit.comparison.intervals.two_way_interval`, differences of two models on the same units are paired.
 """
 
 import numpy as np
@@ -38,9 +38,9 @@ def bounds(units: Units, *, is_share: bool = False) -> dict[str, object]:
     """``low``, ``high`` and ``unit_values`` of one model: Student's t over its units, not over new seeds.
 
     NaN without units, or where all are equal, which leaves no spread; of right-or-wrong units (``is_share``) equal ones
-    have the exact bound of :func:`~toolkit.analysis.comparison.intervals.two_way_interval`.
+    have the exact bound of :func:`~toolkit.comparison.intervals.two_way_interval`.
     """
-    from toolkit.analysis.comparison.intervals import two_way_interval
+    from toolkit.comparison.intervals import two_way_interval
 
     if not units or (np.ptp(units) == 0 and not is_share):
         return {"low": np.nan, "high": np.nan, "unit_values": units}

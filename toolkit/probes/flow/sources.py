@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from toolkit.analysis.comparison.arms import Group, Labels, arrange
+from toolkit.comparison.arms import Group, Labels, arrange
 from toolkit.config import RunConfig
 from toolkit.data.batches import EncodedSplit, EncodedTask
 from toolkit.data.files import read_file

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from toolkit.analysis.comparison.arms import Group, Labels, ReportedRun, arrange
-from toolkit.analysis.weights.layer_trend import weight_tables, weights_of_arms
+from toolkit.comparison.arms import Group, Labels, ReportedRun, arrange
+from toolkit.comparison.layer_trend import weight_tables, weights_of_arms
 from toolkit.counts import at_least
 from toolkit.data.tasks import Split
 from toolkit.models.classifier import Loaded
@@ -102,7 +102,7 @@ def measure_layers(
     Of states: ``layer_drift`` (:func:`measure_layer_drift`, also for the arguments), ``means`` over seeds (columns
     MEANS of :mod:`toolkit.probes.layers.means`) and ``contrasts``, paired differences of each arm from its own seeds,
     from shuffled labels and from the group's first arm (CONTRASTS), with intervals over seeds and texts. Of weights:
-    ``weight_drift``, ``weight_means`` and ``weight_trends`` (:mod:`toolkit.analysis.weights.layer_trend`). Runs with
+    ``weight_drift``, ``weight_means`` and ``weight_trends`` (:mod:`toolkit.comparison.layer_trend`). Runs with
     ``--pair-encoding separate`` are in the tables of weights only: an example has two sequences of states there.
     """
     groups = _groups(runs, max_texts, labels)

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from toolkit.analysis.comparison.intervals import is_constant, two_way_interval
+from toolkit.comparison.intervals import is_constant, two_way_interval
 from toolkit.probes.layers.similarities import Place, Similarity
 
 BEFORE_AND_AFTER = "before and after"
@@ -78,7 +78,7 @@ def interval_of_tables(table: NDArray[np.float64], row: str = "seed") -> tuple[f
 
     ``row``: what a row of the table is, for the note where there is but one.
 
-    :func:`toolkit.analysis.comparison.intervals.two_way_interval` with groups of texts as the items: Student's t over
+    :func:`toolkit.comparison.intervals.two_way_interval` with groups of texts as the items: Student's t over
     new seeds and new texts at once. (That pseudo-values may be treated as such is Tukey's idea for one sample; for two
     factors it is ours, and a test holds its coverage.)
     """

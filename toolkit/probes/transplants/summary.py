@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from toolkit.analysis.comparison.intervals import two_way_interval
 from toolkit.analysis.gauge.shapley import shapley_values
 from toolkit.analysis.rows.measures import Array
+from toolkit.comparison.intervals import two_way_interval
 from toolkit.probes.transplants.changes import CHANGES, RANDOM, ROTATED
 from toolkit.probes.transplants.components import UNCHANGED
 from toolkit.probes.transplants.game import UNITS, Game
@@ -141,7 +141,7 @@ def check_lines(games: Mapping[int, Game]) -> list[dict[str, Any]]:
 
 
 def interval_line(table: Array, value: str, still: str = "") -> dict[str, Any]:
-    """INTERVAL of (seeds, items) differences, by :func:`toolkit.analysis.comparison.intervals.two_way_interval`.
+    """INTERVAL of (seeds, items) differences, by :func:`toolkit.comparison.intervals.two_way_interval`.
 
     What has not moved, and ``still`` says why, is known to be 0 and needs no interval: its ends are 0.
     """

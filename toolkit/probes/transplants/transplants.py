@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from toolkit.analysis.comparison.arms import Arm, arrange
+from toolkit.comparison.arms import Arm, arrange
 from toolkit.models.tuned import check_model
 from toolkit.probes.transplants import summary
 from toolkit.probes.transplants.game import Game, Settings

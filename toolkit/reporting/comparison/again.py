@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 
-from toolkit.analysis.comparison.arms import Group
+from toolkit.comparison.arms import Group
 from toolkit.naming import shown_path
 from toolkit.reporting.comparison.provenance import command_of_run
 from toolkit.reporting.comparison.run_sections import MANY_RUNS

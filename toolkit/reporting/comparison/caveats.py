@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from toolkit.analysis.comparison.arms import differing_settings
-from toolkit.analysis.comparison.pairs import pair_arms
-from toolkit.analysis.comparison.reported import last_score
+from toolkit.comparison.arms import differing_settings
+from toolkit.comparison.pairs import pair_arms
+from toolkit.comparison.reported import last_score
 from toolkit.reporting.comparison.data import ReportData
 from toolkit.reporting.comparison.linear_probes import linear_probes, short_of_probe
 from toolkit.reporting.comparison.selections import covered, headline, largest_size, task_names

@@ -5,17 +5,17 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from toolkit.analysis.comparison.arms import Arm, Group, ReportedRun
-from toolkit.analysis.comparison.associations import associate_drift
-from toolkit.analysis.comparison.compare import compare_groups
-from toolkit.analysis.comparison.cost import cost_of_groups
-from toolkit.analysis.comparison.efficiency import efficiency_of_groups
-from toolkit.analysis.comparison.estimates import Settings
-from toolkit.analysis.comparison.floors import floors_of_groups
-from toolkit.analysis.comparison.joined import join_groups
-from toolkit.analysis.comparison.seeds import compare_seeds_of_groups
-from toolkit.analysis.comparison.shuffled_labels import contrast, label_statistics
-from toolkit.analysis.comparison.summaries import last_scores_of_groups, side_by_side, summarise_groups
+from toolkit.comparison.arms import Arm, Group, ReportedRun
+from toolkit.comparison.associations import associate_drift
+from toolkit.comparison.compare import compare_groups
+from toolkit.comparison.cost import cost_of_groups
+from toolkit.comparison.efficiency import efficiency_of_groups
+from toolkit.comparison.estimates import Settings
+from toolkit.comparison.floors import floors_of_groups
+from toolkit.comparison.joined import join_groups
+from toolkit.comparison.seeds import compare_seeds_of_groups
+from toolkit.comparison.shuffled_labels import contrast, label_statistics
+from toolkit.comparison.summaries import last_scores_of_groups, side_by_side, summarise_groups
 from toolkit.reporting.comparison.find import Sources as Sources
 from toolkit.reporting.comparison.find import find_runs as find_runs
 from toolkit.reporting.comparison.tables import GroupTables, collect

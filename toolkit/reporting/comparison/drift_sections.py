@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 
 from toolkit.analysis.causes.nulls import unexplained_by_decay
-from toolkit.analysis.comparison.arms import Arm
 from toolkit.analysis.rows.drift import ALL_ROWS
+from toolkit.comparison.arms import Arm
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
 from toolkit.reporting.blocks import rows_block
 from toolkit.reporting.comparison.tables import RANKINGS, GroupTables, ordered_strata

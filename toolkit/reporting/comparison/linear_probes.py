@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from toolkit.analysis.comparison.arms import Arm, Group, ReportedRun, settings
-from toolkit.analysis.comparison.reported import last_score, reported_first
+from toolkit.comparison.arms import Arm, Group, ReportedRun, settings
+from toolkit.comparison.reported import last_score, reported_first
 from toolkit.reporting.blocks import table_block
 from toolkit.reporting.cells import points
 from toolkit.reporting.comparison.selections import is_from_elsewhere, task_names

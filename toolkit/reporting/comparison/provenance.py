@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from toolkit.analysis.comparison.arms import Arm, Group, ReportedRun
 from toolkit.analysis.rows.measures import MEASURES
+from toolkit.comparison.arms import Arm, Group, ReportedRun
 from toolkit.config import RunConfig
 from toolkit.naming import shorten, shown_path
 from toolkit.reporting.blocks import rows_block

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from toolkit.analysis.comparison.arms import Group, arrange
-from toolkit.analysis.comparison.card import Card, save_cards
-from toolkit.analysis.comparison.cards import make_cards
-from toolkit.analysis.comparison.evidence import write_evidence
-from toolkit.analysis.comparison.label_cards import labels_table
+from toolkit.comparison.arms import Group, arrange
+from toolkit.comparison.card import Card, save_cards
+from toolkit.comparison.cards import make_cards
+from toolkit.comparison.evidence import write_evidence
+from toolkit.comparison.label_cards import labels_table
 from toolkit.reporting.blocks import folds
 from toolkit.reporting.comparison.again import commands_of
 from toolkit.reporting.comparison.data import ReportData, find_runs, gather

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pandas as pd
 
-from toolkit.analysis.comparison.arms import Arm
-from toolkit.analysis.comparison.reported import last_score, reported_first
-from toolkit.analysis.comparison.summaries import SCORES
+from toolkit.comparison.arms import Arm
+from toolkit.comparison.reported import last_score, reported_first
+from toolkit.comparison.summaries import SCORES
 from toolkit.reporting.blocks import chart_blocks, folds, rows_block, table_block, varying
 from toolkit.reporting.cells import mean_text, points
 from toolkit.reporting.charts import Charts

@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 
-from toolkit.analysis.comparison.estimates import NO_MEAN, OTHER_ITEMS_PER_SEED
-from toolkit.analysis.comparison.reported import CORRELATIONS
+from toolkit.comparison.estimates import NO_MEAN, OTHER_ITEMS_PER_SEED
+from toolkit.comparison.reported import CORRELATIONS
 from toolkit.reporting.markdown import listing
 
 SAME_DATA = ("train", "valid", "dev", "eval", "test", "selection")

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from toolkit.analysis.comparison.shuffled_labels import MEASURES
+from toolkit.comparison.shuffled_labels import MEASURES
 from toolkit.reporting.blocks import folds, rows_block, table_block
 from toolkit.reporting.cells import interval
 from toolkit.reporting.charts import Charts, draw

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from toolkit.analysis.comparison.arms import Arm, Group, ReportedRun
 from toolkit.analysis.rows.drift import measure_drift
 from toolkit.analysis.rows.rows import measure_rows
 from toolkit.analysis.rows.strata import POSITION_STRATA, WORD_STRATA
+from toolkit.comparison.arms import Arm, Group, ReportedRun
 
 LEAD = ("run", "model", "task", "regime", "seed")
 """Leading columns of every table of several runs."""

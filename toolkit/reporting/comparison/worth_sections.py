@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from toolkit.analysis.comparison.drift_cards import MARGIN
+from toolkit.comparison.drift_cards import MARGIN
 from toolkit.reporting.blocks import chart_blocks, folds, rows_block, table_block, varying
 from toolkit.reporting.cells import interval, mean_text, points
 from toolkit.reporting.charts import Charts

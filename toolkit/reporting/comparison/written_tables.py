@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from toolkit.analysis.comparison.card import Card
+from toolkit.comparison.card import Card
 from toolkit.reporting import latex
 from toolkit.reporting.blocks import table_block
 from toolkit.reporting.cells import interval, shown, text_of

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from toolkit.analysis.comparison.card import Card
-from toolkit.analysis.comparison.drift_cards import NO_CONTROL
-from toolkit.analysis.comparison.verdicts import REFUSALS, VERDICTS
+from toolkit.comparison.card import Card
+from toolkit.comparison.drift_cards import NO_CONTROL
+from toolkit.comparison.verdicts import REFUSALS, VERDICTS
 from toolkit.reporting.blocks import rows_block
 from toolkit.reporting.comparison.caveats import caveats
 from toolkit.reporting.comparison.data import ReportData

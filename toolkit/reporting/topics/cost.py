@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from toolkit.analysis.comparison.summaries import check_table
+from toolkit.comparison.summaries import check_table
 from toolkit.reporting.charts import Chart, data_of, log_axis, look_of, ordered, padded, panels, pick, regimes_of, tips
 from toolkit.reporting.comparison.selections import largest_size, task_names
 from toolkit.reporting.topics.scores import LAST, title_of

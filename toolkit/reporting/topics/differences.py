@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from toolkit.analysis.comparison.summaries import check_table
+from toolkit.comparison.summaries import check_table
 from toolkit.reporting.charts import REFERENCE, Chart, data_of, panels, plain_name, tips, wrap
 from toolkit.reporting.comparison.selections import headline, largest_size, reach_points, task_names
 

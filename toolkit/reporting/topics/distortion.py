@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from toolkit.analysis.comparison.intervals import seeds_interval
+from toolkit.comparison.intervals import seeds_interval
 from toolkit.reporting.blocks import chart_blocks, folds, rows_block
 from toolkit.reporting.cells import estimate_text
 from toolkit.reporting.charts import WIDTH, Chart, colour, data_of, draw, pick, shape

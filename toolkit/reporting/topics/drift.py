@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from toolkit.analysis.comparison.summaries import check_table
+from toolkit.comparison.summaries import check_table
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.reporting.charts import (
     REFERENCE,

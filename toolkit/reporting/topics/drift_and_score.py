@@ -11,8 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from toolkit.analysis.comparison.drift_cards import MARGIN
-from toolkit.analysis.comparison.summaries import check_table
+from toolkit.comparison.drift_cards import MARGIN
+from toolkit.comparison.summaries import check_table
 from toolkit.reporting.charts import (
     REFERENCE,
     Chart,

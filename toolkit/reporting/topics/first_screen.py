@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from toolkit.analysis.comparison.arms import Arm
-from toolkit.analysis.comparison.drift_cards import over_seeds
+from toolkit.comparison.arms import Arm
+from toolkit.comparison.drift_cards import over_seeds
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.reporting.charts import COLOURS, REFERENCE, SHAPES, Chart, data_of
 from toolkit.reporting.comparison.data import ReportData

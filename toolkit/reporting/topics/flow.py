@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from toolkit.analysis.comparison.intervals import Interval
+from toolkit.comparison.intervals import Interval
 from toolkit.reporting.blocks import chart_blocks, folds, rows_block
 from toolkit.reporting.cells import estimate_text
 from toolkit.reporting.charts import Chart, draw

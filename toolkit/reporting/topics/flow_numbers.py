@@ -1,7 +1,7 @@
 """The numbers of a position flow: arms with their seeds, means with intervals, and the published expectation judged.
 
 One definition for every number on the page: the values are a table of seeds x units, and its mean has the interval of
-:func:`toolkit.analysis.comparison.intervals.two_way_interval`, over new seeds and new units; of one model over new
+:func:`toolkit.comparison.intervals.two_way_interval`, over new seeds and new units; of one model over new
 units only. A difference is taken between the same units first: it is paired.
 """
 
@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from toolkit.analysis.comparison.intervals import Interval, is_constant, seeds_interval, t_quantile, two_way_interval
+from toolkit.comparison.intervals import Interval, is_constant, seeds_interval, t_quantile, two_way_interval
 from toolkit.reporting.cells import spoken
 
 Array = NDArray[np.float64]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from toolkit.analysis.comparison.relative import COLUMNS
-from toolkit.analysis.comparison.summaries import check_table
+from toolkit.comparison.relative import COLUMNS
+from toolkit.comparison.summaries import check_table
 from toolkit.reporting.blocks import chart_blocks, rows_block
 from toolkit.reporting.charts import REFERENCE, Chart, data_of, draw, look_of, padded, panels, pick, plain_name, tips
 from toolkit.reporting.folder import report_folder, write_csvs

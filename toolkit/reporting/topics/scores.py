@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from toolkit.analysis.comparison.intervals import seeds_interval
-from toolkit.analysis.comparison.reported import CORRELATIONS, reported_first
-from toolkit.analysis.comparison.summaries import SCORES, check_table
+from toolkit.comparison.intervals import seeds_interval
+from toolkit.comparison.reported import CORRELATIONS, reported_first
+from toolkit.comparison.summaries import SCORES, check_table
 from toolkit.reporting.charts import (
     REFERENCE,
     Chart,

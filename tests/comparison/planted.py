@@ -1,0 +1,33 @@
+"""Planted right answers in, runs whose predictions and scores hold just these out; and runs in, their cards out."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from toolkit.comparison.card import save_cards
+from toolkit.comparison.cards import make_cards
+from toolkit.comparison.evidence import write_evidence
+from toolkit.snapshots.store import Run, open_run
+
+
+def plant(path: Path, right: Any, *, ids: Any = None, labels: Any = None) -> Run:
+    """The run at ``path``, as if it had answered ``right`` (bool per item) at its last epoch."""
+    right = np.asarray(right, bool)
+    labels = np.arange(len(right)) % 2 if labels is None else np.asarray(labels)
+    frame = {"id": np.arange(len(right)) if ids is None else ids, "label": labels}
+    table = pd.DataFrame(frame | {"prediction": np.where(right, labels, 1 - labels)})
+    run = open_run(path)
+    object.__setattr__(run, "predictions", table.assign(epoch=3.0, split="validation"))
+    line = {"epoch": 3.0, "split": "validation", "accuracy": right.mean()}
+    object.__setattr__(run, "scores", pd.DataFrame([line]))
+    return run
+
+
+def write_cards(runs, folder, **options):
+    """Write ``folder``/evidence and ``folder``/cards.json, as a report does; the cards."""
+    evidence = write_evidence(runs, None, folder, **options)
+    cards = make_cards(evidence)
+    save_cards(cards, folder, evidence.hashes)
+    return cards

@@ -1,0 +1,278 @@
+"""How runs are sorted into groups and arms, and what is refused."""
+
+import pytest
+
+from toolkit.comparison.arms import ReportedRun, arrange, canonical_name, differences_beside_seed
+from toolkit.families import EMBEDDING_PARAMETERS
+from toolkit.naming import shown_path
+
+
+def labels(groups):
+    return [
+        (group.title, [(arm.label, [run.config.seed for run in arm.runs]) for arm in group.arms]) for group in groups
+    ]
+
+
+def test_regimes_and_seeds_of_one_task_are_one_group(make_run):
+    runs = [make_run(regime, seed) for seed in (1, 0) for regime in ("backbone", "position_embeddings", "none")]
+    assert labels(arrange(runs)) == [
+        (
+            "tiny on toy",
+            [
+                ("full fine-tuning", [0, 1]),
+                ("position_embeddings (frozen)", [0, 1]),
+                ("feature extraction", [0, 1]),
+            ],
+        )
+    ]
+
+
+def test_settings_split_an_arm_and_are_named_only_where_they_differ(make_run):
+    runs = [make_run(), make_run(config={"learning_rate": 0.5}), make_run("backbone", config={"pooling": "cls"})]
+    (group,) = arrange(runs)
+    assert {arm.label for arm in group.arms} == {
+        "full fine-tuning, learning rate 5e-05",
+        "full fine-tuning, learning rate 0.5",
+        "feature extraction",
+    }
+
+
+def test_runs_of_one_label_seed_are_one_arm_and_its_name_says_which_labels_it_learned(make_run):
+    shuffled = {"shuffle_labels": True}
+    cases = [{}, shuffled, shuffled | {"label_seed": 4}, shuffled | {"label_seed": 5}]
+    (group,) = arrange([make_run(seed=seed, config=case) for case in cases for seed in (0, 1)])
+    assert [(arm.label, len(arm.runs), arm.is_full) for arm in group.arms] == [
+        ("full fine-tuning", 2, True),
+        ("full fine-tuning, shuffled labels (label seed 4)", 2, False),
+        ("full fine-tuning, shuffled labels (label seed 5)", 2, False),
+        ("full fine-tuning, shuffled labels (another permutation per seed)", 2, False),
+    ]
+    (alone,) = arrange([make_run(config=shuffled | {"label_seed": 4})])
+    assert "label seed 4" in alone.arms[0].label
+
+
+def test_arms_stand_in_the_order_of_their_numbers(make_run):
+    (group,) = arrange([make_run(config={"learning_rate": rate}) for rate in (1e-4, 9e-6, 1e-5, 2e-5)])
+    assert [arm.runs[0].config.learning_rate for arm in group.arms] == [9e-6, 1e-5, 2e-5, 1e-4]
+
+
+def test_other_models_and_tasks_are_other_groups(make_run):
+    groups = arrange([make_run(), make_run(task="other"), make_run(model="small"), make_run("backbone")])
+    assert [group.title for group in groups] == ["tiny on toy", "tiny on other", "small on toy"]
+    assert [len(group.runs) for group in groups] == [2, 1, 1]
+
+
+def test_files_are_known_by_their_hash(make_run):
+    def of_file(place, sha, seed):
+        config = {"train_file": f"/{place}/train.csv", "validation_file": f"/{place}/dev.csv"}
+        task = {"name": "toy", "data_sha256": {"train": sha, "validation": "v"}}
+        return make_run(seed=seed, config=config, facts={"task": task})
+
+    assert len(arrange([of_file("here", "a", 0), of_file("there", "a", 1)])) == 1
+    groups = arrange([of_file("here", "a", 0), of_file("there", "b", 1)])
+    assert [group.title for group in groups] == ["tiny on toy", "tiny on toy (2)"]
+
+
+def test_datasets_of_the_hub_are_known_by_what_they_held(make_run):
+    """What a name stands for can change; a run from before hashes were kept is one of the others."""
+
+    def of_hub(seed, **hashes):
+        facts = {"task": {"name": "toy", "data_sha256": hashes}}
+        return make_run(seed=seed, config={"dataset": "owner/name"}, facts=facts)
+
+    same = [of_hub(0, train="t", validation_matched="m"), of_hub(1, train="t", validation_matched="m"), of_hub(2)]
+    (group,) = arrange(same)
+    assert [len(arm.runs) for arm in group.arms] == [3]
+    for other in ({"train": "u", "validation_matched": "m"}, {"train": "t", "validation_matched": "n"}):
+        assert len(arrange([*same[:2], of_hub(3, **other)])) == 2
+
+
+def test_weights_are_known_by_their_hash_and_the_hub_by_its_commit(make_run):
+    for known in ({"weights_sha256": "a"}, {"revision": "a"}):
+        own, other = {"model": known}, {"model": dict.fromkeys(known, "b")}
+        same = arrange([make_run(facts=own), make_run(seed=1, facts=own)])
+        assert [len(arm.runs) for group in same for arm in group.arms] == [2]
+        groups = arrange([make_run(facts=own), make_run(seed=1, facts=other)])
+        assert [group.title for group in groups] == ["tiny on toy", "tiny on toy (2)"]
+
+
+def test_weights_that_are_not_known_are_those_of_the_others(make_run):
+    """Of a run from before they were kept, or one that started at random; two kinds of others leave it alone."""
+    sha = [{"model": {"weights_sha256": letter}} for letter in "ab"]
+    runs = [make_run(facts=sha[0]), make_run(seed=1), make_run(seed=2, config={"init": "random"}, facts=sha[1])]
+    (group,) = arrange(runs)
+    assert [len(arm.runs) for arm in group.arms] == [2, 1]
+    assert len(arrange([*runs, make_run(seed=3, facts=sha[1])])) == 3
+
+
+def test_only_what_bears_on_embeddings_tells_seeds_apart(make_run):
+    def differences(first, second):
+        return differences_beside_seed(ReportedRun(first, "one"), ReportedRun(second, "other"))
+
+    files = {"train_file": "t.csv", "validation_file": "v.csv"}
+    task = {"name": "toy", "data_sha256": {"train": "t", "validation": "v"}}
+    facts = {"task": task, "model": {"weights_sha256": "a"}}
+    first = make_run(config=files, facts=facts)
+    moved = {name: f"elsewhere+{path}" for name, path in files.items()}
+    assert differences(first, make_run(seed=1, config=moved, facts=facts)) == []
+    idle = {"snapshot_steps": 5, "gradient_accumulation_steps": 2, "test_file": ("ood=o.csv",)}
+    assert differences(first, make_run(seed=2, config=files | idle, facts=facts)) == []
+    assert differences(first, make_run(seed=3, config=files, is_finished=False)) == []
+    others = {
+        "weights": facts | {"model": {"weights_sha256": "b"}},
+        "train_data": facts | {"task": task | {"data_sha256": {"train": "other", "validation": "v"}}},
+        "task": facts | {"task": task | {"name": "other"}},
+    }
+    for seed, (name, other) in enumerate(others.items(), 4):
+        assert differences(first, make_run(seed=seed, config=files, facts=other)) == [name]
+    assert differences(first, make_run(seed=9, model="other", config=files, facts=facts)) == ["model"]
+
+
+def test_a_test_file_is_known_by_its_hash_too(make_run):
+    def tested(path, sha, seed):
+        task = {"name": "toy", "data_sha256": {"t": sha}}
+        return make_run(seed=seed, config={"test_file": (f"t={path}",)}, facts={"task": task})
+
+    (group,) = arrange([tested("a.csv", "a" * 64, 0), tested("./a.csv", "a" * 64, 1), tested("a.csv", "b" * 64, 2)])
+    assert {arm.label: len(arm.runs) for arm in group.arms} == {
+        "full fine-tuning, test file t aaaaaaaa": 2,
+        "full fine-tuning, test file t bbbbbbbb": 1,
+    }
+
+
+def test_starts_have_words_and_stand_in_their_order(make_run):
+    starts = [{"init": "random"}, {"head_epochs": 1}, {}]
+    runs = [make_run(config=start) for start in starts] + [make_run("embeddings", config={"head_epochs": 2})]
+    (group,) = arrange([*runs, make_run("embeddings"), make_run("backbone"), make_run("backbone", config=starts[0])])
+    assert [arm.label for arm in group.arms] == [
+        "full fine-tuning",
+        "LP-FT: head first, 1 epoch",
+        "embeddings frozen",
+        "embeddings frozen, head first, 2 epochs",
+        "feature extraction",
+        "random init",
+        "feature extraction, random init",
+    ]
+    assert [arm.is_full for arm in group.arms] == [True, False, False, False, False, False, False]
+
+
+def of_size(make_run, size, regime="none", seed=0, **more):
+    facts = {"task": {"name": "toy", "splits": {"train": {"num_examples": size or 100}}}}
+    return make_run(regime, seed, config={"max_train_examples": size, **more}, facts=facts)
+
+
+def test_sizes_are_arms_of_one_base_the_smallest_first(make_run):
+    runs = [of_size(make_run, size, regime) for regime in ("backbone", "none") for size in (None, 80, 9)]
+    (group,) = arrange(runs)
+    assert [arm.num_train_examples for arm in group.arms] == [9, 80, 100] * 2
+    assert [arm.size for arm in group.arms] == [9, 80, None] * 2
+    assert group.arms[0].label == "full fine-tuning, 9 training examples"
+    assert group.arms[2].label == "full fine-tuning, all training examples"
+    assert [arm.base for arm in group.arms] == ["full fine-tuning"] * 3 + ["feature extraction"] * 3
+    (alone,) = arrange([of_size(make_run, 80), of_size(make_run, 80, "backbone")])
+    assert [arm.label for arm in alone.arms] == ["full fine-tuning", "feature extraction"]
+
+
+def test_labels_name_arms_in_the_order_of_their_first_appearance(make_run):
+    order = [("embeddings", 0), ("backbone", 0), ("none", 0), ("none", 1), ("backbone", 1), ("embeddings", 1)]
+    words = {"none": "tuned", "backbone": "probe", "embeddings": "fixed"}
+    runs = [make_run(regime, seed) for regime, seed in order]
+    labels = {run.path.name: words[regime] for run, (regime, _) in zip(runs, order, strict=True)}
+    (group,) = arrange(runs[::-1], labels)
+    assert [(arm.label, arm.base, len(arm.runs)) for arm in group.arms] == [
+        ("fixed", "fixed", 2),
+        ("probe", "probe", 2),
+        ("tuned", "tuned", 2),
+    ]
+    assert [arm.is_full for arm in group.arms] == [False, False, True]
+
+
+def test_labelled_arms_have_sizes_too(make_run):
+    runs = [of_size(make_run, size, seed=seed) for size in (80, 9) for seed in (0, 1)]
+    (group,) = arrange(runs, {run.path.name: "tuned" for run in runs})
+    assert [(arm.label, arm.base) for arm in group.arms] == [
+        ("tuned, 9 training examples", "tuned"),
+        ("tuned, 80 training examples", "tuned"),
+    ]
+
+
+def test_one_label_may_have_other_settings_in_other_groups_only(make_run):
+    faster = {"learning_rate": 0.5}
+    runs = [make_run(), make_run(task="other", config=faster)]
+    labels = dict.fromkeys((run.path.name for run in runs), "tuned")
+    assert [[arm.label for arm in group.arms] for group in arrange(runs, labels)] == [["tuned"], ["tuned"]]
+    wrong = [runs[0], make_run(seed=1, config=faster)]
+    with pytest.raises(ValueError, match=r"both have the label 'tuned' and differ in learning rate 5e-05 and 0.5"):
+        arrange(wrong, dict.fromkeys((run.path.name for run in wrong), "tuned"))
+    wrong = [runs[0], make_run("backbone", 1)]
+    with pytest.raises(ValueError, match="differ in freeze none and backbone"):
+        arrange(wrong, dict.fromkeys((run.path.name for run in wrong), "tuned"))
+    with pytest.raises(ValueError, match="no label for tiny_toy_freeze-none_seed-0_0123abcd"):
+        arrange(runs, {"another": "tuned"})
+
+
+def test_a_failed_run_is_no_better_than_the_majority_class(make_run):
+    """The labels of the reported split are 40 of class 1 and 60 of class 0."""
+    for right, is_failed in ((0.4, True), (0.9, False)):
+        (group,) = arrange([make_run(right=right)])
+        run = group.runs[0]
+        own = run.answers["validation"]
+        assert bool((own["label"] == own["prediction"]).sum() <= 60) == is_failed
+        assert run.is_failed is is_failed
+        assert group.arms[0].num_failed == is_failed
+    (group,) = arrange([make_run(is_regression=True)])
+    assert not group.runs[0].is_failed
+
+
+@pytest.mark.parametrize(("num_right", "is_failed"), [(60, True), (61, False)])
+def test_exactly_the_majority_class_is_failed(make_run, num_right, is_failed):
+    run = make_run()
+    table = run.predictions
+    is_right = table.groupby(["epoch", "split"]).cumcount() < num_right
+    object.__setattr__(run, "predictions", table.assign(prediction=table["label"].where(is_right, 1 - table["label"])))
+    (group,) = arrange([run])
+    assert group.runs[0].is_failed is is_failed
+
+
+def test_refusals_are_one_line(make_run):
+    run = make_run()
+    with pytest.raises(ValueError, match="no runs to report on"):
+        arrange([])
+    with pytest.raises(ValueError, match=r"^tiny_toy_freeze-none_seed-5_0123abcd is unfinished .*run it again"):
+        arrange([run, make_run(seed=5, is_finished=False)])
+    with pytest.raises(ValueError, match="is given twice"):
+        arrange([run, str(run.path)])
+    with pytest.raises(ValueError, match="is given twice"):
+        arrange([run.path, run.path / ".." / run.path.name])
+    with pytest.raises(ValueError, match="no run directory at"):
+        arrange(["nowhere"])
+
+
+def test_a_copy_of_a_run_is_a_duplicate(make_run, tmp_path):
+    run = make_run()
+    copy = tmp_path / "copy"
+    run.path.rename(copy)
+    with pytest.raises(ValueError, match="are the same run"):
+        arrange([copy, make_run()])
+
+
+def test_names_of_parameters():
+    assert canonical_name("backbone.embeddings.word_embeddings.weight") == "word_embeddings"
+    assert canonical_name("backbone.embeddings.tok_embeddings.weight") == "word_embeddings"
+    assert canonical_name("backbone.encoder.layer.0.output.LayerNorm.weight").startswith("backbone.")
+    assert [canonical_name(name) for name in EMBEDDING_PARAMETERS] == list(EMBEDDING_PARAMETERS)
+
+
+def test_shown_paths_are_never_absolute(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert shown_path("runs/a") == shown_path(tmp_path / "here" / "runs" / "a") == "runs/a"
+    assert shown_path(tmp_path / "elsewhere" / "a") == shown_path("../elsewhere/a") == "a"
+    assert shown_path(".") == "."
+
+
+def test_one_run_that_is_not_in_a_list_is_one_clear_line(make_run):
+    run = make_run()
+    for alone in (run, run.path, str(run.path)):
+        with pytest.raises(ValueError, match=r"expected a list of run directories; got .* alone: put it in a list"):
+            arrange(alone)

@@ -1,0 +1,321 @@
+"""Cards on drift: noise is never called drift, what it explains is equivalent to it, gaps in records are said."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.comparison.conftest import write_logged_run
+from tests.comparison.planted import write_cards
+from toolkit.comparison.association_cards import association_cards, judge_association, spearman_interval
+from toolkit.comparison.card import Null
+from toolkit.comparison.cards import make_cards
+from toolkit.comparison.drift_cards import (
+    DESCRIBED,
+    MARGIN,
+    NO_CONTROL,
+    drift_cards,
+    judge_drift,
+    over_seeds,
+    p_beyond,
+    refusal_of,
+)
+from toolkit.comparison.evidence import write_evidence
+from toolkit.comparison.intervals import Interval
+from toolkit.comparison.label_cards import CONTROLS
+from toolkit.comparison.multiplicity import benjamini_hochberg
+from toolkit.comparison.parameter_noise import NO_SIZES, SHARED
+from toolkit.comparison.shuffled_labels import ONE, PER_SEED
+from toolkit.comparison.verdicts import VERDICTS, Verdict
+from toolkit.families import EMBEDDING_PARAMETERS
+from toolkit.reporting.columns import COLUMNS
+
+
+def of_kind(cards, kind):
+    return [card for card in cards if card.kind == kind]
+
+
+@pytest.fixture(scope="module")
+def evidence(tmp_path_factory):
+    """Three runs of full fine-tuning and one with its embeddings frozen."""
+    folder = tmp_path_factory.mktemp("drift")
+    cases = [*(("none", seed) for seed in range(3)), ("embeddings", 0)]
+    return write_evidence([write_logged_run(folder / "runs", *case, epochs=1) for case in cases], None, folder / "out")
+
+
+@pytest.mark.parametrize(("rate", "expected"), [(1e-5, "lies above 1"), (1e-2, "does not lie above 1")])
+def test_drift_above_noise_and_below_it_is_described(tmp_path, monkeypatch, rate, expected):
+    """However far above noise a multiple is, it alone is no sign of learning."""
+    monkeypatch.chdir(tmp_path)
+    runs = [write_logged_run(tmp_path / "runs", "none", seed, rate) for seed in range(4)]
+    cards = {card.id.rsplit(" / ")[-1]: card for card in of_kind(write_cards(runs, "out"), "drift")}
+    assert list(cards) == list(EMBEDDING_PARAMETERS)
+    verdicts = {name: card.verdict for name, card in cards.items()}
+    assert verdicts.pop("token_type_embeddings") == "not identifiable"  # single sentences show one row
+    for name in ("LayerNorm.weight", "LayerNorm.bias"):
+        assert verdicts.pop(name) == "not recorded"
+        assert "sizes of its gradients were not recorded" in cards[name].reason
+        assert "a gap in the records of the run, not a quantity that no data could tell" in cards[name].reason
+    assert "only the sum of the tables is visible" in cards["token_type_embeddings"].reason
+    assert set(verdicts.values()) == {DESCRIBED}
+    words = cards["word_embeddings"]
+    assert words.reason.startswith("the interval ")
+    assert words.reason.endswith(NO_CONTROL)
+    assert expected in words.reason
+    assert (words.value > 1) == (rate == 1e-5)
+    assert words.noise_floor == pytest.approx(math.sqrt(2) * words.value, rel=0.1)
+    assert "gradients were not recorded" not in words.reason
+    assert (words.margin, words.equivalence.level) == (MARGIN, 0.9)
+    assert words.interval.low < words.equivalence.low < words.value < words.equivalence.high < words.interval.high
+    assert "Rows are taken as independent: gradients that rows share lower the ratio" in words.source
+
+
+def test_each_control_is_named_with_what_it_is_for():
+    """Distance is judged against a permutation per seed only, agreement against one permutation (label_cards.py)."""
+    assert {measure: order[0] for measure, order in CONTROLS.items()} == {"agreement": ONE, "median_drift": PER_SEED}
+    assert "with --shuffle-labels (another permutation per seed), the control for how far rows move" in NO_CONTROL
+    agreement = "with --shuffle-labels --label-seed 0 (one permutation for all), the control for whether seeds agree"
+    assert agreement in NO_CONTROL
+
+
+def test_what_shuffled_labels_gave_elsewhere_is_said_as_that():
+    """On order the multiple under real labels is higher: it is no fact about every task."""
+    assert "give the same multiple" not in NO_CONTROL
+    assert "on SST-2 and TREC, though not on the built-in task order (reports/shuffled_labels)" in NO_CONTROL
+    assert "reads the same" not in COLUMNS["times_noise"].how
+
+
+def test_one_seed_supports_no_drift(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cards = write_cards([write_logged_run(tmp_path / "runs", "none", 0, 1e-5)], "out")
+    words = next(card for card in of_kind(cards, "drift") if "word" in card.id)
+    assert (words.verdict, words.reason) == ("not judged", "one seed says nothing of others: at least 3 are needed")
+    assert (words.value > 1, words.is_discovery) == (True, None)
+
+
+def test_two_seeds_support_no_drift_and_no_equivalence_to_noise(tmp_path, monkeypatch):
+    """One degree of freedom: two seeds that agree by chance have a narrow interval anywhere."""
+    monkeypatch.chdir(tmp_path)
+    cards = write_cards([write_logged_run(tmp_path / "runs", "none", seed, 1e-5) for seed in range(2)], "out")
+    for card in of_kind(cards, "drift") + of_kind(cards, "score"):
+        assert card.verdict in ("not judged", "not recorded", "not identifiable")
+    words = next(card for card in of_kind(cards, "drift") if "word" in card.id)
+    assert words.interval.low < words.value < words.interval.high
+    assert words.reason == "two seeds leave one degree of freedom: at least 3 are needed"
+
+
+def card_of(evidence, times):
+    """The card of the word embeddings when the runs of full fine-tuning drifted so many times their noise."""
+    drift = evidence.drift.copy()
+    own = (drift["parameter"] == "word_embeddings") & drift["has_moved"].astype(bool)
+    assert own.sum() == len(times)
+    spread = drift.loc[own, "null"]
+    drift.loc[own, "times_noise"] = times
+    drift.loc[own, "drift"] = times * spread
+    drift.loc[own, "null_low"], drift.loc[own, "null_high"] = 0.995 * spread, 1.005 * spread
+    return next(card for card in drift_cards(replace(evidence, drift=drift)) if "word" in card.id)
+
+
+@pytest.mark.parametrize(
+    ("mean", "sd", "reason"),
+    [
+        (1.03, 0.002, "lies within 1 ± 0.05 times its noise"),
+        (1.0, 0.002, "lies within"),
+        (1.1, 0.01, "times its noise lies above 1 and the null 0.995 to 1"),
+        (1.02, 0.1, "the smallest detectable excess is"),
+        (1.048, 0.012, "lies above"),
+        (0.33, 0.1, "does not lie above 1 and the null"),
+        (0.94, 0.01, "does not lie above"),
+    ],
+)
+def test_drift_just_above_its_noise_is_described_as_equivalent_to_it(evidence, mean, sd, reason):
+    """1.03 lay above the null's 1.005 in every run and was called supported: the choice of the null moves more."""
+    times = mean + sd * np.array([-1.0, 0.0, 1.0])
+    card = card_of(evidence, times)
+    assert (card.verdict, card.value) == (DESCRIBED, pytest.approx(mean))
+    assert reason in card.reason
+    assert card.null.low == pytest.approx(0.995)
+    if "lies within" in reason:
+        assert ("and excludes 1" in card.reason) == (mean != 1)
+
+
+def test_the_q_of_drift_is_that_of_all_its_claims_and_decides(evidence):
+    """p is the one that the interval inverts: as an interval ends at the greater of 1 and the null, p is .05."""
+    for mean in (1.0, 1.02, 1.05, 1.1, 2.0):
+        times = mean + 0.012 * np.array([-1.0, 0.0, 1.0])
+        drift = evidence.drift.copy()
+        own = (drift["parameter"] == "word_embeddings") & drift["has_moved"].astype(bool)
+        drift.loc[own, "times_noise"] = times
+        cards = list(drift_cards(replace(evidence, drift=drift)))
+        p = [p_beyond(card.interval_over_seeds, card.null) for card in map(_Again, cards)]
+        assert [math.isnan(one) for one in p] == [math.isnan(card.null.high) for card in cards]
+        np.testing.assert_allclose([card.q for card in cards], benjamini_hochberg(p))
+        for card, one in zip(cards, p, strict=True):
+            if not math.isnan(one):
+                assert (one < 0.05) == (card.interval.low > max(1, card.null.high))
+                assert card.is_discovery == (card.q < 0.05)
+                assert (card.verdict == "supported") <= (card.q < 0.05)
+
+
+@dataclass(frozen=True)
+class _Again:
+    """A card's interval as it was made, from its ends: t with two degrees of freedom."""
+
+    card: Any
+
+    @property
+    def interval_over_seeds(self):
+        half = (self.card.interval.high - self.card.interval.low) / 2
+        variance = (half / 4.302652729911275) ** 2  # t at .975 with 2 degrees of freedom
+        known = self.card.interval
+        return Interval(self.card.value, known.low, known.high, 2.0, variance, 0.95)
+
+    @property
+    def null(self):
+        return self.card.null
+
+
+def test_many_claims_on_noise_take_support_from_one_that_is_barely_above(evidence):
+    """Planted: twenty arms' worth of noise, and one claim whose own interval lies just above the null."""
+    wide, narrow = (over_seeds(np.array([1.05, 1.06, 1.08]), level) for level in (0.95, 0.9))
+    null = Null("noise", 0.99, 1.01)
+    p = p_beyond(wide, null)
+    assert 0.02 < p < 0.05
+    alone = judge_drift(None, wide, narrow, null, 0.01, 3, p, 1)
+    assert alone.name == "supported"
+    q = float(benjamini_hochberg([p, *np.linspace(0.1, 1, 20)])[0])
+    beside = judge_drift(None, wide, narrow, null, 0.01, 3, q, 21)
+    assert beside.name == "not supported"
+    assert f"the q of 21 claims, {q:.3g}, is not below 0.05" in beside.reason
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (SHARED, "not identifiable"),
+        (NO_SIZES, "not recorded"),
+        ("the exposure of word_embeddings was not recorded", "not recorded"),
+        ("the exposure of word_embeddings ends at step 3, the snapshot is of 9", "not recorded"),
+        ("the optimizer log has 3 steps, the snapshot is of step 9", "not recorded"),
+        ("r has no optimizer.json: why rows moved cannot be told without it", "not recorded"),
+        ("only torch.optim.AdamW can be replayed; this run used SGD", "not measurable here"),
+        ("the learning rate of step 1 is NaN: the backbone was frozen, nothing to replay", "not measurable here"),
+    ],
+)
+def test_only_a_gauge_is_not_identifiable(text, expected):
+    assert refusal_of(text) == Verdict(expected, text)
+
+
+def test_drift_without_any_noise_to_hold_it_against_is_not_measurable(evidence):
+    drift = evidence.drift.copy()
+    own = (drift["parameter"] == "word_embeddings") & drift["has_moved"].astype(bool)
+    drift.loc[own, "times_noise"], drift.loc[own, "null"] = np.nan, 0.0
+    card = next(card for card in drift_cards(replace(evidence, drift=drift)) if "word" in card.id)
+    assert card.verdict == "not measurable here"
+
+
+def test_every_verdict_on_drift_is_that_of_the_rules_on_its_excess_over_one():
+    """Far from noise in either direction, and in between: the order of the rules is kept for any interval."""
+    rng = np.random.default_rng(0)
+    null = Null("noise", 0.99, 1.01)
+    seen = set()
+    for _ in range(300):
+        times = rng.uniform(0.8, 1.3) + rng.uniform(0, 0.08) * rng.normal(size=5)
+        wide, narrow = (over_seeds(times, level) for level in (0.95, 0.9))
+        found = judge_drift(None, wide, narrow, null, 0.01, 5).name
+        seen.add(found)
+        is_equivalent = narrow.low > 0.95 and narrow.high < 1.05
+        assert (found == "equivalent") == is_equivalent
+        assert is_equivalent or (found == "supported") == (wide.low > 1.01)
+        assert judge_drift(refusal_of(SHARED), wide, narrow, null, 0.01, 5).name == "not identifiable"
+    assert seen == {"equivalent", "supported", "not supported"} < set(VERDICTS)
+
+
+def test_common_offsets_are_never_identifiable_and_what_is_frozen_has_no_card(evidence):
+    cards = make_cards(evidence)
+    offsets = of_kind(cards, "offset")
+    assert [card.verdict for card in offsets] == ["not identifiable"]
+    assert 0 <= offsets[0].value <= 1
+    assert "full fine-tuning" in offsets[0].id
+    assert all("full fine-tuning" in card.id for card in of_kind(cards, "drift"))
+
+
+def joined_of(num_tasks, noise=0.0, seeds=2, seed=0, verdict="supported"):
+    """Tasks on which drift and gain rise together, up to ``noise``."""
+    rng = np.random.default_rng(seed)
+    lines = []
+    for task in range(num_tasks):
+        gain = task + noise * rng.normal()
+        for run in range(seeds):
+            line = {"group": f"tiny on t{task}", "model": "tiny", "task": f"t{task}", "arm": "full", "base": "full"}
+            line |= {
+                "size": 10,
+                "run": f"r{task}-{run}",
+                "seed": run,
+                "learning_rate": 5e-5,
+                "epoch": 3.0,
+                "is_frozen": False,
+            }
+            line |= {"parameter": "word_embeddings", "times_noise": 1 + 0.01 * task, "relative_drift": 1 / (1 + task)}
+            lines.append(line | {"gain_points": gain, "gain_verdict": verdict})
+    return pd.DataFrame(lines)
+
+
+def association(evidence, joined):
+    facts = {name: {"manifest_sha256": "0"} for name in joined["run"]}
+    return next(iter(association_cards(replace(evidence, joined=joined, facts=facts))))
+
+
+def test_association_is_refused_under_six_tasks_and_found_when_planted(evidence):
+    five, twelve = association(evidence, joined_of(5)), association(evidence, joined_of(12))
+    assert (five.verdict, five.num_items) == ("not applicable", 5)
+    assert "at least 6" in five.reason
+    assert (twelve.verdict, twelve.num_items, twelve.num_seeds) == ("supported", 12, 24)
+    assert (twelve.reason.startswith("the permutation p of"), twelve.is_discovery) == (True, True)
+    equal = association(evidence, joined_of(12, verdict="equivalent"))
+    assert equal.verdict == "not measurable here"
+    assert "every gain is within the margin" in equal.reason
+    assert (math.isnan(equal.value), equal.is_discovery) == (True, None)
+
+
+def test_associations_of_noise_are_supported_at_the_level_of_their_test(evidence):
+    """Six tasks: the interval is none of the permutation test, and was narrower than it in more than one in twenty."""
+    cards = [association(evidence, joined_of(6, noise=1e4, seeds=1, seed=seed)) for seed in range(150)]
+    assert np.mean([card.verdict == "supported" for card in cards]) <= 0.08
+    assert {card.verdict for card in cards} == {"supported", "not supported"}
+
+
+@pytest.mark.parametrize(("p", "expected"), [(0.049, "supported"), (0.05, "not supported"), (0.9, "not supported")])
+def test_an_association_is_judged_by_its_permutation_p(p, expected):
+    assert judge_association("", p, 0.05).name == expected
+    assert judge_association("", p, 0.01).name == "not supported"
+    assert judge_association("refused: why", p, 0.05) == judge_association("refused: why", math.nan, 0.05)
+    assert judge_association("", math.nan, 0.05).name == "not measurable here"
+    assert judge_association("", p, 0.05, 0.06, 7).name == "not supported"
+    assert judge_association("", 0.01, 0.05, 0.04, 7).name == "supported"
+
+
+def test_more_runs_are_no_more_points(evidence):
+    few, many = (association(evidence, joined_of(7, 3.0, seeds)) for seeds in (1, 9))
+    assert few.num_items == many.num_items == 7
+    assert few.interval == many.interval
+
+
+def test_the_interval_of_a_rank_correlation_covers():
+    """Bivariate normal with a Spearman correlation of .48, twelve points: about 95 % of intervals hold it."""
+    from scipy.stats import spearmanr
+
+    rng, rho = np.random.default_rng(0), 0.5
+    true = 6 / np.pi * np.arcsin(rho / 2)
+    hits = []
+    for _ in range(400):
+        x, y = rng.multivariate_normal([0, 0], [[1, rho], [rho, 1]], 12).T
+        low, high = spearman_interval(float(spearmanr(x, y).statistic), 12, 0.95)
+        hits.append(low <= true <= high)
+    assert 0.92 <= np.mean(hits) <= 0.98
+    assert all(math.isnan(end) for end in (*spearman_interval(0.5, 3, 0.95), *spearman_interval(math.nan, 9, 0.95)))
+    low, high = spearman_interval(1.0, 6, 0.95)
+    assert low < high < 1

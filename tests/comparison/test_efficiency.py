@@ -1,0 +1,111 @@
+"""Curves over the number of training examples are the summaries and comparisons of each size."""
+
+import pandas as pd
+import pytest
+
+from toolkit.comparison import bootstrap
+from toolkit.comparison.arms import arrange
+from toolkit.comparison.compare import compare, compare_groups
+from toolkit.comparison.efficiency import COLUMNS, data_efficiency, efficiency_of_groups
+from toolkit.comparison.summaries import summarise_scores
+
+FULL, PROBE = "full fine-tuning", "feature extraction"
+
+
+@pytest.fixture
+def runs(make_run):
+    def one(regime, size, seed, right):
+        facts = {"splits": {"train": {"num_examples": size}}, "name": "toy", "reported_split": "validation"}
+        facts |= {"kind": "classification", "score": "accuracy"}
+        return make_run(regime, seed, right=right, config={"max_train_examples": size}, facts={"task": facts})
+
+    cells = ((50, "none", 0.7), (50, "backbone", 0.8), (800, "none", 0.95), (800, "backbone", 0.85))
+    return [one(regime, size, seed, right) for size, regime, right in cells for seed in range(3)]
+
+
+def test_one_line_per_split_arm_and_size(runs):
+    table = data_efficiency(runs)
+    assert list(table.columns) == list(COLUMNS)
+    own = table[table["split"] == "validation"]
+    assert list(zip(own["base"], own["num_train_examples"], own["against"] != "", strict=True)) == [
+        (FULL, 50, False),
+        (FULL, 800, False),
+        (PROBE, 50, True),
+        (PROBE, 800, True),
+    ]
+    assert own.set_index(["base", "num_train_examples"]).loc[(FULL, 50), "difference_points"] != 0
+
+
+def test_values_are_those_of_the_summaries_and_of_the_comparison(runs):
+    table, summary, compared = data_efficiency(runs), summarise_scores(runs), compare(runs)
+    points = summary[summary["score"] == "accuracy"].set_index(["split", "arm"])
+    for line in table.to_dict("records"):
+        point = points.loc[line["split"], line["arm"]]
+        assert (line["mean"], line["sd"], line["num_seeds"]) == (point["mean"], point["sd"], 3)
+        lines = compared[(compared["split"] == line["split"]) & (compared["second"] == line["arm"])]
+        if line["against"]:
+            expected = lines.to_dict("records")[0]
+            for name in ("difference_points", "low_points", "high_points", "p", "q", "verdict"):
+                assert line[name] == expected[name]
+        else:
+            assert lines.empty
+            assert pd.isna(line["difference_points"])
+
+
+def test_a_crossing_of_the_curves_is_seen(runs):
+    """Planted: feature extraction is better with 50 examples and worse with 800."""
+    own = data_efficiency(runs).query("split == 'validation' and against != ''").set_index("num_train_examples")
+    assert own.loc[50, "difference_points"] < 0 < own.loc[800, "difference_points"]
+
+
+def test_one_size_has_no_curve(runs, make_run):
+    assert data_efficiency(runs[:6]).empty
+    other = [make_run(regime, task="other") for regime in ("none", "backbone")]
+    assert set(data_efficiency([*runs, *other])["task"]) == {"toy"}
+
+
+def test_q_is_that_of_the_whole_comparison_and_nothing_is_drawn_twice(runs, make_run, monkeypatch):
+    """Groups of one size are in the family of the comparison's tests, and not in this table."""
+    every = [
+        *runs,
+        *(make_run(r, s, task="other", right=x) for r, x in (("none", 0.9), ("backbone", 0.5)) for s in (0, 1)),
+    ]
+    compared = compare(every, num_draws=100)
+    monkeypatch.setattr(bootstrap, "hierarchical_interval", None)  # cannot be called
+    table = data_efficiency(every)
+    keys = ["group", "split", "arm"]
+    expected = compared.rename(columns={"second": "arm"}).set_index(keys)["q"]
+    paired = table[table["against"] != ""].set_index(keys)
+    assert paired["q"].tolist() == expected.loc[paired.index].tolist()
+    assert paired["q"].tolist() != data_efficiency(runs).query("against != ''")["q"].tolist()
+    groups = arrange(every)
+    pd.testing.assert_frame_equal(efficiency_of_groups(groups, comparison=compared), table)
+    with pytest.raises(TypeError):
+        compare_groups(groups)
+
+
+def test_only_the_headline_score_is_set_against_another_arm(make_run):
+    """Where that is a correlation, the comparison has lines of accuracy too, which belong to no mean of this table."""
+    facts = {"task": {"name": "toy", "reported_split": "validation", "kind": "classification", "score": "matthews"}}
+    cells = [(size, regime, seed) for size in (50, 800) for regime in ("none", "backbone") for seed in range(3)]
+    made = [make_run(regime, seed, config={"max_train_examples": size}, facts=facts) for size, regime, seed in cells]
+    compared, table = compare(made, num_draws=0), data_efficiency(made)
+    assert set(compared["score"]) == {"matthews", "accuracy"}
+    assert set(table["score"]) == {"matthews"}
+    assert not table.duplicated(["group", "split", "arm", "against"]).any()
+    keys, paired = ["group", "split", "arm"], table[table["against"] != ""]
+    own = compared[compared["score"] == "matthews"].rename(columns={"second": "arm"}).set_index(keys)
+    expected = own.loc[paired.set_index(keys).index, "difference_points"]
+    assert paired["difference_points"].tolist() == expected.tolist()
+
+
+def test_pairs_may_name_arms_of_groups_of_one_size(runs, make_run):
+    other = [make_run(regime, task="other") for regime in ("none", "embeddings")]
+    table = data_efficiency([*runs, *other], pairs=[(FULL, PROBE), (FULL, "embeddings frozen")])
+    assert set(table["against"]) == {"", f"{FULL}, 50 training examples", f"{FULL}, 800 training examples"}
+
+
+def test_sizes_are_those_that_were_asked_for(runs):
+    table = data_efficiency(runs)
+    assert set(table["size"]) == {50, 800}
+    assert (table["size"] == table["num_train_examples"]).all()

@@ -1,0 +1,102 @@
+"""Equivalence: the 90 % interval and the two one-sided tests agree, at their level, and find planted equality."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from toolkit.comparison.bootstrap import hierarchical_interval
+from toolkit.comparison.equivalence import is_equivalent, tost
+from toolkit.comparison.intervals import seeds_interval, two_way_interval
+
+SHAPES = st.tuples(st.integers(1, 6), st.integers(2, 30))
+TABLES = SHAPES.flatmap(lambda shape: arrays(np.float64, shape, elements=st.sampled_from([-1.0, 0.0, 0.0, 0.0, 1.0])))
+MARGINS = st.floats(0.001, 1.5)
+
+
+def _study(rng, mean, num_seeds=8, num_items=80, seed_sd=0.1):
+    items = 0.4 * rng.normal(size=num_items)
+    return mean + seed_sd * rng.normal(size=(num_seeds, 1)) + items + 0.2 * rng.normal(size=(num_seeds, num_items))
+
+
+@given(TABLES, MARGINS)
+def test_the_interval_is_inside_the_margin_exactly_where_p_is_below_05(table, margin):
+    p, inside = tost(table, margin), is_equivalent(two_way_interval(table, 0.9), margin)
+    assert 0 <= p <= 1
+    if abs(p - 0.05) > 1e-9:
+        assert inside == (p < 0.05)
+
+
+@given(st.lists(st.integers(-40, 40), min_size=2, max_size=12), MARGINS)
+def test_over_seeds_it_is_that_of_statsmodels(values, margin):
+    from statsmodels.stats.weightstats import DescrStatsW
+
+    values = np.array(values) / 64
+    if np.ptp(values) == 0:
+        assert np.isnan(tost(values, margin))
+        assert not is_equivalent(seeds_interval(values, 0.9), margin)
+        return
+    assert tost(values, margin) == pytest.approx(
+        DescrStatsW(values).ttost_mean(-margin, margin)[0], rel=1e-6, abs=1e-12
+    )
+
+
+@given(TABLES, MARGINS)
+def test_p_falls_with_the_margin_and_knows_no_side_or_level(table, margin):
+    p = tost(table, margin)
+    assert tost(table, 2 * margin) <= p
+    assert tost(-table, margin) == pytest.approx(p)
+    assert tost(two_way_interval(table, 0.8), margin) == pytest.approx(p, rel=1e-6)
+
+
+@pytest.mark.parametrize("side", [-1, 1])
+def test_false_positives_at_the_margin_are_at_most_at_the_level(side):
+    """The worst case: arms that differ by just the margin are called equivalent in about 5 % of the studies."""
+    rng = np.random.default_rng(1)
+    p = np.array([tost(_study(rng, side * 0.5), 0.5) for _ in range(1000)])
+    assert 0.03 <= (p < 0.05).mean() <= 0.065
+    outside = np.array([tost(_study(rng, side * 0.8), 0.5) for _ in range(300)])
+    assert (outside < 0.05).mean() == 0
+
+
+def test_planted_equality_is_found():
+    rng = np.random.default_rng(2)
+    assert np.mean([tost(_study(rng, 0.0), 0.5) < 0.05 for _ in range(200)]) > 0.98
+
+
+def test_a_difference_that_excludes_0_may_be_equivalent():
+    """Section 6: equivalent is asked before supported."""
+    interval = two_way_interval(_study(np.random.default_rng(3), 0.2, num_items=2000, seed_sd=0.01), 0.9)
+    assert interval.low > 0
+    assert is_equivalent(interval, 0.5)
+
+
+def test_without_discordance_the_items_decide():
+    """p = (1 - margin)^N / 2: 408 equal items show equivalence within a point, 100 do not."""
+    assert tost(np.zeros((5, 408)), 0.01) == pytest.approx(0.99**408 / 2)
+    assert is_equivalent(two_way_interval(np.zeros((5, 408)), 0.9), 0.01)
+    assert tost(np.zeros((5, 100)), 0.01) > 0.05
+    assert not is_equivalent(two_way_interval(np.zeros((5, 100)), 0.9), 0.01)
+    assert tost(np.ones((5, 408)), 0.01) == 1
+    assert tost(np.zeros((5, 4)), 3.0) == 0
+
+
+def test_what_is_refused_is_not_equivalent():
+    refused = two_way_interval(np.full((3, 4), 0.001), 0.9)
+    assert not is_equivalent(refused, 0.5)
+    assert np.isnan(tost(refused, 0.5))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda table: tost(table, 0), "margin of equivalence must be above 0"),
+        (lambda table: is_equivalent(two_way_interval(table, 0.9), -1), "above 0.*got -1"),
+        (lambda table: is_equivalent(two_way_interval(table), 0.1), "the 90 % interval; got one of level 0.95"),
+        (lambda table: tost(hierarchical_interval(table), 0.1), "got a bootstrap interval"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(_study(np.random.default_rng(0), 0))

@@ -1,0 +1,163 @@
+"""What a report keeps of its runs compares exactly as the runs do, and says nothing of texts or machines."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.run_directories import HOSTILE
+from toolkit.comparison.arms import arrange
+from toolkit.comparison.compare import compare, compare_groups
+from toolkit.comparison.evidence import FOLDER, NAMES, read_evidence, read_table, write_evidence
+from toolkit.comparison.parameter_noise import measure_beyond_noise
+from toolkit.comparison.summaries import summarise_scores
+from toolkit.snapshots import files
+
+
+def test_evidence_compares_bit_for_bit_like_its_runs(logged):
+    runs = logged()
+    evidence = write_evidence(runs, None, "out")
+    live, kept = compare(runs, num_draws=100), compare(evidence.opened, num_draws=100)
+    pd.testing.assert_frame_equal(live, kept, check_exact=True)
+    pd.testing.assert_frame_equal(summarise_scores(runs), summarise_scores(evidence.opened), check_exact=True)
+    assert live["p"].notna().all()
+
+
+def test_numbers_are_kept_to_the_last_bit(logged):
+    runs = logged()
+    evidence = write_evidence(runs, None, "out")
+    live = pd.concat([measure_beyond_noise(run).assign(run=run.path.name) for run in runs], ignore_index=True)
+    pd.testing.assert_frame_equal(live, evidence.drift[list(live)], check_exact=True)
+    numbers = np.random.default_rng(0).lognormal(0, 9, 2000)
+    files.write_text(Path("numbers.csv"), pd.DataFrame({"drift": numbers}).to_csv(index=False))
+    np.testing.assert_array_equal(read_table(Path("numbers.csv"))["drift"], numbers)
+
+
+def test_labels_and_the_order_of_arms_are_kept(logged):
+    runs = logged()
+    words = {"none": "Z: everything", "embeddings": "12", "backbone": "nan"}
+    labels = {run.path.name: words[run.config.freeze] for run in reversed(runs)} | {"of-another-run": "gone"}
+    evidence = write_evidence(runs, labels, "out", pairs=[("12", "nan")])
+    live = arrange(runs, labels)
+    assert (
+        [arm.label for arm in evidence.groups[0].arms]
+        == [arm.label for arm in live[0].arms]
+        == ["nan", "12", words["none"]]
+    )
+    assert set(evidence.settings["labels"]) == {run.path.name for run in runs}
+    assert evidence.settings["pairs"] == [["12", "nan"]]
+    assert set(evidence.seeds["arm"]) == {"nan", "12", words["none"]}
+
+
+def test_groups_of_several_tasks_and_kinds_are_kept_apart(make_run):
+    kinds = ({"task": "toy"}, {"task": "nan"}, {"task": "value", "is_regression": True})
+    runs = [make_run(regime, seed, **kind) for kind in kinds for regime in ("none", "backbone") for seed in range(2)]
+    evidence = write_evidence(runs, None, "out")
+    live = compare_groups(arrange(runs))
+    pd.testing.assert_frame_equal(live, compare_groups(evidence.groups), check_exact=True)
+    assert list(live["task"].unique()) == ["toy", "nan", "value"]
+
+
+def test_two_tasks_on_the_same_data_are_two_groups(make_run):
+    runs = [make_run("none", seed, config={"max_length": length}) for length in (16, 32) for seed in range(2)]
+    labels = {run.path.name: "full" for run in runs}
+    with pytest.raises(ValueError, match="differ in max length 16 and 32"):
+        arrange(runs, labels)
+    tasks = {run.path.name: {16: "short", 32: "long"}[run.config.max_length] for run in runs}
+    evidence = write_evidence(runs, labels, "out", tasks=tasks | {"of-another-run": "gone"})
+    for groups in (arrange(runs, labels, tasks), evidence.groups):
+        assert [group.title for group in groups] == ["tiny on short", "tiny on long"]
+    assert set(evidence.joined["task"]) == {"short", "long"}
+    path = Path("out") / FOLDER / "settings.json"
+    settings = json.loads(path.read_text())
+    assert set(settings["tasks"]) == set(tasks)
+    del settings["tasks"]  # a report made before tasks were kept
+    path.write_text(json.dumps(settings | {"labels": None}))
+    assert [group.title for group in read_evidence("out").groups] == ["tiny on toy"]
+
+
+def test_a_report_of_an_earlier_version_keeps_its_names(make_run):
+    """Its cards name conditions as it called them: they are compared with what its evidence gives."""
+    runs = [make_run(regime, seed) for regime in ("none", "embeddings", "backbone") for seed in range(2)]
+    now = write_evidence(runs, None, "out")
+    then = {"full fine-tuning": "none (full fine-tuning)", "embeddings frozen": "embeddings (frozen)"}
+    then |= {"feature extraction": "backbone (feature extraction)"}
+    for path in (Path("out") / FOLDER).glob("*.csv"):
+        text = path.read_text()
+        for name, earlier in then.items():
+            text = text.replace(name, earlier)
+        path.write_text(text)
+    (group,) = read_evidence("out").groups
+    assert [arm.label for arm in group.arms] == [then[arm.label] for arm in now.groups[0].arms]
+
+
+def test_models_of_one_name_in_two_folders_stay_two_groups(make_run):
+    runs = [make_run("none", 0, model="/secret/a/mine"), make_run("none", 1, model="/secret/b/mine")]
+    evidence = write_evidence(runs, None, "out")
+    assert len(arrange(runs)) == len(evidence.groups) == 2
+
+
+def test_no_text_and_no_place_of_a_machine(make_run, tmp_path):
+    config = {"train_file": str(tmp_path / "deep" / "train.csv"), "validation_file": "/secret/place/dev.csv"}
+    run = make_run(model="/secret/models/mine", config=config)
+    write_evidence([run], None, tmp_path / "out")
+    folder = tmp_path / "out" / FOLDER
+    assert {path.name for path in folder.iterdir()} == set(NAMES)
+    for path in folder.iterdir():
+        content = path.read_bytes()
+        assert b"/secret" not in content
+        assert str(tmp_path).encode() not in content
+        assert not any(token.encode() in content for token in HOSTILE)
+    columns = ["run", "model", "task", "arm", "seed", "epoch", "split", "id", "label", "prediction"]
+    table = pd.read_parquet(folder / "predictions.parquet")
+    assert list(table) == columns
+    assert set(table["epoch"]) == {3.0}
+    assert set(table["split"]) == {"validation", "ood"}  # hidden has no labels
+
+
+def test_the_same_runs_give_the_same_bytes(logged):
+    runs = logged(2)
+    one, other = (write_evidence(runs, None, name).hashes for name in ("one", "two"))
+    assert one == other
+
+
+def test_the_drift_of_each_run_is_measured_once(logged, monkeypatch):
+    """Drift, its null and what is joined with the score come from one pass over the tables of a run."""
+    measured = []
+
+    def count(source):
+        measured.append(source.path.name)
+        return measure_beyond_noise(source)
+
+    monkeypatch.setattr("toolkit.comparison.evidence_tables.measure_beyond_noise", count)
+    runs = logged(1)
+    evidence = write_evidence(runs, None, "out")
+    assert sorted(measured) == sorted(run.path.name for run in runs)
+    own = evidence.joined.merge(evidence.drift, on=["run", "parameter"], suffixes=("", "_known"))
+    assert len(own) == len(evidence.joined) == len(evidence.drift)
+    np.testing.assert_array_equal(own["drift"], own["drift_known"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_missing_and_cut_files_are_one_clear_line(logged, name):
+    write_evidence(logged(1), None, "out")
+    path = Path("out") / FOLDER / name
+    content = path.read_bytes()
+    path.unlink()
+    with pytest.raises(ValueError, match=f"missing {FOLDER}/{name}"):
+        read_evidence("out")
+    if not name.endswith(".csv"):
+        path.write_bytes(content[: len(content) // 2])
+        with pytest.raises(ValueError, match="cannot be read") as error:
+            read_evidence("out")
+        assert "\n" not in str(error.value)
+
+
+def test_a_newer_format_is_refused(logged):
+    write_evidence(logged(1), None, "out")
+    path = Path("out") / FOLDER / "settings.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
+    with pytest.raises(ValueError, match="newer format"):
+        read_evidence("out")

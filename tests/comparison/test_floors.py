@@ -1,0 +1,59 @@
+"""Floors beside the scores of arms: from run directories and from evidence alike, and of no run that has none."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.comparison.planted import write_cards
+from toolkit.comparison.evidence import write_evidence
+from toolkit.comparison.floors import floors_of_groups, summarise_floors
+from toolkit.comparison.verify import check_report
+
+
+def planted(bag, majority=0.5):
+    """A manifest section with one bag of words on validation, and none of ood."""
+    return {
+        "floors": {
+            "majority": {"validation": {"accuracy": majority}},
+            "bag_of_words": {"validation": {"accuracy": bag}},
+        }
+    }
+
+
+def test_means_are_over_the_runs_that_recorded_floors(read_run):
+    runs = [read_run("backbone", seed, right=0.7, facts=planted(0.6 + seed / 10)) for seed in range(2)]
+    older = read_run("backbone", 2, right=0.7)
+    table = summarise_floors([*runs, older, read_run("none", 0)])
+    line = table[table["split"] == "validation"].iloc[0]
+    reached = np.mean([run.scores.query("split == 'validation'")["accuracy"].iloc[-1] for run in runs])
+    assert list(table["arm"].unique()) == ["feature extraction"]
+    assert line["num_seeds"] == 2
+    assert line["mean"] == pytest.approx(reached)
+    assert (line["majority"], line["bag_of_words"]) == (pytest.approx(0.5), pytest.approx(0.65))
+    assert line["above_bag_of_words_points"] == pytest.approx(100 * (reached - 0.65))
+    assert line["note"] == ""
+    other = table[table["split"] == "ood"].iloc[0]
+    assert np.isnan(other["bag_of_words"])
+    assert other["note"] == "majority: not recorded; bag of words: not recorded"
+    assert summarise_floors([older]).empty
+
+
+def test_evidence_keeps_floors_and_an_edited_one_is_found(logged):
+    runs = logged(1, facts=planted(0.6))
+    evidence = write_evidence(runs, None, "out")
+    live, kept = summarise_floors(runs), floors_of_groups(evidence.groups)
+    assert len(live) == 6
+    pd.testing.assert_frame_equal(live, kept, check_exact=True)
+    folder = Path("reports/mine")
+    write_cards(runs, folder)
+    assert check_report(folder).differences == []
+    path = folder / "evidence" / "runs.json"
+    facts = json.loads(path.read_text())
+    next(iter(facts.values()))["manifest"]["floors"]["bag_of_words"]["validation"]["accuracy"] = 0.1
+    path.write_text(json.dumps(facts))
+    found = check_report(folder).differences
+    assert any("evidence/runs.json" in line for line in found)
+    assert any("its manifest is not what the run gives" in line for line in found)

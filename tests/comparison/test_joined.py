@@ -1,0 +1,137 @@
+"""Drift beside score: the numbers are those of the run directories, and only like is set against like."""
+
+import numpy as np
+import pytest
+
+from tests.comparison.conftest import write_logged_run
+from tests.run_directories import NUM_WORDS, write_run
+from toolkit.analysis.rows.drift import measure_drift
+from toolkit.comparison.compare import compare
+from toolkit.comparison.joined import COLUMNS, NOT_TRAINED, join_drift
+from toolkit.comparison.pairs import OTHER_ITEMS
+from toolkit.comparison.parameter_noise import NO_SIZES, measure_beyond_noise
+from toolkit.families import EMBEDDING_PARAMETERS
+
+
+def last_accuracy(run, split="validation"):
+    return run.scores.query("split == @split and epoch == 3")["accuracy"].item()
+
+
+@pytest.fixture
+def runs(make_run):
+    return [make_run(r, seed, right=right) for r, right in (("none", 0.9), ("embeddings", 0.8)) for seed in (0, 1)]
+
+
+def test_one_line_per_run_and_parameter_with_the_drift_of_its_shown_rows(runs):
+    table = join_drift(runs)
+    assert list(table.columns) == list(COLUMNS)
+    assert list(table["parameter"]) == list(EMBEDDING_PARAMETERS) * 4
+    for run in runs:
+        whole = measure_drift(run, ("relative",)).query("epoch == 3 and stratum == 'whole parameter'")
+        oracle = whole[whole["statistic"] == "value"].set_index("parameter")["value"]
+        own = table[table["run"] == run.path.name].set_index("parameter")
+        shown = measure_beyond_noise(run).set_index("parameter")
+        for name in EMBEDDING_PARAMETERS:
+            assert own.loc[name, "relative_drift"] == pytest.approx(oracle[name], rel=1e-12)
+            np.testing.assert_equal(own.loc[name, "drift"], shown.loc[name, "drift"])
+            assert own.loc[name, "drift_note"] == shown.loc[name, "refusal"]
+    assert (table["epoch"] == 3).all()
+
+
+def test_multiples_of_noise_stand_where_they_are_trusted(tmp_path):
+    """Of single sentences the tables of words and positions; LayerNorm and the one segment row say why not."""
+    table = join_drift([write_logged_run(tmp_path, "none", 0)]).set_index("parameter")
+    assert list(table.index[table["times_noise"].notna()]) == ["word_embeddings", "position_embeddings"]
+    assert list(table.index[table["drift_note"] == ""]) == ["word_embeddings", "position_embeddings"]
+    assert table.loc["LayerNorm.bias", "drift_note"] == NO_SIZES
+    without = join_drift([write_run(tmp_path, "none", 1)])
+    assert without["times_noise"].isna().all()
+    assert without["drift_note"].str.contains("no optimizer.json").any()
+
+
+@pytest.mark.parametrize(("margin", "verdict"), [(1.0, "supported"), (50.0, "equivalent")])
+def test_the_verdict_on_the_gain_is_that_of_the_comparison(make_run, margin, verdict):
+    arms = (("none", 0.9), ("embeddings", 0.8))
+    runs = [make_run(regime, seed, right=right) for regime, right in arms for seed in range(3)]
+    table = join_drift(runs, margin_points=margin)
+    told = set(table.loc[table["gain_points"].notna(), "gain_verdict"])
+    compared = compare(runs, margin_points=margin).query("split == 'validation'")
+    assert told == set(compared["verdict"])
+    assert set(table.loc[table["gain_points"].isna(), "gain_verdict"]) == {""}
+    assert verdict in told or margin == 1
+
+
+def test_gain_is_the_score_minus_that_with_frozen_embeddings_of_the_same_seed(runs):
+    table = join_drift(runs).drop_duplicates("run").set_index("run")
+    for tuned, frozen in zip(runs[:2], runs[2:], strict=True):
+        line = table.loc[tuned.path.name]
+        assert line["gain_points"] == pytest.approx(100 * (last_accuracy(tuned) - last_accuracy(frozen)))
+        assert (line["note"], line["is_frozen"]) == ("", False)
+        assert np.isnan(table.loc[frozen.path.name, "gain_points"])
+        assert table.loc[frozen.path.name, "note"] == NOT_TRAINED
+    ood = join_drift(runs, split="ood").drop_duplicates("run").set_index("run").loc[runs[0].path.name]
+    assert ood["gain_points"] == pytest.approx(100 * (last_accuracy(runs[0], "ood") - last_accuracy(runs[2], "ood")))
+
+
+def test_frozen_parameters_did_not_move(runs):
+    frozen = join_drift(runs).query("is_frozen")
+    assert set(frozen["run"]) == {run.path.name for run in runs[2:]}
+    assert (frozen["relative_drift"] == 0).all()
+    assert frozen["times_noise"].isna().all()
+
+
+def note_of(runs):
+    return join_drift(runs).drop_duplicates("run").iloc[0][["gain_points", "note"]]
+
+
+def test_only_like_is_set_against_like(make_run):
+    full = make_run()
+    assert note_of([full])["note"].startswith("no runs with frozen embeddings")
+    assert note_of([full, make_run("embeddings", 1)])["note"] == "no run of this seed under embeddings frozen"
+    for start in ({"init": "random"}, {"head_epochs": 1}, {"max_train_examples": 9}):
+        gain, note = note_of([full, make_run("embeddings", config=start)])
+        assert np.isnan(gain)
+        assert note.startswith("no runs with frozen embeddings")
+    gain, note = note_of([full, make_run("embeddings", config={"learning_rate": 0.5})])
+    assert not np.isnan(gain)
+    assert note == "differs from embeddings frozen also in learning rate"
+    other = make_run("embeddings")
+    object.__setattr__(other, "predictions", other.predictions.assign(id=other.predictions["id"] + 1))
+    gain, note = note_of([full, other])
+    assert np.isnan(gain)
+    assert note == OTHER_ITEMS
+
+
+def test_of_several_frozen_arms_the_one_with_the_same_settings_counts(make_run):
+    rate = {"learning_rate": 0.5}
+    runs = [make_run(right=0.9, config=rate), make_run("embeddings", right=0.5)]
+    near = make_run("embeddings", right=0.8, config=rate)
+    gain, note = note_of([*runs, near])
+    assert note == ""
+    assert gain == pytest.approx(100 * (last_accuracy(runs[0]) - last_accuracy(near)))
+
+
+def test_share_beyond_decay(make_run):
+    """The fake runs: rows seen in training move by about 1e-3 per value and epoch, others by 1e-5 of theirs."""
+    table = join_drift([make_run(), make_run(seed=1, has_exposure=False)]).set_index(["seed", "parameter"])
+    words = table.loc[0, "word_embeddings"]
+    assert words["num_exposed_rows"] == 42  # [CLS], [SEP] and the rows 5 to 44
+    assert words["share_beyond_decay"] == 1
+    assert np.isnan(table.loc[(0, "LayerNorm.bias"), "share_beyond_decay"])
+    assert table.loc[1, "share_beyond_decay"].isna().all()
+    assert words["num_exposed_rows"] < NUM_WORDS
+
+
+def test_nothing_is_beyond_where_nothing_moved(make_run):
+    line = join_drift([make_run("embeddings")]).set_index("parameter").loc["word_embeddings"]
+    assert line["share_beyond_decay"] == 0
+
+
+def test_a_model_without_segments_has_no_line_for_them(make_run):
+    table = join_drift([make_run(lacking=("token_type_embeddings",))])
+    assert list(table["parameter"]) == [name for name in EMBEDDING_PARAMETERS if name != "token_type_embeddings"]
+
+
+def test_a_split_that_no_run_has_is_refused(runs):
+    with pytest.raises(ValueError, match=r"unknown split 'validaton' \(did you mean 'validation'\?\); choose from: "):
+        join_drift(runs, split="validaton")

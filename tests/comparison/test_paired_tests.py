@@ -1,0 +1,121 @@
+"""Exact tests of pairs: statsmodels and scipy as oracles, their level by enumeration, and what K seeds can reach."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import binom, permutation_test
+
+from toolkit.comparison import paired_tests
+from toolkit.comparison.paired_tests import mcnemar, sign_flip, smallest_p
+
+COUNTS = st.integers(0, 300)
+DIFFERENCES = st.lists(st.integers(-50, 50).map(lambda i: i / 408), min_size=1, max_size=9)
+
+
+@given(COUNTS, COUNTS)
+def test_mcnemar_is_that_of_statsmodels(first, second):
+    from statsmodels.stats.contingency_tables import mcnemar as oracle
+
+    if first + second:
+        table = [[7, first], [second, 9]]
+        assert mcnemar(first, second) == pytest.approx(min(1, oracle(table, exact=True).pvalue), rel=1e-9, abs=1e-300)
+    assert mcnemar(first, second) == mcnemar(second, first)
+
+
+@pytest.mark.parametrize("num_discordant", [1, 5, 6, 20, 61])
+def test_mcnemar_is_conservative_at_every_level(num_discordant):
+    """Exactly, by all tables: under the null a p at or below a level is never more likely than the level."""
+    counts = np.arange(num_discordant + 1)
+    p = np.array([mcnemar(count, num_discordant - count) for count in counts])
+    chance = binom.pmf(counts, num_discordant, 0.5)
+    for level in (*np.unique(p), 0.05, 0.01):
+        assert chance[p <= level].sum() <= level + 1e-12
+
+
+def test_mcnemar_finds_a_planted_difference():
+    assert mcnemar(0, 0) == 1
+    assert mcnemar(10, 10) == 1
+    assert mcnemar(30, 5) < 1e-4
+    assert mcnemar(6, 0) == pytest.approx(2 / 64)
+
+
+def test_negative_counts_are_refused():
+    with pytest.raises(ValueError, match="expected numbers from 0, got -1 and 3"):
+        mcnemar(-1, 3)
+
+
+@settings(deadline=None)
+@given(DIFFERENCES)
+def test_sign_flip_is_enumeration_written_plainly(values):
+    sums = [
+        abs(sum(s * v for s, v in zip(signs, values, strict=True))) for signs in product((1, -1), repeat=len(values))
+    ]
+    share = np.mean([total >= abs(sum(values)) - 1e-9 for total in sums])
+    assert sign_flip(values) == pytest.approx(share, abs=1e-12)
+
+
+def test_sign_flip_is_scipys_permutation_test():
+    values = np.random.default_rng(0).normal(0.4, 1, 10)
+    oracle = permutation_test(
+        (values,), lambda x, axis=-1: np.sum(x, axis=axis), permutation_type="samples", n_resamples=np.inf
+    )
+    assert sign_flip(values) == pytest.approx(oracle.pvalue, abs=1e-12)
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.lists(st.floats(-3, 3), min_size=1, max_size=7))
+def test_sign_flip_holds_every_level_exactly(values):
+    """Whatever the sizes of the differences: over all signs, p <= a comes up in at most a share a."""
+    p = np.array([sign_flip(np.multiply(signs, values)) for signs in product((1, -1), repeat=len(values))])
+    for level in np.unique(p):
+        assert (p <= level).mean() <= level + 1e-12
+
+
+@given(DIFFERENCES, st.floats(0.1, 100), st.randoms(use_true_random=False))
+def test_sign_flip_knows_no_unit_side_or_order(values, scale, random):
+    p = sign_flip(values)
+    shuffled = random.sample(values, len(values))
+    assert sign_flip(np.multiply(scale, shuffled)) == sign_flip(np.negative(values)) == p
+    assert p >= smallest_p(len(values))
+
+
+@pytest.mark.parametrize(("num_seeds", "smallest"), [(1, 1.0), (5, 0.0625), (6, 0.03125), (8, 0.0078125), (16, 2**-15)])
+def test_the_smallest_p_is_reached_by_seeds_that_agree(num_seeds, smallest):
+    values = np.random.default_rng(num_seeds).uniform(0.1, 2, num_seeds)
+    assert smallest_p(num_seeds) == smallest
+    assert sign_flip(values) == sign_flip(-values) == smallest
+    values[0] *= -1e-3
+    assert num_seeds == 1 or sign_flip(values) > smallest
+
+
+def test_beyond_16_seeds_random_flips_come_near_the_exact_p(monkeypatch):
+    values = np.random.default_rng(4).normal(0.5, 1, 12)
+    exact = sign_flip(values)
+    monkeypatch.setattr(paired_tests, "MOST_ENUMERATED", 10)
+    drawn = sign_flip(values, seed=1)
+    assert drawn == pytest.approx(exact, abs=4 * np.sqrt(exact / 99_999))
+    assert drawn == sign_flip(values, seed=1) != sign_flip(values, seed=2)
+
+
+def test_random_flips_never_give_p_0():
+    assert sign_flip(np.ones(60), num_draws=999) == 1 / 1000 == smallest_p(60, num_draws=999)
+    assert sign_flip(np.zeros(20), num_draws=999) == 1
+
+
+@pytest.mark.parametrize("num_seeds", [8, 18])
+def test_false_positives_are_at_the_level_and_a_planted_gap_is_found(num_seeds):
+    rng = np.random.default_rng(9)
+    null = [sign_flip(rng.normal(size=num_seeds), num_draws=499, seed=i) for i in range(1000)]
+    assert 0.03 <= np.mean(np.array(null) <= 0.05) <= 0.065
+    planted = [sign_flip(rng.normal(2, 1, num_seeds), num_draws=499, seed=i) for i in range(100)]
+    assert np.mean(np.array(planted) <= 0.05) > 0.9
+
+
+def test_no_seed_has_no_p():
+    assert np.isnan(sign_flip([]))
+    assert np.isnan(smallest_p(0))
+    with pytest.raises(ValueError, match="1 of 2 differences are not finite"):
+        sign_flip([0.1, np.nan])

@@ -1,0 +1,219 @@
+"""A table that noise moved lies inside its null, a planted direction far outside; a shared offset never counts."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.analysis.adam_runs import (
+    WORDS,
+    constant,
+    gaussian,
+    make_log,
+    plant,
+    random_exposure,
+    signs,
+    warm_up_and_decay,
+)
+from toolkit.analysis.causes.sign_noise import sign_noise
+from toolkit.comparison.intervals import seeds_interval
+from toolkit.comparison.parameter_noise import (
+    NO_SIZES,
+    distance_of_seeds,
+    exposed_rows,
+    measure_beyond_noise,
+    offset_free,
+)
+from toolkit.snapshots.snapshot import Snapshot, Trajectory
+from toolkit.snapshots.store import Run
+
+EXPOSED = random_exposure(60, 40, 0.2)
+EXPOSED[:, 30:] = False
+
+
+def line_of(planted, trajectory=None):
+    table = measure_beyond_noise(trajectory or planted.trajectory, log=planted.log)
+    return table.iloc[0]
+
+
+def test_random_signs_stay_inside_the_null_at_about_its_level():
+    lines = [line_of(plant(signs(), EXPOSED, seed=seed)) for seed in range(40)]
+    inside = [line["null_low"] <= line["drift"] <= line["null_high"] for line in lines]
+    assert np.mean(inside) > 0.9  # the bound on the variance is not sharp: rather too wide than too narrow
+    assert np.mean([line["drift"] / line["null"] for line in lines]) == pytest.approx(1, abs=0.01)
+
+
+def test_the_null_is_that_of_many_replays():
+    """Oracle: each row's replicates of sign_noise, which toss coins, with no offset taken out of a single row."""
+    planted = plant(signs(), EXPOSED)
+    rows = exposed_rows(planted.trajectory, WORDS)
+    replayed = sign_noise(planted.trajectory, WORDS, 1, rows, log=planted.log, num_replicates=400, num_coordinates=0)
+    square = float((replayed["null_mean"] ** 2 + replayed["null_sd"] ** 2).sum())
+    before = planted.path[0][rows].astype(float)
+    # Decay is a hundredth of the whole here, and moves in a common direction no more than the rows do.
+    expected = np.sqrt(square * (1 - 1 / len(rows)) / (before**2).sum())
+    assert line_of(planted)["null"] == pytest.approx(expected, rel=0.005)
+
+
+@pytest.mark.parametrize(("direction", "least"), [(constant, 2.0), (gaussian, 0.8)])
+def test_a_planted_direction_is_found_and_random_directions_are_not(direction, least):
+    lines = [line_of(plant(direction(), EXPOSED, seed=seed)) for seed in range(5)]
+    ratios = [line["drift"] / line["null_high"] for line in lines]
+    assert all(ratio > least for ratio in ratios)
+    if direction is gaussian:
+        assert all(ratio < 1 for ratio in ratios)
+
+
+def shifted(planted, offset):
+    first, last = planted.trajectory.snapshots
+    moved = last.tensors[WORDS].astype(np.float64)
+    moved[exposed_rows(planted.trajectory, WORDS)] += offset
+    tensors = {WORDS: moved.astype(np.float32)}
+    return Trajectory([first, Snapshot(1, last.step, tensors)], read_exposure=lambda: planted.trajectory.exposure)
+
+
+def test_an_offset_that_all_shown_rows_share_changes_nothing():
+    planted = plant(signs(), EXPOSED)
+    plain, moved = line_of(planted), line_of(planted, shifted(planted, 0.5))
+    assert moved["drift"] == pytest.approx(plain["drift"], rel=1e-4)
+    assert moved["null"] == plain["null"]
+    assert moved["relative_drift"] > 5 * plain["relative_drift"]
+
+
+def test_rows_that_training_never_showed_do_not_count():
+    planted = plant(signs(), EXPOSED)
+    first, last = planted.trajectory.snapshots
+    tensor = np.array(last.tensors[WORDS])
+    tensor[35:] += 3
+    trajectory = Trajectory(
+        [first, Snapshot(1, last.step, {WORDS: tensor})], read_exposure=lambda: planted.trajectory.exposure
+    )
+    line = line_of(planted, trajectory)
+    assert line["num_exposed_rows"] == len(np.flatnonzero(EXPOSED.any(axis=0))) < line["num_rows"] == 40
+    assert line["drift"] == line_of(planted)["drift"]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(2, 9), st.integers(1, 5), st.integers(0, 1000), st.floats(-5, 5))
+def test_offset_free_drift_is_the_least_over_all_offsets(num_rows, hidden, seed, size):
+    rng = np.random.default_rng(seed)
+    before, after = rng.normal(size=(2, num_rows, hidden))
+    least = offset_free(before, after, is_table=True)
+    other = offset_free(before, after + size * rng.normal(size=hidden), is_table=False)
+    assert least <= other + 1e-12
+    assert offset_free(before, after + size, is_table=True) == pytest.approx(least)
+    assert offset_free(before, after, is_table=False) >= least
+
+
+def test_one_shown_row_is_refused_as_a_matter_of_gauge():
+    exposed = np.zeros((10, 4), bool)
+    exposed[:, 1] = True
+    line = line_of(plant(constant(), exposed))
+    assert line["has_moved"]
+    assert "only the sum of the tables is visible" in line["refusal"]
+    assert np.isnan(line[["drift", "null", "null_low", "null_high"]].astype(float)).all()
+
+
+def test_what_is_frozen_or_not_logged_is_refused_with_its_reason(make_run):
+    frozen, moved = make_run("embeddings"), make_run("none")
+    assert set(measure_beyond_noise(frozen)["refusal"]) == {"did not move"}
+    assert set(measure_beyond_noise(frozen)["relative_drift"]) == {0.0}
+    reasons = measure_beyond_noise(moved).set_index("parameter")["refusal"]
+    assert reasons["word_embeddings"].startswith(f"{moved.path.name} has no optimizer.json")
+    assert "only the sum" in reasons["token_type_embeddings"]
+    unknown = measure_beyond_noise(make_run("none", 1, has_exposure=False)).set_index("parameter")["refusal"]
+    assert unknown["word_embeddings"] == "the exposure of word_embeddings was not recorded"
+
+
+def test_a_log_that_cannot_be_replayed_is_a_reason_and_no_crash():
+    planted = plant(signs(), EXPOSED)
+    table = measure_beyond_noise(planted.trajectory, log=make_log(np.full(60, np.nan)))
+    assert "NaN" in table["refusal"].iloc[0]
+    assert not np.isnan(table["drift"].iloc[0])
+
+
+def test_sizes_that_were_not_recorded_are_a_gap_in_the_records_and_not_a_matter_of_gauge():
+    assert line_of(plant(signs(), EXPOSED))["refusal"] == ""
+    line = line_of(plant(signs(), EXPOSED, has_norms=False))
+    assert line["refusal"] == NO_SIZES
+    assert "a gap in the records" in NO_SIZES
+    assert line["times_noise"] == line["drift"] / line["null"]  # described all the same
+
+
+def in_common(hidden=32):
+    """Coin tosses of each step and column that all rows of the step share, as rows of one batch share gradients."""
+    return lambda rng, step, rows: np.tile(rng.choice([-1.0, 1.0], hidden), (len(rows), 1))
+
+
+@pytest.mark.parametrize("share", [0.05, 0.2, 0.6])
+def test_noise_that_rows_share_lies_below_the_null_and_is_never_beyond_it(share):
+    """The null takes rows as independent; their common offset takes away what they share, so that it errs low."""
+    exposed = random_exposure(60, 40, share)
+    lines = [line_of(plant(in_common(), exposed, seed=seed)) for seed in range(30)]
+    times = np.array([line["times_noise"] for line in lines])
+    assert times.mean() < 1
+    starts = range(0, 30, 5)
+    supported = [seeds_interval(times[i : i + 5]).low > lines[i]["null_high"] / lines[i]["null"] for i in starts]
+    assert not any(supported)
+    if share == 0.6:  # rows that are nearly always shown together move nearly as one
+        assert times.max() < 0.95
+
+
+@pytest.mark.parametrize("direction", [signs, constant])
+def test_ten_times_as_many_words_tie_when_each_shown_row_drifts_as_far(direction):
+    """Coverage of the vocabulary is a matter of the data: only a mean over all rows tells the two tasks apart."""
+    few, many = np.zeros((60, 440), bool), np.zeros((60, 440), bool)
+    few[:, :40] = np.random.default_rng(0).random((60, 40)) < 0.2
+    many[:, :400] = np.tile(few[:, :40], 10)
+    one, other = (line_of(plant(direction(), exposed, hidden=32, sigma=0)) for exposed in (few, many))
+    assert (one["num_exposed_rows"], other["num_exposed_rows"]) == (40, 400)
+    assert other["times_noise"] == pytest.approx(one["times_noise"], rel=0.03)
+    assert other["drift"] == pytest.approx(one["drift"], rel=0.06)
+    assert other["relative_drift"] > 2.5 * one["relative_drift"]
+
+
+def test_the_learning_rate_is_no_difference_in_multiples_of_noise():
+    slow, fast = (
+        line_of(plant(constant(), EXPOSED, log=make_log(warm_up_and_decay(60, peak), decay=0.0)))
+        for peak in (5e-5, 1.5e-4)
+    )
+    assert fast["drift"] == pytest.approx(3 * slow["drift"], rel=1e-3)
+    assert fast["times_noise"] == pytest.approx(slow["times_noise"], rel=1e-3)
+
+
+def test_rows_that_decay_alone_explains_are_not_beyond_it():
+    """Half of the rows are shown and move by gradients, the others by decay: those that move less are no more."""
+    planted = plant(signs(), EXPOSED)
+    assert line_of(planted)["share_beyond_decay"] == 1
+    first, last = planted.trajectory.snapshots
+    tensor = np.array(last.tensors[WORDS])
+    tensor[0] = first.tensors[WORDS][0]
+    still = Trajectory(
+        [first, Snapshot(1, last.step, {WORDS: tensor})], read_exposure=lambda: planted.trajectory.exposure
+    )
+    line = line_of(planted, still)
+    assert line["share_beyond_decay"] == pytest.approx(1 - 1 / line["num_exposed_rows"])
+
+
+def test_seeds_are_as_far_apart_as_their_own_noise(make_run):
+    """Noise without memory: the ends of two seeds lie √2 of one seed's drift apart."""
+    one, other = make_run("none", 0), make_run("none", 1)
+    first = measure_beyond_noise(one).set_index("parameter")["drift"]
+    second = measure_beyond_noise(other).set_index("parameter")["drift"]
+    expected = np.hypot(first["word_embeddings"], second["word_embeddings"])
+    assert distance_of_seeds(one, other, "word_embeddings") == pytest.approx(expected, rel=0.1)
+    assert distance_of_seeds(one, one, "word_embeddings") == 0
+    assert distance_of_seeds(one, other, "word_embeddings") == distance_of_seeds(other, one, "word_embeddings")
+    assert np.isnan(distance_of_seeds(one, other, "token_type_embeddings"))
+
+
+def test_seeds_of_other_starts_have_no_distance(make_run, monkeypatch):
+    one, other = make_run("none", 0), make_run("none", 1)
+    start = other.trajectory.snapshots[0]
+    changed = {**start.tensors, "word_embeddings": np.array(start.tensors["word_embeddings"]) + 1}
+    trajectory = Trajectory(
+        [Snapshot(0, 0, changed), *other.trajectory.snapshots[1:]], read_exposure=lambda: one.trajectory.exposure
+    )
+    fresh = Run(other.path)
+    fresh.__dict__["trajectory"] = trajectory
+    assert np.isnan(distance_of_seeds(one, fresh, "word_embeddings"))

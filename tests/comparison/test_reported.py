@@ -1,0 +1,94 @@
+"""Runs that failed, that are at chance or whose score is undefined, against statsmodels and planted answers."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from statsmodels.stats.proportion import proportion_confint
+
+from tests.comparison.planted import plant
+from tests.run_directories import write_run
+from toolkit.comparison.reported import (
+    ReportedRun,
+    count_at_chance,
+    counted_score,
+    last_score,
+    reported_first,
+)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return write_run(tmp_path_factory.mktemp("runs"), "none", 0, epochs=1).path
+
+
+def answered(place, num_right, num_majority, num_items):
+    """A run with these numbers of right answers and of items of the most frequent label."""
+    right = np.arange(num_items) < num_right
+    return ReportedRun(plant(place, right, labels=np.arange(num_items) >= num_majority), "run")
+
+
+@st.composite
+def counts(draw):
+    num_items = draw(st.integers(1, 60))
+    half = (num_items + 1) // 2
+    return draw(st.integers(0, num_items)), draw(st.integers(half, num_items)), num_items
+
+
+@settings(max_examples=40, deadline=None)
+@given(counts())
+def test_chance_is_the_exact_binomial_interval_and_holds_every_failed_run(place, numbers):
+    num_right, num_majority, num_items = numbers
+    run = answered(place, *numbers)
+    if num_majority == num_items:  # one class: always giving its label is right throughout
+        assert (run.is_at_chance, run.is_failed) == (None, False)
+        return
+    low, _ = proportion_confint(num_right, num_items, method="beta")
+    assert run.is_at_chance == ((0.0 if num_right == 0 else low) <= num_majority / num_items)
+    assert run.is_failed == (num_right <= num_majority)
+    assert run.is_at_chance or not run.is_failed
+
+
+def test_coin_tosses_are_at_chance_and_fail_half_of_the_time(place):
+    """500 balanced items: the count of failures alone would call half of such runs fine."""
+    rng = np.random.default_rng(0)
+    runs = [answered(place, int(right), 250, 500) for right in rng.binomial(500, 0.5, 200)]
+    assert 0.4 < np.mean([run.is_failed for run in runs]) < 0.65
+    assert np.mean([run.is_at_chance for run in runs]) >= 0.94
+    learned = [answered(place, int(right), 250, 500) for right in rng.binomial(500, 0.65, 50)]
+    assert not any(run.is_at_chance for run in learned)
+
+
+def test_chance_does_not_apply_to_regression_and_to_hidden_labels(make_run):
+    regression = ReportedRun(make_run(is_regression=True), "one")
+    task = {"name": "toy", "kind": "classification", "score": "accuracy", "reported_split": "hidden"}
+    hidden = ReportedRun(make_run(seed=1, facts={"task": task}), "two")
+    assert [regression.is_at_chance, hidden.is_at_chance, count_at_chance([regression, hidden])] == [None] * 3
+    assert not hidden.is_failed
+    known = ReportedRun(make_run(seed=2, right=0.3), "three")
+    assert count_at_chance([regression, known]) == 1
+
+
+def test_an_undefined_headline_is_a_failed_run_and_a_correlation_of_0(make_run):
+    fine, constant = (ReportedRun(make_run(seed=s, is_regression=True, is_constant=s == 1), str(s)) for s in (0, 1))
+    assert [fine.is_failed, constant.is_failed] == [False, True]
+    assert np.isnan(last_score(constant, "validation"))
+    assert counted_score(constant, "validation") == 0
+    assert counted_score(constant, "validation", "loss") == last_score(constant, "validation", "loss")
+    assert counted_score(fine, "validation") == last_score(fine, "validation") > 0.9
+
+
+def test_what_is_undefined_for_another_reason_stays_so(make_run):
+    run = make_run(is_regression=True, is_constant=True)
+    object.__setattr__(run, "predictions", run.predictions.assign(label=pd.array([0.5] * len(run.predictions))))
+    equal = ReportedRun(run, "labels that are all equal")
+    assert np.isnan(counted_score(equal, "validation"))
+    assert not equal.is_failed  # the task, not the run
+    other = make_run(seed=1, is_regression=True)
+    object.__setattr__(other, "scores", other.scores.assign(pearson=np.nan))
+    assert np.isnan(counted_score(ReportedRun(other, "answers that differ"), "validation"))
+
+
+def test_reported_splits_come_first_and_each_once():
+    assert reported_first(["ood", "test", "ood", "validation"], {"validation"}) == ["validation", "ood", "test"]

@@ -1,0 +1,130 @@
+"""McNemar against an enumeration of every outcome, and comparisons of synthetic runs against a count by hand."""
+
+from itertools import product
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from statsmodels.stats.multitest import multipletests
+
+from toolkit.comparison.arms import arrange
+from toolkit.comparison.paired_tests import mcnemar
+from toolkit.comparison.seeds import compare_seeds, mcnemar_of_group
+
+
+def enumerate_mcnemar(num_first: int, num_second: int) -> float:
+    """Share of the 2^n ways in which n discordant items can fall that are as uneven as the one observed, or more so."""
+    num_items = num_first + num_second
+    outcomes = [abs(2 * sum(sides) - num_items) for sides in product((0, 1), repeat=num_items)]
+    return sum(outcome >= abs(num_first - num_second) for outcome in outcomes) / len(outcomes)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 6), st.integers(0, 6))
+def test_mcnemar_is_the_enumerated_p(num_first, num_second):
+    assert mcnemar(num_first, num_second) == pytest.approx(enumerate_mcnemar(num_first, num_second), abs=1e-12)
+
+
+def test_mcnemar_controls():
+    assert mcnemar(0, 0) == 1
+    assert mcnemar(10, 10) == 1
+    assert mcnemar(40, 5) == mcnemar(5, 40) < 1e-6
+
+
+def test_one_line_per_split_pair_and_seed(make_run):
+    runs = [
+        make_run(regime, seed, right=right) for regime, right in (("none", 0.9), ("backbone", 0.6)) for seed in (0, 1)
+    ]
+    (group,) = arrange([*runs, make_run("embeddings", 0)])
+    table = mcnemar_of_group(group)
+    assert list(zip(table["second"], table["seed"], table["split"], strict=True)) == [
+        ("embeddings frozen", 0, "validation"),
+        ("embeddings frozen", 0, "ood"),
+        ("embeddings frozen", 1, ""),
+        ("feature extraction", 0, "validation"),
+        ("feature extraction", 0, "ood"),
+        ("feature extraction", 1, "validation"),
+        ("feature extraction", 1, "ood"),
+    ]
+    assert table["note"][2] == "no run of this seed under embeddings frozen"
+
+
+def test_numbers_are_those_of_the_predictions(make_run):
+    full, other = make_run("none", right=0.9), make_run("backbone", right=0.6)
+    (group,) = arrange([other, full])
+    line = mcnemar_of_group(group).set_index("split").loc["validation"]
+    is_right = []
+    for run in (full, other):
+        last = run.predictions.query("epoch == 3 and split == 'validation'").sort_values("id")
+        is_right.append((last["label"] == last["prediction"]).to_numpy(bool))
+    only = int((is_right[0] & ~is_right[1]).sum()), int((is_right[1] & ~is_right[0]).sum())
+    assert (line["num_only_first_right"], line["num_only_second_right"]) == only
+    assert line["accuracy_difference_points"] == pytest.approx(100 * (is_right[0].mean() - is_right[1].mean()))
+    assert line["difference_points"] == pytest.approx(line["accuracy_difference_points"])
+    assert line["mcnemar_p"] == mcnemar(*only)
+
+
+def test_every_test_of_a_call_is_one_family(make_run):
+    runs = [make_run(r, s, right=x) for r, x in (("none", 0.9), ("backbone", 0.7), ("embeddings", 0.9)) for s in (0, 1)]
+    other = [make_run(r, right=x, task="other") for r, x in (("none", 0.9), ("backbone", 0.6))]
+    table = compare_seeds([*runs, *other])
+    assert list(dict.fromkeys(table["group"])) == ["tiny on toy", "tiny on other"]
+    oracle = multipletests(table["mcnemar_p"], method="fdr_bh")[1]
+    np.testing.assert_allclose(table["q"], oracle)
+    parts = pd.concat([mcnemar_of_group(group) for group in arrange([*runs, *other])], ignore_index=True)
+    pd.testing.assert_frame_equal(table.drop(columns=["group", "q"]), parts)
+
+
+def test_pairs_and_labels_are_taken_and_a_single_arm_gives_no_line(make_run):
+    runs = [make_run(regime) for regime in ("embeddings", "backbone")]
+    table = compare_seeds(runs)
+    assert set(table["first"]) == {"embeddings frozen"}
+    labels = {runs[0].path.name: "fixed", runs[1].path.name: "probe"}
+    assert set(compare_seeds(runs, labels=labels, pairs=[("probe", "fixed")])["first"]) == {"probe"}
+    assert compare_seeds(runs[:1]).empty
+
+
+def shuffle(predictions: pd.DataFrame) -> pd.DataFrame:
+    return predictions.sample(frac=1, random_state=0)
+
+
+def relabel(predictions: pd.DataFrame) -> pd.DataFrame:
+    return predictions.assign(label=1 - predictions["label"])
+
+
+def renumber(predictions: pd.DataFrame) -> pd.DataFrame:
+    return predictions.assign(id=predictions["id"] + 1)
+
+
+def repeat_an_id(predictions: pd.DataFrame) -> pd.DataFrame:
+    return predictions.assign(id=np.where(predictions["id"] == 1, 0, predictions["id"]))
+
+
+@pytest.mark.parametrize(("change", "note"), [(shuffle, ""), *((f, "not") for f in (relabel, renumber, repeat_an_id))])
+def test_only_the_same_items_are_compared(make_run, change, note):
+    full, other = make_run("none", right=0.9), make_run("backbone", right=0.6)
+    unchanged = mcnemar_of_group(arrange([full, other])[0])
+    other.predictions  # noqa: B018  (read, so that the cached table can be replaced)
+    object.__setattr__(other, "predictions", change(other.predictions))
+    table = mcnemar_of_group(arrange([full, other])[0])
+    if note:
+        assert (table["note"] == "not compared: other items or labels").all()
+        assert table["mcnemar_p"].isna().all()
+    else:
+        pd.testing.assert_frame_equal(table, unchanged)
+
+
+def test_regression_has_differences_and_no_test(make_run):
+    table = mcnemar_of_group(arrange([make_run(regime, is_regression=True) for regime in ("none", "backbone")])[0])
+    assert set(table["score"]) == {"pearson"}
+    assert table["difference_points"].notna().all()
+    assert table["mcnemar_p"].isna().all()
+
+
+def test_a_collapsed_seed_has_a_score_of_0(make_run):
+    runs = [make_run(regime, is_regression=True, is_constant=regime == "backbone") for regime in ("none", "backbone")]
+    line = compare_seeds(runs).set_index("split").loc["validation"]
+    assert line["second_score"] == 0
+    assert line["difference_points"] == pytest.approx(100 * line["first_score"])

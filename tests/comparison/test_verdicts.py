@@ -1,0 +1,260 @@
+"""Nine verdicts, tried in one order: the rules as laws, the order over all of them, and a planted study for each."""
+
+import math
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit.comparison.intervals import two_way_interval
+from toolkit.comparison.verdicts import LEAST_SEEDS, REFUSALS, VERDICTS, Verdict, among, verdict
+
+NAN = math.nan
+finite = st.floats(-10, 10).map(lambda x: round(x, 3))
+spans = st.tuples(finite, finite).map(sorted)
+positive = st.floats(0.01, 10)
+seeds = st.integers(0, 8)
+q_values = st.one_of(st.just(NAN), st.floats(0, 1))
+refusals = st.one_of(st.none(), st.sampled_from(REFUSALS).map(lambda name: Verdict(name, "because")))
+PLAIN = {"num_seeds": 5, "low": 1, "high": 3, "low90": 1.2, "high90": 2.8, "margin": 0.5, "gap": 0.4}
+NAMES = ("refusal", "num_seeds", "low", "high", "low90", "high90", "margin", "null_low", "null_high", "gap", "q")
+cases = st.tuples(refusals, seeds, spans, spans, positive, spans, positive, q_values).map(
+    lambda drawn: dict(zip(NAMES, (*drawn[:2], *drawn[2], *drawn[3], drawn[4], *drawn[5], *drawn[6:]), strict=True))
+)
+judged_cases = cases.map(lambda case: case | {"refusal": None, "num_seeds": max(case["num_seeds"], LEAST_SEEDS)})
+
+
+def test_the_order_is_that_of_the_science():
+    assert VERDICTS == (
+        "not applicable",
+        "not recorded",
+        "not measurable here",
+        "not identifiable",
+        "not judged",
+        "equivalent",
+        "supported",
+        "under-powered",
+        "not supported",
+    )
+
+
+def rules(*, refusal, num_seeds, low, high, low90, high90, margin, null_low, null_high, gap, q):
+    """Each rule on its own, straight from their definitions, in the order of VERDICTS."""
+    is_apart = not low <= 0 <= high and (high < null_low or low > null_high)
+    return [
+        *(refusal is not None and refusal.name == name for name in REFUSALS),
+        num_seeds < 3,
+        abs(low90) < margin and abs(high90) < margin,
+        is_apart and not q >= 0.05,
+        gap > margin and not is_apart,  # apart, and among too many claims: power is not what was missing
+        True,
+    ]
+
+
+@given(cases)
+def test_the_first_rule_that_holds_decides(case):
+    found = verdict(**case)
+    assert found.name == VERDICTS[rules(**case).index(True)]
+    assert found.reason
+
+
+@pytest.mark.parametrize("holds", list(product([True, False], repeat=5)))
+def test_every_combination_of_rules_that_hold(holds):
+    """All 32 combinations, each made from numbers: every verdict is reached, and none out of turn."""
+    is_refused, is_few, is_equivalent, is_apart, is_weak = holds
+    narrow = (2.0, 3.0) if is_equivalent else (2.0, 30.0)
+    wide = (1.0, 4.0) if is_apart else (-1.0, 4.0)
+    for name in REFUSALS:
+        found = verdict(
+            refusal=Verdict(name, "because") if is_refused else None,
+            num_seeds=2 if is_few else 3,
+            low=wide[0],
+            high=wide[1],
+            low90=narrow[0],
+            high90=narrow[1],
+            margin=5.0,
+            gap=6.0 if is_weak else 4.0,
+        )
+        assert found.name == ((name, *VERDICTS[len(REFUSALS) :])[[*holds, True].index(True)])
+
+
+@given(cases)
+def test_mirrored_numbers_have_the_same_verdict(case):
+    pairs = (("low", "high"), ("low90", "high90"), ("null_low", "null_high"))
+    turned = {end: -case[other] for low, high in pairs for end, other in ((low, high), (high, low))}
+    assert verdict(**case).name == verdict(**case | turned).name
+
+
+@given(cases, st.sets(st.sampled_from(["low", "high", "low90", "high90", "gap"])))
+def test_what_is_unknown_never_helps_a_claim(case, unknown):
+    before = verdict(**case).name
+    after = verdict(**case | dict.fromkeys(unknown, NAN)).name
+    if after in ("equivalent", "supported"):
+        assert after == before or before == "equivalent"
+    if before in VERDICTS[:5]:
+        assert after == before  # no number decides these
+    elif unknown & {"low", "high"} and unknown & {"low90", "high90"}:
+        assert after == "under-powered"
+
+
+@given(cases)
+def test_a_refusal_is_final_whatever_the_numbers(case):
+    for name in REFUSALS:
+        refusal = Verdict(name, "because")
+        assert verdict(**case | {"refusal": refusal}) == refusal
+
+
+@given(cases)
+def test_no_claim_stands_on_fewer_than_three_seeds(case):
+    """Two seeds leave one degree of freedom; and a seed more takes no claim away that the same numbers support."""
+    found = [verdict(**case | {"refusal": None, "num_seeds": number}) for number in range(6)]
+    assert [one.name for one in found[:3]] == ["not judged"] * 3
+    assert len({one.name for one in found[3:]}) == 1
+    assert "not judged" not in found[3].name
+    assert len({one.reason for one in found[:3]}) == 3
+    assert all("at least 3 are needed" in one.reason for one in found[:3])
+
+
+@given(judged_cases, st.lists(st.floats(0, 1), min_size=2, max_size=6))
+def test_a_greater_q_only_ever_takes_support_away(case, values):
+    found = [verdict(**case | {"q": q}).name for q in sorted(values)]
+    for q, name in zip(sorted(values), found, strict=True):
+        assert (name == "supported") <= (q < 0.05)
+    for before, after in pairwise(found):
+        assert after == before or (before, after) == ("supported", "not supported")
+    alone = verdict(**case | {"q": NAN}).name
+    assert set(found) <= {alone, "not supported"}
+    assert alone == "supported" or set(found) == {alone}
+
+
+@given(judged_cases, positive)
+def test_a_wider_margin_only_ever_makes_equivalent_or_powered(case, more):
+    before, after = (verdict(**case | {"margin": margin}).name for margin in (case["margin"], case["margin"] + more))
+    assert before != "equivalent" or after == "equivalent"
+    assert after in (before, "equivalent") or (before, after) == ("under-powered", "not supported")
+
+
+@given(judged_cases, positive)
+def test_a_narrower_interval_never_takes_support_away(case, by):
+    """Shrunk towards its middle, as with more seeds: the null stays where it is."""
+    middle = (case["low"] + case["high"]) / 2
+    shrunk = {end: middle + (case[end] - middle) / (1 + by) for end in ("low", "high")}
+    if verdict(**case).name == "supported":
+        assert verdict(**case | shrunk).name == "supported"
+
+
+@given(judged_cases)
+def test_what_is_equivalent_says_whether_its_interval_excludes_zero(case):
+    found = verdict(**case)
+    if found.name == "equivalent":
+        assert ("excludes 0" in found.reason) == (case["low90"] > 0 or case["high90"] < 0)
+
+
+def test_q_and_the_number_of_claims_are_the_reason():
+    assert verdict(**PLAIN, q=0.049, num_claims=12).name == "supported"
+    found = verdict(**PLAIN, q=0.0612, num_claims=12)
+    assert found.name == "not supported"
+    assert "the interval 1 to 3 points excludes 0; the q of 12 claims, 0.0612, is not below 0.05" in found.reason
+    assert verdict(**PLAIN, q=0.05).name == "not supported"
+    assert verdict(**PLAIN, q=0.0612, alpha=0.1).name == "supported"
+    assert verdict(**PLAIN, q=NAN, num_claims=12).name == "supported"  # a claim without a test has no family
+
+
+@pytest.mark.parametrize("name", VERDICTS)
+def test_only_support_depends_on_the_other_claims(name):
+    alone = Verdict(name, "why")
+    assert among(alone, 0.5, 3, 0.05) == (alone if name != "supported" else among(alone, 0.5, 3, 0.05))
+    assert (among(alone, 0.5, 3, 0.05).name == name) == (name != "supported")
+    assert among(alone, 0.01, 3, 0.05) == alone
+
+
+@given(spans, spans)
+def test_a_claim_with_a_direction_needs_an_interval_above(wide, null):
+    numbers = {"num_seeds": 3, "low90": NAN, "high90": NAN, "margin": NAN, "gap": NAN}
+    ends = {"low": wide[0], "high": wide[1], "null_low": null[0], "null_high": null[1]}
+    found = verdict(**ends, **numbers, side="above").name
+    assert (found == "supported") == (wide[0] > max(0, null[1]))
+    if found == "supported":
+        assert verdict(**ends, **numbers).name == "supported"
+
+
+@pytest.mark.parametrize("unknown", ["low", "high"])
+def test_half_an_interval_supports_nothing(unknown):
+    numbers = PLAIN | {"low90": NAN, "high90": NAN}
+    assert verdict(**numbers).name == "supported"
+    assert verdict(**numbers | {unknown: NAN}).name == "under-powered"
+    assert verdict(**numbers | {unknown: NAN}, side="above").name == "under-powered"
+
+
+def test_an_unknown_null_supports_nothing():
+    assert verdict(**PLAIN, null_low=NAN, null_high=NAN).name == "not supported"
+    assert verdict(**PLAIN, null_low=-1, null_high=NAN, side="above").name == "not supported"
+
+
+def test_ends_of_the_margin_and_of_zero_do_not_count():
+    assert verdict(**PLAIN | {"low90": -0.5, "high90": 0.4, "low": 0.0}).name == "not supported"
+    assert verdict(**PLAIN | {"low90": -0.4, "high90": 0.4, "low": -0.5}).name == "equivalent"
+    assert verdict(**PLAIN | {"low": 0.0}).name == "not supported"
+    assert verdict(**PLAIN | {"low": 0.0, "gap": 0.5}).name == "not supported"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"low": 4}, "interval runs from 4 to 3"),
+        ({"low90": 4}, "90 % interval"),
+        ({"null_low": 1, "null_high": 0}, "null runs"),
+        ({"margin": 0}, "margin is 0"),
+        ({"margin": -1}, "margin is -1"),
+        ({"side": "abov"}, "did you mean 'above'"),
+        ({"refusal": Verdict("not recordet", "x")}, "did you mean 'not recorded'"),
+        ({"refusal": Verdict("supported", "x")}, "unknown refusal 'supported'"),
+    ],
+)
+def test_bad_input_is_one_clear_line(changes, words):
+    with pytest.raises(ValueError, match=words) as error:
+        verdict(**(PLAIN | changes))
+    assert "\n" not in str(error.value)
+
+
+PLANTED = {
+    **{name: {"effect": 0.05, "num_items": 400, "refusal": Verdict(name, "because")} for name in REFUSALS},
+    "not judged": {"effect": 0.08, "num_items": 2_000, "num_seeds": 2},
+    "equivalent": {"effect": 0.001, "num_items": 20_000},
+    "supported": {"effect": 0.08, "num_items": 2_000, "q": 0.01},
+    "under-powered": {"effect": 0.0, "num_items": 60, "gap": 5.0},
+    "not supported": {"effect": 0.0, "num_items": 60, "gap": 0.5},
+}
+
+
+@pytest.mark.parametrize("expected", VERDICTS)
+def test_a_planted_study_gets_its_verdict(expected):
+    """Eight seeds, items of which a tenth are discordant, and an effect that is there, tiny, or absent."""
+    planted = PLANTED[expected]
+    rng = np.random.default_rng(3)
+    shares = [0.05 - planted["effect"] / 2, 0.9, 0.05 + planted["effect"] / 2]
+    num_seeds = planted.get("num_seeds", 8)
+    differences = rng.choice([-1.0, 0.0, 1.0], size=(num_seeds, planted["num_items"]), p=shares)
+    wide, narrow = (two_way_interval(differences, level) for level in (0.95, 0.90))
+    numbers = {
+        "num_seeds": num_seeds,
+        "low": 100 * wide.low,
+        "high": 100 * wide.high,
+        "low90": 100 * narrow.low,
+        "high90": 100 * narrow.high,
+        "margin": 1.0,
+        "gap": planted.get("gap", 0.5),
+        "q": planted.get("q", NAN),
+    }
+    assert verdict(refusal=planted.get("refusal"), **numbers).name == expected
+    if expected == "supported":
+        assert verdict(**numbers | {"q": 0.07}).name == "not supported"
+
+
+def test_reasons_name_the_gap_and_why_there_is_no_interval():
+    numbers = {"num_seeds": 3, "low": -2.0, "high": 2.0, "low90": -1.5, "high90": 1.5, "margin": 1.0, "gap": 3.0}
+    assert verdict(**numbers).reason == "the smallest detectable gap is 3 points, above the margin of 1"
+    none = numbers | {"low": math.nan, "high": math.nan}
+    assert verdict(**none).reason.startswith("no interval could be computed")

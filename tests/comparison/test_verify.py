@@ -1,0 +1,337 @@
+"""A report that nobody touched passes; each planted fault is found, and a run that is away is named, not blamed."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import toolkit
+from tests.comparison.conftest import ARMS, write_logged_run
+from tests.comparison.planted import write_cards
+from toolkit.cli import main
+from toolkit.comparison.verify import check_report, verify_report
+from toolkit.snapshots import files
+
+OUT = Path("reports/mine")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """One report and its runs, copied for each test."""
+    folder = tmp_path_factory.mktemp("made")
+    runs = [
+        write_logged_run(folder / "runs", regime, seed, right=right, epochs=2 if regime == "none" else 1)
+        for regime, right in ARMS
+        for seed in range(2)
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        write_cards(runs, OUT)
+    return folder
+
+
+@pytest.fixture
+def report(made, tmp_path, monkeypatch):
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return OUT
+
+
+def edit_cards(report, change):
+    path = report / "cards.json"
+    values = json.loads(path.read_text())
+    change(values)
+    path.write_text(json.dumps(values))
+
+
+def rehash(report, name):
+    """Let cards.json agree with an evidence file that was changed."""
+    digest = files.sha256_of_file(report / "evidence" / name)
+    edit_cards(report, lambda values: values["evidence"].update({f"evidence/{name}": digest}))
+
+
+def flip(report, column="prediction"):
+    path = report / "evidence/predictions.parquet"
+    table = pd.read_parquet(path)
+    table.loc[3, column] = 1 - table.loc[3, column]
+    table.to_parquet(path, index=False, compression="zstd")
+
+
+def test_an_untouched_report_passes_with_and_without_its_runs(report):
+    found = check_report(report)
+    assert (found.differences, found.notes, found.num_runs) == ([], [], 6)
+    shutil.rmtree("runs")
+    away = check_report(report)
+    assert away.differences == verify_report(report) == []
+    assert len(away.notes) == 6
+    assert all(line.startswith("not at hand: tiny_toy_freeze-") for line in away.notes)
+
+
+def test_runs_are_looked_for_where_they_are_said_to_be(report):
+    Path("runs").rename("elsewhere")
+    assert check_report(report).num_runs == 0
+    assert check_report(report, "elsewhere").num_runs == 6
+    Path("deep").mkdir()
+    Path("elsewhere").rename("deep/elsewhere")
+    assert check_report(report, "deep").num_runs == 6
+    with pytest.raises(ValueError, match="no folder of runs at gone"):
+        check_report(report, "gone")
+
+
+def test_a_flipped_prediction_is_found(report):
+    flip(report)
+    lines = verify_report(report, "reports")
+    assert "changed: evidence/predictions.parquet" in lines
+    assert any(": value is written as" in line for line in lines)
+
+
+def test_a_flipped_prediction_with_its_hash_mended_is_found_without_the_runs(report):
+    flip(report)
+    rehash(report, "predictions.parquet")
+    lines = verify_report(report, "reports")
+    assert any(": value is written as" in line for line in lines)
+    assert any(": inputs is written as" in line for line in lines)
+
+
+def test_evidence_forged_throughout_is_found_by_the_runs_at_hand(report):
+    from toolkit.comparison.card import save_cards
+    from toolkit.comparison.cards import make_cards
+    from toolkit.comparison.evidence import read_evidence
+
+    flip(report)
+    evidence = read_evidence(report)
+    (report / "cards.json").unlink()
+    save_cards(make_cards(evidence), report, evidence.hashes)
+    assert verify_report(report, "reports") == []  # nothing but the runs can tell
+    (line,) = verify_report(report)
+    assert line.endswith("its part of predictions is not what the run gives")
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "what"),
+    [
+        ("drift.csv", "drift", "its part of drift"),
+        ("gauge.csv", "gauge_share", "its part of gauge"),
+        ("scores.csv", "macro_f1", "its part of scores"),
+        ("seeds.csv", "distance", "their distance in"),
+        ("joined.csv", "times_noise", "joined.csv is not what the runs give"),
+        ("joined.csv", "relative_drift", "joined.csv is not what the runs give"),
+        ("joined.csv", "gain_points", "joined.csv is not what the runs give"),
+    ],
+)
+def test_each_forged_table_is_found_by_the_runs_at_hand(report, name, column, what):
+    path = report / "evidence" / name
+    table = pd.read_csv(path)
+    table.loc[table[column].first_valid_index(), column] *= 1.01
+    table.to_csv(path, index=False)
+    rehash(report, name)
+    assert any(what in line for line in verify_report(report))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("value", 12.5), ("verdict", "supported"), ("claim", "all is well"), ("num_seeds", 99), ("q", 0.001)],
+)
+def test_an_edited_card_is_found(report, key, value):
+    edit_cards(report, lambda values: values["cards"][0].update({key: value}))
+    (line,) = verify_report(report, "reports")
+    assert f": {key} is written as {value!r}, its evidence gives" in line
+
+
+def test_the_last_digit_that_is_written_counts(report):
+    value = json.loads((report / "cards.json").read_text())["cards"][0]["interval"]["high"]
+    edit_cards(report, lambda values: values["cards"][0]["interval"].update(high=float(f"{value:.9g}") * (1 + 1e-9)))
+    assert len(verify_report(report, "reports")) == 1
+
+
+def test_cards_that_are_gone_added_doubled_or_moved_are_found(report):
+    def all_lines(change):
+        text = (report / "cards.json").read_text()
+        edit_cards(report, change)
+        lines = verify_report(report, "reports")
+        (report / "cards.json").write_text(text)
+        return lines
+
+    assert "is missing from cards.json" in all_lines(lambda v: v["cards"].pop())[0]
+    assert "does not follow" in all_lines(lambda v: v["cards"].append({**v["cards"][0], "id": "new"}))[0]
+    assert "is there twice" in all_lines(lambda v: v["cards"].append(v["cards"][0]))[0]
+    assert "in another order" in all_lines(lambda v: v["cards"].reverse())[0]
+    assert "format" in all_lines(lambda v: v["cards"][0].update({"format": 3}))[0]
+    assert all_lines(lambda v: v["cards"].append("text"))
+    assert all_lines(lambda v: v.pop("evidence"))
+
+
+def test_missing_truncated_and_added_files_are_found(report):
+    path = report / "evidence/predictions.parquet"
+    content = path.read_bytes()
+    path.write_bytes(content[:-40])
+    lines = verify_report(report)
+    assert "changed: evidence/predictions.parquet" in lines
+    assert "cannot be read" in lines[-1]
+    path.unlink()
+    assert "missing: evidence/predictions.parquet" in verify_report(report)
+    path.write_bytes(content)
+    (report / "evidence/more.csv").write_text("a\n1\n")
+    assert verify_report(report) == ["not in cards.json: evidence/more.csv"]
+    (report / "cards.json").write_text("{")
+    assert "is not JSON" in verify_report(report)[0]
+    (report / "cards.json").unlink()
+    assert "has no cards.json" in verify_report(report)[0]
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", "nonsense", '{"a": {"config": 3}}'])
+@pytest.mark.parametrize("name", ["settings.json", "runs.json", "joined.csv", "runs.csv"])
+def test_nonsense_in_a_file_is_a_difference_and_no_crash(report, name, content):
+    (report / "evidence" / name).write_text(content)
+    assert f"changed: evidence/{name}" in verify_report(report)
+
+
+def test_a_damaged_run_is_blamed_and_another_run_of_its_name_is_not(report):
+    run = next(Path("runs").glob("*none_seed-0*"))
+    (run / "scores.csv").write_text("epoch,split\n")
+    assert verify_report(report) == [f"run {run.name}: changed: scores.csv"]
+    (run / "manifest.json").write_text("{}")
+    found = check_report(report)
+    assert (found.differences, found.notes) == ([], [f"not at hand: {run.name}"])
+
+
+def test_the_command_verifies_runs_and_reports(report, capsys):
+    def run(*words):
+        with pytest.raises(SystemExit) as stop:
+            main(["verify", *words])
+        return stop.value.code, capsys.readouterr()
+
+    code, shown = run(str(report))
+    assert code == 0
+    assert "cards are what the evidence gives" in shown.out
+    assert "6 of 6 runs were at hand" in shown.out
+    code, shown = run(str(next(Path("runs").iterdir())))
+    assert code == 0
+    edit_cards(report, lambda values: values["cards"][0].update(verdict="supported"))
+    code, shown = run(str(report), "--runs", "reports")
+    assert code == 1
+    assert "verdict is written as 'supported'" in shown.out
+    last = shown.out.splitlines()[-1]
+    assert last.startswith("0 of 6 runs were at hand and measured again; 6 not at hand: tiny_toy_freeze-")
+    assert last.endswith(" and 3 more")
+    assert last.count("tiny_toy_freeze-") == 3
+    assert "\nnot at hand" not in shown.out
+    for folder in ("runs", "nope"):
+        code, shown = run(str(next(Path("runs").iterdir())), "--runs", folder)
+        assert (code, shown.err.count("\n")) == (2, 1)
+        assert "--runs says where a report's runs are" in shown.err
+    code, shown = run("gone")
+    assert (code, shown.err.count("\n")) == (2, 1)
+
+
+def test_the_command_verifies_several_places_and_names_each(report, capsys):
+    """One that cannot be verified does not keep the others from it."""
+
+    def run(*words):
+        with pytest.raises(SystemExit) as stop:
+            main(["verify", *map(str, words)])
+        shown = capsys.readouterr()
+        return stop.value.code, shown.out.splitlines(), shown.err
+
+    first, second, third, *_ = sorted(Path("runs").iterdir())
+    code, out, _ = run(first, second)
+    assert (code, out) == (0, [f"{place}: every file is as the manifest says" for place in (first, second)])
+    (first / "stray").write_text("")
+    (third / "manifest.json").unlink()
+    code, out, _ = run(first, second, report)
+    assert code == 1
+    assert out[:2] == [f"{first}: not in the manifest: stray", f"{second}: every file is as the manifest says"]
+    assert all(line.startswith(f"{report}: ") for line in out[2:])
+    code, out, err = run("gone", third, first, second)
+    assert (code, len(out), err.count("\n")) == (2, 2, 1)
+    assert "no run directory and no report at gone; " in err
+    assert f"{third} is unfinished" in err
+
+
+def test_a_folder_that_is_no_report_is_one_clear_line(tmp_path):
+    with pytest.raises(ValueError, match="neither a run directory nor a report"):
+        toolkit.verify_report(tmp_path)
+
+
+def list_files(report, *names):
+    """As write_report does: files.json names what the report wrote."""
+    for name in names:
+        (report / name).parent.mkdir(exist_ok=True)
+        (report / name).write_text(f"of {name}")
+    hashes = {name: files.sha256_of_file(report / name) for name in (*names, "cards.json", "evidence/runs.csv")}
+    (report / "files.json").write_text(json.dumps({"format": 1, "files": hashes}))
+
+
+def test_a_page_table_or_figure_that_is_changed_or_gone_is_found(report, capsys):
+    list_files(report, "report.md", "index.html", "tables/a.csv", "figures/x.png")
+    (report / "notes.txt").write_text("somebody's own")
+    assert verify_report(report, "reports") == []
+    (report / "report.md").write_text("edited")
+    (report / "figures/x.png").unlink()
+    with pytest.raises(SystemExit) as stop:
+        main(["verify", str(report), "--runs", "reports"])
+    assert stop.value.code == 1
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[:2] == ["missing: figures/x.png", "changed: report.md"]
+    assert len(shown) == 3, "and the runs that are not at hand; not that all holds"
+
+
+def test_a_changed_evidence_file_is_named_once(report):
+    list_files(report, "report.md")
+    with (report / "evidence/runs.csv").open("a") as file:
+        file.write("\n")
+    assert verify_report(report, "reports").count("changed: evidence/runs.csv") == 1
+
+
+def test_a_list_of_files_that_cannot_be_read_is_a_difference(report):
+    (report / "files.json").write_text("{")
+    (line,) = verify_report(report, "reports")
+    assert line.startswith("files.json cannot be read")
+
+
+def test_what_is_neither_a_run_nor_a_report_is_told_apart(tmp_path, capsys):
+    (tmp_path / "a.md").write_text("")
+    (tmp_path / "empty").mkdir()
+    for name, said in (("a.md", "is a file, not a folder"), ("empty", "is neither a run directory nor a report")):
+        with pytest.raises(SystemExit) as stop:
+            main(["verify", str(tmp_path / name)])
+        assert stop.value.code == 2
+        assert f"{name} {said}" in capsys.readouterr().err
+
+
+def test_cards_of_older_rules_are_told_in_one_line_and_their_numbers_are_still_checked(report):
+    def make_older(values):
+        for card in values["cards"]:
+            if card["kind"] in ("score", "drift"):
+                card.update(version=card["version"] - 1, reason="as it was said then", q=None, is_discovery=None)
+                card.update(verdict="supported" if card["kind"] == "score" else card["verdict"])
+
+    edit_cards(report, make_older)
+    cards = json.loads((report / "cards.json").read_text())["cards"]
+    count, changed = (sum(card["kind"] in kinds for card in cards) for kinds in (("score", "drift"), ("score",)))
+    (line,) = verify_report(report, "reports")
+    assert line == (
+        f"{count} of {len(cards)} cards were made by older rules (score 2, now 3; drift 3, now 4), by which {changed} "
+        "verdicts read otherwise: make the report again"
+    )
+    edit_cards(report, lambda values: values["cards"][0].update(value=99.0))
+    assert [line, *verify_report(report, "reports")[1:]] == verify_report(report, "reports")
+    assert "value is written as 99.0" in verify_report(report, "reports")[1]
+    edit_cards(report, lambda values: values["cards"][0].update(version="2"))
+    assert any("version is written as '2'" in each for each in verify_report(report, "reports"))
+
+
+def test_the_q_of_a_card_is_recomputed(report):
+    edit_cards(report, lambda values: values["cards"][0].update(q=0.001, is_discovery=True))
+    lines = verify_report(report, "reports")
+    assert any("q is written as 0.001" in line for line in lines)
+
+
+def test_a_file_with_tmp_in_its_name_is_no_evidence_of_the_report(report):
+    (report / "evidence" / ".drift.csv.12.tmp").write_text("half")  # what a report that was killed leaves
+    names = sorted(("drift.tmp.csv", ".tmp", ".drift.csv.12.tmp.csv", ".mine.csv.12.tmp"))
+    for name in names:
+        (report / "evidence" / name).write_text("a\n1\n")
+    assert verify_report(report) == [f"not in cards.json: evidence/{name}" for name in names]

@@ -1,0 +1,304 @@
+"""Run directories in, groups of comparable arms out.
+
+A group is all runs of one model and one task; an arm is those of its runs that differ in nothing but the seed. What a
+task is a study says itself: it may read the same data in two ways.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
+from pathlib import Path
+
+from toolkit.comparison.reported import ReportedRun as ReportedRun
+from toolkit.comparison.reported import canonical_name as canonical_name
+from toolkit.comparison.reported import count_at_chance
+from toolkit.config import NOT_IN_DIGEST, RunConfig
+from toolkit.naming import distinct, names_of
+from toolkit.snapshots.store import SMALL_FILES, Run, runs_of
+
+SPOKEN = {"none": "full fine-tuning", "embeddings": "embeddings frozen", "backbone": "feature extraction"}
+"""Regime label to the words for it, where the field has words."""
+
+Labels = Mapping[str, str]
+"""Name of a run directory to the label of its arm."""
+
+_SOURCE = ("model", "task", "train_file", "validation_file", "dataset", "dataset_config")
+"""Fields that say what is learned from what: runs that differ here are in different groups."""
+
+_SIZE = "max_train_examples"
+
+NO_CAUSE = ("snapshot_steps", "test_file", "gradient_accumulation_steps")
+"""Settings that no embedding depends on, up to rounding."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """Runs of one group that differ in their seed only."""
+
+    label: str
+    runs: tuple[ReportedRun, ...]
+    base: str = ""
+    """The label without the number of training examples; the same for all sizes of one arm."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing is frozen, training starts at the checkpoint, and model and labels are as they came."""
+        config = self.runs[0].config
+        changed = config.head_epochs or config.reinject_positions or config.shuffle_labels
+        starts = config.init == config.positions == "checkpoint"
+        return self.runs[0].regime == "none" and starts and not changed
+
+    @property
+    def is_feature_extraction(self) -> bool:
+        return self.runs[0].regime == "backbone"
+
+    @property
+    def is_shuffled(self) -> bool:
+        """Whether its runs learned shuffled labels."""
+        return self.runs[0].config.shuffle_labels
+
+    @property
+    def size(self) -> int | None:
+        """The number of training examples that its runs were asked for; None for all. Arms are paired by it."""
+        return self.runs[0].config.max_train_examples
+
+    @property
+    def num_train_examples(self) -> int | None:
+        """Training examples of its runs (of the least, where removing near-duplicates left some fewer).
+
+        To be read, not to be matched: :attr:`size` is the same for all arms of one size.
+        """
+        return min((run.num_train_examples for run in self.runs if run.num_train_examples is not None), default=None)
+
+    @property
+    def names(self) -> list[str]:
+        return [run.name for run in self.runs]
+
+    @property
+    def num_failed(self) -> int:
+        """Runs that are no better than the majority class, or whose headline score is undefined."""
+        return sum(run.is_failed for run in self.runs)
+
+    @property
+    def num_at_chance(self) -> int | None:
+        """Runs that are not above the majority class by more than chance; None in regression."""
+        return count_at_chance(self.runs)
+
+    def has(self, parameter: str) -> bool:
+        """Whether the model has this embedding parameter."""
+        return all(parameter in run.run.trajectory.parameters for run in self.runs)
+
+    def is_proven_frozen(self, parameter: str) -> bool:
+        """Whether every run's manifest holds equal hashes of the parameter before and after training."""
+        return all(run.frozen.get(parameter, False) for run in self.runs)
+
+
+@dataclass(frozen=True)
+class Group:
+    """All arms of one model and one task: what may stand in one comparison."""
+
+    title: str
+    arms: tuple[Arm, ...]
+
+    @property
+    def runs(self) -> tuple[ReportedRun, ...]:
+        return tuple(run for arm in self.arms for run in arm.runs)
+
+
+def arrange(
+    runs: Sequence[Run | str | Path], labels: Labels | None = None, tasks: Labels | None = None
+) -> tuple[Group, ...]:
+    """Open runs and sort them into groups and arms.
+
+    Without ``labels`` an arm is named after its regime and what else varies. With them (run directory name to label)
+    the runs of one label in one group must agree in all settings but the seed and the number of training examples.
+    ``tasks``: run directory name to what its task is called, by default what its data are called.
+    ValueError for no runs, one that is not in a list, an unfinished one, the same one twice, one without a label, or a
+    label for other settings, and for a run whose scores or answers have changed since it finished.
+    """
+    opened = runs_of(runs)
+    if not opened:
+        raise ValueError("no runs to report on: pass at least one run directory")
+    for run in opened:
+        if not run.is_finished:
+            raise ValueError(
+                f"{run.path.resolve().name} is unfinished (no manifest.json): run it again, or leave it out"
+            )
+        run.check(*SMALL_FILES)
+    names = names_of(run.path for run in opened)
+    reported = [
+        ReportedRun(run, name, (tasks or {}).get(run.path.resolve().name))
+        for run, name in zip(opened, names, strict=True)
+    ]
+    groups: dict[tuple[object, ...], list[ReportedRun]] = {}
+    for item, source in zip(reported, _sources(reported), strict=True):
+        groups.setdefault(source, []).append(item)
+    titles = distinct(f"{members[0].model} on {members[0].task}" for members in groups.values())
+    made = (_arms(own) if labels is None else _labelled_arms(own, labels) for own in groups.values())
+    return tuple(Group(title, arms) for title, arms in zip(titles, made, strict=True))
+
+
+def _sources(runs: Sequence[ReportedRun]) -> list[tuple[object, ...]]:
+    """What each run was learned from; what is not known of it is as in the others, if these are of one kind."""
+    found = [_source(item) for item in runs]
+    data = "task", "dataset", "dataset_config"
+    for name, same in (("weights", ("model",)), ("train_data", data), ("validation_data", data)):
+        known: dict[tuple[object, ...], set[object]] = {}
+        for source in found:
+            known.setdefault(tuple(source[part] for part in same), set()).add(source[name])
+        for source in found:
+            others = known[tuple(source[part] for part in same)] - {None}
+            if source[name] is None and len(others) == 1:
+                (source[name],) = others
+    return [tuple(source.values()) for source in found]
+
+
+def _source(item: ReportedRun) -> dict[str, object]:
+    """Model, task and data of a run; weights and data are known by what they hold, wherever they lay.
+
+    None where they are not known: of a built-in task, and of older runs on a dataset of the hub.
+    """
+    hashes, config = item.data_sha256, item.run.config
+    of_hub = [sha256 for split, sha256 in hashes.items() if split.startswith("validation") and not config.train_file]
+    return {
+        "model": config.model,
+        "weights": item.weights,
+        "task": item.task,
+        "dataset": config.dataset,
+        "dataset_config": config.dataset_config,
+        "train_data": hashes.get("train") or config.train_file,
+        "validation_data": " ".join(of_hub) or hashes.get("validation") or config.validation_file,
+    }
+
+
+def _arms(members: list[ReportedRun]) -> tuple[Arm, ...]:
+    """Arms in the order: full, LP-FT, embeddings frozen, other regimes by name, feature extraction, random init."""
+    arms: dict[tuple[str, str, tuple[tuple[str, object], ...]], list[ReportedRun]] = {}
+    for item in members:
+        own = settings(item)
+        spoken = _spoken(item.regime, item.config)
+        arms.setdefault((item.regime, spoken, tuple(own.items())), []).append(item)
+    keys = sorted(arms, key=lambda key: _place(key[0], dict(key[2])))
+    sizes = {item.config.max_train_examples for item in members}
+    result = []
+    for key in keys:
+        _, spoken, own_settings = key
+        others = [dict(values) for _, words, values in keys if words == spoken]
+        varied = [_shown(k, v) for k, v in own_settings if k != _SIZE and any(o[k] != v for o in others)]
+        result.append(_arm(", ".join(filter(None, [spoken, *varied])), arms[key], has_size=len(sizes) > 1))
+    return tuple(result)
+
+
+def _shown(name: str, value: object) -> str:
+    """A setting in words; a flag that is off has none."""
+    words = name.replace("_", " ")
+    return {True: words, False: ""}[value] if isinstance(value, bool) else f"{words} {value}"
+
+
+def _labelled_arms(members: list[ReportedRun], labels: Labels) -> tuple[Arm, ...]:
+    """Arms in the order in which their labels first appear, the smallest size first."""
+    arms: dict[tuple[str, int | None], list[ReportedRun]] = {}
+    for item in members:
+        name = item.run.path.resolve().name
+        if name not in labels:
+            raise ValueError(f"no label for {name}: labels must name the arm of every run, or be left out")
+        arms.setdefault((labels[name], item.config.max_train_examples), []).append(item)
+    for label in dict.fromkeys(label for label, _ in arms):
+        _check_agree(label, [item for key, own in arms.items() if key[0] == label for item in own])
+    order = {label: i for i, label in reversed(list(enumerate(labels.values())))}
+    keys = sorted(arms, key=lambda key: (order[key[0]], _magnitude(key[1])))
+    has_size = len({size for _, size in keys}) > 1
+    return tuple(_arm(label, arms[label, size], has_size=has_size) for label, size in keys)
+
+
+def _check_agree(label: str, runs: list[ReportedRun]) -> None:
+    first, *others = runs
+    known = {**settings(first), "freeze": first.regime}
+    for other in others:
+        own = {**settings(other), "freeze": other.regime}
+        names = [name for name in known if name != _SIZE and known[name] != own[name]]
+        if names:
+            differs = ", ".join(f"{name.replace('_', ' ')} {known[name]} and {own[name]}" for name in names)
+            raise ValueError(
+                f"{first.name} and {other.name} both have the label {label!r} and differ in {differs}: "
+                "runs of one label may differ in the seed only"
+            )
+
+
+def _arm(base: str, members: list[ReportedRun], *, has_size: bool) -> Arm:
+    """An arm with its runs in the order of their seeds; ValueError when two are the same."""
+    runs = tuple(sorted(members, key=lambda item: item.config.seed))
+    for first, second in pairwise(runs):
+        if first.config.seed == second.config.seed:
+            raise ValueError(f"{first.name} and {second.name} are the same run (config and seed): pass one of them")
+    size = runs[0].config.max_train_examples
+    words = "all training examples" if size is None else f"{size:,} training examples"
+    return Arm(f"{base}, {words}" if has_size else base, runs, base)
+
+
+def _spoken(regime: str, config: RunConfig) -> str:
+    """Words for a regime with its start (a head stage before it, fresh weights), and for labels that were shuffled."""
+    words = SPOKEN.get(regime, f"{regime} (frozen)")
+    if config.head_epochs:
+        stage = f"head first, {config.head_epochs} epoch{'s' if config.head_epochs > 1 else ''}"
+        words = f"LP-FT: {stage}" if regime == "none" else f"{words}, {stage}"
+    if config.init == "random":
+        words = "random init" if words == SPOKEN["none"] else f"{words}, random init"
+    return f"{words}, {shuffling(config)}" if config.shuffle_labels else words
+
+
+def shuffling(config: RunConfig) -> str:
+    """Which labels the runs of a condition with shuffled labels share: one permutation, or none."""
+    seed = config.label_seed
+    return "shuffled labels (another permutation per seed)" if seed is None else f"shuffled labels (label seed {seed})"
+
+
+def _place(regime: str, own: Mapping[str, object]) -> tuple[object, ...]:
+    rank = {"none": 1 if own["head_epochs"] else 0, "embeddings": 2, "backbone": 4}.get(regime, 3)
+    others = [(name, *_in_order(value)) for name, value in own.items() if name != _SIZE]
+    return (own["init"] == "random", rank, regime, others, _magnitude(own[_SIZE]))
+
+
+def _in_order(value: object) -> tuple[bool, float, str]:
+    """A setting to sort by: numbers as numbers (1e-05 before 0.0001), before what is none."""
+    return (False, float(value), "") if isinstance(value, (int, float)) else (True, 0.0, str(value))
+
+
+def _magnitude(size: object) -> float:
+    return float(size) if isinstance(size, int) else float("inf")
+
+
+def settings(item: ReportedRun) -> dict[str, object]:
+    """Every field that makes two runs of one model, task and regime different, except the seed.
+
+    A test file is its split's name and the start of its sha256, where that is known.
+    """
+    left_out = (*_SOURCE, *NOT_IN_DIGEST, "freeze", "seed")
+    found = {k: v for k, v in asdict(item.config).items() if k not in left_out}
+    files = []
+    for entry in item.config.test_file:
+        name, sha256 = entry.partition("=")[0], item.data_sha256.get(entry.partition("=")[0])
+        files.append(f"{name} {sha256[:8]}" if sha256 else entry)
+    return found | {"test_file": ", ".join(files) or "none"}
+
+
+def differences_beside_seed(first: ReportedRun, second: ReportedRun) -> list[str]:
+    """What else two runs differ in that bears on their embeddings: model, weights, task, data, regime, settings.
+
+    Weights and data only where both runs know them: an unfinished one has no hashes yet.
+    """
+    one, other = ({**_source(item), "freeze": item.regime, **settings(item)} for item in (first, second))
+    left_out = {*NO_CAUSE, *(() if one["weights"] and other["weights"] else ("weights",))}
+    if bool(first.data_sha256) != bool(second.data_sha256):
+        left_out |= {"train_data", "validation_data"}
+    return [name for name in one if name not in left_out and one[name] != other[name]]
+
+
+def differing_settings(first: Arm, second: Arm) -> list[str]:
+    """The settings, the regime apart, in which two arms differ, as far as they do anything in both."""
+    one, other = settings(first.runs[0]), settings(second.runs[0])
+    idle = {"learning_rate"} if first.is_feature_extraction or second.is_feature_extraction else set()
+    # Early stopping is a way to train a head alone: beside another regime it goes without saying.
+    idle |= {"head_training"} if first.is_feature_extraction != second.is_feature_extraction else set()
+    names = [field.name for field in fields(RunConfig) if field.name in one and field.name not in idle]
+    return [name for name in names if one[name] != other[name]]

@@ -1,0 +1,183 @@
+"""The evidence of a report in, its cards out: one per claim, each with the verdict that its numbers allow."""
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from toolkit.comparison.arms import Arm, Group, differing_settings
+from toolkit.comparison.card import Card as Card
+from toolkit.comparison.card import Null, Span
+from toolkit.comparison.compare import compare_groups, compare_pair
+from toolkit.comparison.drift_cards import association_cards, drift_cards, offset_cards
+from toolkit.comparison.estimates import EQUIVALENCE_LEVEL, NO_MEAN, OTHER_ITEMS_PER_SEED, Settings
+from toolkit.comparison.evidence import FOLDER, PREDICTIONS, Evidence, read_evidence
+from toolkit.comparison.label_cards import label_cards
+from toolkit.comparison.pairs import NOT_COMPARED, ArmPair
+from toolkit.comparison.verdicts import Verdict, among
+
+VERSION = 3
+"""Of the estimators of score and forbid cards; 1 left out seeds whose correlation is undefined; 2 judged each claim
+alone, two seeds too, and called "not identifiable" whatever was refused."""
+
+FILES = tuple(f"{FOLDER}/{name}" for name in ("settings.json", "runs.json", PREDICTIONS, "scores.csv"))
+
+TWO_WAY = "two-way interval over seeds and items"
+OVER_SEEDS = "t interval over seeds"
+ONE_CLAIM = "q: Benjamini-Hochberg over all compared pairs of the report"
+SOURCES = {
+    TWO_WAY: "mean paired difference, first minus second, ± t·√V, V = max(MS_seed + MS_item - MS_res, "
+    f"MS_seed)/(KN); ours; {ONE_CLAIM}",
+    OVER_SEEDS: f"mean paired difference, first minus second, ± t·s/√K over K seeds; {ONE_CLAIM}",
+}
+
+
+def make_cards(evidence: Evidence | str | Path) -> list[Card]:
+    """Every card of a report from its evidence alone: the same evidence gives the same cards.
+
+    Kinds, in order: *score*, per pair of arms, task and split: the two score differently (two-sided; which is higher is
+    in the sign of the value, first minus second); *forbid*, per task on the reported split: free and frozen embeddings
+    score differently, so that "equivalent" means that forbidding the drift costs nothing; *labels*, per arm that was
+    also run on shuffled labels and embedding parameter: seeds moved it more alike, and it moved further, than there;
+    *drift*, per arm and embedding parameter that moved: how many times further than random gradient signs would move
+    it, which is description; *offset*, per arm: what the tables share moved in one of them, which no data can tell;
+    *association*, per arm and parameter: tasks on which it moved further gained more, refused under six tasks. What was
+    frozen has no card: its hashes prove it.
+    ValueError when the evidence cannot be read.
+    """
+    known = evidence if isinstance(evidence, Evidence) else read_evidence(evidence)
+    compared = comparison_of(known)
+    scores = [*score_cards(known, compared), *forbid_cards(known, compared)]
+    return [
+        *scores,
+        *(card for make in (label_cards, drift_cards, offset_cards, association_cards) for card in make(known)),
+    ]
+
+
+def comparison_of(evidence: Evidence) -> pd.DataFrame:
+    """:func:`toolkit.compare` of the evidence, as the report made it but for the bootstrap, which no card shows."""
+    pairs = evidence.settings["pairs"]
+    return compare_groups(evidence.groups, None if pairs is None else [(a, b) for a, b in pairs], settings_of(evidence))
+
+
+def score_cards(evidence: Evidence, compared: pd.DataFrame | None = None) -> Iterable[Card]:
+    """One card per line of a headline score in :func:`toolkit.compare`; ``compared``: comparison_of, if it is known."""
+    table = comparison_of(evidence) if compared is None else compared
+    arms = {(group.title, arm.label): arm for group in evidence.groups for arm in group.arms}
+    for line in table[table["is_headline"].astype(bool)].to_dict("records"):
+        members = [arms[line["group"], line[side]] for side in ("first", "second")]
+        claim = f"{line['first']} and {line['second']} score differently ({line['score']}) on {line['split']}"
+        yield _card(line, "score", f"{claim}, {line['group']}", members, evidence)
+
+
+def forbid_cards(evidence: Evidence, compared: pd.DataFrame | None = None) -> Iterable[Card]:
+    """Full fine-tuning against frozen embeddings on the reported split, one card per task and size that has both.
+
+    With the q of the same line of the comparison; a pair that was not to be compared has the q that it would have had
+    in it.
+    """
+    table = comparison_of(evidence) if compared is None else compared
+    for group in evidence.groups:
+        for pair in _forbidding(group):
+            for line in filter(_is_main, compare_pair(pair, settings_of(evidence))):
+                own = {"difference_points": math.nan, "p": math.nan, "reason": "", **line, "group": group.title}
+                claim = f"With the embeddings free and forbidden to drift the scores differ ({line['score']}) on "
+                claim += f"{line['split']}, {group.title} ({pair.first.label} against {pair.second.label})"
+                yield _card(_among(table, own, evidence), "forbid", claim, [pair.first, pair.second], evidence)
+
+
+def _is_main(line: dict[str, Any]) -> bool:
+    return bool(line["is_headline"] and line["is_reported_split"])
+
+
+def _among(table: pd.DataFrame, line: dict[str, Any], evidence: Evidence) -> dict[str, Any]:
+    """``line`` with its q and what that leaves of its verdict, among the claims of ``table``."""
+    q, num_claims = _q_in(table, line)
+    alone = Verdict(str(line["verdict"]), str(line["reason"]))
+    judged = among(alone, q, num_claims, settings_of(evidence).alpha)
+    return line | {"q": q, "verdict": judged.name, "reason": judged.reason}
+
+
+def _q_in(table: pd.DataFrame, line: dict[str, Any]) -> tuple[float, int]:
+    """The q of the line of ``table`` on the same two arms, either way round, or what ``line`` would have had in it.
+
+    And of how many claims that q is.
+    """
+    from toolkit.comparison.multiplicity import benjamini_hochberg
+
+    family = list(table.loc[table["is_headline"].astype(bool), "p"].dropna())
+    arms = {line["first"], line["second"]}
+    for own in table.to_dict("records"):
+        if _is_main(own) and own["group"] == line["group"] and {own["first"], own["second"]} == arms:
+            return float(own["q"]), len(family)
+    return float(benjamini_hochberg([*family, line["p"]])[-1]), len(family) + 1
+
+
+def _forbidding(group: Group) -> list[ArmPair]:
+    """Arms that differ in whether the embeddings are frozen, and in as little else as any other arm of either kind."""
+    full = [arm for arm in group.arms if arm.is_full]
+    frozen = [arm for arm in group.arms if arm.runs[0].regime == "embeddings" and _starts_plainly(arm)]
+    pairs = [ArmPair(one, other) for one in full for other in frozen if one.size == other.size]
+    apart = [len(differing_settings(pair.first, pair.second)) for pair in pairs]
+
+    def fewest(side: Arm) -> int:
+        return min(n for pair, n in zip(pairs, apart, strict=True) if side in (pair.first, pair.second))
+
+    found = zip(pairs, apart, strict=True)
+    return [pair for pair, n in found if n == fewest(pair.first) == fewest(pair.second)]
+
+
+def _starts_plainly(arm: Arm) -> bool:
+    config = arm.runs[0].config
+    return config.init == "checkpoint" and not config.head_epochs
+
+
+def _card(line: dict[str, Any], kind: str, claim: str, arms: Sequence[Arm], evidence: Evidence) -> Card:
+    """One line of a comparison as a card; a difference that could not be worked out is refused with its note."""
+
+    def points(name: str) -> float:
+        value = line.get(name)
+        return math.nan if value is None else float(value)
+
+    is_refused = math.isnan(points("difference_points"))
+    is_crossed = line["score"] == "accuracy" and not any(
+        n in str(line["note"]) for n in (OTHER_ITEMS_PER_SEED, NO_MEAN)
+    )
+    estimator = TWO_WAY if is_crossed else OVER_SEEDS
+    settings, runs = settings_of(evidence), [run for arm in arms for run in arm.runs]
+    return Card(
+        id=f"{kind}: {line['group']} / {line['split']} / {line['score']} / {line['first']} - {line['second']}",
+        claim=claim,
+        kind=kind,
+        estimator=estimator,
+        version=VERSION,
+        unit="points",
+        value=points("difference_points"),
+        interval=Span(points("low_points"), points("high_points"), settings.level),
+        equivalence=Span(points("low90_points"), points("high90_points"), EQUIVALENCE_LEVEL),
+        margin=settings.margin_points,
+        null=Null("no difference"),
+        noise_floor=points("noise_floor_points"),
+        num_seeds=int(line["num_seeds"]),
+        num_items=int(line["num_items"]),
+        detectable_gap=points("detectable_gap_points"),
+        q=points("q"),
+        is_discovery=None if math.isnan(points("q")) else points("q") < settings.alpha,
+        verdict="not measurable here" if is_refused else str(line["verdict"]),
+        reason=_missing(str(line["note"])) if is_refused else str(line["reason"]),
+        source=SOURCES[estimator],
+        inputs=evidence.inputs(FILES, [run.name for run in runs]),
+    )
+
+
+def _missing(note: str) -> str:
+    """The note of a line without a difference, as the reason of a card: what is missing is not what cannot be known."""
+    return note if note.startswith(NOT_COMPARED) else f"{NOT_COMPARED}: {note}"
+
+
+def settings_of(evidence: Evidence) -> Settings:
+    """How the report compared, without the bootstrap."""
+    names = ("margin_points", "level", "alpha")
+    return Settings(**{name: evidence.settings[name] for name in names}, num_draws=0)

@@ -1,0 +1,231 @@
+"""Finished runs in, one line per group, split and pair of arms out: difference, intervals, tests and verdict."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from toolkit.comparison.arms import Group, Labels, arrange
+from toolkit.comparison.estimates import (
+    ESTIMATES,
+    NOT_FAILED,
+    Array,
+    Settings,
+    estimate_from_items,
+    estimate_from_seeds,
+    estimate_not_failed,
+)
+from toolkit.comparison.pairs import NO_SEED, NO_SPLIT, ArmPair, Pairs, check_pairs, noise_floor, pair_arms
+from toolkit.comparison.verdicts import Verdict, among
+from toolkit.snapshots.store import Run
+
+LEAD = (
+    "group",
+    "model",
+    "task",
+    "split",
+    "is_reported_split",
+    "first",
+    "second",
+    "size",
+    "num_train_examples",
+    "score",
+    "is_headline",
+    "num_seeds",
+    "num_items",
+    "first_mean",
+    "second_mean",
+)
+COLLAPSED = "every run of both arms failed: nothing was learned that could differ"
+ONE_CLASS = "the split holds one class: an answer that never changes would be right on all of it"
+AT_CHANCE = "no run of either arm is above the majority class by more than chance"
+
+COLUMNS = (
+    *LEAD,
+    *ESTIMATES,
+    *NOT_FAILED,
+    "noise_floor_points",
+    "q",
+    "is_discovery",
+    "num_failed_first",
+    "num_failed_second",
+    "num_at_chance_first",
+    "num_at_chance_second",
+    "verdict",
+    "reason",
+    "note",
+)
+INTEGERS = ("size", "num_seeds_not_failed", "num_at_chance_first", "num_at_chance_second")
+"""Counts that may be missing (Int64, NA)."""
+
+
+def compare(
+    runs: Sequence[Run | str | Path],
+    *,
+    pairs: Pairs | None = None,
+    margin_points: float = 1.0,
+    level: float = 0.95,
+    alpha: float = 0.05,
+    labels: Labels | None = None,
+    num_draws: int = 2000,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """One line per group, labelled split and pair of arms of one size; points are hundredths.
+
+    The difference is first minus second, on the same items, paired by seed, at the last epochs; ``first_mean`` and
+    ``second_mean`` are shares over the same ``num_seeds`` seeds. Of an accuracy, ``low_points`` to ``high_points`` is
+    the two-way interval over seeds and items at ``level``; of a score that is no mean over items (matthews, pearson) a
+    t interval over seeds, and an accuracy line stands beside it in classification. ``p`` is the test of that interval.
+    ``low90_points`` to ``high90_points`` is the 90 % interval that decides equivalence within ``margin_points``
+    (``tost_p`` below .05); the bootstrap is secondary. ``detectable_gap_points``: the smallest difference that data of
+    this spread show with 80 % power at ``alpha``; ``noise_floor_points``: what another seed does within the two arms.
+
+    ``verdict``: one of nine (verdicts.py), "not judged" under three seeds; "supported" needs a ``q`` below ``alpha``
+    too. ``q``: Benjamini-Hochberg value of ``p`` over one family, all lines of headline scores of this call (the
+    accuracy lines beside other headline scores are a family of their own); ``is_discovery``: q is below ``alpha``.
+    ``num_failed_...`` and ``num_at_chance_...`` count all runs of each arm: no better than the majority class or of an
+    undefined score, and not above it by more than chance (NA in regression). A correlation that is undefined because a
+    run gives every item one answer counts as 0; one that is undefined for another reason leaves its seed out.
+    ``..._not_failed`` is the same difference over the pairs of runs of which neither failed, from defined scores only:
+    NaN when fewer than two are left, the same when all are. ``size`` is the number of training examples that was asked
+    for (NA for all), ``num_train_examples`` what was left of it.
+
+    On a split whose items all have one label the claim is not measurable, nor where every run failed: the difference is
+    given and no verdict rests on it.
+
+    ``pairs``: labels (first, second); by default full fine-tuning against each other arm, or all pairs without it.
+    ``labels``: run directory name to arm. One paired seed gives an interval over items and no p. Elsewhere: McNemar's
+    test per seed (:func:`toolkit.compare_seeds`), the spread of each arm (:func:`toolkit.summarise_scores`) and its
+    cost (:func:`toolkit.measure_cost`). ``num_draws``: of the bootstrap, 0 for none. What cannot be compared is NaN
+    with a ``note``. ValueError for an unknown label and for settings out of range.
+
+    Columns: group, model, task, split, is_reported_split, first, second, size, num_train_examples, score,
+    is_headline, num_seeds, num_items, first_mean, second_mean, difference_points, low_points, high_points, df, p,
+    low90_points, high90_points, bootstrap_low_points, bootstrap_high_points, sign_flip_p, smallest_p, tost_p,
+    margin_points, is_equivalent, detectable_gap_points, num_seeds_not_failed, difference_points_not_failed,
+    low_points_not_failed, high_points_not_failed, noise_floor_points, q, is_discovery, num_failed_first,
+    num_failed_second, num_at_chance_first, num_at_chance_second, verdict, reason, note.
+    """
+    settings = Settings(margin_points=margin_points, level=level, alpha=alpha, num_draws=num_draws, seed=seed)
+    return compare_groups(arrange(runs, labels), pairs, settings)
+
+
+def compare_groups(
+    groups: Sequence[Group], pairs: Pairs | None = None, settings: Settings | None = None
+) -> pd.DataFrame:
+    """:func:`compare` of groups that are arranged already."""
+    check_pairs(groups, pairs)
+    chosen = settings or Settings()
+    lines = [
+        {"group": group.title} | line
+        for group in groups
+        for pair in pair_arms(group, pairs)
+        for line in compare_pair(pair, chosen)
+    ]
+    table = pd.DataFrame(lines, columns=list(COLUMNS)).astype(dict.fromkeys(INTEGERS, "Int64"))
+    return judge_together(table, chosen.alpha) if len(table) else table
+
+
+def judge_together(table: pd.DataFrame, alpha: float) -> pd.DataFrame:
+    """Lines that were judged alone with their q, is_discovery, and what that leaves of their verdicts.
+
+    q is over the lines of headline scores and over those beside them, as two families.
+    """
+    from toolkit.comparison.multiplicity import benjamini_hochberg
+
+    p = table["p"].astype(float).groupby(table["is_headline"].astype(bool))
+    q, sizes = p.transform(lambda own: benjamini_hochberg(own.to_numpy())), p.transform("count")
+    lines = zip(table["verdict"], table["reason"], q, sizes, strict=True)
+    judged = [among(Verdict(name, reason), own, int(size), alpha) for name, reason, own, size in lines]
+    names, reasons = ([getattr(one, part) for one in judged] for part in ("name", "reason"))
+    return table.assign(q=q, is_discovery=q < alpha, verdict=names, reason=reasons)
+
+
+def compare_pair(pair: ArmPair, settings: Settings) -> list[dict[str, Any]]:
+    """The lines of one pair: each labelled split, the headline score and, where that is another, accuracy.
+
+    Each is judged alone, without a q: that needs all pairs.
+    """
+    first = pair.first.runs[0]
+    lead = _lead(pair)
+    scores = [first.score, *([] if first.is_regression or first.score == "accuracy" else ["accuracy"])]
+    if not pair.splits:
+        lead |= {"split": first.reported_split, "is_reported_split": True, "score": scores[0], "is_headline": True}
+        return [lead | {"num_items": 0, "note": NO_SPLIT if pair.seeds else NO_SEED, "verdict": ""}]
+    lines = []
+    for split in pair.splits:
+        own = {"split": split, "is_reported_split": split == first.reported_split}
+        own["num_items"] = len(pair.runs[0][0].answers[split])
+        lines += [lead | own | {"is_headline": s == first.score} | _compared(pair, split, s, settings) for s in scores]
+    one_class = {split for split in pair.splits if pair.runs[0][0].holds_one_class(split)}
+    lines = [_refused(line, ONE_CLASS) if line["split"] in one_class else line for line in lines]
+    if all(arm.num_failed == len(arm.runs) for arm in (pair.first, pair.second)):
+        return [_refused(line, COLLAPSED) for line in lines]
+    note = _note_on_failure(pair)
+    if not note:
+        return lines
+    ends = [{k: "; ".join(filter(None, (line[k], note))) for k in ("note", "reason") if k in line} for line in lines]
+    return [line | end for line, end in zip(lines, ends, strict=True)]
+
+
+def _refused(line: dict[str, Any], reason: str) -> dict[str, Any]:
+    """A line whose numbers stay and allow no verdict; one that was not compared says so already."""
+    return (
+        line | {"verdict": "not measurable here", "reason": reason, "is_equivalent": False} if line["verdict"] else line
+    )
+
+
+def _lead(pair: ArmPair) -> dict[str, Any]:
+    run = pair.first.runs[0]
+    lead: dict[str, Any] = {"model": run.model, "task": run.task, "num_seeds": len(pair.seeds)}
+    lead |= {"size": pair.first.size, "num_train_examples": pair.first.num_train_examples}
+    for name, arm in (("first", pair.first), ("second", pair.second)):
+        lead |= {name: arm.label, f"num_failed_{name}": arm.num_failed, f"num_at_chance_{name}": arm.num_at_chance}
+    return lead
+
+
+def _note_on_failure(pair: ArmPair) -> str:
+    """What to know of a verdict on arms that learned nothing; empty where some runs of both did."""
+    arms = (pair.first, pair.second)
+    if all(arm.num_at_chance == len(arm.runs) for arm in arms):
+        return AT_CHANCE
+    return "; ".join(f"every run of {arm.label} failed" for arm in arms if arm.num_failed == len(arm.runs))
+
+
+def _compared(pair: ArmPair, split: str, score: str, settings: Settings) -> dict[str, Any]:
+    """One score of one split: its means, estimates and noise floor; a note alone where items differ."""
+    line: dict[str, Any] = {"score": score, "note": pair.note_on_items(split), "verdict": ""}
+    if line["note"]:
+        return line
+    line["noise_floor_points"] = 100 * noise_floor(pair, split, score)
+    right = pair.right_answers(split) if score == "accuracy" else None
+    if right is not None:
+        differences = right[0] - right[1]
+        line |= _means(right.mean(axis=2)) | estimate_from_items(differences, settings)
+        return line | _without_failed(pair, line, differences, settings)
+    recorded, counted = pair.scores(split, score), pair.counted_scores(split, score)
+    is_mean = score == "accuracy" and not pair.first.runs[0].is_token_task
+    line |= _means(counted) | estimate_from_seeds(counted[0] - counted[1], settings, is_mean_over_items=is_mean)
+    num_constant = int((np.isnan(recorded) & ~np.isnan(counted)).sum())
+    if num_constant:
+        note = f"{num_constant} of {counted.size} runs give every item one answer: their correlation counts as 0"
+        line["note"] = f"{line['note']}; {note}"
+    return line | _without_failed(pair, line, recorded[0] - recorded[1], settings, has_all=not num_constant)
+
+
+def _means(scores: Array) -> dict[str, Any]:
+    """Means of (2, seeds) scores over the seeds in which both are defined, and the number of these."""
+    kept = scores[:, ~np.isnan(scores).any(axis=0)]
+    first, second = kept.mean(axis=1) if kept.shape[1] else (np.nan, np.nan)
+    return {"num_seeds": kept.shape[1], "first_mean": float(first), "second_mean": float(second)}
+
+
+def _without_failed(
+    pair: ArmPair, line: dict[str, Any], differences: Array, settings: Settings, *, has_all: bool = True
+) -> dict[str, Any]:
+    """NOT_FAILED of the (seeds, ...) differences; those of ``line`` where no run failed and every score counted."""
+    if has_all and not pair.is_failed.any():
+        return {name: line[name.removesuffix("_not_failed")] for name in NOT_FAILED}
+    return estimate_not_failed(differences[~pair.is_failed], settings)

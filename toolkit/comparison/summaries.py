@@ -1,0 +1,216 @@
+"""Finished runs in, the scores of every arm out: mean, sd, median, min and max over its seeds, all and not failed."""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from toolkit.comparison.arms import Arm, Group, Labels, arrange
+from toolkit.comparison.cost import cost_of
+from toolkit.comparison.reported import count_at_chance, counted_score, last_score, reported_first
+from toolkit.lookup import lookup
+from toolkit.snapshots.store import Run
+
+SCORES = ("accuracy", "macro_f1", "matthews", "precision", "recall", "f1", "pearson", "spearman", "r2", "loss")
+"""Scores in the order of every table; loss in nats, the others as shares or coefficients."""
+
+STATISTICS = ("mean", "sd", "median", "min", "max")
+
+LEAD = (
+    "group",
+    "model",
+    "task",
+    "split",
+    "is_reported_split",
+    "arm",
+    "base",
+    "size",
+    "num_train_examples",
+    "score",
+    "is_headline",
+    "num_seeds",
+    "num_failed",
+    "num_at_chance",
+    "num_undefined",
+    "majority_rate",
+)
+LAST_SCORES = (
+    "run",
+    "group",
+    "model",
+    "task",
+    "arm",
+    "base",
+    "size",
+    "num_train_examples",
+    "seed",
+    "split",
+    "is_reported_split",
+    "score",
+    "value",
+    "value_before",
+    "is_failed",
+    "seconds",
+)
+"""Columns of :func:`last_scores`."""
+
+COLUMNS = (*LEAD, *STATISTICS, *(f"{name}_not_failed" for name in STATISTICS))
+INTEGERS = ("size", "num_at_chance")
+"""Counts that may be missing (Int64, NA)."""
+
+
+def summarise_scores(runs: Sequence[Run | str | Path], labels: Labels | None = None) -> pd.DataFrame:
+    """One line per group, labelled split, arm (and size) and score: statistics over the seeds at their last epochs.
+
+    ``sd`` divides by the number of seeds less one and is NaN for one seed. A run is *failed* when its accuracy on the
+    reported split is at or below the majority class's, or its headline score there is undefined; the columns
+    ``..._not_failed`` leave those out and are NaN where all failed. ``num_at_chance`` counts the runs whose accuracy is
+    not above the majority class's by more than chance (lower end of its exact 95 % interval), failed ones among them;
+    NA in regression. ``num_undefined`` counts seeds whose score is NaN: a correlation that is so because every item got
+    one answer counts as 0 and is in no ``..._not_failed``, any other is in no statistic. ``majority_rate`` is the
+    accuracy of the majority class, NaN beside every other score. ``size``: training examples asked for, NA for all.
+    ``labels``: run directory name to arm.
+    """
+    return summarise_groups(arrange(runs, labels))
+
+
+def summarise_groups(groups: Sequence[Group]) -> pd.DataFrame:
+    """:func:`summarise_scores` of groups that are arranged already."""
+    lines = lines_of_groups(groups, _lines)
+    return pd.DataFrame(lines, columns=list(COLUMNS)).astype(dict.fromkeys(INTEGERS, "Int64"))
+
+
+def last_scores(runs: Sequence[Run | str | Path], labels: Labels | None = None) -> pd.DataFrame:
+    """One line per run and labelled split: the headline score at the last epoch and before training, and the cost.
+
+    ``base`` is the arm without its size; ``is_failed`` as in :func:`summarise_scores`; ``seconds`` as in
+    :func:`measure_cost`, NaN where none were recorded. ``labels``: run directory name to arm.
+
+    Columns: run, group, model, task, arm, base, size, num_train_examples, seed, split, is_reported_split, score, value,
+    value_before, is_failed, seconds.
+    """
+    return last_scores_of_groups(arrange(runs, labels))
+
+
+def last_scores_of_groups(groups: Sequence[Group]) -> pd.DataFrame:
+    """:func:`last_scores` of groups that are arranged already."""
+    lines = [
+        (
+            run.name,
+            group.title,
+            run.model,
+            run.task,
+            arm.label,
+            arm.base,
+            arm.size,
+            arm.num_train_examples,
+            run.config.seed,
+            split,
+            split == run.reported_split,
+            run.score,
+            last_score(run, split),
+            last_score(run, split, at="first"),
+            run.is_failed,
+            cost_of(run)["seconds"],
+        )
+        for group in groups
+        for arm in group.arms
+        for run in arm.runs
+        for split in run.answers
+    ]
+    return pd.DataFrame(lines, columns=list(LAST_SCORES)).astype({"size": "Int64", "num_train_examples": "Int64"})
+
+
+def lines_of_groups(
+    groups: Sequence[Group], lines_of: Callable[[Arm, str], list[dict[str, Any]]]
+) -> list[dict[str, Any]]:
+    """What ``lines_of`` says of every arm on every split of every group, each line led by its group."""
+    return [
+        {"group": group.title} | line
+        for group in groups
+        for split in splits_of(group)
+        for arm in group.arms
+        for line in lines_of(arm, split)
+    ]
+
+
+def side_by_side(summary: pd.DataFrame | Sequence[Run | str | Path], score: str | None = None) -> pd.DataFrame:
+    """In and out of distribution beside each other: one line per arm, ``<split>_mean`` and ``<split>_sd`` per split.
+
+    ``summary``: the table of :func:`summarise_scores`, or the runs that it is made of. Of the headline score, or of
+    ``score``; the reported split first. NaN: this task has no such split. ValueError for another table, or a
+    score that it has not.
+    """
+    if not isinstance(summary, pd.DataFrame):
+        summary = summarise_scores(summary)
+    check_table(summary, (*LEAD, *STATISTICS), "summarise_scores (or runs)")
+    if score is not None:
+        lookup(dict.fromkeys(summary["score"]), score, "score")
+    chosen = summary[summary["is_headline"] if score is None else summary["score"] == score]
+    chosen = chosen.sort_values("is_reported_split", ascending=False, kind="stable")
+    splits = list(dict.fromkeys(chosen["split"]))
+    index = ["group", "model", "task", "arm", "base", "size", "num_train_examples", "score"]
+    index += ["num_seeds", "num_failed", "num_at_chance"]
+    arms = summary[["group", "arm"]].drop_duplicates()
+    lines: dict[tuple[str, str], dict[str, Any]] = {(str(a.group), str(a.arm)): {} for a in arms.itertuples()}
+    for line in chosen.to_dict("records"):
+        own = lines[line["group"], line["arm"]]
+        lines[line["group"], line["arm"]] = {name: line[name] for name in index} | own
+        lines[line["group"], line["arm"]] |= {f"{line['split']}_{name}": line[name] for name in ("mean", "sd")}
+    columns = [*index, *(f"{split}_{name}" for split in splits for name in ("mean", "sd"))]
+    table = pd.DataFrame([line for line in lines.values() if line], columns=columns)
+    return table.astype(dict.fromkeys(INTEGERS, "Int64"))
+
+
+def check_table(table: object, columns: Iterable[str], source: str) -> None:
+    """ValueError unless ``table`` has the ``columns`` of the table that ``source`` makes."""
+    if not isinstance(table, pd.DataFrame):
+        raise ValueError(f"expected the table of {source}; got {type(table).__name__}")
+    if missing := [name for name in columns if name not in table]:
+        raise ValueError(f"expected the table of {source}; got one without {', '.join(missing)}")
+
+
+def statistics(values: Iterable[float]) -> dict[str, float]:
+    """STATISTICS of the values that are not NaN; all NaN without any, and sd NaN for one."""
+    defined = np.array([value for value in values if value == value], dtype=float)
+    if not len(defined):
+        return dict.fromkeys(STATISTICS, np.nan)
+    sd = float(defined.std(ddof=1)) if len(defined) > 1 else np.nan
+    middle = {"mean": float(defined.mean()), "sd": sd, "median": float(np.median(defined))}
+    return middle | {"min": float(defined.min()), "max": float(defined.max())}
+
+
+def splits_of(group: Group) -> list[str]:
+    """Labelled splits of any run, the reported ones first."""
+    found = (split for run in group.runs for split in run.answers)
+    return reported_first(found, {run.reported_split for run in group.runs})
+
+
+def _lines(arm: Arm, split: str) -> list[dict[str, Any]]:
+    runs = [run for run in arm.runs if split in run.answers]
+    if not runs:
+        return []
+    first = runs[0]
+    labels = first.answers[split]["label"]
+    lead: dict[str, Any] = {
+        "model": first.model,
+        "task": first.task,
+        "split": split,
+        "arm": arm.label,
+        "base": arm.base,
+    }
+    lead |= {"is_reported_split": split == first.reported_split, "num_train_examples": arm.num_train_examples}
+    lead |= {"size": arm.size, "num_at_chance": count_at_chance(runs)}
+    lead |= {"num_seeds": len(runs), "num_failed": sum(run.is_failed for run in runs)}
+    lines = []
+    for score in (name for name in SCORES if any(name in run.run.scores for run in runs)):
+        recorded = [last_score(run, split, score) for run in runs]
+        kept = [value for run, value in zip(runs, recorded, strict=True) if not run.is_failed]
+        of_kept = {f"{name}_not_failed": value for name, value in statistics(kept).items()}
+        rate = float(labels.value_counts().max() / len(labels)) if score == "accuracy" else np.nan
+        own = {"score": score, "is_headline": score == first.score, "majority_rate": rate}
+        own["num_undefined"] = sum(value != value for value in recorded)
+        lines.append(lead | own | statistics(counted_score(run, split, score) for run in runs) | of_kept)
+    return lines
