@@ -23,12 +23,11 @@ import torch
 from tests.run_directories import MakeRun, SharedRuns
 from toolkit.config import RunConfig
 from toolkit.data.builtin import BUILTIN_TASKS
-from toolkit.reporting import charts
-from toolkit.reporting.page import render
+from toolkit.reporting import charts, render_html
 from toolkit.snapshots.store import Run
 
 CHART_OF = charts.image_of
-CHART_LIBRARY = render.chart_library
+CHART_LIBRARY = render_html.chart_library
 MOST_WORKERS = 8
 """Each imports torch and transformers, about a gigabyte."""
 
@@ -262,7 +261,7 @@ def _sketched() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(charts, "image_of", chart_of)
-        patch.setattr(render, "chart_library", lambda: "")
+        patch.setattr(render_html, "chart_library", lambda: "")
         yield
 
 
@@ -274,7 +273,7 @@ def as_files() -> Callable[[], AbstractContextManager[None]]:
     def context() -> Iterator[None]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(charts, "image_of", CHART_OF)
-            patch.setattr(render, "chart_library", CHART_LIBRARY)
+            patch.setattr(render_html, "chart_library", CHART_LIBRARY)
             yield
 
     return context

@@ -17,7 +17,7 @@ from toolkit.reporting.comparison.run_sections import data_section, per_run
 from toolkit.reporting.comparison.score_sections import probe_block, scores_section
 from toolkit.reporting.comparison.study_sections import study_sections
 from toolkit.reporting.comparison.written_tables import paper_tables, report_tables
-from toolkit.reporting.page.model import FoldBlock, NoteBlock, TableBlock, TextBlock
+from toolkit.reporting.page import FoldBlock, NoteBlock, TableBlock, TextBlock
 from toolkit.snapshots.store import open_run
 
 MINILM = "tuned on single sentences"

@@ -25,10 +25,10 @@ from toolkit.cli import main
 from toolkit.comparison.written import written_files
 from toolkit.config import RunConfig
 from toolkit.reporting import drift_report, latex, markdown
+from toolkit.reporting.cells import number
 from toolkit.reporting.charts import log_domain, log_ticks, spec_of
-from toolkit.reporting.markdown import number
-from toolkit.reporting.page.model import Block, FoldBlock, Page, Section, TableBlock, TextBlock
-from toolkit.reporting.page.render import render_page
+from toolkit.reporting.page import Block, FoldBlock, Page, Section, TableBlock, TextBlock
+from toolkit.reporting.render_html import render_page
 from toolkit.reporting.render_terminal import print_page
 from toolkit.reporting.sources import open_sources
 from toolkit.reporting.topics import causes, changes, gauge, neighbours, rows

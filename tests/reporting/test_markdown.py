@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.reporting import markdown
+from toolkit.reporting import cells
+from toolkit.reporting import render_markdown as markdown
 
 
 @given(st.text())
@@ -50,17 +51,17 @@ def test_a_table_keeps_its_shape(cells):
     ],
 )
 def test_numbers(value, text):
-    assert markdown.number(value) == text
+    assert cells.number(value) == text
 
 
 def test_mean_and_sd():
     nan = float("nan")
-    assert markdown.mean_and_sd([]) == "not applicable"
-    assert markdown.mean_and_sd([0.5]) == "0.500"
-    assert markdown.mean_and_sd([nan]) == "undefined"
-    assert markdown.mean_and_sd([nan, nan]) == "undefined (2 of 2)"
-    assert markdown.mean_and_sd([1.0, 3.0, nan]) == "2.00 ± 1.4 (1 undefined)"
-    assert markdown.mean_and_sd([0.0, 0.0]) == "0"
+    assert cells.mean_and_sd([]) == "not applicable"
+    assert cells.mean_and_sd([0.5]) == "0.500"
+    assert cells.mean_and_sd([nan]) == "undefined"
+    assert cells.mean_and_sd([nan, nan]) == "undefined (2 of 2)"
+    assert cells.mean_and_sd([1.0, 3.0, nan]) == "2.00 ± 1.4 (1 undefined)"
+    assert cells.mean_and_sd([0.0, 0.0]) == "0"
 
 
 def test_no_backtick_ends_a_code_block():
@@ -71,13 +72,13 @@ def test_no_backtick_ends_a_code_block():
 
 
 def test_p_values_and_listings():
-    assert [markdown.p_value(p) for p in (0.0001, 0.0314, 1.0, float("nan"))] == [
+    assert [cells.p_value(p) for p in (0.0001, 0.0314, 1.0, float("nan"))] == [
         "p < 0.001",
         "p = 0.031",
         "p = 1.000",
         "undefined",
     ]
-    assert [markdown.listing(names) for names in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == [
+    assert [cells.listing(names) for names in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == [
         "",
         "a",
         "a and b",

@@ -11,8 +11,8 @@ from PIL import Image
 
 from toolkit.analysis.positions.position_controls import few_waves, noisy_sinusoid
 from toolkit.analysis.positions.positions import measure_positions
-from toolkit.reporting.markdown import number
-from toolkit.reporting.page.model import TableBlock
+from toolkit.reporting.cells import number
+from toolkit.reporting.page import TableBlock
 from toolkit.reporting.position_report import position_page, print_positions, write_position_report
 from toolkit.reporting.topics import positions
 from toolkit.reporting.topics.position_tables import collect_positions

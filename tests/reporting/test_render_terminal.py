@@ -7,17 +7,8 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from toolkit.reporting.page.model import (
-    Column,
-    FoldBlock,
-    NoteBlock,
-    Page,
-    Section,
-    TableBlock,
-    TextBlock,
-    Tile,
-    stated,
-)
+from toolkit.reporting.cells import Column
+from toolkit.reporting.page import FoldBlock, NoteBlock, Page, Section, TableBlock, TextBlock, Tile, stated
 from toolkit.reporting.render_terminal import MOST_LINES, print_page
 
 

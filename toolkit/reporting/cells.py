@@ -1,25 +1,95 @@
-"""A table and how its columns are shown in, the texts of its cells out: the same in Markdown, LaTeX and HTML."""
+"""Values and names in the words that every text of a report uses: numbers, intervals, cells of a table."""
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+import shlex
+import unicodedata
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
-from toolkit.reporting.markdown import NOT_APPLICABLE, UNDEFINED, number
-from toolkit.reporting.page.model import Column, TableBlock
+NOT_APPLICABLE = "not applicable"
+UNDEFINED = "undefined"
 
 _NUMERIC = re.compile(rf"([+-]?\d[\d,.]*(e[+-]\d+)?( .*)?|{NOT_APPLICABLE}|{UNDEFINED}( .*)?)")
+_INVISIBLE = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
+"""Unicode's categories. Vega's expressions break off at a line separator."""
 
 
-@dataclass(frozen=True)
-class Shown:
-    """A table as it is read: a heading per column and plain texts."""
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """How one column of a table is shown."""
 
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    caption: str
+    label: str
+    how: str = ""
+    """What the number is and how it was computed: shown on hover, on keyboard focus and on tap."""
+    digits: int = 3
+    """Significant digits of a number; whole numbers are shown in full, texts as they are."""
+    unit: str = ""
+    """Stands beside the label."""
+
+
+def visible(text: str) -> str:
+    """A text with invisible characters (control, format, lone surrogates, breaks but line feeds) as U+XXXX."""
+    return "".join(f"U+{ord(c):04X}" if unicodedata.category(c) in _INVISIBLE and c != "\n" else c for c in text)
+
+
+def number(value: object, digits: int = 3) -> str:
+    """A number with ``digits`` significant digits; whole ones in full, NaN as undefined, None as not applicable."""
+    if value is None:
+        return NOT_APPLICABLE
+    if isinstance(value, bool | np.bool_):
+        return "yes" if value else "no"
+    if isinstance(value, int | np.integer):
+        return f"{value:,}"
+    value = float(value)  # type: ignore[arg-type]
+    if math.isnan(value):
+        return UNDEFINED
+    if value == 0 or math.isinf(value):
+        return f"{value:g}"
+    magnitude = math.floor(math.log10(abs(value)))
+    if -4 <= magnitude < digits:
+        return f"{value:.{max(digits - 1 - magnitude, 0)}f}"
+    return f"{value:,.0f}" if digits <= magnitude < 7 else f"{value:.{digits - 1}e}"
+
+
+def mean_and_sd(values: Iterable[float]) -> str:
+    """Mean ± sample standard deviation over seeds; the value alone for one seed; undefined ones are counted."""
+    array = np.array(list(values), dtype=np.float64)
+    defined = array[~np.isnan(array)]
+    if not len(array):
+        return NOT_APPLICABLE
+    if not len(defined):
+        return f"{UNDEFINED} ({len(array)} of {len(array)})" if len(array) > 1 else UNDEFINED
+    text = number(defined.mean())
+    if len(defined) > 1 and defined.any():  # 0 in every seed is plain 0
+        spread = defined.std(ddof=1)
+        text += f" ± {number(spread if spread > 1e-12 * abs(defined.mean()) else 0.0, 2)}"  # less is rounding
+    return text + (f" ({len(array) - len(defined)} undefined)" if len(defined) < len(array) else "")
+
+
+def span(values: Iterable[float]) -> str:
+    """One count, or the least and the greatest of several."""
+    counts = list(values)
+    low, high = int(min(counts)), int(max(counts))
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def p_value(value: float) -> str:
+    """A p value as papers print it."""
+    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}" if value == value else UNDEFINED
+
+
+def listing(names: Sequence[str]) -> str:
+    """Names as one reads them aloud: a, b and c."""
+    return " and ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)
+
+
+def shell_words(words: Iterable[str]) -> str:
+    """Words of a command, quoted for a shell."""
+    return " ".join(shlex.quote(word) for word in words)
 
 
 def is_number(text: str) -> bool:
@@ -27,23 +97,8 @@ def is_number(text: str) -> bool:
     return bool(_NUMERIC.fullmatch(text))
 
 
-def columns_of(block: TableBlock) -> Mapping[str, Column]:
-    """The columns that a block shows, in order."""
-    return block.columns or {str(name): Column(label=str(name).replace("_", " ")) for name in block.table.columns}
-
-
-def shown(block: TableBlock) -> Shown:
-    """Every line of a block's table, with its numbers rounded as its columns say."""
-    columns = columns_of(block)
-    header = [f"{column.label} ({column.unit})" if column.unit else column.label for column in columns.values()]
-    parts: list[Sequence[str]] = [
-        [text_of(value, column.digits) for value in block.table[name]] for name, column in columns.items()
-    ]
-    return Shown(tuple(header), tuple(zip(*parts, strict=True)), block.caption)
-
-
 def text_of(value: object, digits: int = 3) -> str:
-    """One value: texts as they are, numbers by :func:`toolkit.reporting.markdown.number`, pandas' NA as undefined."""
+    """One value: texts as they are, numbers by :func:`number`, pandas' NA as undefined."""
     if isinstance(value, str):
         return value
     if value is pd.NA or value is pd.NaT:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
-from toolkit.reporting.page.encode import visible
+from toolkit.reporting.cells import visible
 from toolkit.reporting.pdf import in_order
 from toolkit.snapshots import files
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from toolkit.reporting.page.model import Column
+from toolkit.reporting.cells import Column
 
 COLUMNS: Mapping[str, Column] = {
     "group": Column(label="model and task"),

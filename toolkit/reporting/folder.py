@@ -1,7 +1,7 @@
-"""A report's files in, its folder out: what an earlier report wrote there is replaced, and nothing else is touched."""
+"""The folder of a report and its files: what an earlier report wrote there is replaced, nothing else is touched."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +10,10 @@ from toolkit.comparison.written import FORMAT
 from toolkit.comparison.written import WRITTEN as WRITTEN
 from toolkit.comparison.written import written_files as written_files
 from toolkit.naming import shown_path
+from toolkit.reporting.charts import write_charts
+from toolkit.reporting.page import Page, charts_of
+from toolkit.reporting.render_html import render_page
+from toolkit.reporting.render_markdown import render_markdown
 from toolkit.snapshots import files
 from toolkit.snapshots.lock import locked
 from toolkit.snapshots.ownership import (
@@ -79,16 +83,18 @@ def _is_free(path: Path, owned: Owned) -> bool:
     return True
 
 
+def publish(page: Page, folder: Path, tasks: Collection[str] = ()) -> None:
+    """Write index.html, report.md and figures/ of ``page`` into ``folder``; ``tasks`` are those of render_markdown."""
+    write_charts(folder / "figures", charts_of(page))
+    files.write_text(folder / "report.md", render_markdown(page, tasks))
+    files.write_text(folder / "index.html", render_page(page))
+
+
 def write_csvs(folder: Path, tables: "Mapping[str, pd.DataFrame]", **options: str) -> None:
     """Write each table as ``<name>.csv``; the options are those of ``DataFrame.to_csv``."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, table in tables.items():
         files.write_text(folder / f"{name}.csv", table.to_csv(index=False, lineterminator="\n", **options))
-
-
-def write_page(out: Path, parts: Iterable[str]) -> None:
-    """Write the paragraphs of report.md."""
-    files.write_text(out / "report.md", "\n\n".join(parts) + "\n")
 
 
 @contextmanager

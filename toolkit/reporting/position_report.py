@@ -5,9 +5,8 @@ from pathlib import Path
 import pandas as pd
 
 from toolkit.analysis.positions.resemblance import NUM_DRAWS
-from toolkit.reporting.folder import report_folder, write_csvs
-from toolkit.reporting.page.model import Page, Section, stated
-from toolkit.reporting.publish import publish
+from toolkit.reporting.folder import publish, report_folder, write_csvs
+from toolkit.reporting.page import Page, Section, stated
 from toolkit.reporting.render_terminal import print_page
 from toolkit.reporting.topics import positions
 from toolkit.reporting.topics.position_tables import PositionTables, collect_positions

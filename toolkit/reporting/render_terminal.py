@@ -8,18 +8,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from toolkit.reporting.cells import Shown, is_number, shown
-from toolkit.reporting.page.encode import visible
-from toolkit.reporting.page.model import (
+from toolkit.reporting.cells import is_number, visible
+from toolkit.reporting.page import (
     Block,
     ChartBlock,
     FoldBlock,
     Page,
     Section,
+    Shown,
     TableBlock,
     TextBlock,
     Tile,
     facts_of,
+    shown,
 )
 
 MOST_LINES = 60

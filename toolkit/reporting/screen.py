@@ -191,7 +191,7 @@ def print_rows(title: str, header: Sequence[str], rows: Iterable[Sequence[object
     The first ``num_titles`` cells of a row become a title over all rows that share them; an interval stands below its
     number.
     """
-    from toolkit.reporting.markdown import number
+    from toolkit.reporting.cells import number
 
     console = Console()
     console.print(f"[bold]{escape(title)}[/bold]")

@@ -5,18 +5,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from toolkit.reporting.page.model import (
-    Answer,
-    ChartBlock,
-    Column,
-    FoldBlock,
-    NoteBlock,
-    Page,
-    Section,
-    TableBlock,
-    TextBlock,
-    Tile,
-)
+from toolkit.reporting.cells import Column
+from toolkit.reporting.page import Answer, ChartBlock, FoldBlock, NoteBlock, Page, Section, TableBlock, TextBlock, Tile
 
 INJECTION = "<script>window.injected = true</script>"
 HOSTILE = (INJECTION, "</script><img src=x onerror='window.injected=true'>", '"&\u2028\u2029', "\u202ertl", "\ud800")
@@ -58,8 +48,8 @@ def make_chart(title: str = INJECTION) -> Any:
     """Two points under a title, and a regime to pick."""
     import altair
 
+    from toolkit.reporting.cells import visible
     from toolkit.reporting.charts import data_of
-    from toolkit.reporting.page.encode import visible
 
     table = pd.DataFrame({"x": [0, 1], "y": [0, 1], "regime": ["a < b & c", visible(title)]})
     return altair.Chart(data_of(table), title=visible(title)).mark_point().encode(x="x:Q", y="y:Q", color="regime:N")

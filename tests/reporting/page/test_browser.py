@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 
 from tests.reporting.page.pages import INJECTION, make_page, make_words, make_words_section
-from toolkit.reporting.page.model import ChartBlock, Page, Section, TableBlock, TextBlock
-from toolkit.reporting.page.render import render_page
+from toolkit.reporting.page import ChartBlock, Page, Section, TableBlock, TextBlock
+from toolkit.reporting.render_html import render_page
 from toolkit.reporting.topics.words_chart import plot_words
 
 pytestmark = pytest.mark.usefixtures("drawn")

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.reporting.page.pages import HOSTILE
-from toolkit.reporting.page.encode import script_json, visible
+from toolkit.reporting.cells import visible
+from toolkit.reporting.render_html import script_json
 
 
 @given(st.text())

@@ -7,15 +7,9 @@ import pandas as pd
 import pytest
 
 from tests.reporting.page.pages import INJECTION, make_chart, make_page, make_words_section
-from toolkit.reporting.page.model import (
-    ChartBlock,
-    Column,
-    Page,
-    Section,
-    TableBlock,
-    TextBlock,
-)
-from toolkit.reporting.page.render import render_page
+from toolkit.reporting.cells import Column
+from toolkit.reporting.page import ChartBlock, Page, Section, TableBlock, TextBlock
+from toolkit.reporting.render_html import render_page
 
 
 class Elements(HTMLParser):

@@ -13,9 +13,10 @@ from tests.reporting.page.pages import INJECTION, make_words
 from tests.run_directories import HIDDEN, HOSTILE, NUM_WORDS, TOKENS, MakeRun
 from toolkit.analysis.neighbours.neighbours import neighbours
 from toolkit.analysis.rows.rows import measure_rows
+from toolkit.reporting.cells import visible
 from toolkit.reporting.charts import Chart, spec_of
-from toolkit.reporting.page.encode import script_json, visible
-from toolkit.reporting.page.model import ChartBlock, FoldBlock, Section, TableBlock
+from toolkit.reporting.page import ChartBlock, FoldBlock, Section, TableBlock
+from toolkit.reporting.render_html import script_json
 from toolkit.reporting.topics import words as topic
 from toolkit.reporting.topics.words import words_section
 from toolkit.reporting.topics.words_chart import packed_words, plot_words

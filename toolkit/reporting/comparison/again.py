@@ -6,9 +6,9 @@ from pathlib import Path
 
 from toolkit.comparison.arms import Group
 from toolkit.naming import shown_path
+from toolkit.reporting.cells import shell_words
 from toolkit.reporting.comparison.provenance import command_of_run
 from toolkit.reporting.comparison.run_sections import MANY_RUNS
-from toolkit.reporting.markdown import shell_words
 from toolkit.snapshots.store import Run
 
 

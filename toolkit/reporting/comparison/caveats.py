@@ -5,11 +5,11 @@ import numpy as np
 from toolkit.comparison.arms import differing_settings
 from toolkit.comparison.pairs import pair_arms
 from toolkit.comparison.reported import last_score
+from toolkit.reporting.cells import listing, number
 from toolkit.reporting.comparison.data import ReportData
 from toolkit.reporting.comparison.linear_probes import linear_probes, short_of_probe
 from toolkit.reporting.comparison.selections import covered, headline, largest_size, task_names
 from toolkit.reporting.comparison.tables import at_last_epoch
-from toolkit.reporting.markdown import listing, number
 
 MINILM = (
     "The embedded model minilm (all-MiniLM-L6-v2) is a BERT that was tuned on single sentences, through the mean of "

@@ -9,10 +9,9 @@ from toolkit.analysis.causes.nulls import unexplained_by_decay
 from toolkit.analysis.rows.drift import ALL_ROWS
 from toolkit.comparison.arms import Arm
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
-from toolkit.reporting.blocks import rows_block
+from toolkit.reporting.cells import listing, mean_and_sd, span
 from toolkit.reporting.comparison.tables import RANKINGS, GroupTables, ordered_strata
-from toolkit.reporting.markdown import listing, mean_and_sd, span
-from toolkit.reporting.page.model import Block, TextBlock
+from toolkit.reporting.page import Block, TextBlock, rows_block
 
 HOWS = {
     "relative drift": "‖Δ‖ / ‖E⁰‖ of the whole parameter, mean ± standard deviation over seeds, in float64.",

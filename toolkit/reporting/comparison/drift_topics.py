@@ -5,12 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 import pandas as pd
 
 from toolkit.families import TABLES
-from toolkit.reporting.blocks import chart_blocks, folds
 from toolkit.reporting.charts import Chart, Charts, draw
 from toolkit.reporting.comparison.drift_sections import drift_block, still_arms, strata_block, token_blocks
 from toolkit.reporting.comparison.score_sections import probe_block, training_block
 from toolkit.reporting.comparison.tables import GroupTables, order_of
-from toolkit.reporting.page.model import Block, FoldBlock, Section, TextBlock
+from toolkit.reporting.page import Block, FoldBlock, Section, TextBlock, chart_blocks, folds
 from toolkit.reporting.topics.drift import plot_drift, plot_position_drift, plot_word_drift
 from toolkit.reporting.topics.scores import plot_scores_over_epochs
 

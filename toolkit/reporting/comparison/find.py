@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from toolkit.naming import shown_path
-from toolkit.reporting.markdown import listing
+from toolkit.reporting.cells import listing
 from toolkit.snapshots.store import MANIFEST, Run, listed, open_run, remedy_of
 from toolkit.snapshots.verify import DRIFT_FILES
 

@@ -12,11 +12,9 @@ import pandas as pd
 
 from toolkit.comparison.arms import Arm, Group, ReportedRun, settings
 from toolkit.comparison.reported import last_score, reported_first
-from toolkit.reporting.blocks import table_block
-from toolkit.reporting.cells import points
+from toolkit.reporting.cells import listing, number, points
 from toolkit.reporting.comparison.selections import is_from_elsewhere, task_names
-from toolkit.reporting.markdown import listing, number
-from toolkit.reporting.page.model import Block, NoteBlock
+from toolkit.reporting.page import Block, NoteBlock, table_block
 
 COLUMNS = (
     "group", "model", "task", "arm", "full", "size", "split", "is_reported_split", "score", "num_seeds", "reached",

@@ -12,9 +12,8 @@ from toolkit.analysis.rows.measures import MEASURES
 from toolkit.comparison.arms import Arm, Group, ReportedRun
 from toolkit.config import RunConfig
 from toolkit.naming import shorten, shown_path
-from toolkit.reporting.blocks import rows_block
-from toolkit.reporting.markdown import NOT_APPLICABLE, listing, number
-from toolkit.reporting.page.model import Block, TextBlock
+from toolkit.reporting.cells import NOT_APPLICABLE, listing, number
+from toolkit.reporting.page import Block, TextBlock, rows_block
 from toolkit.snapshots import files
 from toolkit.snapshots.store import MANIFEST
 

@@ -12,7 +12,6 @@ from toolkit.comparison.card import Card, save_cards
 from toolkit.comparison.cards import make_cards
 from toolkit.comparison.evidence import write_evidence
 from toolkit.comparison.label_cards import labels_table
-from toolkit.reporting.blocks import folds
 from toolkit.reporting.comparison.again import commands_of
 from toolkit.reporting.comparison.data import ReportData, find_runs, gather
 from toolkit.reporting.comparison.drift_sections import exposure_block
@@ -25,9 +24,8 @@ from toolkit.reporting.comparison.run_sections import (
 )
 from toolkit.reporting.comparison.study_sections import study_sections
 from toolkit.reporting.comparison.written_tables import report_tables, write_tables
-from toolkit.reporting.folder import check_out, report_folder
-from toolkit.reporting.page.model import CodeBlock, FoldBlock, Page, Section, TextBlock
-from toolkit.reporting.publish import publish
+from toolkit.reporting.folder import check_out, publish, report_folder
+from toolkit.reporting.page import CodeBlock, FoldBlock, Page, Section, TextBlock, folds
 from toolkit.reporting.topics.claims import claims_block, decided, described, limits_section
 from toolkit.reporting.topics.first_screen import answers_of, picture_of, tiles_of
 from toolkit.reporting.topics.words import words_section

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from toolkit.reporting.blocks import folds, rows_block
+from toolkit.reporting.cells import listing
 from toolkit.reporting.columns import COLUMNS
 from toolkit.reporting.comparison.data import ReportData
 from toolkit.reporting.comparison.provenance import (
@@ -13,8 +13,7 @@ from toolkit.reporting.comparison.provenance import (
     runs_block,
     versions_block,
 )
-from toolkit.reporting.markdown import listing
-from toolkit.reporting.page.model import Block, NoteBlock, Section, TextBlock
+from toolkit.reporting.page import Block, NoteBlock, Section, TextBlock, folds, rows_block
 
 MANY_RUNS = 12
 """With more runs than these the text has a line per arm, and tables/runs a line per run with its command."""

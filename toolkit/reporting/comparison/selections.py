@@ -5,7 +5,7 @@ import pandas as pd
 
 from toolkit.comparison.estimates import NO_MEAN, OTHER_ITEMS_PER_SEED
 from toolkit.comparison.reported import CORRELATIONS
-from toolkit.reporting.markdown import listing
+from toolkit.reporting.cells import listing
 
 SAME_DATA = ("train", "valid", "dev", "eval", "test", "selection")
 """How the name of a split begins that was drawn from where the training data come from; others are from elsewhere."""

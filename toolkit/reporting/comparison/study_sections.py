@@ -3,8 +3,7 @@
 import pandas as pd
 
 from toolkit.comparison.shuffled_labels import MEASURES
-from toolkit.reporting.blocks import folds, rows_block, table_block
-from toolkit.reporting.cells import interval
+from toolkit.reporting.cells import interval, number
 from toolkit.reporting.charts import Charts, draw
 from toolkit.reporting.comparison.caveats import caveats as caveats
 from toolkit.reporting.comparison.caveats import edge_warning, unstable
@@ -17,8 +16,7 @@ from toolkit.reporting.comparison.score_sections import SUMMARY as SUMMARY
 from toolkit.reporting.comparison.score_sections import scores_section
 from toolkit.reporting.comparison.tables import order_of
 from toolkit.reporting.comparison.worth_sections import cost_section, drift_and_score_section, efficiency_section
-from toolkit.reporting.markdown import number
-from toolkit.reporting.page.model import NoteBlock, Section
+from toolkit.reporting.page import NoteBlock, Section, folds, rows_block, table_block
 from toolkit.reporting.topics.cost import plot_cost
 from toolkit.reporting.topics.differences import plot_differences
 from toolkit.reporting.topics.drift_and_score import plot_drift_and_score

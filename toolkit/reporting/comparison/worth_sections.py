@@ -3,14 +3,22 @@
 import pandas as pd
 
 from toolkit.comparison.drift_cards import MARGIN
-from toolkit.reporting.blocks import chart_blocks, folds, rows_block, table_block, varying
-from toolkit.reporting.cells import interval, mean_text, points
+from toolkit.reporting.cells import NOT_APPLICABLE, interval, listing, mean_and_sd, mean_text, points
 from toolkit.reporting.charts import Charts
 from toolkit.reporting.columns import COLUMNS
 from toolkit.reporting.comparison.data import ReportData
 from toolkit.reporting.comparison.selections import largest_size
-from toolkit.reporting.markdown import NOT_APPLICABLE, listing, mean_and_sd
-from toolkit.reporting.page.model import Block, NoteBlock, Section, TextBlock
+from toolkit.reporting.page import (
+    Block,
+    NoteBlock,
+    Section,
+    TextBlock,
+    chart_blocks,
+    folds,
+    rows_block,
+    table_block,
+    varying,
+)
 
 COST = (
     "base",

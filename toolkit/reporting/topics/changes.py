@@ -10,6 +10,7 @@ import pandas as pd
 from toolkit.analysis.changes.changes import KINDS, NOT_APPLICABLE, measure_changes
 from toolkit.analysis.rows.drift import WHOLE, measure_drift
 from toolkit.families import EMBEDDING_PARAMETERS
+from toolkit.reporting.cells import Column, number
 from toolkit.reporting.charts import (
     COLOURS,
     Chart,
@@ -23,8 +24,7 @@ from toolkit.reporting.charts import (
     shape,
     themed,
 )
-from toolkit.reporting.markdown import number
-from toolkit.reporting.page.model import Block, ChartBlock, Column, Section, TableBlock, Tile
+from toolkit.reporting.page import Block, ChartBlock, Section, TableBlock, Tile
 from toolkit.reporting.sources import Opened
 from toolkit.reporting.topics.computed import Computed, Makers, lines_of, source_of
 from toolkit.snapshots.store import Source, trajectory_of

@@ -10,13 +10,10 @@ import numpy as np
 import pandas as pd
 
 from toolkit.comparison.intervals import seeds_interval
-from toolkit.reporting.blocks import chart_blocks, folds, rows_block
-from toolkit.reporting.cells import estimate_text
+from toolkit.reporting.cells import UNDEFINED, estimate_text
 from toolkit.reporting.charts import WIDTH, Chart, colour, data_of, draw, pick, shape
-from toolkit.reporting.folder import report_folder, write_csvs
-from toolkit.reporting.markdown import UNDEFINED
-from toolkit.reporting.page.model import ChartBlock, Page, Section, TextBlock, stated
-from toolkit.reporting.publish import publish
+from toolkit.reporting.folder import publish, report_folder, write_csvs
+from toolkit.reporting.page import ChartBlock, Page, Section, TextBlock, chart_blocks, folds, rows_block, stated
 
 Rows = tuple[list[str], list[list[object]]]
 

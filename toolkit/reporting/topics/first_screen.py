@@ -10,12 +10,12 @@ import pandas as pd
 from toolkit.comparison.arms import Arm
 from toolkit.comparison.drift_cards import over_seeds
 from toolkit.families import EMBEDDING_PARAMETERS
+from toolkit.reporting.cells import UNDEFINED, number
 from toolkit.reporting.charts import COLOURS, REFERENCE, SHAPES, Chart, data_of
 from toolkit.reporting.comparison.data import ReportData
 from toolkit.reporting.comparison.selections import headline, largest_size, reach_points, task_names
 from toolkit.reporting.comparison.tables import GroupTables
-from toolkit.reporting.markdown import UNDEFINED, number
-from toolkit.reporting.page.model import Answer, ChartBlock, Tile
+from toolkit.reporting.page import Answer, ChartBlock, Tile
 
 MOST_TILES = 6
 MOST_PAIRS = 2

@@ -8,14 +8,22 @@ import numpy as np
 import pandas as pd
 
 from toolkit.comparison.intervals import Interval
-from toolkit.reporting.blocks import chart_blocks, folds, rows_block
-from toolkit.reporting.cells import estimate_text
+from toolkit.reporting.cells import estimate_text, number
 from toolkit.reporting.charts import Chart, draw
 from toolkit.reporting.curves import Panel, curve_panels
-from toolkit.reporting.folder import report_folder, write_csvs
-from toolkit.reporting.markdown import number
-from toolkit.reporting.page.model import Block, ChartBlock, FoldBlock, Page, Section, TextBlock, stated
-from toolkit.reporting.publish import publish
+from toolkit.reporting.folder import publish, report_folder, write_csvs
+from toolkit.reporting.page import (
+    Block,
+    ChartBlock,
+    FoldBlock,
+    Page,
+    Section,
+    TextBlock,
+    chart_blocks,
+    folds,
+    rows_block,
+    stated,
+)
 from toolkit.reporting.screen import print_rows
 from toolkit.reporting.topics.flow_numbers import (
     COUNTERFACTUALS,

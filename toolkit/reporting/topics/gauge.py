@@ -8,9 +8,9 @@ from toolkit.analysis.gauge.design import measure_design
 from toolkit.analysis.gauge.functional import functional_drift
 from toolkit.analysis.gauge.gauge import measure_gauge
 from toolkit.families import TABLES
+from toolkit.reporting.cells import Column, number
 from toolkit.reporting.charts import Chart, bars
-from toolkit.reporting.markdown import number
-from toolkit.reporting.page.model import Block, ChartBlock, Column, NoteBlock, Section, TableBlock
+from toolkit.reporting.page import Block, ChartBlock, NoteBlock, Section, TableBlock
 from toolkit.reporting.sources import Opened
 from toolkit.reporting.topics.computed import Computed, Makers, lines_of, source_of
 

@@ -9,8 +9,8 @@ from toolkit.analysis.geometry.geometry import measure_geometry
 from toolkit.analysis.geometry.updates import measure_updates
 from toolkit.analysis.similarity.similarity import measure_similarity
 from toolkit.families import TABLES
-from toolkit.reporting.markdown import number
-from toolkit.reporting.page.model import Block, Column, FoldBlock, Section, TableBlock, TextBlock
+from toolkit.reporting.cells import Column, number
+from toolkit.reporting.page import Block, FoldBlock, Section, TableBlock, TextBlock
 from toolkit.reporting.sources import Opened
 from toolkit.reporting.topics.computed import Computed, Makers, computed, source_of
 

@@ -7,14 +7,22 @@ from typing import Any
 
 import pandas as pd
 
-from toolkit.reporting.blocks import chart_blocks, folds, rows_block
-from toolkit.reporting.cells import estimate_text, percent_text, spoken
+from toolkit.reporting.cells import UNDEFINED, estimate_text, number, p_value, percent_text, spoken
 from toolkit.reporting.charts import Chart, draw
 from toolkit.reporting.curves import Panel, curve_panels
-from toolkit.reporting.folder import report_folder, write_csvs
-from toolkit.reporting.markdown import UNDEFINED, number, p_value
-from toolkit.reporting.page.model import Block, ChartBlock, FoldBlock, Page, Section, TextBlock, stated
-from toolkit.reporting.publish import publish
+from toolkit.reporting.folder import publish, report_folder, write_csvs
+from toolkit.reporting.page import (
+    Block,
+    ChartBlock,
+    FoldBlock,
+    Page,
+    Section,
+    TextBlock,
+    chart_blocks,
+    folds,
+    rows_block,
+    stated,
+)
 from toolkit.reporting.screen import print_rows
 
 Tables = Mapping[str, pd.DataFrame]

@@ -3,8 +3,8 @@
 import pandas as pd
 
 from toolkit.analysis.neighbours.neighbours import most_changed
-from toolkit.reporting.markdown import number
-from toolkit.reporting.page.model import Block, Column, Section, TableBlock, TextBlock
+from toolkit.reporting.cells import Column, number
+from toolkit.reporting.page import Block, Section, TableBlock, TextBlock
 from toolkit.reporting.sources import Opened
 from toolkit.reporting.topics.computed import Computed, Makers, source_of
 

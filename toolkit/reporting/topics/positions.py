@@ -9,6 +9,7 @@ import pandas as pd
 from toolkit.analysis.positions.position_statistics import STATISTICS
 from toolkit.analysis.positions.resemblance import NOT_IDENTIFIABLE, Verdict
 from toolkit.analysis.rows.measures import Array
+from toolkit.reporting.cells import Column, number
 from toolkit.reporting.charts import (
     COLOURS,
     REFERENCE,
@@ -22,8 +23,7 @@ from toolkit.reporting.charts import (
     log_ticks,
     pick,
 )
-from toolkit.reporting.markdown import number
-from toolkit.reporting.page.model import Block, ChartBlock, Column, FoldBlock, NoteBlock, Section, TableBlock, Tile
+from toolkit.reporting.page import Block, ChartBlock, FoldBlock, NoteBlock, Section, TableBlock, Tile
 from toolkit.reporting.topics.position_tables import LEARNED, LEAST_TURNS, PositionTables
 from toolkit.reporting.topics.rows import segments_blocks
 

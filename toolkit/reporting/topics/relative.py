@@ -7,12 +7,10 @@ import pandas as pd
 
 from toolkit.comparison.relative import COLUMNS
 from toolkit.comparison.summaries import check_table
-from toolkit.reporting.blocks import chart_blocks, rows_block
+from toolkit.reporting.cells import UNDEFINED
 from toolkit.reporting.charts import REFERENCE, Chart, data_of, draw, look_of, padded, panels, pick, plain_name, tips
-from toolkit.reporting.folder import report_folder, write_csvs
-from toolkit.reporting.markdown import UNDEFINED
-from toolkit.reporting.page.model import Block, NoteBlock, Page, Section, TextBlock
-from toolkit.reporting.publish import publish
+from toolkit.reporting.folder import publish, report_folder, write_csvs
+from toolkit.reporting.page import Block, NoteBlock, Page, Section, TextBlock, chart_blocks, rows_block
 
 CAPTION = (
     "Mean score of each arm as a share of the reference's, with its 95 % interval; dotted, in the colour of the split: "

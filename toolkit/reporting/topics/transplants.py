@@ -7,13 +7,10 @@ from typing import Any
 
 import pandas as pd
 
-from toolkit.reporting.blocks import chart_blocks, folds, rows_block
-from toolkit.reporting.cells import estimate_text, interval, spoken
+from toolkit.reporting.cells import UNDEFINED, estimate_text, interval, spoken
 from toolkit.reporting.charts import COLOURS, REFERENCE, WIDTH, Chart, Charts, data_of, draw
-from toolkit.reporting.folder import report_folder, write_csvs
-from toolkit.reporting.markdown import UNDEFINED
-from toolkit.reporting.page.model import Block, ChartBlock, Page, Section, TextBlock, stated
-from toolkit.reporting.publish import publish
+from toolkit.reporting.folder import publish, report_folder, write_csvs
+from toolkit.reporting.page import Block, ChartBlock, Page, Section, TextBlock, chart_blocks, folds, rows_block, stated
 from toolkit.reporting.screen import print_rows
 
 Tables = Mapping[str, pd.DataFrame]

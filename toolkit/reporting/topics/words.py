@@ -13,9 +13,8 @@ from toolkit.analysis.neighbours.word_search import PARAMETER, list_words, word_
 from toolkit.analysis.rows.blocks import iterate_blocks
 from toolkit.analysis.rows.measures import MEASURES
 from toolkit.analysis.rows.strata import table_exposure
-from toolkit.reporting.blocks import folds, rows_block
-from toolkit.reporting.page.encode import visible
-from toolkit.reporting.page.model import Block, ChartBlock, Column, FoldBlock, Section, TableBlock
+from toolkit.reporting.cells import Column, visible
+from toolkit.reporting.page import Block, ChartBlock, FoldBlock, Section, TableBlock, folds, rows_block
 from toolkit.reporting.topics.words_chart import data_size, plot_words, shown_word
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 from toolkit.snapshots.store import Source, trajectory_of

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from toolkit.reporting.cells import visible
 from toolkit.reporting.charts import COLOURS, REFERENCE, Chart
-from toolkit.reporting.page.encode import script_json, visible
+from toolkit.reporting.render_html import script_json
 
 NUM_LISTED = 5
 """So many words, the best matches of a search, have their neighbours beside the scatter."""

@@ -1,17 +1,18 @@
-"""A Page in, one HTML file out that needs nothing else: no server, no network, every text escaped."""
+"""A page as one HTML file that needs nothing else: no server, no network, every text escaped."""
 
 import base64
 import hashlib
+import json
+import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from toolkit.reporting import charts
-from toolkit.reporting.cells import columns_of, is_number, shown
-from toolkit.reporting.page.encode import script_json, visible
-from toolkit.reporting.page.model import (
+from toolkit.reporting.cells import is_number, visible
+from toolkit.reporting.page import (
     Block,
     ChartBlock,
     CodeBlock,
@@ -20,6 +21,8 @@ from toolkit.reporting.page.model import (
     Page,
     TableBlock,
     TextBlock,
+    columns_of,
+    shown,
 )
 
 SCRIPTS = ("page.js", "page_charts.js")
@@ -31,7 +34,7 @@ def render_page(page: Page) -> str:
     from markupsafe import Markup
 
     _check_ids(page)
-    folder = Path(__file__).parents[1] / "templates"
+    folder = Path(__file__).parent / "templates"
     environment = Environment(
         loader=FileSystemLoader(folder),
         autoescape=True,
@@ -189,3 +192,19 @@ def _policy(*scripts: str) -> str:
     hashes = (base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii") for script in scripts)
     allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
     return f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; script-src {allowed}"
+
+
+def script_json(value: Any) -> str:
+    """JSON that may stand inside a script element, whatever texts it holds; NaN is null."""
+    text = json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value

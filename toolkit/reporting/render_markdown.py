@@ -1,10 +1,11 @@
-"""A page in, the same as Markdown out: what index.html shows, in the order in which it shows it."""
+"""A page as Markdown: what index.html shows, in the order in which it shows it; every text is escaped."""
 
-from collections.abc import Collection, Sequence
+import re
+import unicodedata
+from collections.abc import Collection, Iterable, Sequence
 
-from toolkit.reporting import markdown
-from toolkit.reporting.cells import shown
-from toolkit.reporting.page.model import (
+from toolkit.reporting.cells import NOT_APPLICABLE, is_number, number
+from toolkit.reporting.page import (
     Block,
     ChartBlock,
     CodeBlock,
@@ -14,6 +15,7 @@ from toolkit.reporting.page.model import (
     Section,
     TableBlock,
     TextBlock,
+    shown,
 )
 
 MOST_LINES = 60
@@ -26,21 +28,28 @@ MOST_FOLDS = 2
 """Tasks whose details stand in the text; of more than these they are in index.html and tables/."""
 
 
+RELATIVE_PATHS = (
+    "Paths are relative to the directory in which the report was made; files from elsewhere go by name only."
+)
+
+_SPECIAL = frozenset("\\`*_[]<>|~$&@")
+
+
 def render_markdown(page: Page, tasks: Collection[str] = ()) -> str:
     """The text of report.md. Every text is escaped; long tables are cut, and say where the rest is.
 
     ``tasks``: titles of the folds that hold one task each; a section with many of them is shortened.
     """
-    parts = [f"# {markdown.escape(page.title)}", *_texts(page.question), *_texts(page.lead)]
+    parts = [f"# {escape(page.title)}", *_texts(page.question), *_texts(page.lead)]
     parts += [_tiles(page)] if page.tiles else []
     for answer in page.answers:
         said = f"{answer.question} {answer.verdict}." if answer.verdict else answer.question
-        parts.append(f"**{markdown.escape(said)}** {markdown.escape(answer.text)}")
+        parts.append(f"**{escape(said)}** {escape(answer.text)}")
     parts += _block(page.picture, 2) if page.picture else []
-    findings = [f"{i}. {markdown.escape(text)}" for i, text in enumerate(page.findings, start=1)]
+    findings = [f"{i}. {escape(text)}" for i, text in enumerate(page.findings, start=1)]
     parts += ["## Main findings", "\n".join(findings)] if findings else []
     parts += ["## How to make this again", _code(page.commands)] if page.commands else []
-    parts += [markdown.RELATIVE_PATHS]
+    parts += [RELATIVE_PATHS]
     for section in page.sections:
         parts += _section(section, tasks)
     parts += _texts(page.footer)
@@ -55,20 +64,20 @@ def _tiles(page: Page) -> str:
         facts = dict(tile.lines)
         value = f"{tile.value} ({tile.detail})" if tile.detail else tile.value
         rows.append([tile.title, value, *(facts.get(name, "") for name in names)])
-    return markdown.table(["", page.tiles_show, *names], rows)
+    return table(["", page.tiles_show, *names], rows)
 
 
 def _code(text: str) -> str:
-    return markdown.code_block(text.splitlines())
+    return code_block(text.splitlines())
 
 
 def _texts(text: str) -> list[str]:
     """Paragraphs, each escaped as a whole."""
-    return [markdown.escape(" ".join(part.split())) for part in text.split("\n\n") if part.strip()]
+    return [escape(" ".join(part.split())) for part in text.split("\n\n") if part.strip()]
 
 
 def _section(section: Section, tasks: Collection[str]) -> list[str]:
-    return [f"## {markdown.escape(section.title)}", *_texts(section.lead), *_blocks(section.blocks, tasks, TOP)]
+    return [f"## {escape(section.title)}", *_texts(section.lead), *_blocks(section.blocks, tasks, TOP)]
 
 
 def _blocks(blocks: Sequence[Block], tasks: Collection[str], level: int) -> list[str]:
@@ -108,10 +117,10 @@ def _shortened(folds: Sequence[FoldBlock], level: int) -> list[str]:
     num_lines = sum(len(cells.rows) for _, cells in found)
     if found and num_lines <= MOST_LINES and len({cells.header for _, cells in found}) == 1:
         rows = [(title, *row) for title, cells in found for row in cells.rows]
-        parts.append(markdown.table(["model and task", *found[0][1].header], rows))
+        parts.append(table(["model and task", *found[0][1].header], rows))
     elif all(len(cells.rows) <= 10 for _, cells in found):
         for title, cells in found:
-            parts += [f"{'#' * min(level, 6)} {markdown.escape(title)}", markdown.table(cells.header, cells.rows)]
+            parts += [f"{'#' * min(level, 6)} {escape(title)}", table(cells.header, cells.rows)]
     return [*parts, f"The details of each of the {len(folds)} tasks are in index.html, and their tables in tables/."]
 
 
@@ -123,7 +132,7 @@ def _block(block: Block, level: int, tasks: Collection[str] = ()) -> list[str]:
     if isinstance(block, ChartBlock):
         place = f"figures/{block.name}"
         links = f"([SVG]({place}.svg), [PDF]({place}.pdf))"
-        return [f"![{markdown.escape(block.alt)}]({place}.png)", f"*{markdown.escape(block.caption)}* {links}"]
+        return [f"![{escape(block.alt)}]({place}.png)", f"*{escape(block.caption)}* {links}"]
     if isinstance(block, TableBlock):
         return _table(block)
     if isinstance(block, CodeBlock):
@@ -132,15 +141,50 @@ def _block(block: Block, level: int, tasks: Collection[str] = ()) -> list[str]:
     if not block.is_open and lines > MOST_FOLDED:
         charts = [inner for inner in block.blocks if isinstance(inner, ChartBlock)]
         parts = [text for chart in charts for text in _block(chart, level)]
-        return [*parts, f"{markdown.escape(block.title)} ({lines} lines): in index.html and tables/."]
-    heading = f"{'#' * min(level, 6)} {markdown.escape(block.title)}"
+        return [*parts, f"{escape(block.title)} ({lines} lines): in index.html and tables/."]
+    heading = f"{'#' * min(level, 6)} {escape(block.title)}"
     return [heading, *_blocks(block.blocks, tasks, level + 1)]
 
 
 def _table(block: TableBlock) -> list[str]:
     cells = shown(block)
     rows = cells.rows[:MOST_LINES]
-    text = [markdown.table(cells.header, rows)]
+    text = [table(cells.header, rows)]
     if len(rows) < len(cells.rows):
         text.append(f"{len(cells.rows) - len(rows):,} more lines are in index.html and tables/.")
     return text
+
+
+def escape(value: object) -> str:
+    """Text that no Markdown or HTML reader takes for markup; invisible characters become U+XXXX."""
+    text = str(value)
+    # An underscore inside a word is no markup, and parameter names stay readable in the source.
+    inner = {match.start() for match in re.finditer(r"(?<=[A-Za-z0-9])_(?=[A-Za-z0-9])", text)}
+    return "".join(character if i in inner else _shown(character) for i, character in enumerate(text))
+
+
+def _shown(character: str) -> str:
+    if character in _SPECIAL:
+        return f"&#{ord(character)};"
+    if character != " " and unicodedata.category(character)[0] in "CZ":
+        return f"U+{ord(character):04X}"
+    return character
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table whose cells are escaped texts or numbers; one line that says so when there are no rows."""
+    lines = [[escape(cell) if isinstance(cell, str) else number(cell) for cell in row] for row in rows]
+    if not lines:
+        return f"{NOT_APPLICABLE.capitalize()}: there is nothing to show."
+    filled = [[line[i] for line in lines if line[i]] for i in range(len(header))]
+    rule = ["---:" if cells and all(map(is_number, cells)) else "---" for cells in filled]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [[escape(name) for name in header], rule, *lines])
+
+
+def code_block(lines: Iterable[str]) -> str:
+    """A fenced block that no backtick inside can end."""
+    text = "\n".join(lines)
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}bash\n{text}\n{fence}"

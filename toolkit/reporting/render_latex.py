@@ -4,7 +4,8 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 
-from toolkit.reporting.cells import Shown, is_number
+from toolkit.reporting.cells import is_number
+from toolkit.reporting.page import Shown
 
 PACKAGES = ("booktabs", "graphicx")
 """What a document that inputs one of the tables must load; all are part of every TeX distribution's base."""

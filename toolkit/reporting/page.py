@@ -1,0 +1,245 @@
+"""What a report says, as plain data: a Page of Sections of blocks, which the four renderers show. All is plain text."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import pandas as pd
+
+from toolkit.reporting.cells import Column as Column
+from toolkit.reporting.cells import text_of
+from toolkit.reporting.charts import Charts, spec_of
+from toolkit.reporting.columns import COLUMNS
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextBlock:
+    """One or more paragraphs, with an empty line between them."""
+
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoteBlock:
+    """A caveat, set apart from the text."""
+
+    text: str
+    is_warning: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChartBlock:
+    """A chart: interactive on the page, a picture without JavaScript, on paper and in report.md."""
+
+    name: str
+    """Unique in the report; what the files in figures/ are called."""
+    chart: Any
+    """An Altair chart of any kind."""
+    caption: str
+    alt: str
+    """What somebody who cannot see the chart should know of it."""
+    is_dense: bool = False
+    """Thousands of marks: the picture is then one of pixels, which is smaller."""
+
+    @cached_property
+    def spec(self) -> dict[str, Any]:
+        """The chart as Vega-Lite; made once, since Altair checks every part of it."""
+        return spec_of(self.chart)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableBlock:
+    """A table that a reader can sort."""
+
+    table: pd.DataFrame
+    caption: str
+    columns: Mapping[str, Column] = field(default_factory=dict)
+    """Column of the table to how it is shown: these columns, in this order. Empty: every column under its name."""
+    num_shown: int = 30
+    """Longer tables show this many lines and a button for the rest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeBlock:
+    """Commands that a reader copies."""
+
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoldBlock:
+    """Blocks under a line that opens and closes them: what only some readers want, or one task among many."""
+
+    title: str
+    blocks: "tuple[Block, ...]"
+    is_open: bool = False
+
+
+Block: TypeAlias = TextBlock | NoteBlock | ChartBlock | TableBlock | CodeBlock | FoldBlock
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """A part of the page with an entry in its contents."""
+
+    id: str
+    """Part of the address: letters, digits and hyphens, unique on the page."""
+    title: str
+    lead: str = ""
+    blocks: tuple[Block, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tile:
+    """One thing that is compared, at a glance: on the first screen."""
+
+    title: str
+    value: str
+    """The number that is read first, with its unit."""
+    detail: str = ""
+    """How sure it is: an interval, or ``1 seed``."""
+    lines: tuple[tuple[str, str], ...] = ()
+    """Further facts: name and value."""
+    colour: str = ""
+    """The colour that it has in the charts, ``#rrggbb``."""
+
+
+def facts_of(tiles: Sequence[Tile]) -> tuple[list[str], list[list[str]]]:
+    """Further facts as columns of a table: their names, then those of each tile; one column where the names differ."""
+    names = [[name for name, _ in tile.lines] for tile in tiles]
+    if all(each == names[0] for each in names):
+        return names[0], [[value for _, value in tile.lines] for tile in tiles]
+    return ["because"], [["; ".join(f"{name} {value}" for name, value in tile.lines)] for tile in tiles]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """A question that the report is read for, and what its data say to it."""
+
+    text: str
+    """The numbers, in one sentence or two."""
+    question: str = ""
+    verdict: str = ""
+    """A word or a few: yes, no, undecided."""
+
+
+def stated(texts: Iterable[str]) -> tuple[Answer, ...]:
+    """Answers to what the title asks: sentences without a question of their own."""
+    return tuple(Answer(text=text) for text in texts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """Everything that index.html and report.md say."""
+
+    title: str
+    question: str = ""
+    lead: str = ""
+    tiles: tuple[Tile, ...] = ()
+    tiles_show: str = "score"
+    """What the value of a tile is: heads the tiles where they are a table."""
+    answers: tuple[Answer, ...] = ()
+    """At most three or four, below the tiles."""
+    picture: ChartBlock | None = None
+    """The one picture of the first screen."""
+    findings: tuple[str, ...] = ()
+    sections: tuple[Section, ...] = ()
+    commands: str = ""
+    """The commands that make the runs and this report."""
+    footer: str = ""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A table as it is read: a heading per column and plain texts."""
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    caption: str
+
+
+def columns_of(block: TableBlock) -> Mapping[str, Column]:
+    """The columns that a block shows, in order."""
+    return block.columns or {str(name): Column(label=str(name).replace("_", " ")) for name in block.table.columns}
+
+
+def shown(block: TableBlock) -> Shown:
+    """Every line of a block's table, with its numbers rounded as its columns say."""
+    columns = columns_of(block)
+    header = [f"{column.label} ({column.unit})" if column.unit else column.label for column in columns.values()]
+    parts: list[Sequence[str]] = [
+        [text_of(value, column.digits) for value in block.table[name]] for name, column in columns.items()
+    ]
+    return Shown(tuple(header), tuple(zip(*parts, strict=True)), block.caption)
+
+
+NOTHING = "Not applicable: there is nothing to show."
+
+
+def rows_block(
+    header: Sequence[str], rows: Iterable[Sequence[object]], caption: str, hows: Mapping[str, str] | None = None
+) -> Block:
+    """A table of cells of any kind, two columns of which may have the same heading; a sentence without rows."""
+    lines = [list(row) for row in rows]
+    if not lines:
+        return TextBlock(text=NOTHING)
+    names = [f"column_{i}" for i in range(len(header))]
+    columns = {
+        name: Column(label=label, how=(hows or {}).get(label, "")) for name, label in zip(names, header, strict=True)
+    }
+    table = pd.DataFrame(lines, columns=names, dtype=object)
+    return TableBlock(table=table, caption=caption, columns=columns)
+
+
+def table_block(table: pd.DataFrame, names: Sequence[str], caption: str) -> Block:
+    """Some columns of a table, labelled and explained as COLUMNS has them; a sentence for an empty table."""
+    if table.empty:
+        return TextBlock(text=NOTHING)
+    shown = [name for name in names if name in table and not _is_empty_note(table, name)]
+    columns = {name: COLUMNS.get(name) or Column(label=name.replace("_", " ")) for name in shown}
+    return TableBlock(table=table[list(columns)].reset_index(drop=True), caption=caption, columns=columns)
+
+
+def _is_empty_note(table: pd.DataFrame, name: str) -> bool:
+    return name == "note" and not table[name].fillna("").astype(str).str.len().any()
+
+
+def chart_blocks(
+    charts: Charts, name: str, caption: str, alt: str, prefix: str = "", *, is_dense: bool = False
+) -> tuple[Block, ...]:
+    """A chart, if there is one."""
+    if name not in charts:
+        return ()
+    return (ChartBlock(name=prefix + name, chart=charts[name], caption=caption, alt=alt, is_dense=is_dense),)
+
+
+def folds(titles: Sequence[str], bodies: Sequence[Sequence[Block]], *, open_first: bool = True) -> tuple[Block, ...]:
+    """The blocks of each group under its title; without titles where there is one group only."""
+    if len(bodies) == 1:
+        return tuple(bodies[0])
+    return tuple(
+        FoldBlock(title=title, blocks=tuple(blocks), is_open=open_first and not i)
+        for i, (title, blocks) in enumerate(zip(titles, bodies, strict=True))
+    )
+
+
+def varying(table: pd.DataFrame) -> pd.DataFrame:
+    """Without the number of training examples where all lines have the same."""
+    name = "num_train_examples"
+    return table.drop(columns=name) if table[name].nunique(dropna=False) <= 1 else table
+
+
+def charts_of(page: Page) -> dict[str, dict[str, Any]]:
+    """The specification of every chart of a page by name, in the order in which it shows them."""
+    first = (page.picture,) if page.picture else ()
+    blocks = (*first, *(block for section in page.sections for block in section.blocks))
+    return {block.name: block.spec for block in _charts(blocks)}
+
+
+def _charts(blocks: Collection[Block]) -> Iterator[ChartBlock]:
+    for block in blocks:
+        if isinstance(block, ChartBlock):
+            yield block
+        elif isinstance(block, FoldBlock):
+            yield from _charts(block.blocks)

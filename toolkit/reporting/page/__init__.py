@@ -1,1 +1,0 @@
-"""What a report says in, its offline HTML page out."""
