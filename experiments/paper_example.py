@@ -1,4 +1,4 @@
-"""One table and one figure of a paper, from one finished run: ``python experiments/paper_example.py RUN OUT``."""
+"""A table and a figure of a paper, from finished runs: ``python experiments/paper_example.py RUN [RUN ...] OUT``."""
 
 import sys
 from pathlib import Path
@@ -6,24 +6,23 @@ from pathlib import Path
 import toolkit
 
 
-def main(run_dir: str, out: str) -> None:
-    """Write table.tex (drift by cause and stratum) and figure.pdf (drift against exposure, with its null)."""
+def main(runs: list[str], out: str) -> None:
+    """Write table.tex (drift by regime and parameter) and figure.pdf (the first run's drift against exposure)."""
     folder = Path(out)
     if folder.exists():
         raise ValueError(f"{folder} is there already: pass a new folder")
-    run = toolkit.open_run(run_dir)
-    last = run.trajectory.snapshots[-1].epoch
-    causes = toolkit.explain(run, "word_embeddings", last)
+    table = toolkit.export_table(toolkit.drift_table(runs), "latex", caption="Embedding drift", label="drift")
+    figure = toolkit.plot_exposure(runs[0], with_null=True)
     folder.mkdir(parents=True)
-    (folder / "table.tex").write_text(causes.to_latex(index=False, float_format="%.3g", escape=True), encoding="utf-8")
-    toolkit.plot_exposure(run, with_null=True).save(folder / "figure.pdf")
+    (folder / "table.tex").write_text(table, encoding="utf-8")
+    figure.save(folder / "figure.pdf")
     print(f"{folder / 'table.tex'} and {folder / 'figure.pdf'}")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
-        sys.exit("usage: python experiments/paper_example.py RUN OUT")
+    if len(sys.argv) < 3:
+        sys.exit("usage: python experiments/paper_example.py RUN [RUN ...] OUT")
     try:
-        main(*sys.argv[1:])
+        main(sys.argv[1:-1], sys.argv[-1])
     except (ValueError, OSError) as error:  # no such run, or one whose embeddings were frozen: each says so in one line
         sys.exit(str(error))

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from toolkit.comparison.cards import make_cards as make_cards
     from toolkit.comparison.compare import compare as compare
     from toolkit.comparison.cost import measure_cost as measure_cost
+    from toolkit.comparison.drift_table import drift_table as drift_table
     from toolkit.comparison.efficiency import data_efficiency as data_efficiency
     from toolkit.comparison.floors import summarise_floors as summarise_floors
     from toolkit.comparison.joined import join_drift as join_drift
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from toolkit.reporting.comparison.report import write_report as write_report
     from toolkit.reporting.drift_report import write_drift_report as write_drift_report
     from toolkit.reporting.position_report import write_position_report as write_position_report
+    from toolkit.reporting.render_latex import export_table as export_table
     from toolkit.reporting.topics.causes import plot_exposure as plot_exposure
     from toolkit.reporting.topics.changes import plot_change as plot_change
     from toolkit.reporting.topics.cost import plot_cost as plot_cost
@@ -112,7 +114,9 @@ _HOMES = {
     "compare_with_shuffled": "toolkit.comparison.shuffled_labels",
     "data_efficiency": "toolkit.comparison.efficiency",
     "decompose": "toolkit.analysis.causes.causes",
+    "drift_table": "toolkit.comparison.drift_table",
     "explain": "toolkit.analysis.causes.causes",
+    "export_table": "toolkit.reporting.render_latex",
     "finetune": "toolkit.pipeline",
     "functional_drift": "toolkit.analysis.gauge.functional",
     "guard_precision": "toolkit.analysis.causes.precision",

@@ -24,7 +24,9 @@ from tests.training.recorded_texts import TEXTS, load
 from toolkit.cli import main
 from toolkit.comparison.written import written_files
 from toolkit.config import RunConfig
-from toolkit.reporting import drift_report, latex, markdown
+from toolkit.reporting import drift_report
+from toolkit.reporting import render_latex as latex
+from toolkit.reporting import render_markdown as markdown
 from toolkit.reporting.cells import number
 from toolkit.reporting.charts import log_domain, log_ticks, spec_of
 from toolkit.reporting.page import Block, FoldBlock, Page, Section, TableBlock, TextBlock
@@ -209,20 +211,21 @@ def test_the_example_of_a_paper(runs: list[toolkit.Run], tmp_path: Path) -> None
     assert len(source.splitlines()) < 40
     imports = set(re.findall(r"^(?:import|from) (\S+)", source, re.MULTILINE))
     assert imports - set(sys.stdlib_module_names) == {"toolkit"}
-    command = [sys.executable, str(script), str(runs[0].path), str(tmp_path / "paper")]
+    command = [sys.executable, str(script), str(runs[0].path), str(runs[2].path), str(tmp_path / "paper")]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, env={"PYTHONPATH": str(ROOT), "PATH": ""}, timeout=120
     )
     assert done.returncode == 0, done.stderr
     table = (tmp_path / "paper" / "table.tex").read_text()
-    assert table.startswith(r"\begin{tabular}")
+    assert r"\toprule" in table
+    assert all(name.replace("_", r"\_") in table for name in runs[0].trajectory.parameters)
     assert (tmp_path / "paper" / "figure.pdf").read_bytes().startswith(b"%PDF")
 
 
 def test_the_example_of_a_paper_says_how_it_is_called() -> None:
     command = [sys.executable, str(ROOT / "experiments" / "paper_example.py")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={"PYTHONPATH": str(ROOT)})
-    assert (done.returncode, done.stderr) == (1, "usage: python experiments/paper_example.py RUN OUT\n")
+    assert (done.returncode, done.stderr) == (1, "usage: python experiments/paper_example.py RUN [RUN ...] OUT\n")
 
 
 def test_the_example_of_a_paper_needs_a_run_that_moved(runs: list[toolkit.Run], tmp_path: Path) -> None:

@@ -78,7 +78,9 @@ def test_every_hostile_text_compiles(tmp_path):
     assert "[" in list(table), "a row may begin with it"
     for i, part in enumerate((table.iloc[:, :12], table.iloc[:, 12:24], table.iloc[:, 24:])):
         (tmp_path / f"part{i}.tex").write_text(fragment(part, caption=SPECIAL))
-    (tmp_path / "tables.tex").write_text(latex.document(["part0", "part1", "part2"], SPECIAL))
+    rows = pd.DataFrame({"row": ["[PAD]", "*", "{"], "value": [1.0, 2.0, 3.0], "value_sd": [0.1, float("nan"), 0.0]})
+    (tmp_path / "part3.tex").write_text(latex.export_table(rows, caption="[PAD] after a rule"))
+    (tmp_path / "tables.tex").write_text(latex.document(["part0", "part1", "part2", "part3"], SPECIAL))
     done = compile_document(tmp_path, "tables.tex")
     assert done.returncode == 0, done.stdout[-2000:].decode(errors="replace")
     assert (tmp_path / "tables.pdf").stat().st_size > 1000
@@ -92,6 +94,7 @@ def test_the_tables_of_a_report_compile(study):
     done = compile_document(Path("out/tables"), "tables.tex")
     assert done.returncode == 0, done.stdout[-2000:].decode(errors="replace")
     assert b"Overfull" not in done.stdout
+    assert "drift_compact.tex" in {path.name for path in Path("out/tables").glob("*.tex")}
     for path in Path("out/tables").glob("*.tex"):
         if path.name != "tables.tex":
             assert path.read_text().count(r"\begin{table}") >= 1

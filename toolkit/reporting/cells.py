@@ -12,8 +12,10 @@ import pandas as pd
 
 NOT_APPLICABLE = "not applicable"
 UNDEFINED = "undefined"
+ABSENT = "—"
+"""What a table of a paper shows for both: it has no room for words."""
 
-_NUMERIC = re.compile(rf"([+-]?\d[\d,.]*(e[+-]\d+)?( .*)?|{NOT_APPLICABLE}|{UNDEFINED}( .*)?)")
+_NUMERIC = re.compile(rf"([+-]?\d[\d,.]*(e[+-]\d+)?( .*)?|{NOT_APPLICABLE}|{UNDEFINED}( .*)?|{ABSENT})")
 _INVISIBLE = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
 """Unicode's categories. Vega's expressions break off at a line separator."""
 

@@ -182,5 +182,11 @@ COLUMNS: Mapping[str, Column] = {
     ),
     "spearman": Column(label="Spearman correlation", how="Over tasks, one point each: the mean over seeds."),
     "num_tasks": Column(label="tasks"),
+    "model": Column(label="model"),
+    "regime": Column(label="regime", how="What is frozen; runs that differ in nothing but the seed are one regime."),
+    "drift_percent": Column(label="drift", unit="%", how="100·‖Δ‖/‖E⁰‖ of the whole parameter at the last epoch."),
+    "exposed_percent": Column(label="drift of exposed rows", unit="%", how="The same of the rows that got a gradient."),
+    "unexposed_percent": Column(label="of unexposed rows", unit="%", how="The same of all other rows."),
+    "is_frozen": Column(label="frozen", how="Every run's manifest proves the parameter bit-identical."),
 }
 """Tables of a report use these wherever they have a column of the name."""

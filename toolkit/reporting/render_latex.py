@@ -1,10 +1,16 @@
-"""Tables in, LaTeX out: one booktabs fragment each, to be \\input in a paper, and a document that shows them all."""
+"""Tables for a paper: a booktabs fragment each, to be \\input, and a document that shows them all."""
 
+import html
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
-from toolkit.reporting.cells import is_number
+import pandas as pd
+
+from toolkit.lookup import lookup
+from toolkit.reporting import render_markdown
+from toolkit.reporting.cells import ABSENT, Column, is_number, number, text_of, visible
+from toolkit.reporting.columns import COLUMNS
 from toolkit.reporting.page import Shown
 
 PACKAGES = ("booktabs", "graphicx")
@@ -87,37 +93,29 @@ def cell(text: str) -> str:
 
 def table(shown: Shown, label: str) -> str:
     """A ``table`` with a ``tabular`` that shrinks to the width of the text; several of them where it is long."""
-    header = " & ".join(escape(name) for name in shown.header) + r" \\"
-    lines = [" & ".join(cell(text) for text in row) + r" \\" for row in shown.rows]
+    rows = [[cell(text) for text in row] for row in shown.rows]
     columns = "".join("r" if _is_numeric(shown, i) else "l" for i in range(len(shown.header)))
     parts = []
-    for start in range(0, max(len(lines), 1), MOST_LINES):
-        name = rf"\label{{tab:{label}}}" if start == 0 else ""
+    for start in range(0, max(len(rows), 1), MOST_LINES):
+        own = pd.DataFrame(rows[start : start + MOST_LINES], columns=range(len(shown.header)), dtype=object)
+        names = [escape(name).replace("{", "{{").replace("}", "}}") for name in shown.header]  # pandas formats them
+        tabular = own.to_latex(index=False, header=names, escape=False, column_format=columns)
+        named = "" if start else rf"\label{{tab:{label}}}"
         caption = escape(shown.caption) + (" (continued)" if start else "")
-        parts += _table(columns, header, lines[start : start + MOST_LINES], rf"\caption{{{caption}}}{name}")
+        parts += [
+            r"\begin{table}",
+            r"\centering\small",
+            rf"\caption{{{caption}}}{named}",
+            r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
+            f"{tabular.rstrip()}}}",
+            r"\end{table}",
+        ]
     return "\n".join(parts) + "\n"
 
 
 def _is_numeric(shown: Shown, place: int) -> bool:
     cells = [row[place] for row in shown.rows if row[place]]
     return bool(cells) and all(is_number(text) for text in cells)
-
-
-def _table(columns: str, header: str, lines: Sequence[str], caption: str) -> list[str]:
-    return [
-        r"\begin{table}",
-        r"\centering\small",
-        caption,
-        r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
-        rf"\begin{{tabular}}{{{columns}}}",
-        r"\toprule",
-        header,
-        r"\midrule",
-        *lines,
-        r"\bottomrule",
-        r"\end{tabular}}",
-        r"\end{table}",
-    ]
 
 
 def document(names: Iterable[str], title: str) -> str:
@@ -133,3 +131,59 @@ def document(names: Iterable[str], title: str) -> str:
         r"\end{document}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def export_table(table: pd.DataFrame, kind: str = "latex", *, caption: str = "", label: str = "table") -> str:
+    """A table of the toolkit as the text of a paper or a page: ``latex`` (booktabs), ``markdown`` or ``html``.
+
+    Parameters
+    ----------
+    table
+        Any table. A column ``NAME_sd`` stands behind ± in the column NAME; model, task and number of seeds go into the
+        caption where all lines have the same. What is undefined is —.
+    caption, label
+        Above the table; LaTeX's label is ``tab:<label>`` and its packages are booktabs and graphicx.
+
+    Raises
+    ------
+    ValueError
+        An unknown ``kind``, or a table without lines.
+    """
+    write = lookup(KINDS, kind, "kind of table")
+    if table.empty:
+        raise ValueError("the table has no lines: there is nothing to export")
+    same = [name for name in SHARED if name in table and len(table) > 1 and table[name].nunique(dropna=False) == 1]
+    names = [str(n) for n in table if n not in same and not (str(n).endswith("_sd") and str(n)[:-3] in table)]
+    columns = {name: COLUMNS.get(name) or Column(label=name.replace("_", " ")) for name in names}
+    header = [f"{column.label} ({column.unit})" if column.unit else column.label for column in columns.values()]
+    parts = [_texts(table, name, column.digits) for name, column in columns.items()]
+    shared = ", ".join(f"{COLUMNS[name].label} {text_of(table[name].iloc[0])}" for name in same)
+    said = f"{caption} ({shared})".strip() if shared else caption
+    return write(Shown(tuple(header), tuple(zip(*parts, strict=True)), said), label)
+
+
+def _texts(table: pd.DataFrame, name: str, digits: int) -> list[str]:
+    """The cells of a column, each with its standard deviation where that is known and the value is not exactly 0."""
+    spread = table.get(f"{name}_sd", pd.Series(float("nan"), index=table.index))
+    return [
+        ABSENT
+        if pd.isna(value)
+        else text_of(value, digits) + (f" ± {number(sd, 2)}" if value != 0 and not pd.isna(sd) else "")
+        for value, sd in zip(table[name], spread, strict=True)
+    ]
+
+
+def _markdown(shown: Shown, label: str) -> str:
+    parts = (render_markdown.table(shown.header, shown.rows), render_markdown.escape(shown.caption))
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _html(shown: Shown, label: str) -> str:
+    rows = [[visible(text) for text in row] for row in shown.rows]
+    with pd.option_context("display.max_colwidth", None):
+        text: str = pd.DataFrame(rows, columns=list(map(visible, shown.header))).to_html(index=False, border=0)
+    return text.replace("<thead>", f"<caption>{html.escape(visible(shown.caption))}</caption>\n  <thead>", 1) + "\n"
+
+
+SHARED = ("model", "task", "num_seeds")
+KINDS: Mapping[str, Callable[[Shown, str], str]] = {"latex": table, "markdown": _markdown, "html": _html}

@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from toolkit.comparison.card import Card
+from toolkit.comparison.drift_table import drift_table_of_groups
 from toolkit.reporting import render_latex as latex
 from toolkit.reporting.cells import interval, text_of
 from toolkit.reporting.comparison.data import ReportData
@@ -16,9 +17,11 @@ from toolkit.reporting.comparison.study_sections import DIFFERENCE, SUMMARY, TES
 from toolkit.reporting.comparison.tables import strata_table
 from toolkit.reporting.comparison.worth_sections import COST
 from toolkit.reporting.page import Block, TableBlock, shown, table_block
+from toolkit.reporting.render_latex import export_table
 from toolkit.reporting.topics.claims import verdicts_frame
 from toolkit.snapshots import files
 
+COMPACT = "Drift of the embedding parameters from before training, means ± standard deviations over seeds"
 MOST_CSV_LINES = 20_000
 """Longer tables are Parquet only: as text they would be megabytes that nobody reads."""
 
@@ -77,6 +80,7 @@ def report_tables(data: ReportData, cards: Sequence[Card]) -> dict[str, pd.DataF
         "scores": _joined([each.scores for each in data.details]),
         "baselines": _joined([each.baselines for each in data.details]),
         "drift": _joined([each.drift for each in data.details]),
+        "drift_compact": drift_table_of_groups([each.group for each in data.details], data.joined),
         "strata": _joined([strata_table(each.drift) for each in data.details]),
         "positions": _joined([each.positions for each in data.details]),
         "tokens": _joined([each.tokens for each in data.details]),
@@ -97,6 +101,11 @@ def write_tables(folder: Path, tables: Mapping[str, pd.DataFrame], title: str) -
             files.write_text(folder / f"{name}.csv", table.to_csv(index=False, lineterminator="\n"))
         files.write_with(folder / f"{name}.parquet", partial(_write_parquet, table))
     printed = paper_tables(tables)
+    if "drift_compact" in tables:
+        compact = partial(export_table, tables["drift_compact"], caption=COMPACT, label="drift-compact")
+        printed["drift_compact"] = compact("latex")
+        files.write_text(folder / "drift_compact.md", compact("markdown"))
+        files.write_text(folder / "drift_compact.html", compact("html"))
     for name, text in printed.items():
         files.write_text(folder / f"{name}.tex", text)
     files.write_text(folder / "tables.tex", latex.document(printed, title))

@@ -1,0 +1,116 @@
+"""The compact drift table of a paper: how far each embedding parameter moved under each regime."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from toolkit.analysis.rows.blocks import Scratch, iterate_blocks
+from toolkit.analysis.rows.measures import dots
+from toolkit.comparison.arms import Arm, Group, Labels, arrange
+from toolkit.comparison.parameter_noise import exposed_rows, measure_beyond_noise
+from toolkit.comparison.reported import ReportedRun
+from toolkit.families import TABLES
+from toolkit.snapshots.snapshot import Trajectory
+from toolkit.snapshots.store import Run
+
+VALUES = ("drift_percent", "exposed_percent", "unexposed_percent", "times_noise")
+COLUMNS = (
+    "model",
+    "task",
+    "regime",
+    "parameter",
+    *(column for value in VALUES for column in (value, f"{value}_sd")),
+    "num_seeds",
+    "is_frozen",
+)
+
+
+def drift_table(runs: "Sequence[Run | str | Path] | Run | str | Path", labels: Labels | None = None) -> pd.DataFrame:
+    """One line per model, task, regime and embedding parameter at the last epoch, means over seeds; for a paper.
+
+    Parameters
+    ----------
+    runs
+        Finished run directories; runs that differ in nothing but the seed are one regime.
+    labels
+        Run directory name to what its regime is called.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``drift_percent``: relative drift 100·‖Δ‖/‖E⁰‖ of the whole parameter; ``exposed_percent`` and
+        ``unexposed_percent``: the same of the rows that training exposed, and of the rest (NaN for LayerNorm, without
+        exposure, and where there is no such row); ``times_noise``: drift of the exposed rows without their common
+        offset, divided by what random gradient signs would have moved them (NaN where that is refused). Each is
+        followed by its sample standard deviation over seeds, ``..._sd``, NaN for one seed. ``num_seeds``;
+        ``is_frozen``: every run's manifest proves the parameter bit-identical.
+        :func:`toolkit.export_table` writes it as LaTeX, Markdown or HTML.
+
+    Raises
+    ------
+    ValueError
+        No runs, an unfinished one, or the same one twice.
+    """
+    own = [runs] if isinstance(runs, Run | str | Path) else runs
+    return drift_table_of_groups(arrange(own, labels))
+
+
+def drift_table_of_groups(groups: Sequence[Group], drift: pd.DataFrame | None = None) -> pd.DataFrame:
+    """:func:`drift_table` of groups that are arranged already.
+
+    ``drift``: run, parameter, relative_drift and times_noise (NaN where refused) of their runs, where they are known.
+    """
+    lines = [line for group in groups for arm in group.arms for line in _of_arm(arm, drift)]
+    return pd.DataFrame(lines, columns=list(COLUMNS))
+
+
+def _of_arm(arm: Arm, drift: pd.DataFrame | None) -> list[dict[str, Any]]:
+    """A line per parameter of an arm."""
+    by_run = pd.concat([_of_run(run, drift) for run in arm.runs])
+    lines = []
+    for parameter, own in by_run.groupby("parameter", sort=False):
+        line: dict[str, Any] = {"model": arm.runs[0].model, "task": arm.runs[0].task, "regime": arm.label}
+        line |= {"parameter": parameter, "num_seeds": len(own), "is_frozen": arm.is_proven_frozen(str(parameter))}
+        for value in VALUES:
+            values = own[value].to_numpy(np.float64)
+            values = values[~np.isnan(values)]
+            line[value] = values.mean() if len(values) else math.nan
+            line[f"{value}_sd"] = values.std(ddof=1) if len(values) > 1 else math.nan
+        lines.append(line)
+    return lines
+
+
+def _of_run(run: ReportedRun, drift: pd.DataFrame | None) -> pd.DataFrame:
+    """parameter and VALUES of one run."""
+    if drift is None:
+        own = measure_beyond_noise(run.run)
+        own["times_noise"] = own["times_noise"].where(own["refusal"] == "")
+    else:
+        own = drift[drift["run"] == run.name]
+    parts = [_exposed_and_rest(run.run.trajectory, name) for name in own["parameter"]]
+    return own[["parameter", "times_noise"]].assign(
+        drift_percent=100 * own["relative_drift"],
+        exposed_percent=[100 * exposed for exposed, _ in parts],
+        unexposed_percent=[100 * rest for _, rest in parts],
+    )
+
+
+def _exposed_and_rest(trajectory: Trajectory, parameter: str) -> tuple[float, float]:
+    """‖Δ‖ / ‖E⁰‖ of the rows that training exposed, and of the others."""
+    exposed = exposed_rows(trajectory, parameter)
+    if parameter not in TABLES or exposed is None:
+        return math.nan, math.nan
+    ends = (trajectory.snapshots[0], trajectory.snapshots[-1])
+    is_exposed = np.zeros(len(ends[0].tensors[parameter]), bool)
+    is_exposed[exposed] = True
+    sums: Mapping[bool, np.ndarray[Any, Any]] = {True: np.zeros(2), False: np.zeros(2)}
+    for rows, (before, after) in iterate_blocks(ends, parameter, scratch=Scratch()):
+        after -= before
+        for kind, total in sums.items():
+            own = is_exposed[rows] == kind
+            total += dots(after, after)[own].sum(), dots(before, before)[own].sum()
+    return tuple(math.sqrt(change / size) if size > 0 else math.nan for change, size in sums.values())  # type: ignore[return-value]
