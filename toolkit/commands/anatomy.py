@@ -1,6 +1,7 @@
 """``anatomy MODEL --text ...``: a model's embedding layer taken apart on one sentence."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import tyro
@@ -17,19 +18,38 @@ class AnatomyCommand:
     pair: str | None = None
     """A second sentence, which the model reads together with the first; None: there is none."""
     is_json: Annotated[bool, tyro.conf.arg(name="json"), tyro.conf.FlagCreatePairsOff] = False
-    """Print JSON instead of text: the same numbers, for all tokens. Keys: toolkit/probes/anatomy/document.py."""
+    """Print JSON instead of text: the same numbers. Keys: toolkit/probes/anatomy/document.py."""
+    out: Path | None = None
+    """Folder to write the report and its figures into; None: print the answers only."""
+    title: str | None = None
+    """Title of the report; None: the default one."""
 
     def run(self) -> int:
         import json
+        import shlex
+        import sys
 
-        from toolkit.naming import shorten
+        from toolkit.naming import shorten, shown_command
         from toolkit.probes.anatomy import as_document, open_model, take_apart
-        from toolkit.reporting.topics.anatomy import print_anatomy
+        from toolkit.reporting.folder import check_out
+        from toolkit.reporting.render_terminal import print_page
+        from toolkit.reporting.topics.anatomy import anatomy_page, write_anatomy_report
 
+        if self.out is not None:
+            check_out(self.out)
         anatomy = take_apart(open_model(self.model), self.text, self.pair, name=shorten(self.model))
         document = as_document(anatomy)
         if self.is_json:
             print(json.dumps(document, indent=2, allow_nan=False))
         else:
-            print_anatomy(document)
+            print_page(anatomy_page(document, title=self.title), has_charts=self.out is not None)
+        if self.out is not None:
+            command = shown_command("anatomy", (self.model,), self.out, self.title)
+            command += "".join(
+                f" --{flag} {shlex.quote(text)}"
+                for flag, text in (("text", self.text), ("pair", self.pair))
+                if text is not None
+            )
+            report = write_anatomy_report(document, self.out, title=self.title, command=command)
+            print(f"Report: {report}", file=sys.stderr if self.is_json else None)
         return 0

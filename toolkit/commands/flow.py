@@ -39,7 +39,8 @@ class FlowCommand:
         from toolkit.naming import shown_command
         from toolkit.probes.flow.flow import Settings, measure_flow
         from toolkit.reporting.folder import check_out
-        from toolkit.reporting.topics.flow import print_flow, write_flow_report
+        from toolkit.reporting.render_terminal import print_page
+        from toolkit.reporting.topics.flow import flow_page, write_flow_report
 
         if self.out is not None:
             check_out(self.out)
@@ -62,7 +63,7 @@ class FlowCommand:
             settings=settings,
             on_subject=lambda name: print(name, file=sys.stderr),
         )
-        print_flow(tables)
+        print_page(flow_page(tables, title=self.title), has_charts=self.out is not None)
         if self.out is not None:
             command = shown_command("flow", self.places, self.out, self.title)
             print(f"Report: {write_flow_report(tables, self.out, title=self.title, command=command + self._flags())}")

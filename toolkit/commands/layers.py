@@ -32,7 +32,8 @@ class Layers:
     def run(self) -> int:
         from toolkit.naming import shown_command
         from toolkit.reporting.folder import check_out
-        from toolkit.reporting.topics.layers import print_layers, write_layer_report
+        from toolkit.reporting.render_terminal import print_page
+        from toolkit.reporting.topics.layers import layers_page, write_layer_report
         from toolkit.snapshots.backbones import is_run
 
         if not self.places:
@@ -40,7 +41,7 @@ class Layers:
         if self.out is not None:
             check_out(self.out)
         tables = self._of_runs() if all(map(is_run, self.places)) else self._of_checkpoints()
-        print_layers(tables)
+        print_page(layers_page(tables, title=self.title), has_charts=self.out is not None)
         if self.out is not None:
             command = shown_command("layers", self.places, self.out, self.title)
             print(f"Report: {write_layer_report(tables, self.out, title=self.title, command=command)}")

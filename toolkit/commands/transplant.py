@@ -40,7 +40,8 @@ class Transplant:
         from toolkit.probes.transplants.transplants import measure_transplants
         from toolkit.reporting.folder import check_out
         from toolkit.reporting.progress import counting_progress
-        from toolkit.reporting.topics.transplants import print_transplants, write_transplant_report
+        from toolkit.reporting.render_terminal import print_page
+        from toolkit.reporting.topics.transplants import transplants_page, write_transplant_report
 
         if self.out is not None:
             check_out(self.out)
@@ -54,7 +55,7 @@ class Transplant:
         )
         with counting_progress("passes") as hear:
             found = measure_transplants(self.runs, settings, reverse=self.reverse, on_progress=hear)
-        print_transplants(found.tables)
+        print_page(transplants_page(found.tables, title=self.title), has_charts=self.out is not None)
         if self.out is not None:
             path = write_transplant_report(found.tables, self.out, title=self.title, command=self._command())
             print(f"Report: {path}")

@@ -44,8 +44,7 @@ def print_positions(
 ) -> None:
     """The verdicts, the waves, every statistic beside its references, and the rows that stand out, on the terminal."""
     tables = collect_positions(source, default_length=default_length, seed=seed, num_draws=num_draws, is_brief=True)
-    sections = positions.sections(tables, {})
-    print_page(_page(tables, tuple(section for section in sections if section.id != "definitions")))
+    print_page(_page(tables, positions.sections(tables, {})))
 
 
 def position_page(tables: PositionTables, *, title: str | None = None, command: str = "") -> Page:

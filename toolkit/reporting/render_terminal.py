@@ -31,12 +31,14 @@ LONGEST_CELL = 48
 """Letters from which a cell is prose, which needs more room than a column of many."""
 
 
-def print_page(page: Page | Section | Iterable[Section], console: Console | None = None) -> None:
-    """Show a page, or some sections of one, as a terminal can.
+def print_page(
+    page: Page | Section | Iterable[Section], console: Console | None = None, *, has_charts: bool = True
+) -> None:
+    """Show a page without its definitions, or some sections of one, as a terminal can.
 
     Tables fold where they are too wide, and become one paragraph a line where folding would break words. Every text is
-    shown as it is, with invisible characters as U+XXXX. Charts are one line that names their file, for pages only:
-    sections are printed where no report is written.
+    shown as it is, with invisible characters as U+XXXX. Charts are one line that names their file, for pages
+    only, and not without ``has_charts``: where no report is written.
     """
     console = console or Console()
     if isinstance(page, Page):
@@ -48,13 +50,16 @@ def print_page(page: Page | Section | Iterable[Section], console: Console | None
             _text(console, f"- {asked} {answer.text}".replace("-  ", "- "))
         _texts(console, "\n".join(f"{i}. {finding}" for i, finding in enumerate(page.findings, start=1)))
         if page.picture:
-            _block(console, page.picture, 1, names_charts=True)
+            _block(console, page.picture, 1, names_charts=has_charts)
+    names_charts = has_charts and isinstance(page, Page)
     sections = page.sections if isinstance(page, Page) else (page,) if isinstance(page, Section) else page
     for section in sections:
+        if section.id == "definitions" and isinstance(page, Page):
+            continue
         _heading(console, section.title, 1)
         _texts(console, section.lead)
         for block in section.blocks:
-            _block(console, block, 2, names_charts=isinstance(page, Page))
+            _block(console, block, 2, names_charts=names_charts)
     if isinstance(page, Page):
         _texts(console, page.footer)
 

@@ -1,11 +1,14 @@
 """What the command prints, as text and as JSON, and what it says of bad input."""
 
 import json
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -15,9 +18,14 @@ from toolkit.cli import main
 from toolkit.config import RunConfig
 from toolkit.pipeline import finetune
 from toolkit.probes.anatomy import Anatomy, as_document, open_model, take_apart
-from toolkit.reporting.topics.anatomy import SECTIONS, print_anatomy
+from toolkit.reporting.render_terminal import print_page
+from toolkit.reporting.topics.anatomy import SECTIONS, anatomy_page
 
 TinyModel = Callable[[str], Path]
+
+
+def print_anatomy(document: dict[str, Any]) -> None:
+    print_page(anatomy_page(document), has_charts=False)
 
 
 def run(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
@@ -87,6 +95,25 @@ def test_the_command_prints_text_and_json(tiny_model: TinyModel, capsys: pytest.
     code, out, _ = run(capsys, folder, "--text", TEXT, "--json")
     assert code == 0
     assert json.loads(out)["sentence"]["texts"] == [TEXT]
+
+
+def test_the_report_shows_what_the_screen_says(
+    tiny_model: TinyModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, out = str(tiny_model("bert")), tmp_path / "out"
+    code, printed, _ = run(capsys, folder, "--text", TEXT, "--pair", PAIR, "--out", str(out))
+    assert code == 0
+    assert str(out / "report.md") in printed
+    report, page = ((out / name).read_text() for name in ("report.md", "index.html"))
+    assert all(question in report and question in page for question, *_ in SECTIONS)
+    assert f"--text {shlex.quote(TEXT)} --pair {shlex.quote(PAIR)}" in report
+    document = json.loads(run(capsys, folder, "--text", TEXT, "--pair", PAIR, "--json")[1])
+    tokens = pd.read_csv(out / "tables" / "tokens.csv", keep_default_na=False)
+    assert list(tokens["token"]) == [line["token"] for line in document["tokens"]]
+    np.testing.assert_allclose(tokens["norm"].astype(float), [line["norm"] for line in document["tokens"]])
+    code, _, err = run(capsys, folder, "--text", TEXT, "--out", str(tmp_path))
+    assert code == 2
+    assert "pass another --out" in err
 
 
 def test_a_model_without_segments_takes_a_pair(tiny_model: TinyModel, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.chart_data import values_of
 from toolkit.comparison.intervals import seeds_interval, two_way_interval
+from toolkit.reporting.render_terminal import print_page
 from toolkit.reporting.topics import flow_numbers
 from toolkit.reporting.topics.flow import (
     bit_rows,
@@ -15,12 +16,12 @@ from toolkit.reporting.topics.flow import (
     dominance_rows,
     drift_rows,
     flow_answers,
+    flow_page,
     giving_way_rows,
     null_rows,
     plot_counterfactuals,
     plot_decoding,
     plot_position_shares,
-    print_flow,
     score_rows,
     segment_rows,
     share_rows,
@@ -380,7 +381,7 @@ def test_the_nulls_are_printed(capsys):
     assert len(nulls) == 10  # two of them of the random weights
     assert next(row for row in nulls if "block x position" in row[0])[1] == "0.200 %"
     assert [row[0] for row in segment_rows(group)[1]] == [BEFORE, "full"]
-    print_flow(tables)
+    print_page(flow_page(tables))
     out = capsys.readouterr().out
     assert "shuffled states" in " ".join(out.split())
 

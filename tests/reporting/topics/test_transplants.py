@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from tests.chart_data import values_of
+from toolkit.reporting.render_terminal import print_page
 from toolkit.reporting.topics.transplants import (
     ONE_SEED,
     SUM,
@@ -16,9 +17,9 @@ from toolkit.reporting.topics.transplants import (
     plot_interactions,
     plot_random_changes,
     plot_shapley,
-    print_transplants,
     shapley_rows,
     transplant_answers,
+    transplants_page,
     worth_rows,
     write_transplant_report,
 )
@@ -186,7 +187,7 @@ def test_random_changes_are_drawn_with_the_range_of_their_draws():
 
 
 def test_the_terminal_shows_every_component(capsys: pytest.CaptureFixture[str]) -> None:
-    print_transplants(make_tables())
+    print_page(transplants_page(make_tables()))
     shown = capsys.readouterr().out
     assert all(name in shown for name in COMPONENTS)
 

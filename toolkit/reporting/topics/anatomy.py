@@ -1,28 +1,24 @@
 """A model's embedding layer taken apart on one sentence: eight questions, measured answers, and their tables."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
-from rich import box
-from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
+import pandas as pd
+
+from toolkit.reporting.charts import Chart, colour, data_of, panels, pick, shape, tips
+from toolkit.reporting.folder import publish, report_folder, write_csvs
+from toolkit.reporting.page import Block, ChartBlock, Page, Section, TextBlock, Tile, rows_block, stated
 
 Document = dict[str, Any]
 """What ``toolkit anatomy --json`` prints."""
 
 EMBEDDING = ("word_embeddings", "position_embeddings", "token_type_embeddings", "LayerNorm.weight", "LayerNorm.bias")
-WIDEST = 100
-"""Columns; longer lines are hard to read."""
-
-MOST_TOKENS = 16
-"""Tokens that are listed; of a longer text the first ones and the last."""
-
 PARTS = ("word", "position", "segment")
-
-Section = tuple[str, Callable[[Document], Iterable[str]], Callable[[Document], Table | None]]
+STAGES = ("word row", "embedding output", "encoder output")
+MOST_DRAWN = 60
+"""Tokens of the chart; the table has all of them."""
 
 
 def number(value: float | None) -> str:
@@ -37,17 +33,12 @@ def percent(value: float | None) -> str:
     if value is None:
         return "undefined"
     digits = 0 if abs(value) >= 0.1 else 1 if abs(value) >= 0.001 else 4
-    return f"{value:.{digits}%}"
+    return f"{value:.{digits}%}".replace("%", " %")
 
 
 def listed(words: Sequence[str]) -> str:
-    """``a``, ``a and b``, ``a, b and c``."""
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
-
-
-def plural(count: int, word: str) -> str:
-    """``1 row``, ``2 rows``."""
-    return f"{count:,} {word}{'' if count == 1 else 's'}"
+    """Names in a row."""
+    return ", ".join(words)
 
 
 def about_parameters(document: Document) -> Iterable[str]:
@@ -60,7 +51,7 @@ def about_parameters(document: Document) -> Iterable[str]:
     share = sum(line["share"] for line in present)
     yield (
         f"{which.capitalize()} of {whole['number']} named parameters are the embedding layer. They hold "
-        f"{share:.1%} of the {whole['num_values']:,} values (a head is not counted)."
+        f"{percent(share)} of the {whole['num_values']:,} values (a head is not counted)."
     )
     for name in EMBEDDING:
         if lines[name]["num_values"] is None:
@@ -130,7 +121,7 @@ def _about_rows(found: Document) -> Iterable[str]:
     if found["num_padding"] and tables:
         padding = [line for line in found["rows"] if "padding" in line["note"]]
         if padding and all(line["gradient_norm"] == 0 for line in padding):
-            yield f"Padding ({plural(found['num_padding'], 'token')} behind the text) gave no row a gradient."
+            yield f"Padding (tokens behind the text: {found['num_padding']}) gave no row a gradient."
         if found["padding_row"] is not None and found["unmasked_padding_norm"] == 0:
             yield (
                 f"Even where the mask lets padding through, word row {found['padding_row']} keeps 0: it is the "
@@ -146,18 +137,14 @@ def about_segments(document: Document) -> Iterable[str]:
     if types is None:
         yield "The tokenizer gives no token_type_ids for this model."
     else:
-        yield "The tokenizer marks each token with its token_type_id:"
-        for kind in sorted(set(types)):
-            yield f"  {kind}: {shortened([t for t, k in zip(tokens, types, strict=True) if k == kind])}"
+        yield "The tokenizer marks each token with its token_type_id."
     if segments["note"]:
         yield f"{segments['note'][0].upper()}{segments['note'][1:]}."
         if segments["num_rows"] < 2 and len(sentence["texts"]) > 1:
             yield "What is left to tell the two apart is the separator between them, and the order."
     else:
         yield f"Each id picks one of the {segments['num_rows']} segment rows, which is added to the word's."
-    if segments["changes"]:
-        yield "Change the ids and nothing else, and the vectors change by this share of their length:"
-    elif not segments["note"]:
+    if not segments["changes"] and not segments["note"]:
         yield "Changing the ids was not measured: there is nothing to change."
 
 
@@ -183,11 +170,11 @@ def about_special_tokens(document: Document) -> Iterable[str]:
         same = [other for other in others if state[token, other, "embedding output"]]
         unlike = [other for other in others if other not in same]
         before = [f"equal at the {listed(same)}"] if same else []
-        before += [f"not equal at the {' or '.join(unlike)}"] if unlike else []
+        before += [f"not equal at the {', '.join(unlike)}"] if unlike else []
         behind = [other for other in others if state[token, other, "encoder output"]]
         after = f"equal at the {listed(behind)}" if behind else "never equal, for context came in"
         yield f"{token}: before the encoder {', '.join(before)}; after it {after}."
-    yield f"Before the encoder, a vector is made of its {listed(parts)} row{'s' if len(parts) > 1 else ''} alone."
+    yield f"Before the encoder, a vector is made of its {listed(parts)} rows alone."
 
 
 def about_order(document: Document) -> Iterable[str]:
@@ -214,165 +201,193 @@ def about_order(document: Document) -> Iterable[str]:
             yield f"Without {taken} only, the order still shows: it enters elsewhere too."
 
 
-def print_anatomy(document: Document) -> None:
-    """Print all sections, coloured on a terminal and plain elsewhere; 80 columns are enough."""
-    console = Console(highlight=False, markup=False)
-    console.width = min(console.width, WIDEST)
-    sentence = document["sentence"]
-    console.print(Text(f"{document['model']} ({document['family']})", style="bold"))
-    for name, text in zip(("Text", "Pair"), sentence["texts"], strict=False):
-        console.print(f"{name}: {_cut(text, 4 * WIDEST)}")
-    console.print(f"{len(sentence['tokens'])} tokens: {shortened(sentence['tokens'])}")
-    for difference in document["differences"]:
-        console.print(f"Not as in BERT: {difference}")
-    for question, answer, table in SECTIONS:
-        console.print()
-        console.print(Text(question, style="bold"))
-        for line in answer(document):
-            _print_wrapped(console, line.strip(), 2 + len(line) - len(line.lstrip()))
-        if (shown := table(document)) is not None:
-            console.print(Padding(shown, (0, 0, 0, 1)))
+def about_tokens(document: Document) -> Iterable[str]:
+    shares = mean_shares(document)
+    if len(parts_of(document)) == 1:
+        yield f"One row per token, from the {parts_of(document)[0]} table; nothing is added to it."
+        return
+    yield f"One row from each table ({listed(parts_of(document))}), added number by number."
+    if shares:
+        means = [f"{part} rows {percent(share)}" for part, share in shares.items()]
+        yield (
+            f"Share of the sum's length, on average over the tokens: {listed(means)}. The shares of a token add up "
+            "to 100 %; one below 0 points against the sum."
+        )
 
 
-def _print_wrapped(console: Console, line: str, indent: int) -> None:
-    for part in Text(line).wrap(console, console.width - indent):
-        console.print(" " * indent + part.plain.rstrip())
+def parts_of(document: Document) -> list[str]:
+    """The parts of which the model adds up a token."""
+    present = {line["part"] for line in document["tokens"]}
+    return [part for part in PARTS if part in present]
 
 
-def _cut(text: str, most: int) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= most else f"{text[: most - 3]}..."
+def mean_shares(document: Document) -> dict[str, float]:
+    """Part to its mean share of the sum's length over the tokens where it is defined."""
+    values: dict[str, list[float]] = {part: [] for part in parts_of(document)}
+    for line in document["tokens"]:
+        if line["part"] in values and line["share"] is not None:
+            values[line["part"]].append(line["share"])
+    return {part: math.fsum(own) / len(own) for part, own in values.items() if own}
 
 
-def _table(
-    headers: Sequence[str], rows: Iterable[Sequence[str]], num_words: int = 1, *, is_tight: bool = False
-) -> Table:
-    """A table whose first ``num_words`` columns are words and the others numbers; nothing in it is markup."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0 if is_tight else (0, 1))
-    for i, header in enumerate(headers):
-        table.add_column(Text(header), justify="left" if i < num_words else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    return table
-
-
-def _parameters(document: Document) -> Table:
+def _parameters(document: Document) -> Iterable[Block]:
     rows = []
     for line in document["parameters"]:
         if line["num_values"] is None:
-            rows.append((line["parameter"], "not applicable", "", "", ""))
+            rows.append([line["parameter"], "not applicable", "", "", ""])
             continue
         sizes = [f"{n:,}" for n in (line["rows"], line["width"]) if n is not None]
-        shape = " x ".join(sizes) or f"{line['number']} parameters"
+        size = " x ".join(sizes) or f"{line['number']} parameters"
         state = {True: "yes", False: "frozen", None: "in part"}[line["requires_grad"]]
-        rows.append((line["parameter"], shape, f"{line['num_values']:,}", f"{line['share']:.3%}", state))
-    return _table(("parameter", "shape", "values", "share", "trainable"), rows)
+        rows.append([line["parameter"], size, line["num_values"], f"{line['share']:.3%}".replace("%", " %"), state])
+    yield rows_block(("parameter", "shape", "values", "share", "trainable"), rows, "")
 
 
-def _tokens(document: Document) -> Table:
-    """Per token: row, norm and share of each part that the model has."""
-    lines = document["tokens"]
-    parts = [part for part in PARTS if any(line["part"] == part for line in lines)]
-    headers = ["", "token"]
-    headers += [f"{part}\nrow" for part in parts] + [f"{part}\nnorm" for part in parts] + ["sum\nnorm"]
-    headers += [f"{part}\nshare" for part in parts]
+def _tokens(document: Document) -> Iterable[Block]:
+    parts = parts_of(document)
     cells: dict[int, dict[str, Any]] = {}
-    for line in lines:
-        cells.setdefault(line["index"], {"token": line["token"]})[line["part"]] = line
-    last = len(cells) - 1
-    rows = []
-    for i, cell in cells.items():
-        if last >= MOST_TOKENS and MOST_TOKENS - 2 <= i < last:
-            if i == MOST_TOKENS - 2:
-                rows.append(["", f"({last - i} more)", *[""] * (len(headers) - 2)])
-            continue
-        words = [f"{cell[part]['row']}" for part in parts]
-        norms = [f"{cell[part]['norm']:.2f}" for part in (*parts, "sum")]
-        shares = ["-" if (s := cell[part]["share"]) is None else f"{s:.0%}" for part in parts]
-        rows.append([str(i), _cut(cell["token"], 14), *words, *norms, *shares])
-    short = [header.replace("position", "pos.").replace("segment", "seg.") for header in headers]
-    return _table(short, rows, 2, is_tight=True)
-
-
-def _about_tokens(document: Document) -> Iterable[str]:
-    parts = [part for part in PARTS if any(line["part"] == part for line in document["tokens"])]
-    if len(parts) == 1:
-        yield f"One row per token, from the {parts[0]} table; nothing is added to it."
-        return
-    yield f"One row from each table ({listed(parts)}), added number by number."
-    shares = [line["share"] for line in document["tokens"] if line["part"] in parts and line["share"] is not None]
-    if not shares:
-        return
-    totals: dict[str, list[float]] = {part: [] for part in parts}
     for line in document["tokens"]:
-        if line["part"] in parts and line["share"] is not None:
-            totals[line["part"]].append(line["share"])
-    means = [f"{part} rows {percent(math.fsum(values) / len(values))}" for part, values in totals.items()]
-    yield (
-        f"Share of the sum's length, on average over the tokens: {listed(means)}. The shares of a token add up "
-        "to 100%; one below 0 points against the sum."
-    )
+        cells.setdefault(line["index"], {"token": line["token"]})[line["part"]] = line
+    rows = [
+        [i, cell["token"], *(_part(cell[part]) for part in parts), f"{cell['sum']['norm']:.2f}"]
+        for i, cell in cells.items()
+    ]
+    caption = "Of each part: the row of its table, the row's length, and its share of the sum's length."
+    yield rows_block(("place", "token", *parts, "sum"), rows, caption)
 
 
-def _layer_sum(document: Document) -> Table | None:
+def _part(line: Document) -> str:
+    return f"{line['row']}: {line['norm']:.2f} ({'undefined' if line['share'] is None else percent(line['share'])})"
+
+
+def _layer_sum(document: Document) -> Iterable[Block]:
     rows = [(line["computed"], number(line["largest_difference"])) for line in document["layer_sum"][2:]]
-    return _table(("computed by hand", "largest difference"), rows) if rows else None
+    if rows:
+        yield rows_block(("computed by hand", "largest difference"), rows, "")
 
 
-def _gradients(document: Document) -> Table:
+def _gradients(document: Document) -> Iterable[Block]:
     rows = []
     for line in document["gradients"]["parameters"]:
-        counts = [line[key] for key in ("rows", "num_used", "num_with_gradient")]
-        shown = ["-" if count is None else f"{count:,}" for count in counts]
+        counts = ["" if line[key] is None else line[key] for key in ("rows", "num_used", "num_with_gradient")]
         norm = "frozen" if line["gradient_norm"] is None else number(line["gradient_norm"])
-        rows.append((line["parameter"], "yes" if line["requires_grad"] else "no", *shown, norm))
-    headers = ("parameter", "requires\ngrad", "rows", "used by\nthe text", "with a\ngradient", "gradient\nnorm")
-    return _table(headers, rows)
+        rows.append([line["parameter"], "yes" if line["requires_grad"] else "no", *counts, norm])
+    header = ("parameter", "requires grad", "rows", "used by the text", "with a gradient", "gradient norm")
+    yield rows_block(header, rows, "")
 
 
-def _segments(document: Document) -> Table | None:
+def _segments(document: Document) -> Iterable[Block]:
+    segments, tokens = document["segments"], document["sentence"]["tokens"]
+    if (types := segments["token_type_ids"]) is not None:
+        own = {kind: [t for t, k in zip(tokens, types, strict=True) if k == kind] for kind in sorted(set(types))}
+        rows = [(str(kind), shortened(members)) for kind, members in own.items()]
+        yield rows_block(("token_type_id", "tokens"), rows, "")
     changes: dict[str, dict[str, float | None]] = {}
-    for line in document["segments"]["changes"]:
+    for line in segments["changes"]:
         changes.setdefault(line["change"], {})[line["stage"]] = line["relative_difference"]
-    rows = [(change, *map(percent, stages.values())) for change, stages in changes.items()]
-    return _table(("token_type_ids", "embedding output", "encoder output"), rows) if rows else None
+    if changes:
+        caption = "Change the ids and nothing else: by this share of their length the vectors change."
+        lines = [(change, *map(percent, stages.values())) for change, stages in changes.items()]
+        yield rows_block(("token_type_ids", *STAGES[1:]), lines, caption)
 
 
-def _special_tokens(document: Document) -> Table | None:
+def _special_tokens(document: Document) -> Iterable[Block]:
     found: dict[tuple[str, str], dict[str, str]] = {}
     for line in document["special_tokens"]["table"]:
         state = "equal" if line["is_equal"] else f"{percent(line['relative_difference'])} apart"
         found.setdefault((line["token"], line["other"]), {})[line["stage"]] = state
-    rows = [(*key, *stages.values()) for key, stages in found.items()]
-    return _table(("token", "compared with", *STAGES), rows, 2) if rows else None
+    if found:
+        yield rows_block(("token", "compared with", *STAGES), [(*k, *v.values()) for k, v in found.items()], "")
+    if others := document["special_tokens"]["others"]:
+        rows = [(name, shortened(text.split(), 12)) for name, text in others.items()]
+        yield rows_block(("compared with", "its tokens"), rows, "")
 
 
-STAGES = ("word row", "embedding output", "encoder output")
-
-
-def _about_special_tokens(document: Document) -> Iterable[str]:
-    yield from about_special_tokens(document)
-    for name, text in document["special_tokens"]["others"].items():
-        yield f"  {name}: {shortened(text.split(), 12)}"
-
-
-def _order(document: Document) -> Table:
+def _order(document: Document) -> Iterable[Block]:
     rows = []
     for i, line in enumerate(document["permutation"]["table"]):
         name = f"{'also ' if i > 1 else ''}without the {line['without']}" if line["without"] else "the model as it is"
-        noticed = "no" if line["is_equivariant"] else "yes"
-        rows.append((name, number(line["relative_difference"]), noticed))
-    return _table(("tokens in another order", "vectors change by", "order shows"), rows)
+        rows.append((name, number(line["relative_difference"]), "no" if line["is_equivariant"] else "yes"))
+    yield rows_block(("tokens in another order", "vectors change by", "order shows"), rows, "")
 
 
-SECTIONS: tuple[Section, ...] = (
+SECTIONS = (
     ("What is the embedding layer made of?", about_parameters, _parameters),
-    ("Which rows does this text pick, and what does each add?", _about_tokens, _tokens),
+    ("Which rows does this text pick, and what does each add?", about_tokens, _tokens),
     ("What does the layer compute?", about_sum, _layer_sum),
-    ("What is an embedding look-up (nn.Embedding)?", about_look_up, lambda document: None),
+    ("What is an embedding look-up (nn.Embedding)?", about_look_up, lambda document: ()),
     ("Are these weights learnable?", about_gradients, _gradients),
     ("How does the model know which sentence a word belongs to?", about_segments, _segments),
-    ("Are the first and the last token the same in every text?", _about_special_tokens, _special_tokens),
+    ("Are the first and the last token the same in every text?", about_special_tokens, _special_tokens),
     ("Why are positions needed?", about_order, _order),
 )
-"""Question, answer, table: the order of the screen."""
+"""Question, answer, tables: the order of the page."""
+
+
+def plot_shares(document: Document) -> Chart | None:
+    """Share of each token's sum that is its word, position and segment row; None where only one part is added."""
+    import altair
+
+    parts = parts_of(document)
+    lines = [line for line in document["tokens"] if line["part"] in parts and line["share"] is not None]
+    lines = [line | {"percent": 100 * line["share"]} for line in lines if line["index"] < MOST_DRAWN]
+    if len(parts) < 2 or not lines:
+        return None
+    table = pd.DataFrame(lines).assign(place=lambda t: t["index"].astype(str) + " " + t["token"])
+    picker = pick("part", parts)
+    base = altair.Chart(data_of(table, ["place", "part", "row", "norm", "percent"])).mark_point(filled=True, size=60)
+    chart = base.encode(
+        x=altair.X("percent:Q", title="share of the sum's length (%)"),
+        y=altair.Y("place:N", sort=None, title=None, axis=altair.Axis(grid=True, ticks=False, domain=False)),
+        color=colour("part", parts),
+        shape=shape("part", parts),
+        opacity=picker.opacity,
+        tooltip=tips(place="token", part="part", row="its row", percent=("share (%)", ".3g"), norm=("length", ".3g")),
+    )
+    return panels([chart.properties(width=480, height=18 * table["place"].nunique())], picker=picker)
+
+
+def anatomy_page(document: Document, *, title: str | None = None, command: str = "") -> Page:
+    """The eight questions with their answers and tables; first what each table adds to a token."""
+    texts, tokens = document["sentence"]["texts"], document["sentence"]["tokens"]
+    lead = [f"{len(tokens)} tokens: {shortened(tokens)}"]
+    lead += [f"Not as in BERT: {difference}" for difference in document["differences"]]
+    caption = f"Share of each token's vector that its rows add, before LayerNorm; the first {MOST_DRAWN} tokens."
+    chart = plot_shares(document)
+    sections = [
+        Section(id=f"question-{i}", title=question, blocks=(_said(answer(document)), *blocks(document)))
+        for i, (question, answer, blocks) in enumerate(SECTIONS, start=1)
+    ]
+    return Page(
+        title=title or f"The embedding layer of {document['model']} ({document['family']})",
+        question=" / ".join(" ".join(text.split()) for text in texts),
+        lead="\n\n".join(lead),
+        tiles=tuple(Tile(title=f"{part} rows", value=percent(v)) for part, v in mean_shares(document).items()),
+        tiles_show="share of a token, on average",
+        answers=stated(line for about in (about_parameters, about_order) for line in list(about(document))[:1]),
+        picture=ChartBlock(name="token_shares", chart=chart, caption=caption, alt=caption) if chart else None,
+        sections=tuple(sections),
+        commands=command,
+    )
+
+
+def _said(lines: Iterable[str]) -> TextBlock:
+    return TextBlock(text="\n\n".join(lines))
+
+
+def write_anatomy_report(
+    document: Document, out: str | Path, *, title: str | None = None, command: str | None = None
+) -> Path:
+    """Write the page on what ``as_document`` says, its figures/ and tables/ into ``out``; the path of report.md.
+
+    ``command`` is shown as what makes the report again. ValueError where no report can go to ``out``.
+    """
+    gradients = document["gradients"]
+    tables = {name: document[name] for name in ("parameters", "tokens", "layer_sum", "one_hot")}
+    tables |= {"gradients": gradients["parameters"], "gradient_rows": gradients["rows"]}
+    tables |= {"segment_changes": document["segments"]["changes"], "order": document["permutation"]["table"]}
+    tables |= {"special_tokens": document["special_tokens"]["table"]}
+    with report_folder(out) as folder:
+        publish(anatomy_page(document, title=title, command=command or ""), folder)
+        write_csvs(folder / "tables", {name: pd.DataFrame(lines) for name, lines in tables.items() if lines})
+    return Path(out) / "report.md"

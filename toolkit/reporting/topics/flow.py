@@ -24,7 +24,6 @@ from toolkit.reporting.page import (
     rows_block,
     stated,
 )
-from toolkit.reporting.screen import print_rows
 from toolkit.reporting.topics.flow_numbers import (
     COUNTERFACTUALS,
     FACTORS,
@@ -114,19 +113,6 @@ def write_flow_report(tables: Tables, out: str | Path, *, title: str | None = No
         write_csvs(folder / "tables", kept | {"intervals": intervals_of(tables)})
         publish(flow_page(tables, title=title, command=command), folder)
     return Path(out) / "report.md"
-
-
-def print_flow(tables: Tables) -> None:
-    """Answers, judgments, references and the ledger of each group, on the terminal."""
-    groups = groups_of(tables)
-    print("\n".join([EXPECTATION, *flow_answers(groups)]))
-    for group in groups:
-        print_rows(f"{group.title}: does position dominate the lower layers?", *dominance_rows(group), num_titles=1)
-        print_rows(f"{group.title}: does it give way to content?", *giving_way_rows(group), num_titles=1)
-        print_rows(f"{group.title}: against the pretrained model", *drift_rows(group), num_titles=1)
-        print_rows(f"{group.title}: score with other positions", *score_rows(group), num_titles=1)
-        print_rows(f"{group.title}: references", *null_rows(group))
-        print_rows(f"{group.title}: share of variance, ω² in %", *share_rows(group), num_titles=1)
 
 
 def flow_page(tables: Tables, *, title: str | None = None, command: str | None = None) -> Page:

@@ -23,7 +23,6 @@ from toolkit.reporting.page import (
     rows_block,
     stated,
 )
-from toolkit.reporting.screen import print_rows
 
 Tables = Mapping[str, pd.DataFrame]
 Rows = tuple[list[str], list[list[object]]]
@@ -105,19 +104,6 @@ def write_layer_report(
         write_csvs(folder / "tables", tables)
         publish(layers_page(tables, title=title, command=command), folder)
     return Path(out) / "report.md"
-
-
-def print_layers(tables: Tables) -> None:
-    """The answers, the most changed layers and the two tables by layer of each group, on the terminal."""
-    tables = _named(tables)
-    print("\n".join(layer_answers(tables)))
-    print_rows("Which layers' states changed most?", *changed_rows(tables), num_titles=2)
-    print_rows("Which layers' weights moved most?", *moved_rows(tables), num_titles=2)
-    for group, own in groups_of(tables).items():
-        if has_states(own):
-            print_rows(f"{group}: states of the layers before and after", *similarity_rows(own), num_titles=2)
-            print_rows(f"{group}: the least similar layer beside references", *reference_rows(own), num_titles=2)
-        print_rows(f"{group}: weights of the layers before and after", *weight_rows(own), num_titles=1)
 
 
 def _named(tables: Tables) -> Tables:

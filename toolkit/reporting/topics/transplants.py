@@ -11,7 +11,6 @@ from toolkit.reporting.cells import UNDEFINED, estimate_text, interval, spoken
 from toolkit.reporting.charts import COLOURS, REFERENCE, WIDTH, Chart, Charts, data_of, draw
 from toolkit.reporting.folder import publish, report_folder, write_csvs
 from toolkit.reporting.page import Block, ChartBlock, Page, Section, TextBlock, chart_blocks, folds, rows_block, stated
-from toolkit.reporting.screen import print_rows
 
 Tables = Mapping[str, pd.DataFrame]
 Rows = tuple[list[str], list[list[object]]]
@@ -103,17 +102,6 @@ def write_transplant_report(
         write_csvs(folder / "tables", tables)
         publish(transplants_page(tables, title=title, command=command), folder)
     return Path(out) / "report.md"
-
-
-def print_transplants(tables: Tables) -> None:
-    """What was found, and the Shapley values of every regime, on the terminal."""
-    tables = {name: spoken(table) for name, table in tables.items()}
-    print("\n".join(transplant_answers(tables)))
-    print_rows("What is the drift worth?", *worth_rows(tables), num_titles=4)
-    for key, lines in tables["shapley"].groupby(KEY, sort=False):
-        header, rows = shapley_rows(lines, tables["singles"])
-        # On 80 columns: the last columns are in the report.
-        print_rows(f"{name_of(key)}, {key[4]} coordinates", header[:5], [row[:5] for row in rows])
 
 
 def transplants_page(tables: Tables, *, title: str | None = None, command: str | None = None) -> Page:
