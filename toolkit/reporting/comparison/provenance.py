@@ -140,7 +140,7 @@ def _source_cells(run: ReportedRun, split: str) -> tuple[str, str]:
     config = run.config
     role = "train" if split == "selection" else split  # held out of it
     files = {"train": config.train_file, "validation": config.validation_file}
-    files |= {name: path for name, _, path in (entry.partition("=") for entry in config.test_file)}
+    files |= {name: path for name, _, path in (entry.partition("=") for entry in (*config.test_file, *config.ood_file))}
     if config.train_file:
         path = files.get(role)
         # With its folder, which as a rule is called as the data are; of an absolute path the name is all there is.
