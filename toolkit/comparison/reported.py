@@ -1,6 +1,6 @@
 """A finished run in, what every table says of it out: model, task, regime, scores and its last answers."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -10,7 +10,7 @@ import pandas as pd
 
 from toolkit.config import RunConfig
 from toolkit.families import EMBEDDING_PARAMETERS, FAMILIES
-from toolkit.naming import shorten
+from toolkit.naming import shorten, shown_path
 from toolkit.snapshots.store import Run
 
 CORRELATIONS = ("matthews", "pearson", "spearman")
@@ -35,12 +35,7 @@ class ReportedRun:
     @cached_property
     def config(self) -> RunConfig:
         """The config with absolute paths shortened: a report must not tell where somebody keeps their files."""
-        config = self.run.config
-        shown: dict[str, Any] = {k: shorten(getattr(config, k)) for k in ("model", "train_file", "validation_file")}
-        for flag in ("test_file", "ood_file"):
-            pairs = (entry.partition("=") for entry in getattr(config, flag))
-            shown[flag] = tuple(f"{name}={shorten(path)}" for name, _, path in pairs)
-        return replace(config, **shown)
+        return with_paths(self.run.config, shown_path)
 
     @property
     def model(self) -> str:
@@ -185,6 +180,15 @@ class ReportedRun:
         if self.is_regression or own is None or self.holds_one_class(self.reported_split):
             return None
         return int((own["label"] == own["prediction"]).sum()), int(own["label"].value_counts().max()), len(own)
+
+
+def with_paths(config: RunConfig, show: Callable[[str], str]) -> RunConfig:
+    """A config with its absolute paths, but that of the output, as ``show`` gives them."""
+    shown: dict[str, Any] = {k: shorten(getattr(config, k), show) for k in ("model", "train_file", "validation_file")}
+    for flag in ("test_file", "ood_file"):
+        pairs = (entry.partition("=") for entry in getattr(config, flag))
+        shown[flag] = tuple(f"{name}={shorten(path, show)}" for name, _, path in pairs)
+    return replace(config, **shown)
 
 
 def splits_out_of_distribution(task: Mapping[str, Any], splits: Iterable[str]) -> tuple[str, ...]:

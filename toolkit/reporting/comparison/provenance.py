@@ -10,8 +10,9 @@ import pandas as pd
 
 from toolkit.analysis.rows.measures import MEASURES
 from toolkit.comparison.arms import Arm, Group, ReportedRun
+from toolkit.comparison.reported import with_paths
 from toolkit.config import RunConfig
-from toolkit.naming import shorten, shown_path
+from toolkit.naming import command_path, shorten
 from toolkit.reporting.blocks import rows_block
 from toolkit.reporting.markdown import NOT_APPLICABLE, listing, number
 from toolkit.reporting.page.model import Block, TextBlock
@@ -46,11 +47,13 @@ def runs_frame(groups: Sequence[Group]) -> pd.DataFrame:
 
 
 def command_of_run(run: ReportedRun) -> str:
-    """The command that repeats a run into the folder it was made in, with no absolute path in it."""
-    command, folder = run.config.to_command(), run.config.output_dir
-    if folder == RunConfig().output_dir:
-        return command
-    return f"{command} --output-dir {shlex.quote(shown_path(folder))}"
+    """The command that repeats a run into the folder in which it lies, with no absolute path in it."""
+    command, folder = with_paths(run.run.config, command_path).to_command(), RunConfig().output_dir
+    if run.run.path.is_dir():
+        folder = command_path(run.run.path.parent)
+    if not Path("finetune.py").is_file():  # the installed package has the same entry point
+        command = command.replace("finetune.py", "--module toolkit.cli", 1)
+    return command if folder == RunConfig().output_dir else f"{command} --output-dir {shlex.quote(folder)}"
 
 
 def runs_block(groups: Sequence[Group]) -> Block:
