@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import make_dataclass
+from dataclasses import fields, make_dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -63,6 +63,8 @@ MISTAKES = {
     "length": (["--max-length", "4000"], r"--max-length 4000 is more than the 48 positions"),
     "no room": (["--max-length", "2"], r"--max-length 2 leaves no room for text beside 2 special tokens"),
     "test file": (["--test-file", "x.tsv"], r"--test-file takes NAME=PATH, got 'x\.tsv'"),
+    "ood file": (["--ood-file", "x.tsv"], r"--ood-file takes NAME=PATH, got 'x\.tsv'"),
+    "task name": (["--task-name", "a/b"], r"--task-name must be a name of 1 to 48 characters without / and"),
     "taken name": (["--test-file", "train=x.tsv"], r"the split name 'train' is taken"),
     "batch": (["--batch-size", "6", "--gradient-accumulation-steps", "4"], r"must be a multiple of"),
     "tracker": (["--log-with", "trackio"], r"needs the package: pip install trackio"),
@@ -276,10 +278,12 @@ def test_the_config_of_a_file_run_takes_other_data(tmp_path: Path) -> None:
     assert "--task" not in RunConfig.from_json(path.read_text()).to_command()
 
 
-def test_repeated_test_files_add_up() -> None:
-    together = parse_config(["--test-file", "a=1", "b=2"])
-    assert together.test_file == ("a=1", "b=2")
-    assert parse_config(["--test-file", "a=1", "--epochs", "2", "--test-file=b=2"]).test_file == ("a=1", "b=2")
+@pytest.mark.parametrize("flag", ["--test-file", "--ood-file"])
+def test_repeated_files_add_up(flag: str) -> None:
+    name = flag.removeprefix("--").replace("-", "_")
+    together = parse_config([flag, "a=1", "b=2"])
+    assert getattr(together, name) == ("a=1", "b=2")
+    assert getattr(parse_config([flag, "a=1", "--epochs", "2", f"{flag}=b=2"]), name) == ("a=1", "b=2")
 
 
 def test_trackers_get_the_scores(flags: list[str], tmp_path: Path) -> None:
@@ -357,3 +361,36 @@ def test_a_reader_that_has_seen_enough_ends_the_command_as_a_shell_has_it(printe
     assert process.wait(60) == BROKEN_PIPE
     assert process.stderr is not None
     assert process.stderr.read() == b""
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_help_is_in_groups_and_fits_the_terminal(width: int) -> None:
+    command = [sys.executable, str(ROOT / "finetune.py"), "--help"]
+    environment = os.environ | {"COLUMNS": str(width), "PYTHONIOENCODING": "utf-8"}
+    shown = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True, env=environment).stdout
+    assert max(map(len, shown.splitlines())) <= width
+    places = [shown.index(f"{group} options") for group in ("data", "model", "training", "output")]
+    assert places == sorted(places)
+    listed = re.findall(r"^│ (--[\w-]+)", shown, re.M)
+    assert sorted(listed) == sorted(["--config", *(f"--{each.name.replace('_', '-')}" for each in fields(RunConfig))])
+
+
+def test_a_mistake_of_name_or_path_is_told_before_anything_heavy_is_imported() -> None:
+    """Seconds go by while torch and transformers are imported, and more until a model is read."""
+    mistakes = (
+        ["--freeze", "embedings"],
+        ["--task", "polarty"],
+        ["--train-file", "gone.tsv", "--validation-file", "gone.tsv"],
+        ["--train-file", str(ROOT / "README.md"), "--validation-file", str(ROOT / "README.md")],
+        ["--task-name", "mine"],
+    )
+    code = (
+        "import sys; from toolkit.cli import finetune_main\n"
+        f"for words in {mistakes!r}:\n"
+        "    try: finetune_main(words)\n"
+        "    except SystemExit as stop: assert stop.code == 2, words\n"
+        "print([m for m in ('torch', 'transformers', 'accelerate', 'datasets') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.strip() == "[]"
+    assert len(done.stderr.splitlines()) == len(mistakes)

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from toolkit.cli import parse_config
-from toolkit.config import ADDED, DATA_FILES, NOT_IN_DIGEST, RunConfig, digest, run_name
+from toolkit.config import ADDED, DATA_FILES, NOT_IN_DIGEST, RunConfig, check_freeze, digest, run_name
 from toolkit.lookup import lookup
 
 CHANGES = {
@@ -51,6 +51,8 @@ CHANGES = {
     "train_file": "a.tsv",
     "validation_file": "b.tsv",
     "test_file": ("ood=c d.tsv", "x=y.tsv"),
+    "ood_file": ("far=e f.tsv",),
+    "task_name": "my reviews",
     "dataset": "owner/name",
     "dataset_config": "plain",
     "text_columns": ("a", "b"),
@@ -100,6 +102,27 @@ def test_fields_that_came_later_leave_the_names_of_older_runs() -> None:
     assert digest(RunConfig(), {}) == hashlib.sha256(text.encode()).hexdigest()[:8] == DIGEST_OF_THE_DEFAULTS
 
 
+def test_what_a_split_is_said_to_be_names_another_run() -> None:
+    """Else a run would be taken for finished whose manifest does not say that a split is out of distribution."""
+    hashes = {"far": "0" * 64}
+    plain, marked, moved = (
+        digest(replace(RunConfig(), **changes), hashes)
+        for changes in ({"test_file": ("far=a",)}, {"ood_file": ("far=a",)}, {"ood_file": ("far=elsewhere/a",)})
+    )
+    assert plain == digest(RunConfig(), hashes) != marked == moved
+
+
+@pytest.mark.parametrize("text", ["none", "embeddings,layers.0-3", "encoder, pooler", "head", "projection,layers.11"])
+def test_components_of_every_family_are_known(text: str) -> None:
+    check_freeze(text)
+
+
+@pytest.mark.parametrize(("text", "meant"), [("embedings", "embeddings"), ("none,layrs.K", "layers.K")])
+def test_a_component_of_no_family_is_refused(text: str, meant: str) -> None:
+    with pytest.raises(ValueError, match=rf"unknown regime or component '\w+(\.K)?' \(did you mean '{meant}'\?\)"):
+        check_freeze(text)
+
+
 def test_digest_covers_the_data() -> None:
     digests = {digest(RunConfig(), data) for data in ({}, {"train": "0"}, {"train": "1"}, {"validation": "0"})}
     assert len(digests) == 4
@@ -133,6 +156,12 @@ def test_run_names_are_safe_as_directory_names(model: str, freeze: str) -> None:
         ({"snapshot_steps": 0}, "--snapshot-steps must be at least 1, or log"),
         ({"text_columns": ("a", "b", "c")}, "--text-columns must be one or two columns"),
         ({"batch_size": 10, "gradient_accumulation_steps": 4}, "must be a multiple of"),
+        ({"task_name": ""}, "--task-name must be a name of 1 to 48 characters"),
+        ({"task_name": " x"}, "--task-name must be a name"),
+        ({"task_name": "a/b"}, "--task-name must be .* without / and"),
+        ({"task_name": "a\\b"}, "--task-name must be"),
+        ({"task_name": "a\nb"}, "--task-name must be"),
+        ({"task_name": "x" * 49}, "--task-name must be"),
         ({"pooling": "men"}, r"unknown pooling 'men' \(did you mean 'mean'\?\); choose from: mean, cls, pooler"),
         ({"epochs": "3"}, "epochs must be .*int.*; got '3'"),
         ({"epochs": True}, "epochs must be"),

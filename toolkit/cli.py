@@ -11,28 +11,22 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import tyro
 
 from toolkit.commands import Command
-from toolkit.config import RunConfig
-from toolkit.families import REGIMES
+from toolkit.config import DataConfig, ModelConfig, OutputConfig, RunConfig, TrainingConfig, check_freeze
 from toolkit.lookup import unknown
 from toolkit.memory import keep_freed_memory
 
 USER_ERROR = 2
 INTERRUPTED = 130
-DESCRIPTION = (
-    "Fine-tune BERT under one regime and keep its embedding parameters of every epoch, in a run directory below "
-    "--output-dir. --config FILE takes all settings from the config.json of another run; other flags change them."
-)
-COMMANDS_DESCRIPTION = (
-    "Analyse run directories, which finetune.py writes, and checkpoints from anywhere. "
-    "COMMAND --help lists the flags of a command. Exit code 2: a mistake, said in one line."
-)
+DESCRIPTION = "Fine-tune BERT under one regime; its embedding parameters are kept per epoch."
+"""At most 80 characters: tyro does not wrap it."""
+COMMANDS_DESCRIPTION = "Analyse runs and checkpoints. COMMAND --help: its flags. Exit code 2: a mistake."
 BROKEN_PIPE = 141
 """As a shell reports a process that SIGPIPE ended: what was asked for may not have been done."""
 
@@ -40,6 +34,34 @@ LOG_COLUMNS = "160"
 """Width of what is printed where no stream is a terminal, in a log for one."""
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """The flags of finetune.py in the order of its help: those of each part stand together, and none has a prefix."""
+
+    config: Path | None = None
+    """Take all settings from the config.json of another run (the file or its run directory); other flags change them.
+    """
+    data: tyro.conf.OmitArgPrefixes[DataConfig]
+    model: tyro.conf.OmitArgPrefixes[ModelConfig]
+    training: tyro.conf.OmitArgPrefixes[TrainingConfig]
+    output: tyro.conf.OmitArgPrefixes[OutputConfig]
+
+    @classmethod
+    def of(cls, config: RunConfig) -> "Flags":
+        """The flags of a config."""
+        parts = {"data": DataConfig, "model": ModelConfig, "training": TrainingConfig, "output": OutputConfig}
+        return cls(**{name: kind(**_values(config, kind)) for name, kind in parts.items()})
+
+    def to_config(self) -> RunConfig:
+        """The config of all flags; ValueError for one that cannot work."""
+        parts = (self.data, self.model, self.training, self.output)
+        return RunConfig(**{name: value for part in parts for name, value in _values(part, type(part)).items()})
+
+
+def _values(config: Any, kind: Any) -> dict[str, Any]:
+    return {each.name: getattr(config, each.name) for each in fields(kind)}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -58,6 +80,10 @@ def finetune_main(argv: Sequence[str] | None = None) -> None:
 
 
 def _finetune(config: RunConfig) -> int:
+    check_freeze(config.freeze)
+    from toolkit.data.tasks import check_sources
+
+    check_sources(config)  # before what takes seconds: a mistake of name or path is told at once
     from accelerate import PartialState
 
     from toolkit.pipeline import finetune
@@ -75,13 +101,9 @@ def parse_config(args: list[str]) -> RunConfig:
     default = replace(default, overwrite=False)  # repeating a run must not destroy it unasked
     if default.train_file or default.dataset:
         default = replace(default, task=RunConfig().task)  # the name follows from the data, which a flag may change
-    return parse(
-        RunConfig,
-        _merge_repeated(args, "--test-file"),
-        prog="finetune.py",
-        default=default,
-        description=f"{DESCRIPTION} Named regimes for --freeze: {', '.join(REGIMES)}.",
-    )
+    for flag in ("--test-file", "--ood-file"):
+        args = _merge_repeated(args, flag)
+    return parse(Flags, args, prog="finetune.py", default=Flags.of(default), description=DESCRIPTION).to_config()
 
 
 def _read(path: Path) -> str:

@@ -10,14 +10,15 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from toolkit.families import EMBEDDING_PARAMETERS, FAMILIES, REGIMES
 from toolkit.json_files import parse_object
 from toolkit.lookup import unknown
 
 FORMAT = 1
 """Version of config.json; a reader refuses a higher one."""
 
-NOT_IN_DIGEST = ("output_dir", "overwrite", "log_with", "save_model")
-"""Fields that change where things go, not what the numbers are."""
+NOT_IN_DIGEST = ("output_dir", "overwrite", "log_with", "save_model", "task_name")
+"""Fields that change where things go, not what the numbers are; ``task`` holds the task_name of a run."""
 
 ADDED = (
     "head_epochs",
@@ -34,6 +35,7 @@ ADDED = (
     "pair_encoding",
     "head",
     "head_training",
+    "ood_file",
 )
 """Fields that came after format 1: at their defaults they stay out of the digest, so that older runs keep names."""
 
@@ -58,6 +60,9 @@ KEEP_THREADS = "EMBEDDING_DRIFT_KEEP_THREADS"
 MAX_EPOCHS = 1_000_000
 """More are a mistake, and a plan of them would not fit into memory."""
 
+MAX_NAME = 48
+"""Characters of a model's, task's or regime's name that a run directory's name has room for."""
+
 RECIPE = ("pooling", "features", "pair_encoding", "head")
 """Fields that say what a head reads and what it is."""
 
@@ -65,48 +70,101 @@ DATA_FILES = ("train_file", "validation_file", "test_file")
 """Fields that name files: the digest takes the files' sha256 in their place."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunConfig:
-    """Fine-tune BERT under one regime and keep its embedding parameters of every epoch."""
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """What is learned and scored."""
+
+    task: str = "polarity"
+    """Built-in task: polarity, order, pair, or roles (whose words are tagged).
+    Task of GLUE: sst2, cola, mrpc, stsb, qqp, mnli, qnli, rte.
+    Your own data: --train-file or --dataset."""
+    train_file: str | None = None
+    """Your training data, in place of --task: a .tsv (no quoting), .csv, .jsonl, .parquet or .conll file.
+    Columns of lists (words and their tags), or .conll, are a token task."""
+    validation_file: str | None = None
+    """Your validation data; required with --train-file."""
+    test_file: tuple[str, ...] = ()
+    """More splits to score, each with a name of yours: NAME=PATH [NAME=PATH ...]."""
+    ood_file: tuple[str, ...] = ()
+    """The same for splits that are out of the distribution of the training data.
+    Reports tell them apart by this flag, whatever the splits are called."""
+    dataset: str | None = None
+    """A dataset of the Hugging Face hub, in place of --task."""
+    dataset_config: str | None = None
+    """Configuration (subset) of --dataset."""
+    text_columns: tuple[str, ...] = ()
+    """Names of the one or two text columns of your data; by default text, or sentence."""
+    label_column: str = "label"
+    """Column of the labels. Integers or strings mean classification, floats regression.
+    A word in a column that is mostly floats is refused."""
+    label_kind: Literal["auto", "classes", "targets"] = "auto"
+    """What the labels of your data are: classes, targets of a regression, or, by auto, what they are written as.
+    Needed where pandas wrote the classes 0 and 1 as 0.0 and 1.0, or where a rating is written as an integer."""
+    task_name: str | None = None
+    """What your own data are called in reports and in the names of runs; None: the name of the file or dataset."""
+    max_length: int = 128
+    """Most tokens of an example, special tokens included. Longer texts are truncated, and how many is counted."""
+    max_train_examples: int | None = None
+    """Train on this many examples only, drawn with --seed; None: on all."""
+    selection_fraction: float = 0.0
+    """For choosing settings: hold out this share of train (0: none) as the split `selection`, and score that alone."""
+    remove_near_duplicates: bool = False
+    """Remove training examples that nearly repeat a scored one; manifest.json says how many."""
+    shuffle_labels: bool = False
+    """Permute the training labels: what moves when there is nothing to learn but the examples?"""
+    label_seed: int | None = None
+    """Permute them with this seed: an example then has the same wrong label in runs of every --seed.
+    (Of these --max-train-examples would draw other examples.)
+    None: with --seed, so that each run has another permutation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Where training starts, what it leaves as it is, and what the head reads."""
 
     model: str = "minilm"
     """Checkpoint to start from: minilm (embedded, offline), a hub id (optionally id@revision) or a local folder."""
-    task: str = "polarity"
-    """Built-in task (polarity, order, pair; roles, whose words are tagged) or GLUE task (sst2, cola, mrpc, stsb, qqp,
-    mnli, qnli, rte). Your own data: --train-file or --dataset in its place."""
     freeze: str = "none"
-    """Regime, that is what is not trained: none (full fine-tuning), embeddings (the five embedding parameters),
-    backbone (all but the head: feature extraction),
+    """Regime, that is what is not trained: none (full fine-tuning);
+    embeddings (the five embedding parameters);
+    backbone (all but the head: feature extraction);
     or components, such as position_embeddings,LayerNorm.weight,layers.0-3."""
     pooling: Literal["mean", "cls", "pooler"] = "mean"
     """How token vectors become one feature vector: their mean, the first token's (cls), or the pooler's output."""
     features: str = "last"
-    """Layers whose states are pooled: last, second-to-last, layers.K (the output of block K, counted from 0),
-    last4-concat, last4-sum (Devlin et al. 2019, section 5.3), all-concat (all blocks),
+    """Layers whose states are pooled: last; second-to-last; layers.K (the output of block K, counted from 0);
+    last4-concat or last4-sum (Devlin et al. 2019, section 5.3); all-concat (all blocks);
     or mix (all blocks and the embeddings, in learned shares; Peters et al. 2018)."""
     pair_encoding: Literal["joint", "separate"] = "joint"
-    """How two texts are read: joint, as one sequence, or separate, each alone. The head then gets
-    u, v, |u-v| and u*v of their feature vectors (Conneau et al. 2017), in regression their cosine too."""
+    """How two texts are read: joint (as one sequence) or separate (each alone).
+    Of separate ones the head gets u, v, |u-v| and u*v of their features (Conneau et al. 2017), and in regression
+    their cosine too."""
     head: Literal["linear", "mlp", "bilstm"] = "linear"
     """What answers from the features: one linear layer, or mlp, a hidden layer (tanh, dropout) before it.
     Of a token task also bilstm: two layers over an example's words, in both directions (Devlin et al. 2019, 5.3)."""
-    head_training: Literal["auto", "epochs", "early-stopping"] = "auto"
-    """How long to train: for --epochs, or (early-stopping, of a frozen backbone only) the head
-    until the loss on a held-out tenth of train stops falling, whatever --epochs says.
-    auto is early-stopping where the backbone is wholly frozen, else epochs."""
     init: Literal["checkpoint", "random"] = "checkpoint"
     """Weights to start from: the checkpoint's, or random ones of the same architecture (was pretraining worth it?)."""
     positions: Literal["checkpoint", "sinusoidal", "shuffled", "zero"] = "checkpoint"
-    """Position table to start from: the checkpoint's; sine and cosine, scaled to the size of its rows;
-    its rows in random order, as far as --max-length reaches; or zeros."""
+    """Position table to start from: the checkpoint's; sinusoidal (scaled to the size of its rows);
+    shuffled (its rows in random order, as far as --max-length reaches); or zero."""
     reinject_positions: bool = False
     """Add the positions' part of the encoder's input again before each layer after the first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig:
+    """How the rest is trained."""
+
     seed: int = 0
     """One seed for all that is random: head initialisation, data order, dropout (and fresh weights)."""
     epochs: int | None = None
     """Passes over the training split; None: 3."""
     head_epochs: int = 0
     """First train the head alone for this many epochs on cached features (LP-FT); epoch 0 comes after them."""
+    head_training: Literal["auto", "epochs", "early-stopping"] = "auto"
+    """How long to train: epochs (as many as --epochs), or early-stopping (of a frozen backbone only).
+    That trains the head until the loss on a held-out tenth of train stops falling, whatever --epochs says.
+    auto: early-stopping where the backbone is wholly frozen, else epochs."""
     max_steps: int | None = None
     """Stop after this many optimizer steps, even if --epochs asks for more; None: no limit."""
     batch_size: int = 32
@@ -129,54 +187,33 @@ class RunConfig:
     warmup_fraction: float = 0.1
     """Share (0 to 1) of all optimizer steps in which the learning rate rises to its peak."""
     max_gradient_norm: float = 1.0
-    """Scale gradients down where their global norm is above this."""
+    """Scale gradients down where their Euclidean norm, over all parameters, is above this."""
     dropout: float | None = None
     """Dropout probability (0 or more, below 1) everywhere in the backbone; None: the checkpoint's own."""
-    max_length: int = 128
-    """Most tokens of an example, special tokens included. Longer texts are truncated, and how many is counted."""
-    max_train_examples: int | None = None
-    """Train on this many examples only, drawn with --seed; None: on all."""
-    selection_fraction: float = 0.0
-    """For choosing settings: hold out this share of train (0: none) as the split `selection`, and score that alone."""
-    remove_near_duplicates: bool = False
-    """Remove training examples that nearly repeat a scored one; manifest.json says how many."""
-    shuffle_labels: bool = False
-    """Permute the training labels: what moves when there is nothing to learn but the examples?"""
-    label_seed: int | None = None
-    """Permute them with this seed, so that an example has the same wrong label in runs of every --seed
-    (--max-train-examples would draw other examples); None: with --seed, so that each run has another permutation."""
     precision: Literal["auto", "no", "bf16"] = "auto"
     """Precision to compute in; no is fp32, auto is bf16 where the hardware has it, else fp32. Weights stay fp32."""
-    snapshot_steps: int | Literal["log"] | None = None
-    """Also snapshot every N optimizer steps, or at steps 1, 2, 4, 8, ... (log); None: after every epoch only."""
-    train_file: str | None = None
-    """Your training data, in place of --task: a .tsv (no quoting), .csv, .jsonl, .parquet or .conll file.
-    Columns of lists (words and their tags), or .conll, are a token task."""
-    validation_file: str | None = None
-    """Your validation data; required with --train-file."""
-    test_file: tuple[str, ...] = ()
-    """More splits to score, each with a name of yours: NAME=PATH [NAME=PATH ...]."""
-    dataset: str | None = None
-    """A dataset of the Hugging Face hub, in place of --task."""
-    dataset_config: str | None = None
-    """Configuration (subset) of --dataset."""
-    text_columns: tuple[str, ...] = ()
-    """Names of the one or two text columns of your data; by default text, or sentence."""
-    label_column: str = "label"
-    """Column of the labels. Integers or strings mean classification, floats regression.
-    A word in a column that is mostly floats is refused."""
-    label_kind: Literal["auto", "classes", "targets"] = "auto"
-    """What the labels of your data are: classes, targets of a regression, or, by auto, what they are written as.
-    Needed where pandas wrote the classes 0 and 1 as 0.0 and 1.0, or where a rating is written as an integer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputConfig:
+    """What is kept, and where."""
+
     output_dir: str = "runs"
     """Folder in which the run directory is made."""
     overwrite: bool = False
     """Replace a finished run of the same config, which is refused otherwise."""
+    snapshot_steps: int | Literal["log"] | None = None
+    """Also snapshot every N optimizer steps, or at steps 1, 2, 4, 8, ... (log); None: after every epoch only."""
     save_model: bool = False
     """Also write the tuned model (safetensors; from_pretrained loads it).
     The commands layers, flow and transplant, and anatomy of a run, need it."""
     log_with: Literal["tensorboard", "wandb", "mlflow", "trackio"] | None = None
     """Also send the numbers to this tracker, through Accelerate."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig(OutputConfig, DataConfig, TrainingConfig, ModelConfig):
+    """Fine-tune BERT under one regime and keep its embedding parameters of every epoch."""
 
     @property
     def num_epochs(self) -> int:
@@ -211,6 +248,7 @@ class RunConfig:
         _require(steps is None or steps == "log" or int(steps) >= 1, self, "snapshot_steps", "at least 1, or log")
         _require(len(self.text_columns) <= 2, self, "text_columns", "one or two columns")
         _check_features(self)
+        _check_task_name(self.task_name)
         if self.batch_size % self.gradient_accumulation_steps:
             raise ValueError(
                 f"--batch-size {self.batch_size} is per optimizer step and must be a multiple of "
@@ -249,6 +287,27 @@ class RunConfig:
             return cls(**arguments)
         except ValueError as error:
             raise ValueError(f"{source}: {error}") from None
+
+
+def check_freeze(text: str) -> None:
+    """ValueError for a word of a ``--freeze`` value that names a component of no family: known before a model is read.
+
+    Whether the model at hand has the component, :func:`toolkit.models.regimes.parse_regime` says.
+    """
+    leaves = [leaf.replace("{K}", "K") for family in FAMILIES.values() for leaf in family.components]
+    known = tuple(dict.fromkeys((*REGIMES, "encoder", *EMBEDDING_PARAMETERS, *leaves, "head")))
+    for word in (word.strip() for word in text.split(",")):
+        if word and word not in known and not re.fullmatch(r"layers\.\d+(-\d+)?", word):
+            raise ValueError(unknown(word, "regime or component", known))
+
+
+def _check_task_name(name: str | None) -> None:
+    """ValueError for a name that no table or run directory can show as it is."""
+    if name is None:
+        return
+    is_fit = name == name.strip() and name.isprintable() and 0 < len(name) <= MAX_NAME and not set(name) & set("/\\")
+    if not is_fit:
+        raise ValueError(f"--task-name must be a name of 1 to {MAX_NAME} characters without / and \\; got {name!r}")
 
 
 def _check_features(config: RunConfig) -> None:
@@ -356,6 +415,7 @@ def digest(config: RunConfig, file_hashes: Mapping[str, str]) -> str:
     """
     defaults = {field.name: field.default for field in fields(RunConfig)}
     own = asdict(replace(config, epochs=config.num_epochs))
+    own["ood_file"] = tuple(entry.partition("=")[0] for entry in config.ood_file)  # their sha256 are in file_hashes
     values = {k: v for k, v in own.items() if k not in (*NOT_IN_DIGEST, *DATA_FILES)}
     values = {k: v for k, v in values.items() if k not in ADDED or v not in (defaults[k], FORMER.get(k, defaults[k]))}
     text = json.dumps({"fields": values, "data": dict(file_hashes)}, sort_keys=True)
@@ -384,4 +444,4 @@ def _is_folder(text: str) -> bool:
 
 
 def _plain(text: str) -> str:
-    return "".join(c if c.isalnum() or c in ".-+" else "-" for c in text)[:48]
+    return "".join(c if c.isalnum() or c in ".-+" else "-" for c in text)[:MAX_NAME]

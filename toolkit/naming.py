@@ -1,9 +1,13 @@
 """Paths and names in, what a report may show of them out: distinct, and never an absolute path."""
 
+import os
 import shlex
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+
+MOST_UP = 2
+"""Folders that a command's path goes up at most."""
 
 
 def shown_path(path: str | Path) -> str:
@@ -12,9 +16,31 @@ def shown_path(path: str | Path) -> str:
     return path.relative_to(here).as_posix() if path.is_relative_to(here) else path.name
 
 
-def shorten(value: Any) -> Any:
-    """A value of a config, an absolute path as :func:`shown_path` shows it and anything else as it is."""
-    return shown_path(value) if isinstance(value, str) and Path(value).expanduser().is_absolute() else value
+def command_path(path: str | Path) -> str:
+    """A path that a command takes in the current directory: relative to it, also from beside or above it.
+
+    Of what lies elsewhere the last part, as in :func:`shown_path`: the way there would name folders of this machine.
+    """
+    path, here = Path(path).resolve(), Path.cwd().resolve()
+    shared = Path(os.path.commonpath([path, here]))
+    up = len(here.relative_to(shared).parts)
+    is_near = not up or (up <= MOST_UP and shared not in (Path(shared.anchor), Path.home().parent))
+    return Path(os.path.relpath(path, here)).as_posix() if is_near else path.name
+
+
+def command_place() -> str:
+    """The line that says where the commands of a report are to be given: a folder of the repository where it is one."""
+    here = Path.cwd().resolve()
+    for root in (here, *here.parents):
+        if (root / "finetune.py").is_file() and (root / "toolkit").is_dir():
+            folder = here.relative_to(root).as_posix()
+            return f"# in {'the root' if folder == '.' else folder} of the repository"
+    return "# in the folder in which this report was made; what lies far from it has its name only"
+
+
+def shorten(value: Any, show: Callable[[str], str] = shown_path) -> Any:
+    """A value of a config, an absolute path as ``show`` shows it and anything else as it is."""
+    return show(value) if isinstance(value, str) and Path(value).expanduser().is_absolute() else value
 
 
 def names_of(directories: Iterable[Path]) -> list[str]:
@@ -36,7 +62,7 @@ def distinct(names: Iterable[str]) -> list[str]:
 
 
 def shown_command(command: str, places: Iterable[str | Path], out: str | Path, title: str | None) -> str:
-    """The shell command that makes a report again, with no absolute path in it."""
-    shown = [shown_path(place) if Path(place).exists() else str(place) for place in places]
-    words = ["python", "-m", "toolkit", command, *shown, "--out", shown_path(out)]
-    return shlex.join([*words, *(("--title", title) if title is not None else ())])
+    """The shell command that makes a report again, with no absolute path in it, below the line that says where."""
+    shown = [command_path(place) if Path(place).exists() else str(place) for place in places]
+    words = ["python", "-m", "toolkit", command, *shown, "--out", command_path(out)]
+    return f"{command_place()}\n{shlex.join([*words, *(('--title', title) if title is not None else ())])}"

@@ -8,7 +8,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from toolkit.config import RunConfig, recipe_of, resolve_head_training, run_name
+from toolkit.config import RunConfig, check_freeze, recipe_of, resolve_head_training, run_name
 from toolkit.data.batches import EncodedTask
 from toolkit.data.tasks import load_task
 from toolkit.models.classifier import Loaded, load_classifier
@@ -44,6 +44,7 @@ def finetune(config: RunConfig, *, reuse_finished: bool = False) -> Run:
     ValueError for anything about the config, the checkpoint or the data that cannot work, before a file is written.
     """
     started = time.perf_counter()
+    check_freeze(config.freeze)
     accelerator = build_accelerator(config)
     task = load_task(config)
     loaded = load_classifier(

@@ -133,11 +133,16 @@ def test_a_test_file_is_known_by_its_hash_too(make_run):
         task = {"name": "toy", "data_sha256": {"t": sha}}
         return make_run(seed=seed, config={"test_file": (f"t={path}",)}, facts={"task": task})
 
-    (group,) = arrange([tested("a.csv", "a" * 64, 0), tested("./a.csv", "a" * 64, 1), tested("a.csv", "b" * 64, 2)])
+    runs = [tested("a.csv", "a" * 64, 0), tested("./a.csv", "a" * 64, 1), tested("a.csv", "b" * 64, 2)]
+    (group,) = arrange(runs)
     assert {arm.label: len(arm.runs) for arm in group.arms} == {
         "full fine-tuning, test file t aaaaaaaa": 2,
         "full fine-tuning, test file t bbbbbbbb": 1,
     }
+    task = {"name": "toy", "data_sha256": {"t": "a" * 64}}
+    marked = make_run(seed=3, config={"ood_file": ("t=a.csv",)}, facts={"task": task})  # another name, the same numbers
+    (group,) = arrange([runs[0], marked])
+    assert [len(arm.runs) for arm in group.arms] == [2]
 
 
 def test_starts_have_words_and_stand_in_their_order(make_run):

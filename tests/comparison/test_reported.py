@@ -15,6 +15,7 @@ from toolkit.comparison.reported import (
     counted_score,
     last_score,
     reported_first,
+    splits_out_of_distribution,
 )
 
 
@@ -88,6 +89,32 @@ def test_what_is_undefined_for_another_reason_stays_so(make_run):
     other = make_run(seed=1, is_regression=True)
     object.__setattr__(other, "scores", other.scores.assign(pearson=np.nan))
     assert np.isnan(counted_score(ReportedRun(other, "answers that differ"), "validation"))
+
+
+def test_a_manifest_says_what_is_out_of_distribution_and_older_ones_by_three_names():
+    splits = [
+        "validation",
+        "val",
+        "holdout",
+        "blind",
+        "cr",
+        "ood",
+        "ood2",
+        "mismatched",
+        "validation_mismatched",
+        "ood",
+    ]
+    assert splits_out_of_distribution({}, splits) == ("ood", "mismatched", "validation_mismatched")
+    assert splits_out_of_distribution({"out_of_distribution": ["cr", "gone"]}, splits) == ("cr",)
+    assert splits_out_of_distribution({"out_of_distribution": []}, splits) == ()
+
+
+def test_a_run_knows_its_splits_out_of_distribution(make_run):
+    older = make_run()
+    task = older.manifest["task"] | {"out_of_distribution": []}
+    newer = make_run(seed=1, facts={"task": task})
+    assert ReportedRun(older, "older").out_of_distribution == ("ood",)
+    assert ReportedRun(newer, "newer").out_of_distribution == ()
 
 
 def test_reported_splits_come_first_and_each_once():

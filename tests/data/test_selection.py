@@ -83,7 +83,7 @@ def test_no_setting_is_chosen_on_a_repeated_item_of_the_reported_split(
 @pytest.mark.parametrize("name", ADDED)
 def test_a_later_field_at_its_default_changes_no_name(name: str) -> None:
     values: dict[str, Any] = {"head_epochs": 1, "selection_fraction": 0.5, "positions": "shuffled", "batch_tokens": 99}
-    values |= {"label_kind": "classes", "label_seed": 3, "optimizer": "sgd"}
+    values |= {"label_kind": "classes", "label_seed": 3, "optimizer": "sgd", "ood_file": ("far=far.tsv",)}
     values |= {"features": "mix", "pair_encoding": "separate", "head": "mlp", "head_training": "early-stopping"}
     assert digest(RunConfig(), {}) == "13ba40cf", "what it was before the field came"
     beside = {"shuffle_labels": True} if name == "label_seed" else {}  # which it goes with

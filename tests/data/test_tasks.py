@@ -143,6 +143,8 @@ CONLL = {"train_file": "a.conll", "validation_file": "b.CONLL"}
     [
         ({"validation_file": "v.tsv"}, "--validation-file goes with --train-file"),
         ({"dataset": "a/b", "test_file": ("t=t.tsv",)}, "--test-file goes with --train-file"),
+        ({"dataset": "a/b", "ood_file": ("t=t.tsv",)}, "--ood-file goes with --train-file"),
+        ({"task_name": "mine"}, "--task-name goes with --train-file or --dataset"),
         ({"dataset_config": "x"}, "--dataset-config goes with --dataset"),
         ({"label_column": "y"}, "--label-column goes with --train-file or --dataset"),
         (CONLL | {"label_column": "y"}, "--label-column goes with files whose columns have names: .conll has none"),
@@ -566,7 +568,27 @@ def test_builtin_tasks_load(name: str) -> None:
     task = load_task(RunConfig(task=name))
     assert list(task.splits) == ["train", "validation", "test", "ood"]
     assert task.reported_split == "validation"
+    assert task.out_of_distribution == ("ood",)
     assert task.carrier
+
+
+def test_what_is_out_of_distribution_is_said_and_not_guessed(tiny_config: RunConfig) -> None:
+    assert tiny_config.validation_file is not None
+    held = str(tiny_config.validation_file)
+    config = replace(tiny_config, test_file=(f"ood={held}", f"blind={held}"), ood_file=(f"far={held}",))
+    task = load_task(config)
+    assert list(task.splits) == ["train", "validation", "ood", "blind", "far"]
+    assert task.out_of_distribution == ("far",)
+    assert load_task(replace(config, selection_fraction=0.5)).out_of_distribution == ()
+    for taken in ("ood", "validation", "far"):
+        with pytest.raises(ValueError, match=f"--ood-file: the split name '{taken}' is taken"):
+            load_task(replace(config, ood_file=(*config.ood_file, f"{taken}={held}")))
+
+
+def test_data_of_ones_own_have_the_name_that_they_are_given(tiny_config: RunConfig) -> None:
+    assert load_task(replace(tiny_config, task_name="my reviews")).name == "my reviews"
+    with pytest.raises(ValueError, match="--task order and data of your own are two sources"):
+        load_task(replace(tiny_config, task_name="mine", task="order"))
 
 
 def hub_dataset(name: str) -> Any:
@@ -605,6 +627,7 @@ def test_glue_tasks_through_the_real_library(name: str, monkeypatch: pytest.Monk
     assert all(split.labels is None for k, split in task.splits.items() if k.startswith("test"))
     validations = [k for k in task.splits if k.startswith("validation")]
     assert len(validations) == (2 if name == "mnli" else 1)
+    assert task.out_of_distribution == (("validation_mismatched", "test_mismatched") if name == "mnli" else ())
     assert task.reported_split == validations[0]
     assert len(task.splits["train"].texts[0]) == len(GLUE[name].text_columns)
 

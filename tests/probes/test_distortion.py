@@ -89,7 +89,7 @@ def test_random_heads_are_aligned_by_chance_only() -> None:
 @pytest.fixture(scope="module")
 def runs(tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     config = replace(tiny_config, output_dir=str(tmp_path_factory.mktemp("runs")), save_model=True)
-    config = replace(config, head_learning_rate=0.05, epochs=3)
+    config = replace(config, head_learning_rate=0.05, epochs=3, test_file=(), ood_file=tiny_config.test_file)
     changes = {
         "full": {},
         "LP-FT": {"head_epochs": 60},
@@ -110,12 +110,14 @@ def value(table: pd.DataFrame, arm: str, quantity: str, place: str) -> float:
     return float(found)
 
 
-def test_one_value_per_line_and_what_is_out_of_distribution(table: pd.DataFrame) -> None:
+def test_one_value_per_line_and_what_is_out_of_distribution(table: pd.DataFrame, runs: dict[str, Run]) -> None:
     assert tuple(table.columns[:-1]) == COLUMNS
     assert not table.duplicated(["run", "quantity", "place"]).any()
     for place, lines in table.groupby("place")["is_out_of_distribution"]:
         assert lines.isna().all() if place in PARTS else (lines == (place == "ood")).all()
     assert (table["value"].isna() == (table["note"] != "")).all()
+    unmarked = measure_distortion([runs["probe"]], out_of_distribution=())
+    assert not unmarked["is_out_of_distribution"].any()
 
 
 def test_what_is_frozen_does_not_move_and_what_is_trained_does(table: pd.DataFrame) -> None:

@@ -71,7 +71,7 @@ def test_only_a_head_further_than_the_margin_below_its_probe_is_said_to_be_so(re
 
 def test_a_linear_probe_that_the_trained_head_beats_on_a_test_of_the_same_data_is_not_used():
     lines = [probe_line("nli", "validation", 3.0), probe_line("trec", "validation", 3.0)]
-    beaten, elsewhere = probe_line("nli", "test", -2.4), probe_line("trec", "ood", -2.4)
+    beaten, elsewhere = probe_line("nli", "test", -2.4), probe_line("trec", "far", -2.4)
     (text,) = short_of_probe(pd.DataFrame([*lines, beaten, elsewhere]), 1.0)
     assert ("trec" in text, "nli" in text) == (True, False)
     assert len(short_of_probe(pd.DataFrame(lines), 1.0)) == 2
@@ -121,7 +121,7 @@ def probe_line(task, split, missed, minus_probe=5.0):
     numbers = {"reached": 0.6, "linear_probe": 0.6 + missed / 100, "missed_points": missed}
     numbers |= {"full_minus_reached_points": minus_probe + missed, "full_minus_linear_probe_points": minus_probe}
     names = {"group": f"m on {task}", "model": "m", "task": task, "arm": FEATURES, "full": "full", "split": split}
-    return names | numbers | {"is_reported_split": split == "validation"}
+    return names | numbers | {"is_reported_split": split == "validation", "is_out_of_distribution": split == "far"}
 
 
 def tried(score):

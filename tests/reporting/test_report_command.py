@@ -2,13 +2,17 @@
 
 import re
 import shlex
+import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from toolkit.cli import main
+from toolkit.cli import finetune_main, main
 from toolkit.comparison.verify import verify_report
+from toolkit.naming import command_path
+from toolkit.pipeline import finetune
 from toolkit.reporting.comparison.report import write_report
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -108,3 +112,75 @@ def test_a_report_as_it_was_written_passes_and_an_edited_page_does_not(runs):
     with Path("out/index.html").open("a") as file:
         file.write(" ")
     assert verify_report("out") == ["changed: index.html"]
+
+
+def carry_out(text: str) -> list[str]:
+    """Give the commands of a report, in this process, from where we are; their first words."""
+    said = []
+    for line in text.splitlines():
+        if line.startswith("#"):
+            continue
+        words = shlex.split(line)
+        start, entry = (4, finetune_main) if words[0] == "accelerate" else (3, main)
+        said.append(shlex.join(words[:start]))
+        with pytest.raises(SystemExit) as stop:
+            entry(words[start:])
+        assert stop.value.code == 0
+    return said
+
+
+def test_the_printed_commands_make_runs_and_report_again(tiny_config, tmp_path, monkeypatch):
+    """From a folder that is not the repository's, with runs beside it and data given by absolute paths."""
+    here = tmp_path / "work"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    data = shutil.copytree(Path(tiny_config.train_file).parent, tmp_path / "data")
+    files = {"train_file": str(data / "train.tsv"), "validation_file": str(data / "validation.tsv")}
+    shutil.copytree(tiny_config.model, tmp_path / "models" / "tiny")
+    files |= {"test_file": (), "ood_file": (f"far={data / 'ood.tsv'}",), "model": "../models/tiny"}
+    config = replace(tiny_config, **files, output_dir=str(tmp_path / "my runs"))
+    runs = [finetune(replace(config, seed=seed)) for seed in (0, 1)]
+    text = write_report([run.path for run in runs], "out", title="Two seeds").read_text()
+    assert str(tmp_path) not in text
+    (commands,) = re.findall(r"```bash\n(# in the folder in which this report was made.*?)\n```", text, re.S)
+    shutil.move(tmp_path / "my runs", tmp_path / "former")
+    shutil.move("out", "was")
+    said = carry_out(commands)
+    assert said == ["accelerate launch --module toolkit.cli"] * 2 + ["python -m toolkit"]
+    assert [line.split(":")[0] for line in verify_report("out")] == []
+    for name in ("scores.csv", "joined.csv"):
+        assert Path("out/evidence", name).read_bytes() == Path("was/evidence", name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("place", "path", "shown"),
+    [
+        ("a/b", "a/b/runs/x", "runs/x"),
+        ("a/b", "a/b", "."),
+        ("a/b", "a/runs", "../runs"),
+        ("a/b", "c/runs", "../../c/runs"),
+        ("a/b/c", "d/runs", "runs"),  # too far up
+        (".", "/secret/place/runs", "runs"),
+    ],
+)
+def test_a_path_of_a_command_is_found_from_the_folder_that_it_is_given_in(place, path, shown, tmp_path, monkeypatch):
+    (tmp_path / place).mkdir(parents=True, exist_ok=True)
+    monkeypatch.chdir(tmp_path / place)
+    assert command_path(tmp_path / path) == shown
+    monkeypatch.setattr(Path, "home", lambda: tmp_path / "somebody")
+    assert command_path(tmp_path / "another" / "runs") == ("another/runs" if place == "." else "runs")
+
+
+def test_commands_of_the_repository_say_so_and_where_in_it(make_run, tmp_path, monkeypatch):
+    run = make_run()
+    text = write_report([run.path], "out").read_text()
+    assert "```bash\n# in the folder in which this report was made" in text
+    assert "\naccelerate launch --module toolkit.cli --" in text
+    (tmp_path / "finetune.py").touch()
+    (tmp_path / "toolkit").mkdir()
+    text = write_report([run.path], "out").read_text()
+    assert "```bash\n# in the root of the repository\naccelerate launch finetune.py --" in text
+    monkeypatch.chdir(tmp_path / "runs")
+    text = write_report([run.path], "../out").read_text()
+    assert "```bash\n# in runs of the repository\naccelerate launch --module toolkit.cli --" in text
+    assert f" --output-dir .\npython -m toolkit report {run.path.name} --out ../out" in text

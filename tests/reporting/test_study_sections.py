@@ -4,7 +4,6 @@ import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -207,9 +206,11 @@ def test_associations_that_are_refused_say_why_once():
 def test_a_command_names_the_folder_that_is_not_the_usual_one(make_run):
     (group,) = arrange([make_run()])
     (run,) = group.runs
-    elsewhere = SimpleNamespace(config=replace(run.config, output_dir=str(Path.cwd() / "my runs")))
-    assert "--output-dir" not in command_of_run(run)
-    assert command_of_run(elsewhere) == f"{command_of_run(run)} --output-dir 'my runs'"
+    command = command_of_run(run)
+    assert "--output-dir" not in command
+    Path("runs").rename("my runs")
+    (moved,) = arrange(sorted(Path("my runs").iterdir()))[0].runs
+    assert command_of_run(moved) == f"{command} --output-dir 'my runs'"
 
 
 def words_of(text):

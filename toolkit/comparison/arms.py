@@ -271,15 +271,16 @@ def _magnitude(size: object) -> float:
 def settings(item: ReportedRun) -> dict[str, object]:
     """Every field that makes two runs of one model, task and regime different, except the seed.
 
-    A test file is its split's name and the start of its sha256, where that is known.
+    A test file is its split's name and the start of its sha256, where that is known; that a split is out of
+    distribution changes no number.
     """
-    left_out = (*_SOURCE, *NOT_IN_DIGEST, "freeze", "seed")
+    left_out = (*_SOURCE, *NOT_IN_DIGEST, "freeze", "seed", "ood_file")
     found = {k: v for k, v in asdict(item.config).items() if k not in left_out}
     files = []
-    for entry in item.config.test_file:
+    for entry in (*item.config.test_file, *item.config.ood_file):
         name, sha256 = entry.partition("=")[0], item.data_sha256.get(entry.partition("=")[0])
         files.append(f"{name} {sha256[:8]}" if sha256 else entry)
-    return found | {"test_file": ", ".join(files) or "none"}
+    return found | {"test_file": ", ".join(sorted(files)) or "none"}
 
 
 def differences_beside_seed(first: ReportedRun, second: ReportedRun) -> list[str]:

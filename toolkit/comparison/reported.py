@@ -1,6 +1,6 @@
 """A finished run in, what every table says of it out: model, task, regime, scores and its last answers."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -10,11 +10,14 @@ import pandas as pd
 
 from toolkit.config import RunConfig
 from toolkit.families import EMBEDDING_PARAMETERS, FAMILIES
-from toolkit.naming import shorten
+from toolkit.naming import shorten, shown_path
 from toolkit.snapshots.store import Run
 
 CORRELATIONS = ("matthews", "pearson", "spearman")
 """Scores that are undefined, or 0 by convention, where every item gets the same answer."""
+
+OLDER_OUT_OF_DISTRIBUTION = ("ood", "mismatched", "validation_mismatched")
+"""Names of splits that are taken to be out of distribution in runs whose manifest does not say."""
 
 CHANCE_LEVEL = 0.95
 """Of the interval of an accuracy that decides whether it is above the majority class's."""
@@ -32,10 +35,7 @@ class ReportedRun:
     @cached_property
     def config(self) -> RunConfig:
         """The config with absolute paths shortened: a report must not tell where somebody keeps their files."""
-        config = self.run.config
-        shown: dict[str, Any] = {k: shorten(getattr(config, k)) for k in ("model", "train_file", "validation_file")}
-        pairs = (entry.partition("=") for entry in config.test_file)
-        return replace(config, **shown, test_file=tuple(f"{name}={shorten(path)}" for name, _, path in pairs))
+        return with_paths(self.run.config, shown_path)
 
     @property
     def model(self) -> str:
@@ -93,6 +93,11 @@ class ReportedRun:
     def reported_split(self) -> str:
         """The split whose score stands for the run; without a manifest entry the first that was scored."""
         return str(self.part("task").get("reported_split") or next(iter(self.run.scores["split"]), "validation"))
+
+    @property
+    def out_of_distribution(self) -> tuple[str, ...]:
+        """Its splits that are out of the distribution of the training data (:func:`splits_out_of_distribution`)."""
+        return splits_out_of_distribution(self.part("task"), self.run.scores["split"])
 
     @property
     def last_epoch(self) -> float:
@@ -175,6 +180,26 @@ class ReportedRun:
         if self.is_regression or own is None or self.holds_one_class(self.reported_split):
             return None
         return int((own["label"] == own["prediction"]).sum()), int(own["label"].value_counts().max()), len(own)
+
+
+def with_paths(config: RunConfig, show: Callable[[str], str]) -> RunConfig:
+    """A config with its absolute paths, but that of the output, as ``show`` gives them."""
+    shown: dict[str, Any] = {k: shorten(getattr(config, k), show) for k in ("model", "train_file", "validation_file")}
+    for flag in ("test_file", "ood_file"):
+        pairs = (entry.partition("=") for entry in getattr(config, flag))
+        shown[flag] = tuple(f"{name}={shorten(path, show)}" for name, _, path in pairs)
+    return replace(config, **shown)
+
+
+def splits_out_of_distribution(task: Mapping[str, Any], splits: Iterable[str]) -> tuple[str, ...]:
+    """Which ``splits`` are out of the distribution of the training data, by the manifest's section ``task``.
+
+    Its entry ``out_of_distribution`` says so: the splits that a built-in task or MNLI marks, and those of --ood-file.
+    Older runs have none. Of these it is a split that is called exactly ood, mismatched or validation_mismatched, and no
+    other: a name such as val, holdout or blind says nothing of the distribution.
+    """
+    known = task.get("out_of_distribution", OLDER_OUT_OF_DISTRIBUTION)
+    return tuple(split for split in dict.fromkeys(splits) if split in known)
 
 
 def count_at_chance(runs: Iterable[ReportedRun]) -> int | None:

@@ -29,6 +29,8 @@ from toolkit.data import words
 
 SEED = 20240517
 SPLIT_SIZES: Mapping[str, int] = {"train": 2000, "validation": 500, "test": 500, "ood": 500}
+OUT_OF_DISTRIBUTION = ("ood",)
+"""Of SPLIT_SIZES: its content words are in no other split."""
 POLARITY_LABELS = ("negative", "positive")
 
 

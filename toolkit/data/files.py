@@ -116,19 +116,24 @@ CONLL = ".conll"
 """A word and its tag a line: it has no columns with names."""
 
 
-def read_file(path: Path, text_columns: tuple[str, ...], label_column: str | None) -> RawSplit:
-    """Read one split; ValueError for a file that is missing or unreadable and for columns that it lacks."""
+def check_file(path: Path) -> None:
+    """ValueError where there is no file, or none of a kind that :func:`read_file` knows."""
     if path.is_dir():
         raise ValueError(f"{path} is a folder: pass a data file ({', '.join((*READERS, CONLL))})")
     if not path.is_file():
         hint = "" if path.is_absolute() else ": a relative path starts from the folder that you are in"
         raise ValueError(f"no file at {path}{hint}")
+    lookup({**READERS, CONLL: pd.DataFrame}, path.suffix.lower(), "kind of data file")
+
+
+def read_file(path: Path, text_columns: tuple[str, ...], label_column: str | None) -> RawSplit:
+    """Read one split; ValueError for a file that is missing or unreadable and for columns that it lacks."""
+    check_file(path)
     kind = path.suffix.lower()
-    read = lookup({**READERS, CONLL: pd.DataFrame}, kind, "kind of data file")
     try:
         if kind == CONLL:
             return read_conll(path)
-        frame = read(path)
+        frame = READERS[kind](path)
     except UnicodeDecodeError as error:
         raise ValueError(f"cannot read {path}: {error}: save it as UTF-8 text, not packed") from None
     except (ValueError, OSError) as error:  # pandas' and pyarrow's errors are ValueErrors or OSErrors

@@ -22,6 +22,7 @@ class GlueTask:
 
     text_columns: tuple[str, ...]
     score: str = "accuracy"
+    out_of_distribution: tuple[str, ...] = ()
 
 
 GLUE: Mapping[str, GlueTask] = {
@@ -30,11 +31,13 @@ GLUE: Mapping[str, GlueTask] = {
     "mrpc": GlueTask(("sentence1", "sentence2")),
     "stsb": GlueTask(("sentence1", "sentence2"), score="pearson"),
     "qqp": GlueTask(("question1", "question2")),
-    "mnli": GlueTask(("premise", "hypothesis")),
+    "mnli": GlueTask(("premise", "hypothesis"), out_of_distribution=("validation_mismatched", "test_mismatched")),
     "qnli": GlueTask(("question", "sentence")),
     "rte": GlueTask(("sentence1", "sentence2")),
 }
-"""GLUE tasks (Wang et al. 2018) with their text columns; label names and splits come from the hub."""
+"""GLUE tasks (Wang et al. 2018) with their text columns; label names and splits come from the hub.
+
+The mismatched splits of MultiNLI are of other genres than its training data (Williams et al. 2018)."""
 
 HELD_OUT_FRACTION = 10
 """A dataset without a validation split holds out every tenth training example (drawn with a fixed seed)."""
@@ -44,7 +47,7 @@ def read_glue(name: str) -> RawTask:
     """Read one GLUE task; MNLI has two validation and two test splits, and GLUE's tests have no labels."""
     glue = GLUE[name]
     raw = read_dataset(GLUE_REPOSITORY, name, glue.text_columns, "label")
-    return replace(raw, score=glue.score)
+    return replace(raw, score=glue.score, out_of_distribution=glue.out_of_distribution)
 
 
 def read_dataset(name: str, config: str | None, text_columns: tuple[str, ...], label_column: str) -> RawTask:

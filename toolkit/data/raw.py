@@ -28,5 +28,7 @@ class RawTask:
     score: str | None = None
     """The headline score where the source has a habit."""
     carrier: str | None = None
+    out_of_distribution: tuple[str, ...] = ()
+    """The splits that are not of the distribution of the training data, as the source or the user says."""
     hashes: Mapping[str, str] = field(default_factory=dict)
     """Split to the sha256 of its texts and labels, of a dataset of the hub: what its name stands for can change."""

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolkit.config import RunConfig
-from toolkit.data.builtin import BUILTIN_TASKS, BUILTIN_TOKEN_TASKS
+from toolkit.data.builtin import BUILTIN_TASKS, BUILTIN_TOKEN_TASKS, OUT_OF_DISTRIBUTION
 from toolkit.data.duplicates import remove_near_duplicates
-from toolkit.data.files import CONLL, read_file
+from toolkit.data.files import CONLL, check_file, read_file
 from toolkit.data.hub_datasets import GLUE, read_dataset, read_glue
 from toolkit.data.labels import encode_labels
 from toolkit.data.raw import RawSplit, RawTask
@@ -75,6 +75,8 @@ class Task:
     """Scored split to the training examples removed as they nearly repeat one of its items; None: not looked for."""
     carrier: str | None = None
     """For a built-in task: what carries the label, by construction."""
+    out_of_distribution: tuple[str, ...] = ()
+    """The splits that are not of the distribution of the training data, as the task or the user says."""
 
     @property
     def num_outputs(self) -> int:
@@ -99,7 +101,7 @@ def _builtin(name: str) -> Callable[[], RawTask]:
     def read() -> RawTask:
         built = BUILTIN_TASKS[name]
         splits = {k: RawSplit(list(s.texts), list(s.labels)) for k, s in built.build().items()}
-        return RawTask(splits, label_names=built.label_names, carrier=built.carrier)
+        return RawTask(splits, built.label_names, carrier=built.carrier, out_of_distribution=OUT_OF_DISTRIBUTION)
 
     return read
 
@@ -111,7 +113,7 @@ def _builtin_tokens(name: str) -> Callable[[], RawTask]:
             k: RawSplit([(" ".join(own),) for own in split.words], list(split.tags), words=list(split.words))
             for k, split in built.build().items()
         }
-        return RawTask(splits, label_names=built.label_names, carrier=built.carrier)
+        return RawTask(splits, built.label_names, carrier=built.carrier, out_of_distribution=OUT_OF_DISTRIBUTION)
 
     return read
 
@@ -135,20 +137,33 @@ TASKS: Mapping[str, Callable[[], RawTask]] = {
 
 def load_task(config: RunConfig) -> Task:
     """Read, check and encode the task of a config; ValueError, in one line, for anything that cannot be trained on."""
-    if config.train_file and config.dataset:
-        raise ValueError("--train-file and --dataset are two sources of data: pass one of them")
-    _refuse_stray_flags(config)
+    check_sources(config)
     hashes: dict[str, str] = {}
     if config.train_file:
         paths = file_roles(config)
-        raw = RawTask({role: read_file(path, config.text_columns, config.label_column) for role, path in paths.items()})
+        splits = {role: read_file(path, config.text_columns, config.label_column) for role, path in paths.items()}
+        raw = RawTask(splits, out_of_distribution=tuple(_named_files(config.ood_file, "--ood-file")))
         hashes = {role: sha256_of_file(path) for role, path in paths.items()}
         _doubt_files(hashes)
     elif config.dataset:
         raw = read_dataset(config.dataset, config.dataset_config, config.text_columns, config.label_column)
     else:
-        raw = lookup(TASKS, config.task, "task")()
+        raw = TASKS[config.task]()
     return _build(task_name(config), raw, hashes, config)
+
+
+def check_sources(config: RunConfig) -> None:
+    """ValueError for what shows before any data or model is read: a name of no task, a file that is not there, a flag
+    without the data that it is about."""
+    if config.train_file and config.dataset:
+        raise ValueError("--train-file and --dataset are two sources of data: pass one of them")
+    _refuse_stray_flags(config)
+    task_name(config)
+    if config.train_file:
+        for path in file_roles(config).values():
+            check_file(path)
+    elif not config.dataset:
+        lookup(TASKS, config.task, "task")
 
 
 def task_name(config: RunConfig) -> str:
@@ -160,6 +175,7 @@ def task_name(config: RunConfig) -> str:
         name = "-".join(part for part in (config.dataset.split("/")[-1], config.dataset_config) if part)
     else:
         return config.task
+    name = config.task_name or name
     if config.task not in (DEFAULT_TASK, name):
         raise ValueError(f"--task {config.task} and data of your own are two sources of data: leave --task out")
     return name
@@ -171,14 +187,25 @@ def file_roles(config: RunConfig) -> dict[str, Path]:
         raise ValueError("--train-file needs --validation-file")
     assert config.train_file is not None
     roles = {"train": Path(config.train_file), "validation": Path(config.validation_file)}
-    for entry in config.test_file:
+    for flag, entries in (("--test-file", config.test_file), ("--ood-file", config.ood_file)):
+        for name, path in _named_files(entries, flag).items():
+            if name in roles:
+                raise ValueError(f"{flag}: the split name {name!r} is taken; choose another")
+            roles[name] = path
+    return roles
+
+
+def _named_files(entries: tuple[str, ...], flag: str) -> dict[str, Path]:
+    """Split name to path, of a flag that takes ``NAME=PATH``."""
+    files: dict[str, Path] = {}
+    for entry in entries:
         name, separator, path = entry.partition("=")
         if not (separator and name and path):
-            raise ValueError(f"--test-file takes NAME=PATH, got {entry!r}")
-        if name in roles:
-            raise ValueError(f"--test-file: the split name {name!r} is taken; choose another")
-        roles[name] = Path(path)
-    return roles
+            raise ValueError(f"{flag} takes NAME=PATH, got {entry!r}")
+        if name in files:
+            raise ValueError(f"{flag}: the split name {name!r} is taken; choose another")
+        files[name] = Path(path)
+    return files
 
 
 def _refuse_stray_flags(config: RunConfig) -> None:
@@ -187,6 +214,8 @@ def _refuse_stray_flags(config: RunConfig) -> None:
     needs = {
         "validation_file": (config.train_file, "--train-file"),
         "test_file": (config.train_file, "--train-file"),
+        "ood_file": (config.train_file, "--train-file"),
+        "task_name": (config.train_file or config.dataset, own),
         "dataset_config": (config.dataset, "--dataset"),
         "text_columns": (config.train_file or config.dataset, own),
         "label_column": (config.train_file or config.dataset, own),
@@ -241,6 +270,7 @@ def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig
         file_hashes=hashes,
         split_hashes=raw.hashes,
         carrier=raw.carrier,
+        out_of_distribution=tuple(k for k in raw.out_of_distribution if k in splits),
         num_near_duplicates=removed,
     )
 

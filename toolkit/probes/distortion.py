@@ -10,6 +10,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
+from toolkit.comparison.reported import splits_out_of_distribution
 from toolkit.counts import at_least
 from toolkit.data.batches import EncodedTask
 from toolkit.lookup import unknown
@@ -68,7 +69,8 @@ def measure_distortion(
       without dropout or clipping, over ``num_gradient_examples`` training examples drawn with ``seed``; body: all of
       the backbone but the embedding parameters. Of a part that is frozen in part, that of the rest.
 
-    ``out_of_distribution``: names of the splits that are so, or one; None takes ``ood``, as the built-in tasks do.
+    ``out_of_distribution``: names of the splits that are so, or one; None takes those that each run's manifest names
+    (:func:`toolkit.comparison.reported.splits_out_of_distribution`).
     Undefined is NaN with a ``note``. ValueError: no runs, no saved model, a split that no run has, data that cannot be
     read any more.
 
@@ -80,18 +82,16 @@ def measure_distortion(
         raise ValueError("no runs to measure: pass at least one finished run with --save-model")
     at_least("num_gradient_examples", num_gradient_examples, 1)
     splits = [split for run in opened for split in run.manifest["task"]["splits"] if split != "train"]
-    if out_of_distribution is None:
-        out_of_distribution = tuple(split for split in dict.fromkeys(splits) if split == "ood")
-    elif isinstance(out_of_distribution, str):
+    if isinstance(out_of_distribution, str):
         out_of_distribution = (out_of_distribution,)
-    for split in out_of_distribution:
+    for split in out_of_distribution or ():
         if split not in splits:
             raise ValueError(f"out_of_distribution: {unknown(split, 'split', tuple(dict.fromkeys(splits)))}")
     lines = [line for run in opened for line in _lines_of(run, out_of_distribution, num_gradient_examples, seed)]
     return pd.DataFrame(lines, columns=list(COLUMNS)).astype({"is_out_of_distribution": "boolean"})
 
 
-def _lines_of(run: Run, out: Collection[str], num_gradient_examples: int, seed: int) -> Iterator[dict[str, Any]]:
+def _lines_of(run: Run, out: Collection[str] | None, num_gradient_examples: int, seed: int) -> Iterator[dict[str, Any]]:
     tuned, loaded = load_tuned(run), load_untuned(run)
     config = replace(run.config, precision="no", log_with=None)
     accelerator, data = build_accelerator(config), encode_task(task_of(run), loaded, config.max_length)
@@ -102,6 +102,7 @@ def _lines_of(run: Run, out: Collection[str], num_gradient_examples: int, seed: 
     found_probe = linear_probe(loaded.model.head, before, data, config.seed)
     probe = {} if found_probe is None else found_probe.outputs
     task = run.manifest["task"]["name"]
+    out = splits_out_of_distribution(run.manifest["task"], after) if out is None else out
     lead = {"run": run.path.resolve().name, "model": Path(config.model).name, "task": task}
     lead |= {"regime": config.freeze, "head_epochs": config.head_epochs, "seed": config.seed}
     for split in after:

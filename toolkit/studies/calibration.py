@@ -20,11 +20,11 @@ from toolkit.studies.samples import Models, Sample, take_sample
 NO_INFLUENCE = ("seed", "epochs", "head_epochs", "max_steps", "learning_rate", "head_learning_rate", "weight_decay",
     "warmup_fraction", "max_gradient_norm", "init", "positions", "reinject_positions", "dropout", "snapshot_steps",
     "shuffle_labels", "label_seed", "max_train_examples", "selection_fraction", "head_training", "output_dir",
-    "overwrite", "save_model", "log_with")  # fmt: skip
+    "overwrite", "save_model", "log_with", "task_name")  # fmt: skip
 """Fields that change neither the seconds of a step nor those of scoring an example."""
 
-DATA = ("task", "train_file", "validation_file", "test_file", "dataset", "dataset_config", "text_columns",
-    "label_column", "label_kind", "remove_near_duplicates")  # fmt: skip
+DATA = ("task", "train_file", "validation_file", "test_file", "ood_file", "dataset", "dataset_config",
+    "text_columns", "label_column", "label_kind", "remove_near_duplicates")  # fmt: skip
 """Fields that say what is read."""
 
 MODEL = ("model", *RECIPE, "max_length", "batch_size")

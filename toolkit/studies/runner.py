@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from toolkit.naming import shown_path
+from toolkit.naming import command_path, command_place
 from toolkit.snapshots.store import Run, open_run
 from toolkit.studies.executors import Event, Executor
 from toolkit.studies.jobs import FOLDER, make_jobs
@@ -136,7 +136,7 @@ def write_study_report(
 
 def study_command(file: Path, out: Path, output_dir: Path = Path("runs")) -> str:
     """The command that makes a study's report again, with no absolute path in it."""
-    words = ["python", "-m", "toolkit", "study", shown_path(file), "--out", shown_path(out)]
+    words = ["python", "-m", "toolkit", "study", command_path(file), "--out", command_path(out)]
     if output_dir != Path("runs"):  # elsewhere than by default: without it everything would be run again
-        words += ["--output-dir", shown_path(output_dir)]
-    return shlex.join(words)
+        words += ["--output-dir", command_path(output_dir)]
+    return f"{command_place()}\n{shlex.join(words)}"

@@ -7,8 +7,8 @@ from toolkit.config import RunConfig
 from toolkit.studies.study import Cell
 
 SOURCE = (
-    "task", "train_file", "validation_file", "test_file", "dataset", "dataset_config", "text_columns", "label_column",
-    "label_kind",
+    "task", "train_file", "validation_file", "test_file", "ood_file", "dataset", "dataset_config", "text_columns",
+    "label_column", "label_kind", "task_name",
 )  # fmt: skip
 """Fields that say which examples there are."""
 

@@ -206,6 +206,7 @@ class Saver:
             "reported_split": task.reported_split,
             "score": task.score,
             "data_sha256": dict(task.data_hashes),
+            "out_of_distribution": list(task.out_of_distribution),
             "num_near_duplicates": None if task.num_near_duplicates is None else dict(task.num_near_duplicates),
             "splits": {
                 name: {

@@ -5,7 +5,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from toolkit.comparison.arms import Group
-from toolkit.naming import shown_path
+from toolkit.naming import command_path, command_place
 from toolkit.reporting.cells import shell_words
 from toolkit.reporting.comparison.provenance import command_of_run
 from toolkit.reporting.comparison.run_sections import MANY_RUNS
@@ -20,7 +20,7 @@ def commands_of(
     *,
     is_arranged: bool,
 ) -> str:
-    """The commands that make the runs and the report, with no absolute path in them.
+    """The commands that make the runs and the report, with no absolute path in them, below the line that says where.
 
     ``is_arranged``: arms or pairs were named in Python, for which there is no flag.
     """
@@ -29,16 +29,16 @@ def commands_of(
         made = [f"# the {len(made)} commands of the runs are in tables/runs.csv"]
     if is_arranged:
         made.append("# arms or pairs were named in Python (toolkit.write_report); this command names its own")
-    words = ["--out", shown_path(out)]
+    words = ["--out", command_path(out)]
     for name, value in settings.items():
         words += [f"--{name}", str(value)] if value is not None else []
     places = " ".join(_shown_places([run.path if isinstance(run, Run) else Path(run) for run in runs]))
-    return "\n".join([*made, f"python -m toolkit report {places} {shell_words(words)}"])
+    return "\n".join([command_place(), *made, f"python -m toolkit report {places} {shell_words(words)}"])
 
 
 def _shown_places(paths: Sequence[Path]) -> list[str]:
     """Run directories as words for a shell; many as one pattern, if a shell finds these with it in this order only."""
-    shown = [shown_path(path) for path in paths]
+    shown = [command_path(path) for path in paths]
     parents = {path.resolve().parent for path in paths}
     is_here = all(Path(word).resolve() == path.resolve() for word, path in zip(shown, paths, strict=True))
     if len(paths) > MANY_RUNS and len(parents) == 1 and is_here:

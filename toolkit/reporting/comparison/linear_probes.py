@@ -13,11 +13,12 @@ import pandas as pd
 from toolkit.comparison.arms import Arm, Group, ReportedRun, settings
 from toolkit.comparison.reported import last_score, reported_first
 from toolkit.reporting.cells import listing, number, points
-from toolkit.reporting.comparison.selections import is_from_elsewhere, task_names
+from toolkit.reporting.comparison.selections import task_names
 from toolkit.reporting.page import Block, NoteBlock, table_block
 
 COLUMNS = (
-    "group", "model", "task", "arm", "full", "size", "split", "is_reported_split", "score", "num_seeds", "reached",
+    "group", "model", "task", "arm", "full", "size", "split", "is_reported_split", "is_out_of_distribution", "score",
+    "num_seeds", "reached",
     "linear_probe", "missed_points", "full_minus_reached_points", "full_minus_linear_probe_points",
 )  # fmt: skip
 SHOWN = ("group", "arm", "split", "score", "reached", "linear_probe", "full_minus_reached", "full_minus_linear_probe")
@@ -70,6 +71,7 @@ def _lines(arm: Arm, full: Arm | None) -> Iterable[dict[str, Any]]:
                 "size": arm.size,
                 "split": split,
                 "is_reported_split": split == first.reported_split,
+                "is_out_of_distribution": split in first.out_of_distribution,
                 "score": first.score,
                 "num_seeds": len(own),
             } | _numbers(own, full, split)
@@ -99,7 +101,7 @@ def short_of_probe(table: pd.DataFrame, margin_points: float) -> list[str]:
     Only reported splits count, and only tasks where the head beats the probe on no split of the same distribution: one
     that is beaten is no yardstick for what training lost.
     """
-    is_beaten = (table["missed_points"] < 0) & ~table["split"].map(is_from_elsewhere).astype(bool)
+    is_beaten = (table["missed_points"] < 0) & ~table["is_out_of_distribution"].astype(bool)
     beaten = set(zip(table.loc[is_beaten, "group"], table.loc[is_beaten, "arm"], strict=True))
     is_short = table["is_reported_split"].astype(bool) & (table["missed_points"] > margin_points)
     return [

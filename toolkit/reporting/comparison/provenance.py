@@ -10,8 +10,9 @@ import pandas as pd
 
 from toolkit.analysis.rows.measures import MEASURES
 from toolkit.comparison.arms import Arm, Group, ReportedRun
+from toolkit.comparison.reported import with_paths
 from toolkit.config import RunConfig
-from toolkit.naming import shorten, shown_path
+from toolkit.naming import command_path, shorten
 from toolkit.reporting.cells import NOT_APPLICABLE, listing, number
 from toolkit.reporting.page import Block, TextBlock, rows_block
 from toolkit.snapshots import files
@@ -45,11 +46,13 @@ def runs_frame(groups: Sequence[Group]) -> pd.DataFrame:
 
 
 def command_of_run(run: ReportedRun) -> str:
-    """The command that repeats a run into the folder it was made in, with no absolute path in it."""
-    command, folder = run.config.to_command(), run.config.output_dir
-    if folder == RunConfig().output_dir:
-        return command
-    return f"{command} --output-dir {shlex.quote(shown_path(folder))}"
+    """The command that repeats a run into the folder in which it lies, with no absolute path in it."""
+    command, folder = with_paths(run.run.config, command_path).to_command(), RunConfig().output_dir
+    if run.run.path.is_dir():
+        folder = command_path(run.run.path.parent)
+    if not Path("finetune.py").is_file():  # the installed package has the same entry point
+        command = command.replace("finetune.py", "--module toolkit.cli", 1)
+    return command if folder == RunConfig().output_dir else f"{command} --output-dir {shlex.quote(folder)}"
 
 
 def runs_block(groups: Sequence[Group]) -> Block:
@@ -139,7 +142,7 @@ def _source_cells(run: ReportedRun, split: str) -> tuple[str, str]:
     config = run.config
     role = "train" if split == "selection" else split  # held out of it
     files = {"train": config.train_file, "validation": config.validation_file}
-    files |= {name: path for name, _, path in (entry.partition("=") for entry in config.test_file)}
+    files |= {name: path for name, _, path in (entry.partition("=") for entry in (*config.test_file, *config.ood_file))}
     if config.train_file:
         path = files.get(role)
         # With its folder, which as a rule is called as the data are; of an absolute path the name is all there is.

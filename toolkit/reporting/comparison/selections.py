@@ -7,9 +7,6 @@ from toolkit.comparison.estimates import NO_MEAN, OTHER_ITEMS_PER_SEED
 from toolkit.comparison.reported import CORRELATIONS
 from toolkit.reporting.cells import listing
 
-SAME_DATA = ("train", "valid", "dev", "eval", "test", "selection")
-"""How the name of a split begins that was drawn from where the training data come from; others are from elsewhere."""
-
 
 def headline(comparison: pd.DataFrame) -> pd.DataFrame:
     """The lines of a comparison that are about the headline score: accuracy may stand beside another one."""
@@ -28,15 +25,6 @@ def largest_size(table: pd.DataFrame) -> pd.DataFrame:
     greatest = sizes.groupby(table["group"], sort=False).transform("max")
     # Near-duplicates are removed per seed, so that arms of one size may differ by a few examples.
     return table[sizes.isna() | (sizes > 0.9 * greatest)]
-
-
-def is_from_elsewhere(split: str) -> bool:
-    """Whether a split is, by its name, out of the distribution of the training data (``cr``, ``ood``).
-
-    Nothing else tells: a run knows its splits by name only. ``validation_mismatched`` (MultiNLI) is from elsewhere.
-    """
-    name = split.lower()
-    return "mismatched" in name or not name.startswith(SAME_DATA)
 
 
 def covered(comparison: pd.DataFrame) -> str:
