@@ -27,7 +27,7 @@ from tests.studies.counted_jobs import (
 )
 from toolkit.lookup import lookup
 from toolkit.studies import executors
-from toolkit.studies.executors import EXECUTORS, Event, Executor, ExecutorOptions, Job, check_jobs
+from toolkit.studies.executors import EXECUTORS, Event, Executor, ExecutorOptions, Job
 
 ONCE = ["waiting", "running", "finished"]
 NEEDED = {"ray": "ray", "slurm": "submitit"}
@@ -268,18 +268,6 @@ def test_a_launcher_hides_neither_a_signal_nor_an_error_of_its_program(tmp_path:
     details = {key: own[-1].detail for key, own in events.items()}
     assert details["mistaken"] == "exit code 1: error: no such task"
     assert details["broken"] == "exit code 1: KeyError: 'x'"
-
-
-def test_two_jobs_that_nobody_could_tell_apart_are_refused(tmp_path: Path) -> None:
-    job = counted_job(tmp_path / "a")
-    other = Job(name="b", command=job.command, log=tmp_path / "b" / ".." / "a" / "job.log", is_done=job.is_done)
-    check_jobs([job])
-    with pytest.raises(ValueError, match="two jobs are called 'a'"):
-        check_jobs([job, job])
-    with pytest.raises(ValueError, match="'a' and 'b' share the log"):
-        check_jobs([job, other])
-    with pytest.raises(ValueError, match="'c' has an empty command"):
-        check_jobs([Job(name="c", command=(), log=tmp_path / "c", is_done=job.is_done)])
 
 
 @pytest.mark.parametrize(

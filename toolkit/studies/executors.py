@@ -13,14 +13,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, Literal, Protocol
 
 from toolkit.lookup import Table
-from toolkit.snapshots.lock import try_lock
 
 State = Literal["waiting", "running", "retried", "finished", "failed"]
 
@@ -39,7 +37,7 @@ class Job:
     """One command to carry out, in the working directory of the caller."""
 
     name: str
-    """How events call it; unique within one list of jobs."""
+    """How events call it: the name of its run directory, which no two jobs share."""
     command: tuple[str, ...]
     """Program and arguments; they are not read by a shell."""
     log: Path
@@ -124,7 +122,7 @@ class Executor:
     """Carries out jobs, several at a time. A subclass says how jobs are handed in, and ends them when it is left."""
 
     poll_seconds = POLL_SECONDS
-    signals: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGHUP)
+    signals: tuple[str, ...] = ("SIGTERM", "SIGHUP")
     """What ends a study as Ctrl-C does."""
 
     def __init__(self, options: ExecutorOptions) -> None:
@@ -145,10 +143,8 @@ class Executor:
         """Run every job that is not done; return when each is finished or failed.
 
         A failed job does not stop the others. ``on_event`` is called in this thread, in order of time.
-        ValueError for two jobs of one name or one log; KeyboardInterrupt, also for SIGTERM and SIGHUP, once the
-        commands have been ended.
+        KeyboardInterrupt, also for SIGTERM and SIGHUP, once the commands have been ended.
         """
-        check_jobs(jobs)
         watches = {job.name: _Watch(job, on_event) for job in jobs}
         left = deque[Job]()
         for job in jobs:
@@ -242,6 +238,8 @@ class Commands:
         return outcome
 
     def _try(self, job: Job, environment: Mapping[str, str]) -> Outcome:
+        from toolkit.snapshots.lock import try_lock
+
         job.log.parent.mkdir(parents=True, exist_ok=True)
         with job.log.open("ab") as log:
             # The command inherits the lock: it lasts until the last process that writes to the log is gone.
@@ -335,14 +333,15 @@ def end_with_parent() -> None:
 
 
 @contextlib.contextmanager
-def interruptible(numbers: Sequence[signal.Signals]) -> Iterator[None]:
-    """Within this block the signals raise KeyboardInterrupt, as Ctrl-C does.
+def interruptible(names: Sequence[str]) -> Iterator[None]:
+    """Within this block the signals of these names raise KeyboardInterrupt, as Ctrl-C does.
 
     A signal that is ignored stays ignored, as nohup wants it. Outside the main thread nothing changes: Python delivers
     signals there only.
     """
     is_main = threading.current_thread() is threading.main_thread()
-    before = {number: signal.getsignal(number) for number in numbers if is_main}
+    numbers = [getattr(signal, name) for name in names if is_main and hasattr(signal, name)]
+    before = {number: signal.getsignal(number) for number in numbers}
     before = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
     for number in before:
         signal.signal(number, signal.default_int_handler)
@@ -362,22 +361,6 @@ def share_threads(workers: int) -> dict[str, str]:
         return {}
     num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return {"OMP_NUM_THREADS": str(max(1, num_cores // workers))}
-
-
-def check_jobs(jobs: Sequence[Job]) -> None:
-    """ValueError for two jobs that events or logs could not tell apart, and for an empty command."""
-    names: set[str] = set()
-    logs: dict[Path, str] = {}
-    for job in jobs:
-        if job.name in names:
-            raise ValueError(f"two jobs are called {job.name!r}: give each its own name")
-        log = job.log.resolve()
-        if log in logs:
-            raise ValueError(f"jobs {logs[log]!r} and {job.name!r} share the log {job.log}: give each its own")
-        if not job.command:
-            raise ValueError(f"job {job.name!r} has an empty command")
-        names.add(job.name)
-        logs[log] = job.name
 
 
 def check_log(log: Path) -> None:
@@ -401,6 +384,8 @@ class LocalExecutor(Executor):
     @contextlib.contextmanager
     def engine(self) -> Iterator[Submit]:
         """Threads that each wait for one command."""
+        from concurrent.futures import ThreadPoolExecutor
+
         environment, retries = share_threads(self.options.workers), self.options.retries
         with ThreadPoolExecutor(self.options.workers) as pool, Commands() as commands:
             yield lambda jobs: [pool.submit(commands.carry_out, job, environment, retries) for job in jobs]

@@ -1,7 +1,6 @@
 """Runs as a Slurm job array, through submitit: Slurm schedules, and queues again what it cut off."""
 
 import shutil
-import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,7 +53,7 @@ class SlurmExecutor(Executor):
                 "--executor slurm: there is no sbatch here; start the study on a login node of the cluster"
             )
         self.poll_seconds = 2.0  # every look at a job is an access to the shared file system
-        self.signals = (signal.SIGTERM,)  # the jobs outlive a lost connection
+        self.signals = ("SIGTERM",)  # the jobs outlive a lost connection
 
     @property
     def most_pending(self) -> int | None:
