@@ -18,7 +18,7 @@ from typing import Any, TypeVar, get_args
 import tyro
 
 from toolkit.commands import Command
-from toolkit.config import DataConfig, ModelConfig, OutputConfig, RunConfig, TrainingConfig, check_freeze
+from toolkit.config import KEEP_THREADS, DataConfig, ModelConfig, OutputConfig, RunConfig, TrainingConfig, check_freeze
 from toolkit.lookup import unknown
 from toolkit.memory import keep_freed_memory
 
@@ -76,6 +76,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 def finetune_main(argv: Sequence[str] | None = None) -> None:
     """Entry point of finetune.py."""
     args = list(sys.argv[1:] if argv is None else argv)
+    if KEEP_THREADS in os.environ:  # started by a study, below a launcher that does not end its program
+        from toolkit.studies.executors import end_with_parent
+
+        end_with_parent()
     sys.exit(guarded(lambda: _finetune(parse_config(args))))
 
 

@@ -170,15 +170,18 @@ def _train_and_save(
             tensors = capture(model.backbone, loaded.family)  # on every process: shards may have to be gathered
             if saver is not None:
                 saver.save_snapshot(moment, tensors)
+            started = time.perf_counter()
             outputs = _compute_outputs(moment, saver)
+            progress.evaluation_seconds += time.perf_counter() - started
             if saver is not None and outputs is not None:
                 progress.on_scores(moment.step, data.task.score, saver.save_outputs(moment, outputs))
-        seconds = progress.seconds
+        seconds, evaluation_seconds = progress.seconds, progress.evaluation_seconds
     if saver is not None:
         # After training: of mixed layers the probe reads what the head has learned to mix.
         probe = None if features is None else linear_probe(model.head, features, data, config.seed)
         floors = measure_floors(data, config, loaded.source, accelerator.device)
-        saver.finish(accelerator, regime, before, probe, floors, seconds, head_training, head_stage)
+        others = {"evaluation_seconds": evaluation_seconds}
+        saver.finish(accelerator, regime, before, probe, floors, seconds, head_training, head_stage, others)
     for tracker in accelerator.trackers:  # not end_training: that would also end the process group of later runs
         tracker.finish()
 
@@ -198,6 +201,7 @@ class _Progress:
 
     def __init__(self, accelerator: Any, config: RunConfig, name: str, num_steps: int | None) -> None:
         self.accelerator, self.seconds = accelerator, {"training": 0.0}
+        self.evaluation_seconds = 0.0
         self.bar = tqdm(total=num_steps, unit="step", disable=not accelerator.is_main_process, mininterval=0.5)
         if config.log_with:
             shown = {k: v for k, v in asdict(config).items() if isinstance(v, int | float | str | bool)}

@@ -17,11 +17,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from toolkit import Comparison, Study
-from toolkit.studies.calibration import calibrate, makespan
-from toolkit.studies.dry_run import plan_study
 from toolkit.studies.executors import EXECUTORS, ExecutorOptions
-from toolkit.studies.jobs import make_jobs
+from toolkit.studies.progress import makespan
+from toolkit.studies.runner import make_jobs, plan_study
+from toolkit.studies.trial import estimate
 
 BOUND = 0.25
 REGIMES: dict[str, dict[str, Any]] = {
@@ -49,10 +51,11 @@ def compare(study: Study, workers: int) -> tuple[float, float]:
     """Seconds that were estimated, and those that it took."""
     with tempfile.TemporaryDirectory() as folder:
         runs = plan_study(study, Path(folder)).final
-        known = calibrate(runs, workers=workers)
-        estimated = makespan((known.estimates[run.name].seconds for run in runs), workers)
+        executor = EXECUTORS["local"](ExecutorOptions(workers=workers))
+        seconds, _ = estimate(runs, executor, Path(folder), Console(quiet=True))
+        estimated = makespan((seconds[run.name] for run in runs), workers)
         started = time.perf_counter()
-        EXECUTORS["local"](ExecutorOptions(workers=workers)).run(make_jobs(runs), lambda event: None)
+        executor.run(make_jobs(runs), lambda event: None)
         taken = time.perf_counter() - started
         if unfinished := [run.name for run in runs if not run.is_finished]:
             sys.exit(f"{len(unfinished)} runs did not finish, {unfinished[0]} for one")

@@ -1,33 +1,273 @@
-"""What holds for executors before any of them runs: options, names, and what a failure is explained by."""
+"""The laws of executors: every job is run once, N at a time, failures stay alone, and nothing is lost or doubled."""
 
+import os
 import signal
 import subprocess
 import sys
-from dataclasses import replace
+import threading
+import time
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from tests.studies.counted_jobs import counted_job, num_started, run_all, states
+from tests.studies.counted_jobs import (
+    KILL_FIRST,
+    NOTHING_IGNORED,
+    counted_job,
+    is_alive,
+    num_completed,
+    num_started,
+    pid_of,
+    release,
+    run_all,
+    states,
+    wait_until,
+)
 from toolkit.lookup import lookup
 from toolkit.studies import executors
-from toolkit.studies.attempts import SILENT, START, Outcome, count_starts, explain, start
-from toolkit.studies.executors import EXECUTORS, Event, ExecutorOptions, Job, check_jobs
-from toolkit.studies.local import LocalExecutor
-from toolkit.studies.remote import Watch
+from toolkit.studies.executors import EXECUTORS, Event, Executor, ExecutorOptions, Job
+
+ONCE = ["waiting", "running", "finished"]
+NEEDED = {"ray": "ray", "slurm": "submitit"}
+
+Build = Callable[..., Executor]
 
 
-def test_two_jobs_that_nobody_could_tell_apart_are_refused(tmp_path: Path) -> None:
-    job = counted_job(tmp_path / "a")
-    other = Job(name="b", command=job.command, log=tmp_path / "b" / ".." / "a" / "job.log", is_done=job.is_done)
-    check_jobs([job])
-    with pytest.raises(ValueError, match="two jobs are called 'a'"):
-        check_jobs([job, job])
-    with pytest.raises(ValueError, match="'a' and 'b' share the log"):
-        check_jobs([job, other])
-    with pytest.raises(ValueError, match="'c' has an empty command"):
-        check_jobs([Job(name="c", command=(), log=tmp_path / "c", is_done=job.is_done)])
+def build(name: str, workers: int = 1, retries: int = 1) -> Executor:
+    """An executor on this machine."""
+    return EXECUTORS[name](ExecutorOptions(workers=workers, retries=retries, cluster="local"))
+
+
+@pytest.fixture(params=["local", "slurm", "ray"])
+def name(request: pytest.FixtureRequest) -> str:
+    """Every executor that is installed."""
+    name = str(request.param)
+    if name in NEEDED:
+        pytest.importorskip(NEEDED[name], reason=f"the extra {name!r} is not installed")
+    return name
+
+
+def local(workers: int = 1, retries: int = 1) -> Executor:
+    return build("local", workers, retries)
+
+
+BAD = "print('epoch 1')\nprint('error: no such task', file=sys.stderr)\nsys.exit(2)"
+
+
+def test_each_job_runs_once_and_failures_stay_alone(name: str, tmp_path: Path) -> None:
+    """Two at a time: good ones, one done before, one with a mistake, one that is killed and tried again."""
+    last = {"a": "pass", "bad": BAD, "b": "pass", "shot": KILL_FIRST, "idle": "sys.exit(0)", "c": "pass"}
+    jobs = {key: counted_job(tmp_path / key, last=text, seconds=0.1) for key, text in last.items()}
+    done = counted_job(tmp_path / "done")
+    (tmp_path / "done" / "completed").write_text("x")
+    running, most = set[str](), 0
+    events: dict[str, list[Event]] = {key: [] for key in (*jobs, "done")}
+
+    def watch(event: Event) -> None:
+        nonlocal most
+        events[event.name].append(event)
+        running.add(event.name) if event.state == "running" else running.discard(event.name)
+        most = max(most, len(running))
+
+    executor = build(name, workers=2)
+    executor.run([*jobs.values(), done], watch)
+    assert most == 2
+    for key in ("a", "b", "c"):
+        assert states(events[key]) == ONCE
+        assert (num_started(jobs[key]), num_completed(jobs[key])) == (1, 1)
+    assert states(events["done"]) == ["waiting", "finished"]
+    assert num_started(done) == 0
+    assert states(events["bad"]) == states(events["idle"]) == ["waiting", "running", "failed"]
+    assert events["bad"][-1].detail == "exit code 2: error: no such task", "named with the end of its log"
+    assert num_started(jobs["bad"]) == 1, "an error of its own would come again"
+    assert states(events["shot"]) == ["waiting", "running", "retried", "running", "finished"]
+    assert (num_started(jobs["shot"]), num_completed(jobs["shot"])) == (2, 1)
+    again = run_all(executor, [jobs["a"], done])
+    assert all(states(own) == ["waiting", "finished"] for own in again.values()), "and starts nothing"
+    assert num_started(jobs["a"]) == 1
+
+
+ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
+PARENT = """
+import sys
+from pathlib import Path
+from tests.studies.counted_jobs import counted_job
+from tests.studies.test_executors import build
+jobs = [counted_job(Path(sys.argv[2]) / name, hold=True) for name in ("a", "b")]
+try:
+    build(sys.argv[1], workers=2).run(jobs, lambda event: None)
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [(name, number) for name in ("local", "slurm") for number in ENDS]
+    + [pytest.param("ray", signal.SIGKILL, marks=pytest.mark.slow)],  # a cluster takes seconds
+    indirect=["name"],
+)
+def test_what_is_killed_and_started_again_loses_and_doubles_nothing(
+    name: str, tmp_path: Path, number: signal.Signals
+) -> None:
+    """Its commands end with it, SIGKILL to a cluster's client apart: those go on, and are waited for."""
+    parent = subprocess.Popen([sys.executable, "-c", NOTHING_IGNORED + PARENT, name, str(tmp_path)])
+    paths = [tmp_path / key / "started" for key in ("a", "b")]
+    wait_until(lambda: all(path.exists() and path.read_text().endswith("\n") for path in paths))
+    pids = [int(path.read_text()) for path in paths]
+    parent.send_signal(number)
+    assert parent.wait(60) == (-signal.SIGKILL if number == signal.SIGKILL else 130)
+    goes_on = name == "slurm" and number == signal.SIGKILL
+    if not goes_on:
+        wait_until(lambda: not any(is_alive(pid) for pid in pids), 30)
+    jobs = [counted_job(tmp_path / key) for key in ("a", "b")]
+    timer = threading.Timer(1.0 if goes_on else 0.0, lambda: [release(job) for job in jobs])
+    timer.start()
+    events = run_all(build("local" if name == "ray" else name, workers=2), jobs)
+    assert [own[-1].state for own in events.values()] == ["finished"] * 2
+    assert [num_completed(job) for job in jobs] == [1, 1]
+    assert [num_started(job) for job in jobs] == ([1, 1] if goes_on else [2, 2])
+
+
+def test_two_at_work_on_the_same_jobs_run_none_twice(tmp_path: Path) -> None:
+    """As from two terminals."""
+    jobs = [counted_job(tmp_path / f"job{i}", seconds=0.2) for i in range(3)]
+    results: list[dict[str, list[Event]]] = []
+    threads = [threading.Thread(target=lambda: results.append(run_all(local(2), jobs))) for _ in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [(num_started(job), num_completed(job)) for job in jobs] == [(1, 1)] * 3
+    assert all(events[-1].state == "finished" for result in results for events in result.values())
+
+
+def test_jobs_are_begun_in_order_and_asked_whether_they_are_done_only_then(tmp_path: Path) -> None:
+    first = counted_job(tmp_path / "first", last=f"open({str(tmp_path / 'third' / 'completed')!r}, 'w').write('x')")
+    jobs = [first, *(counted_job(tmp_path / key) for key in ("second", "third"))]
+    order: list[str] = []
+    local().run(jobs, lambda event: order.append(f"{event.name} {event.state}"))
+    assert order[:3] == ["first waiting", "second waiting", "third waiting"]
+    assert order[3:] == ["first running", "first finished", "second running", "second finished", "third finished"]
+    assert num_started(jobs[2]) == 0
+
+
+def test_a_killed_command_fails_when_its_retries_are_spent(tmp_path: Path) -> None:
+    job = counted_job(tmp_path / "a", last="os.kill(os.getpid(), signal.SIGKILL)")
+    events = run_all(local(retries=2), [job])["a"]
+    assert states(events) == ["waiting", *["running", "retried"] * 2, "running", "failed"]
+    assert events[-1].detail == "killed by SIGKILL"
+    assert num_started(job) == 3
+
+
+def test_output_and_every_try_are_in_the_log(tmp_path: Path) -> None:
+    job = counted_job(tmp_path / "deep" / "a", last="print('out'); print('err', file=sys.stderr)\n" + KILL_FIRST)
+    run_all(local(), [job])
+    assert [line[:10] for line in job.log.read_text().splitlines()] == ["=== start ", "out", "err"] * 2
+
+
+def test_a_missing_program_is_one_plain_failure(tmp_path: Path) -> None:
+    job = Job(name="a", command=("/no/such/program",), log=tmp_path / "log", is_done=lambda: False)
+    assert run_all(local(), [job])["a"][-1].detail == "cannot start /no/such/program: No such file or directory"
+
+
+@pytest.mark.parametrize(("set_by_user", "workers", "expected"), [(None, 1000, "1"), (None, 1, "all"), ("7", 2, "7")])
+def test_threads_are_shared_among_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, set_by_user: str | None, workers: int, expected: str
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if set_by_user:
+        monkeypatch.setenv("OMP_NUM_THREADS", set_by_user)
+    job = counted_job(tmp_path / "a", last="print(os.environ['OMP_NUM_THREADS'])")
+    run_all(local(workers), [job])
+    cores = len(os.sched_getaffinity(0))
+    assert job.log.read_text().splitlines()[-1] == (str(cores) if expected == "all" else expected)
+
+
+LAUNCHER = "import subprocess; subprocess.run([sys.executable, '-S', '-c', PROGRAM, folder])"
+PROGRAM = """
+import os, sys, time
+from toolkit.studies.executors import end_with_parent
+end_with_parent()
+print(os.getpid(), file=open(sys.argv[1] + "/child", "w"), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_the_program_of_a_launcher_ends_with_the_study(tmp_path: Path, number: signal.Signals) -> None:
+    """The chain is study, launcher, program; the program asks to end with its parent, as finetune.py does."""
+    last = LAUNCHER.replace("PROGRAM", repr(PROGRAM)).replace("'-S', ", "")
+    code = PARENT.replace("hold=True", f"last={last!r}")
+    parent = subprocess.Popen([sys.executable, "-c", NOTHING_IGNORED + code, "local", str(tmp_path)])
+    paths = [tmp_path / key / "child" for key in ("a", "b")]
+    wait_until(lambda: all(path.exists() and path.read_text().endswith("\n") for path in paths))
+    pids = [int(path.read_text()) for path in paths]
+    parent.send_signal(number)
+    parent.wait(30)
+    wait_until(lambda: not any(is_alive(pid) for pid in pids), 10)
+
+
+def test_what_a_command_leaves_behind_in_its_group_is_ended_with_it(tmp_path: Path) -> None:
+    orphan = (
+        "import subprocess\nchild = subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(600)'])\n"
+        "print(child.pid, file=open(folder + '/child', 'w'), flush=True)"
+    )
+    job = counted_job(tmp_path / "a", last=orphan)
+    assert run_all(local(), [job])["a"][-1].state == "finished"
+    wait_until(lambda: not is_alive(int((tmp_path / "a" / "child").read_text())), 5)
+
+
+def test_a_command_that_will_not_end_is_killed(tmp_path: Path) -> None:
+    stubborn = "signal.signal(signal.SIGTERM, signal.SIG_IGN); open(folder + '/deaf', 'w'); time.sleep(600)"
+    job = counted_job(tmp_path / "a", last=stubborn)
+
+    class Enough(Exception): ...
+
+    def stop(event: Event) -> None:
+        if event.state == "running":
+            wait_until((tmp_path / "a" / "deaf").exists)
+            raise Enough
+
+    started = time.monotonic()
+    with pytest.raises(Enough):
+        local().run([job], stop)
+    assert not is_alive(pid_of(job))
+    assert time.monotonic() - started < 30
+
+
+def test_ignored_signals_stay_ignored(tmp_path: Path) -> None:
+    """nohup: a study goes on when the terminal is closed."""
+    code = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n" + PARENT.replace("hold=True", "seconds=1.0")
+    parent = subprocess.Popen([sys.executable, "-c", code, "local", str(tmp_path)])
+    wait_until((tmp_path / "b" / "started").exists)
+    parent.send_signal(signal.SIGHUP)
+    assert parent.wait(20) == 0
+    assert [(tmp_path / key / "completed").read_text() for key in ("a", "b")] == ["x", "x"]
+
+
+@pytest.mark.slow
+def test_a_launcher_hides_neither_a_signal_nor_an_error_of_its_program(tmp_path: Path) -> None:
+    """Accelerate's exit code is 1 whatever becomes of the program."""
+    launch = (sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "1", "--cpu", "--quiet")
+    events = {}
+    for key, text in {
+        "killed": f"import os; print('epoch 1'); os.kill(os.getpid(), {signal.SIGKILL})",
+        "mistaken": "import sys; print('error: no such task', file=sys.stderr); sys.exit(2)",
+        "broken": "raise KeyError('x')",
+    }.items():
+        script = tmp_path / f"{key}.py"
+        script.write_text(text)
+        job = Job(name=key, command=(*launch, str(script)), log=tmp_path / key, is_done=lambda: False)
+        events[key] = run_all(local(), [job])[key]
+    assert states(events["killed"]) == ["waiting", "running", "retried", "running", "failed"]
+    assert states(events["mistaken"]) == states(events["broken"]) == ["waiting", "running", "failed"]
+    details = {key: own[-1].detail for key, own in events.items()}
+    assert details["mistaken"] == "exit code 1: error: no such task"
+    assert details["broken"] == "exit code 1: KeyError: 'x'"
 
 
 @pytest.mark.parametrize(
@@ -44,120 +284,13 @@ def test_unknown_executor_is_answered_with_the_nearest() -> None:
         lookup(EXECUTORS, "locl", "executor")
 
 
-@pytest.mark.parametrize(("name", "module"), [("ray", "ray"), ("slurm", "submitit")])
-def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, name: str, module: str) -> None:
+@pytest.mark.parametrize(("extra", "module"), NEEDED.items())
+def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, extra: str, module: str) -> None:
     monkeypatch.setattr(executors, "find_spec", lambda wanted: None if wanted == module else find_spec(wanted))
-    with pytest.raises(ValueError, match=rf"pip install 'embedding-drift-toolkit\[{name}\]'"):
-        EXECUTORS[name](ExecutorOptions())
+    with pytest.raises(ValueError, match=rf"pip install 'embedding-drift-toolkit\[{extra}\]'"):
+        EXECUTORS[extra](ExecutorOptions())
 
 
 def test_importing_executors_brings_no_extra() -> None:
-    modules = "toolkit.studies.executors, toolkit.studies.local"
-    code = f"import sys, {modules}; print({{'ray', 'submitit', 'torch'}} & set(sys.modules))"
+    code = "import sys, toolkit.studies.executors; print({'ray', 'submitit', 'torch'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"
-
-
-def test_a_silent_end_is_said_to_be_taken_as_killed() -> None:
-    """A program that gives up without a word is tried again like a killed one: its event says why."""
-    detail = explain(1, "epoch 1", 1.0).detail
-    assert detail == "exit code 1 without an error line, taken as killed: worth another try"
-
-
-@pytest.mark.parametrize(
-    ("code", "output", "is_killed", "detail"),
-    [
-        (2, "warning\nerror: no file at x\n", False, "exit code 2: no file at x"),
-        (-9, "", True, "killed by SIGKILL"),
-        (137, "", True, "killed by SIGKILL"),
-        (143, "", True, "killed by SIGTERM"),
-        (255, "all is lost\n", False, "exit code 255: all is lost"),
-        (0, "fine", False, "the command ended well, but the job is not done"),
-        (3, "", False, "exit code 3: no output"),
-        (1, "epoch 1", True, SILENT),
-        (1, "step 1\rstep 2\rKeyError: 'x'\n  more", False, "exit code 1: KeyError: 'x'"),
-        (1, "CalledProcessError: Command 'x' died with <Signals.SIGKILL: 9>.", True, "killed by SIGKILL"),
-        (1, "error_file: <N/A>\ntraceback : Signal 9 (SIGKILL) received by PID 17", True, "killed by SIGKILL"),
-        (
-            1,
-            "error: no such task\nsubprocess.CalledProcessError: Command 'x' returned non-zero exit status 2.",
-            False,
-            "exit code 1: no such task",
-        ),
-        (
-            1,
-            "torch.OutOfMemoryError: CUDA\nCalledProcessError: Command 'x' returned non-zero exit status 1.",
-            False,
-            "exit code 1: torch.OutOfMemoryError: CUDA",
-        ),
-    ],
-)
-def test_failures_are_explained(code: int, output: str, is_killed: bool, detail: str) -> None:
-    outcome = explain(code, output, 1.5)
-    assert (outcome.is_finished, outcome.is_killed, outcome.detail, outcome.seconds) == (False, is_killed, detail, 1.5)
-
-
-def test_what_another_finishes_before_the_lock_is_got_is_not_run(tmp_path: Path) -> None:
-    """The answer changes between the first question and the lock: as late as it can."""
-    job = counted_job(tmp_path / "a")
-    answers = [False, True]
-    outcome = start(replace(job, is_done=lambda: answers.pop(0)), {})
-    assert isinstance(outcome, Outcome)
-    assert outcome.is_finished
-    assert num_started(job) == 0
-
-
-def test_starts_are_counted_from_the_log(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    assert count_starts(log, 0) == 0
-    log.write_text(f"{START}1\noutput\n")
-    size = log.stat().st_size
-    log.write_text(log.read_text() + f"{START}2\n")
-    assert (count_starts(log, 0), count_starts(log, size)) == (2, 1)
-
-
-def test_jobs_that_run_elsewhere_are_told_by_their_logs_and_their_work(tmp_path: Path) -> None:
-    """A process that dies after its work is done has done it."""
-    lost, done = counted_job(tmp_path / "lost"), counted_job(tmp_path / "done")
-    lost.log.write_text(f"{START}of an earlier study\n")
-    events: list[Event] = []
-    watch = Watch([lost, done], events.append)
-    for job in (lost, done, lost):
-        with job.log.open("a") as log:
-            log.write(f"{START}now\n")
-        watch.look([lost, done])
-    (tmp_path / "done" / "completed").write_text("x")
-    for job in (lost, done):
-        watch.end(job, Outcome(False, True, "its worker was lost", 1.0))
-    told = {name: states([event for event in events if event.name == name]) for name in ("lost", "done")}
-    assert told["lost"] == ["waiting", "running", "retried", "running", "failed"]
-    assert told["done"] == ["waiting", "running", "finished"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("flags", "killed"),
-    [
-        ((), "killed by SIGKILL"),
-        (("--quiet",), SILENT),
-    ],
-)
-def test_a_launcher_hides_neither_the_signal_nor_the_error_of_its_program(
-    tmp_path: Path, flags: tuple[str, ...], killed: str
-) -> None:
-    """What accelerate launch really prints, against what explain() reads from it."""
-    script = tmp_path / "script.py"
-    launch = (sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "1", "--cpu", *flags, str(script))
-    details = {}
-    for name, text in {
-        "killed": f"import os; os.kill(os.getpid(), {signal.SIGKILL})",
-        "mistaken": "import sys; print('error: no such task', file=sys.stderr); sys.exit(2)",
-        "broken": "raise KeyError('x')",
-    }.items():
-        script.write_text(text)
-        job = Job(name=name, command=launch, log=tmp_path / name, is_done=lambda: False)
-        details[name] = run_all(LocalExecutor(workers=1), [job])[name]
-    assert states(details["killed"]) == ["waiting", "running", "retried", "running", "failed"]
-    assert details["killed"][-1].detail == killed
-    assert states(details["mistaken"]) == states(details["broken"]) == ["waiting", "running", "failed"]
-    assert details["mistaken"][-1].detail == "exit code 1: no such task"
-    assert details["broken"][-1].detail == "exit code 1: KeyError: 'x'"

@@ -16,12 +16,10 @@ from toolkit.comparison.arms import arrange
 from toolkit.config import RunConfig
 from toolkit.reporting.comparison.report import write_report
 from toolkit.snapshots.store import open_run
-from toolkit.studies.calibration import calibrate
 from toolkit.studies.executors import Job
-from toolkit.studies.jobs import launch_command
-from toolkit.studies.live import watch
 from toolkit.studies.plan import PlannedRun, plan_runs
-from toolkit.studies.runner import run_study, study_command
+from toolkit.studies.progress import StudyProgress
+from toolkit.studies.runner import launch_command, make_jobs, run_study, study_command
 from toolkit.studies.study import Comparison
 from toolkit.studies.tuning import choose, chosen_settings
 
@@ -132,8 +130,8 @@ def test_an_arm_that_always_diverges_is_said_and_does_not_keep_the_report_from_t
     study = make_study(tiny_config, arms=arms, comparisons=comparisons)
     options = {"executor": InProcess(), "out": tmp_path / "r", "output_dir": tmp_path / "runs"}
     for _ in range(2):
-        with watch(1) as watcher:
-            report = run_study(study, on_stage=watcher.on_stage, **options)  # type: ignore[arg-type]
+        with StudyProgress(1) as progress:
+            report = run_study(study, on_stage=progress.on_stage, **options)  # type: ignore[arg-type]
         assert report is not None
     assert "final: 6 runs, 4 finished, 2 diverged, 0 to do" in capsys.readouterr().out.splitlines()
     assert "Every run of wild diverged: it is compared with nothing." in report.read_text()
@@ -166,8 +164,6 @@ def test_a_failed_run_is_named_and_the_others_are_kept(
 
 
 def test_jobs_are_launched_by_accelerate_with_the_resolved_config(tiny_config: RunConfig, tmp_path: Path) -> None:
-    from toolkit.studies.jobs import make_jobs
-
     study = make_study(replace(tiny_config, precision="auto"))
     runs = plan_runs(study.final_cells({}), tmp_path / "runs")
     job = make_jobs(runs)[0]
@@ -287,15 +283,6 @@ def test_recipes_are_chosen_like_learning_rates(tiny_pairs: RunConfig, tmp_path:
     assert sum("features mix" in arm.label for arm in group.arms) == 1
     with pytest.raises(ValueError, match="differ in"):
         arrange(mixed, dict.fromkeys((run.path.name for run in mixed), "one label"))
-
-
-@pytest.mark.slow
-def test_a_dry_run_times_every_recipe(tiny_pairs: RunConfig, tmp_path: Path) -> None:
-    arms = {"full": ARMS["full"], "features": {"freeze": "backbone", "head_training": "early-stopping"}}
-    study = make_study(tiny_pairs, arms=arms, grid={"full": RECIPES, "features": RECIPES}, tuning_seeds=(7,))
-    runs = plan_runs(study.tuning_cells(), tmp_path)
-    known = calibrate(runs, budget_seconds=120).estimates
-    assert all(known[run.name].is_measured and known[run.name].seconds > 0 for run in runs)
 
 
 def test_epochs_of_a_study_that_a_frozen_arm_would_not_train_are_refused_before_anything_runs(

@@ -1,12 +1,13 @@
 """A tiny config in, a study of half-second runs out, and an executor that carries runs out in this process."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from toolkit.config import RunConfig
-from toolkit.studies.executors import Event, Job
+from toolkit.studies.executors import Event, Executor, ExecutorOptions, Job
 from toolkit.studies.study import Comparison, Study
 
 ARMS = {"full": {"freeze": "none"}, "frozen": {"freeze": "embeddings"}, "features": {"freeze": "backbone"}}
@@ -29,11 +30,11 @@ def make_study(config: RunConfig, **changes: Any) -> Study:
     return Study(**{**values, **changes})
 
 
-class InProcess:
+class InProcess(Executor):
     """Carries runs out one after the other, without processes; ``before`` is called with each job first."""
 
-    def __init__(self, before: Callable[[Job], None] = lambda job: None) -> None:
-        self.before = before
+    def __init__(self, before: Callable[[Job], None] = lambda job: None, workers: int = 1) -> None:
+        self.before, self.options = before, ExecutorOptions(workers=workers)
         self.started: list[str] = []
 
     def run(self, jobs: Sequence[Job], on_event: Callable[[Event], None]) -> None:
@@ -43,13 +44,14 @@ class InProcess:
         for job in jobs:
             self.started.append(job.name)
             on_event(Event(job.name, "running"))
+            began = time.monotonic()
             try:
                 self.before(job)
                 finetune(config_of(job))
             except (ValueError, NonFiniteLossError) as error:
                 on_event(Event(job.name, "failed", str(error), 1.0))
             else:
-                on_event(Event(job.name, "finished", seconds=1.0))
+                on_event(Event(job.name, "finished", seconds=time.monotonic() - began))
 
 
 def config_of(job: Job) -> RunConfig:

@@ -20,7 +20,8 @@ class StudyCommand:
     output_dir: Path = Path("runs")
     """Folder in which run directories are made and looked for."""
     dry_run: bool = False
-    """Run nothing: print the runs, an estimate of their time, and the smallest difference that they could show."""
+    """Print the runs, an estimate of their time (from a few steps of each kind of run, which are not kept), and the
+    smallest difference that they could show; run nothing else."""
     limit: int | None = None
     """Stop after this many runs; the same command goes on later. None: no limit."""
     executor: Literal["local", "ray", "slurm"] = "local"
@@ -28,27 +29,28 @@ class StudyCommand:
     options: Annotated[ExecutorOptions, tyro.conf.arg(name="")] = field(default_factory=ExecutorOptions)
 
     def run(self) -> int:
-        from toolkit.studies.dry_run import dry_run, plan_study
         from toolkit.studies.executors import EXECUTORS
-        from toolkit.studies.live import watch
         from toolkit.studies.plan import left_to_do
-        from toolkit.studies.runner import run_study, study_command
+        from toolkit.studies.progress import StudyProgress
+        from toolkit.studies.runner import plan_study, run_study, study_command
         from toolkit.studies.study import load_study
+        from toolkit.studies.trial import dry_run
 
         study, out = load_study(self.file), self.out or Path("reports") / self.file.stem
+        executor = EXECUTORS[self.executor](self.options)
         if self.dry_run:
-            dry_run(study, workers=self.options.workers, limit=self.limit, output_dir=self.output_dir)
+            dry_run(study, executor=executor, limit=self.limit, output_dir=self.output_dir)
             return 0
-        with watch(self.options.workers) as watcher:
+        with StudyProgress(self.options.workers) as progress:
             report = run_study(
                 study,
-                executor=EXECUTORS[self.executor](self.options),
+                executor=executor,
                 limit=self.limit,
                 out=out,
                 output_dir=self.output_dir,
-                on_stage=watcher.on_stage,
-                on_event=watcher.on_event,
-                on_progress=watcher.on_progress,
+                on_stage=progress.on_stage,
+                on_event=progress.on_event,
+                on_progress=progress.on_progress,
                 command=study_command(self.file, out, self.output_dir),
             )
         if report is None:

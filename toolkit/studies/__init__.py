@@ -1,1 +1,1 @@
-"""A study in, its runs carried out and compared out."""
+"""Studies: many runs that answer one question, carried out and compared."""

@@ -1,4 +1,4 @@
-"""A study's cells in, the run directories that they will have out, and which of them are finished.
+"""The run directories that a study will have, and which of them are finished.
 
 No model is loaded: the names of a model's parameters, which say what a regime freezes, come from its config alone.
 """
@@ -153,3 +153,53 @@ def _hash_of_version(path: Path, changed: int, size: int) -> str:
 def left_to_do(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
     """The runs that are not finished and have not diverged, in order."""
     return [run for run in runs if not (run.is_finished or run.has_diverged)]
+
+
+SOURCE = (
+    "task", "train_file", "validation_file", "test_file", "ood_file", "dataset", "dataset_config", "text_columns",
+    "label_column", "task_name",
+    "label_kind",
+)  # fmt: skip
+"""Fields that say which examples there are."""
+
+
+def without_repeats(cells: Sequence[Cell]) -> list[Cell]:
+    """The cells without those whose size is more than train has, where a smaller one has all of train already.
+
+    Reads the data of a study with sizes, and of no other. ValueError where they cannot be read.
+    """
+    whole: dict[tuple[object, ...], int] = {}
+    for cell in cells:
+        if cell.size is not None and cell.size >= num_train(cell.config):
+            whole[_but_for_size(cell)] = min(cell.size, whole.get(_but_for_size(cell), cell.size))
+    return [cell for cell in cells if cell.size is None or cell.size <= whole.get(_but_for_size(cell), cell.size)]
+
+
+def notes_on(cells: Sequence[Cell]) -> list[str]:
+    """One sentence per task and size that is more than train has: what is trained instead."""
+    kept = set(without_repeats(cells))
+    notes = {}
+    for cell in cells:
+        if cell.size is not None and cell.size > (number := num_train(cell.config)):
+            known = min(c.size for c in kept if _but_for_size(c) == _but_for_size(cell) and (c.size or 0) >= number)  # type: ignore[type-var]
+            lead = f"{cell.task} has {number:,} training examples: size {cell.size:,}"
+            same = "is all of them" if cell in kept else f"would repeat size {known:,} and is left out"
+            notes[cell.task, cell.size] = f"{lead} {same}."
+    return list(notes.values())
+
+
+def _but_for_size(cell: Cell) -> tuple[object, ...]:
+    """What two cells share if a size is all that tells them apart."""
+    return (cell.stage, cell.task, cell.arm, cell.seed, cell.setting)
+
+
+def num_train(config: RunConfig) -> int:
+    """Examples of train before any are drawn, held out or removed; the data are read once."""
+    return _num_train(RunConfig(**{name: getattr(config, name) for name in SOURCE}))
+
+
+@lru_cache
+def _num_train(config: RunConfig) -> int:
+    from toolkit.data.tasks import load_task
+
+    return len(load_task(config).splits["train"])

@@ -1,25 +1,59 @@
-"""A study in, its report out: what is missing is run, what is finished is kept, and an interruption loses nothing.
+"""Carrying a study out: what is missing is run, what is finished is kept, and an interruption loses nothing.
 
 The only state is the run directories: a run counts as done when its manifest, which is written last, is there.
 """
 
+import hashlib
 import shlex
+import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+import toolkit
+from toolkit.config import KEEP_THREADS
 from toolkit.naming import command_path, command_place
-from toolkit.snapshots.store import Run, open_run
-from toolkit.studies.executors import Event, Executor
-from toolkit.studies.jobs import FOLDER, make_jobs
-from toolkit.studies.plan import PlannedRun, describe, left_to_do, plan_runs
-from toolkit.studies.sizes import without_repeats
+from toolkit.snapshots import files
+from toolkit.snapshots.store import MANIFEST, Run, open_run
+from toolkit.studies.executors import Event, Executor, Job, check_log
+from toolkit.studies.plan import PlannedRun, describe, left_to_do, notes_on, plan_runs, without_repeats
 from toolkit.studies.study import Cell, Study
 from toolkit.studies.tuning import choose, chosen_settings
 
+FOLDER = ".study"
+"""Below the parent of the runs: per run a log, and configs whose names hold their digests. Hidden, so that ``runs/*``
+holds run directories only."""
 SHOWN_FAILURES = 3
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """All runs of a study."""
+
+    tuning: Sequence[PlannedRun]
+    final: Sequence[PlannedRun]
+    is_chosen: bool
+    """Whether the settings of the final runs are chosen; until tuning is finished, each arm's first stands for them."""
+    notes: Sequence[str] = ()
+    """One sentence per size that is more than train has."""
+
+    @property
+    def runs(self) -> Sequence[PlannedRun]:
+        """Tuning runs first, as they are carried out."""
+        return [*self.tuning, *self.final]
+
+
+def plan_study(study: Study, output_dir: str | Path) -> StudyPlan:
+    """The runs of a study below ``output_dir``; nothing is written."""
+    tuning = plan_runs(study.tuning_cells(), output_dir)
+    is_chosen = not left_to_do(tuning)
+    chosen = chosen_settings(choose(study, open_all(tuning))) if is_chosen else {}
+    cells = study.final_cells(chosen)
+    return StudyPlan(tuning, plan_runs(without_repeats(cells), output_dir), is_chosen, notes_on(cells))
+
 
 OnStage = Callable[[str, Sequence[PlannedRun]], None]
 """Called before each stage with its name (``tuning``, ``final``) and all of its runs, finished or not."""
@@ -140,3 +174,32 @@ def study_command(file: Path, out: Path, output_dir: Path = Path("runs")) -> str
     if output_dir != Path("runs"):  # elsewhere than by default: without it everything would be run again
         words += ["--output-dir", command_path(output_dir)]
     return f"{command_place()}\n{shlex.join(words)}"
+
+
+def launch_command(config: Path) -> tuple[str, ...]:
+    """The command that carries out one run; finetune.py where it lies beside the package, else the package's own."""
+    script = Path(toolkit.__file__).parents[1] / "finetune.py"
+    target = (str(script),) if script.is_file() else ("--module", "toolkit.cli")
+    return (sys.executable, "-m", "accelerate.commands.launch", "--quiet", *target, "--config", str(config))
+
+
+def make_jobs(runs: Sequence[PlannedRun]) -> list[Job]:
+    """Write each run's config file, beside its log, and describe its job."""
+    return [_job(run) for run in runs]
+
+
+def _job(run: PlannedRun) -> Job:
+    log = run.path.parent / FOLDER / f"{run.name}.log"
+    text = run.config.to_json()
+    # Another text gets another name: runs of one name may differ in what their digest leaves out.
+    config = log.with_name(f"{run.name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}.json")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    check_log(log)
+    files.write_new(config, text)
+    return Job(
+        name=run.name,
+        command=launch_command(config),
+        log=log,
+        is_done=(run.path / MANIFEST).exists,
+        environment={KEEP_THREADS: "1"},  # OMP_NUM_THREADS is a run's share of the cores, also when that share is 1
+    )

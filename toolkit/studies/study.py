@@ -1,4 +1,4 @@
-"""A study file in, its cells out: which runs answer the question, and with which settings each regime was tried."""
+"""Study: arms x tasks x seeds, and the tuning grid; the cells that it consists of."""
 
 import math
 import runpy

@@ -1,4 +1,4 @@
-"""A study and its tuning runs in, which setting each arm takes on each task out."""
+"""The choice of a setting for each arm and task, by the scores of the tuning runs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -133,6 +133,7 @@ class Saver:
         seconds: Mapping[str, float],
         head_training: Mapping[str, Any],
         head_stage: Mapping[str, Any] | None = None,
+        other_seconds: Mapping[str, float] | None = None,
     ) -> None:
         """Prove that what was frozen did not move, save the model if asked, and write the manifest.
         RuntimeError when a frozen parameter has changed: then the run proves nothing, and no manifest is written.
@@ -166,6 +167,7 @@ class Saver:
                     **{f"seconds_{name}": round(value, 3) for name, value in seconds.items()},
                     # No stage of training: what an arm costs does not count it, and sums what begins with seconds_.
                     **({} if floors is None else {"floors_seconds": round(floors.seconds, 3)}),
+                    **{name: round(value, 3) for name, value in (other_seconds or {}).items()},
                     "examples_per_second": self.recorder.num_examples / max(sum(seconds.values()), 1e-9),
                     "peak_memory_bytes": peak_memory_bytes(accelerator),
                 },
