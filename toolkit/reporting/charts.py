@@ -97,7 +97,8 @@ def data_of(table: pd.DataFrame, columns: Sequence[str] | None = None) -> Any:
 
     own = table if columns is None else table[list(columns)]
     parts = {str(name): [_plain(value) for value in own[name]] for name in own}
-    lines = [dict(zip(parts, values, strict=True)) for values in zip(*parts.values(), strict=True)]
+    # No list: Altair copies every value of one again whenever a chart is layered, concatenated or themed.
+    lines = tuple(dict(zip(parts, values, strict=True)) for values in zip(*parts.values(), strict=True))
     return altair.Data(values=lines)
 
 

@@ -62,17 +62,17 @@ def plot_words(words: pd.DataFrame) -> Chart | None:
     axes = _Axes.of(words)
     clicked = altair.selection_point(name="clicked", fields=["word"], toggle=False, clear="dblclick")
     shown = _choice(names)
-    views = [_scatter(axes, names, clicked), _list(has_epochs="epoch" in words)]
+    views = [_scatter(axes, names, clicked, _inputs(places)), _list(has_epochs="epoch" in words)]
     views = [_legend(names, shown), *views] if len(names) > 1 else views
     # A text is handed through as it is; Altair takes seconds to look at every number of a list.
     data = altair.InlineData(values=script_json(runs), format=altair.JsonDataFormat(type="json"))
-    chart = altair.vconcat(*views, data=data, spacing=14).add_params(*_inputs(places))
-    chart = chart.transform_filter(shown) if len(names) > 1 else chart
     first, step = places[0], _step(places)
     most = max(len(run["epochs"]) for run in runs)
     wanted, word = "lower(trim(search))", "lower(datum.word)"
-    return (
-        chart.transform_calculate(place=f"datum.at[round((epoch - {first:g}) / {step:g})]" if step else "0")
+    # The transforms first: with each one a compound chart is copied whole, which takes a second.
+    lines = altair.Chart().transform_filter(shown) if len(names) > 1 else altair.Chart()
+    lines = (
+        lines.transform_calculate(place=f"datum.at[round((epoch - {first:g}) / {step:g})]" if step else "0")
         .transform_calculate(
             at_epoch="datum.epochs[datum.place]", **{name: f"split(datum.{name}_lines, '\\n')" for name in _TEXTS}
         )
@@ -96,6 +96,7 @@ def plot_words(words: pd.DataFrame) -> Chart | None:
             f"{wanted} == '' && !clicked.word ? 4 : 9"
         )
     )
+    return altair.vconcat(*views, data=data, spacing=14, transform=lines.transform)
 
 
 @dataclass(frozen=True)
@@ -207,7 +208,7 @@ def _colour(names: Sequence[str]) -> Any:
     return altair.Color("run:N", scale=altair.Scale(domain=list(names), range=cycle), legend=None)
 
 
-def _scatter(axes: _Axes, names: Sequence[str], clicked: Any) -> Any:
+def _scatter(axes: _Axes, names: Sequence[str], clicked: Any, inputs: Sequence[Any]) -> Any:
     """The words, those that were searched marked, and those of the list labelled."""
     import altair
 
@@ -227,7 +228,8 @@ def _scatter(axes: _Axes, names: Sequence[str], clicked: Any) -> Any:
     base = altair.Chart().encode(x=x, y=y, tooltip=tips)
     # An unseen word is grey in every run.
     colour = altair.when("datum.x < 1").then(altair.value(REFERENCE)).otherwise(_colour(names))
-    points = base.mark_point(filled=True, size=12, opacity=1, cursor="pointer").encode(color=colour).add_params(clicked)
+    points = base.mark_point(filled=True, size=12, opacity=1, cursor="pointer").encode(color=colour)
+    points = points.add_params(clicked, *inputs)
     marked = (
         base.mark_point(filled=True, size=50, opacity=1, color=MARKED, cursor="pointer")
         .transform_filter("datum.order < 4")
