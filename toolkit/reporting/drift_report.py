@@ -7,11 +7,11 @@ from types import ModuleType
 import pandas as pd
 
 from toolkit.naming import shown_command
+from toolkit.progress import reporting_progress
 from toolkit.reporting import latex
 from toolkit.reporting.cells import shown
 from toolkit.reporting.folder import check_out, report_folder, write_csvs
 from toolkit.reporting.page.model import Block, Column, NoteBlock, Page, Section, TableBlock, stated
-from toolkit.reporting.progress import reporting_progress
 from toolkit.reporting.publish import publish
 from toolkit.reporting.render_terminal import print_page
 from toolkit.reporting.sources import Opened, open_sources
