@@ -81,7 +81,7 @@ def test_a_run_that_diverged_is_said_to_and_one_that_learned_is_not(tiny_config,
     for said in (
         "The loss on validation is",
         "no better than always giving the same answer",
-        "moved by more than its own",
+        "Moved by more than its own",
     ):
         assert said in shown
     assert "before training: accuracy validation" in shown

@@ -50,7 +50,7 @@ class Layers:
     def _of_runs(self) -> "Tables":
         from toolkit.probes.layers.layer_drift import measure_layers
         from toolkit.probes.texts import read_texts
-        from toolkit.reporting.progress import reporting_progress
+        from toolkit.progress import reporting_progress
         from toolkit.snapshots.store import open_run
 
         runs = [open_run(path) for path in self.places]

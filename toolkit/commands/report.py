@@ -24,10 +24,10 @@ class Report:
     def run(self) -> int:
         import sys
 
+        from toolkit.progress import reporting_progress
         from toolkit.reporting.comparison.find import find_runs
         from toolkit.reporting.comparison.report import write_report
         from toolkit.reporting.folder import check_out
-        from toolkit.reporting.progress import reporting_progress
 
         check_out(self.out)
         for line in find_runs(self.runs).left_out:

@@ -38,8 +38,8 @@ class Transplant:
     def run(self) -> int:
         from toolkit.probes.transplants.game import Settings
         from toolkit.probes.transplants.transplants import measure_transplants
+        from toolkit.progress import counting_progress
         from toolkit.reporting.folder import check_out
-        from toolkit.reporting.progress import counting_progress
         from toolkit.reporting.render_terminal import print_page
         from toolkit.reporting.topics.transplants import transplants_page, write_transplant_report
 

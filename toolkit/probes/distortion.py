@@ -20,6 +20,7 @@ from toolkit.models.tuned import load_tuned, load_untuned
 from toolkit.probes.feature_changes import Array, feature_movement, head_alignment
 from toolkit.probes.start_gradients import start_gradients
 from toolkit.probes.tasks import task_of
+from toolkit.progress import shows_progress
 from toolkit.snapshots.store import Run, runs_of
 from toolkit.training.accelerators import build_accelerator
 from toolkit.training.encoding import encode_task
@@ -46,6 +47,7 @@ FROZEN = "frozen: it gets no gradient"
 NO_CEILING = "no best linear head: a class has fewer than two training examples"
 
 
+@shows_progress("feature distortion")
 def measure_distortion(
     runs: Sequence[Run | str | Path],
     *,

@@ -7,11 +7,11 @@ from types import ModuleType
 import pandas as pd
 
 from toolkit.naming import shown_command
+from toolkit.progress import reporting_progress
 from toolkit.reporting import render_latex as latex
 from toolkit.reporting.cells import Column
 from toolkit.reporting.folder import check_out, publish, report_folder, write_csvs
 from toolkit.reporting.page import Block, NoteBlock, Page, Section, TableBlock, shown, stated
-from toolkit.reporting.progress import reporting_progress
 from toolkit.reporting.render_terminal import print_page
 from toolkit.reporting.sources import Opened, open_sources
 from toolkit.reporting.topics import causes, changes, gauge, geometry, neighbours, rows

@@ -102,7 +102,7 @@ def _doubts(run: Run, drift: Mapping[str, Mapping[str, float]]) -> list[str]:
         doubts.append(f"Its {score} on {split}, {last[score]:.3f}, is no better than always giving the same answer.")
     far = [name for name, values in drift.items() if values["relative"] > 1]
     if far:
-        doubts.append(f"{', '.join(far)} moved by more than its own length: is the learning rate too high?")
+        doubts.append(f"Moved by more than its own length: {', '.join(far)}. Is the learning rate too high?")
     return doubts
 
 

@@ -15,6 +15,7 @@ from toolkit.analysis.gauge.shapley import shapley_values
 from toolkit.analysis.rows.blocks import iterate_blocks
 from toolkit.analysis.rows.measures import Array
 from toolkit.counts import at_least
+from toolkit.progress import shows_progress
 from toolkit.snapshots.snapshot import Snapshot
 from toolkit.snapshots.store import Source, trajectory_of
 
@@ -48,6 +49,7 @@ def normalise(rows: Array, eps: float) -> Array:
     return np.asarray(centred / np.sqrt(np.mean(np.square(centred), axis=1, keepdims=True) + eps))
 
 
+@shows_progress("functional drift")
 def functional_drift(
     source: Source,
     epoch: float | None = None,

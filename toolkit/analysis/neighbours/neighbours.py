@@ -29,6 +29,7 @@ from toolkit.analysis.neighbours.word_search import (
 from toolkit.analysis.rows.strata import assign_strata, table_exposure
 from toolkit.counts import at_least
 from toolkit.lookup import lookup
+from toolkit.progress import shows_progress
 from toolkit.snapshots.snapshot import Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
 
@@ -75,6 +76,7 @@ def neighbours(
     return pd.DataFrame(columns)[["rank", *names]]
 
 
+@shows_progress("neighbours of every word")
 def measure_neighbours(
     source: Source,
     epoch: float | None = None,
@@ -113,6 +115,7 @@ def measure_neighbours(
     return _describe(trajectory, words, pair[1].step).join(measured, on="row")
 
 
+@shows_progress("neighbours of every word")
 def most_changed(
     source: Source | Sequence[Source],
     epoch: float | None = None,
@@ -155,6 +158,7 @@ def most_changed(
     return table
 
 
+@shows_progress("neighbours of every word")
 def compare_changed(
     sources: Sequence[Source],
     epoch: float | None = None,

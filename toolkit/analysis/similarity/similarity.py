@@ -17,6 +17,7 @@ from toolkit.analysis.similarity.similarity_pairs import NOISE, NULLS, TablePair
 from toolkit.analysis.similarity.similarity_table import ITEMS, QUERIES, SIMILARITIES, Similarity
 from toolkit.counts import at_least
 from toolkit.lookup import lookup, unknown
+from toolkit.progress import shows_progress
 from toolkit.snapshots.snapshot import Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
 
@@ -55,6 +56,7 @@ SEEN = "seen rows"
 Similarities = Mapping[str, Similarity] | Iterable[str]  # a mapping such as SIMILARITIES, or names of its entries
 
 
+@shows_progress("similarity to before")
 def measure_similarity(
     source: Source,
     parameter: str = "word_embeddings",

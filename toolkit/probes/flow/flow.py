@@ -19,6 +19,7 @@ from toolkit.probes.flow.ledger import num_segments_of, position_ledger
 from toolkit.probes.flow.replacements import SHIFT
 from toolkit.probes.flow.sources import Subject, TextSource, open_subjects
 from toolkit.probes.flow.tokens import NUM_TOKENS
+from toolkit.progress import shows_progress
 from toolkit.snapshots.source_hashes import NO_FUNCTION
 from toolkit.snapshots.store import Run, listed
 
@@ -48,6 +49,7 @@ class Settings:
         check_seed(self.seed)
 
 
+@shows_progress("flow of position")
 def measure_flow(
     places: Sequence[Run | str | Path],
     *,

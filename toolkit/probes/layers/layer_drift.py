@@ -25,6 +25,7 @@ from toolkit.probes.layers.similarities import Place, Similarity, compare_layers
 from toolkit.probes.layers.vectors import Vectors, layer_vectors
 from toolkit.probes.tasks import task_of
 from toolkit.probes.texts import encode_texts
+from toolkit.progress import say, shows_progress
 from toolkit.snapshots.store import Run, runs_of
 
 COLUMNS = (
@@ -53,6 +54,7 @@ Texts = Mapping[str, Sequence[tuple[str, ...]]]
 """Name of a domain to its texts, singles or pairs as the task has them."""
 
 
+@shows_progress("states of every layer")
 def measure_layer_drift(
     runs: Sequence[Run | str | Path],
     texts: Texts | None = None,
@@ -60,7 +62,7 @@ def measure_layer_drift(
     max_texts: int = 300,
     seed: int = 0,
     labels: Labels | None = None,
-    on_progress: Callable[[str], None] = lambda _: None,
+    on_progress: Callable[[str], None] = say,
 ) -> pd.DataFrame:
     """Similarity of every layer's states (sentence vectors), one pair of models per line.
 

@@ -12,6 +12,7 @@ from toolkit.models.tuned import check_model
 from toolkit.probes.transplants import summary
 from toolkit.probes.transplants.game import Game, Settings
 from toolkit.probes.transplants.play import play_run
+from toolkit.progress import say, shows_progress
 from toolkit.snapshots.store import Run
 
 OnProgress = Callable[[str, int, int], None]
@@ -34,12 +35,13 @@ class Transplants:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
+@shows_progress("transplants")
 def measure_transplants(
     runs: Sequence[Run | str | Path],
     settings: Settings | None = None,
     *,
     reverse: bool = False,
-    on_progress: OnProgress = lambda name, done, total: None,
+    on_progress: OnProgress = lambda name, done, total: say(f"{name}: {done} of {total}"),
 ) -> Transplants:
     """What the drift of words, positions, segments, their common offset and LayerNorm is worth to a tuned model.
 

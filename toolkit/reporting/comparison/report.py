@@ -12,6 +12,7 @@ from toolkit.comparison.card import Card, save_cards
 from toolkit.comparison.cards import make_cards
 from toolkit.comparison.evidence import write_evidence
 from toolkit.comparison.label_cards import labels_table
+from toolkit.progress import say, shows_progress
 from toolkit.reporting.comparison.again import commands_of
 from toolkit.reporting.comparison.data import ReportData, find_runs, gather
 from toolkit.reporting.comparison.drift_sections import exposure_block
@@ -34,6 +35,7 @@ from toolkit.snapshots.store import Run
 Progress = Callable[[str], None]
 
 
+@shows_progress("opening runs")
 def write_report(
     runs: Sequence[Run | str | Path],
     out: str | Path,
@@ -47,7 +49,7 @@ def write_report(
     margin_points: float = 1.0,
     command: str | None = None,
     tuning: pd.DataFrame | None = None,
-    on_progress: Progress = lambda _: None,
+    on_progress: Progress = say,
 ) -> Path:
     """Compare runs and write a report into ``out``; the path of its report.md, beside which index.html lies.
 

@@ -1,12 +1,46 @@
-"""What is being computed in; out, a line on the terminal that goes away, or now and then a line in a log."""
+"""What is being computed: a line on the terminal that goes away or, of a command, now and then a line in a log."""
 
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 LOG_SECONDS = 15.0
 """Between the lines where stderr is no terminal and nothing can be drawn over: a short command leaves none."""
+
+_told: list[Callable[[str], object]] = []
+"""Who hears :func:`say`: rich draws one line at a time, and a function that shows progress may call another."""
+
+
+def say(text: str) -> None:
+    """Show what is being computed, where progress is being shown."""
+    if _told:
+        _told[-1](text)
+
+
+def shows_progress(text: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Let a function that takes seconds show ``text``, a spinner and the time on stderr, on a terminal only.
+
+    It may :func:`say` more. Inside of another that shows progress it adds no line of its own.
+    """
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        @wraps(function)
+        def shown(*args: P.args, **options: P.kwargs) -> T:
+            if _told or sys.stderr is None or not sys.stderr.isatty():
+                return function(*args, **options)
+            with reporting_progress() as hear:
+                hear(text)
+                return function(*args, **options)
+
+        return shown
+
+    return decorate
 
 
 @contextmanager
@@ -22,7 +56,8 @@ def reporting_progress() -> Iterator[Callable[[str], None]]:
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("opening files", total=None)
-        yield lambda text: progress.update(task, description=text)
+        with _telling(lambda text: progress.update(task, description=text)):
+            yield say
 
 
 @contextmanager
@@ -52,7 +87,17 @@ def counting_progress(unit: str) -> Iterator[Callable[[str, int, int], None]]:
                 tasks[name] = progress.add_task(name, total=total)
             progress.update(tasks[name], completed=done, total=total)
 
-        yield hear
+        with _telling(lambda text: None):
+            yield hear
+
+
+@contextmanager
+def _telling(hear: Callable[[str], object]) -> Iterator[None]:
+    _told.append(hear)
+    try:
+        yield
+    finally:
+        _told.pop()
 
 
 def _log() -> Callable[[str], None]:

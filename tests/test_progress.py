@@ -1,0 +1,108 @@
+"""What is being computed: on a terminal a line that goes away, in a log a line now and then."""
+
+from contextlib import contextmanager
+
+import pytest
+
+import toolkit
+from toolkit import progress
+from toolkit.progress import counting_progress, reporting_progress, say, shows_progress
+
+
+@pytest.fixture
+def clock(monkeypatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_a_log_gets_a_line_now_and_then(clock, capsys):
+    with reporting_progress() as hear:
+        for _ in range(61):
+            hear("drawing figures")
+            clock[0] += 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [f"{seconds} s: drawing figures" for seconds in (15, 30, 45, 60)]
+
+
+def test_a_short_command_leaves_nothing_in_a_log(clock, capsys):
+    with reporting_progress() as hear, counting_progress("passes") as count:
+        for done in range(10):
+            hear("drawing figures")
+            count("run", done, 10)
+            clock[0] += 1
+    assert capsys.readouterr() == ("", "")
+
+
+def test_what_is_counted_says_of_how_many(clock, capsys):
+    with counting_progress("passes") as hear:
+        clock[0] += 20
+        hear("[seed 0]", 3, 40)
+    assert capsys.readouterr().err == "20 s: [seed 0]: 3 of 40 passes\n"
+
+
+@pytest.mark.parametrize("is_counted", [False, True])
+def test_a_terminal_shows_the_text_at_once(clock, capsys, monkeypatch, is_counted):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    if is_counted:
+        with counting_progress("passes") as hear:
+            hear("[seed 0]", 3, 40)
+    else:
+        with reporting_progress() as say:
+            say("[seed 0]")
+    assert "[seed 0]" in capsys.readouterr().err
+
+
+SLOW = (
+    "compare_changed", "functional_drift", "measure_distortion", "measure_flow", "measure_layer_drift",
+    "measure_neighbours", "measure_similarity", "measure_transplants", "most_changed", "write_report",
+)  # fmt: skip
+"""Functions that take more than five seconds of models or reports as people have them."""
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_a_slow_function_shows_progress_on_a_terminal_only(name, capsys, monkeypatch):
+    """Whatever comes of it: here an error, as what it is given is none of what it takes."""
+    drawn = []
+
+    @contextmanager
+    def reporting():
+        yield drawn.append
+
+    monkeypatch.setattr(progress, "reporting_progress", reporting)
+    with pytest.raises((ValueError, TypeError)):
+        call(name)
+    assert (drawn, *capsys.readouterr()) == ([], "", "")
+    monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: True)
+    with pytest.raises((ValueError, TypeError)):
+        call(name)
+    assert len(drawn) == 1
+
+
+def call(name):
+    arguments = [[]] * (2 if name in ("functional_drift", "write_report", "compare_changed") else 1)
+    return getattr(toolkit, name)(*arguments)
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_a_function_inside_another_adds_to_its_line(is_terminal, capsys, monkeypatch):
+    @shows_progress("inner")
+    def inner():
+        say("a part")
+        return 3
+
+    @shows_progress("outer")
+    def outer(*, number):
+        """What it does."""
+        return number + inner()
+
+    assert outer.__doc__ == "What it does."
+    if is_terminal:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: True)
+    assert outer(number=4) == 7
+    shown = capsys.readouterr().err
+    assert ("a part" in shown) == is_terminal
+    assert "inner" not in shown
+    say("nobody hears this")
+    assert capsys.readouterr() == ("", "")
