@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from toolkit.json_files import parse_object
 from toolkit.lookup import unknown
+from toolkit.naming import Described
 
 FORMAT = 1
 """Version of config.json; a reader refuses a higher one."""
@@ -65,8 +66,8 @@ DATA_FILES = ("train_file", "validation_file", "test_file")
 """Fields that name files: the digest takes the files' sha256 in their place."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunConfig:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class RunConfig(Described):
     """Fine-tune BERT under one regime and keep its embedding parameters of every epoch."""
 
     model: str = "minilm"
@@ -216,6 +217,12 @@ class RunConfig:
                 f"--batch-size {self.batch_size} is per optimizer step and must be a multiple of "
                 f"--gradient-accumulation-steps {self.gradient_accumulation_steps}"
             )
+
+    def facts(self) -> dict[str, str]:
+        """What is trained on what, and every other field that is not at its default."""
+        values = {field.name: (getattr(self, field.name), field.default) for field in fields(self)}
+        named = ("model", "task", "freeze", "seed")
+        return {name: str(value) for name, (value, default) in values.items() if name in named or value != default}
 
     def to_json(self) -> str:
         """The text of config.json."""

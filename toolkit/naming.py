@@ -1,7 +1,9 @@
 """Paths and names in, what a report may show of them out: distinct, and never an absolute path."""
 
+import html
 import shlex
-from collections.abc import Iterable
+import textwrap
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,3 +42,21 @@ def shown_command(command: str, places: Iterable[str | Path], out: str | Path, t
     shown = [shown_path(place) if Path(place).exists() else str(place) for place in places]
     words = ["python", "-m", "toolkit", command, *shown, "--out", shown_path(out)]
     return shlex.join([*words, *(("--title", title) if title is not None else ())])
+
+
+class Described:
+    """A result that says what it is: in lines of 80 letters where it is printed, and as a table in a notebook."""
+
+    __slots__ = ()
+
+    def facts(self) -> Mapping[str, str]:
+        """Name to text of everything that a reader wants to know first."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        said = f"{type(self).__name__}({', '.join(f'{name}: {value}' for name, value in self.facts().items())})"
+        return textwrap.fill(said, 80, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+
+    def _repr_html_(self) -> str:
+        cells = ((html.escape(name), html.escape(value)) for name, value in self.facts().items())
+        return f"<table>{''.join(f'<tr><th>{name}</th><td>{value}</td></tr>' for name, value in cells)}</table>"
