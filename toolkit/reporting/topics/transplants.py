@@ -276,7 +276,7 @@ def _components(lines: pd.DataFrame) -> Block:
     """:func:`shapley_rows` as a table; a note that all of them share stands above it once."""
     header, rows = shapley_rows(lines)
     own = [set(filter(None, str(row[4]).split("; "))) for row in rows]
-    shared = sorted(set.intersection(*own))
+    shared = sorted(set.intersection(*own[:-1]))  # the last is the sum, which has no share of its own
     for row, notes in zip(rows, own, strict=True):
         row[4] = "; ".join(sorted(notes.difference(shared)))
     caption = "Values of every component, 95 % intervals" + (f"; {'; '.join(shared)}" if shared else "") + "."
