@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from toolkit.families import EMBEDDING_PARAMETERS, FAMILIES, REGIMES
 from toolkit.json_files import parse_object
 from toolkit.lookup import unknown
+from toolkit.naming import Described
 
 FORMAT = 1
 """Version of config.json; a reader refuses a higher one."""
@@ -211,8 +212,8 @@ class OutputConfig:
     """Also send the numbers to this tracker, through Accelerate."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunConfig(OutputConfig, DataConfig, TrainingConfig, ModelConfig):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RunConfig(Described, OutputConfig, DataConfig, TrainingConfig, ModelConfig):
     """Fine-tune BERT under one regime and keep its embedding parameters of every epoch."""
 
     @property
@@ -254,6 +255,12 @@ class RunConfig(OutputConfig, DataConfig, TrainingConfig, ModelConfig):
                 f"--batch-size {self.batch_size} is per optimizer step and must be a multiple of "
                 f"--gradient-accumulation-steps {self.gradient_accumulation_steps}"
             )
+
+    def facts(self) -> dict[str, str]:
+        """What is trained on what, and every other field that is not at its default."""
+        values = {field.name: (getattr(self, field.name), field.default) for field in fields(self)}
+        named = ("model", "task", "freeze", "seed")
+        return {name: str(value) for name, (value, default) in values.items() if name in named or value != default}
 
     def to_json(self) -> str:
         """The text of config.json."""

@@ -1,8 +1,10 @@
 """Paths and names in, what a report may show of them out: distinct, and never an absolute path."""
 
+import html
 import os
 import shlex
-from collections.abc import Callable, Iterable
+import textwrap
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,3 +68,21 @@ def shown_command(command: str, places: Iterable[str | Path], out: str | Path, t
     shown = [command_path(place) if Path(place).exists() else str(place) for place in places]
     words = ["python", "-m", "toolkit", command, *shown, "--out", command_path(out)]
     return f"{command_place()}\n{shlex.join([*words, *(('--title', title) if title is not None else ())])}"
+
+
+class Described:
+    """A result that says what it is: in lines of 80 letters where it is printed, and as a table in a notebook."""
+
+    __slots__ = ()
+
+    def facts(self) -> Mapping[str, str]:
+        """Name to text of everything that a reader wants to know first."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        said = f"{type(self).__name__}({', '.join(f'{name}: {value}' for name, value in self.facts().items())})"
+        return textwrap.fill(said, 80, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+
+    def _repr_html_(self) -> str:
+        cells = ((html.escape(name), html.escape(value)) for name, value in self.facts().items())
+        return f"<table>{''.join(f'<tr><th>{name}</th><td>{value}</td></tr>' for name, value in cells)}</table>"

@@ -14,22 +14,8 @@ from toolkit.reporting.screen import (
     _whole_drift,
     epoch_line,
     print_components,
-    print_rows,
     print_task,
 )
-
-
-def test_a_table_of_intervals_fits_80_columns_and_cuts_nothing(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    header = ["arm", "texts", "layer", "debiased CKA", "standardised columns", "RSA", "two seeds, debiased CKA"]
-    cells = ["0.123 (0.056 to 0.789)", "0.5 (0.1 to 0.9)", "-0.123 (-0.456 to 0.789)", "0.123 (0.056 to 0.789)"]
-    arms = ("full fine-tuning", "shuffled labels, [bold]")
-    print_rows("minilm [x]", header, [[arm, "test", "embeddings", *cells] for arm in arms], num_titles=2)
-    lines = capsys.readouterr().out.splitlines()
-    assert all(len(line) <= 80 and "…" not in line for line in lines)
-    assert [line.strip() for line in lines if "test" in line] == [f"{arm}, test" for arm in arms]
-    assert sum("(0.056 to 0.789) (0.1 to 0.9)" in line and "(-0.456 to 0.789) (" in line for line in lines) == 2
-    assert lines[0] == "minilm [x]"
 
 
 @pytest.mark.parametrize(("regime", "shown"), [("none", "undefined: was 0"), ("embeddings", "0 exactly")])

@@ -9,6 +9,7 @@ from typing import Any
 
 from toolkit.comparison.verdicts import VERDICTS
 from toolkit.lookup import unknown
+from toolkit.naming import Described
 from toolkit.snapshots import files
 
 FORMAT = 1
@@ -40,8 +41,8 @@ class Null:
     high: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Card(Described):
     """One claim; every number in ``unit``, NaN (null in JSON) where it is unknown or does not apply."""
 
     id: str
@@ -83,6 +84,13 @@ class Card:
     def deciding(self) -> Span:
         """The interval that decided the verdict, which is the one to print and to draw: that of equivalence, or .95."""
         return self.equivalence if self.verdict == "equivalent" else self.interval
+
+    def facts(self) -> dict[str, str]:
+        """The claim, its number with the interval that decided, and the verdict with its reason."""
+        low, high, level = self.deciding.low, self.deciding.high, self.deciding.level
+        known = {"interval": f"{low:.4g} to {high:.4g} ({100 * level:g} %)"} if low == low else {}
+        known = {"claim": self.claim, "value": f"{self.value:.4g} {self.unit}".strip()} | known
+        return known | {"seeds": str(self.num_seeds), "verdict": self.verdict, "reason": self.reason}
 
     def to_dict(self) -> dict[str, Any]:
         """What is written: numbers to ten digits, null for NaN."""

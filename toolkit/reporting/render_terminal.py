@@ -115,7 +115,7 @@ def _table(console: Console, cells: Shown) -> None:
     least = [max(len(word) for cell in column for word in [*cell.split(), ""]) for column in columns]
     is_prose = len(header) > 3 and max((len(cell) for row in rows for cell in row), default=0) > LONGEST_CELL
     if sum(least) + 2 * (len(least) - 1) <= console.width and not is_prose:
-        _grid(console, header, rows, least)
+        _grid(console, header, rows, _widths(columns, least, console.width))
     else:
         _paragraphs(console, header, rows)
     if cells.caption:
@@ -125,12 +125,20 @@ def _table(console: Console, cells: Shown) -> None:
     console.print()
 
 
-def _grid(console: Console, header: Sequence[str], rows: Sequence[Sequence[str]], least: Sequence[int]) -> None:
+def _widths(columns: Sequence[Sequence[str]], least: Sequence[int], room: int) -> list[int]:
+    """What each column wants, the widest ones narrowed until all fit; none below its longest word."""
+    widths = [max(map(len, column)) for column in columns]
+    while sum(widths) + 2 * (len(widths) - 1) > room:
+        widths[max((w, i) for i, w in enumerate(widths) if w > least[i])[1]] -= 1
+    return widths
+
+
+def _grid(console: Console, header: Sequence[str], rows: Sequence[Sequence[str]], widths: Sequence[int]) -> None:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
-    for i, (name, width) in enumerate(zip(header, least, strict=True)):
+    for i, (name, width) in enumerate(zip(header, widths, strict=True)):
         filled = [row[i] for row in rows if row[i]]
         right = bool(filled) and all(map(is_number, filled))
-        table.add_column(Text(name), min_width=width, overflow="fold", justify="right" if right else "left")
+        table.add_column(Text(name), width=width, overflow="fold", justify="right" if right else "left")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     console.print(table)

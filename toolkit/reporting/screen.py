@@ -3,10 +3,8 @@
 import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -183,28 +181,3 @@ def _drift(norm: float, relative: float) -> str:
 
 def _number(value: float) -> str:
     return "-" if math.isnan(value) else f"{value:.3f}"
-
-
-def print_rows(title: str, header: Sequence[str], rows: Iterable[Sequence[object]], num_titles: int = 0) -> None:
-    """A table of texts and numbers, the numbers as reports show them, narrow enough for a terminal of 80 columns.
-
-    The first ``num_titles`` cells of a row become a title over all rows that share them; an interval stands below its
-    number.
-    """
-    from toolkit.reporting.cells import number
-
-    console = Console()
-    console.print(f"[bold]{escape(title)}[/bold]")
-    for names, own in groupby(rows, key=lambda row: row[:num_titles]):
-        table = _table(
-            *map(escape, header[num_titles:]),
-            title=escape(", ".join(map(str, names))) or None,
-            title_justify="left",
-            box=box.SIMPLE_HEAD,
-            show_edge=False,
-            padding=0,
-        )
-        for row in own:
-            shown = (cell if isinstance(cell, str) else number(cell) for cell in row[num_titles:])
-            table.add_row(*(escape(cell.replace(" (", "\n(", 1)) for cell in shown))
-        console.print(table, "")

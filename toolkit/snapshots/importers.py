@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from toolkit.families import EMBEDDING_PARAMETERS, ModelFamily, family_of
+from toolkit.naming import Described
 from toolkit.snapshots.align import Alignment, SelectedTensors, align_words
 from toolkit.snapshots.embedded import find_embedded
 from toolkit.snapshots.places import Place, Resolve, find_places, run_of_snapshot, shown_names
@@ -19,8 +20,8 @@ HALF = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 """Largest share of a value by which storing it in a type of two bytes rounds it: half a unit in the last place."""
 
 
-@dataclass(frozen=True, slots=True)
-class Imported:
+@dataclass(frozen=True, slots=True, repr=False)
+class Imported(Described):
     """Checkpoints as a trajectory, and what must be said beside any number from them."""
 
     trajectory: Trajectory
@@ -31,6 +32,12 @@ class Imported:
     """Parameter -> the type it is stored in, per checkpoint; the snapshots give fp32 always."""
     families: tuple[str, ...]
     """The architectures that the parameter names fit; one where a config.json says so, none for our own snapshots."""
+
+    def facts(self) -> dict[str, str]:
+        """The checkpoints, the shape of each parameter, and the notes."""
+        names = {"checkpoints": ", ".join(snapshot.name for snapshot in self.trajectory)}
+        shapes = self.trajectory.snapshots[0].shapes()
+        return names | shapes | {f"note {i}": note for i, note in enumerate(self.notes, start=1)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,5 @@
 """Snapshot files in, Snapshot and Trajectory out: the embedding parameters at each moment of one run, mapped lazily."""
 
-import html
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
+from toolkit.naming import Described
 from toolkit.snapshots.exposure import Exposure
 from toolkit.snapshots.files import map_tensor, read_header
 
@@ -17,8 +17,8 @@ FORMAT = "1"
 """Version of the snapshot files; a reader refuses another."""
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+@dataclass(frozen=True, slots=True, repr=False)
+class Snapshot(Described):
     """The embedding parameters at a moment."""
 
     epoch: float
@@ -35,15 +35,19 @@ class Snapshot:
     def is_epoch_end(self) -> bool:
         return float(self.epoch).is_integer()
 
+    def facts(self) -> dict[str, str]:
+        """When it was taken and the shape of each parameter, in words."""
+        named = {"name": self.name} if self.name else {}
+        return named | {"epoch": f"{self.epoch:g}", "step": f"{self.step:,}"} | self.shapes()
 
-def table_of(facts: Mapping[str, str]) -> str:
-    """A table of two columns in HTML, which a notebook shows."""
-    rows = (f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>" for name, value in facts.items())
-    return f"<table>{''.join(rows)}</table>"
+    def shapes(self) -> dict[str, str]:
+        """Parameter to its shape: ``30,522 x 384``."""
+        present = [name for name in EMBEDDING_PARAMETERS if name in self.tensors]
+        return {name: " x ".join(f"{size:,}" for size in self.tensors[name].shape) for name in present}
 
 
-@dataclass(frozen=True)
-class Trajectory:
+@dataclass(frozen=True, repr=False)
+class Trajectory(Described):
     """The snapshots of one run in order, with what is known of the run that made them."""
 
     snapshots: Sequence[Snapshot]
@@ -57,14 +61,7 @@ class Trajectory:
     def facts(self) -> dict[str, str]:
         """Its snapshots and the shape of each parameter, in words."""
         first, last = self.snapshots[0], self.snapshots[-1]
-        shapes = {name: " x ".join(f"{size:,}" for size in first.tensors[name].shape) for name in self.parameters}
-        return {"snapshots": f"{len(self.snapshots)}, epochs {first.epoch:g} to {last.epoch:g}", **shapes}
-
-    def __repr__(self) -> str:
-        return f"Trajectory({', '.join(f'{name}: {value}' for name, value in self.facts().items())})"
-
-    def _repr_html_(self) -> str:
-        return table_of(self.facts())
+        return {"snapshots": f"{len(self.snapshots)}, epochs {first.epoch:g} to {last.epoch:g}", **first.shapes()}
 
     @cached_property
     def exposure(self) -> Exposure | None:

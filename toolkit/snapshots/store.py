@@ -18,6 +18,7 @@ import numpy as np
 from toolkit.config import FORMAT as FORMAT_OF_CONFIG
 from toolkit.config import RunConfig
 from toolkit.json_files import REMEDY, read_object
+from toolkit.naming import Described
 from toolkit.snapshots import files
 from toolkit.snapshots.background import BackgroundWriter
 from toolkit.snapshots.exposure import Exposure
@@ -43,7 +44,7 @@ from toolkit.snapshots.ownership import (
     temporary_folder,
 )
 from toolkit.snapshots.ownership import MANIFEST as MANIFEST
-from toolkit.snapshots.snapshot import FORMAT, Snapshot, Trajectory, Vocabulary, read_snapshot, table_of
+from toolkit.snapshots.snapshot import FORMAT, Snapshot, Trajectory, Vocabulary, read_snapshot
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -444,8 +445,8 @@ def start_run(path: Path, *, overwrite: bool = False, is_recorded: bool = False)
     return RunWriter(written, lock=lock, replaces=replaced)
 
 
-@dataclass(frozen=True)
-class Run:
+@dataclass(frozen=True, repr=False)
+class Run(Described):
     """One run directory, read lazily. A checkpoint, a task, a regime and a seed, and what came of them."""
 
     path: Path
@@ -466,12 +467,6 @@ class Run:
         except (ValueError, OSError, LookupError) as error:
             known["damaged"] = str(error)
         return known
-
-    def __repr__(self) -> str:
-        return f"Run({', '.join(f'{name}: {value}' for name, value in self.facts().items())})"
-
-    def _repr_html_(self) -> str:
-        return table_of(self.facts())
 
     @property
     def is_finished(self) -> bool:

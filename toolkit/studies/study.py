@@ -9,6 +9,7 @@ from typing import Any
 
 from toolkit.config import RunConfig
 from toolkit.lookup import unknown
+from toolkit.naming import Described
 
 NAME = "STUDY"
 """What a study file must define."""
@@ -41,8 +42,8 @@ class Cell:
     config: RunConfig
 
 
-@dataclass(frozen=True, kw_only=True)
-class Study:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Study(Described):
     """Arms x tasks x seeds (x sizes), the comparisons asked, and a tuning grid of equal budget per arm.
 
     What makes an arm, a task or a setting is a dict of the fields of :class:`toolkit.RunConfig`, which
@@ -78,6 +79,13 @@ class Study:
     """Seeds of the tuning runs; none of the study's own."""
     tuning: Mapping[str, Any] = field(default_factory=lambda: {"selection_fraction": 0.2})
     """Fields that tuning runs have besides: they score a part of train and nothing else."""
+
+    def facts(self) -> dict[str, str]:
+        """What it asks, of what, and by how many runs."""
+        lists = {"arms": self.arms, "tasks": self.tasks, "seeds": self.seeds, "sizes": self.sizes}
+        known = {name: ", ".join(map(str, values)) for name, values in lists.items() if values}
+        runs = {"runs": str(len(self.final_cells({}))), "tuning runs": str(len(self.tuning_cells()))}
+        return {"title": self.title, "question": self.question} | known | runs
 
     def __post_init__(self) -> None:
         for name in ("arms", "tasks", "common", "grid", "tuning"):

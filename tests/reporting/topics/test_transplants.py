@@ -82,7 +82,7 @@ def worth(tables):
 
 
 def component(tables, name):
-    header, rows = shapley_rows(tables["shapley"], tables["singles"])
+    header, rows = shapley_rows(tables["shapley"])
     header = [f"{each}*" if each in header[:i] else each for i, each in enumerate(header)]
     return next(dict(zip(header, row, strict=True)) for row in rows if row[0] == name)
 
@@ -97,7 +97,7 @@ def test_the_sum_the_clear_components_and_what_did_not_move_are_named():
     assert (line["exactly 0"], line["because"]) == ("segment", "bit for bit what it was")
     assert (line["seeds"], line["items"]) == (3, 100)
     position = component(tables, "position")
-    assert (position["φ (nats)"], position["95 % interval"]) == ("+0.0500", "+0.0400 to +0.0600")
+    assert position["φ (nats)"] == "+0.0500 (+0.0400 to +0.0600)"
     assert position["share"] == "93%"
     header, rows = alone_rows(tables)
     alone = {row[1]: row[2:] for row in rows}
@@ -124,7 +124,7 @@ def test_a_component_that_is_0_for_another_reason_is_not_called_what_it_was():
 
 def test_without_a_clear_sum_or_with_one_seed_no_share_is_said():
     for tables in (make_tables(gain=0.001), make_tables(num_seeds=1)):
-        assert {row[5] for row in shapley_rows(tables["shapley"], tables["singles"])[1]} == {""}
+        assert {row[3] for row in shapley_rows(tables["shapley"])[1]} == {""}
     assert [ONE_SEED in caveats(make_tables(num_seeds=n)) for n in (1, 3)] == [True, False]
     tables = make_tables(gain=0.001)
     assert worth(tables)["distinguishable from 0"] == "none"

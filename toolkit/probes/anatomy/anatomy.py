@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from toolkit.models.classifier import Loaded
+from toolkit.naming import Described
 from toolkit.probes.anatomy.differences import list_differences
 from toolkit.probes.anatomy.gradients import Gradients, measure_gradients
 from toolkit.probes.anatomy.layer_sum import prove_sum
@@ -18,8 +19,8 @@ from toolkit.probes.anatomy.special_tokens import SpecialTokens, compare_special
 from toolkit.probes.anatomy.tokens import decompose_tokens
 
 
-@dataclass(frozen=True, slots=True)
-class Anatomy:
+@dataclass(frozen=True, slots=True, repr=False)
+class Anatomy(Described):
     """The embedding layer of one model, taken apart on one text or pair."""
 
     model: str
@@ -36,6 +37,12 @@ class Anatomy:
     special_tokens: SpecialTokens
     segments: Segments
     permutation: Permutation
+
+    def facts(self) -> dict[str, str]:
+        """The model, the text as it reads it, and what is at hand."""
+        tables = ("parameters", "tokens", "layer_sum", "one_hot")
+        shapes = {name: f"table of {len(getattr(self, name))} lines" for name in tables}
+        return {"model": f"{self.model} ({self.family})", "text": " ".join(self.sentence.tokens)} | shapes
 
 
 def take_apart(loaded: Loaded, text: str, pair: str | None = None, *, name: str | None = None) -> Anatomy:

@@ -9,6 +9,7 @@ import pandas as pd
 
 from toolkit.comparison.arms import Arm, arrange
 from toolkit.models.tuned import check_model
+from toolkit.naming import Described
 from toolkit.probes.transplants import summary
 from toolkit.probes.transplants.game import Game, Settings
 from toolkit.probes.transplants.play import play_run
@@ -19,8 +20,8 @@ OnProgress = Callable[[str, int, int], None]
 """Called with the run's name, the passes done and those to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Transplants:
+@dataclass(frozen=True, slots=True, repr=False)
+class Transplants(Described):
     """The tables of :func:`measure_transplants`; their columns are named in :mod:`.summary`."""
 
     shapley: pd.DataFrame
@@ -33,6 +34,10 @@ class Transplants:
     def tables(self) -> dict[str, pd.DataFrame]:
         """Name of a file to its table."""
         return {name: getattr(self, name) for name in self.__slots__}
+
+    def facts(self) -> dict[str, str]:
+        """Each table's number of lines."""
+        return {name: f"table of {len(table):,} lines" for name, table in self.tables.items()}
 
 
 @shows_progress("transplants")

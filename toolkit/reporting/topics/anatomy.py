@@ -362,8 +362,11 @@ def anatomy_page(document: Document, *, title: str | None = None, command: str =
         title=title or f"The embedding layer of {document['model']} ({document['family']})",
         question=" / ".join(" ".join(text.split()) for text in texts),
         lead="\n\n".join(lead),
-        tiles=tuple(Tile(title=f"{part} rows", value=percent(v)) for part, v in mean_shares(document).items()),
-        tiles_show="share of a token, on average",
+        tiles=tuple(
+            Tile(title=f"{part} rows", value=percent(share), detail="of a token's vector, on average")
+            for part, share in mean_shares(document).items()
+        ),
+        tiles_show="share",
         answers=stated(line for about in (about_parameters, about_order) for line in list(about(document))[:1]),
         picture=ChartBlock(name="token_shares", chart=chart, caption=caption, alt=caption) if chart else None,
         sections=tuple(sections),

@@ -35,8 +35,8 @@ NAMES = {
     "drift": "drift of the learned rows",
 }
 SHOWN_WAVES = 6
-GRAM = 64
-"""Positions of a heat map of cosines: enough for the waves, few enough to be told apart."""
+GRAM, CELL = 56, 3
+"""Positions of a heat map of cosines, and pixels of each: whole ones, between which no seams show."""
 NEAR = 60
 """Lags of the left panel: the waves; the right one has all of them."""
 LEAST_POWER = 1e-7
@@ -146,27 +146,22 @@ def waves_chart(courses: pd.DataFrame) -> Chart | None:
 
     if courses.empty:
         return None
-    names = ["first coordinate", "second coordinate"]
+    names = ["first", "second"]
     panels = []
     for _, own in courses.groupby("wave", sort=False):
         reach = 1.1 * float(np.quantile(np.abs(own[["first", "second"]].to_numpy()), 0.995)) or 1.0
         scale = altair.Scale(domain=[-reach, reach], nice=False, clamp=True)
-        long = pd.concat(
-            [
-                own[["position"]].assign(coordinate=name, value=own[n])
-                for n, name in zip(("first", "second"), names, strict=True)
-            ]
-        )
         axis = altair.Axis(tickCount=3, format="~g")
         along = (
-            altair.Chart(data_of(long))
+            altair.Chart()
+            .transform_fold(names, as_=["coordinate", "value"])
             .mark_line(strokeWidth=1.4)
             .encode(
                 x=altair.X(
                     "position:Q", title="position", scale=altair.Scale(nice=False), axis=altair.Axis(grid=False)
                 ),
                 y=altair.Y("value:Q", scale=scale, title="weight units", axis=axis),
-                color=colour("coordinate", names),
+                color=colour("coordinate", names, "coordinate"),
                 strokeDash=dash("coordinate", names),
                 tooltip=[
                     altair.Tooltip("position:Q"),
@@ -175,7 +170,7 @@ def waves_chart(courses: pd.DataFrame) -> Chart | None:
             )
             .properties(width=470, height=88, title=str(own["title"].iloc[0]))
         )
-        plane = altair.Chart(data_of(own, ["position", "first", "second"])).encode(
+        plane = altair.Chart().encode(
             x=altair.X("first:Q", scale=scale, axis=None),
             y=altair.Y("second:Q", scale=scale, axis=None),
             order="position:Q",
@@ -184,7 +179,8 @@ def waves_chart(courses: pd.DataFrame) -> Chart | None:
         circle = altair.layer(
             plane.mark_line(strokeWidth=0.6, color=REFERENCE), plane.mark_circle(size=9, color=COLOURS[0], opacity=1)
         ).properties(width=88, height=88, title="its plane")
-        panels.append(altair.hconcat(along, circle, spacing=16))
+        data = data_of(own, ["position", "first", "second"])
+        panels.append(altair.hconcat(along, circle, spacing=16, data=data))
     return altair.vconcat(*panels, spacing=10)
 
 
@@ -268,24 +264,23 @@ def gram_chart(rows: Mapping[str, Array]) -> Chart:
         size = len(gram)
         # Numbers only, and their places computed: the page is a tenth of what records of three values would make it.
         data = altair.Data(values=[float(f"{value:.3g}") for value in gram.ravel()])
-        axis = altair.Axis(values=[i for i in (0, 16, 32, 48, size - 1) if i < size], labelAngle=0)
+        axis = altair.Axis(values=[i for i in (0, 16, 32, 48) if i < size], labelAngle=0)
         panels.append(
             altair.Chart(data)
             .transform_window(place="row_number()")
             .transform_calculate(row=f"floor((datum.place - 1) / {size})", column=f"(datum.place - 1) % {size}")
-            .mark_rect(strokeWidth=0.7)
+            .mark_rect()
             .encode(
                 x=altair.X("column:O", title="position", axis=axis),
                 y=altair.Y("row:O", title="position" if not panels else None, axis=axis),
                 color=shown,
-                stroke=altair.Stroke("data:Q", scale=shown["scale"], legend=None),  # no seams between the cells
                 tooltip=[
                     altair.Tooltip("row:O", title="position"),
                     altair.Tooltip("column:O", title="and position"),
                     altair.Tooltip("data:Q", title="cosine", format=".3f"),
                 ],
             )
-            .properties(width=172, height=172, title=NAMES[name])
+            .properties(width=CELL * size, height=CELL * size, title=NAMES[name])
         )
     return altair.hconcat(*panels, spacing=14).resolve_scale(color="shared")
 
@@ -315,8 +310,7 @@ def by_lag_chart(by_lag: pd.DataFrame) -> Chart | None:
     panels: list[Chart] = []
     for most in dict.fromkeys((min(NEAR, last), last)):
         x = altair.Scale(domain=[0, most], nice=False)
-        own = table[table["lag"] <= most]
-        base = altair.Chart(data_of(own, ["table", "lag", "mean"])).encode(
+        base = altair.Chart().encode(
             x=altair.X("lag:Q", scale=x, title="distance (positions)", axis=altair.Axis(grid=False)),
             y=altair.Y("mean:Q", scale=y, title="mean cosine of two rows" if not panels else None),
             color=colour("table", names),
@@ -328,14 +322,18 @@ def by_lag_chart(by_lag: pd.DataFrame) -> Chart | None:
                 altair.Tooltip("mean:Q", title="mean cosine", format=".3f"),
             ],
         )
-        around = altair.Chart(data_of(own[own["table"] == NAMES[LEARNED]], ["lag", "low", "high"]))
-        band = around.mark_area(color=COLOURS[0], opacity=0.16).encode(
-            x=altair.X("lag:Q", scale=x), y=altair.Y("low:Q", scale=y), y2="high:Q"
+        is_learned = altair.datum.table == NAMES[LEARNED]
+        band = (
+            altair.Chart()
+            .transform_filter(is_learned)
+            .mark_area(color=COLOURS[0], opacity=0.16)
+            .encode(x=altair.X("lag:Q", scale=x), y=altair.Y("low:Q", scale=y), y2="high:Q")
         )
         lines = base.mark_line(strokeWidth=1.5)
         lines = lines if panels else lines.add_params(*picker.params)
-        panels.append(altair.layer(band, lines).properties(width=285, height=200))
-    return altair.hconcat(*panels)
+        near = altair.datum.lag <= most
+        panels.append(altair.layer(band, lines).transform_filter(near).properties(width=285, height=200))
+    return altair.hconcat(*panels, data=data_of(table, ["table", "lag", "mean", "low", "high"]))
 
 
 def lengths_chart(lengths: pd.DataFrame, outliers: pd.DataFrame, default_length: int | None = None) -> Chart:

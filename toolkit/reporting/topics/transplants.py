@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from toolkit.reporting.cells import UNDEFINED, estimate_text, interval, spoken
+from toolkit.reporting.cells import estimate_text, spoken
 from toolkit.reporting.charts import COLOURS, REFERENCE, WIDTH, Chart, Charts, data_of, draw
 from toolkit.reporting.folder import publish, report_folder, write_csvs
 from toolkit.reporting.page import Block, ChartBlock, Page, Section, TextBlock, chart_blocks, folds, rows_block, stated
@@ -111,10 +111,7 @@ def transplants_page(tables: Tables, *, title: str | None = None, command: str |
     names = [
         (name_of(key) + f", {key[4]} coordinates", lines) for key, lines in tables["shapley"].groupby(KEY, sort=False)
     ]
-    details: list[list[Block]] = [
-        [rows_block(*shapley_rows(lines, tables["singles"]), "Values of every component, 95 % intervals.")]
-        for _, lines in names
-    ]
+    details: list[list[Block]] = [[_components(lines)] for _, lines in names]
     tasks = ", ".join(dict.fromkeys(map(str, tables["shapley"]["task"])))
     first, second = (_figure(charts, name) for name in ("shapley", "shapley_reverse"))
     picture = next((block for block in (*first, *second) if isinstance(block, ChartBlock)), None)
@@ -214,7 +211,7 @@ def _nats(line: "Mapping[str, Any] | pd.Series", digits: int = 4) -> str:
 
 def worth_rows(tables: Tables) -> Rows:
     """Header and rows: per case what all components together are worth, and the components that are clear or 0."""
-    header = ["model", "task", "regime", "direction", "nats per item", "accuracy (points)", "accuracy: none", "all"]
+    header = ["case", "nats per item", "accuracy (points)", "accuracy: none", "all"]
     header += ["distinguishable from 0", "exactly 0", "because", "seeds", "items"]
     rows: list[list[object]] = []
     for key, own in tables["shapley"].groupby(KEY, sort=False):
@@ -226,7 +223,7 @@ def worth_rows(tables: Tables) -> Rows:
         cells: list[object] = [_nats(total), _nats(values[ACCURACY].loc[TOTAL], 2), *_levels(tables["coalitions"], key)]
         cells += [", ".join(map(str, clear.index)) or "none", ", ".join(map(str, still.index)) or "none"]
         cells += ["; ".join(dict.fromkeys(map(why_still, still["note"])))]
-        rows.append([*map(str, key[:4]), *cells, int(total["num_seeds"]), int(total["num_items"])])
+        rows.append([name_of(key), *cells, int(total["num_seeds"]), int(total["num_items"])])
     return header, rows
 
 
@@ -263,43 +260,27 @@ def alone_rows(tables: Tables) -> Rows:
     return header, rows
 
 
-def shapley_rows(lines: pd.DataFrame, singles: pd.DataFrame) -> Rows:
-    """Header and rows of one case's components: both values with intervals, the share, and alone beside random."""
-    header = ["component", "φ (nats)", "95 % interval", "φ (points)", "95 % interval", "share", "alone (nats)"]
-    header += ["random (nats)", "draws", "rotated (nats)", "draws", "note"]
-    alone = _alone(lines, singles)
+def shapley_rows(lines: pd.DataFrame) -> Rows:
+    """Header and rows of one case's components: both values with their 95 % intervals, and the share of the sum."""
     likelihood, accuracy = (lines[lines["value"] == name].set_index("component") for name in (LIKELIHOOD, ACCURACY))
     rows: list[list[object]] = []
     for name in [*(each for each in likelihood.index if each != TOTAL), TOTAL]:
         one, other = likelihood.loc[name], accuracy.loc[name]
         share = "" if pd.isna(one["share"]) else f"{round(100 * one['share']) + 0}%"
-        cells = [_signed(one["estimate"]), interval(one["low"], one["high"], 4)]
-        cells += [_signed(other["estimate"], 2), interval(other["low"], other["high"])]
         note = "" if pd.isna(one["note"]) else str(one["note"])
-        rows.append([SUM if name == TOTAL else str(name), *cells, share, *alone.get(str(name), [""] * 5), note])
-    if not any(row[6] for row in rows):
-        return header[:6] + header[11:], [row[:6] + row[11:] for row in rows]
-    return header, rows
+        rows.append([SUM if name == TOTAL else str(name), _nats(one), _nats(other, 2), share, note])
+    return ["component", "φ (nats)", "φ (points)", "share", "note"], rows
 
 
-def _alone(lines: pd.DataFrame, singles: pd.DataFrame) -> dict[str, list[object]]:
-    """Component to what it does alone, and for each kind of random change what that does, from least to greatest."""
-    own = singles[(singles[KEY] == lines[KEY].iloc[0]).all(axis=1) & (singles["value"] == LIKELIHOOD)]
-    found: dict[str, list[object]] = {}
-    for name, part in own.groupby("component", sort=False):
-        by_kind = part.set_index("kind")
-        found[str(name)] = [_signed(by_kind.loc["transplant", "estimate"])]
-        for kind in ("random", "rotated"):
-            if kind not in by_kind.index or pd.isna(by_kind.loc[kind, "estimate"]):
-                found[str(name)] += ["not applicable", ""]
-                continue
-            drawn = by_kind.loc[kind]
-            found[str(name)] += [_signed(drawn["estimate"]), interval(drawn["least"], drawn["greatest"], 4)]
-    return found
-
-
-def _signed(value: float, digits: int = 4) -> str:
-    return UNDEFINED if pd.isna(value) else f"{value:+.{digits}f}" if value else "0"
+def _components(lines: pd.DataFrame) -> Block:
+    """:func:`shapley_rows` as a table; a note that all of them share stands above it once."""
+    header, rows = shapley_rows(lines)
+    own = [set(filter(None, str(row[4]).split("; "))) for row in rows]
+    shared = sorted(set.intersection(*own[:-1]))  # the last is the sum, which has no share of its own
+    for row, notes in zip(rows, own, strict=True):
+        row[4] = "; ".join(sorted(notes.difference(shared)))
+    caption = "Values of every component, 95 % intervals" + (f"; {'; '.join(shared)}" if shared else "") + "."
+    return rows_block(header, rows, caption)
 
 
 def check_rows(tables: Tables) -> Rows:

@@ -1,0 +1,80 @@
+"""What a user gets back says what it is: in 80 columns where it is printed, as a table in a notebook."""
+
+import html
+import re
+
+import pytest
+
+import toolkit
+from toolkit.comparison.card import Card, Null, Span
+from toolkit.naming import Described
+
+HOSTILE = "<b>a & b</b>"
+
+
+def card() -> Card:
+    numbers = {"version": 1, "value": 1.25, "margin": 1.0, "noise_floor": 0.1, "num_seeds": 3, "num_items": 50}
+    numbers |= {"detectable_gap": 2.0, "q": 0.01}
+    spans = {"interval": Span(0.5, 2.0, 0.95), "equivalence": Span(0.7, 1.8, 0.9), "null": Null("no difference")}
+    texts = {"id": "a", "claim": HOSTILE, "kind": "score", "estimator": "paired", "unit": "points", "source": "ours"}
+    return Card(**numbers, **spans, **texts, verdict="supported", reason="its interval excludes 0")
+
+
+def study() -> toolkit.Study:
+    arms = {"full": {"freeze": "none"}, "frozen": {"freeze": "embeddings"}}
+    pairs = [toolkit.Comparison("full", "frozen")]
+    return toolkit.Study(
+        title=HOSTILE,
+        question="What? " * 30,
+        arms=arms,
+        tasks={"polarity": {"task": "polarity"}},
+        seeds=[0, 1],
+        comparisons=pairs,
+    )
+
+
+@pytest.fixture
+def shown(read_run, tiny_model) -> dict[str, Described]:
+    run = read_run("embeddings", 3, task=HOSTILE.replace("/", "+"))
+    return {
+        "run": run,
+        "trajectory": run.trajectory,
+        "snapshot": run.trajectory.snapshots[-1],
+        "config": toolkit.RunConfig(seed=3, epochs=7, train_file="a/b.csv", validation_file="a/<b>.csv"),
+        "imported": toolkit.import_checkpoints([run.path]),
+        "card": card(),
+        "study": study(),
+        "anatomy": toolkit.take_apart(toolkit.open_model(str(tiny_model("bert"))), "the film"),
+    }
+
+
+KINDS = ("run", "trajectory", "snapshot", "config", "imported", "card", "study", "anatomy")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_result_says_what_it_is_in_80_columns(shown, kind):
+    result = shown[kind]
+    text = repr(result)
+    words = {word for line in text.splitlines() if len(line) > 80 for word in line.split()}
+    assert not words or max(map(len, words)) > 76  # a path, which is not broken
+    assert text.startswith(f"{type(result).__name__}(")
+    flat = " ".join(text.split())
+    assert all(" ".join(f"{name}: {value}".split()) in flat for name, value in result.facts().items())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_notebook_shows_every_fact_and_no_markup_of_its_values(shown, kind):
+    result = shown[kind]
+    text = result._repr_html_()
+    assert set(re.findall(r"</?(\w+)", text)) == {"table", "tr", "th", "td"}
+    cells = [html.unescape(cell) for cell in re.findall(r"<t[hd]>(.*?)</t[hd]>", text, re.S)]
+    assert cells == [part for fact in result.facts().items() for part in fact]
+
+
+def test_a_config_shows_what_differs_from_the_defaults(shown):
+    assert "epochs: 7" in repr(shown["config"])
+    assert "batch_size" not in repr(shown["config"])
+
+
+def test_a_card_shows_the_interval_that_decided():
+    assert "0.5 to 2 (95 %)" in repr(card())
