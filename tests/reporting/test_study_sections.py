@@ -178,10 +178,13 @@ def test_tiles_and_answers_have_the_numbers_of_the_tables(read_study, data_of):
     assert set(tiles) == set(own.index)
     for name, tile in tiles.items():
         assert float(tile.value) == pytest.approx(own.loc[name, "mean"], abs=5e-4)
-    assert dict(tiles["embeddings frozen"].lines) == {"embeddings moved": "0 exactly, bit-identical"}
+    assert dict(tiles["embeddings frozen"].lines) == {
+        "trained": "all but the embeddings",
+        "embeddings moved": "0, bit-identical",
+    }
     drift = data.details[0].whole(data.details[0].group.arms[0], "word_embeddings")
     last = drift.groupby("run")["value"].last().mean()
-    assert dict(tiles["full fine-tuning"].lines)["words moved"] == f"{100 * last:.2g} %"
+    assert dict(tiles["full fine-tuning"].lines)["words moved"] == f"{100 * last:.2g} % of length"
     lines = data.comparison[data.comparison["is_reported_split"].astype(bool)]
     answers = {answer.question: answer for answer in answers_of(data)}
     for question, second in ((FREEZING, "embeddings frozen"), (EXTRACTION, "feature extraction")):
@@ -193,7 +196,7 @@ def test_a_run_whose_embeddings_did_not_move_says_no(read_run, data_of):
     data = data_of([read_run("backbone", seed) for seed in range(3)])
     answer, _ = answers_of(data)
     assert (answer.question, answer.verdict) == (MOVED, "no")
-    assert tiles_of(data)[0].lines == (("embeddings moved", "0 exactly, bit-identical"),)
+    assert tiles_of(data)[0].lines == (("trained", "only a new head"), ("embeddings moved", "0, bit-identical"))
 
 
 def test_associations_that_are_refused_say_why_once():

@@ -37,8 +37,6 @@ def render_markdown(page: Page, tasks: Collection[str] = ()) -> str:
         said = f"{answer.question} {answer.verdict}." if answer.verdict else answer.question
         parts.append(f"**{markdown.escape(said)}** {markdown.escape(answer.text)}")
     parts += _block(page.picture, 2) if page.picture else []
-    findings = [f"{i}. {markdown.escape(text)}" for i, text in enumerate(page.findings, start=1)]
-    parts += ["## Main findings", "\n".join(findings)] if findings else []
     parts += ["## How to make this again", _code(page.commands)] if page.commands else []
     parts += [markdown.RELATIVE_PATHS]
     for section in page.sections:

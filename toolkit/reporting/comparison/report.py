@@ -29,7 +29,7 @@ from toolkit.reporting.folder import check_out, report_folder
 from toolkit.reporting.page.model import CodeBlock, FoldBlock, Page, Section, TextBlock
 from toolkit.reporting.publish import publish
 from toolkit.reporting.topics.claims import claims_block, decided, described, limits_section
-from toolkit.reporting.topics.first_screen import answers_of, picture_of, tiles_of
+from toolkit.reporting.topics.first_screen import answers_of, compared_of, picture_of, tiles_of
 from toolkit.reporting.topics.words import words_section
 from toolkit.snapshots.store import Run
 
@@ -122,6 +122,7 @@ def make_page(
     return Page(
         title=title if title is not None else "Embedding drift: " + ", ".join(group.title for group in data.groups),
         question=question or "What moves when the model is fine-tuned, and does it matter for its score?",
+        lead=compared_of(data),
         tiles=tiles_of(data),
         answers=answers_of(data),
         picture=picture_of(data),
