@@ -273,10 +273,10 @@ def test_seeds_are_averaged_and_failures_flagged(make_run):
 @pytest.mark.usefixtures("undrawn")
 def test_one_seed_says_what_its_interval_covers(made, make_run, runs):
     text = (made.folder / "out/report.md").read_text()
-    assert "Every arm has one seed: intervals cover the items and say nothing of other seeds." in text
+    assert "Every condition has one seed: intervals cover the items and say nothing of other seeds." in text
     more = [make_run(regime, 1) for regime in ("none", "embeddings", "backbone")]
     text = write_report([*runs, *more], "out").read_text()
-    assert "Every arm has one seed" not in text
+    assert "Every condition has one seed" not in text
     assert "with intervals over seeds and items" in Path("out/tables/comparison.tex").read_text()
 
 

@@ -281,7 +281,7 @@ def test_sizes_have_a_section_of_their_own_and_comparisons_keep_to_the_largest(r
     data = data_of(runs)
     sections = {section.id: section for section in study_sections(data)}
     means, gaps = (shown(table) for table in tables_of(sections["data-efficiency"].blocks))
-    assert means.header == ("arm", "20 examples", "80 examples")
+    assert means.header == ("condition", "20 examples", "80 examples")
     lines = data.summary[data.summary["is_headline"] & data.summary["is_reported_split"]]
     wanted = lines[(lines["base"] == "feature extraction") & (lines["num_train_examples"] == 20)]
     (row,) = (row for row in means.rows if row[0] == "feature extraction")

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
+from toolkit.comparison.arms import SPOKEN
 from toolkit.reporting.page.encode import visible
 from toolkit.reporting.pdf import in_order
 from toolkit.snapshots import files
@@ -191,12 +192,6 @@ def dash(field: str, values: Iterable[str]) -> Any:
     return altair.StrokeDash(f"{field}:N", scale=scale, legend=None)
 
 
-PLAIN = {
-    "full fine-tuning": "full fine-tuning",
-    "feature extraction": "feature extraction",
-    "embeddings frozen": "embeddings frozen",
-}
-"""What arms are called in lists of settings, and what a chart calls them."""
 NO_REGIME = "this run"
 MUCH_LONGER = 2
 """Where one regime has more than this many times the epochs of another, time is the share of each one's own epochs."""
@@ -206,27 +201,16 @@ def regimes_of(table: pd.DataFrame) -> "pd.Series[str]":
     """What to call the series of each line: by ``base``, else ``arm``, else ``regime`` (``none``, ``backbone`` ...)."""
     for name in ("base", "arm", "regime"):
         if name in table:
-            texts = list(map(str, table[name].unique()))
-            known = {text: plain_name(text) for text in texts}
-            if name == "regime":  # a label as it is in the tables of a run: what is frozen
-                known = {text: words if words != text else f"{text} frozen" for text, words in known.items()}
-            return table[name].astype(str).map(known)
+            if name != "regime":
+                return table[name].astype(str)
+            # A label as it is in the tables of a run: what is frozen.
+            return table[name].astype(str).map(lambda text: SPOKEN.get(text, f"{text} frozen"))
     return pd.Series(NO_REGIME, index=table.index, dtype=object)
-
-
-def plain_name(label: str) -> str:
-    """``full fine-tuning`` for ``none`` and for ``full fine-tuning``; a label of one's own is left as it is."""
-    label = {"none": "full fine-tuning", "backbone": "feature extraction", "embeddings": "embeddings frozen"}.get(
-        label, label
-    )
-    for settings, words in PLAIN.items():
-        label = label.replace(settings, words)
-    return label
 
 
 def ordered(found: Iterable[str], order: Iterable[str] | None) -> list[str]:
     """Distinct names: those of ``order`` first, so that each has its colour in every chart, then whatever else."""
-    return list(dict.fromkeys([*map(plain_name, order or ()), *found]))
+    return list(dict.fromkeys([*(order or ()), *found]))
 
 
 def over_seeds(table: pd.DataFrame, by: Sequence[str], value: str) -> pd.DataFrame:
@@ -362,6 +346,12 @@ def look_of(
         "bars": common,
         "points": common | {"shape": shape(field, names, **legend)},
     }
+
+
+def picked(names: Sequence[str], shown: Sequence[str], **legend: Any) -> tuple[Picker | None, dict[str, Any]]:
+    """What lets a reader pick one of the regimes that are shown, where there are several; and their look."""
+    picker = pick("regime", shown) if len(shown) > 1 else None
+    return picker, look_of(names, shown, picker, **legend)
 
 
 def wrap(text: str, width: int) -> list[str]:

@@ -11,7 +11,7 @@ from toolkit.comparison.arms import Arm
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
 from toolkit.reporting.blocks import rows_block
 from toolkit.reporting.comparison.tables import RANKINGS, GroupTables, ordered_strata
-from toolkit.reporting.markdown import listing, mean_and_sd, span
+from toolkit.reporting.markdown import listing, mean_and_sd, span, stratum_text
 from toolkit.reporting.page.model import Block, TextBlock
 
 HOWS = {
@@ -98,7 +98,7 @@ def strata_block(tables: GroupTables, parameter: str) -> Block:
     assert parameter in TABLES
     if not any(arm.has(parameter) for arm in tables.group.arms):
         return TextBlock(text=f"Not applicable: this model has no {parameter}.")
-    header = ["stratum", "arm", "rows", "median ‖Δ‖", "greatest ‖Δ‖", "median relative", "median angle (degrees)"]
+    header = ["stratum", "condition", "rows", "median ‖Δ‖", "greatest ‖Δ‖", "median relative", "median angle (degrees)"]
     header += ["median radial change"]
     columns = [("norm", "median"), ("norm", "max"), *((m, "median") for m in ("relative", "angle_degrees", "radial"))]
     parts = [(arm, tables.of(arm, parameter)) for arm in tables.group.arms]
@@ -109,7 +109,7 @@ def strata_block(tables: GroupTables, parameter: str) -> Block:
             own = lines[lines["stratum"] == stratum]
             if len(own) and (stratum == ALL_ROWS or not _is_still(lines)):
                 cells = [_statistic(own, *column) for column in columns]
-                rows.append([stratum, arm.label, span(own["num_rows"]), *cells])
+                rows.append([stratum_text(stratum), arm.label, span(own["num_rows"]), *cells])
     return rows_block(header, rows, f"Rows of {parameter} on {tables.group.title} at the last epoch", HOWS)
 
 

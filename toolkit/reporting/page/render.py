@@ -118,7 +118,7 @@ def _chart_view(block: ChartBlock) -> dict[str, Any]:
         picture = base64.b64encode(charts.image_of(block.spec, "png")).decode("ascii")
         still = Markup('<img src="data:image/png;base64,{}" alt="">').format(picture)
     else:
-        svg = _NEEDLESS.sub("", charts.image_of(block.spec, "svg").decode())
+        svg = _PLACES.sub(_rounded, _NEEDLESS.sub("", charts.image_of(block.spec, "svg").decode()))
         still = Markup(_OWN_IDS.sub(rf"\g<1>{name}-\g<2>", svg))
     return {
         "kind": "chart",
@@ -132,10 +132,18 @@ def _chart_view(block: ChartBlock) -> dict[str, Any]:
 
 _NEEDLESS = re.compile(
     r' (?:font-family="[^"]*"|role="graphics-\w+"|aria-roledescription="[^"]*"|aria-hidden="true")'
-    r'| pointer-events="none"'
+    r'| pointer-events="none"| opacity="1"'
     r'|<path class="(?:back|fore)ground"[^>]* d="(?:M0,0h0v0h0Z)?"[^>]*/>'
 )
 """What a picture inside a page has from the page, or what nobody sees."""
+_PLACES = re.compile(r' (?:d|transform)="[^"]*"')
+
+
+def _rounded(places: re.Match[str]) -> str:
+    """To a tenth of a pixel."""
+    return re.sub(r"\d+\.\d\d+", lambda number: f"{float(number[0]):.1f}".removesuffix(".0"), places[0])
+
+
 _OWN_IDS = re.compile(r"(id=\"|url\(#|href=\"#)((?:clip|gradient|shape)\w*)")
 """Ids inside a picture of a chart: every picture counts them from 0, and a page has many."""
 

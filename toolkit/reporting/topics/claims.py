@@ -11,7 +11,7 @@ from toolkit.reporting.blocks import rows_block
 from toolkit.reporting.comparison.caveats import caveats
 from toolkit.reporting.comparison.data import ReportData
 from toolkit.reporting.markdown import UNDEFINED, number
-from toolkit.reporting.page.model import Block, FoldBlock, NoteBlock, Section
+from toolkit.reporting.page.model import Block, FoldBlock, NoteBlock, Section, TextBlock
 
 FREE = "With the embeddings free and forbidden to drift the scores differ"
 HOWS = {
@@ -89,10 +89,12 @@ def span_of(card: Card) -> str:
 
 def claims_block(cards: Sequence[Card], caption: str) -> Block:
     """Cards as a table: the answer, then what it stands on."""
+    if not cards:
+        return TextBlock(text="These runs decide no question: what stays open, and why, stands below.")
     header = ["question", "answer", "estimate", "interval", "smallest gap", "q", "seeds"]
     titles = {group_of(card) for card in cards}
     table = claims_table(cards, titles.pop() if len(titles) == 1 else "")
-    return rows_block(header, table[header].to_numpy().tolist() if cards else [], caption, HOWS)
+    return rows_block(header, table[header].to_numpy().tolist(), caption, HOWS)
 
 
 def described(cards: Sequence[Card]) -> dict[str, Block]:

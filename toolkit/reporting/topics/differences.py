@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from toolkit.comparison.summaries import check_table
-from toolkit.reporting.charts import REFERENCE, Chart, data_of, panels, plain_name, tips, wrap
+from toolkit.reporting.charts import REFERENCE, Chart, data_of, panels, tips, wrap
 from toolkit.reporting.comparison.selections import headline, largest_size, reach_points, task_names
 
 VERDICTS = {
@@ -98,7 +98,7 @@ def _lines(table: pd.DataFrame) -> pd.DataFrame:
             if is_equivalent
             else (line["low_points"], line["high_points"])
         )
-        one, other = (plain_name(str(line.get(f"{side}_base") or line[side])) for side in ("first", "second"))
+        one, other = (str(line.get(f"{side}_base") or line[side]) for side in ("first", "second"))
         lines.append(
             {
                 "one": one,

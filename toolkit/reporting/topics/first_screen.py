@@ -16,6 +16,7 @@ from toolkit.reporting.comparison.selections import headline, largest_size, reac
 from toolkit.reporting.comparison.tables import GroupTables
 from toolkit.reporting.markdown import NOT_APPLICABLE, UNDEFINED, listing, number
 from toolkit.reporting.page.model import Answer, ChartBlock, Tile
+from toolkit.reporting.topics.scores import LEAST_SEEDS
 
 MOST_TILES = 6
 MOST_PAIRS = 2
@@ -66,9 +67,9 @@ def _tile(data: ReportData, name: str, colour: str) -> Tile:
 
 
 def _sureness(values: np.ndarray[Any, Any]) -> str:
-    """The interval of a mean over seeds, or why there is none."""
-    if len(values) < 2:
-        return "1 seed"
+    """The interval of a mean over seeds, or of how few there are."""
+    if len(values) < LEAST_SEEDS:
+        return f"{len(values)} seed{'s' * (len(values) > 1)}"
     if np.ptp(values) == 0:
         return f"all {len(values)} seeds"
     found = over_seeds(values, LEVEL)
@@ -145,7 +146,7 @@ def compared_of(data: ReportData) -> str:
     on = listing(tasks) if len(tasks) < 4 else f"{len(tasks)} tasks"
     seeds = f"{data.num_seeds} seeds each" if data.num_seeds > 1 else "one seed each"
     ways = conditions(data)
-    how = f"in {len(ways)} conditions, {seeds}" if len(ways) > 1 else f"by {ways[0]}, {seeds}"
+    how = f"in {len(ways)} conditions, {seeds}" if len(ways) > 1 else f"in one condition ({ways[0]}), {seeds}"
     return f"{listing(models)} was fine-tuned on {on} {how}: {len(data.runs)} runs."
 
 
