@@ -29,6 +29,7 @@ from toolkit.snapshots.store import Run
 
 CHART_OF = charts.image_of
 CHART_LIBRARY = render.chart_library
+START_LIBRARY = render.start_library
 MOST_WORKERS = 8
 """Each imports torch and transformers, about a gigabyte."""
 
@@ -263,6 +264,7 @@ def _sketched() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(charts, "image_of", chart_of)
         patch.setattr(render, "chart_library", lambda: "")
+        patch.setattr(render, "start_library", lambda: None)
         yield
 
 
@@ -275,6 +277,7 @@ def as_files() -> Callable[[], AbstractContextManager[None]]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(charts, "image_of", CHART_OF)
             patch.setattr(render, "chart_library", CHART_LIBRARY)
+            patch.setattr(render, "start_library", START_LIBRARY)
             yield
 
     return context

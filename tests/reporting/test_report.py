@@ -24,7 +24,7 @@ from toolkit.reporting.comparison.find import find_runs
 from toolkit.reporting.comparison.report import write_report
 
 FIGURES = ("scores_over_epochs", "drift_over_epochs", "word_drift_by_exposure", "position_drift")
-SCORE_FIGURES = ("differences", "scores_by_arm", "cost_against_score", "drift_against_gain")
+SCORE_FIGURES = ("differences", "scores_by_arm", "cost_against_score")
 CHARTS = ("first_screen", "words", *FIGURES, *SCORE_FIGURES)
 TABLES = ("verdicts", "comparison", "comparison_by_seed", "summary", "side_by_side", "cost", "drift_and_score")
 TABLES += ("association", "runs", "last_scores", "scores", "baselines", "drift", "strata", "positions", "tokens")

@@ -6,6 +6,7 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -526,6 +527,11 @@ def draw(makers: Mapping[str, Callable[[], Chart | None]]) -> Charts:
 def write_charts(folder: Path, charts: Mapping[str, Chart], prefix: str = "", kinds: Collection[str] = KINDS) -> None:
     """Write every chart as ``<prefix><name>.<kind>``."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, chart in charts.items():
+    specs = {name: chart if isinstance(chart, dict) else spec_of(chart) for name, chart in charts.items()}
+
+    def write(name: str) -> None:
         for kind in kinds:
-            files.write_bytes(folder / f"{prefix}{name}.{kind}", image_of(chart, kind))
+            files.write_bytes(folder / f"{prefix}{name}.{kind}", image_of(specs[name], kind))
+
+    with ThreadPoolExecutor(2) as pool:  # vl-convert lays one chart out while another one becomes pixels
+        list(pool.map(write, specs))

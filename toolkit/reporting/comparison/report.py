@@ -26,6 +26,7 @@ from toolkit.reporting.comparison.run_sections import (
 from toolkit.reporting.comparison.study_sections import study_sections
 from toolkit.reporting.comparison.written_tables import report_tables, write_tables
 from toolkit.reporting.folder import check_out, report_folder
+from toolkit.reporting.page import render
 from toolkit.reporting.page.model import CodeBlock, FoldBlock, Page, Section, TextBlock
 from toolkit.reporting.publish import publish
 from toolkit.reporting.topics.claims import claims_block, decided, described, limits_section
@@ -66,6 +67,7 @@ def write_report(
     of that report has changed since.
     """
     out = check_out(out)
+    render.start_library()
     sources = find_runs(runs).note_lost(labels, tasks)
     if pairs is not None:
         pairs = [pair for pair in pairs if not sources.lost.intersection(pair)]

@@ -41,7 +41,10 @@ def study_charts(data: ReportData) -> Charts:
             "scores_by_arm": lambda: plot_scores(data.scores, regimes=regimes),
             "data_efficiency": lambda: plot_data_efficiency(data.scores, regimes=regimes),
             "cost_against_score": lambda: plot_cost(data.scores, regimes=regimes),
-            "drift_against_gain": lambda: plot_drift_and_score(data.joined, margin_points=margin),
+            # One task is one point, and no relation.
+            "drift_against_gain": lambda: (
+                plot_drift_and_score(data.joined, margin_points=margin) if len(data.groups) > 1 else None
+            ),
         }
     )
 

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -151,9 +152,15 @@ _OWN_IDS = re.compile(r"(id=\"|url\(#|href=\"#)((?:clip|gradient|shape)\w*)")
 @cache
 def chart_library() -> str:
     """Vega, Vega-Lite and Vega-Embed as one script that needs no network, out of vl-convert."""
+    return start_library().result().replace("</script", "<\\/script")
+
+
+@cache
+def start_library() -> "Future[str]":
+    """Begin to bundle the library: it takes two seconds of a core, and a report has other work meanwhile."""
     import vl_convert
 
-    return vl_convert.javascript_bundle().replace("</script", "<\\/script")  # type: ignore[call-arg]  # its stub is stricter than it is
+    return ThreadPoolExecutor(1).submit(vl_convert.javascript_bundle)  # type: ignore[call-arg]  # its stub is stricter than it is
 
 
 def _table_view(block: TableBlock) -> dict[str, Any]:

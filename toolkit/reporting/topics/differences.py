@@ -18,6 +18,13 @@ VERDICTS = {
     "not measurable here": ("#767B84", "triangle-down"),
 }
 """A verdict is told by its shape as well as by its colour."""
+SAID = {
+    "supported": "the scores differ",
+    "equivalent": "no difference beyond the margin",
+    "not supported": "undecided",
+    "under-powered": "undecided: too few data",
+}
+"""Verdict to what the legend says."""
 
 
 def plot_differences(comparison: pd.DataFrame, *, width: int = 420) -> Chart | None:
@@ -47,7 +54,9 @@ def plot_differences(comparison: pd.DataFrame, *, width: int = 420) -> Chart | N
     x = altair.X("difference:Q", scale=scale, title="difference (points)", axis=altair.Axis(tickCount=6))
     names = altair.Scale(domain=verdicts, range=[VERDICTS[name][0] for name in verdicts])
     shapes = altair.Scale(domain=verdicts, range=[VERDICTS[name][1] for name in verdicts])
-    colour = altair.Color("verdict:N", scale=names, title="Verdict")
+    words = " : ".join(f"datum.label == '{name}' ? '{text}'" for name, text in SAID.items())
+    legend = altair.Legend(title=None, labelExpr=f"{words} : datum.label")
+    colour = altair.Color("verdict:N", scale=names, legend=legend)
     said = tips(
         pair="difference",
         place="task and split",
