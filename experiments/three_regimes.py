@@ -15,10 +15,10 @@ STUDY = Study(
     arms={
         "full fine-tuning": {"freeze": "none"},
         "embeddings frozen": {"freeze": "embeddings"},
-        "feature extraction": {"freeze": "backbone"},
+        "feature extraction": {"freeze": "backbone", "head_training": "early-stopping"},
     },
     tasks={"order": {"task": "order"}},
-    common={"max_train_examples": 1000},
+    common={"max_train_examples": 1000, "epochs": 2},
     seeds=range(3),
     margin_points=1.0,
     comparisons=[

@@ -28,6 +28,7 @@ from toolkit.snapshots.store import Run
 
 CHART_OF = charts.image_of
 CHART_LIBRARY = render_html.chart_library
+START_LIBRARY = render_html.start_library
 MOST_WORKERS = 8
 """Each imports torch and transformers, about a gigabyte."""
 
@@ -262,6 +263,7 @@ def _sketched() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(charts, "image_of", chart_of)
         patch.setattr(render_html, "chart_library", lambda: "")
+        patch.setattr(render_html, "start_library", lambda: None)
         yield
 
 
@@ -274,6 +276,7 @@ def as_files() -> Callable[[], AbstractContextManager[None]]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(charts, "image_of", CHART_OF)
             patch.setattr(render_html, "chart_library", CHART_LIBRARY)
+            patch.setattr(render_html, "start_library", START_LIBRARY)
             yield
 
     return context

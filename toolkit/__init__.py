@@ -69,13 +69,13 @@ if TYPE_CHECKING:
     from toolkit.reporting.render_latex import export_table as export_table
     from toolkit.reporting.topics.causes import plot_exposure as plot_exposure
     from toolkit.reporting.topics.changes import plot_change as plot_change
-    from toolkit.reporting.topics.cost import plot_cost as plot_cost
     from toolkit.reporting.topics.differences import plot_differences as plot_differences
     from toolkit.reporting.topics.drift import plot_drift as plot_drift
     from toolkit.reporting.topics.drift import plot_position_drift as plot_position_drift
     from toolkit.reporting.topics.drift import plot_word_drift as plot_word_drift
     from toolkit.reporting.topics.drift_and_score import plot_drift_and_score as plot_drift_and_score
     from toolkit.reporting.topics.relative import plot_relative_quality as plot_relative_quality
+    from toolkit.reporting.topics.scores import plot_cost as plot_cost
     from toolkit.reporting.topics.scores import plot_data_efficiency as plot_data_efficiency
     from toolkit.reporting.topics.scores import plot_scores as plot_scores
     from toolkit.reporting.topics.scores import plot_scores_over_epochs as plot_scores_over_epochs
@@ -149,7 +149,7 @@ _HOMES = {
     "open_model": "toolkit.probes.anatomy.opening",
     "open_run": "toolkit.snapshots.store",
     "plot_change": "toolkit.reporting.topics.changes",
-    "plot_cost": "toolkit.reporting.topics.cost",
+    "plot_cost": "toolkit.reporting.topics.scores",
     "plot_data_efficiency": "toolkit.reporting.topics.scores",
     "plot_differences": "toolkit.reporting.topics.differences",
     "plot_drift": "toolkit.reporting.topics.drift",

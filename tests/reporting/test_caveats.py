@@ -10,7 +10,7 @@ import pytest
 from tests.run_directories import rehash
 from toolkit.comparison.arms import Arm, Group, ReportedRun
 from toolkit.reporting.columns import COLUMNS
-from toolkit.reporting.comparison.caveats import below_floor, caveats, edge_warning, failures, unstable, verdict_counts
+from toolkit.reporting.comparison.caveats import below_floor, caveats, edge_warning, failures, unstable
 from toolkit.reporting.comparison.linear_probes import against_probe_block, linear_probes, short_of_probe
 from toolkit.reporting.comparison.provenance import data_block
 from toolkit.reporting.comparison.run_sections import data_section, per_run
@@ -212,16 +212,6 @@ def test_nothing_is_said_of_chance_where_every_run_is_above_it(read_study, data_
     assert failures(data_of(*read_study(num_seeds=1, right=right))) == ""
 
 
-def test_supported_verdicts_are_those_that_stand_among_all(read_study, data_of):
-    data = data_of(*read_study(num_seeds=3))
-    text = verdict_counts(data)
-    own = data.comparison[data.comparison["verdict"] == "supported"]
-    assert len(own)
-    assert (own["q"] < 0.05).all()
-    assert f" {len(own)} supported" in text
-    assert text.startswith(f"Of {len(data.comparison)} compared scores: ")
-
-
 def test_minilm_has_its_caveat_and_others_do_not(read_run, data_of):
     assert MINILM in " ".join(caveats(data_of([read_run(model="minilm")])))
     assert MINILM not in " ".join(caveats(data_of([read_run()])))
@@ -353,9 +343,9 @@ def test_captions_and_caveats_say_what_intervals_cover(read_run, data_of, is_reg
     printed = paper_tables(report_tables(data, []))["comparison"]
     assert (f"with intervals over {over}" in printed) == bool(over)
     assert "over seeds and items" not in printed
-    one_seed = [text for text in caveats(data) if text.startswith("Every arm has one seed: ")]
+    one_seed = [text for text in caveats(data) if text.startswith("Every condition has one seed: ")]
     what = "intervals cover the items and say nothing of other seeds" if over else "nothing is said of other seeds"
-    assert one_seed == ([f"Every arm has one seed: {what}."] if seeds == 1 else [])
+    assert one_seed == ([f"Every condition has one seed: {what}."] if seeds == 1 else [])
 
 
 @pytest.mark.parametrize(("regime", "after"), [("backbone", "b"), ("none", "b"), ("none", "a")])

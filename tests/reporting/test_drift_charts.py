@@ -7,6 +7,7 @@ import pytest
 import toolkit
 from tests.reporting.chart_data import alone, lines_of, names_of, panels_of, titles_of
 from toolkit.comparison.arms import arrange
+from toolkit.reporting.cells import stratum_text
 from toolkit.reporting.charts import regimes_of, spec_of
 from toolkit.reporting.comparison.drift_topics import drift_lead, group_charts
 from toolkit.reporting.comparison.tables import collect, order_of
@@ -140,7 +141,7 @@ def test_words_by_exposure_are_the_quartiles_and_shares_of_the_rows(read_run):
     assert set(boxes["regime"]) == {FULL}, "no row moved under feature extraction"
     own = tables.words[tables.words["regime"] == "none"]
     for line in boxes.to_dict("records"):
-        rows = own.loc[own["stratum"] == line["stratum"], "norm"]
+        rows = own.loc[own["stratum"].astype(str).map(stratum_text) == line["stratum"], "norm"]
         assert line["num_rows"] == len(rows)
         assert float(line["zeros"].strip("% ")) == pytest.approx(100 * (rows == 0).mean(), abs=0.05)
         moved = rows[rows > 0]
@@ -149,7 +150,7 @@ def test_words_by_exposure_are_the_quartiles_and_shares_of_the_rows(read_run):
             np.testing.assert_allclose(drawn, np.percentile(moved, (5, 25, 50, 75, 95)), rtol=1e-4)
         else:
             assert np.isnan(line["median"])
-    assert set(boxes["stratum"]) == set(own["stratum"])
+    assert set(boxes["stratum"]) == set(own["stratum"].astype(str).map(stratum_text))
     assert "6.7 %" in set(boxes["zeros"])
     assert {"0 %", "100 %"} <= set(boxes["zeros"])
 

@@ -24,7 +24,7 @@ from toolkit.reporting.comparison.find import find_runs
 from toolkit.reporting.comparison.report import write_report
 
 FIGURES = ("scores_over_epochs", "drift_over_epochs", "word_drift_by_exposure", "position_drift")
-SCORE_FIGURES = ("differences", "scores_by_arm", "cost_against_score", "drift_against_gain")
+SCORE_FIGURES = ("differences", "scores_by_arm", "cost_against_score")
 CHARTS = ("first_screen", "words", *FIGURES, *SCORE_FIGURES)
 TABLES = ("verdicts", "comparison", "comparison_by_seed", "summary", "side_by_side", "cost", "drift_and_score")
 TABLES += ("association", "runs", "last_scores", "scores", "baselines", "drift", "strata", "positions", "tokens")
@@ -272,10 +272,10 @@ def test_seeds_are_averaged_and_failures_flagged(make_run):
 @pytest.mark.usefixtures("undrawn")
 def test_one_seed_says_what_its_interval_covers(made, make_run, runs):
     text = (made.folder / "out/report.md").read_text()
-    assert "Every arm has one seed: intervals cover the items and say nothing of other seeds." in text
+    assert "Every condition has one seed: intervals cover the items and say nothing of other seeds." in text
     more = [make_run(regime, 1) for regime in ("none", "embeddings", "backbone")]
     text = write_report([*runs, *more], "out").read_text()
-    assert "Every arm has one seed" not in text
+    assert "Every condition has one seed" not in text
     assert "with intervals over seeds and items" in Path("out/tables/comparison.tex").read_text()
 
 

@@ -176,10 +176,13 @@ def test_tiles_and_answers_have_the_numbers_of_the_tables(read_study, data_of):
     assert set(tiles) == set(own.index)
     for name, tile in tiles.items():
         assert float(tile.value) == pytest.approx(own.loc[name, "mean"], abs=5e-4)
-    assert dict(tiles["embeddings frozen"].lines) == {"embeddings moved": "0 exactly, bit-identical"}
+    assert dict(tiles["embeddings frozen"].lines) == {
+        "trained": "all but the embeddings",
+        "embeddings moved": "0, bit-identical",
+    }
     drift = data.details[0].whole(data.details[0].group.arms[0], "word_embeddings")
     last = drift.groupby("run")["value"].last().mean()
-    assert dict(tiles["full fine-tuning"].lines)["words moved"] == f"{100 * last:.2g} %"
+    assert dict(tiles["full fine-tuning"].lines)["words moved"] == f"{100 * last:.2g} % of length"
     lines = data.comparison[data.comparison["is_reported_split"].astype(bool)]
     answers = {answer.question: answer for answer in answers_of(data)}
     for question, second in ((FREEZING, "embeddings frozen"), (EXTRACTION, "feature extraction")):
@@ -191,7 +194,7 @@ def test_a_run_whose_embeddings_did_not_move_says_no(read_run, data_of):
     data = data_of([read_run("backbone", seed) for seed in range(3)])
     answer, _ = answers_of(data)
     assert (answer.question, answer.verdict) == (MOVED, "no")
-    assert tiles_of(data)[0].lines == (("embeddings moved", "0 exactly, bit-identical"),)
+    assert tiles_of(data)[0].lines == (("trained", "only a new head"), ("embeddings moved", "0, bit-identical"))
 
 
 def test_associations_that_are_refused_say_why_once():
@@ -278,7 +281,7 @@ def test_sizes_have_a_section_of_their_own_and_comparisons_keep_to_the_largest(r
     data = data_of(runs)
     sections = {section.id: section for section in study_sections(data)}
     means, gaps = (shown(table) for table in tables_of(sections["data-efficiency"].blocks))
-    assert means.header == ("arm", "20 examples", "80 examples")
+    assert means.header == ("condition", "20 examples", "80 examples")
     lines = data.summary[data.summary["is_headline"] & data.summary["is_reported_split"]]
     wanted = lines[(lines["base"] == "feature extraction") & (lines["num_train_examples"] == 20)]
     (row,) = (row for row in means.rows if row[0] == "feature extraction")

@@ -79,6 +79,11 @@ def span(values: Iterable[float]) -> str:
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
+def stratum_text(stratum: str) -> str:
+    """A stratum as one reads it aloud: ``seen in 2 to 9 steps``, ``seen in 100 or more steps``."""
+    return re.sub(r"(\d)-(\d)", r"\1 to \2", re.sub(r">=(\d+)", r"\1 or more", stratum))
+
+
 def p_value(value: float) -> str:
     """A p value as papers print it."""
     return "p < 0.001" if value < 0.001 else f"p = {value:.3f}" if value == value else UNDEFINED

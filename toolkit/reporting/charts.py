@@ -7,6 +7,7 @@ import textwrap
 import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
+from toolkit.comparison.arms import SPOKEN
 from toolkit.reporting.cells import visible
 from toolkit.reporting.pdf import in_order
 from toolkit.snapshots import files
@@ -38,6 +40,7 @@ CONFIG: Mapping[str, Any] = {
     "background": "white",
     "padding": 4,
     "aria": False,  # a chart has one label, its description: hundreds of labelled marks are no help to anybody
+    "mark": {"aria": False},
     "view": {"stroke": None, "continuousWidth": 240, "continuousHeight": 150},
     "axis": {
         "labelFontSize": 11,
@@ -98,9 +101,20 @@ def data_of(table: pd.DataFrame, columns: Sequence[str] | None = None) -> Any:
 
     own = table if columns is None else table[list(columns)]
     parts = {str(name): [_plain(value) for value in own[name]] for name in own}
-    # No list: Altair copies every value of one again whenever a chart is layered, concatenated or themed.
-    lines = tuple(dict(zip(parts, values, strict=True)) for values in zip(*parts.values(), strict=True))
-    return altair.Data(values=lines)
+    lines = [dict(zip(parts, values, strict=True)) for values in zip(*parts.values(), strict=True)]
+    # A text is handed through as it is; Altair copies and checks every number of a list again and again.
+    return altair.Data(values=json.dumps(lines, ensure_ascii=False), format=altair.JsonDataFormat(type="json"))
+
+
+def _with_lists(spec: Any) -> Any:
+    """A specification whose data are lists again: shorter in a page than a text with its quotes escaped."""
+    if isinstance(spec, list):
+        return [_with_lists(each) for each in spec]
+    if not isinstance(spec, dict):
+        return spec
+    if isinstance(values := spec.get("values"), str) and spec.get("format") == {"type": "json"}:
+        return {"values": json.loads(values)}
+    return {key: _with_lists(value) for key, value in spec.items()}
 
 
 def _plain(value: Any) -> Any:
@@ -180,12 +194,6 @@ def dash(field: str, values: Iterable[str]) -> Any:
     return altair.StrokeDash(f"{field}:N", scale=scale, legend=None)
 
 
-PLAIN = {
-    "full fine-tuning": "full fine-tuning",
-    "feature extraction": "feature extraction",
-    "embeddings frozen": "embeddings frozen",
-}
-"""What arms are called in lists of settings, and what a chart calls them."""
 NO_REGIME = "this run"
 MUCH_LONGER = 2
 """Where one regime has more than this many times the epochs of another, time is the share of each one's own epochs."""
@@ -195,27 +203,16 @@ def regimes_of(table: pd.DataFrame) -> "pd.Series[str]":
     """What to call the series of each line: by ``base``, else ``arm``, else ``regime`` (``none``, ``backbone`` ...)."""
     for name in ("base", "arm", "regime"):
         if name in table:
-            texts = list(map(str, table[name].unique()))
-            known = {text: plain_name(text) for text in texts}
-            if name == "regime":  # a label as it is in the tables of a run: what is frozen
-                known = {text: words if words != text else f"{text} frozen" for text, words in known.items()}
-            return table[name].astype(str).map(known)
+            if name != "regime":
+                return table[name].astype(str)
+            # A label as it is in the tables of a run: what is frozen.
+            return table[name].astype(str).map(lambda text: SPOKEN.get(text, f"{text} frozen"))
     return pd.Series(NO_REGIME, index=table.index, dtype=object)
-
-
-def plain_name(label: str) -> str:
-    """``full fine-tuning`` for ``none`` and for ``full fine-tuning``; a label of one's own is left as it is."""
-    label = {"none": "full fine-tuning", "backbone": "feature extraction", "embeddings": "embeddings frozen"}.get(
-        label, label
-    )
-    for settings, words in PLAIN.items():
-        label = label.replace(settings, words)
-    return label
 
 
 def ordered(found: Iterable[str], order: Iterable[str] | None) -> list[str]:
     """Distinct names: those of ``order`` first, so that each has its colour in every chart, then whatever else."""
-    return list(dict.fromkeys([*map(plain_name, order or ()), *found]))
+    return list(dict.fromkeys([*(order or ()), *found]))
 
 
 def over_seeds(table: pd.DataFrame, by: Sequence[str], value: str) -> pd.DataFrame:
@@ -353,6 +350,12 @@ def look_of(
     }
 
 
+def picked(names: Sequence[str], shown: Sequence[str], **legend: Any) -> tuple[Picker | None, dict[str, Any]]:
+    """What lets a reader pick one of the regimes that are shown, where there are several; and their look."""
+    picker = pick("regime", shown) if len(shown) > 1 else None
+    return picker, look_of(names, shown, picker, **legend)
+
+
 def wrap(text: str, width: int) -> list[str]:
     """Text in lines of at most ``width`` letters, for a title; what is in brackets stays together where it can."""
     if len(text) > width and " (" in text:
@@ -421,7 +424,7 @@ def spec_of(chart: Chart) -> dict[str, Any]:
     import altair
 
     with altair.theme.enable("none"):  # a report looks the same whatever theme its reader has switched on
-        spec: dict[str, Any] = chart.to_dict(validate=False)  # its parts were checked as they were made
+        spec: dict[str, Any] = _with_lists(chart.to_dict(validate=False))  # its parts were checked as they were made
     own = spec.get("config", {})
     merged = {
         key: ({**value, **own[key]} if isinstance(own.get(key), dict) else own.get(key, value))
@@ -540,6 +543,11 @@ def draw(makers: Mapping[str, Callable[[], Chart | None]]) -> Charts:
 def write_charts(folder: Path, charts: Mapping[str, Chart], prefix: str = "", kinds: Collection[str] = KINDS) -> None:
     """Write every chart as ``<prefix><name>.<kind>``."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, chart in charts.items():
+    specs = {name: chart if isinstance(chart, dict) else spec_of(chart) for name, chart in charts.items()}
+
+    def write(name: str) -> None:
         for kind in kinds:
-            files.write_bytes(folder / f"{prefix}{name}.{kind}", image_of(chart, kind))
+            files.write_bytes(folder / f"{prefix}{name}.{kind}", image_of(specs[name], kind))
+
+    with ThreadPoolExecutor(2) as pool:  # vl-convert lays one chart out while another one becomes pixels
+        list(pool.map(write, specs))

@@ -8,9 +8,9 @@ COLUMNS: Mapping[str, Column] = {
     "group": Column(label="model and task"),
     "task": Column(label="task"),
     "split": Column(label="split", how="The part of the data that was scored. The reported split comes first."),
-    "arm": Column(label="arm", how="Runs of one model and task that differ in their seed only."),
-    "base": Column(label="arm", how="Runs of one model and task that differ in their seed only."),
-    "pair": Column(label="pair", how="The first arm minus the second, on the same items, paired by seed."),
+    "arm": Column(label="condition", how="Runs of one model and task that differ in their seed only."),
+    "base": Column(label="condition", how="Runs of one model and task that differ in their seed only."),
+    "pair": Column(label="pair", how="The first condition minus the second, on the same items, paired by seed."),
     "score": Column(label="score", how="What is compared; accuracies and coefficients are fractions of 1."),
     "num_seeds": Column(label="seeds", how="Runs that differ in nothing but the seed."),
     "num_failed": Column(
@@ -19,15 +19,19 @@ COLUMNS: Mapping[str, Column] = {
         "first columns and left out of those that say so.",
     ),
     "seed": Column(label="seed"),
-    "first_score": Column(label="first", how="Score of the first arm's run."),
-    "second_score": Column(label="second", how="Score of the second arm's run."),
-    "num_only_first_right": Column(label="only first right", how="Items that only the first arm's run gets right."),
-    "num_only_second_right": Column(label="only second right", how="Items that only the second arm's run gets right."),
+    "first_score": Column(label="first", how="Score of the first condition's run."),
+    "second_score": Column(label="second", how="Score of the second condition's run."),
+    "num_only_first_right": Column(
+        label="only first right", how="Items that only the first condition's run gets right."
+    ),
+    "num_only_second_right": Column(
+        label="only second right", how="Items that only the second condition's run gets right."
+    ),
     "mcnemar_p": Column(
         label="exact McNemar p",
         how="Two-sided binomial test: do items that only one run gets right fall evenly to both sides?",
     ),
-    "num_items": Column(label="items", how="Examples of the split that both arms answered."),
+    "num_items": Column(label="items", how="Examples of the split that both conditions answered."),
     "num_train_examples": Column(label="training examples"),
     "majority_rate": Column(
         label="majority class", how="Accuracy of always giving the most frequent label of the split."
@@ -41,8 +45,8 @@ COLUMNS: Mapping[str, Column] = {
     "sd_not_failed": Column(
         label="sd, not failed", how="Standard deviation over the seeds that did not fail.", digits=2
     ),
-    "first_mean": Column(label="first", how="Mean score of the first arm over its paired seeds."),
-    "second_mean": Column(label="second", how="Mean score of the second arm over its paired seeds."),
+    "first_mean": Column(label="first", how="Mean score of the first condition over its paired seeds."),
+    "second_mean": Column(label="second", how="Mean score of the second condition over its paired seeds."),
     "difference_points": Column(label="difference", unit="points", how="First minus second, hundredths of the score."),
     "difference": Column(
         label="difference",
@@ -64,7 +68,7 @@ COLUMNS: Mapping[str, Column] = {
     "bootstrap_interval": Column(
         label="bootstrap interval",
         unit="points",
-        how="Hierarchical percentile bootstrap: seeds drawn with replacement, then items, both arms together. "
+        how="Hierarchical percentile bootstrap: seeds drawn with replacement, then items, both conditions together. "
         "Secondary: it covers too little with few seeds.",
     ),
     "detectable_gap_points": Column(
@@ -75,7 +79,7 @@ COLUMNS: Mapping[str, Column] = {
     "noise_floor_points": Column(
         label="noise floor",
         unit="points",
-        how="Mean absolute difference between two seeds of one arm: what chance alone does.",
+        how="Mean absolute difference between two seeds of one condition: what chance alone does.",
     ),
     "p": Column(label="p", how="Two-sided p of the two-way t test that the difference is 0."),
     "q": Column(
@@ -142,7 +146,7 @@ COLUMNS: Mapping[str, Column] = {
     ),
     "is_removed": Column(label="removed"),
     "num_runs": Column(label="runs"),
-    "setting": Column(label="setting", how="Place in the grid; every arm tries as many settings."),
+    "setting": Column(label="setting", how="Place in the grid; every condition tries as many settings."),
     "is_chosen": Column(label="chosen"),
     "is_at_edge": Column(
         label="at the edge",
@@ -170,7 +174,7 @@ COLUMNS: Mapping[str, Column] = {
         how="Cosine of the two texts by the checkpoint before training; only where targets say how alike they are.",
     ),
     "above_bag_of_words": Column(
-        label="above bag of words", unit="points", how="The arm's mean minus that of the bag of words."
+        label="above bag of words", unit="points", how="The condition's mean minus that of the bag of words."
     ),
     "full_minus_reached": Column(
         label="full minus reached", unit="points", how="Full fine-tuning minus the trained head, over seeds of both."

@@ -143,7 +143,6 @@ class Page:
     """At most three or four, below the tiles."""
     picture: ChartBlock | None = None
     """The one picture of the first screen."""
-    findings: tuple[str, ...] = ()
     sections: tuple[Section, ...] = ()
     commands: str = ""
     """The commands that make the runs and this report."""

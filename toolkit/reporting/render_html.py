@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,7 @@ def render_page(page: Page) -> str:
         script=Markup(script),
         library=Markup(library),
         picture=_view(page.picture) if page.picture else None,
+        theme=Markup(script_json(dict(charts.CONFIG))) if has_charts else "",
         contents=_contents(page),
         lead=_paragraphs(page.lead),
         footer=_paragraphs(page.footer),
@@ -77,7 +79,7 @@ def _check_ids(page: Page) -> None:
     for name in sections:
         if not re.fullmatch(r"[a-zA-Z][a-zA-Z0-9-]*", name):
             raise ValueError(f"section id {name!r} must be letters, digits and hyphens, and begin with a letter")
-    own = ["main", "findings", "repeat", "tip", "theme", "copy"]
+    own = ["main", "repeat", "tip", "theme", "copy"]
     blocks = (block for section in page.sections for block in _flat(section.blocks))
     figures = [block.name for block in blocks if isinstance(block, ChartBlock)]
     figures += [page.picture.name] if page.picture else []
@@ -115,19 +117,35 @@ def _chart_view(block: ChartBlock) -> dict[str, Any]:
     from markupsafe import Markup
 
     name = re.sub(r"[^A-Za-z0-9_-]", "-", block.name)
+    config = {key: value for key, value in block.spec["config"].items() if charts.CONFIG.get(key) != value}
     if block.is_dense:
         picture = base64.b64encode(charts.image_of(block.spec, "png")).decode("ascii")
         still = Markup('<img src="data:image/png;base64,{}" alt="">').format(picture)
     else:
-        still = Markup(_OWN_IDS.sub(rf"\g<1>{name}-\g<2>", charts.image_of(block.spec, "svg").decode()))
+        svg = _PLACES.sub(_rounded, _NEEDLESS.sub("", charts.image_of(block.spec, "svg").decode()))
+        still = Markup(_OWN_IDS.sub(rf"\g<1>{name}-\g<2>", svg))
     return {
         "kind": "chart",
         "id": name,
         "still": still,
-        "spec": Markup(script_json(block.spec)),
+        "spec": Markup(script_json({**block.spec, "config": config})),
         "caption": block.caption,
         "alt": block.alt,
     }
+
+
+_NEEDLESS = re.compile(
+    r' (?:font-family="[^"]*"|role="graphics-\w+"|aria-roledescription="[^"]*"|aria-hidden="true")'
+    r'| pointer-events="none"| opacity="1"'
+    r'|<path class="(?:back|fore)ground"[^>]* d="(?:M0,0h0v0h0Z)?"[^>]*/>'
+)
+"""What a picture inside a page has from the page, or what nobody sees."""
+_PLACES = re.compile(r' (?:d|transform)="[^"]*"')
+
+
+def _rounded(places: re.Match[str]) -> str:
+    """To a tenth of a pixel."""
+    return re.sub(r"\d+\.\d\d+", lambda number: f"{float(number[0]):.1f}".removesuffix(".0"), places[0])
 
 
 _OWN_IDS = re.compile(r"(id=\"|url\(#|href=\"#)((?:clip|gradient|shape)\w*)")
@@ -137,9 +155,15 @@ _OWN_IDS = re.compile(r"(id=\"|url\(#|href=\"#)((?:clip|gradient|shape)\w*)")
 @cache
 def chart_library() -> str:
     """Vega, Vega-Lite and Vega-Embed as one script that needs no network, out of vl-convert."""
+    return start_library().result().replace("</script", "<\\/script")
+
+
+@cache
+def start_library() -> "Future[str]":
+    """Begin to bundle the library: it takes two seconds of a core, and a report has other work meanwhile."""
     import vl_convert
 
-    return vl_convert.javascript_bundle().replace("</script", "<\\/script")  # type: ignore[call-arg]  # its stub is stricter than it is
+    return ThreadPoolExecutor(1).submit(vl_convert.javascript_bundle)  # type: ignore[call-arg]  # its stub is stricter than it is
 
 
 def _table_view(block: TableBlock) -> dict[str, Any]:
@@ -178,8 +202,7 @@ def _column_kind(cells: Iterable[str]) -> str:
 
 
 def _contents(page: Page) -> list[tuple[str, str]]:
-    entries = [("findings", "Findings")] if page.findings else []
-    entries += [(section.id, section.title) for section in page.sections]
+    entries = [(section.id, section.title) for section in page.sections]
     return [*entries, ("repeat", "How to repeat it")] if page.commands else entries
 
 

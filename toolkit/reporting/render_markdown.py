@@ -46,8 +46,6 @@ def render_markdown(page: Page, tasks: Collection[str] = ()) -> str:
         said = f"{answer.question} {answer.verdict}." if answer.verdict else answer.question
         parts.append(f"**{escape(said)}** {escape(answer.text)}")
     parts += _block(page.picture, 2) if page.picture else []
-    findings = [f"{i}. {escape(text)}" for i, text in enumerate(page.findings, start=1)]
-    parts += ["## Main findings", "\n".join(findings)] if findings else []
     parts += ["## How to make this again", _code(page.commands)] if page.commands else []
     parts += [RELATIVE_PATHS]
     for section in page.sections:

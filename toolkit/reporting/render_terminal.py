@@ -48,7 +48,6 @@ def print_page(
         for answer in page.answers:
             asked = " ".join(part for part in (answer.question, answer.verdict and f"{answer.verdict}.") if part)
             _text(console, f"- {asked} {answer.text}".replace("-  ", "- "))
-        _texts(console, "\n".join(f"{i}. {finding}" for i, finding in enumerate(page.findings, start=1)))
         if page.picture:
             _block(console, page.picture, 1, names_charts=has_charts)
     names_charts = has_charts and isinstance(page, Page)

@@ -83,7 +83,6 @@ def make_page(words: Section | None = None, text: str = "A text.", **fields: Any
         "title": text,
         "question": text,
         "lead": text,
-        "findings": (text, "Another."),
         "tiles": tiles,
         "answers": answers,
         "picture": ChartBlock(name="first", chart=make_chart(text), caption=text, alt=text),

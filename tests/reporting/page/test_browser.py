@@ -327,13 +327,15 @@ def test_everything_is_reached_by_tab(visit: Callable[..., Any]):
 
 def test_every_explanation_is_reached_by_keyboard(visit: Callable[..., Any]):
     page = visit()
-    for info in page.locator(".info").all():
-        if info.get_attribute("tabindex") == "-1":  # the heading beside it says the same when it has the focus
-            assert info.get_attribute("data-tip") == info.evaluate(
-                "info => info.parentElement.querySelector('.sort').dataset.tip"
-            )
-        else:
-            assert info.get_attribute("aria-description")
+    tip = page.locator("#tip")
+    for sort in page.locator(".sort[data-tip]").all():
+        sort.focus()
+        assert tip.inner_text() == sort.get_attribute("data-tip")
+        assert sort.get_attribute("aria-describedby") == "tip"
+    page.mouse.move(0, 0)
+    for info in page.locator(".info").all():  # the same for a pointer
+        info.hover()
+        assert tip.inner_text() == info.evaluate("info => info.parentElement.querySelector('.sort').dataset.tip")
 
 
 def test_an_explanation_can_be_pointed_at_and_stays_while_its_heading_has_the_focus(visit: Callable[..., Any]):
@@ -396,6 +398,20 @@ def test_without_javascript_the_report_can_be_read(visit: Callable[..., Any]):
     assert page.locator(LIVE).is_hidden()
     assert page.locator(".inputs:visible").count() == 0
     assert page.locator("#words table").inner_text().count("better") == 2  # of both runs
+
+
+@pytest.mark.parametrize(
+    "context",
+    [{"color_scheme": "light"}, {"color_scheme": "dark"}, {"viewport": {"width": 390, "height": 844}}],
+    ids=["light", "dark", "phone"],
+)
+def test_axe_finds_no_violation(visit: Callable[..., Any], context: dict[str, Any]):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="pip install axe-playwright-python")
+    page = visit(**context)
+    page.evaluate("for (const fold of document.querySelectorAll('details')) fold.open = true")
+    page.locator("#figure-drift .live svg").wait_for()
+    found = axe.Axe().run(page).response["violations"]
+    assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in found] == []
 
 
 def test_print_shows_the_picture(visit: Callable[..., Any]):

@@ -35,8 +35,6 @@ def test_every_part_is_on_the_page():
         "Does it matter?",
         "undecided",
         "0.812",
-        "Findings",
-        "Another.",
         "Scores",
         "Words",
         "How to repeat it",
@@ -50,7 +48,7 @@ def test_every_part_is_on_the_page():
 def test_smallest_page():
     elements = Elements(render_page(Page(title="Only a title")))
     assert "Only a title" in elements.text
-    assert not {"findings", "words", "repeat"} & {attributes.get("id") for _, attributes in elements.found}
+    assert not {"words", "repeat"} & {attributes.get("id") for _, attributes in elements.found}
 
 
 def test_hostile_texts_are_texts_everywhere():
@@ -111,8 +109,8 @@ def test_ids_are_unique_and_contents_lead_somewhere():
 def test_mistakes_are_refused():
     with pytest.raises(ValueError, match="section id 'a b' must be"):
         render_page(Page(title="", sections=(Section(id="a b", title=""),)))
-    with pytest.raises(ValueError, match="section id 'findings' stands twice"):
-        render_page(Page(title="", sections=(Section(id="findings", title=""),)))
+    with pytest.raises(ValueError, match="section id 'theme' stands twice"):
+        render_page(Page(title="", sections=(Section(id="theme", title=""),)))
     figure = ChartBlock(name="x", chart=make_chart(), caption="", alt="")
     with pytest.raises(ValueError, match="figure name 'x' stands twice"):
         render_page(Page(title="", sections=(Section(id="a", title="", blocks=(figure, figure)),)))

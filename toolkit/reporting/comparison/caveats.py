@@ -21,12 +21,11 @@ UNSTABLE_POINTS = 20
 
 
 def caveats(data: ReportData) -> list[str]:
-    """What has to be read with any number of the report: verdicts counted, failed runs, settings, model, seeds."""
+    """What has to be read with any number of the report: failed runs, settings, model, seeds."""
     sentences = [
         text
         for text in (
             broken_freezes(data),
-            verdict_counts(data),
             failures(data),
             below_floor(data),
             unstable(data),
@@ -41,7 +40,7 @@ def caveats(data: ReportData) -> list[str]:
     if data.num_seeds == 1:
         over = covered(headline(data.comparison))
         what = "intervals cover the items and say nothing of other seeds" if over else "nothing is said of other seeds"
-        sentences.append(f"Every arm has one seed: {what}.")
+        sentences.append(f"Every condition has one seed: {what}.")
     return sentences
 
 
@@ -63,18 +62,6 @@ def _margin(data: ReportData) -> float:
     """The margin of the comparisons, 1 point where there are none."""
     margins = data.comparison["margin_points"].dropna() if len(data.comparison) else data.comparison
     return float(margins.max()) if len(margins) else 1.0
-
-
-def verdict_counts(data: ReportData) -> str:
-    """The verdicts on differences of headline scores, counted."""
-    if data.comparison.empty:
-        return ""
-    table = largest_size(headline(data.comparison))
-    table = table[table["difference_points"].notna()]
-    if len(table) < 2:
-        return ""
-    counts = table["verdict"].value_counts()
-    return f"Of {len(table)} compared scores: {'; '.join(f'{count} {name}' for name, count in counts.items())}."
 
 
 def failures(data: ReportData) -> str:

@@ -73,13 +73,14 @@ def comparison_section(data: ReportData, charts: Charts) -> Section | None:
     over = covered(headline(table))
     spans = f", with the interval that decided over {over}" if over else ", without intervals"
     caption = (
-        f"Difference between two arms on each split{spans}; the margin is shaded. The interval is of 90 % for "
+        f"Difference between two conditions on each split{spans}; the margin is shaded. The interval is of 90 % for "
         "equivalent, else of 95 %; a dotted one is over items only. All panels have one scale."
     )
-    figure = chart_blocks(charts, "differences", caption, "Forest plot of the differences between arms")
+    figure = chart_blocks(charts, "differences", caption, "Forest plot of the differences between conditions")
     lead = (
-        "First arm minus second on the same items at the last epoch, paired by seed, in points (hundredths of the "
-        "score). The smallest detectable gap stands before the difference: a smaller one could not have been found. "
+        "First condition minus second on the same items at the last epoch, paired by seed, in points (hundredths of "
+        "the score). The smallest detectable gap stands before the difference: a smaller one could not have been "
+        "found. "
         f"q takes into account how many comparisons this report makes. {estimand(data)}"
     )
     features = against_probe_block(linear_probes([own.group for own in data.details]))

@@ -9,7 +9,7 @@ from toolkit.analysis.causes.nulls import unexplained_by_decay
 from toolkit.analysis.rows.drift import ALL_ROWS
 from toolkit.comparison.arms import Arm
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
-from toolkit.reporting.cells import listing, mean_and_sd, span
+from toolkit.reporting.cells import listing, mean_and_sd, span, stratum_text
 from toolkit.reporting.comparison.tables import RANKINGS, GroupTables, ordered_strata
 from toolkit.reporting.page import Block, TextBlock, rows_block
 
@@ -97,7 +97,7 @@ def strata_block(tables: GroupTables, parameter: str) -> Block:
     assert parameter in TABLES
     if not any(arm.has(parameter) for arm in tables.group.arms):
         return TextBlock(text=f"Not applicable: this model has no {parameter}.")
-    header = ["stratum", "arm", "rows", "median ‖Δ‖", "greatest ‖Δ‖", "median relative", "median angle (degrees)"]
+    header = ["stratum", "condition", "rows", "median ‖Δ‖", "greatest ‖Δ‖", "median relative", "median angle (degrees)"]
     header += ["median radial change"]
     columns = [("norm", "median"), ("norm", "max"), *((m, "median") for m in ("relative", "angle_degrees", "radial"))]
     parts = [(arm, tables.of(arm, parameter)) for arm in tables.group.arms]
@@ -108,7 +108,7 @@ def strata_block(tables: GroupTables, parameter: str) -> Block:
             own = lines[lines["stratum"] == stratum]
             if len(own) and (stratum == ALL_ROWS or not _is_still(lines)):
                 cells = [_statistic(own, *column) for column in columns]
-                rows.append([stratum, arm.label, span(own["num_rows"]), *cells])
+                rows.append([stratum_text(stratum), arm.label, span(own["num_rows"]), *cells])
     return rows_block(header, rows, f"Rows of {parameter} on {tables.group.title} at the last epoch", HOWS)
 
 

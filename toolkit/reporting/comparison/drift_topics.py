@@ -15,7 +15,7 @@ from toolkit.reporting.topics.scores import plot_scores_over_epochs
 
 Make = Callable[[GroupTables, Charts, str], Sequence[Block]]
 
-FIRST_SEED = "Single rows are those of the first seed of each arm; the table's numbers are over all seeds."
+FIRST_SEED = "Single rows are those of the first seed of each condition; the table's numbers are over all seeds."
 
 
 def drift_topics(tables: Sequence[GroupTables], prefixes: Sequence[str], claims: Mapping[str, Block]) -> list[Section]:
@@ -145,7 +145,7 @@ def _words(tables: GroupTables, charts: Charts, prefix: str) -> Sequence[Block]:
     caption = (
         f"Drift of the word rows on {title} at the last epoch by how often training showed them: quartiles (box) and 5 "
         "to 95 % (line) of the rows that moved; fewer than five rows are drawn one by one. At the right, how many "
-        "rows there are and the share that is exactly 0. Only arms under which rows moved are drawn."
+        "rows there are and the share that is exactly 0. Only conditions under which rows moved are drawn."
     )
     figure = chart_blocks(charts, "word_drift_by_exposure", caption, f"Word drift by exposure on {title}", prefix)
     return [*figure, *_still(tables, "words"), strata_block(tables, TABLES[0])]

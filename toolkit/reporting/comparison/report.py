@@ -27,8 +27,9 @@ from toolkit.reporting.comparison.study_sections import study_sections
 from toolkit.reporting.comparison.written_tables import report_tables, write_tables
 from toolkit.reporting.folder import check_out, publish, report_folder
 from toolkit.reporting.page import CodeBlock, FoldBlock, Page, Section, TextBlock, folds
+from toolkit.reporting.render_html import start_library
 from toolkit.reporting.topics.claims import claims_block, decided, described, limits_section
-from toolkit.reporting.topics.first_screen import answers_of, picture_of, tiles_of
+from toolkit.reporting.topics.first_screen import answers_of, compared_of, picture_of, tiles_of
 from toolkit.reporting.topics.words import words_section
 from toolkit.snapshots.store import Run
 
@@ -66,6 +67,7 @@ def write_report(
     of that report has changed since.
     """
     out = check_out(out)
+    start_library()
     sources = find_runs(runs).note_lost(labels, tasks)
     if pairs is not None:
         pairs = [pair for pair in pairs if not sources.lost.intersection(pair)]
@@ -122,6 +124,7 @@ def make_page(
     return Page(
         title=title if title is not None else "Embedding drift: " + ", ".join(group.title for group in data.groups),
         question=question or "What moves when the model is fine-tuned, and does it matter for its score?",
+        lead=compared_of(data),
         tiles=tiles_of(data),
         answers=answers_of(data),
         picture=picture_of(data),

@@ -52,7 +52,9 @@ def scores_section(data: ReportData, charts: Charts) -> Section:
     text = (
         "every seed a dot (hollow: the run failed), a large mark at their mean, its 95 % interval from three seeds on"
     )
-    figure = chart_blocks(charts, "scores_by_arm", f"Last score of every arm and split: {text}.", "Scores by arm")
+    figure = chart_blocks(
+        charts, "scores_by_arm", f"Last score of every condition and split: {text}.", "Scores by condition"
+    )
     lead = (
         "Score at the last epoch, mean ± standard deviation over seeds. The reported split is in the distribution of "
         "the training data; the others are as their names say, tests of the same data or data from elsewhere."
@@ -66,7 +68,12 @@ def _sides(summary: pd.DataFrame, title: str) -> Block:
     own = largest_size(summary[summary["is_headline"].astype(bool)])
     reported = set(own.loc[own["is_reported_split"].astype(bool), "split"])
     splits = reported_first(own["split"], reported)
-    header = ["arm", "seeds", "failed", *(f"{split} (reported)" if split in reported else split for split in splits)]
+    header = [
+        "condition",
+        "seeds",
+        "failed",
+        *(f"{split} (reported)" if split in reported else split for split in splits),
+    ]
     rows: list[list[object]] = []
     for arm, lines in own.groupby("base", sort=False):
         cells: dict[str, str] = {}
@@ -125,7 +132,7 @@ def probe_block(tables: GroupTables) -> Block | None:
     if not rows:
         return None
     caption = f"Linear probe of {tables.group.title}: the linear head that cross-validation finds"
-    return rows_block(["arm", "split", "score", "linear probe", "reached"], rows, caption)
+    return rows_block(["condition", "split", "score", "linear probe", "reached"], rows, caption)
 
 
 def _floats(values: Iterable[float | None]) -> list[float]:

@@ -17,10 +17,9 @@ from toolkit.reporting.comparison.score_sections import scores_section
 from toolkit.reporting.comparison.tables import order_of
 from toolkit.reporting.comparison.worth_sections import cost_section, drift_and_score_section, efficiency_section
 from toolkit.reporting.page import NoteBlock, Section, folds, rows_block, table_block
-from toolkit.reporting.topics.cost import plot_cost
 from toolkit.reporting.topics.differences import plot_differences
 from toolkit.reporting.topics.drift_and_score import plot_drift_and_score
-from toolkit.reporting.topics.scores import plot_data_efficiency, plot_scores
+from toolkit.reporting.topics.scores import plot_cost, plot_data_efficiency, plot_scores
 
 LABEL_HOWS = {
     "real": "Mean over seeds of the measure under real labels; of ratios the geometric mean.",
@@ -40,7 +39,10 @@ def study_charts(data: ReportData) -> Charts:
             "scores_by_arm": lambda: plot_scores(data.scores, regimes=regimes),
             "data_efficiency": lambda: plot_data_efficiency(data.scores, regimes=regimes),
             "cost_against_score": lambda: plot_cost(data.scores, regimes=regimes),
-            "drift_against_gain": lambda: plot_drift_and_score(data.joined, margin_points=margin),
+            # One task is one point, and no relation.
+            "drift_against_gain": lambda: (
+                plot_drift_and_score(data.joined, margin_points=margin) if len(data.groups) > 1 else None
+            ),
         }
     )
 
@@ -86,14 +88,14 @@ def tuning_section(data: ReportData) -> Section | None:
     table = data.tuning
     if table.empty:
         return Section(
-            id="tuning", title="Tuning", lead="Nothing was tuned: every arm was run with the settings given."
+            id="tuning", title="Tuning", lead="Nothing was tuned: every condition was run with the settings given."
         )
     warned = tuple(NoteBlock(text=text, is_warning=True) for text in (unstable(data), edge_warning(data)) if text)
     counts = table.groupby([c for c in ("task", "arm") if c in table], sort=False).size()
     budget = f"{int(counts.min())}" if counts.min() == counts.max() else f"{int(counts.min())} to {int(counts.max())}"
     lead = (
-        f"Every arm had the same budget ({budget} settings per task), chosen by the score on the split selection, "
-        "which was held out of the training data. No setting was chosen on the reported split."
+        f"Every condition had the same budget ({budget} settings per task), chosen by the score on the split "
+        "selection, which was held out of the training data. No setting was chosen on the reported split."
     )
     tasks = [str(task) for task in dict.fromkeys(table["task"])] if "task" in table else []
     bodies = [

@@ -70,8 +70,8 @@ def efficiency_section(data: ReportData, charts: Charts) -> Section | None:
     caption = "Score on the reported split against training examples; bars span the seeds."
     figure = chart_blocks(charts, "data_efficiency", caption, "Score against number of training examples")
     lead = (
-        "For one seed the smaller sizes are parts of the larger ones, and all arms see the same examples. The other "
-        "splits are in tables/efficiency."
+        "For one seed the smaller sizes are parts of the larger ones, and all conditions see the same examples. The "
+        "other splits are in tables/efficiency."
     )
     return Section(id="data-efficiency", title="Data efficiency", lead=lead, blocks=(*figure, *folds(titles, bodies)))
 
@@ -87,7 +87,7 @@ def _gaps_by_size(table: pd.DataFrame, title: str) -> Block:
     """One line per pair, one column per size: the difference in points and its interval."""
     gaps = table[table["against"].astype(str).str.len() > 0]
     if gaps.empty:
-        return TextBlock(text="No arm is set against another.")
+        return TextBlock(text="No condition is set against another.")
     texts = [
         f"{points(line['difference_points'])} ({interval(line['low_points'], line['high_points'])})"
         for line in gaps.to_dict("records")
@@ -103,7 +103,7 @@ def _sizes_block(table: pd.DataFrame, lines: str, caption: str) -> Block:
     for name, own in table.groupby(lines, sort=False):
         texts = dict(zip(own["num_train_examples"], own["text"], strict=True))
         rows.append([name, *(texts.get(size, NOT_APPLICABLE) for size in sizes)])
-    header = ["arm" if lines == "base" else lines, *(f"{int(size):,} examples" for size in sizes)]
+    header = ["condition" if lines == "base" else lines, *(f"{int(size):,} examples" for size in sizes)]
     return rows_block(header, rows, caption)
 
 
@@ -137,7 +137,7 @@ def _drift_beside_score(table: pd.DataFrame) -> Block:
         cells = [mean_and_sd(parts[name]) if name in parts else NOT_APPLICABLE for name in parameters]
         rows.append([group, arm, len(runs), mean_and_sd(gain) if len(gain) else NOT_APPLICABLE, *cells])
     gained = "score minus frozen (points)"
-    header = ["model and task", "arm", "runs", gained, *(f"{name} (times its noise)" for name in parameters)]
+    header = ["model and task", "condition", "runs", gained, *(f"{name} (times its noise)" for name in parameters)]
     hows = {f"{name} (times its noise)": f"{COLUMNS['times_noise'].how} Mean ± sd over seeds." for name in parameters}
     hows[gained] = "Score minus that of the run of the same seed with its embeddings frozen: what the drift bought."
     return rows_block(header, rows, "Drift of each parameter, and what forbidding all of it cost", hows)

@@ -45,10 +45,12 @@ function startContents() {
 function startTips() {
   const tip = element("tip");
   let owner = null;
-  const hide = () => { tip.hidden = true; owner = null; };
+  const hide = () => { tip.hidden = true; owner?.removeAttribute("aria-describedby"); owner = null; };
   const show = (target) => {
+    hide();
     owner = target;
-    tip.textContent = target.dataset.tip;
+    owner.setAttribute("aria-describedby", "tip");
+    tip.textContent = target.classList.contains("info") ? target.previousElementSibling.dataset.tip : target.dataset.tip;
     tip.hidden = false;
     const at = target.getBoundingClientRect(), size = tip.getBoundingClientRect();
     const left = Math.min(Math.max(12, at.left + at.width / 2 - size.width / 2), document.documentElement.clientWidth - size.width - 12);
@@ -56,7 +58,7 @@ function startTips() {
     tip.style.left = `${left}px`;
     tip.style.top = `${above > 4 ? above : at.bottom + 9}px`;
   };
-  const tipped = (event) => (event.target instanceof Element ? event.target.closest("[data-tip]") : null);
+  const tipped = (event) => (event.target instanceof Element ? event.target.closest("[data-tip], .info") : null);
   document.addEventListener("pointerover", (event) => {
     if (event.pointerType === "touch") return;
     const target = tipped(event);

@@ -1,9 +1,10 @@
 /** Charts answer back where they can; the still picture stays where they cannot, and is what a printer gets. */
 function startCharts() {
+  const theme = JSON.parse(element("chart-theme").textContent);
   const draw = async (figure) => {
     const live = figure.querySelector(".live"), still = figure.querySelector(".still");
     const spec = JSON.parse(figure.querySelector("script").textContent);
-    spec.config.background = "transparent";
+    spec.config = { ...theme, ...spec.config, background: "transparent" };
     live.hidden = false;
     try {
       await vegaEmbed(live, spec, {

@@ -10,7 +10,7 @@ from toolkit.comparison.verdicts import REFUSALS, VERDICTS
 from toolkit.reporting.cells import UNDEFINED, number
 from toolkit.reporting.comparison.caveats import caveats
 from toolkit.reporting.comparison.data import ReportData
-from toolkit.reporting.page import Block, FoldBlock, NoteBlock, Section, rows_block
+from toolkit.reporting.page import Block, FoldBlock, NoteBlock, Section, TextBlock, rows_block
 
 FREE = "With the embeddings free and forbidden to drift the scores differ"
 HOWS = {
@@ -88,10 +88,12 @@ def span_of(card: Card) -> str:
 
 def claims_block(cards: Sequence[Card], caption: str) -> Block:
     """Cards as a table: the answer, then what it stands on."""
+    if not cards:
+        return TextBlock(text="These runs decide no question: what stays open, and why, stands below.")
     header = ["question", "answer", "estimate", "interval", "smallest gap", "q", "seeds"]
     titles = {group_of(card) for card in cards}
     table = claims_table(cards, titles.pop() if len(titles) == 1 else "")
-    return rows_block(header, table[header].to_numpy().tolist() if cards else [], caption, HOWS)
+    return rows_block(header, table[header].to_numpy().tolist(), caption, HOWS)
 
 
 def described(cards: Sequence[Card]) -> dict[str, Block]:

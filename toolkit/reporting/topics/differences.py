@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from toolkit.comparison.summaries import check_table
-from toolkit.reporting.charts import REFERENCE, Chart, data_of, panels, plain_name, tips, wrap
+from toolkit.reporting.charts import REFERENCE, Chart, data_of, panels, tips, wrap
 from toolkit.reporting.comparison.selections import headline, largest_size, reach_points, task_names
 
 VERDICTS = {
@@ -18,6 +18,13 @@ VERDICTS = {
     "not measurable here": ("#767B84", "triangle-down"),
 }
 """A verdict is told by its shape as well as by its colour."""
+SAID = {
+    "supported": "the scores differ",
+    "equivalent": "no difference beyond the margin",
+    "not supported": "undecided",
+    "under-powered": "undecided: too few data",
+}
+"""Verdict to what the legend says."""
 
 
 def plot_differences(comparison: pd.DataFrame, *, width: int = 420) -> Chart | None:
@@ -47,7 +54,9 @@ def plot_differences(comparison: pd.DataFrame, *, width: int = 420) -> Chart | N
     x = altair.X("difference:Q", scale=scale, title="difference (points)", axis=altair.Axis(tickCount=6))
     names = altair.Scale(domain=verdicts, range=[VERDICTS[name][0] for name in verdicts])
     shapes = altair.Scale(domain=verdicts, range=[VERDICTS[name][1] for name in verdicts])
-    colour = altair.Color("verdict:N", scale=names, title="Verdict")
+    words = " : ".join(f"datum.label == '{name}' ? '{text}'" for name, text in SAID.items())
+    legend = altair.Legend(title=None, labelExpr=f"{words} : datum.label")
+    colour = altair.Color("verdict:N", scale=names, legend=legend)
     said = tips(
         pair="difference",
         place="task and split",
@@ -98,7 +107,7 @@ def _lines(table: pd.DataFrame) -> pd.DataFrame:
             if is_equivalent
             else (line["low_points"], line["high_points"])
         )
-        one, other = (plain_name(str(line.get(f"{side}_base") or line[side])) for side in ("first", "second"))
+        one, other = (str(line.get(f"{side}_base") or line[side]) for side in ("first", "second"))
         lines.append(
             {
                 "one": one,

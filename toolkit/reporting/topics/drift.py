@@ -8,6 +8,7 @@ import pandas as pd
 
 from toolkit.comparison.summaries import check_table
 from toolkit.families import EMBEDDING_PARAMETERS
+from toolkit.reporting.cells import stratum_text
 from toolkit.reporting.charts import (
     REFERENCE,
     Chart,
@@ -15,11 +16,10 @@ from toolkit.reporting.charts import (
     data_of,
     in_time,
     log_axis,
-    look_of,
     ordered,
     over_seeds,
     panels,
-    pick,
+    picked,
     regimes_of,
     tips,
 )
@@ -52,8 +52,7 @@ def plot_drift(drift: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> 
     axis = log_axis([*lines["relative"], above], ["relative drift", "(of its own length)"], len(zero), HEIGHT)
     found = [name for name in EMBEDDING_PARAMETERS if name in set(lines["parameter"])]
     columns = min(len(found), 3)
-    picker = pick("regime", shown) if len(shown) > 1 else None
-    look = look_of(names, shown, picker, **legend)
+    picker, look = picked(names, shown, **legend)
     parts = [
         _of_parameter(lines[lines["parameter"] == name], axis, zero, time, look, is_first=not i % columns).properties(
             width=(625 - 24 * (columns - 1)) // columns, height=HEIGHT, title=name
@@ -135,16 +134,16 @@ def plot_word_drift(rows: pd.DataFrame, *, regimes: Iterable[str] | None = None)
     if not shown:
         return None
     rows = rows[rows["regime"].isin(shown)]
-    strata = ordered_strata(rows["stratum"].astype(str))
+    strata = list(map(stratum_text, ordered_strata(rows["stratum"].astype(str))))
+    rows = rows.assign(stratum=rows["stratum"].astype(str).map(stratum_text))
     boxes, dots = _boxes(rows)
     low, high = boxes["low"].min(), boxes["high"].max()
     axis = log_axis([low, high, *dots["norm"]])
     scale = altair.Scale(type="log", domain=[axis.low, axis.high], nice=False)
     x = altair.X("low:Q", scale=scale, axis=axis.axis(), title="how far a row moved (weight units)")
     y = altair.Y("stratum:N", sort=strata, title=None, axis=altair.Axis(domain=False, ticks=False))
-    picker = pick("regime", shown) if len(shown) > 1 else None
+    picker, look = picked(ordered(rows["regime"], regimes), shown)
     offset = altair.YOffset("regime:N", sort=shown, scale=altair.Scale(domain=shown))
-    look = look_of(ordered(rows["regime"], regimes), shown, picker)
     said = tips(
         regime="regime",
         stratum="rows",
@@ -239,8 +238,7 @@ def plot_position_drift(rows: pd.DataFrame, *, regimes: Iterable[str] | None = N
     used = rows.loc[pd.to_numeric(rows["num_steps"]).fillna(0) > 0, "position"]
     longest, last = (int(used.max()) + 1 if len(used) else None), int(rows["position"].max())
     ends = [longest * 1.25, last] if longest and longest * 2 < last else [last]
-    picker = pick("regime", shown) if len(shown) > 1 else None
-    look = look_of(names, shown, picker)
+    picker, look = picked(names, shown)
     moved = rows.loc[rows["norm"] > 0, ["regime", "position", "norm"]]
     still = _stretches(rows, dict(zip(zero, axis.floors, strict=True)))
     once = altair.Chart(altair.Data(values=[{}]))

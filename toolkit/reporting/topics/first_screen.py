@@ -10,12 +10,13 @@ import pandas as pd
 from toolkit.comparison.arms import Arm
 from toolkit.comparison.drift_cards import over_seeds
 from toolkit.families import EMBEDDING_PARAMETERS
-from toolkit.reporting.cells import UNDEFINED, number
-from toolkit.reporting.charts import COLOURS, REFERENCE, SHAPES, Chart, data_of
+from toolkit.reporting.cells import NOT_APPLICABLE, UNDEFINED, listing, number
+from toolkit.reporting.charts import COLOURS, REFERENCE, SHAPES, Chart, data_of, log_domain, log_ticks
 from toolkit.reporting.comparison.data import ReportData
 from toolkit.reporting.comparison.selections import headline, largest_size, reach_points, task_names
 from toolkit.reporting.comparison.tables import GroupTables
 from toolkit.reporting.page import Answer, ChartBlock, Tile
+from toolkit.reporting.topics.scores import LEAST_SEEDS
 
 MOST_TILES = 6
 MOST_PAIRS = 2
@@ -23,6 +24,8 @@ MOST_PAIRS = 2
 SHORT = {"word_embeddings": "words", "position_embeddings": "positions", "token_type_embeddings": "segments"}
 """Embedding table to what its rows are."""
 LEVEL = 0.95
+WIDTH = 265
+"""Pixels of a panel: beside the answers, and on a phone as it is."""
 
 FREEZING = "Does freezing the embeddings change the score?"
 EXTRACTION = "Is feature extraction as good as full fine-tuning?"
@@ -54,20 +57,19 @@ def _tile(data: ReportData, name: str, colour: str) -> Tile:
         detail = f"{score}, {_sureness(values)}"
         return Tile(title=name, value=_mean(values), detail=detail, lines=moved, colour=colour)
     means = [float(np.mean(values)) for values in scores.values()]
-    seeds = max(len(values) for values in scores.values())
     return Tile(
         title=name,
         value=f"{min(means):.3f} to {max(means):.3f}",
-        detail=f"{len(scores)} tasks, {seeds} seeds",
+        detail=f"{len(scores)} tasks",
         lines=moved,
         colour=colour,
     )
 
 
 def _sureness(values: np.ndarray[Any, Any]) -> str:
-    """The interval of a mean over seeds, or why there is none."""
-    if len(values) < 2:
-        return "1 seed"
+    """The interval of a mean over seeds, or of how few there are."""
+    if len(values) < LEAST_SEEDS:
+        return f"{len(values)} seed{'s' * (len(values) > 1)}"
     if np.ptp(values) == 0:
         return f"all {len(values)} seeds"
     found = over_seeds(values, LEVEL)
@@ -88,19 +90,25 @@ def _mean(values: np.ndarray[Any, Any]) -> str:
 def _lines(data: ReportData, name: str) -> tuple[tuple[str, str], ...]:
     """How far words, positions and segments moved; one line for a condition that moved none of them."""
     texts = {SHORT[parameter]: _moved(data, name, parameter) for parameter in SHORT}
-    distinct = set(texts.values()) - {"not applicable"}
+    trained = (("trained", TRAINED[kind]),) if (kind := _kinds(data)[name]) in TRAINED else ()
+    distinct = set(texts.values()) - {NOT_APPLICABLE}
     if len(distinct) == 1 and (same := distinct.pop()).startswith("0"):
-        return (("embeddings moved", same),)
-    return tuple((f"{what} moved", text) for what, text in texts.items())
+        return (*trained, ("embeddings moved", same))
+    of = " of length" if len(data.details) == 1 else ""  # beside a range over tasks there is no room
+    return (*trained, *((f"{what} moved", text + of * text.endswith("%")) for what, text in texts.items()))
+
+
+TRAINED = {"full": "every parameter", "embeddings": "all but the embeddings", "backbone": "only a new head"}
+"""What a condition is to what is trained under it."""
 
 
 def _moved(data: ReportData, name: str, parameter: str) -> str:
     """Relative drift of a parameter in per cent, the range over tasks where there are several."""
     drifts, is_frozen = _drifts(data, name, parameter)
     if not drifts:
-        return "not applicable"
+        return NOT_APPLICABLE
     if not any(drifts):
-        return "0 exactly, bit-identical" if is_frozen else "0 exactly"
+        return "0, bit-identical" if is_frozen else "0 exactly"
     low, high = _percent(min(drifts)), _percent(max(drifts))
     return f"{low} %" if low == high else f"{low} to {high} %"
 
@@ -131,6 +139,17 @@ def _percent(share: float) -> str:
     return UNDEFINED if math.isnan(share) else f"{100 * share:.2g}"
 
 
+def compared_of(data: ReportData) -> str:
+    """What was trained, on what and how often, in one sentence."""
+    models = list(dict.fromkeys(str(run.model) for run in data.runs))
+    tasks = list(dict.fromkeys(str(run.task) for run in data.runs))
+    on = listing(tasks) if len(tasks) < 4 else f"{len(tasks)} tasks"
+    seeds = f"{data.num_seeds} seeds each" if data.num_seeds > 1 else "one seed each"
+    ways = conditions(data)
+    how = f"in {len(ways)} conditions, {seeds}" if len(ways) > 1 else f"in one condition ({ways[0]}), {seeds}"
+    return f"{listing(models)} was fine-tuned on {on} {how}: {len(data.runs)} runs."
+
+
 def answers_of(data: ReportData) -> tuple[Answer, ...]:
     """Whether the embeddings moved, of each of the first pairs whether they score alike, and what stays open."""
     lines = compared(data)
@@ -144,12 +163,18 @@ def answers_of(data: ReportData) -> tuple[Answer, ...]:
 
 
 def _open(data: ReportData) -> Answer:
-    """How many comparisons stay undecided, and what no run here can say."""
+    """What no run here can say, and how many comparisons stay undecided."""
     table = largest_size(headline(data.comparison)) if len(data.comparison) else data.comparison
     verdicts = table["verdict"].isin(["supported", "equivalent"]) if len(table) else pd.Series([], dtype=bool)
-    models = ", ".join(dict.fromkeys(str(run.model) for run in data.runs))
-    text = f"Comparisons that stay open: {int((~verdicts).sum())} of {len(verdicts)}. Nothing of models but {models}."
-    return Answer(question=OPEN, verdict="", text=text)
+    models, tasks = ({str(run.model) for run in data.runs}, {str(run.task) for run in data.runs})
+    name = next(iter(models)) if len(models) == 1 else "these"
+    others = f"models other than {name}, or tasks other than {next(iter(tasks)) if len(tasks) == 1 else 'these'}"
+    parts = [f"What holds for {others}."]
+    if not any(run.config.shuffle_labels for run in data.runs):
+        parts.append("How much of the movement is learning: no run had shuffled labels.")
+    if num_open := int((~verdicts).sum()):
+        parts.append(f"{num_open} of {len(verdicts)} comparisons of scores (all splits) stay undecided.")
+    return Answer(question=OPEN, verdict="", text=" ".join(parts))
 
 
 def compared(data: ReportData) -> pd.DataFrame:
@@ -183,19 +208,17 @@ def _drift_answer(data: ReportData) -> tuple[Answer, ...]:
     if not trained:
         return (Answer(question=MOVED, verdict="no", text="Every embedding parameter is what it was before training."),)
     name = trained[0]
-    parts = [f"{SHORT[parameter]} {_moved(data, name, parameter)}" for parameter in SHORT]
+    parts = [f"{SHORT[each]} by {found}" for each in SHORT if (found := _moved(data, name, each)) != NOT_APPLICABLE]
+    texts = [f"Under {name}, in % of their own length: {', '.join(parts)}."]
     own = data.joined[(data.joined["base"] == name) & (data.joined["parameter"] == "word_embeddings")]
-    times = own["times_noise"].dropna()
-    noise = ""
-    if len(times):
-        means = own.groupby("group", sort=False)["times_noise"].mean().dropna()
-        spread = f"{means.min():.2f}" if len(means) == 1 else f"{means.min():.2f} to {means.max():.2f}"
-        noise = (
-            f" Words seen in training moved {spread} times as far as random gradient signs would move them: by itself "
-            "no sign of learning."
+    means = own.groupby("group", sort=False)["times_noise"].mean().dropna()
+    if len(means):
+        ends = list(dict.fromkeys(f"{value:.1f}" for value in (means.min(), means.max())))
+        texts.append(
+            f"Words seen in training moved {' to '.join(ends)} times as far as equally large random steps would take "
+            "them (a coin toss for every sign): that alone shows no learning."
         )
-    text = f"Under {name}, in % of their norm: {', '.join(parts)}.{noise}"
-    return (Answer(question=MOVED, verdict="yes", text=text),)
+    return (Answer(question=MOVED, verdict="yes", text=" ".join(texts)),)
 
 
 WORDS = {
@@ -209,18 +232,24 @@ WORDS = {
 def _answer(lines: pd.DataFrame, first: str, second: str, kinds: dict[str, str]) -> Answer:
     kind = (kinds.get(first), kinds.get(second))
     question = {("full", "embeddings"): FREEZING, ("full", "backbone"): EXTRACTION}.get(kind, "")  # type: ignore[arg-type]
-    found: dict[str, list[str]] = {}
+    found: dict[str, list[dict[Any, Any]]] = {}
     for line in lines.to_dict("records"):
         word = WORDS[question].get(str(line["verdict"]), "")
         if question == EXTRACTION and word == "no" and line["difference_points"] < 0:
             word = "better"
         word = word or (few_seeds(line) if line["verdict"] == "not judged" else "undecided")
-        found.setdefault(word, []).append(_said(line, len(lines) > 1))
-    several = [f"{word}: {', '.join(parts)}" for word, parts in found.items()]
-    text = "; ".join(next(iter(found.values())) if len(lines) == 1 else several)
-    verdict = next(iter(found)) if len(found) == 1 else "it depends on the task"
+        found.setdefault(word, []).append(line)
     asked = question or f"Do {first} and {second} score differently?"
-    return Answer(question=asked, verdict=verdict, text=f"{first} minus {second}, in points: {text}.")
+    if len(lines) == 1:
+        ((verdict, (line,)),) = found.items()
+        return Answer(question=asked, verdict=verdict, text=_alone(line, first, second))
+    ranked = sorted(found.items(), key=lambda item: -len(item[1]))
+    counts = [f"{word} on {len(own)}" for word, own in ranked]
+    verdict = ranked[0][0] if len(ranked) == 1 else ", ".join([f"{counts[0]} of {len(lines)} tasks", *counts[1:]])
+    parts = [f"{word}: {', '.join(map(_among, own))}" for word, own in ranked]
+    said = "; ".join(parts)
+    text = f"{first} minus {second}, in points. {said[:1].upper()}{said[1:]}."
+    return Answer(question=asked, verdict=verdict, text=text)
 
 
 def few_seeds(line: dict[Any, Any]) -> str:
@@ -228,44 +257,56 @@ def few_seeds(line: dict[Any, Any]) -> str:
     return "one seed: not judged" if line["num_seeds"] == 1 else "two seeds: not judged"
 
 
-def _said(line: dict[Any, Any], is_one_of_many: bool) -> str:
-    """The difference with the interval that decided; of several tasks with the name of its own."""
-    name = f"{line['task_name']} " if is_one_of_many else ""
-    if line["difference_points"] != line["difference_points"]:
-        return f"{name}not measurable here"
-    is_narrow = line["verdict"] == "equivalent"
-    low, high = (line[f"{end}{'90' if is_narrow else ''}_points"] for end in ("low", "high"))
-    if is_one_of_many:
-        return f"{name}{line['difference_points']:+.1f}"
-    margin = f", within ±{line['margin_points']:g}" if is_narrow else ""
+def _among(line: dict[Any, Any]) -> str:
+    """The difference on one of several tasks; its interval is in the picture."""
+    value = line["difference_points"]
+    return f"{line['task_name']} {f'{value:+.1f}' if value == value else 'not measurable here'}"
+
+
+def _alone(line: dict[Any, Any], first: str, second: str) -> str:
+    """The scores of both conditions, their difference, and the interval that decided."""
+    value = line["difference_points"]
+    if value != value:
+        return f"{first} minus {second}: not measurable here."
+    is_equal = line["verdict"] == "equivalent"
+    low, high = (line[f"{end}{'90' if is_equal else ''}_points"] for end in ("low", "high"))
+    span = f" ({90 if is_equal else 95} % interval {low:+.1f} to {high:+.1f})" if low == low else ""
+    text = f"{first} minus {second}: {value:+.1f} points of {str(line['score']).replace('_', ' ')}{span}."
+    if is_equal:
+        text += f" Less than {line['margin_points']:g} either way counts as no difference."
     gap = line["detectable_gap_points"]
-    is_open = line["verdict"] in ("under-powered", "not supported") and gap == gap
-    could = f"; the smallest gap that these runs could find is {gap:.1f}" if is_open else ""
-    span = f" ({90 if is_narrow else 95} %: {low:+.1f} to {high:+.1f})" if low == low else ""
-    return f"{line['difference_points']:+.1f}{span}{margin}{could}"
+    if line["verdict"] in ("under-powered", "not supported") and gap == gap:
+        text += f" These runs could find gaps from {gap:.1f} points on."
+    return text
 
 
 def picture_of(data: ReportData) -> ChartBlock | None:
-    """How far each embedding parameter moved, beside what the first comparisons found."""
+    """How far each embedding parameter moved, above what the first comparisons found."""
     import altair
 
-    parts = [chart for chart in (plot_parameters(data), plot_pairs(data)) if chart is not None]
+    drift, pairs = plot_parameters(data), plot_pairs(data)
+    parts = [chart for chart in (drift, pairs) if chart is not None]
     if not parts:
         return None
-    chart = altair.hconcat(*parts, spacing=30).resolve_scale(color="independent", shape="independent")
-    return ChartBlock(
-        name="first_screen",
-        chart=chart,
-        caption=(
-            "Left: relative drift ‖Δ‖ / ‖E⁰‖ of each embedding parameter at the last epoch, mean over seeds; what did "
-            "not move is not drawn. Right: differences on the reported split, with the interval that decided "
-            "(90 % for equivalent, else 95 %); shaded: the margin within which a difference would not matter."
-        ),
-        alt="Relative drift of the five embedding parameters by condition, and differences of scores with intervals",
-    )
+    chart = altair.vconcat(*parts, spacing=14).resolve_scale(color="independent", shape="independent")
+    captions = [MOVED_CAPTION] if drift is not None else []
+    captions += [PAIRS_CAPTION] if pairs is not None else []
+    alts = ["relative drift of the embedding parameters by condition"] if drift is not None else []
+    alts += ["differences of scores with intervals"] if pairs is not None else []
+    alt = " and ".join(alts)
+    return ChartBlock(name="first_screen", chart=chart, caption=" ".join(captions), alt=f"{alt[:1].upper()}{alt[1:]}")
 
 
-def plot_parameters(data: ReportData, *, width: int = 170) -> Chart | None:
+MOVED_CAPTION = (
+    "Above: the length of each parameter's change at the last epoch, mean over seeds; what did not move has no mark."
+)
+PAIRS_CAPTION = (
+    "Below: 1 point is 0.01 of the score; lines are the intervals that decided (90 % for no difference, else 95 %); "
+    "shaded: too small to matter."
+)
+
+
+def plot_parameters(data: ReportData, *, width: int = WIDTH) -> Chart | None:
     """A row per embedding parameter, a mark per condition and task: relative drift at the last epoch in per cent."""
     import altair
 
@@ -287,16 +328,19 @@ def plot_parameters(data: ReportData, *, width: int = 170) -> Chart | None:
     if table.empty or not (table["drift"] > 0).any():
         return None
     rows, moved = list(dict.fromkeys(table["parameter"])), table[table["drift"] > 0]
-    colour, shape = _by(names, "condition", shown=[name for name in names if name in set(moved["condition"])])
+    shown = [name for name in names if name in set(moved["condition"])]
+    colour, shape = _by(names, "condition", shown=shown)
     tips = [altair.Tooltip(f"{name}:N") for name in ("condition", "parameter", "task")]
     tips.append(altair.Tooltip("drift:Q", title="relative drift (%)", format=".3g"))
+    ends = log_domain(moved["drift"])
     x = altair.X(
         "drift:Q",
-        scale=altair.Scale(type="log", nice=True),
-        title="relative drift (%)",
-        axis=altair.Axis(tickCount=4, format="~g", gridOpacity=0.6),
+        scale=altair.Scale(type="log", domain=ends, nice=False),
+        title="moved by, in % of its own length",
+        axis=altair.Axis(values=log_ticks(*ends), format="~g"),
     )
     marks = altair.Chart(data_of(moved)).mark_point(filled=True, size=70, opacity=1)
+    title = f"How far {shown[0]} moved the embeddings" if len(shown) == 1 else "How far the embeddings moved"
     chart = marks.encode(
         x=x,
         y=altair.Y("parameter:N", sort=rows, title=None, axis=altair.Axis(domain=False, ticks=False, grid=True)),
@@ -304,10 +348,10 @@ def plot_parameters(data: ReportData, *, width: int = 170) -> Chart | None:
         shape=shape,
         tooltip=tips,
     )
-    return chart.properties(width=width, height=28 * len(rows), title="How far the embeddings moved")
+    return chart.properties(width=width, height=18 * len(rows), title=title)
 
 
-def plot_pairs(data: ReportData, *, width: int = 190) -> Chart | None:
+def plot_pairs(data: ReportData, *, width: int = WIDTH) -> Chart | None:
     """A row per task, a mark per pair: the difference in points with the interval that decided, and the margin."""
     import altair
 
@@ -344,7 +388,9 @@ def plot_pairs(data: ReportData, *, width: int = 190) -> Chart | None:
     ends = [0.0, *shown["low"].dropna(), *shown["high"].dropna(), *shown["difference"]]
     ends += [-1.2 * margin, 1.2 * margin] if margin == margin else []
     scale = altair.Scale(domain=[min(ends), max(ends)], nice=True)
-    x = altair.X("difference:Q", scale=scale, title="difference (points)", axis=altair.Axis(tickCount=6))
+    firsts = {one for one, _ in pairs}
+    said = f"points that {firsts.pop()} scores more" if len(firsts) == 1 else "difference (points)"
+    x = altair.X("difference:Q", scale=scale, title=said, axis=altair.Axis(tickCount=6))
     place: dict[str, Any] = {
         "y": altair.Y("task:N", sort=tasks, title=None, axis=altair.Axis(domain=False, ticks=False)),
         "yOffset": altair.YOffset("pair:N", sort=names, scale=altair.Scale(paddingOuter=0.5)),
@@ -358,10 +404,10 @@ def plot_pairs(data: ReportData, *, width: int = 190) -> Chart | None:
         behind = [band.encode(x=altair.datum(-margin, scale=scale), x2=altair.datum(margin)), *behind]
     base = altair.Chart(data_of(shown)).encode(tooltip=tips, **place)
     ranges = base.mark_rule(strokeWidth=2.2).encode(
-        x=altair.X("low:Q", scale=scale, title=None), x2="high:Q", color=colour
+        x=altair.X("low:Q", scale=scale, title=said, axis=x["axis"]), x2="high:Q", color=colour
     )
     dots = base.mark_point(filled=True, size=70, opacity=1).encode(x=x, color=colour, shape=shape)
-    height = max(26 * len(tasks), 84)
+    height = max(17 * len(tasks), 26 * len(pairs))
     return altair.layer(*behind, ranges, dots).properties(width=width, height=height, title="What freezing changed")
 
 
@@ -372,7 +418,8 @@ def _by(
     import altair
 
     chosen = list(places) if places is not None else list(range(len(names)))
-    legend = altair.Legend(title=None, columns=1, orient="bottom", values=list(shown or names))
+    series = list(shown or names)
+    legend = altair.Legend(title=None, columns=1, orient="bottom", values=series) if len(series) > 1 else None
     colours = altair.Scale(domain=list(names), range=[COLOURS[i % len(COLOURS)] for i in chosen])
     shapes = altair.Scale(domain=list(names), range=[SHAPES[i % len(SHAPES)] for i in chosen])
     return (

@@ -8,19 +8,19 @@ import pandas as pd
 from toolkit.comparison.relative import COLUMNS
 from toolkit.comparison.summaries import check_table
 from toolkit.reporting.cells import UNDEFINED
-from toolkit.reporting.charts import REFERENCE, Chart, data_of, draw, look_of, padded, panels, pick, plain_name, tips
+from toolkit.reporting.charts import REFERENCE, Chart, data_of, draw, look_of, padded, panels, pick, tips
 from toolkit.reporting.folder import publish, report_folder, write_csvs
 from toolkit.reporting.page import Block, NoteBlock, Page, Section, TextBlock, chart_blocks, rows_block
 
 CAPTION = (
-    "Mean score of each arm as a share of the reference's, with its 95 % interval; dotted, in the colour of the split: "
-    "always answering the commonest class."
+    "Mean score of each condition as a share of the reference's, with its 95 % interval; dotted, in the colour of the "
+    "split: always answering the commonest class."
 )
 DEFINITIONS = (
-    "Relative quality: the arm's mean score over its seeds / the reference's, on the same seeds and items.",
+    "Relative quality: the condition's mean score over its seeds / the reference's, on the same seeds and items.",
     "Interval: 95 %, over new seeds and new items at once for an accuracy (two-way, Satterthwaite), over new seeds for "
-    "another score; of the linearised ratio, so that the reference's own noise counts. It is of one arm and one split: "
-    "none is adjusted for how many there are.",
+    "another score; of the linearised ratio, so that the reference's own noise counts. It is of one condition and one "
+    "split: none is adjusted for how many there are.",
     "A failed run is at the majority class or below on the reported split; it counts in the mean.",
 )
 HEADER = (
@@ -52,7 +52,7 @@ def plot_relative_quality(table: pd.DataFrame) -> Chart | None:
     table = table[table["relative_quality"].notna()]
     if table.empty or (table["arm"] == table["reference"]).all():
         return None
-    table = table.assign(arm=table["arm"].astype(str).map(plain_name))
+    table = table.assign(arm=table["arm"].astype(str))
     arms, splits, groups = (list(dict.fromkeys(table[name].astype(str))) for name in ("arm", "split", "group"))
     table = table.assign(interval=[_interval(low, high) for low, high in zip(table["low"], table["high"], strict=True)])
     picker = pick("split", splits) if len(splits) > 1 else None
@@ -127,7 +127,7 @@ def relative_page(
 ) -> Page:
     """All that the report says."""
     charts = draw({"relative_quality": lambda: plot_relative_quality(table)})
-    blocks: list[Block] = [*chart_blocks(charts, "relative_quality", CAPTION, "Relative quality of each arm")]
+    blocks: list[Block] = [*chart_blocks(charts, "relative_quality", CAPTION, "Relative quality of each condition")]
     for group, own in table.groupby("group", sort=False):
         blocks.append(rows_block(HEADER, relative_rows(own), f"Relative quality on {group}"))
     sections = [Section(id="relative-quality", title="Relative quality", blocks=tuple(blocks))]

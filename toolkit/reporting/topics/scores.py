@@ -1,4 +1,4 @@
-"""Tables of scores in, their charts out: last scores by regime, scores over epochs, and by number of examples."""
+"""Tables of scores in, their charts out: last scores by regime, over epochs, by number of examples and by seconds."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -15,12 +15,12 @@ from toolkit.reporting.charts import (
     Chart,
     data_of,
     in_time,
-    look_of,
+    log_axis,
     ordered,
     over_seeds,
     padded,
     panels,
-    pick,
+    picked,
     regimes_of,
     tips,
 )
@@ -49,8 +49,7 @@ def plot_scores(scores: pd.DataFrame, *, regimes: Iterable[str] | None = None) -
     table = table.assign(regime=regimes_of(table), panel=task_names(table))
     names = ordered(table["regime"], regimes)
     shown = [name for name in names if name in set(table["regime"])]
-    picker = pick("regime", shown) if len(shown) > 1 else None
-    look = look_of(names, shown, picker)
+    picker, look = picked(names, shown)
     tasks = list(dict.fromkeys(table["panel"]))
     columns = min(len(tasks), 2)
     parts = []
@@ -147,8 +146,7 @@ def plot_scores_over_epochs(
     names = ordered(lines["regime"], regimes)
     shown = [name for name in names if name in set(lines["regime"])]
     lines, time, legend = in_time(lines, shown)
-    picker = pick("regime", shown) if len(shown) > 1 else None
-    look = look_of(names, shown, picker, **legend)
+    picker, look = picked(names, shown, **legend)
     splits = list(dict.fromkeys(lines["split"]))
     floors = {split: rate for split, rate in (majority or {}).items() if split in splits and rate == rate}
     ends = [lines["value"].min(), lines["value"].max(), *floors.values()]
@@ -214,8 +212,7 @@ def plot_data_efficiency(scores: pd.DataFrame, *, regimes: Iterable[str] | None 
         return None
     names = ordered(table["regime"], regimes)
     shown = [name for name in names if name in set(table["regime"])]
-    picker = pick("regime", shown) if len(shown) > 1 else None
-    look = look_of(names, shown, picker)
+    picker, look = picked(names, shown)
     columns = min(len(tasks), 3)
     parts = []
     for task in tasks:
@@ -239,5 +236,50 @@ def plot_data_efficiency(scores: pd.DataFrame, *, regimes: Iterable[str] | None 
         ]
         panel = altair.layer(*layers, data=data_of(over_seeds(own, ["regime", "examples"], "value")))
         panel = panel.properties(width=440 if columns == 1 else 570 // columns - 30, height=150)
+        parts.append(panel if len(tasks) == 1 else panel.properties(title=str(task)))
+    return panels(parts, columns, picker)
+
+
+def plot_cost(scores: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> Chart | None:
+    """The score on the reported split by the seconds that a run took: a panel per task, a mark per run.
+
+    ``scores`` is :func:`toolkit.last_scores`' table; of several sizes the largest is shown. ``regimes``: their order,
+    which gives the colours. None where fewer than two runs recorded seconds. ValueError for another table.
+    """
+    import altair
+
+    check_table(scores, (*LAST, "run", "seconds"), "last_scores")
+    table = largest_size(scores[scores["is_reported_split"].astype(bool) & (scores["seconds"] > 0)])
+    table = table[table["value"].notna()]
+    if len(table) < 2:
+        return None
+    table = table.assign(panel=task_names(table), regime=regimes_of(table))
+    names = ordered(table["regime"], regimes)
+    shown = [name for name in names if name in set(table["regime"])]
+    picker, look = picked(names, shown)
+    tasks = list(dict.fromkeys(table["panel"]))
+    columns = min(len(tasks), 3)
+    parts = []
+    for task in tasks:
+        own = table[table["panel"] == task]
+        score = str(own["score"].iloc[0])
+        axis = log_axis(own["seconds"])
+        scale = altair.Scale(type="log", domain=[axis.low, axis.high], nice=False)
+        panel = (
+            altair.Chart(data_of(own, ["regime", "run", "seed", "seconds", "value"]))
+            .mark_point()
+            .encode(
+                x=altair.X("seconds:Q", scale=scale, title="seconds of a run", axis=axis.axis(grid=False)),
+                y=altair.Y(
+                    "value:Q",
+                    scale=padded(own["value"]),
+                    title=title_of(score),
+                    axis=altair.Axis(tickCount=5, format="~g"),
+                ),
+                tooltip=tips(regime="regime", seed="seed", value=(score, ".4f"), seconds=("seconds", ",.4r")),
+                **look["points"],
+            )
+            .properties(width=440 if columns == 1 else 570 // columns - 30, height=150)
+        )
         parts.append(panel if len(tasks) == 1 else panel.properties(title=str(task)))
     return panels(parts, columns, picker)

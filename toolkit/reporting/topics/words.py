@@ -19,11 +19,11 @@ from toolkit.reporting.topics.words_chart import data_size, plot_words, shown_wo
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
 
-BUDGET_BYTES = 1_500_000
+BUDGET_BYTES = 1_100_000
 """What the data of the chart may take of a page."""
 NUM_NEIGHBOURS = 5
 NUM_NAMED = 1000
-"""So many words, those that moved most, have their neighbours told."""
+"""So many words, those that moved most, have their neighbours told: of all runs together, in equal shares."""
 NUM_UNSEEN = 1000
 """So many words that training never saw are drawn."""
 NUM_TABLED = 20
@@ -81,7 +81,7 @@ def words_section(runs: Sequence[tuple[str, Source]], *, budget_bytes: int = BUD
         if reason := _reason_against(trajectory):
             refused.append((label, reason))
             continue
-        made = _fitting(visible(label), trajectory, left // (len(runs) - i))
+        made = _fitting(visible(label), trajectory, left // (len(runs) - i), max(NUM_NAMED // len(runs), NUM_TABLED))
         drawn, left = [*drawn, made], left - data_size(made.table)
     if not drawn:
         return None
@@ -89,11 +89,10 @@ def words_section(runs: Sequence[tuple[str, Source]], *, budget_bytes: int = BUD
     drawn_seen, all_seen = sum(each.num_drawn for each in drawn), sum(each.num_seen for each in drawn)
     drawn_rest, all_rest = sum(each.num_unseen_drawn for each in drawn), sum(each.num_unseen for each in drawn)
     caption = (
-        "A mark is a word of the vocabulary. To the right: training saw it in more optimizer steps, and only these "
-        "gave its row a gradient; the others stand at never, and at most weight decay moves them. Upwards: its row "
-        "moved farther, in weight units; marks on the floor are exactly 0. Type part of a word, or click on a mark, to "
-        "read its neighbours: the five words whose rows point most nearly the same way, with their cosines. Of several "
-        f"runs of a regime the first seed's is shown. Drawn: {drawn_seen:,} of {all_seen:,} words seen in training and "
+        "A mark is a word: to the right, training saw it in more optimizer steps, and only these gave its row a "
+        "gradient; upwards, its row moved farther. Marks on the floor are exactly 0. Type part of a word, or click on "
+        "a mark, to read its neighbours: the five words whose rows point most nearly the same way, with their cosines. "
+        f"Of a condition the first seed is shown. Drawn: {drawn_seen:,} of {all_seen:,} words seen in training and "
         f"{drawn_rest:,} of {all_rest:,} others, evenly spaced in the vocabulary."
     )
     alt = (
@@ -102,7 +101,8 @@ def words_section(runs: Sequence[tuple[str, Source]], *, budget_bytes: int = BUD
     )
     picture = ChartBlock(name="words", chart=chart, caption=caption, alt=alt)
     tables = folds([each.run for each in drawn], [(_most_moved(each),) for each in drawn])
-    return Section(id="words", title="Which words moved", blocks=(picture, *tables, *_counts(drawn, refused)))
+    moved = FoldBlock(title="Words that moved most", blocks=tables)
+    return Section(id="words", title="Which words moved", blocks=(picture, moved, *_counts(drawn, refused)))
 
 
 def _reason_against(trajectory: Trajectory) -> str:
@@ -124,7 +124,7 @@ def _seen(trajectory: Trajectory) -> Rows:
     return np.array([row for row in np.flatnonzero(steps) if row != pad], np.int64)
 
 
-def _fitting(run: str, trajectory: Trajectory, budget_bytes: int) -> _Words:
+def _fitting(run: str, trajectory: Trajectory, budget_bytes: int, num_named: int) -> _Words:
     """The words of a run: all that training saw, where they fit, else those seen in the most steps."""
     ends, snapshots = _ends(trajectory), _thinned(trajectory)
     seen = _seen(trajectory)
@@ -132,7 +132,7 @@ def _fitting(run: str, trajectory: Trajectory, budget_bytes: int) -> _Words:
     unseen = np.setdiff1d(words, seen)
     kept, sample = seen, _evenly(unseen, NUM_UNSEEN)
     whole = _measured(run, trajectory, snapshots, np.union1d(kept, sample))
-    near = _neighbours(whole, trajectory, (snapshots[0], snapshots[-1]), words)
+    near = _neighbours(whole, trajectory, (snapshots[0], snapshots[-1]), words, num_named)
     for name, lists in near.items():
         texts = {
             row: ", ".join(f"{word} {cosine:.2f}" for word, cosine in line) or NO_DIRECTION
@@ -215,11 +215,11 @@ def _measured(run: str, trajectory: Trajectory, snapshots: Sequence[Snapshot], r
 
 
 def _neighbours(
-    table: pd.DataFrame, trajectory: Trajectory, pair: tuple[Snapshot, Snapshot], words: Rows
+    table: pd.DataFrame, trajectory: Trajectory, pair: tuple[Snapshot, Snapshot], words: Rows, num_named: int
 ) -> dict[str, dict[int, list[tuple[str, float]]]]:
-    """Neighbours before and after, nearest first, of the NUM_NAMED rows that moved most; none of a zero row."""
+    """Neighbours before and after, nearest first, of the rows that moved most; none of a zero row."""
     last = table[table["epoch"] == table["epoch"].max()]
-    named = np.sort(last.sort_values("norm", ascending=False, kind="stable")["row"].head(NUM_NAMED).to_numpy())
+    named = np.sort(last.sort_values("norm", ascending=False, kind="stable")["row"].head(num_named).to_numpy())
     tokens = trajectory.vocabulary.tokens if trajectory.vocabulary else None
     num = min(NUM_NEIGHBOURS, len(words) - 1)
     near = {}

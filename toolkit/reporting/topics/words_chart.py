@@ -17,12 +17,14 @@ NUM_LISTED = 5
 """So many words, the best matches of a search, have their neighbours beside the scatter."""
 MOST_MARKED = 200
 """Words that a search marks, the best matches first."""
-WIDTH, HEIGHT, LABEL = 600, 330, 13
+WIDTH, HEIGHT, LABEL = 600, 280, 13
 """Pixels: of the scatter, and from one label to the next."""
 NEVER, UNKNOWN = 0.4, 0.1
 """Where words stand on the axis of steps that were never seen, or of which that was not recorded."""
 MARKED = COLOURS[1]
 NOT_NAMED = "shown only for the words that moved most"
+SAME = "="
+"""Stands for neighbours after training that are those before: most are, and texts are most of the data."""
 _TEXTS = ("word", "before", "after")
 """Columns that stand in the data as one text each, a line per word: ``word_lines``, and so on."""
 
@@ -86,7 +88,7 @@ def plot_words(words: pd.DataFrame) -> Chart | None:
             tokens="isValid(datum.num_tokens) ? format(datum.num_tokens, ',') : 'not recorded'",
             turned="isValid(datum.angle) ? format(datum.angle, '.3~r') + '°' : 'undefined'",
             nearest_before=f"datum.before || '{NOT_NAMED}'",
-            nearest_after=f"datum.after || '{NOT_NAMED}'",
+            nearest_after=f"datum.after == '{SAME}' ? datum.before : datum.after || '{NOT_NAMED}'",
             match=f"{wanted} == '' ? 0 : {word} == {wanted} ? 1 : indexof({word}, {wanted}) == 0 ? 2 : "
             f"indexof({word}, {wanted}) > 0 ? 3 : 0",
         )
@@ -349,9 +351,10 @@ def _packed_run(run: str, words: pd.DataFrame, places: Sequence[float]) -> dict[
     for i, epoch in enumerate(epochs):
         for name, column in (("drift", "norm"), ("angle", "angle_degrees")):
             packed[f"{name}{i}"] = [_rounded(value) for value in at[epoch].loc[last.index, column]]
-    for name in ("before", "after"):
-        texts = list(last[name]) if name in last else []
-        packed[f"{name}_lines"] = "\n".join(texts).rstrip("\n")
+    before, after = (list(last[name]) if name in last else [""] * len(last) for name in ("before", "after"))
+    packed["before_lines"] = "\n".join(before).rstrip("\n")
+    shorter = [SAME if one and one == other else other for one, other in zip(before, after, strict=True)]
+    packed["after_lines"] = "\n".join(shorter).rstrip("\n")
     return packed
 
 
