@@ -1,8 +1,5 @@
 """Recording anybody's training loop: exposure against a count by hand, whatever the loop does around it."""
 
-import os
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -13,6 +10,7 @@ import torch
 
 import toolkit
 from tests.training.recorded_texts import TEXTS, count, encode, inputs, load, totals
+from tests.training.two_processes import in_two_processes
 from toolkit import EmbeddingSnapshotCallback as Callback
 from toolkit.analysis.causes.nulls import unexplained_by_decay
 from toolkit.families import TABLES
@@ -687,37 +685,22 @@ def test_gradients_of_rows_that_no_pass_used(way: str, is_sparse: bool, tiny_mod
     assert set(toolkit.measure_rows(run, "word_embeddings", 1)["stratum"]) == {"exposure unknown"}
 
 
-SCRIPT = """
-import sys, torch, toolkit
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-folder, out, texts = sys.argv[1], sys.argv[2], sys.argv[3].split("|")
-torch.distributed.init_process_group("gloo")
-rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
-torch.manual_seed(0)
-tokenizer = AutoTokenizer.from_pretrained(folder)
-model = AutoModelForSequenceClassification.from_pretrained(folder)
-wrapped = torch.nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
-optimizer = torch.optim.AdamW(wrapped.parameters(), lr=1e-3)
-with toolkit.record(wrapped, out) as recording:
-    recording.snapshot(epoch=0, step=0)
-    wrapped.train()
-    batch = tokenizer(texts[rank::size], padding=True, return_tensors="pt")
-    wrapped(**batch).logits.sum().backward()
-    optimizer.step()
-    recording.snapshot(epoch=1, step=1)
-torch.distributed.destroy_process_group()
-"""
+def train_a_share(folder: Path, out: Path) -> None:
+    """A step of distributed training with every other text."""
+    model, tokenizer = load(folder)
+    wrapped = torch.nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
+    optimizer = torch.optim.AdamW(wrapped.parameters(), lr=1e-3)
+    with toolkit.record(wrapped, out) as recording:
+        recording.snapshot(epoch=0, step=0)
+        wrapped.train()
+        mine = TEXTS[torch.distributed.get_rank() :: torch.distributed.get_world_size()]
+        wrapped(**encode(tokenizer, mine)).logits.sum().backward()
+        optimizer.step()
+        recording.snapshot(epoch=1, step=1)
 
 
 def test_two_processes_record_what_both_of_them_saw(tiny_model: Any, tmp_path: Path) -> None:
-    script = tmp_path / "loop.py"
-    script.write_text(SCRIPT)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(script)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
-    words = [str(tiny_model("bert")), str(tmp_path / "run"), "|".join(TEXTS)]
-    done = subprocess.run([*command, *words], capture_output=True, text=True, check=False, env=environment, timeout=180)
-    assert done.returncode == 0, done.stderr[-3000:]
+    in_two_processes(train_a_share, tmp_path / "meeting", tiny_model("bert"), tmp_path / "run")
     run = toolkit.open_run(tmp_path / "run")
     model, tokenizer = load(tiny_model("bert"))
     assert totals(run, "word_embeddings") == dict(count(model, [encode(tokenizer, TEXTS)])["word_embeddings"])

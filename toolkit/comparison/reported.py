@@ -76,6 +76,14 @@ class ReportedRun:
     def regime(self) -> str:
         return str(self.part("regime").get("label") or self.config.freeze)
 
+    @cached_property
+    def end_scores(self) -> dict[str, dict[str, dict[str, Any]]]:
+        """``first`` and ``last`` to split to the line of its scores at that epoch: comparisons look them up a lot."""
+        epochs = self.run.scores["epoch"]
+        ends = {"first": epochs.min(), "last": epochs.max()}
+        lines = {name: self.run.scores[epochs == epoch].to_dict("records") for name, epoch in ends.items()}
+        return {name: {line["split"]: line for line in own} for name, own in lines.items()}
+
     @property
     def is_regression(self) -> bool:
         return self.part("task").get("kind") == "regression" or "pearson" in self.run.scores
@@ -215,10 +223,7 @@ def reported_first(splits: Iterable[str], reported: Collection[str]) -> list[str
 
 def last_score(run: ReportedRun, split: str, score: str | None = None, *, at: str = "last") -> float:
     """A run's score (default: the headline score) on a split at its ``last`` or ``first`` epoch; NaN when absent."""
-    scores, score = run.run.scores, score or run.score
-    epoch = scores["epoch"].max() if at == "last" else scores["epoch"].min()
-    lines = scores[(scores["split"] == split) & (scores["epoch"] == epoch)]
-    return float(lines[score].iloc[-1]) if score in lines and len(lines) else np.nan
+    return float(run.end_scores[at].get(split, {}).get(score or run.score, np.nan))
 
 
 def counted_score(run: ReportedRun, split: str, score: str | None = None) -> float:
