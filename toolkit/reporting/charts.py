@@ -101,20 +101,9 @@ def data_of(table: pd.DataFrame, columns: Sequence[str] | None = None) -> Any:
 
     own = table if columns is None else table[list(columns)]
     parts = {str(name): [_plain(value) for value in own[name]] for name in own}
-    lines = [dict(zip(parts, values, strict=True)) for values in zip(*parts.values(), strict=True)]
-    # A text is handed through as it is; Altair copies and checks every number of a list again and again.
-    return altair.Data(values=json.dumps(lines, ensure_ascii=False), format=altair.JsonDataFormat(type="json"))
-
-
-def _with_lists(spec: Any) -> Any:
-    """A specification whose data are lists again: shorter in a page than a text with its quotes escaped."""
-    if isinstance(spec, list):
-        return [_with_lists(each) for each in spec]
-    if not isinstance(spec, dict):
-        return spec
-    if isinstance(values := spec.get("values"), str) and spec.get("format") == {"type": "json"}:
-        return {"values": json.loads(values)}
-    return {key: _with_lists(value) for key, value in spec.items()}
+    # No list: Altair copies every value of one again whenever a chart is layered, concatenated or themed.
+    lines = tuple(dict(zip(parts, values, strict=True)) for values in zip(*parts.values(), strict=True))
+    return altair.Data(values=lines)
 
 
 def _plain(value: Any) -> Any:
@@ -424,7 +413,7 @@ def spec_of(chart: Chart) -> dict[str, Any]:
     import altair
 
     with altair.theme.enable("none"):  # a report looks the same whatever theme its reader has switched on
-        spec: dict[str, Any] = _with_lists(chart.to_dict(validate=False))  # its parts were checked as they were made
+        spec: dict[str, Any] = chart.to_dict(validate=False)  # its parts were checked as they were made
     own = spec.get("config", {})
     merged = {
         key: ({**value, **own[key]} if isinstance(own.get(key), dict) else own.get(key, value))
