@@ -449,7 +449,9 @@ def _svg_of(spec: str) -> str:
     return _shared_shapes(str(vl_convert.vegalite_to_svg(spec)))
 
 
-_MARK = re.compile(r'<path transform="translate\(([-\d.]+),([-\d.]+)\)" (d="[^"]*"(?: [-\w]+="[^"]*")*)/>')
+_MARK = re.compile(
+    r'<path(?: aria-hidden="true")? transform="translate\(([-\d.]+),([-\d.]+)\)" (d="[^"]*"(?: [-\w]+="[^"]*")*)/>'
+)
 
 
 def _shared_shapes(svg: str) -> str:
