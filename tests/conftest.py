@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import altair
 import hypothesis
 import pytest
 
@@ -252,6 +253,7 @@ def leave_undrawn(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("toolkit.reporting.comparison.drift_topics.draw", lambda makers: {})
     patch.setattr("toolkit.reporting.comparison.study_sections.draw", lambda makers: {})
     patch.setattr("toolkit.reporting.comparison.report.picture_of", lambda data: None)
+    patch.setattr("toolkit.reporting.topics.words.plot_words", lambda words: altair.Chart().mark_point())
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def write_run(
     first = _write_snapshots(writer, epochs, seed, FROZEN[regime], lacking, zero, learned)
     if has_exposure:
         writer.write_exposure(_exposure(epochs * STEPS_PER_EPOCH, lacking))
-    predictions = _predictions(epochs, seed, right, is_regression)
+    predictions = _predictions(epochs, seed, right, is_regression).copy()
     if is_constant:
         predictions["prediction"] = predictions["prediction"].where(predictions["epoch"] < epochs, 0)
     writer.write_predictions(predictions)
@@ -157,6 +158,7 @@ def _step(rows: Any) -> StepRows:
     return StepRows(array, np.full(len(array), 2, np.int32), np.ones(len(array), np.float32))
 
 
+@cache
 def _predictions(epochs: int, seed: int, right: float, is_regression: bool) -> pd.DataFrame:
     parts = []
     for split, size in (("validation", 100), ("ood", 50), ("hidden", 20)):

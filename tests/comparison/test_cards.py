@@ -92,14 +92,12 @@ def test_a_planted_gap_is_supported_and_equal_arms_are_equivalent(tmp_path, monk
 
 
 @pytest.mark.parametrize("alone", [None, ("none", 1e-3), ("embeddings", 1e-3)])
-def test_forbidding_pairs_arms_that_differ_in_nothing_else_where_there_are_such(tmp_path, monkeypatch, alone):
+def test_forbidding_pairs_arms_that_differ_in_nothing_else_where_there_are_such(read_run, tmp_path, monkeypatch, alone):
     """Seen: full fine-tuning at one learning rate held against frozen embeddings at another."""
     monkeypatch.chdir(tmp_path)
     cases = [case for case in product(("none", "embeddings"), (1e-5, 1e-4, 1e-3)) if case != alone]
     rates = {
-        write_run(tmp_path / "runs", regime, seed, config={"learning_rate": rate}).path: rate
-        for regime, rate in cases
-        for seed in range(2)
+        read_run(regime, seed, config={"learning_rate": rate}).path: rate for regime, rate in cases for seed in range(2)
     }
     cards = of_kind(write_cards(list(rates), "out"), "forbid")
     found = [{rate for path, rate in rates.items() if path.name in card.inputs["runs"]} for card in cards]

@@ -18,7 +18,7 @@ from toolkit.reporting.topics import positions
 from toolkit.reporting.topics.position_tables import collect_positions
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 
-DRAWS = 10
+DRAWS = 5
 FIGURES = {"waves", "resemblance", "cosine_gram", "cosine_by_lag", "norms_and_steps", "dct_spectrum"}
 TABLES = {"position_statistics", "waves", "cosine_by_lag", "norms_and_steps", "standing_out", "dct_spectrum"}
 TABLES |= {"control_values", "change", "segments"}

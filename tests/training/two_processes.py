@@ -1,8 +1,10 @@
-"""Two processes of one gloo group: forks of this one, which has everything imported that torchrun's would import again.
+"""Two processes of one gloo group, forked from a server that has imported torch and transformers once.
 
-`test_processes.py` launches a command under torchrun itself.
+Not from this process: threads that a test had OpenMP start are not in a fork, which waits for them. `test_processes.py`
+launches a command under torchrun itself.
 """
 
+import multiprocessing
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -14,7 +16,8 @@ from torch.multiprocessing.spawn import start_processes
 
 def in_two_processes(work: Callable[..., None], meeting: Path, *values: Any) -> None:
     """Call ``work(*values)`` in both, which find one another by the file ``meeting``; an error of one is raised."""
-    start_processes(_joined, (meeting, work, values), nprocs=2, start_method="fork")
+    multiprocessing.set_forkserver_preload(["torch.distributed", "transformers.models.bert.modeling_bert"])
+    start_processes(_joined, (meeting, work, values), nprocs=2, start_method="forkserver")
 
 
 def _joined(rank: int, meeting: Path, work: Callable[..., None], values: tuple[Any, ...]) -> None:

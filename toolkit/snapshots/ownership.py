@@ -56,7 +56,10 @@ class Owned:
 
     def linked(self, path: Path) -> Path | None:
         """The link, or the file, that stands where a folder on the way from ``folder`` to ``path`` should be."""
-        between = [parent for parent in path.parents if parent != self.folder and parent.is_relative_to(self.folder)]
+        num_between = len(path.parts) - len(self.folder.parts) - 1
+        if num_between <= 0 or not path.is_relative_to(self.folder):  # the rule for every file that is written
+            return None
+        between = path.parents[:num_between]
         return next((p for p in between if p.is_symlink() or (p.exists() and not p.is_dir())), None)
 
     def foreign(self) -> list[str]:
