@@ -19,6 +19,7 @@ import tyro
 
 from toolkit.commands import Command
 from toolkit.config import KEEP_THREADS, DataConfig, ModelConfig, OutputConfig, RunConfig, TrainingConfig, check_freeze
+from toolkit.families import REGIMES
 from toolkit.lookup import unknown
 from toolkit.memory import keep_freed_memory
 
@@ -107,7 +108,8 @@ def parse_config(args: list[str]) -> RunConfig:
         default = replace(default, task=RunConfig().task)  # the name follows from the data, which a flag may change
     for flag in ("--test-file", "--ood-file"):
         args = _merge_repeated(args, flag)
-    return parse(Flags, args, prog="finetune.py", default=Flags.of(default), description=DESCRIPTION).to_config()
+    description = f"{DESCRIPTION} Named regimes for --freeze: {', '.join(REGIMES)}."
+    return parse(Flags, args, prog="finetune.py", default=Flags.of(default), description=description).to_config()
 
 
 def _read(path: Path) -> str:

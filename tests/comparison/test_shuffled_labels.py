@@ -368,7 +368,7 @@ def test_verify_measures_the_labels_again(report):
 def test_without_shuffled_labels_a_report_says_what_the_ratio_cannot_tell(planted, tmp_path):
     toolkit.write_report(planted[0], tmp_path / "out")
     text = (tmp_path / "out" / "report.md").read_text()
-    assert "times as far as random gradient signs would move them: by itself no sign of learning" in text
+    assert "(a coin toss for every sign): that alone shows no learning" in text
     assert "--shuffle-labels --label-seed 0" in text
     assert "Real against shuffled labels" not in text
     assert not (tmp_path / "out" / "evidence" / "labels.csv").exists()

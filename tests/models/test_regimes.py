@@ -76,7 +76,7 @@ def test_runs_of_a_named_regime_have_its_name_everywhere(
     assert "bottom (37 parameters), bit-identical" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         parse_config(["--help"])
-    assert "--freeze: none, embeddings, backbone, bottom." in " ".join(
+    assert "Named regimes for --freeze: none, embeddings, backbone, bottom." in " ".join(
         re.sub("[│]", " ", capsys.readouterr().out).split()
     )
 

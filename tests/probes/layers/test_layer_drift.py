@@ -149,8 +149,8 @@ def test_the_command_keeps_two_tasks_apart(
     runs = (train(), train(**tiny_files("order")))
     assert Layers(places=tuple(str(run.path) for run in runs), out=tmp_path / "report").run() == 0
     shown = capsys.readouterr().out
-    assert shown.count("states of the layers before and after") == 2
-    assert shown.count("weights of the layers before and after") == 2
+    assert shown.count("Similarity of states: mean") == 2
+    assert shown.count("Relative drift of the weights: mean") == 2
     text = (tmp_path / "report" / "report.md").read_text()
     assert text.count("similarity_by_layer.png") == 2
     assert {path.name[:2] for path in (tmp_path / "report" / "figures").iterdir()} == {"1_", "2_", "we"}
@@ -184,8 +184,8 @@ def test_texts_that_are_encoded_apart_have_weights_and_no_states(
     joint, apart = (train(**tiny_files("pair"), pair_encoding=kind) for kind in ("joint", "separate"))
     assert Layers(places=(str(apart.path),), out=tmp_path / "report").run() == 0
     shown = capsys.readouterr().out
-    assert "weights of the layers before and after" in shown
-    assert "states of the layers" not in shown
+    assert "Relative drift of the weights: mean" in shown
+    assert "Similarity of states" not in shown
     assert "(--pair-encoding separate)" in " ".join(shown.split())
     assert "debiased CKA" not in (tmp_path / "report" / "report.md").read_text()
     tables = measure_layers([joint, apart], max_texts=8)
@@ -200,8 +200,8 @@ def test_the_command_compares_two_checkpoints_without_a_run(
     start, tuned = str(run.config.model), str(run.path / "model")
     assert Layers(places=(start, tuned), out=tmp_path / "report").run() == 0
     shown = capsys.readouterr().out
-    assert "weights of the layers before and after" in shown
-    assert "states of the layers" not in shown
+    assert "Relative drift of the weights: mean" in shown
+    assert "Similarity of states" not in shown
     assert "runs made with --save-model" in " ".join(shown.split())
     text = (tmp_path / "report" / "report.md").read_text()
     assert "weight_drift_by_layer.png" in text
