@@ -4,31 +4,32 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from toolkit.comparison.associations import TOO_FEW, associate_drift
+from toolkit.comparison.associations import TOO_FEW
 from toolkit.comparison.card import NAN, Card, Null, Span
-from toolkit.comparison.evidence import FOLDER, Evidence
+from toolkit.comparison.evidence import FOLDER, JOINED, PREDICTIONS, Evidence
+from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.verdicts import Verdict, among
 
 VERSION = 3
 """1 ranked tasks by the drift of whole parameters, and judged by the interval; 2 judged by p, whatever the number of
 claims."""
 
-FILES = tuple(f"{FOLDER}/{name}" for name in ("settings.json", "joined.csv"))
+FILES = tuple(f"{FOLDER}/{name}" for name in ("settings.json", "runs.json", PREDICTIONS, "scores.csv", "drift.csv"))
+FILES_OF_1 = tuple(f"{FOLDER}/{name}" for name in ("settings.json", JOINED))
 NOTHING: Mapping[str, Any] = {"equivalence": Span(), "margin": NAN, "noise_floor": NAN, "detectable_gap": NAN}
 """Fields of a card that stands on no margin and no noise floor."""
 
 
-def association_cards(evidence: Evidence) -> Iterable[Card]:
+def association_cards(data: ReportData) -> Iterable[Card]:
     """Across tasks, per model, arm and parameter: do tasks on which it moved further gain more from its moving?
 
     The verdict is that of the permutation test, by its q at the report's alpha; the interval is description.
     """
-    lines = associate_drift(evidence.joined)
+    lines, own = data.association, data.joined
     num_claims = int(lines["p"].notna().sum())
     for line in lines.to_dict("records"):
-        own = evidence.joined
         runs = own.loc[(own["model"] == line["model"]) & (own["base"] == line["base"]), "run"]
-        yield _card(evidence, line, list(dict.fromkeys(runs)), num_claims)
+        yield _card(data.evidence, line, list(dict.fromkeys(runs)), num_claims)
 
 
 def _card(evidence: Evidence, line: Mapping[Any, Any], runs: list[str], num_claims: int) -> Card:
@@ -55,7 +56,7 @@ def _card(evidence: Evidence, line: Mapping[Any, Any], runs: list[str], num_clai
         reason=judged.reason,
         source="one point per task, the means over its seeds; verdict by q of the two-sided permutation test (exact up "
         "to eight tasks); the interval tanh(atanh r ± z·√((1 + r²/2)/(n - 3))) is description: Bonett & Wright 2000",
-        inputs=evidence.inputs(FILES, runs),
+        inputs=evidence.inputs(FILES if evidence.joined is None else FILES_OF_1, runs),
     )
 
 

@@ -10,12 +10,12 @@ import pandas as pd
 from toolkit.comparison.arms import Arm, Group, differing_settings
 from toolkit.comparison.card import Card as Card
 from toolkit.comparison.card import Null, Span
-from toolkit.comparison.compare import compare_groups, compare_pair
 from toolkit.comparison.drift_cards import association_cards, drift_cards, offset_cards
-from toolkit.comparison.estimates import EQUIVALENCE_LEVEL, NO_MEAN, OTHER_ITEMS_PER_SEED, Settings
+from toolkit.comparison.estimates import EQUIVALENCE_LEVEL, NO_MEAN, OTHER_ITEMS_PER_SEED
 from toolkit.comparison.evidence import FOLDER, PREDICTIONS, Evidence, read_evidence
 from toolkit.comparison.label_cards import label_cards
 from toolkit.comparison.pairs import NOT_COMPARED, ArmPair
+from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.verdicts import Verdict, among
 
 VERSION = 3
@@ -34,7 +34,7 @@ SOURCES = {
 }
 
 
-def make_cards(evidence: Evidence | str | Path) -> list[Card]:
+def make_cards(source: ReportData | Evidence | str | Path) -> list[Card]:
     """Every card of a report from its evidence alone: the same evidence gives the same cards.
 
     Kinds, in order: *score*, per pair of arms, task and split: the two score differently (two-sided; which is higher is
@@ -47,56 +47,46 @@ def make_cards(evidence: Evidence | str | Path) -> list[Card]:
     frozen has no card: its hashes prove it.
     ValueError when the evidence cannot be read.
     """
-    known = evidence if isinstance(evidence, Evidence) else read_evidence(evidence)
-    compared = comparison_of(known)
-    scores = [*score_cards(known, compared), *forbid_cards(known, compared)]
-    return [
-        *scores,
-        *(card for make in (label_cards, drift_cards, offset_cards, association_cards) for card in make(known)),
-    ]
+    if isinstance(source, ReportData):
+        data = source
+    else:
+        data = ReportData(source if isinstance(source, Evidence) else read_evidence(source), num_draws=0)
+    return [card for make in KINDS for card in make(data)]
 
 
-def comparison_of(evidence: Evidence) -> pd.DataFrame:
-    """:func:`toolkit.compare` of the evidence, as the report made it but for the bootstrap, which no card shows."""
-    pairs = evidence.settings["pairs"]
-    return compare_groups(evidence.groups, None if pairs is None else [(a, b) for a, b in pairs], settings_of(evidence))
-
-
-def score_cards(evidence: Evidence, compared: pd.DataFrame | None = None) -> Iterable[Card]:
-    """One card per line of a headline score in :func:`toolkit.compare`; ``compared``: comparison_of, if it is known."""
-    table = comparison_of(evidence) if compared is None else compared
-    arms = {(group.title, arm.label): arm for group in evidence.groups for arm in group.arms}
-    for line in table[table["is_headline"].astype(bool)].to_dict("records"):
+def score_cards(data: ReportData) -> Iterable[Card]:
+    """One card per line of a headline score in :func:`toolkit.compare`."""
+    arms = {(group.title, arm.label): arm for group in data.groups for arm in group.arms}
+    for line in data.comparison[data.comparison["is_headline"].astype(bool)].to_dict("records"):
         members = [arms[line["group"], line[side]] for side in ("first", "second")]
         claim = f"{line['first']} and {line['second']} score differently ({line['score']}) on {line['split']}"
-        yield _card(line, "score", f"{claim}, {line['group']}", members, evidence)
+        yield _card(line, "score", f"{claim}, {line['group']}", members, data)
 
 
-def forbid_cards(evidence: Evidence, compared: pd.DataFrame | None = None) -> Iterable[Card]:
+def forbid_cards(data: ReportData) -> Iterable[Card]:
     """Full fine-tuning against frozen embeddings on the reported split, one card per task and size that has both.
 
     With the q of the same line of the comparison; a pair that was not to be compared has the q that it would have had
     in it.
     """
-    table = comparison_of(evidence) if compared is None else compared
-    for group in evidence.groups:
+    for group in data.groups:
         for pair in _forbidding(group):
-            for line in filter(_is_main, compare_pair(pair, settings_of(evidence))):
+            for line in filter(_is_main, data.lines.of(pair)):
                 own = {"difference_points": math.nan, "p": math.nan, "reason": "", **line, "group": group.title}
                 claim = f"With the embeddings free and forbidden to drift the scores differ ({line['score']}) on "
                 claim += f"{line['split']}, {group.title} ({pair.first.label} against {pair.second.label})"
-                yield _card(_among(table, own, evidence), "forbid", claim, [pair.first, pair.second], evidence)
+                yield _card(_among(data, own), "forbid", claim, [pair.first, pair.second], data)
 
 
 def _is_main(line: dict[str, Any]) -> bool:
     return bool(line["is_headline"] and line["is_reported_split"])
 
 
-def _among(table: pd.DataFrame, line: dict[str, Any], evidence: Evidence) -> dict[str, Any]:
-    """``line`` with its q and what that leaves of its verdict, among the claims of ``table``."""
-    q, num_claims = _q_in(table, line)
+def _among(data: ReportData, line: dict[str, Any]) -> dict[str, Any]:
+    """``line`` with its q and what that leaves of its verdict, among the claims of the comparison."""
+    q, num_claims = _q_in(data.comparison, line)
     alone = Verdict(str(line["verdict"]), str(line["reason"]))
-    judged = among(alone, q, num_claims, settings_of(evidence).alpha)
+    judged = among(alone, q, num_claims, data.settings.alpha)
     return line | {"q": q, "verdict": judged.name, "reason": judged.reason}
 
 
@@ -134,7 +124,7 @@ def _starts_plainly(arm: Arm) -> bool:
     return config.init == "checkpoint" and not config.head_epochs
 
 
-def _card(line: dict[str, Any], kind: str, claim: str, arms: Sequence[Arm], evidence: Evidence) -> Card:
+def _card(line: dict[str, Any], kind: str, claim: str, arms: Sequence[Arm], data: ReportData) -> Card:
     """One line of a comparison as a card; a difference that could not be worked out is refused with its note."""
 
     def points(name: str) -> float:
@@ -146,7 +136,7 @@ def _card(line: dict[str, Any], kind: str, claim: str, arms: Sequence[Arm], evid
         n in str(line["note"]) for n in (OTHER_ITEMS_PER_SEED, NO_MEAN)
     )
     estimator = TWO_WAY if is_crossed else OVER_SEEDS
-    settings, runs = settings_of(evidence), [run for arm in arms for run in arm.runs]
+    settings, runs = data.settings, [run for arm in arms for run in arm.runs]
     return Card(
         id=f"{kind}: {line['group']} / {line['split']} / {line['score']} / {line['first']} - {line['second']}",
         claim=claim,
@@ -168,7 +158,7 @@ def _card(line: dict[str, Any], kind: str, claim: str, arms: Sequence[Arm], evid
         verdict="not measurable here" if is_refused else str(line["verdict"]),
         reason=_missing(str(line["note"])) if is_refused else str(line["reason"]),
         source=SOURCES[estimator],
-        inputs=evidence.inputs(FILES, [run.name for run in runs]),
+        inputs=data.evidence.inputs(FILES, [run.name for run in runs]),
     )
 
 
@@ -177,7 +167,4 @@ def _missing(note: str) -> str:
     return note if note.startswith(NOT_COMPARED) else f"{NOT_COMPARED}: {note}"
 
 
-def settings_of(evidence: Evidence) -> Settings:
-    """How the report compared, without the bootstrap."""
-    names = ("margin_points", "level", "alpha")
-    return Settings(**{name: evidence.settings[name] for name in names}, num_draws=0)
+KINDS = (score_cards, forbid_cards, label_cards, drift_cards, offset_cards, association_cards)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from toolkit.comparison.arms import Group, Labels, arrange
+from toolkit.comparison.arms import Arm, Group, Labels, arrange
 from toolkit.comparison.estimates import (
     ESTIMATES,
     NOT_FAILED,
@@ -112,20 +112,35 @@ def compare(
     return compare_groups(arrange(runs, labels), pairs, settings)
 
 
+class PairLines:
+    """The lines of pairs of arms (:func:`compare_pair`), those of each pair worked out once."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._known: dict[tuple[Arm, Arm], list[dict[str, Any]]] = {}
+
+    def of(self, pair: ArmPair) -> list[dict[str, Any]]:
+        key = pair.first, pair.second
+        if key not in self._known:
+            self._known[key] = compare_pair(pair, self.settings)
+        return self._known[key]
+
+
 def compare_groups(
-    groups: Sequence[Group], pairs: Pairs | None = None, settings: Settings | None = None
+    groups: Sequence[Group],
+    pairs: Pairs | None = None,
+    settings: Settings | None = None,
+    *,
+    lines: PairLines | None = None,
 ) -> pd.DataFrame:
-    """:func:`compare` of groups that are arranged already."""
+    """:func:`compare` of groups that are arranged already; ``lines``: where pairs are known, with its settings."""
     check_pairs(groups, pairs)
-    chosen = settings or Settings()
-    lines = [
-        {"group": group.title} | line
-        for group in groups
-        for pair in pair_arms(group, pairs)
-        for line in compare_pair(pair, chosen)
+    known = lines or PairLines(settings or Settings())
+    found = [
+        {"group": group.title} | line for group in groups for pair in pair_arms(group, pairs) for line in known.of(pair)
     ]
-    table = pd.DataFrame(lines, columns=list(COLUMNS)).astype(dict.fromkeys(INTEGERS, "Int64"))
-    return judge_together(table, chosen.alpha) if len(table) else table
+    table = pd.DataFrame(found, columns=list(COLUMNS)).astype(dict.fromkeys(INTEGERS, "Int64"))
+    return judge_together(table, known.settings.alpha) if len(table) else table
 
 
 def judge_together(table: pd.DataFrame, alpha: float) -> pd.DataFrame:

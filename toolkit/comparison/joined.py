@@ -1,7 +1,6 @@
 """Finished runs in, drift joined with score out: per run what moved and what forbidding it cost, and across tasks."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +9,10 @@ import pandas as pd
 
 from toolkit.comparison.arms import Arm, Group, Labels, arrange, differing_settings
 from toolkit.comparison.associations import associate_drift as associate_drift
-from toolkit.comparison.compare import compare_pair
+from toolkit.comparison.compare import PairLines
 from toolkit.comparison.estimates import Settings
-from toolkit.comparison.evidence_tables import drift_of, led
 from toolkit.comparison.pairs import OTHER_ITEMS, ArmPair, have_same_items
+from toolkit.comparison.parameter_noise import measure_beyond_noise
 from toolkit.comparison.reported import ReportedRun, counted_score, last_score
 from toolkit.comparison.summaries import splits_of
 from toolkit.lookup import lookup
@@ -68,27 +67,26 @@ def join_drift(
     ``gain_verdict``: that of :func:`toolkit.compare` on the two arms with ``margin_points``; empty without a frozen
     one. ValueError for a ``split`` that no run has.
     """
-    return join_groups(arrange(runs, labels), split, settings=Settings(margin_points=margin_points))
+    groups = arrange(runs, labels)
+    drift = pd.concat(
+        [measure_beyond_noise(run.run).assign(run=run.name) for group in groups for run in group.runs],
+        ignore_index=True,
+    )
+    lines = PairLines(Settings(margin_points=margin_points, num_draws=0))  # no verdict rests on the bootstrap
+    return join_groups(groups, split, drift=drift, lines=lines)
 
 
 def join_groups(
-    groups: Sequence[Group],
-    split: str | None = None,
-    *,
-    settings: Settings | None = None,
-    drift: pd.DataFrame | None = None,
+    groups: Sequence[Group], split: str | None = None, *, drift: pd.DataFrame, lines: PairLines
 ) -> pd.DataFrame:
-    """:func:`join_drift` of groups that are arranged already; ``drift``: `measure_beyond_noise` of their runs, led by
-    the run's name, where it is known."""
+    """:func:`join_drift` of groups that are arranged already, with `measure_beyond_noise` of their runs, led by the
+    run's name."""
     if split is not None:
         lookup({name: group for group in groups for name in splits_of(group)}, split, "split")
-    if drift is None:
-        drift = led([run for group in groups for run in group.runs], drift_of)
     moved = drift.rename(columns={"refusal": "drift_note"})
     moved["times_noise"] = moved["times_noise"].where(moved["drift_note"] == "")
-    chosen = replace(settings or Settings(), num_draws=0)  # no verdict rests on the bootstrap
     beside = pd.DataFrame(
-        [line for group in groups for arm in group.arms for line in _scores(group, arm, split, chosen)]
+        [line for group in groups for arm in group.arms for line in _scores(group, arm, split, lines)]
     )
     table = beside.merge(moved[["run", *DRIFT]], on="run", validate="one_to_many")
     frozen = {run.name: run.frozen for group in groups for run in group.runs}
@@ -96,10 +94,10 @@ def join_groups(
     return table.assign(is_frozen=is_frozen)[list(COLUMNS)]
 
 
-def _scores(group: Group, arm: Arm, split: str | None, settings: Settings) -> list[dict[str, Any]]:
+def _scores(group: Group, arm: Arm, split: str | None, known: PairLines) -> list[dict[str, Any]]:
     """One line per run of an arm: its scores, and its gain over the frozen arm that is most like it."""
     partner, note = _frozen_partner(group, arm)
-    verdicts = {} if partner is None else _verdicts(ArmPair(arm, partner), settings)
+    verdicts = {} if partner is None else _verdicts(known.of(ArmPair(arm, partner)))
     lines = []
     for run in arm.runs:
         chosen = split or run.reported_split
@@ -125,7 +123,7 @@ def _scores(group: Group, arm: Arm, split: str | None, settings: Settings) -> li
 
 def _frozen_partner(group: Group, arm: Arm) -> tuple[Arm | None, str]:
     """The arm of the same size and start with frozen embeddings that agrees in most settings, and what differs."""
-    if all(all(name in run.frozen for name in run.run.trajectory.parameters) for run in arm.runs):
+    if all(all(name in run.frozen for name in run.parameters) for run in arm.runs):
         return None, NOT_TRAINED
     config = arm.runs[0].config
     found = [
@@ -142,9 +140,8 @@ def _frozen_partner(group: Group, arm: Arm) -> tuple[Arm | None, str]:
     return best, f"differs from {best.label} also in {', '.join(names)}" if names else ""
 
 
-def _verdicts(pair: ArmPair, settings: Settings) -> dict[str, str]:
+def _verdicts(lines: Sequence[dict[str, Any]]) -> dict[str, str]:
     """Split to the verdict on the difference in the headline score."""
-    lines = compare_pair(pair, settings)
     return {str(line["split"]): str(line["verdict"]) for line in lines if line["is_headline"]}
 
 

@@ -9,7 +9,8 @@ import pandas as pd
 from toolkit.comparison.card import NAN, Card, Null, Span
 from toolkit.comparison.estimates import EQUIVALENCE_LEVEL
 from toolkit.comparison.evidence import FOLDER, Evidence
-from toolkit.comparison.shuffled_labels import MEASURES, ONE, PER_SEED, contrast
+from toolkit.comparison.report_data import ReportData
+from toolkit.comparison.shuffled_labels import MEASURES, ONE, PER_SEED
 
 VERSION = 1
 FILES = tuple(f"{FOLDER}/{name}" for name in ("settings.json", "runs.json", "labels.csv"))
@@ -24,18 +25,10 @@ SOURCES = {
 }
 
 
-def labels_table(evidence: Evidence) -> pd.DataFrame:
-    """`toolkit.compare_with_shuffled` of each condition of a report that has a control, from its evidence."""
-    level, alpha = (float(evidence.settings[name]) for name in ("level", "alpha"))
-    return contrast(evidence.groups, evidence.labels, level=level, alpha=alpha)
-
-
-def label_cards(evidence: Evidence) -> Iterable[Card]:
+def label_cards(data: ReportData) -> Iterable[Card]:
     """Per condition with a control, and embedding parameter: agreement of seeds first, then how far rows moved."""
-    table = labels_table(evidence)
-    alpha = float(evidence.settings["alpha"])
-    for line in chosen_lines(table).to_dict("records"):
-        yield _card(evidence, line, alpha)
+    for line in chosen_lines(data.labels).to_dict("records"):
+        yield _card(data.evidence, line, data.settings.alpha)
 
 
 def chosen_lines(table: pd.DataFrame) -> pd.DataFrame:

@@ -1,7 +1,7 @@
-"""A finished run in, what every table says of it out: model, task, regime, scores and its last answers."""
+"""One run as comparisons see it: config, manifest, scores and last answers."""
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,22 +20,55 @@ CHANCE_LEVEL = 0.95
 """Of the interval of an accuracy that decides whether it is above the majority class's."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ReportedRun:
-    """One finished run and what every table says of it."""
+    """What every table says of one run: plain data, from its directory (:func:`read_reported`) or from evidence."""
 
-    run: Run
     name: str
+    known_config: RunConfig
+    """Its config as it was found, with the paths of its machine where it comes from a directory."""
+    manifest: Mapping[str, Any]
+    """Its manifest, or as much of it as is kept; empty for an unfinished run."""
+    scores: pd.DataFrame
+    predictions: pd.DataFrame
+    """Its answers to the labelled splits at its last epoch: epoch, split, id (and word), label, prediction."""
     given_task: str | None = None
     """What its study calls its task; None outside of studies."""
+    directory: Run | None = None
+    """Where it can be measured; None for a run that is known by a report's evidence alone."""
+    known_ends: tuple[tuple[str, ...], float] | None = None
+    """Its embedding parameters and its last epoch; None: they are read from its snapshots."""
+    hashes: Mapping[str, str] = field(default_factory=dict)
+    """The sha256 of its config.json and manifest.json, where they were taken."""
+
+    @property
+    def run(self) -> Run:
+        """Its directory; ValueError where there is none to measure."""
+        if self.directory is None:
+            raise ValueError(f"{self.name} is known by a report's evidence alone: it has no directory to measure")
+        return self.directory
+
+    @property
+    def directory_name(self) -> str:
+        """What labels know it by."""
+        return self.name if self.directory is None else self.directory.path.resolve().name
 
     @cached_property
     def config(self) -> RunConfig:
         """The config with absolute paths shortened: a report must not tell where somebody keeps their files."""
-        config = self.run.config
+        config = self.known_config
         shown: dict[str, Any] = {k: shorten(getattr(config, k)) for k in ("model", "train_file", "validation_file")}
         pairs = (entry.partition("=") for entry in config.test_file)
         return replace(config, **shown, test_file=tuple(f"{name}={shorten(path)}" for name, _, path in pairs))
+
+    @cached_property
+    def parameters(self) -> tuple[str, ...]:
+        """The embedding parameters that its model has."""
+        return tuple(self.run.trajectory.parameters) if self.known_ends is None else self.known_ends[0]
+
+    @property
+    def last_epoch(self) -> float:
+        return self.run.trajectory.snapshots[-1].epoch if self.known_ends is None else self.known_ends[1]
 
     @property
     def model(self) -> str:
@@ -78,11 +111,11 @@ class ReportedRun:
 
     @property
     def is_regression(self) -> bool:
-        return self.part("task").get("kind") == "regression" or "pearson" in self.run.scores
+        return self.part("task").get("kind") == "regression" or "pearson" in self.scores
 
     @property
     def is_token_task(self) -> bool:
-        return self.part("task").get("kind") == "tokens" or "word" in self.run.predictions
+        return self.part("task").get("kind") == "tokens" or "word" in self.predictions
 
     @property
     def score(self) -> str:
@@ -92,11 +125,7 @@ class ReportedRun:
     @property
     def reported_split(self) -> str:
         """The split whose score stands for the run; without a manifest entry the first that was scored."""
-        return str(self.part("task").get("reported_split") or next(iter(self.run.scores["split"]), "validation"))
-
-    @property
-    def last_epoch(self) -> float:
-        return self.run.trajectory.snapshots[-1].epoch
+        return str(self.part("task").get("reported_split") or next(iter(self.scores["split"]), "validation"))
 
     @property
     def num_train_examples(self) -> int | None:
@@ -107,7 +136,7 @@ class ReportedRun:
 
     def part(self, key: str) -> dict[str, Any]:
         """A section of the manifest, empty when it is absent."""
-        value = self.run.manifest.get(key) if self.run.is_finished else None
+        value = self.manifest.get(key)
         return value if isinstance(value, dict) else {}
 
     def lead(self) -> dict[str, Any]:
@@ -124,10 +153,9 @@ class ReportedRun:
     @cached_property
     def answers(self) -> dict[str, pd.DataFrame]:
         """Labelled split to its predictions at the last epoch, by id (and word): columns label and prediction."""
-        table = self.run.predictions
-        items = ["id", "word"] if "word" in table else "id"
-        last = table[(table["epoch"] == table["epoch"].max()) & table["label"].notna()]
-        return {str(s): part.set_index(items) for s, part in last.groupby("split", sort=False, observed=True)}
+        items = ["id", "word"] if "word" in self.predictions else "id"
+        parts = self.predictions.groupby("split", sort=False, observed=True)
+        return {str(split): part.set_index(items) for split, part in parts}
 
     def holds_one_class(self, split: str) -> bool:
         """Whether every item of a labelled split has one label, so that an accuracy there tells nothing of learning."""
@@ -177,6 +205,19 @@ class ReportedRun:
         return int((own["label"] == own["prediction"]).sum()), int(own["label"].value_counts().max()), len(own)
 
 
+def read_reported(run: Run, name: str, given_task: str | None = None, *, has_answers: bool = True) -> ReportedRun:
+    """A run of a directory; its scores and answers are empty where it is unfinished, or ``has_answers`` is False."""
+    manifest = run.manifest if run.is_finished else {}
+    if not (run.is_finished and has_answers):
+        nothing = pd.DataFrame({"epoch": pd.Series(dtype=float), "split": pd.Series(dtype=str)})
+        return ReportedRun(name, run.config, manifest, nothing, nothing.assign(label=[]), given_task, run)
+    table = run.predictions
+    last = table[(table["epoch"] == table["epoch"].max()) & table["label"].notna()]
+    items = ["id", "word"] if "word" in table else ["id"]
+    answers = last[["epoch", "split", *items, "label", "prediction"]].reset_index(drop=True)
+    return ReportedRun(name, run.config, manifest, run.scores, answers, given_task, run)
+
+
 def count_at_chance(runs: Iterable[ReportedRun]) -> int | None:
     """Runs that are not above the majority class by more than chance; None where that does not apply to any of them."""
     known = [run.is_at_chance for run in runs if run.is_at_chance is not None]
@@ -190,7 +231,7 @@ def reported_first(splits: Iterable[str], reported: Collection[str]) -> list[str
 
 def last_score(run: ReportedRun, split: str, score: str | None = None, *, at: str = "last") -> float:
     """A run's score (default: the headline score) on a split at its ``last`` or ``first`` epoch; NaN when absent."""
-    scores, score = run.run.scores, score or run.score
+    scores, score = run.scores, score or run.score
     epoch = scores["epoch"].max() if at == "last" else scores["epoch"].min()
     lines = scores[(scores["split"] == split) & (scores["epoch"] == epoch)]
     return float(lines[score].iloc[-1]) if score in lines and len(lines) else np.nan

@@ -205,7 +205,7 @@ def _lines(arm: Arm, split: str) -> list[dict[str, Any]]:
     lead |= {"size": arm.size, "num_at_chance": count_at_chance(runs)}
     lead |= {"num_seeds": len(runs), "num_failed": sum(run.is_failed for run in runs)}
     lines = []
-    for score in (name for name in SCORES if any(name in run.run.scores for run in runs)):
+    for score in (name for name in SCORES if any(name in run.scores for run in runs)):
         recorded = [last_score(run, split, score) for run in runs]
         kept = [value for run, value in zip(runs, recorded, strict=True) if not run.is_failed]
         of_kept = {f"{name}_not_failed": value for name, value in statistics(kept).items()}

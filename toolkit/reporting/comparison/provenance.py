@@ -10,13 +10,12 @@ import pandas as pd
 
 from toolkit.analysis.rows.measures import MEASURES
 from toolkit.comparison.arms import Arm, Group, ReportedRun
+from toolkit.comparison.evidence import NOT_KEPT
 from toolkit.config import RunConfig
 from toolkit.naming import shorten, shown_path
 from toolkit.reporting.blocks import rows_block
 from toolkit.reporting.markdown import NOT_APPLICABLE, listing, number
 from toolkit.reporting.page.model import Block, TextBlock
-from toolkit.snapshots import files
-from toolkit.snapshots.store import MANIFEST
 
 RUN_COLUMNS: tuple[str, ...] = (
     "run",
@@ -34,15 +33,16 @@ RUN_COLUMNS += ("precision", "pooling", "features", "pair encoding", "head", "tr
 
 def runs_frame(groups: Sequence[Group]) -> pd.DataFrame:
     """One line per run: what was trained, how, what it cost, its hashes, and the command that repeats it."""
-    lines = [
-        dict(zip(RUN_COLUMNS, [*_run_cells(run, arm), "failed" if run.is_failed else "finished"], strict=True))
-        | _hash_cells(run)
-        | {"command": command_of_run(run)}
-        for group in groups
-        for arm in group.arms
-        for run in arm.runs
-    ]
+    lines = [_line(run, arm) for group in groups for arm in group.arms for run in arm.runs]
     return pd.DataFrame(lines)
+
+
+def _line(run: ReportedRun, arm: Arm) -> dict[str, object]:
+    line = dict(zip(RUN_COLUMNS, [*_run_cells(run, arm), "failed" if run.is_failed else "finished"], strict=True))
+    line |= _hash_cells(run) | {"command": command_of_run(run)}
+    if run.hashes["config.json"] == NOT_KEPT:  # by evidence of an earlier version, which says nothing of the run
+        line = {name: NOT_KEPT if value == "not recorded" else value for name, value in line.items()}
+    return line
 
 
 def command_of_run(run: ReportedRun) -> str:
@@ -94,7 +94,7 @@ def _run_cells(run: ReportedRun, arm: Arm) -> list[object]:
         rate,
         f"{config.head_learning_rate:g}",
         f"{config.batch_size} (at most {config.batch_tokens} tokens)" if config.batch_tokens else config.batch_size,
-        str(run.run.manifest.get("precision") or config.precision),
+        str(run.manifest.get("precision") or config.precision),
         str(model.get("pooling") or config.pooling),
         config.features,
         config.pair_encoding,
@@ -106,13 +106,12 @@ def _run_cells(run: ReportedRun, arm: Arm) -> list[object]:
 
 def _hash_cells(run: ReportedRun) -> dict[str, object]:
     """The run's digest (the end of its name), the sha256 of config and manifest, and the machine."""
-    manifest, path = run.run.manifest, run.run.path
-    digest = path.name.rpartition("_")[2]
+    manifest, digest = run.manifest, run.name.rpartition("_")[2]
     devices = manifest.get("devices")
     return {
         "config digest": digest if re.fullmatch(r"[0-9a-f]{8}", digest) else "not recorded",
-        "sha256 of config.json": files.sha256_of_file(path / "config.json"),
-        "sha256 of manifest.json": files.sha256_of_file(path / MANIFEST),
+        "sha256 of config.json": run.hashes["config.json"],
+        "sha256 of manifest.json": run.hashes["manifest.json"],
         "git commit": str(manifest.get("git_commit") or "not recorded"),
         "devices": ", ".join(map(str, devices)) if isinstance(devices, list) else str(devices or "not recorded"),
         "processes": str(manifest.get("num_processes") or "not recorded"),

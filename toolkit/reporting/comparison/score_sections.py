@@ -6,15 +6,14 @@ import numpy as np
 import pandas as pd
 
 from toolkit.comparison.arms import Arm
+from toolkit.comparison.report_data import GroupTables, ReportData
 from toolkit.comparison.reported import last_score, reported_first
 from toolkit.comparison.summaries import SCORES
 from toolkit.reporting.blocks import chart_blocks, folds, rows_block, table_block, varying
 from toolkit.reporting.cells import mean_text, points
 from toolkit.reporting.charts import Charts
 from toolkit.reporting.columns import COLUMNS
-from toolkit.reporting.comparison.data import ReportData
 from toolkit.reporting.comparison.selections import largest_size
-from toolkit.reporting.comparison.tables import GroupTables
 from toolkit.reporting.markdown import NOT_APPLICABLE, mean_and_sd, number, span
 from toolkit.reporting.page.model import Block, FoldBlock, Section
 

@@ -7,14 +7,13 @@ from pathlib import Path
 import pandas as pd
 
 from toolkit.comparison.card import Card
+from toolkit.comparison.report_data import ReportData, strata_table
 from toolkit.reporting import latex
 from toolkit.reporting.blocks import table_block
 from toolkit.reporting.cells import interval, shown, text_of
-from toolkit.reporting.comparison.data import ReportData
 from toolkit.reporting.comparison.provenance import runs_frame
 from toolkit.reporting.comparison.selections import covered
 from toolkit.reporting.comparison.study_sections import DIFFERENCE, SUMMARY, TESTS, shown_comparison
-from toolkit.reporting.comparison.tables import strata_table
 from toolkit.reporting.comparison.worth_sections import COST
 from toolkit.reporting.page.model import Block, TableBlock
 from toolkit.reporting.topics.claims import verdicts_frame

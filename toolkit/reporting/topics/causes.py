@@ -10,9 +10,9 @@ from toolkit.analysis.causes.regression import regress_drift
 from toolkit.analysis.causes.sign_noise import is_beyond_both, sign_noise
 from toolkit.analysis.rows.rows import measure_rows
 from toolkit.analysis.rows.strata import BY_STEPS
+from toolkit.comparison.report_data import ordered_strata
 from toolkit.families import TABLES
 from toolkit.reporting.charts import COLOURS, REFERENCE, Chart, data_of, log_domain, log_ticks, themed
-from toolkit.reporting.comparison.tables import ordered_strata
 from toolkit.reporting.markdown import number
 from toolkit.reporting.page.model import Block, ChartBlock, Column, FoldBlock, Section, TableBlock, TextBlock
 from toolkit.reporting.sources import Opened

@@ -6,10 +6,10 @@ import pandas as pd
 
 from toolkit.comparison.card import Card
 from toolkit.comparison.drift_cards import NO_CONTROL
+from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.verdicts import REFUSALS, VERDICTS
 from toolkit.reporting.blocks import rows_block
 from toolkit.reporting.comparison.caveats import caveats
-from toolkit.reporting.comparison.data import ReportData
 from toolkit.reporting.markdown import UNDEFINED, number
 from toolkit.reporting.page.model import Block, FoldBlock, NoteBlock, Section
 
