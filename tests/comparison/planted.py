@@ -55,7 +55,7 @@ def as_format_1(folder: Path) -> Evidence:
     for own in facts.values():
         own["config"]["output_dir"] = ""
         own["manifest"] = {name: part for name, part in own["manifest"].items() if name in (*PARTS_OF_1, "regime")}
-        for name in ("scores", "config_sha256"):
+        for name in ("scores", "config_sha256", "command"):
             del own[name]
     files.write_text(_gone(place / "runs.json"), json.dumps(facts))
     return read_evidence(folder)

@@ -10,9 +10,8 @@ import pytest
 
 from tests.comparison.conftest import write_logged_run
 from tests.comparison.planted import write_cards, write_evidence
-from toolkit.comparison.association_cards import association_cards, judge_association, spearman_interval
 from toolkit.comparison.card import Null
-from toolkit.comparison.cards import make_cards
+from toolkit.comparison.cards import CONTROLS, association_cards, judge_association, make_cards, spearman_interval
 from toolkit.comparison.drift_cards import (
     DESCRIBED,
     MARGIN,
@@ -24,11 +23,10 @@ from toolkit.comparison.drift_cards import (
     refusal_of,
 )
 from toolkit.comparison.intervals import Interval
-from toolkit.comparison.label_cards import CONTROLS
-from toolkit.comparison.multiplicity import benjamini_hochberg
 from toolkit.comparison.parameter_noise import NO_SIZES, SHARED
 from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.shuffled_labels import ONE, PER_SEED
+from toolkit.comparison.tests import benjamini_hochberg
 from toolkit.comparison.verdicts import VERDICTS, Verdict
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.reporting.columns import COLUMNS

@@ -292,7 +292,7 @@ def test_a_page_table_or_figure_that_is_changed_or_gone_is_found(report, capsys)
     list_files(report, "report.md", "index.html", "tables/a.csv", "figures/x.png")
     (report / "notes.txt").write_text("somebody's own")
     assert verify_report(report, "reports") == []
-    (report / "report.md").write_text("edited")
+    (report / "report.md").write_text("edited ![](figures/x.png)")
     (report / "figures/x.png").unlink()
     with pytest.raises(SystemExit) as stop:
         main(["verify", str(report), "--runs", "reports"])

@@ -15,12 +15,12 @@ from toolkit import compare
 from toolkit.comparison.arms import arrange
 from toolkit.comparison.card import Span
 from toolkit.comparison.cards import make_cards
+from toolkit.comparison.measure import command_of_run
 from toolkit.comparison.verdicts import VERDICTS
 from toolkit.reporting.cells import shown
 from toolkit.reporting.comparison.comparison_section import mcnemar_counts, shown_comparison
 from toolkit.reporting.comparison.find import find_runs
 from toolkit.reporting.comparison.markdown_report import render_markdown
-from toolkit.reporting.comparison.provenance import command_of_run
 from toolkit.reporting.comparison.report import make_page, write_report
 from toolkit.reporting.comparison.study_sections import study_sections
 from toolkit.reporting.comparison.worth_sections import association_block

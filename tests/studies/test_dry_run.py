@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from tests.studies.tiny_studies import GRID, InProcess, make_study
-from toolkit.comparison.detectable import detectable_gap_planned
+from toolkit.comparison.intervals import detectable_gap_planned
 from toolkit.config import RunConfig
 from toolkit.studies import calibration
 from toolkit.studies.dry_run import DISCORDANCES, SEED_SDS, dry_run, plan_study, planned_gaps

@@ -1,22 +1,165 @@
-"""The evidence of a report in, its cards out: one per claim, each with the verdict that its numbers allow."""
+"""The cards of a report: one per claim, each with the verdict that its numbers allow."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from toolkit.comparison.arms import Arm, Group, differing_settings
-from toolkit.comparison.card import Card as Card
-from toolkit.comparison.card import Null, Span
-from toolkit.comparison.drift_cards import association_cards, drift_cards, offset_cards
+from toolkit.comparison.card import NAN, NOTHING, Card, Null, Span
+from toolkit.comparison.drift_and_score import TOO_FEW
+from toolkit.comparison.drift_cards import drift_cards, offset_cards
 from toolkit.comparison.estimates import EQUIVALENCE_LEVEL, NO_MEAN, OTHER_ITEMS_PER_SEED
-from toolkit.comparison.evidence import FOLDER, PREDICTIONS, Evidence, read_evidence
-from toolkit.comparison.label_cards import label_cards
+from toolkit.comparison.evidence import FOLDER, JOINED, PREDICTIONS, Evidence, read_evidence
 from toolkit.comparison.pairs import NOT_COMPARED, ArmPair
 from toolkit.comparison.report_data import ReportData
+from toolkit.comparison.shuffled_labels import MEASURES, ONE, PER_SEED
 from toolkit.comparison.verdicts import Verdict, among
+
+LABEL_VERSION = 1
+LABEL_FILES = tuple(f"{FOLDER}/{name}" for name in ("settings.json", "runs.json", "labels.csv"))
+
+CONTROLS: Mapping[str, tuple[str, ...]] = {"agreement": (ONE, PER_SEED), "median_drift": (PER_SEED, ONE)}
+"""Measure to the permutations of the labels that it is held against, the one that can decide it first
+(shuffled_labels.py)."""
+
+LABEL_SOURCES = {
+    ONE: "over seeds, for the one permutation that all of them learned",
+    PER_SEED: "with an interval that a new permutation would lie in",
+}
+
+
+def label_cards(data: ReportData) -> Iterable[Card]:
+    """Per condition with a control, and embedding parameter: agreement of seeds first, then how far rows moved."""
+    for line in chosen_lines(data.labels).to_dict("records"):
+        yield _label_card(data.evidence, line, data.settings.alpha)
+
+
+def chosen_lines(table: pd.DataFrame) -> pd.DataFrame:
+    """Of each condition, parameter and measure with a card the line against the best of its controls (CONTROLS)."""
+    parts = []
+    for _, own in table.groupby(["group", "arm", "parameter"], sort=False):
+        for measure, permutations in CONTROLS.items():
+            lines = own[own["measure"] == measure]
+            found = [lines[lines["permutation"] == permutation] for permutation in permutations]
+            parts += [part.iloc[:1] for part in [part for part in found if len(part)][:1]]
+    return pd.concat(parts) if parts else table.iloc[:0]
+
+
+def _label_card(evidence: Evidence, line: Mapping[Any, Any], alpha: float) -> Card:
+    measure, parameter, q = MEASURES[str(line["measure"])], str(line["parameter"]), float(line["q"])
+    runs = evidence.runs[(evidence.runs["group"] == line["group"]) & evidence.runs["arm"].isin(_arms(line))]
+    pairing = "paired by seed" if line["is_paired"] else "Welch's, unpaired"
+    return Card(
+        id=f"labels: {line['group']} / {line['arm']} / {parameter} / {line['measure']}",
+        claim=f"{measure.claim.format(parameter=parameter)} under {line['arm']}, {line['group']}",
+        kind="labels",
+        estimator=f"{line['measure']}: {measure.how}",
+        version=LABEL_VERSION,
+        unit=measure.unit,
+        value=float(line["value"]),
+        interval=Span(float(line["low"]), float(line["high"]), float(evidence.settings["level"])),
+        equivalence=Span(float(line["low90"]), float(line["high90"]), EQUIVALENCE_LEVEL),
+        margin=float(line["margin"]),
+        null=Null(f"the same runs on shuffled labels: {line['control']}"),
+        noise_floor=NAN,
+        num_seeds=min(int(line["num_seeds"]), int(line["num_seeds_shuffled"])),
+        num_items=None,
+        detectable_gap=float(line["detectable_gap"]),
+        q=q,
+        is_discovery=None if math.isnan(q) else q < alpha,
+        source="real labels minus shuffled ones (of ratios: how much further), "
+        f"{LABEL_SOURCES[str(line['permutation'])]}; {pairing}; pairs of seeds by the jackknife (Efron & Stein 1981); "
+        "ours",
+        inputs=evidence.inputs(LABEL_FILES, list(runs["run"])),
+        verdict=str(line["verdict"]),
+        reason=str(line["reason"]),
+    )
+
+
+def _arms(line: Mapping[Any, Any]) -> list[str]:
+    return [str(line["arm"]), str(line["control"])]
+
+
+ASSOCIATION_VERSION = 3
+"""1 ranked tasks by the drift of whole parameters, and judged by the interval; 2 judged by p, whatever the number of
+claims."""
+
+ASSOCIATION_FILES = tuple(
+    f"{FOLDER}/{name}" for name in ("settings.json", "runs.json", PREDICTIONS, "scores.csv", "drift.csv")
+)
+FILES_OF_1 = tuple(f"{FOLDER}/{name}" for name in ("settings.json", JOINED))
+
+
+def association_cards(data: ReportData) -> Iterable[Card]:
+    """Across tasks, per model, arm and parameter: do tasks on which it moved further gain more from its moving?
+
+    The verdict is that of the permutation test, by its q at the report's alpha; the interval is description.
+    """
+    lines, own = data.association, data.joined
+    num_claims = int(lines["p"].notna().sum())
+    for line in lines.to_dict("records"):
+        runs = own.loc[(own["model"] == line["model"]) & (own["base"] == line["base"]), "run"]
+        yield _association_card(data.evidence, line, list(dict.fromkeys(runs)), num_claims)
+
+
+def _association_card(evidence: Evidence, line: Mapping[Any, Any], runs: list[str], num_claims: int) -> Card:
+    level, rho, num_tasks = float(evidence.settings["level"]), float(line["spearman"]), int(line["num_tasks"])
+    which, where = line["parameter"], f"{line['base']}, {line['model']}"
+    q, alpha = float(line["q"]), float(evidence.settings["alpha"])
+    judged = judge_association(str(line["note"]), float(line["p"]), alpha, q, num_claims)
+    return Card(
+        **NOTHING,
+        id=f"association: {line['model']} / {line['base']} / {line['parameter']}",
+        claim=f"Tasks on which {which} moved further beyond noise gained more, or less, from drift under {where}",
+        kind="association",
+        estimator="Spearman rank correlation over tasks of drift, as a multiple of its noise, with gain",
+        version=ASSOCIATION_VERSION,
+        unit="1",
+        value=rho,
+        interval=Span(*spearman_interval(rho, num_tasks, level), level),
+        null=Null("no association between tasks: every order of the tasks is as likely"),
+        num_seeds=int(line["num_runs"]),
+        num_items=num_tasks,
+        q=q,
+        is_discovery=None if math.isnan(q) else q < alpha,
+        verdict=judged.name,
+        reason=judged.reason,
+        source="one point per task, the means over its seeds; verdict by q of the two-sided permutation test (exact up "
+        "to eight tasks); the interval tanh(atanh r ± z·√((1 + r²/2)/(n - 3))) is description: Bonett & Wright 2000",
+        inputs=evidence.inputs(ASSOCIATION_FILES if evidence.joined is None else FILES_OF_1, runs),
+    )
+
+
+def judge_association(refusal: str, p: float, alpha: float, q: float = math.nan, num_claims: int = 1) -> Verdict:
+    """Refused, supported where the permutation p and its ``q`` are below ``alpha``, or not supported.
+
+    Too few tasks make the claim not applicable; any other refusal says that it cannot be measured on these tasks.
+    """
+    if refusal or math.isnan(p):
+        name = "not applicable" if refusal.endswith(TOO_FEW) else "not measurable here"
+        return Verdict(name, refusal or "the permutation test gave no p")
+    if p < alpha:
+        return among(Verdict("supported", f"the permutation p of {p:.3g} is below {alpha:g}"), q, num_claims, alpha)
+    return Verdict("not supported", f"the permutation p of {p:.3g} is not below {alpha:g}")
+
+
+def spearman_interval(rho: float, num_points: int, level: float) -> tuple[float, float]:
+    """tanh(atanh r ± z·√((1 + r²/2)/(n - 3))): Bonett & Wright 2000; NaN under four points.
+
+    A perfect order counts as one swap of neighbours short of it (ours): its own interval would have no width.
+    """
+    if math.isnan(rho) or num_points < 4:
+        return NAN, NAN
+    from scipy.stats import norm
+
+    most = 1 - 12 / (num_points * (num_points**2 - 1))
+    kept = min(max(rho, -most), most)
+    half = float(norm.ppf((1 + level) / 2)) * math.sqrt((1 + kept**2 / 2) / (num_points - 3))
+    return math.tanh(math.atanh(kept) - half), math.tanh(math.atanh(kept) + half)
+
 
 VERSION = 3
 """Of the estimators of score and forbid cards; 1 left out seeds whose correlation is undefined; 2 judged each claim
@@ -95,7 +238,7 @@ def _q_in(table: pd.DataFrame, line: dict[str, Any]) -> tuple[float, int]:
 
     And of how many claims that q is.
     """
-    from toolkit.comparison.multiplicity import benjamini_hochberg
+    from toolkit.comparison.tests import benjamini_hochberg
 
     family = list(table.loc[table["is_headline"].astype(bool), "p"].dropna())
     arms = {line["first"], line["second"]}

@@ -9,10 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from toolkit.comparison.association_cards import NOTHING
-from toolkit.comparison.association_cards import association_cards as association_cards
-from toolkit.comparison.association_cards import spearman_interval as spearman_interval
-from toolkit.comparison.card import NAN, Card, Null, Span
+from toolkit.comparison.card import NAN, NOTHING, Card, Null, Span
 from toolkit.comparison.estimates import EQUIVALENCE_LEVEL
 from toolkit.comparison.evidence import FOLDER, Evidence
 from toolkit.comparison.parameter_noise import SHARED
@@ -66,7 +63,7 @@ OFFSET = (
 
 def drift_cards(data: ReportData) -> Iterable[Card]:
     """Per arm and embedding parameter that moved in any of its runs; q over all of them that have a p."""
-    from toolkit.comparison.multiplicity import benjamini_hochberg
+    from toolkit.comparison.tests import benjamini_hochberg
 
     evidence = data.evidence
     claims = list(_claims(evidence))
@@ -247,7 +244,7 @@ def over_seeds(values: NDArray[np.float64], level: float) -> "Interval":
 
 
 def _detectable(interval: "Interval", alpha: float) -> float:
-    from toolkit.comparison.detectable import detectable_gap
+    from toolkit.comparison.intervals import detectable_gap
 
     return detectable_gap(interval, alpha=alpha)
 

@@ -132,15 +132,17 @@ class Evidence:
         scores = scores[facts["scores"]] if "scores" in facts else scores.dropna(axis="columns", how="all")
         # Beside a token task's runs those of others have a column of nothing.
         answers = answers.drop(columns="word") if "word" in answers and answers["word"].isna().all() else answers
+        config = RunConfig.from_json(json.dumps(known), f"the config of {name}")
         return ReportedRun(
             name,
-            RunConfig.from_json(json.dumps(known), f"the config of {name}"),
+            config,
             facts["manifest"],
             scores,
             answers,
             (self.settings.get("tasks") or {}).get(name),
             known_ends=ends,
             hashes={f"{key}.json": facts.get(f"{key}_sha256", NOT_KEPT) for key in ("manifest", "config")},
+            command=facts.get("command") or config.to_command(),
         )
 
     @cached_property

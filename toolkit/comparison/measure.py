@@ -1,6 +1,7 @@
 """Measuring finished runs: all that a report keeps of them, each table once and in memory."""
 
 import json
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -346,9 +347,18 @@ def _describe(run: ReportedRun, model: str) -> dict[str, Any]:
     kept = {name: each for name, each in proofs.items() if _is_told(name, each)}
     parts |= {"model": {"name": run.model, **own}, "regime": {"label": run.regime}, "frozen": {"parameters": kept}}
     hashes = {f"{name}_sha256": files.sha256_of_file(run.run.path / f"{name}.json") for name in ("manifest", "config")}
-    described = {"config": {**config, "model": model, "output_dir": place}, "manifest": parts, **hashes}
-    plain: dict[str, Any] = json.loads(json.dumps({**described, "scores": list(map(str, run.scores))}))
+    described: dict[str, Any] = {"config": {**config, "model": model, "output_dir": place}, "manifest": parts, **hashes}
+    described |= {"command": command_of_run(run), "scores": list(map(str, run.scores))}
+    plain: dict[str, Any] = json.loads(json.dumps(described))
     return plain
+
+
+def command_of_run(run: ReportedRun) -> str:
+    """The command that repeats a run into the folder it was made in, with no absolute path in it."""
+    command, folder = run.config.to_command(), run.config.output_dir
+    if folder == RunConfig().output_dir:
+        return command
+    return f"{command} --output-dir {shlex.quote(shown_path(folder))}"
 
 
 def _is_told(name: str, proof: Mapping[str, Any]) -> bool:

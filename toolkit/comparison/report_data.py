@@ -11,18 +11,20 @@ from numpy.typing import NDArray
 from toolkit.analysis.neighbours.word_rows import WordRows
 from toolkit.analysis.rows.strata import POSITION_STRATA, WORD_STRATA
 from toolkit.comparison.arms import Arm, Group, ReportedRun, of_largest_size
-from toolkit.comparison.associations import associate_drift
-from toolkit.comparison.compare import PairLines, compare_groups
+from toolkit.comparison.compare import PairLines, compare_groups, compare_seeds_of_groups
 from toolkit.comparison.cost import cost_of_groups
-from toolkit.comparison.efficiency import efficiency_of_groups
+from toolkit.comparison.drift_and_score import associate_drift, join_groups
 from toolkit.comparison.estimates import Settings
 from toolkit.comparison.evidence import Evidence
-from toolkit.comparison.floors import floors_of_groups
-from toolkit.comparison.joined import join_groups
 from toolkit.comparison.pairs import Pairs
-from toolkit.comparison.seeds import compare_seeds_of_groups
 from toolkit.comparison.shuffled_labels import contrast
-from toolkit.comparison.summaries import last_scores_of_groups, side_by_side, summarise_groups
+from toolkit.comparison.summaries import (
+    efficiency_of_groups,
+    floors_of_groups,
+    last_scores_of_groups,
+    side_by_side,
+    summarise_groups,
+)
 
 LEAD = ("run", "model", "task", "regime", "seed")
 """Leading columns of every table of several runs."""

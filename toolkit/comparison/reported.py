@@ -40,6 +40,8 @@ class ReportedRun:
     """Its embedding parameters and its last epoch; None: they are read from its snapshots."""
     hashes: Mapping[str, str] = field(default_factory=dict)
     """The sha256 of its config.json and manifest.json, where they were taken."""
+    command: str = ""
+    """What repeats it, where that is known."""
 
     @property
     def run(self) -> Run:

@@ -318,7 +318,7 @@ def contrast(
                 lead = {"group": group.title, "arm": arm.label, "control": control.label}
                 lead |= {"permutation": permutation_of(control)}
                 lines += [lead | line for line in _contrasts(own, arm, control, level, alpha)]
-    from toolkit.comparison.multiplicity import benjamini_hochberg
+    from toolkit.comparison.tests import benjamini_hochberg
 
     q = benjamini_hochberg([line["p"] for line in lines])
     counted = {"num_claims": int(np.isfinite(q).sum())}
@@ -371,7 +371,7 @@ def _line(
     permutation: str,
 ) -> dict[str, Any]:
     """What real labels add to one measure, judged."""
-    from toolkit.comparison.detectable import detectable_gap
+    from toolkit.comparison.intervals import detectable_gap
 
     if measure.is_ratio:
         real, shuffled = ({k: math.log(v) for k, v in own.items() if v > 0} for own in (real, shuffled))

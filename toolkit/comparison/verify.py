@@ -11,8 +11,8 @@ import pandas as pd
 from toolkit.comparison.arms import Arm, of_largest_size
 from toolkit.comparison.card import CARDS, DIGITS, load_cards
 from toolkit.comparison.cards import make_cards
+from toolkit.comparison.drift_and_score import join_groups
 from toolkit.comparison.evidence import FOLDER, NAMES, NAMES_OF_1, PAGE, Evidence, read_evidence, settled
-from toolkit.comparison.joined import join_groups
 from toolkit.comparison.measure import (
     NUM_WORDS,
     PARTS_OF_1,

@@ -1,7 +1,6 @@
 """Runs in, what was run out: runs and arms, data, definitions of the measures, hashes, versions."""
 
 import re
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,7 @@ import pandas as pd
 from toolkit.analysis.rows.measures import MEASURES
 from toolkit.comparison.arms import Arm, Group, ReportedRun
 from toolkit.comparison.evidence import NOT_KEPT
-from toolkit.config import RunConfig
-from toolkit.naming import shorten, shown_path
+from toolkit.naming import shorten
 from toolkit.reporting.blocks import rows_block
 from toolkit.reporting.markdown import NOT_APPLICABLE, listing, number
 from toolkit.reporting.page.model import Block, TextBlock
@@ -39,18 +37,10 @@ def runs_frame(groups: Sequence[Group]) -> pd.DataFrame:
 
 def _line(run: ReportedRun, arm: Arm) -> dict[str, object]:
     line = dict(zip(RUN_COLUMNS, [*_run_cells(run, arm), "failed" if run.is_failed else "finished"], strict=True))
-    line |= _hash_cells(run) | {"command": command_of_run(run)}
+    line |= _hash_cells(run) | {"command": run.command}
     if run.hashes["config.json"] == NOT_KEPT:  # by evidence of an earlier version, which says nothing of the run
         line = {name: NOT_KEPT if value == "not recorded" else value for name, value in line.items()}
     return line
-
-
-def command_of_run(run: ReportedRun) -> str:
-    """The command that repeats a run into the folder it was made in, with no absolute path in it."""
-    command, folder = run.config.to_command(), run.config.output_dir
-    if folder == RunConfig().output_dir:
-        return command
-    return f"{command} --output-dir {shlex.quote(shown_path(folder))}"
 
 
 def runs_block(groups: Sequence[Group]) -> Block:
