@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -89,6 +89,12 @@ def test_any_table_is_read_as_it_is_kept(tmp_path_factory, lines, is_csv):
     path = tmp_path_factory.mktemp("table") / ("a.csv" if is_csv else "a.parquet")
     table.to_csv(path, index=False) if is_csv else table.to_parquet(path, index=False)
     pd.testing.assert_frame_equal(read_table(path), table, check_exact=True, check_dtype=bool(lines))
+
+
+def test_a_score_that_is_undefined_at_every_epoch_stays_a_score_of_its_run(read_run):
+    measured = measure([*(read_run(regime, is_regression=True) for regime in ("none", "backbone")), read_run()])
+    evidence = replace(measured, scores=measured.scores.assign(pearson=np.nan))
+    assert ["pearson" in run.scores for run in evidence.reported] == [run.is_regression for run in measured.reported]
 
 
 def test_pairs_are_compared_once(read_study, monkeypatch):
