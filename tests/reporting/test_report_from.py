@@ -92,9 +92,8 @@ def test_any_table_is_read_as_it_is_kept(tmp_path_factory, lines, is_csv):
 
 
 def test_a_score_that_is_undefined_at_every_epoch_stays_a_score_of_its_run(read_run):
-    measured = measure(
-        [*(read_run(regime, is_regression=True) for regime in ("none", "backbone")), read_run(task="other")]
-    )
+    values = [read_run(regime, is_regression=True) for regime in ("none", "backbone")]
+    measured = measure([*values, read_run(task="other")])
     evidence = replace(measured, scores=measured.scores.assign(pearson=np.nan))
     assert ["pearson" in run.scores for run in evidence.reported] == [run.is_regression for run in measured.reported]
 
