@@ -93,11 +93,11 @@ def main(runs: str, out: str | None = None) -> None:
 
 def _ceilings(finished: list[Any]) -> list[str]:
     """What the best linear head reaches on the features of feature extraction, beside what its trained head does."""
-    from toolkit.comparison.reported import ReportedRun, last_score
+    from toolkit.comparison.reported import last_score, read_reported
     from toolkit.snapshots.store import open_run
 
     found: dict[str, list[tuple[float, float]]] = {}
-    for run in (ReportedRun(open_run(one.path), one.name) for one in finished if one.cell.arm == "backbone"):
+    for run in (read_reported(open_run(one.path), one.name) for one in finished if one.cell.arm == "backbone"):
         split = run.reported_split
         best = (run.part("linear_probe") or run.part("convex_ceiling")).get(split, {}).get(run.score)
         if best is not None:

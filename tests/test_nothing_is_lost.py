@@ -285,7 +285,7 @@ ALLOWED = {
     ("snapshots/files.py", "open(path, 'r+b')"),
     ("snapshots/store.py", "scores.to_csv(path, index=False)"),
     ("snapshots/store.py", "predictions.to_parquet(path, index=False)"),
-    ("comparison/evidence.py", "answers.to_parquet(path, index=False, compression='zstd')"),
+    ("comparison/evidence.py", "table.to_parquet(path, index=False, compression='zstd')"),
     (
         "reporting/comparison/written_tables.py",
         "table.astype(dict.fromkeys(mixed, str)).to_parquet(path, index=False, compression='zstd')",

@@ -37,20 +37,20 @@ if TYPE_CHECKING:
     from toolkit.analysis.similarity.similarity import SIMILARITIES as SIMILARITIES
     from toolkit.analysis.similarity.similarity import measure_similarity as measure_similarity
     from toolkit.analysis.weights.weight_drift import measure_weight_drift as measure_weight_drift
-    from toolkit.comparison.associations import associate_drift as associate_drift
     from toolkit.comparison.card import Card as Card
     from toolkit.comparison.cards import make_cards as make_cards
     from toolkit.comparison.compare import compare as compare
+    from toolkit.comparison.compare import compare_seeds as compare_seeds
     from toolkit.comparison.cost import measure_cost as measure_cost
+    from toolkit.comparison.drift_and_score import associate_drift as associate_drift
+    from toolkit.comparison.drift_and_score import join_drift as join_drift
     from toolkit.comparison.drift_table import drift_table as drift_table
-    from toolkit.comparison.efficiency import data_efficiency as data_efficiency
-    from toolkit.comparison.floors import summarise_floors as summarise_floors
-    from toolkit.comparison.joined import join_drift as join_drift
     from toolkit.comparison.relative import relative_quality as relative_quality
-    from toolkit.comparison.seeds import compare_seeds as compare_seeds
     from toolkit.comparison.shuffled_labels import compare_with_shuffled as compare_with_shuffled
+    from toolkit.comparison.summaries import data_efficiency as data_efficiency
     from toolkit.comparison.summaries import last_scores as last_scores
     from toolkit.comparison.summaries import side_by_side as side_by_side
+    from toolkit.comparison.summaries import summarise_floors as summarise_floors
     from toolkit.comparison.summaries import summarise_scores as summarise_scores
     from toolkit.comparison.verify import verify_report as verify_report
     from toolkit.config import RunConfig as RunConfig
@@ -107,12 +107,12 @@ _HOMES = {
     "Study": "toolkit.studies.study",
     "TASKS": "toolkit.data.tasks",
     "Trajectory": "toolkit.snapshots.snapshot",
-    "associate_drift": "toolkit.comparison.associations",
+    "associate_drift": "toolkit.comparison.drift_and_score",
     "compare": "toolkit.comparison.compare",
     "compare_changed": "toolkit.analysis.neighbours.neighbours",
-    "compare_seeds": "toolkit.comparison.seeds",
+    "compare_seeds": "toolkit.comparison.compare",
     "compare_with_shuffled": "toolkit.comparison.shuffled_labels",
-    "data_efficiency": "toolkit.comparison.efficiency",
+    "data_efficiency": "toolkit.comparison.summaries",
     "decompose": "toolkit.analysis.causes.causes",
     "drift_table": "toolkit.comparison.drift_table",
     "explain": "toolkit.analysis.causes.causes",
@@ -121,7 +121,7 @@ _HOMES = {
     "functional_drift": "toolkit.analysis.gauge.functional",
     "guard_precision": "toolkit.analysis.causes.precision",
     "import_checkpoints": "toolkit.snapshots.importers",
-    "join_drift": "toolkit.comparison.joined",
+    "join_drift": "toolkit.comparison.drift_and_score",
     "last_scores": "toolkit.comparison.summaries",
     "make_cards": "toolkit.comparison.cards",
     "measure_agreement": "toolkit.analysis.geometry.agreement",
@@ -167,7 +167,7 @@ _HOMES = {
     "replay_decay": "toolkit.analysis.causes.nulls",
     "side_by_side": "toolkit.comparison.summaries",
     "sign_noise": "toolkit.analysis.causes.sign_noise",
-    "summarise_floors": "toolkit.comparison.floors",
+    "summarise_floors": "toolkit.comparison.summaries",
     "summarise_scores": "toolkit.comparison.summaries",
     "take_apart": "toolkit.probes.anatomy.anatomy",
     "verify_report": "toolkit.comparison.verify",

@@ -19,8 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from toolkit.comparison.bootstrap import hierarchical_interval
-from toolkit.comparison.intervals import Interval, mean_squares, two_way_interval
+from toolkit.comparison.intervals import Interval, hierarchical_interval, mean_squares, two_way_interval
 
 SEEDS = (2, 3, 5, 8, 20)
 SEED_SDS = (0.0, 0.05, 0.2)

@@ -1,5 +1,6 @@
 """Planted right answers in, runs whose predictions and scores hold just these out; and runs in, their cards out."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,10 @@ import pandas as pd
 
 from toolkit.comparison.card import save_cards
 from toolkit.comparison.cards import make_cards
-from toolkit.comparison.evidence import write_evidence
+from toolkit.comparison.evidence import FOLDER, JOINED, LABELS, NEWER, PAGE, Evidence, read_evidence, save_evidence
+from toolkit.comparison.measure import PARTS_OF_1, measure
+from toolkit.comparison.report_data import ReportData
+from toolkit.snapshots import files
 from toolkit.snapshots.store import Run, open_run
 
 
@@ -23,6 +27,38 @@ def plant(path: Path, right: Any, *, ids: Any = None, labels: Any = None) -> Run
     line = {"epoch": 3.0, "split": "validation", "accuracy": right.mean()}
     object.__setattr__(run, "scores", pd.DataFrame([line]))
     return run
+
+
+def write_evidence(runs: Any, labels: Any, folder: Any, **options: Any) -> Evidence:
+    """Measure runs and write ``folder``/evidence."""
+    return save_evidence(measure(runs, labels, **options), folder)
+
+
+def _gone(path: Path) -> Path:
+    path.unlink()
+    return path
+
+
+def as_format_1(folder: Path) -> Evidence:
+    """Let ``folder``/evidence be what earlier versions wrote: joined.csv, and nothing that only a page shows."""
+    place, data = Path(folder) / FOLDER, ReportData(read_evidence(folder), num_draws=0)
+    files.write_text(place / JOINED, data.joined.to_csv(index=False, lineterminator="\n"))
+    for name in (PAGE, *NEWER, *([] if len(data.evidence.labels) else [LABELS])):
+        (place / name).unlink()
+    settings = json.loads((place / "settings.json").read_text())
+    kept = ("labels", "tasks", "pairs", "margin_points", "level", "alpha")
+    settings = {"format": 1} | {name: settings[name] for name in kept}
+    files.write_text(
+        _gone(place / "settings.json"), json.dumps({"format": 1} | {name: settings[name] for name in kept})
+    )
+    facts = json.loads((place / "runs.json").read_text())
+    for own in facts.values():
+        own["config"]["output_dir"] = ""
+        own["manifest"] = {name: part for name, part in own["manifest"].items() if name in (*PARTS_OF_1, "regime")}
+        for name in ("scores", "config_sha256", "command"):
+            del own[name]
+    files.write_text(_gone(place / "runs.json"), json.dumps(facts))
+    return read_evidence(folder)
 
 
 def write_cards(runs, folder, **options):

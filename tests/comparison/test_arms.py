@@ -2,7 +2,8 @@
 
 import pytest
 
-from toolkit.comparison.arms import ReportedRun, arrange, canonical_name, differences_beside_seed
+from toolkit.comparison.arms import arrange, canonical_name, differences_beside_seed
+from toolkit.comparison.reported import read_reported
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.naming import shown_path
 
@@ -107,7 +108,7 @@ def test_weights_that_are_not_known_are_those_of_the_others(make_run):
 
 def test_only_what_bears_on_embeddings_tells_seeds_apart(make_run):
     def differences(first, second):
-        return differences_beside_seed(ReportedRun(first, "one"), ReportedRun(second, "other"))
+        return differences_beside_seed(read_reported(first, "one"), read_reported(second, "other"))
 
     files = {"train_file": "t.csv", "validation_file": "v.csv"}
     task = {"name": "toy", "data_sha256": {"train": "t", "validation": "v"}}

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
-from toolkit.comparison.associations import COLUMNS, LEAST_TASKS, associate_drift
+from toolkit.comparison.drift_and_score import ASSOCIATION_COLUMNS as COLUMNS
+from toolkit.comparison.drift_and_score import LEAST_TASKS, associate_drift
 
 SURE = ("supported",)
 

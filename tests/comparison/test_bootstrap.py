@@ -5,9 +5,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from toolkit.comparison import bootstrap
-from toolkit.comparison.bootstrap import hierarchical_interval
-from toolkit.comparison.intervals import EQUAL_VALUES, ITEMS_ONLY, ONE_VALUE, SEEDS_ONLY
+from toolkit.comparison import intervals as bootstrap
+from toolkit.comparison.intervals import EQUAL_VALUES, ITEMS_ONLY, ONE_VALUE, SEEDS_ONLY, hierarchical_interval
 
 TABLE = np.random.default_rng(0).choice([-1.0, 0.0, 1.0], p=[0.1, 0.7, 0.2], size=(5, 300))
 

@@ -15,7 +15,7 @@ from toolkit.comparison.card import Card, load_cards, save_cards
 from toolkit.comparison.cards import make_cards
 from toolkit.comparison.compare import compare
 from toolkit.comparison.evidence import read_evidence
-from toolkit.comparison.multiplicity import benjamini_hochberg
+from toolkit.comparison.tests import benjamini_hochberg
 from toolkit.comparison.verdicts import VERDICTS
 from toolkit.snapshots.store import RunWriter
 

@@ -7,14 +7,15 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import binom, chi, norm, t
 
-from toolkit.comparison.bootstrap import hierarchical_interval
-from toolkit.comparison.detectable import (
+from toolkit.comparison.intervals import (
     _noncentrality,
     _planned,
     detectable_gap,
     detectable_gap_planned,
+    hierarchical_interval,
+    seeds_interval,
+    two_way_interval,
 )
-from toolkit.comparison.intervals import seeds_interval, two_way_interval
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,9 @@ import pandas as pd
 import pytest
 
 from tests.comparison.conftest import write_logged_run
-from tests.comparison.planted import write_cards
-from toolkit.comparison.association_cards import association_cards, judge_association, spearman_interval
+from tests.comparison.planted import write_cards, write_evidence
 from toolkit.comparison.card import Null
-from toolkit.comparison.cards import make_cards
+from toolkit.comparison.cards import CONTROLS, association_cards, judge_association, make_cards, spearman_interval
 from toolkit.comparison.drift_cards import (
     DESCRIBED,
     MARGIN,
@@ -23,12 +22,11 @@ from toolkit.comparison.drift_cards import (
     p_beyond,
     refusal_of,
 )
-from toolkit.comparison.evidence import write_evidence
 from toolkit.comparison.intervals import Interval
-from toolkit.comparison.label_cards import CONTROLS
-from toolkit.comparison.multiplicity import benjamini_hochberg
 from toolkit.comparison.parameter_noise import NO_SIZES, SHARED
+from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.shuffled_labels import ONE, PER_SEED
+from toolkit.comparison.tests import benjamini_hochberg
 from toolkit.comparison.verdicts import VERDICTS, Verdict
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.reporting.columns import COLUMNS
@@ -116,7 +114,7 @@ def card_of(evidence, times):
     drift.loc[own, "times_noise"] = times
     drift.loc[own, "drift"] = times * spread
     drift.loc[own, "null_low"], drift.loc[own, "null_high"] = 0.995 * spread, 1.005 * spread
-    return next(card for card in drift_cards(replace(evidence, drift=drift)) if "word" in card.id)
+    return next(card for card in drift_cards(ReportData(replace(evidence, drift=drift))) if "word" in card.id)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +147,7 @@ def test_the_q_of_drift_is_that_of_all_its_claims_and_decides(evidence):
         drift = evidence.drift.copy()
         own = (drift["parameter"] == "word_embeddings") & drift["has_moved"].astype(bool)
         drift.loc[own, "times_noise"] = times
-        cards = list(drift_cards(replace(evidence, drift=drift)))
+        cards = list(drift_cards(ReportData(replace(evidence, drift=drift))))
         p = [p_beyond(card.interval_over_seeds, card.null) for card in map(_Again, cards)]
         assert [math.isnan(one) for one in p] == [math.isnan(card.null.high) for card in cards]
         np.testing.assert_allclose([card.q for card in cards], benjamini_hochberg(p))
@@ -213,7 +211,7 @@ def test_drift_without_any_noise_to_hold_it_against_is_not_measurable(evidence):
     drift = evidence.drift.copy()
     own = (drift["parameter"] == "word_embeddings") & drift["has_moved"].astype(bool)
     drift.loc[own, "times_noise"], drift.loc[own, "null"] = np.nan, 0.0
-    card = next(card for card in drift_cards(replace(evidence, drift=drift)) if "word" in card.id)
+    card = next(card for card in drift_cards(ReportData(replace(evidence, drift=drift))) if "word" in card.id)
     assert card.verdict == "not measurable here"
 
 
@@ -266,7 +264,9 @@ def joined_of(num_tasks, noise=0.0, seeds=2, seed=0, verdict="supported"):
 
 def association(evidence, joined):
     facts = {name: {"manifest_sha256": "0"} for name in joined["run"]}
-    return next(iter(association_cards(replace(evidence, joined=joined, facts=facts))))
+    data = ReportData(replace(evidence, facts=facts))
+    data.__dict__["joined"] = joined
+    return next(iter(association_cards(data)))
 
 
 def test_association_is_refused_under_six_tasks_and_found_when_planted(evidence):

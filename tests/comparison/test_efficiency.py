@@ -3,11 +3,11 @@
 import pandas as pd
 import pytest
 
-from toolkit.comparison import bootstrap
+from toolkit.comparison import intervals as bootstrap
 from toolkit.comparison.arms import arrange
 from toolkit.comparison.compare import compare, compare_groups
-from toolkit.comparison.efficiency import COLUMNS, data_efficiency, efficiency_of_groups
-from toolkit.comparison.summaries import summarise_scores
+from toolkit.comparison.summaries import EFFICIENCY_COLUMNS as COLUMNS
+from toolkit.comparison.summaries import data_efficiency, efficiency_of_groups, summarise_scores
 
 FULL, PROBE = "full fine-tuning", "feature extraction"
 

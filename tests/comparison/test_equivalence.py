@@ -6,9 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from toolkit.comparison.bootstrap import hierarchical_interval
-from toolkit.comparison.equivalence import is_equivalent, tost
-from toolkit.comparison.intervals import seeds_interval, two_way_interval
+from toolkit.comparison.intervals import hierarchical_interval, is_equivalent, seeds_interval, tost, two_way_interval
 
 SHAPES = st.tuples(st.integers(1, 6), st.integers(2, 30))
 TABLES = SHAPES.flatmap(lambda shape: arrays(np.float64, shape, elements=st.sampled_from([-1.0, 0.0, 0.0, 0.0, 1.0])))

@@ -7,9 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.comparison.planted import write_cards
-from toolkit.comparison.evidence import write_evidence
-from toolkit.comparison.floors import floors_of_groups, summarise_floors
+from tests.comparison.planted import write_cards, write_evidence
+from toolkit.comparison.summaries import floors_of_groups, summarise_floors
 from toolkit.comparison.verify import check_report
 
 

@@ -10,10 +10,10 @@ from statsmodels.stats.proportion import proportion_confint
 from tests.comparison.planted import plant
 from tests.run_directories import write_run
 from toolkit.comparison.reported import (
-    ReportedRun,
     count_at_chance,
     counted_score,
     last_score,
+    read_reported,
     reported_first,
     splits_out_of_distribution,
 )
@@ -27,7 +27,7 @@ def place(tmp_path_factory):
 def answered(place, num_right, num_majority, num_items):
     """A run with these numbers of right answers and of items of the most frequent label."""
     right = np.arange(num_items) < num_right
-    return ReportedRun(plant(place, right, labels=np.arange(num_items) >= num_majority), "run")
+    return read_reported(plant(place, right, labels=np.arange(num_items) >= num_majority), "run")
 
 
 @st.composite
@@ -62,17 +62,17 @@ def test_coin_tosses_are_at_chance_and_fail_half_of_the_time(place):
 
 
 def test_chance_does_not_apply_to_regression_and_to_hidden_labels(make_run):
-    regression = ReportedRun(make_run(is_regression=True), "one")
+    regression = read_reported(make_run(is_regression=True), "one")
     task = {"name": "toy", "kind": "classification", "score": "accuracy", "reported_split": "hidden"}
-    hidden = ReportedRun(make_run(seed=1, facts={"task": task}), "two")
+    hidden = read_reported(make_run(seed=1, facts={"task": task}), "two")
     assert [regression.is_at_chance, hidden.is_at_chance, count_at_chance([regression, hidden])] == [None] * 3
     assert not hidden.is_failed
-    known = ReportedRun(make_run(seed=2, right=0.3), "three")
+    known = read_reported(make_run(seed=2, right=0.3), "three")
     assert count_at_chance([regression, known]) == 1
 
 
 def test_an_undefined_headline_is_a_failed_run_and_a_correlation_of_0(make_run):
-    fine, constant = (ReportedRun(make_run(seed=s, is_regression=True, is_constant=s == 1), str(s)) for s in (0, 1))
+    fine, constant = (read_reported(make_run(seed=s, is_regression=True, is_constant=s == 1), str(s)) for s in (0, 1))
     assert [fine.is_failed, constant.is_failed] == [False, True]
     assert np.isnan(last_score(constant, "validation"))
     assert counted_score(constant, "validation") == 0
@@ -83,12 +83,12 @@ def test_an_undefined_headline_is_a_failed_run_and_a_correlation_of_0(make_run):
 def test_what_is_undefined_for_another_reason_stays_so(make_run):
     run = make_run(is_regression=True, is_constant=True)
     object.__setattr__(run, "predictions", run.predictions.assign(label=pd.array([0.5] * len(run.predictions))))
-    equal = ReportedRun(run, "labels that are all equal")
+    equal = read_reported(run, "labels that are all equal")
     assert np.isnan(counted_score(equal, "validation"))
     assert not equal.is_failed  # the task, not the run
     other = make_run(seed=1, is_regression=True)
     object.__setattr__(other, "scores", other.scores.assign(pearson=np.nan))
-    assert np.isnan(counted_score(ReportedRun(other, "answers that differ"), "validation"))
+    assert np.isnan(counted_score(read_reported(other, "answers that differ"), "validation"))
 
 
 def test_a_manifest_says_what_is_out_of_distribution_and_older_ones_by_three_names():
@@ -113,8 +113,8 @@ def test_a_run_knows_its_splits_out_of_distribution(make_run):
     older = make_run()
     task = older.manifest["task"] | {"out_of_distribution": []}
     newer = make_run(seed=1, facts={"task": task})
-    assert ReportedRun(older, "older").out_of_distribution == ("ood",)
-    assert ReportedRun(newer, "newer").out_of_distribution == ()
+    assert read_reported(older, "older").out_of_distribution == ("ood",)
+    assert read_reported(newer, "newer").out_of_distribution == ()
 
 
 def test_reported_splits_come_first_and_each_once():

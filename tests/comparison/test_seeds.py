@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from statsmodels.stats.multitest import multipletests
 
 from toolkit.comparison.arms import arrange
-from toolkit.comparison.paired_tests import mcnemar
-from toolkit.comparison.seeds import compare_seeds, mcnemar_of_group
+from toolkit.comparison.compare import compare_seeds, mcnemar_of_group
+from toolkit.comparison.tests import mcnemar
 
 
 def enumerate_mcnemar(num_first: int, num_second: int) -> float:

@@ -15,9 +15,9 @@ from toolkit.comparison import shuffled_labels
 from toolkit.comparison.arms import arrange
 from toolkit.comparison.drift_cards import HAS_CONTROL, NO_CONTROL
 from toolkit.comparison.evidence import read_evidence
-from toolkit.comparison.evidence_tables import drift_of
+from toolkit.comparison.measure import drift_of
 from toolkit.comparison.parameter_noise import changes_of_shown
-from toolkit.comparison.reported import ReportedRun
+from toolkit.comparison.reported import read_reported
 from toolkit.comparison.shuffled_labels import (
     COLUMNS,
     MEASURES,
@@ -356,7 +356,7 @@ def test_the_page_says_what_real_labels_add(report):
 def test_verify_measures_the_labels_again(report):
     out, runs = report
     evidence = read_evidence(out)
-    at_hand = {name: ReportedRun(open_run(run.path), name) for run in runs for name in [run.path.name]}
+    at_hand = {name: read_reported(open_run(run.path), name) for run in runs for name in [run.path.name]}
     drift = {name: drift_of(run).assign(run=name) for name, run in at_hand.items()}
     assert not list(_check_together(at_hand, evidence, drift))
     changed = evidence.labels.assign(value=evidence.labels["value"] * 1.01)
@@ -371,7 +371,7 @@ def test_without_shuffled_labels_a_report_says_what_the_ratio_cannot_tell(plante
     assert "(a coin toss for every sign): that alone shows no learning" in text
     assert "--shuffle-labels --label-seed 0" in text
     assert "Real against shuffled labels" not in text
-    assert not (tmp_path / "out" / "evidence" / "labels.csv").exists()
+    assert read_evidence(tmp_path / "out").labels.empty
     assert "supported" not in {card.verdict for card in cards_of(tmp_path / "out").values() if card.kind == "drift"}
 
 

@@ -4,13 +4,16 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
 import toolkit
 from tests.comparison.conftest import ARMS, write_logged_run
-from tests.comparison.planted import write_cards
+from tests.comparison.planted import as_format_1, write_cards
 from toolkit.cli import main
+from toolkit.comparison.card import save_cards
+from toolkit.comparison.cards import make_cards
 from toolkit.comparison.verify import check_report, verify_report
 from toolkit.snapshots import files
 
@@ -116,18 +119,39 @@ def test_evidence_forged_throughout_is_found_by_the_runs_at_hand(report):
         ("gauge.csv", "gauge_share", "its part of gauge"),
         ("scores.csv", "macro_f1", "its part of scores"),
         ("seeds.csv", "distance", "their distance in"),
-        ("joined.csv", "times_noise", "joined.csv is not what the runs give"),
-        ("joined.csv", "relative_drift", "joined.csv is not what the runs give"),
-        ("joined.csv", "gain_points", "joined.csv is not what the runs give"),
+        ("strata.parquet", "value", "its part of strata"),
+        ("boxes.csv", "median", "its part of boxes"),
+        ("dots.csv", "norm", "its part of dots"),
+        ("exposed.csv", "median_exposed", "its part of exposed"),
+        ("tokens.parquet", "norm", "its part of tokens"),
+        ("positions.parquet", "norm", "its part of positions"),
+        ("words.parquet", "angle_degrees", "the words of full fine-tuning"),
+        ("word_counts.csv", "num_seen", "the words of full fine-tuning"),
     ],
 )
 def test_each_forged_table_is_found_by_the_runs_at_hand(report, name, column, what):
     path = report / "evidence" / name
+    is_csv = path.suffix == ".csv"
+    table = pd.read_csv(path) if is_csv else pd.read_parquet(path)
+    table[column] = table[column].astype(float)
+    table.loc[table[column].replace(0, np.nan).first_valid_index(), column] *= 1.01
+    table.to_csv(path, index=False) if is_csv else table.to_parquet(path, index=False)
+    rehash(report, name)
+    assert any(what in line for line in verify_report(report))
+
+
+@pytest.mark.parametrize("column", ["times_noise", "relative_drift", "gain_points"])
+def test_forged_evidence_of_an_earlier_version_is_found_by_the_runs_at_hand(report, column):
+    evidence = as_format_1(report)
+    path = report / "evidence/joined.csv"
+    (report / "cards.json").unlink()
+    save_cards(make_cards(evidence), report, evidence.hashes)
+    assert verify_report(report) == []
     table = pd.read_csv(path)
     table.loc[table[column].first_valid_index(), column] *= 1.01
     table.to_csv(path, index=False)
-    rehash(report, name)
-    assert any(what in line for line in verify_report(report))
+    rehash(report, "joined.csv")
+    assert any("joined.csv is not what the runs give" in line for line in verify_report(report))
 
 
 @pytest.mark.parametrize(
@@ -182,7 +206,7 @@ def test_missing_truncated_and_added_files_are_found(report):
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", "nonsense", '{"a": {"config": 3}}'])
-@pytest.mark.parametrize("name", ["settings.json", "runs.json", "joined.csv", "runs.csv"])
+@pytest.mark.parametrize("name", ["settings.json", "runs.json", "drift.csv", "runs.csv", "words.parquet"])
 def test_nonsense_in_a_file_is_a_difference_and_no_crash(report, name, content):
     (report / "evidence" / name).write_text(content)
     assert f"changed: evidence/{name}" in verify_report(report)
@@ -268,7 +292,7 @@ def test_a_page_table_or_figure_that_is_changed_or_gone_is_found(report, capsys)
     list_files(report, "report.md", "index.html", "tables/a.csv", "figures/x.png")
     (report / "notes.txt").write_text("somebody's own")
     assert verify_report(report, "reports") == []
-    (report / "report.md").write_text("edited")
+    (report / "report.md").write_text("edited ![](figures/x.png)")
     (report / "figures/x.png").unlink()
     with pytest.raises(SystemExit) as stop:
         main(["verify", str(report), "--runs", "reports"])

@@ -1,13 +1,14 @@
 """Studies of three arms, and the numbers of a report on them."""
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from tests.run_directories import MakeRun, SharedRuns
-from toolkit.comparison.arms import arrange
-from toolkit.reporting.comparison.data import ReportData, gather
+from toolkit.comparison.measure import measure
+from toolkit.comparison.report_data import ReportData
 from toolkit.snapshots.store import Run, open_run
 
 ARMS = {"full fine-tuning": "none", "embeddings frozen": "embeddings", "feature extraction": "backbone"}
@@ -33,6 +34,13 @@ def study_of(
     return runs, labels
 
 
+def with_tables(data: ReportData, **tables: Any) -> ReportData:
+    """The same numbers with some tables that are others."""
+    changed = copy.copy(data)
+    changed.__dict__.update(tables)
+    return changed
+
+
 @pytest.fixture
 def study(make_run: MakeRun) -> Study:
     """``study(tasks, num_seeds, right={arm: share})`` gives runs of three arms and their labels, the test's own."""
@@ -52,10 +60,10 @@ def data_of(shared_runs: SharedRuns) -> Callable[..., ReportData]:
 
     def get(runs: Sequence[Run], labels: Mapping[str, str] | None = None, **options: Any) -> ReportData:
         if not all(run.path.is_relative_to(shared_runs.folder) for run in runs):
-            return gather(arrange(runs, labels), **options)
+            return ReportData(measure(runs, labels, **options))
         key = repr(([run.path for run in runs], labels, options))
         if key not in known:
-            known[key] = gather(arrange([open_run(run.path) for run in runs], labels), **options)
+            known[key] = ReportData(measure([open_run(run.path) for run in runs], labels, **options))
         return known[key]
 
     return get

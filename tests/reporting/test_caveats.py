@@ -1,14 +1,15 @@
 """What must be read with a report: an under-trained head, the edge of a grid, failed runs and runs at chance."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from tests.reporting.conftest import with_tables
 from tests.run_directories import rehash
-from toolkit.comparison.arms import Arm, Group, ReportedRun
+from toolkit.comparison.arms import Arm, Group
+from toolkit.comparison.reported import read_reported
 from toolkit.reporting.columns import COLUMNS
 from toolkit.reporting.comparison.caveats import below_floor, caveats, edge_warning, failures, unstable
 from toolkit.reporting.comparison.linear_probes import against_probe_block, linear_probes, short_of_probe
@@ -35,17 +36,18 @@ def with_probe(read_run, points, num_seeds=2):
 
 
 def test_older_runs_call_the_linear_probe_convex_ceiling(make_run, data_of):
-    data, older = (data_of(with_probe(make_run, 10.0)) for _ in range(2))
-    expected = linear_probes(data.groups)
-    for run in older.runs:
-        manifest = json.loads((run.run.path / "manifest.json").read_text())
+    runs = with_probe(make_run, 10.0)
+    data = data_of(runs)
+    expected, block = linear_probes(data.groups), probe_block(data.details[0])
+    for run in runs:
+        manifest = json.loads((run.path / "manifest.json").read_text())
         manifest["convex_ceiling"] = manifest.pop("linear_probe")
-        (run.run.path / "manifest.json").write_text(json.dumps(manifest))
-    found = data_of([open_run(run.run.path) for run in older.runs])
+        (run.path / "manifest.json").write_text(json.dumps(manifest))
+    found = data_of([open_run(run.path) for run in runs])
     assert len(expected)
     pd.testing.assert_frame_equal(linear_probes(found.groups), expected)
     (own,) = found.details
-    assert probe_block(own).table.equals(probe_block(data.details[0]).table)
+    assert probe_block(own).table.equals(block.table)
 
 
 def test_a_head_ten_points_below_its_linear_probe_is_said_with_both_numbers(read_run, data_of):
@@ -133,7 +135,7 @@ def test_a_setting_that_scored_far_more_when_it_was_chosen_is_called_unstable(re
     runs, labels = read_study(num_seeds=2, right={FEATURES: 0.7})
     data = data_of(runs, labels)
     final = data.scores.query("arm == @FEATURES and is_reported_split")["value"].mean()
-    above, below = (replace(data, tuning=tried(final + points / 100)) for points in (20.5, 19.5))
+    above, below = (with_tables(data, tuning=tried(final + points / 100)) for points in (20.5, 19.5))
     text = unstable(above)
     assert text == (
         f"The chosen setting is unstable: feature extraction on toy ({final + 0.205:.3f} when it was chosen, "
@@ -174,7 +176,7 @@ FEATURES = "feature extraction"
     ],
 )
 def test_settings_at_the_edge_of_their_grid_are_a_caveat(read_study, data_of, edges, text):
-    data = replace(data_of(*read_study(num_seeds=1)), tuning=tuning(*edges))
+    data = with_tables(data_of(*read_study(num_seeds=1)), tuning=tuning(*edges))
     assert edge_warning(data) == text
     assert (text in caveats(data)) == bool(text)
     (section,) = [each for each in study_sections(data) if each.id == "tuning"]
@@ -183,7 +185,7 @@ def test_settings_at_the_edge_of_their_grid_are_a_caveat(read_study, data_of, ed
 
 def test_a_tuning_table_without_the_column_warns_of_nothing(read_study, data_of):
     table = tuning(("order", FEATURES, True)).drop(columns="is_at_edge")
-    assert edge_warning(replace(data_of(*read_study(num_seeds=1)), tuning=table)) == ""
+    assert edge_warning(with_tables(data_of(*read_study(num_seeds=1)), tuning=table)) == ""
     assert edge_warning(data_of(*read_study(num_seeds=1))) == ""
 
 
@@ -277,7 +279,7 @@ def test_the_data_section_names_every_file_and_its_sha256(config, hashes, expect
     values = json.loads((run.path / "config.json").read_text()) | config
     (run.path / "config.json").write_text(json.dumps(values))
     rehash(run.path, "config.json")
-    block = data_block(Group("tiny on toy", (Arm("full", (ReportedRun(open_run(run.path), "a"),)),)))
+    block = data_block(Group("tiny on toy", (Arm("full", (read_reported(open_run(run.path), "a"),)),)))
     assert [column.label for column in block.columns.values()][-2:] == ["read from", "sha256"]
     assert {row[0]: list(row[-2:]) for row in block.table.to_numpy().tolist()} == expected
     assert "somebody" not in block.table.to_csv()

@@ -6,19 +6,31 @@ import pytest
 
 import toolkit
 from tests.reporting.chart_data import alone, lines_of, names_of, panels_of, titles_of
-from toolkit.comparison.arms import arrange
+from toolkit.comparison.measure import measure
+from toolkit.comparison.report_data import ReportData, order_of
 from toolkit.reporting.cells import stratum_text
 from toolkit.reporting.charts import regimes_of, spec_of
 from toolkit.reporting.comparison.drift_topics import drift_lead, group_charts
-from toolkit.reporting.comparison.tables import collect, order_of
 
 FULL, FROZEN, FEATURES = "full fine-tuning", "embeddings frozen", "feature extraction"
 PARAMETERS = ["word_embeddings", "position_embeddings", "token_type_embeddings", "LayerNorm.weight", "LayerNorm.bias"]
 
 
 def tables_of(*runs):
-    (group,) = arrange(runs)
-    return collect(group)
+    (own,) = ReportData(measure(runs)).details
+    return own
+
+
+def words_of(*runs):
+    """`measure_rows` of the word rows of runs, as people give them to the chart."""
+    names = {"none": FULL, "embeddings": FROZEN, "backbone": FEATURES}
+    parts = [
+        toolkit.measure_rows(run, "word_embeddings").assign(
+            run=run.path.name, arm=names[run.config.freeze], regime=run.config.freeze
+        )
+        for run in runs
+    ]
+    return pd.concat(parts, ignore_index=True)
 
 
 def charts_of(*runs):
@@ -135,11 +147,13 @@ def test_positions_that_are_exactly_0_are_stretches_on_the_floor(read_run):
 
 
 def test_words_by_exposure_are_the_quartiles_and_shares_of_the_rows(read_run):
-    tables = tables_of(read_run("none"), read_run("backbone"))
-    chart = toolkit.plot_word_drift(tables.with_arms(tables.words))
+    runs = read_run("none"), read_run("backbone")
+    words = words_of(*runs)
+    chart = toolkit.plot_word_drift(words)
     boxes = lines_of(spec_of(chart), "zeros")
+    pd.testing.assert_frame_equal(boxes, lines_of(spec_of(charts_of(*runs)["word_drift_by_exposure"]), "zeros"))
     assert set(boxes["regime"]) == {FULL}, "no row moved under feature extraction"
-    own = tables.words[tables.words["regime"] == "none"]
+    own = words[words["regime"] == "none"]
     for line in boxes.to_dict("records"):
         rows = own.loc[own["stratum"].astype(str).map(stratum_text) == line["stratum"], "norm"]
         assert line["num_rows"] == len(rows)
@@ -156,9 +170,9 @@ def test_words_by_exposure_are_the_quartiles_and_shares_of_the_rows(read_run):
 
 
 def test_few_rows_are_drawn_one_by_one(read_run):
-    tables = tables_of(read_run("none"))
-    dots = lines_of(spec_of(toolkit.plot_word_drift(tables.with_arms(tables.words))), "norm")
-    moved = tables.words[tables.words["norm"] > 0]
+    words = words_of(read_run("none"))
+    dots = lines_of(spec_of(toolkit.plot_word_drift(words)), "norm")
+    moved = words[words["norm"] > 0]
     few = moved.groupby("stratum")["norm"].transform("size") < 5
     np.testing.assert_allclose(sorted(dots["norm"]), sorted(moved.loc[few, "norm"]), rtol=1e-4)
 
@@ -197,10 +211,14 @@ def test_regimes_of_very_different_length_share_their_own_time(read_run):
 
 
 def test_colours_are_of_the_order_whatever_is_drawn(read_run):
-    tables = tables_of(read_run("none"), read_run("embeddings"))
+    runs = read_run("none"), read_run("embeddings")
+    tables = tables_of(*runs)
     order = ["another", "full fine-tuning", "embeddings frozen"]
-    for plot, table in ((toolkit.plot_drift, tables.drift), (toolkit.plot_word_drift, tables.words)):
-        shown, domain = names_of(plot(tables.with_arms(table), regimes=order))
+    for plot, table in (
+        (toolkit.plot_drift, tables.with_arms(tables.drift)),
+        (toolkit.plot_word_drift, words_of(*runs)),
+    ):
+        shown, domain = names_of(plot(table, regimes=order))
         assert domain == ["another", FULL, FROZEN]
         assert "another" not in shown
 

@@ -9,15 +9,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.comparison.planted import write_evidence
 from toolkit import compare
 from toolkit.comparison.arms import arrange
 from toolkit.comparison.card import Span
 from toolkit.comparison.cards import make_cards
-from toolkit.comparison.evidence import write_evidence
+from toolkit.comparison.measure import command_of_run
 from toolkit.comparison.verdicts import VERDICTS
 from toolkit.reporting.comparison.comparison_section import mcnemar_counts, shown_comparison
-from toolkit.reporting.comparison.data import find_runs
-from toolkit.reporting.comparison.provenance import command_of_run
+from toolkit.reporting.comparison.find import find_runs
 from toolkit.reporting.comparison.report import make_page, write_report
 from toolkit.reporting.comparison.study_sections import study_sections
 from toolkit.reporting.comparison.worth_sections import association_block
@@ -222,8 +222,8 @@ def words_of(text):
 
 @pytest.mark.usefixtures("undrawn")
 def test_markdown_says_what_the_page_says(read_study, data_of, cards_of):
-    data = data_of(*read_study(num_seeds=2))
-    page = make_page(data, cards_of(num_seeds=2), title="T <b>", question="Q?", commands="run me")
+    words = {"title": "T <b>", "question": "Q?", "command": "run me"}
+    page = make_page(data_of(*read_study(num_seeds=2), words=words), cards_of(num_seeds=2))
     text = render_markdown(page)
     assert text.startswith("# T &#60;b&#62;\n\nQ?\n")
     for section in page.sections:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tests.studies.tiny_studies import ARMS, GRID, InProcess, Recorded, config_of, make_study
-from toolkit.comparison.detectable import detectable_gap_planned
+from toolkit.comparison.intervals import detectable_gap_planned
 from toolkit.config import RunConfig
 from toolkit.studies import trial as module
 from toolkit.studies.executors import EXECUTORS, Executor, ExecutorOptions, Job

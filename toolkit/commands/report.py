@@ -1,7 +1,8 @@
-"""``report RUNS``: run directories in, one report out."""
+"""``report RUNS`` and ``report --from FOLDER``: a report of run directories, or one made again from its evidence."""
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -10,10 +11,13 @@ import tyro
 class Report:
     """Compare finished runs: scores, drift and verdicts in index.html and report.md, with figures and tables."""
 
-    runs: tyro.conf.Positional[tuple[Path, ...]]
+    runs: tyro.conf.Positional[tuple[Path, ...]] = ()
     """Run directories. Unfinished ones and other folders that a glob (runs/*) brings along are left out and named."""
-    out: Path
-    """Folder of its own to write the report into; made if need be. A report that is there is replaced."""
+    out: Path | None = None
+    """Folder of its own to write the report into; made if need be. A report that is there is replaced. With --from:
+    None for the place of the report itself."""
+    from_: Annotated[Path | None, tyro.conf.arg(name="from")] = None
+    """Folder of a report, which is made again from its evidence alone, without a run: pages, figures, tables, cards."""
     title: str | None = None
     """Title of the report; None: one is made up from the runs."""
     question: str | None = None
@@ -26,14 +30,22 @@ class Report:
 
         from toolkit.progress import reporting_progress
         from toolkit.reporting.comparison.find import find_runs
-        from toolkit.reporting.comparison.report import write_report
+        from toolkit.reporting.comparison.report import report_from, write_report
         from toolkit.reporting.folder import check_out
 
-        check_out(self.out)
-        for line in find_runs(self.runs).left_out:
-            print(line, file=sys.stderr)
         options = {"title": self.title, "question": self.question, "margin_points": self.margin_points}
-        with reporting_progress() as hear:
-            report = write_report(self.runs, self.out, on_progress=hear, **options)  # type: ignore[arg-type]
+        if self.from_ is not None:
+            if self.runs or options != {"title": None, "question": None, "margin_points": 1.0}:
+                raise ValueError("--from makes a report again as its evidence has it: only --out goes with it")
+            with reporting_progress() as hear:
+                report = report_from(self.from_, self.out, on_progress=hear)
+        else:
+            if not self.runs or self.out is None:
+                raise ValueError("report needs run directories and --out FOLDER, or --from with the folder of a report")
+            check_out(self.out)
+            for line in find_runs(self.runs).left_out:
+                print(line, file=sys.stderr)
+            with reporting_progress() as hear:
+                report = write_report(self.runs, self.out, on_progress=hear, **options)  # type: ignore[arg-type]
         print(f"Report: {report}\nOpen:   {report.with_name('index.html')}")
         return 0

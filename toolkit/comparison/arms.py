@@ -11,7 +11,7 @@ from pathlib import Path
 
 from toolkit.comparison.reported import ReportedRun as ReportedRun
 from toolkit.comparison.reported import canonical_name as canonical_name
-from toolkit.comparison.reported import count_at_chance
+from toolkit.comparison.reported import count_at_chance, read_reported
 from toolkit.config import NOT_IN_DIGEST, RunConfig
 from toolkit.naming import distinct, names_of
 from toolkit.snapshots.store import SMALL_FILES, Run, runs_of
@@ -86,7 +86,7 @@ class Arm:
 
     def has(self, parameter: str) -> bool:
         """Whether the model has this embedding parameter."""
-        return all(parameter in run.run.trajectory.parameters for run in self.runs)
+        return all(parameter in run.parameters for run in self.runs)
 
     def is_proven_frozen(self, parameter: str) -> bool:
         """Whether every run's manifest holds equal hashes of the parameter before and after training."""
@@ -103,6 +103,12 @@ class Group:
     @property
     def runs(self) -> tuple[ReportedRun, ...]:
         return tuple(run for arm in self.arms for run in arm.runs)
+
+
+def of_largest_size(group: Group) -> Group:
+    """The arms of the most training examples: drift is shown of these, data efficiency of all."""
+    greatest = max((arm.size or float("inf")) for arm in group.arms)
+    return Group(group.title, tuple(arm for arm in group.arms if (arm.size or float("inf")) == greatest))
 
 
 def arrange(
@@ -125,11 +131,15 @@ def arrange(
                 f"{run.path.resolve().name} is unfinished (no manifest.json): run it again, or leave it out"
             )
         run.check(*SMALL_FILES)
-    names = names_of(run.path for run in opened)
-    reported = [
-        ReportedRun(run, name, (tasks or {}).get(run.path.resolve().name))
-        for run, name in zip(opened, names, strict=True)
-    ]
+    names, tasks = names_of(run.path for run in opened), tasks or {}
+    return arrange_reported(
+        [read_reported(r, name, tasks.get(r.path.resolve().name)) for r, name in zip(opened, names, strict=True)],
+        labels,
+    )
+
+
+def arrange_reported(reported: Sequence[ReportedRun], labels: Labels | None = None) -> tuple[Group, ...]:
+    """:func:`arrange` of runs that are known already, wherever from."""
     groups: dict[tuple[object, ...], list[ReportedRun]] = {}
     for item, source in zip(reported, _sources(reported), strict=True):
         groups.setdefault(source, []).append(item)
@@ -158,7 +168,7 @@ def _source(item: ReportedRun) -> dict[str, object]:
 
     None where they are not known: of a built-in task, and of older runs on a dataset of the hub.
     """
-    hashes, config = item.data_sha256, item.run.config
+    hashes, config = item.data_sha256, item.known_config
     of_hub = [sha256 for split, sha256 in hashes.items() if split.startswith("validation") and not config.train_file]
     return {
         "model": config.model,
@@ -199,7 +209,7 @@ def _labelled_arms(members: list[ReportedRun], labels: Labels) -> tuple[Arm, ...
     """Arms in the order in which their labels first appear, the smallest size first."""
     arms: dict[tuple[str, int | None], list[ReportedRun]] = {}
     for item in members:
-        name = item.run.path.resolve().name
+        name = item.directory_name
         if name not in labels:
             raise ValueError(f"no label for {name}: labels must name the arm of every run, or be left out")
         arms.setdefault((labels[name], item.config.max_train_examples), []).append(item)

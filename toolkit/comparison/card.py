@@ -110,6 +110,10 @@ class Card(Described):
         return cls(**own)
 
 
+NOTHING: Mapping[str, Any] = {"equivalence": Span(), "margin": NAN, "noise_floor": NAN, "detectable_gap": NAN}
+"""Fields of a card that stands on no margin and no noise floor."""
+
+
 def save_cards(cards: list[Card], folder: str | Path, hashes: Mapping[str, str]) -> Path:
     """Write ``folder``/cards.json with the sha256 of the evidence files beside the cards; its path."""
     path = Path(folder) / CARDS

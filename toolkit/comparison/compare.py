@@ -1,4 +1,4 @@
-"""Finished runs in, one line per group, split and pair of arms out: difference, intervals, tests and verdict."""
+"""Arms compared on the same items, paired by seed: over all seeds, and seed by seed."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from toolkit.comparison.arms import Group, Labels, arrange
+from toolkit.comparison.arms import Arm, Group, Labels, arrange
 from toolkit.comparison.estimates import (
     ESTIMATES,
     NOT_FAILED,
@@ -17,7 +17,19 @@ from toolkit.comparison.estimates import (
     estimate_from_seeds,
     estimate_not_failed,
 )
-from toolkit.comparison.pairs import NO_SEED, NO_SPLIT, ArmPair, Pairs, check_pairs, noise_floor, pair_arms
+from toolkit.comparison.pairs import (
+    NO_SEED,
+    NO_SPLIT,
+    OTHER_ITEMS,
+    ArmPair,
+    Pairs,
+    check_pairs,
+    have_same_items,
+    noise_floor,
+    pair_arms,
+)
+from toolkit.comparison.reported import ReportedRun, counted_score
+from toolkit.comparison.tests import mcnemar
 from toolkit.comparison.verdicts import Verdict, among
 from toolkit.snapshots.store import Run
 
@@ -112,20 +124,35 @@ def compare(
     return compare_groups(arrange(runs, labels), pairs, settings)
 
 
+class PairLines:
+    """The lines of pairs of arms (:func:`compare_pair`), those of each pair worked out once."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._known: dict[tuple[Arm, Arm], list[dict[str, Any]]] = {}
+
+    def of(self, pair: ArmPair) -> list[dict[str, Any]]:
+        key = pair.first, pair.second
+        if key not in self._known:
+            self._known[key] = compare_pair(pair, self.settings)
+        return self._known[key]
+
+
 def compare_groups(
-    groups: Sequence[Group], pairs: Pairs | None = None, settings: Settings | None = None
+    groups: Sequence[Group],
+    pairs: Pairs | None = None,
+    settings: Settings | None = None,
+    *,
+    lines: PairLines | None = None,
 ) -> pd.DataFrame:
-    """:func:`compare` of groups that are arranged already."""
+    """:func:`compare` of groups that are arranged already; ``lines``: where pairs are known, with its settings."""
     check_pairs(groups, pairs)
-    chosen = settings or Settings()
-    lines = [
-        {"group": group.title} | line
-        for group in groups
-        for pair in pair_arms(group, pairs)
-        for line in compare_pair(pair, chosen)
+    known = lines or PairLines(settings or Settings())
+    found = [
+        {"group": group.title} | line for group in groups for pair in pair_arms(group, pairs) for line in known.of(pair)
     ]
-    table = pd.DataFrame(lines, columns=list(COLUMNS)).astype(dict.fromkeys(INTEGERS, "Int64"))
-    return judge_together(table, chosen.alpha) if len(table) else table
+    table = pd.DataFrame(found, columns=list(COLUMNS)).astype(dict.fromkeys(INTEGERS, "Int64"))
+    return judge_together(table, known.settings.alpha) if len(table) else table
 
 
 def judge_together(table: pd.DataFrame, alpha: float) -> pd.DataFrame:
@@ -133,7 +160,7 @@ def judge_together(table: pd.DataFrame, alpha: float) -> pd.DataFrame:
 
     q is over the lines of headline scores and over those beside them, as two families.
     """
-    from toolkit.comparison.multiplicity import benjamini_hochberg
+    from toolkit.comparison.tests import benjamini_hochberg
 
     p = table["p"].astype(float).groupby(table["is_headline"].astype(bool))
     q, sizes = p.transform(lambda own: benjamini_hochberg(own.to_numpy())), p.transform("count")
@@ -229,3 +256,108 @@ def _without_failed(
     if has_all and not pair.is_failed.any():
         return {name: line[name.removesuffix("_not_failed")] for name in NOT_FAILED}
     return estimate_not_failed(differences[~pair.is_failed], settings)
+
+
+SEED_COLUMNS = (
+    "model",
+    "task",
+    "split",
+    "first",
+    "second",
+    "seed",
+    "num_items",
+    "score",
+    "first_score",
+    "second_score",
+    "difference_points",
+    "num_only_first_right",
+    "num_only_second_right",
+    "accuracy_difference_points",
+    "mcnemar_p",
+    "note",
+)
+
+
+def compare_seeds(
+    runs: Sequence[Run | str | Path], *, pairs: Pairs | None = None, labels: Labels | None = None
+) -> pd.DataFrame:
+    """One line per group, split, pair of arms and seed.
+
+    A p value covers the items of that split and no other seeds. ``q`` is the Benjamini-Hochberg value over the family
+    of all McNemar tests of this call. ``pairs`` and ``labels`` as in :func:`toolkit.compare`.
+
+    Columns: group, model, task, split, first, second, seed, num_items, score, first_score, second_score,
+    difference_points, num_only_first_right, num_only_second_right, accuracy_difference_points, mcnemar_p, q, note.
+    """
+    return compare_seeds_of_groups(arrange(runs, labels), pairs)
+
+
+def compare_seeds_of_groups(groups: Sequence[Group], pairs: Pairs | None = None) -> pd.DataFrame:
+    """:func:`compare_seeds` of groups that are arranged already."""
+    from toolkit.comparison.tests import benjamini_hochberg
+
+    check_pairs(groups, pairs)
+    parts = [mcnemar_of_group(group, pairs).assign(group=group.title) for group in groups]
+    filled = [part for part in parts if len(part)] or parts[:1]
+    table = pd.concat(filled, ignore_index=True)
+    table["q"] = benjamini_hochberg(table["mcnemar_p"].to_numpy(dtype=float))
+    return table[["group", *SEED_COLUMNS[:-1], "q", "note"]]
+
+
+def mcnemar_of_group(group: Group, pairs: Pairs | None = None) -> pd.DataFrame:
+    """One line per split, pair of arms and seed: differences in points (first minus second) and exact McNemar p."""
+    lines = [
+        {"first": pair.first.label, "second": pair.second.label} | line
+        for pair in pair_arms(group, pairs)
+        for line in _lines_of_pair(pair)
+    ]
+    table = pd.DataFrame(lines, columns=list(SEED_COLUMNS))
+    return table.astype({"seed": int}) if lines else table
+
+
+def _lines_of_pair(pair: ArmPair) -> list[dict[str, Any]]:
+    """The lines of the pairs of runs and of the seeds that one arm lacks, in the order of the seeds."""
+    lines = [line for first, second in pair.runs for line in compare_runs(first, second)]
+    for arm, other in ((pair.first, pair.second), (pair.second, pair.first)):
+        missing = f"no run of this seed under {other.label}"
+        alone = [run for run in arm.runs if run.config.seed not in pair.seeds]
+        lines += [_lead_of_run(run) | {"split": "", "note": missing} for run in alone]
+    return sorted(lines, key=lambda line: int(line["seed"]))
+
+
+def _lead_of_run(run: ReportedRun) -> dict[str, Any]:
+    return {"model": run.model, "task": run.task, "seed": run.config.seed}
+
+
+def compare_runs(first: ReportedRun, second: ReportedRun) -> list[dict[str, Any]]:
+    """One line per labelled split of both runs at their last epochs; a note where the items are not the same."""
+    lines = []
+    for split, mine in first.answers.items():
+        if split not in second.answers:
+            continue
+        other = second.answers[split]
+        line = _lead_of_run(first) | {"split": split, "num_items": len(mine), "score": first.score, "note": ""}
+        if not have_same_items(first, second, split):
+            line["note"] = OTHER_ITEMS
+        else:
+            line |= _differences(first, second, split)
+            if not (first.is_regression or first.is_token_task):  # words of a sentence are no independent items
+                line |= _discordance(mine, other.loc[mine.index])
+        lines.append(line)
+    return lines
+
+
+def _differences(first: ReportedRun, second: ReportedRun, split: str) -> dict[str, Any]:
+    one, other = counted_score(first, split), counted_score(second, split)
+    return {"first_score": one, "second_score": other, "difference_points": 100 * (one - other)}
+
+
+def _discordance(first: pd.DataFrame, second: pd.DataFrame) -> dict[str, Any]:
+    one, other = (table["label"] == table["prediction"] for table in (first, second))
+    only_first, only_second = int((one & ~other).sum()), int((other & ~one).sum())
+    return {
+        "num_only_first_right": only_first,
+        "num_only_second_right": only_second,
+        "accuracy_difference_points": 100 * (only_first - only_second) / len(first),
+        "mcnemar_p": mcnemar(only_first, only_second),
+    }

@@ -100,7 +100,7 @@ def cost_of(run: ReportedRun) -> dict[str, float]:
 def place_of(run: ReportedRun) -> str:
     """The devices, number of processes and threads, and precision that a run was made with, as one text."""
     names = ("devices", "num_processes", "num_threads", "precision")
-    return ", ".join(f"{name} {run.run.manifest[name]}" for name in names if name in run.run.manifest)
+    return ", ".join(f"{name} {run.manifest[name]}" for name in names if name in run.manifest)
 
 
 def _devices(arm: Arm) -> list[str]:

@@ -9,13 +9,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from toolkit.comparison.association_cards import NOTHING
-from toolkit.comparison.association_cards import association_cards as association_cards
-from toolkit.comparison.association_cards import spearman_interval as spearman_interval
-from toolkit.comparison.card import NAN, Card, Null, Span
+from toolkit.comparison.card import NAN, NOTHING, Card, Null, Span
 from toolkit.comparison.estimates import EQUIVALENCE_LEVEL
 from toolkit.comparison.evidence import FOLDER, Evidence
 from toolkit.comparison.parameter_noise import SHARED
+from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.verdicts import Verdict, among, verdict
 
 if TYPE_CHECKING:
@@ -63,10 +61,11 @@ OFFSET = (
 )
 
 
-def drift_cards(evidence: Evidence) -> Iterable[Card]:
+def drift_cards(data: ReportData) -> Iterable[Card]:
     """Per arm and embedding parameter that moved in any of its runs; q over all of them that have a p."""
-    from toolkit.comparison.multiplicity import benjamini_hochberg
+    from toolkit.comparison.tests import benjamini_hochberg
 
+    evidence = data.evidence
     claims = list(_claims(evidence))
     q = benjamini_hochberg([claim.p for claim in claims])
     num_claims = int(np.isfinite(q).sum())
@@ -208,9 +207,9 @@ def judge_drift(
     return among(Verdict(found.name, reasons[found.name]), q, num_claims, alpha)
 
 
-def offset_cards(evidence: Evidence) -> Iterable[Card]:
+def offset_cards(data: ReportData) -> Iterable[Card]:
     """Per arm whose tables moved: the share of their squared drift that offsets between them explain."""
-    level = float(evidence.settings["level"])
+    evidence, level = data.evidence, data.settings.level
     for title, label, runs in _arms(evidence):
         lines = evidence.gauge[evidence.gauge["run"].isin(runs)]
         if not len(lines):
@@ -245,7 +244,7 @@ def over_seeds(values: NDArray[np.float64], level: float) -> "Interval":
 
 
 def _detectable(interval: "Interval", alpha: float) -> float:
-    from toolkit.comparison.detectable import detectable_gap
+    from toolkit.comparison.intervals import detectable_gap
 
     return detectable_gap(interval, alpha=alpha)
 

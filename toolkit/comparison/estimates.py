@@ -76,8 +76,7 @@ def estimate_from_items(differences: Array, settings: Settings) -> dict[str, Any
 
     With one seed the interval is over items, and no p rests on it; under three seeds there is no verdict.
     """
-    from toolkit.comparison.bootstrap import hierarchical_interval
-    from toolkit.comparison.intervals import two_way_interval
+    from toolkit.comparison.intervals import hierarchical_interval, two_way_interval
 
     wide, narrow = (two_way_interval(differences, level) for level in (settings.level, EQUIVALENCE_LEVEL))
     line = _line(wide, narrow, differences.mean(axis=1), settings) | dict.fromkeys(BOOTSTRAP, np.nan)
@@ -127,9 +126,8 @@ def estimate_not_failed(differences: Array, settings: Settings) -> dict[str, Any
 
 def _line(wide: "Interval", narrow: "Interval", by_seed: Array, settings: Settings) -> dict[str, Any]:
     """ESTIMATES but the bootstrap, and the verdict, from the intervals at both levels and the (seeds,) differences."""
-    from toolkit.comparison.detectable import detectable_gap
-    from toolkit.comparison.equivalence import is_equivalent, tost
-    from toolkit.comparison.paired_tests import sign_flip, smallest_p
+    from toolkit.comparison.intervals import detectable_gap, is_equivalent, tost
+    from toolkit.comparison.tests import sign_flip, smallest_p
     from toolkit.comparison.verdicts import LEAST_SEEDS
 
     margin, has_seeds = settings.margin_points / POINTS, len(by_seed) > 1

@@ -1,55 +1,79 @@
-"""Runs in, the evidence folder of a report out: all that its cards need, to be recomputed without the runs.
+"""The evidence of a report: facts and tables of its runs, from which all that it says follows.
 
 evidence/settings.json        how arms are labelled and compared
-evidence/runs.json  runs.csv  config and facts of each run, and the sha256 of its manifest
+evidence/page.json            what no card rests on: title, question, expectation, command, what was tuned
+evidence/runs.json            config and facts of each run, and the sha256 of its config and manifest
 evidence/predictions.parquet  the last epoch's answers to the labelled splits; no text
-evidence/scores.csv           every epoch
-evidence/drift.csv gauge.csv seeds.csv joined.csv
-evidence/labels.csv           drift under real and under shuffled labels, where there are runs of both
+evidence/runs.csv scores.csv drift.csv gauge.csv seeds.csv
+evidence/labels.csv           drift under real and under shuffled labels
+evidence/strata.parquet       drift at every epoch by stratum of rows
+evidence/boxes.csv dots.csv exposed.csv tokens.parquet positions.parquet   single rows, of each arm's first seed
+evidence/word_counts.csv words.parquet   the words' map, means over the seeds of each arm
 """
 
+import html
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from toolkit.comparison.arms import Group, Labels, arrange
-from toolkit.comparison.estimates import Settings
-from toolkit.comparison.evidence_runs import EvidenceRun, describe_runs
-from toolkit.comparison.evidence_tables import all_answers, drift_of, gauge_of, led, runs_table, seeds_table
-from toolkit.comparison.joined import join_groups
+from toolkit.comparison.arms import Group, arrange_reported
+from toolkit.comparison.card import CARDS, load_cards
 from toolkit.comparison.reported import ReportedRun
-from toolkit.comparison.shuffled_labels import STATISTICS, label_statistics
+from toolkit.comparison.shuffled_labels import STATISTICS
+from toolkit.config import RunConfig
 from toolkit.snapshots import files
-from toolkit.snapshots.store import MANIFEST, Run
 
-FORMAT = 1
-"""Version of the evidence folder; a reader refuses a higher one."""
+FORMAT = 2
+"""Version of the evidence folder; a reader refuses a higher one. Format 1 kept what cards need, and joined.csv."""
 
 FOLDER = "evidence"
 PREDICTIONS = "predictions.parquet"
 JSONS = ("settings.json", "runs.json")
-TABLES = ("runs", "scores", "drift", "gauge", "seeds", "joined")
-NAMED = ("run", "group", "model", "task", "arm", "base", "first", "second", "parameter", "split", "regime", "score")
-SAID = ("refusal", "note", "drift_note", "gain_verdict")
-LABELS = "labels.csv"
-TEXTS = (*NAMED, "other", "measure", *SAID, "reported_split", "manifest_sha256", "frequencies")
+TEXTS = (
+    *("run", "group", "model", "task", "arm", "base", "first", "second", "parameter", "split", "regime", "score"),
+    *("refusal", "note", "drift_note", "gain_verdict", "other", "measure", "reported_split", "manifest_sha256"),
+    *("frequencies", "stratum", "statistic", "token", "before", "after", "ranking"),
+)
 """Columns of the tables that are text, whatever they look like."""
-NAMES = (*JSONS, PREDICTIONS, *(f"{name}.csv" for name in TABLES))
+OF_1 = ("runs.csv", "scores.csv", "drift.csv", "gauge.csv", "seeds.csv")
+LABELS, JOINED = "labels.csv", "joined.csv"
+NAMES_OF_1 = (*JSONS, PREDICTIONS, *OF_1, JOINED)
+NEWER: tuple[str, ...] = (
+    "strata.parquet",
+    "boxes.csv",
+    "dots.csv",
+    "exposed.csv",
+    "tokens.parquet",
+    "positions.parquet",
+)
+NEWER += ("word_counts.csv", "words.parquet")
+NAMES = (*JSONS, PREDICTIONS, *OF_1, LABELS, *NEWER)
+"""The files of today's format, whose hashes the cards name; beside them lies PAGE."""
+PAGE = "page.json"
 
 
-@dataclass(frozen=True)
+NOT_KEPT = "not kept"
+"""What stands for a fact that the evidence of an earlier version lacks."""
+
+
+def _nothing() -> pd.DataFrame:
+    return pd.DataFrame()
+
+
+@dataclass(frozen=True, eq=False)
 class Evidence:
-    """What a report's cards are computed from, read from ``folder``."""
+    """What a report is made from; a table that an earlier format did not keep is empty, without columns."""
 
-    folder: Path
     settings: Mapping[str, Any]
     facts: Mapping[str, Mapping[str, Any]]
-    """Run to its config, manifest and manifest_sha256."""
+    """Run to its config, manifest, manifest_sha256 and config_sha256."""
     predictions: pd.DataFrame
     runs: pd.DataFrame
     scores: pd.DataFrame
@@ -59,32 +83,83 @@ class Evidence:
     """The gauge share of each run whose tables moved."""
     seeds: pd.DataFrame
     """Distance between the ends of two runs of one arm, per parameter."""
-    joined: pd.DataFrame
-    """`join_drift`."""
     labels: pd.DataFrame
     """`label_statistics`: no line where no condition was also run with shuffled labels."""
-    hashes: Mapping[str, str]
-    """File name to sha256."""
+    strata: pd.DataFrame = field(default_factory=_nothing)
+    """`measure_drift` of each run of the most training examples."""
+    boxes: pd.DataFrame = field(default_factory=_nothing)
+    """How far word rows moved by stratum: `boxes_of` each arm's first seed, as the four tables below."""
+    dots: pd.DataFrame = field(default_factory=_nothing)
+    exposed: pd.DataFrame = field(default_factory=_nothing)
+    tokens: pd.DataFrame = field(default_factory=_nothing)
+    positions: pd.DataFrame = field(default_factory=_nothing)
+    word_counts: pd.DataFrame = field(default_factory=_nothing)
+    words: pd.DataFrame = field(default_factory=_nothing)
+    """`measure_words` of each arm whose words moved."""
+    page: Mapping[str, Any] = field(default_factory=dict)
+    """title, question, expected, command, left_out (sentences) and tuning (column to values), where they are known."""
+    joined: pd.DataFrame | None = None
+    """`join_drift` where format 1 kept it; today it follows from the other tables."""
+    hashes: Mapping[str, str] = field(default_factory=dict)
+    """File name to sha256; empty until it is saved."""
+    folder: Path | None = None
+    """The report that it was read from."""
 
     @cached_property
-    def opened(self) -> list[EvidenceRun]:
-        """Its runs, to be compared like run directories."""
-        return [EvidenceRun(Path("evidence-of") / name, self) for name in self.facts]
+    def reported(self) -> tuple[ReportedRun, ...]:
+        """Its runs, as comparisons see them."""
+        scores, answers = (dict(iter(table.groupby("run", sort=False))) for table in (self.scores, self.predictions))
+        parameters = self.drift.groupby("run", sort=False)["parameter"].agg(tuple)
+        ends = dict(zip(self.runs["run"], self.runs["last_epoch"], strict=True))
+        return tuple(
+            self._run(name, scores.get(name), answers.get(name), (parameters.get(name, ()), float(ends[name])))
+            for name in self.facts
+        )
 
-    @cached_property
-    def by_run(self) -> dict[str, tuple[dict[Any, pd.DataFrame], pd.DataFrame]]:
-        """Scores and predictions: run to its part, taken apart once and not searched for every run, and the whole."""
-        tables = {"scores": self.scores, "predictions": self.predictions}
-        return {name: (dict(iter(table.groupby("run", sort=False))), table) for name, table in tables.items()}
+    def _run(
+        self,
+        name: str,
+        scores: pd.DataFrame | None,
+        answers: pd.DataFrame | None,
+        ends: tuple[tuple[str, ...], float],
+    ) -> ReportedRun:
+        facts = self.facts[name]
+        known = {key: value for key, value in facts["config"].items() if key != "output_dir" or value}
+        scores, answers = (
+            (whole.iloc[:0] if part is None else part).drop(columns="run").reset_index(drop=True)
+            for part, whole in ((scores, self.scores), (answers, self.predictions))
+        )
+        scores = scores[facts["scores"]] if "scores" in facts else scores.dropna(axis="columns", how="all")
+        # Beside a token task's runs those of others have a column of nothing.
+        answers = answers.drop(columns="word") if "word" in answers and answers["word"].isna().all() else answers
+        config = RunConfig.from_json(json.dumps(known), f"the config of {name}")
+        return ReportedRun(
+            name,
+            config,
+            facts["manifest"],
+            scores,
+            answers,
+            (self.settings.get("tasks") or {}).get(name),
+            known_ends=ends,
+            hashes={f"{key}.json": facts.get(f"{key}_sha256", NOT_KEPT) for key in ("manifest", "config")},
+            command=facts.get("command") or config.to_command(),
+        )
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
         """Its runs arranged as the report's were."""
-        return self.arrange(self.opened)
+        return self.arrange(self.reported)
 
-    def arrange(self, runs: Sequence[Run]) -> tuple[Group, ...]:
-        """Some of its runs, from wherever they are read, under the names that the report gives arms and tasks."""
-        return arrange(runs, self.settings["labels"], self.settings.get("tasks"))
+    def arrange(self, runs: Iterable[ReportedRun]) -> tuple[Group, ...]:
+        """Some of its runs, from wherever they are read, under the names that the report gives arms."""
+        return arrange_reported(list(runs), self.settings["labels"])
+
+    @property
+    def tuning(self) -> pd.DataFrame | None:
+        """What a study tried and chose; None outside of studies."""
+        known = self.page.get("tuning")
+        table = None if known is None else pd.DataFrame(known)
+        return None if table is None else table.where(table.notna(), np.nan)
 
     def inputs(self, names: Iterable[str], runs: Iterable[str]) -> dict[str, dict[str, str]]:
         """The sha256 of some evidence files and of the manifests of some runs."""
@@ -92,57 +167,35 @@ class Evidence:
         return {"files": hashes, "runs": {name: str(self.facts[name]["manifest_sha256"]) for name in runs}}
 
 
-def write_evidence(
-    runs: Sequence[Run | str | Path],
-    labels: Labels | None,
-    folder: str | Path,
-    *,
-    pairs: Sequence[tuple[str, str]] | None = None,
-    margin_points: float = 1.0,
-    level: float = 0.95,
-    alpha: float = 0.05,
-    tasks: Labels | None = None,
-) -> Evidence:
-    """Write ``folder``/evidence and read it back; the options are those of :func:`toolkit.write_report`.
-
-    Numbers are written in full, tables hold no text of any example, and no file names a folder of this machine.
-    ValueError as of :func:`toolkit.compare`.
-    """
-    groups = arrange(runs, labels, tasks)
-    members = [run for group in groups for run in group.runs]
-    facts = describe_runs(members)
-    for run in members:
-        facts[run.name]["manifest_sha256"] = files.sha256_of_file(run.run.path / MANIFEST)
-    settings = {
-        "format": FORMAT,
-        "labels": None if labels is None else _own_labels(labels, members),
-        "tasks": None if tasks is None else _own_labels(tasks, members),
-        "pairs": None if pairs is None else [list(pair) for pair in pairs],
-        "margin_points": margin_points,
-        "level": level,
-        "alpha": alpha,
-    }
-    drift = led(members, drift_of)
-    compared = Settings(margin_points=margin_points, level=level, alpha=alpha)
-    tables = {
-        "runs": runs_table(groups, facts),
-        "scores": led(members, lambda run: run.run.scores),
-        "drift": drift,
-        "gauge": led(members, gauge_of),
-        "seeds": seeds_table(groups),
-        "joined": join_groups(groups, settings=compared, drift=drift),
-    }
-    if len(labelled := label_statistics(groups, drift)):
-        tables["labels"] = labelled
+def save_evidence(evidence: Evidence, folder: str | Path) -> Evidence:
+    """Write ``folder``/evidence; the same evidence with its hashes. What was read from a report is copied as it is."""
     place = Path(folder) / FOLDER
     place.mkdir(parents=True, exist_ok=True)
-    for name, value in zip(JSONS, (settings, facts), strict=True):
-        files.write_text(place / name, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
-    answers = all_answers(groups)
-    files.write_with(place / PREDICTIONS, lambda path: answers.to_parquet(path, index=False, compression="zstd"))
-    for name, table in tables.items():
-        files.write_text(place / f"{name}.csv", table.to_csv(index=False, lineterminator="\n"))
-    return read_evidence(folder)
+    if evidence.folder is not None:
+        for source in (evidence.folder / name for name in (*evidence.hashes, f"{FOLDER}/{PAGE}")):
+            if source.is_file():
+                files.write_bytes(place / source.name, source.read_bytes())
+        return evidence
+    lines = ",\n".join(f"{_line(name)}: {_line(facts)}" for name, facts in evidence.facts.items())
+    settings, page = (json.dumps(own, indent=1, ensure_ascii=False) for own in (evidence.settings, evidence.page))
+    for name, text in zip((*JSONS, PAGE), (settings, f"{{\n{lines}\n}}", page), strict=True):
+        files.write_text(place / name, f"{text}\n")
+    for name in NAMES[len(JSONS) :]:
+        stem, _, kind = name.partition(".")
+        table: pd.DataFrame = getattr(evidence, stem)
+        if kind == "csv":
+            files.write_text(place / name, table.to_csv(index=False, lineterminator="\n"))
+        else:
+            files.write_with(place / name, partial(_write_parquet, table))
+    return replace(evidence, hashes={f"{FOLDER}/{name}": files.sha256_of_file(place / name) for name in NAMES})
+
+
+def _write_parquet(table: pd.DataFrame, path: Path) -> None:
+    table.to_parquet(path, index=False, compression="zstd")
+
+
+def _line(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 EARLIER_NAMES = r"none \(full fine-tuning\)|backbone \(feature extraction\)|embeddings \(frozen\)"
@@ -152,29 +205,58 @@ EARLIER_NAMES = r"none \(full fine-tuning\)|backbone \(feature extraction\)|embe
 def read_evidence(folder: str | Path) -> Evidence:
     """The evidence of a report folder; ValueError when a file is missing, cut short or of a newer format."""
     place = Path(folder) / FOLDER
-    missing = [name for name in NAMES if not (place / name).is_file()]
-    if missing:
-        raise ValueError(f"{folder} is not a whole report: missing {', '.join(f'{FOLDER}/{name}' for name in missing)}")
+    _check_there(folder, JSONS)
     settings, facts = (_read(place / name, _read_json) for name in JSONS)
-    if settings.get("format", FORMAT + 1) > FORMAT:
+    known = settings.get("format", FORMAT + 1)
+    if known > FORMAT:
         raise ValueError(f"{place} has a newer format than {FORMAT}: update the toolkit")
-    predictions = _read(place / PREDICTIONS, pd.read_parquet)
-    tables = {name: _read(place / f"{name}.csv", read_table) for name in TABLES}
-    has_labels = (place / LABELS).is_file()
-    tables["labels"] = _read(place / LABELS, read_table) if has_labels else pd.DataFrame(columns=list(STATISTICS))
-    arms = tables["runs"]["base"].where(tables["runs"]["base"] != "", tables["runs"]["arm"])
-    if settings["labels"] is None and arms.str.contains(EARLIER_NAMES, regex=True).any():
-        settings["labels"] = dict(zip(tables["runs"]["run"], arms, strict=True))  # its cards have the names of then
-    if "learning_rate" not in tables["joined"]:  # of reports from before it was there
-        tables["joined"]["learning_rate"] = [facts[run]["config"]["learning_rate"] for run in tables["joined"]["run"]]
-    names = (*NAMES, LABELS) if has_labels else NAMES
+    names = NAMES if known > 1 else (*NAMES_OF_1, *([LABELS] if (place / LABELS).is_file() else []))
+    _check_there(folder, names)
+    tables = {name.partition(".")[0]: _read(place / name, read_table) for name in names[len(JSONS) :]}
+    if known == 1:
+        _complete(settings, facts, tables)
+    is_said = (place / PAGE).is_file()
+    page = _read(place / PAGE, _read_json) if is_said else _said_in(Path(folder) / "report.md")
     hashes = {f"{FOLDER}/{name}": files.sha256_of_file(place / name) for name in names}
-    return Evidence(Path(folder), settings, facts, predictions, hashes=hashes, **tables)
+    return Evidence(settings, facts, **tables, page=page, hashes=hashes, folder=Path(folder))
 
 
-def _own_labels(labels: Labels, members: Sequence[ReportedRun]) -> dict[str, str]:
-    names = {run.run.path.resolve().name for run in members}
-    return {name: label for name, label in labels.items() if name in names}
+def _complete(settings: dict[str, Any], facts: Mapping[str, Any], tables: dict[str, pd.DataFrame]) -> None:
+    """What today's format has in place of what format 1 kept otherwise."""
+    tables.setdefault("labels", settled(pd.DataFrame(columns=list(STATISTICS))))
+    runs, joined = tables["runs"], tables["joined"]
+    arms = runs["base"].where(runs["base"] != "", runs["arm"])
+    if settings["labels"] is None and arms.str.contains(EARLIER_NAMES, regex=True).any():
+        settings["labels"] = dict(zip(runs["run"], arms, strict=True))  # its cards have the names of then
+    if "learning_rate" not in joined:
+        joined["learning_rate"] = [facts[run]["config"]["learning_rate"] for run in joined["run"]]
+
+
+def _said_in(page: Path) -> dict[str, str]:
+    """The title, question and command of a report whose evidence did not keep them, as its text has them."""
+    text = page.read_text(encoding="utf-8") if page.is_file() else ""
+    patterns = {"title": r"\A# (.+)", "question": r"\A# .+\n\n(.+?\?)(?=\n| Expected: )"}
+    patterns["expected"] = r"\A# .+\n\n.+\? Expected: (.+)"
+    found = {name: re.search(pattern, text) for name, pattern in patterns.items()}
+    said = {name: html.unescape(match[1]) for name, match in found.items() if match}
+    command = re.search(r"^## How to (?:make this again|repeat it)$.*?^```bash\n(.*?)\n```$", text, re.M | re.S)
+    return said | ({"command": command[1]} if command else {})
+
+
+def check_evidence(folder: str | Path) -> None:
+    """ValueError where a report's evidence is not what its cards were made from."""
+    if not (Path(folder) / CARDS).is_file():
+        return
+    expected = load_cards(folder)[1]
+    changed = [n for n, digest in expected.items() if files.sha256_of_file(Path(folder) / n) != digest]
+    if changed:
+        raise ValueError(f"{folder} is not as it was written (changed: {', '.join(changed)}): restore it")
+
+
+def _check_there(folder: str | Path, names: Iterable[str]) -> None:
+    missing = [f"{FOLDER}/{name}" for name in names if not (Path(folder) / FOLDER / name).is_file()]
+    if missing:
+        raise ValueError(f"{folder} is not a whole report: missing {', '.join(missing)}")
 
 
 def _read(path: Path, read: Callable[[Path], Any]) -> Any:
@@ -190,6 +272,27 @@ def _read_json(path: Path) -> Any:
 
 def read_table(path: Path) -> pd.DataFrame:
     """Numbers bit for bit; nothing but an empty cell is missing: a task may be called nan, and a label 12."""
+    if path.suffix == ".parquet":
+        return settled(pd.read_parquet(path))
+    if not path.read_bytes().strip():
+        return pd.DataFrame()
     texts = dict.fromkeys(TEXTS, str)
-    table: pd.DataFrame = pd.read_csv(path, dtype=texts, keep_default_na=False, na_values=[""])
-    return table.fillna({name: "" for name in TEXTS if name in table})
+    return settled(pd.read_csv(path, dtype=texts, keep_default_na=False, na_values=[""], float_precision="round_trip"))
+
+
+def settled(table: pd.DataFrame) -> pd.DataFrame:
+    """A table as it is read back: texts without missing ones, numbers as int64 or float64, lines numbered from 0."""
+    return pd.DataFrame({name: _settled(table[name], str(name)) for name in table}, columns=table.columns).reset_index(
+        drop=True
+    )
+
+
+def _settled(column: pd.Series, name: str) -> pd.Series:
+    if name in TEXTS:
+        return column.astype(object).where(column.notna(), "").astype(str)
+    if column.isna().all():
+        return column.astype(object).where(column.notna(), np.nan).astype(float)
+    if pd.api.types.is_bool_dtype(column) or not pd.api.types.is_numeric_dtype(column):
+        return column
+    is_whole = pd.api.types.is_integer_dtype(column) and column.notna().all()
+    return column.astype("int64" if is_whole else "float64")

@@ -1,9 +1,19 @@
-"""Differences of two arms, seeds x items, in; their mean with a confidence interval over new seeds and new items out.
+"""Intervals over seeds and items, what they could have found, and when they show equivalence.
 
 All results are in the unit of the differences: a share for right-or-wrong scores (callers make points of it).
+
+The bootstrap's is no interval to rest a claim on. Where seeds differ and are few it is too narrow, because K seeds show
+less spread than what they were drawn from and no t quantile makes up for it; where only noise differs it is too wide,
+because the noise is resampled twice (Owen 2007). `experiments/benchmarks/coverage.py` prints how often either holds the
+truth.
+
+A gap is a true mean difference, in the unit of the differences. Smallest detectable = it would be found, two-sided at
+``alpha``, with probability ``power``.
 """
 
+import math
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -181,3 +191,197 @@ def checked(differences: ArrayLike, num_dimensions: int, level: float = 0.95) ->
     if not 0 < level < 1:
         raise ValueError(f"level must be between 0 and 1, for example .95; got {level}")
     return values
+
+
+_BLOCK_COUNTS = 2_000_000
+
+
+def hierarchical_interval(
+    differences: ArrayLike, level: float = 0.95, num_draws: int = 2000, seed: int = 0
+) -> Interval:
+    """Percentile interval of the mean when seeds and then items are drawn anew, with replacement.
+
+    ``differences``: float64 (seeds K, items N). Both arms keep their pairing, since differences are drawn, and a draw
+    takes the same items in all of its seeds, since all seeds were scored on the same items (the crossed or "pigeonhole"
+    bootstrap, Owen 2007; Efron's percentile interval). ``variance`` is that of the draws, df NaN. Refused where all
+    values are equal; one seed or one item: only the other factor is covered, and the ``note`` says so. The result does
+    not depend on the order of the items. ValueError as for two_way_interval, or fewer than 100 draws.
+    """
+    table = checked(differences, 2, level)
+    if num_draws < 100:
+        raise ValueError(f"num_draws must be at least 100 for a percentile interval; got {num_draws}")
+    mean, (num_seeds, num_items) = float(table.mean()), table.shape
+    if np.ptp(table) == 0:
+        note = ONE_VALUE if table.size == 1 else EQUAL_VALUES
+        return Interval(mean, np.nan, np.nan, np.nan, np.nan, level, note)
+    means = _draw_means(table, num_draws, np.random.default_rng(seed))
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    note = ITEMS_ONLY if num_seeds == 1 else SEEDS_ONLY if num_items == 1 else ""
+    return Interval(mean, float(low), float(high), np.nan, float(means.var(ddof=1)), level, note)
+
+
+def _draw_means(table: NDArray[np.float64], num_draws: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """(draws,) means. Items with the same differences are counted together: a draw is a draw of these counts."""
+    num_seeds, num_items = table.shape
+    patterns, counts = np.unique(table, axis=1, return_counts=True)
+    block = max(1, _BLOCK_COUNTS // len(counts))
+    means = np.empty(num_draws)
+    for start in range(0, num_draws, block):
+        size = min(block, num_draws - start)
+        seeds = rng.multinomial(num_seeds, np.full(num_seeds, 1 / num_seeds), size=size)
+        items = rng.multinomial(num_items, counts / num_items, size=size)
+        means[start : start + size] = np.einsum("dk,dk->d", seeds, items @ patterns.T) / table.size
+    return means
+
+
+def detectable_gap(differences: Interval | ArrayLike, *, power: float = 0.8, alpha: float = 0.05) -> float:
+    """Smallest detectable gap of a comparison with the spread that it has, whatever its mean.
+
+    ``differences``: an Interval of two_way_interval or seeds_interval, or what it is made from, (seeds,) or (seeds,
+    items). The gap is where a t test with the interval's V and df, and non-centrality gap/√V, has this power. Where all
+    differences are 0 (or all 1) the discordance of other items is unknown, and taken to be the gap itself (ours), which
+    by the normal approximation to McNemar's test is (z_{1-alpha/2} + z_power)²/N. NaN where the interval is refused or
+    bootstrapped. It tells what could have been seen, never whether there is nothing (that is `tost`).
+    """
+    _check_shares(power, alpha)
+    interval = interval_of(differences)
+    if interval.variance == 0:
+        return _gap_at_its_own_discordance(count_equal_items(interval), power, alpha)
+    if math.isnan(interval.df):
+        return math.nan
+    return _noncentrality(interval.df, power, alpha) * math.sqrt(interval.variance)
+
+
+def detectable_gap_planned(
+    num_seeds: int,
+    num_items: int,
+    discordance: float,
+    seed_sd: float,
+    *,
+    item_share: float = 1.0,
+    power: float = 0.8,
+    alpha: float = 0.05,
+) -> float:
+    """Smallest detectable gap of a planned comparison of right-or-wrong scores, before anything is run.
+
+    ``discordance``: share of items that exactly one of two runs has right; about the variance of one difference.
+    ``seed_sd``: standard deviation of the true difference between seeds, a share. ``item_share``: how much of the
+    discordance repeats from seed to seed; 1 (all of it: seeds do not help against few items) is the careful end, 0
+    would say that every seed errs on other items. The expected mean squares r = (1 - item_share)·discordance
+    (residual), N·seed_sd² + r (seeds) and K·item_share·discordance + r (items) give V and df as in two_way_interval
+    (ours); then as `detectable_gap`. One seed: items only, V = discordance/N. No gap exceeds the discordance: where the
+    formula does, discordance is taken to be the gap itself. ValueError: values out of range.
+    """
+    _check_planned(num_seeds, num_items, discordance, power, alpha)
+    if not (seed_sd >= 0 and 0 <= item_share <= 1):
+        raise ValueError(f"expected seed_sd from 0 and item_share in [0, 1]; got {seed_sd} and {item_share}")
+    if num_items < 2:
+        raise ValueError("a planned gap needs at least two items; got 1")
+    while True:
+        variance, df = _planned(num_seeds, num_items, discordance, seed_sd, item_share)
+        gap = min(1.0, _noncentrality(df, power, alpha) * math.sqrt(variance))
+        if gap <= discordance * (1 + 1e-6):
+            return gap
+        discordance = gap
+
+
+def _planned(
+    num_seeds: int, num_items: int, discordance: float, seed_sd: float, item_share: float
+) -> tuple[float, float]:
+    """Variance of the mean difference and its degrees of freedom from the expected mean squares."""
+    if num_seeds == 1:
+        return discordance / num_items, num_items - 1.0
+    residual = (1 - item_share) * discordance
+    squares = MeanSquares(num_items * seed_sd**2 + residual, num_seeds * item_share * discordance + residual, residual)
+    total, df = combine(squares, num_seeds, num_items)
+    return total / (num_seeds * num_items), df
+
+
+def _noncentrality(df: float, power: float, alpha: float) -> float:
+    """The non-centrality at which a two-sided t test of level alpha has this power.
+
+    P(|T| > t) given the chi of the denominator is normal; its mean over the chi's quantiles is a Gauss-Legendre sum.
+    scipy's non-central t gives NaN for thousands of degrees of freedom, and this does not.
+    """
+    from scipy.optimize import brentq
+    from scipy.special import ndtr
+    from scipy.stats import chi2
+
+    nodes, weights = _legendre()
+    scales = np.sqrt(chi2.ppf((nodes + 1) / 2, df) / df) * t_quantile(1 - alpha / 2, df)
+
+    def missing(noncentrality: float) -> float:
+        return power - float(weights @ (ndtr(noncentrality - scales) + ndtr(-noncentrality - scales)) / 2)
+
+    return float(brentq(missing, 0.0, float(scales.max()) + 10, xtol=1e-10))
+
+
+@cache
+def _legendre() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    nodes, weights = np.polynomial.legendre.leggauss(200)
+    return nodes, weights
+
+
+def _gap_at_its_own_discordance(num_items: int, power: float, alpha: float) -> float:
+    from scipy.stats import norm
+
+    return float(min(1.0, (norm.ppf(1 - alpha / 2) + norm.ppf(power)) ** 2 / num_items))
+
+
+def _check_shares(power: float, alpha: float) -> None:
+    if not (0 < alpha < power < 1):
+        raise ValueError(f"expected 0 < alpha < power < 1, for example .05 and .8; got {alpha} and {power}")
+
+
+def _check_planned(num_seeds: int, num_items: int, discordance: float, power: float, alpha: float) -> None:
+    _check_shares(power, alpha)
+    if num_seeds < 1 or num_items < 1:
+        raise ValueError(f"expected at least one seed and one item; got {num_seeds} and {num_items}")
+    if not 0 < discordance <= 1:
+        raise ValueError(f"discordance is a share of the items in (0, 1], for example .1; got {discordance}")
+
+
+def is_equivalent(interval90: Interval, margin: float) -> bool:
+    """Whether a 90 % interval lies inside (-margin, margin): the two one-sided tests at .05 (Schuirmann 1987).
+
+    False where the interval is NaN. ValueError: an interval of another level, or a margin that is not positive.
+    """
+    _check_margin(margin)
+    if not math.isclose(interval90.level, 0.90):
+        raise ValueError(f"equivalence at .05 is read off the 90 % interval; got one of level {interval90.level:g}")
+    return -margin < interval90.low and interval90.high < margin
+
+
+def tost(differences: Interval | ArrayLike, margin: float) -> float:
+    """p of the two one-sided t tests of equivalence: the larger of p(mean ≤ -margin) and p(mean ≥ margin).
+
+    ``differences``: an Interval of any level, or the differences that it is made from, (seeds,) or (seeds, items).
+    Below .05 exactly where the 90 % interval lies inside (-margin, margin), also where all differences are equal and
+    the interval is exact in the items. NaN where the interval is refused. ValueError: a margin that is not positive.
+    """
+    from scipy.stats import t
+
+    _check_margin(margin)
+    interval = interval_of(differences)
+    if math.isnan(interval.variance) or math.isnan(interval.low):
+        return math.nan
+    if interval.variance == 0:
+        return _tost_of_equals(interval, margin)
+    if math.isnan(interval.df):
+        raise ValueError("tost needs an interval by Student's t, such as two_way_interval's; got a bootstrap interval")
+    error = math.sqrt(interval.variance)
+    return float(t.sf((margin - abs(interval.estimate)) / error, interval.df))
+
+
+def _tost_of_equals(interval: Interval, margin: float) -> float:
+    """The p at which the exact interval of level 1 - 2p just reaches the margin: (1 - margin)^N / 2 around 0."""
+    if margin > 1:
+        return 0.0  # no difference of right-or-wrong scores is as large
+    if interval.estimate != 0:
+        return 1.0  # every item differs, by the most that it can
+    return float(0.5 * (1 - margin) ** count_equal_items(interval))
+
+
+def _check_margin(margin: float) -> None:
+    if not margin > 0:
+        raise ValueError(f"the margin of equivalence must be above 0, in the unit of the differences; got {margin}")

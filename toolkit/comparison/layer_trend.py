@@ -12,7 +12,7 @@ from toolkit.analysis.rows.measures import Array
 from toolkit.analysis.weights.weight_drift import drift_of_layers, drift_of_parameters
 from toolkit.comparison.arms import Group
 from toolkit.comparison.intervals import Interval, seeds_interval
-from toolkit.comparison.multiplicity import benjamini_hochberg
+from toolkit.comparison.tests import benjamini_hochberg
 from toolkit.snapshots.backbones import BackbonePair, open_backbones
 
 LEAD = ["group", "arm", "is_shuffled"]

@@ -1,7 +1,7 @@
-"""A finished run in, what every table says of it out: model, task, regime, scores and its last answers."""
+"""One run as comparisons see it: config, manifest, scores and last answers."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -23,19 +23,54 @@ CHANCE_LEVEL = 0.95
 """Of the interval of an accuracy that decides whether it is above the majority class's."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ReportedRun:
-    """One finished run and what every table says of it."""
+    """What every table says of one run: plain data, from its directory (:func:`read_reported`) or from evidence."""
 
-    run: Run
     name: str
+    known_config: RunConfig
+    """Its config as it was found, with the paths of its machine where it comes from a directory."""
+    manifest: Mapping[str, Any]
+    """Its manifest, or as much of it as is kept; empty for an unfinished run."""
+    scores: pd.DataFrame
+    predictions: pd.DataFrame
+    """Its answers to the labelled splits at its last epoch: epoch, split, id (and word), label, prediction."""
     given_task: str | None = None
     """What its study calls its task; None outside of studies."""
+    directory: Run | None = None
+    """Where it can be measured; None for a run that is known by a report's evidence alone."""
+    known_ends: tuple[tuple[str, ...], float] | None = None
+    """Its embedding parameters and its last epoch; None: they are read from its snapshots."""
+    hashes: Mapping[str, str] = field(default_factory=dict)
+    """The sha256 of its config.json and manifest.json, where they were taken."""
+    command: str = ""
+    """What repeats it, where that is known."""
+
+    @property
+    def run(self) -> Run:
+        """Its directory; ValueError where there is none to measure."""
+        if self.directory is None:
+            raise ValueError(f"{self.name} is known by a report's evidence alone: it has no directory to measure")
+        return self.directory
+
+    @property
+    def directory_name(self) -> str:
+        """What labels know it by."""
+        return self.name if self.directory is None else self.directory.path.resolve().name
 
     @cached_property
     def config(self) -> RunConfig:
         """The config with absolute paths shortened: a report must not tell where somebody keeps their files."""
-        return with_paths(self.run.config, shown_path)
+        return with_paths(self.known_config, shown_path)
+
+    @cached_property
+    def parameters(self) -> tuple[str, ...]:
+        """The embedding parameters that its model has."""
+        return tuple(self.run.trajectory.parameters) if self.known_ends is None else self.known_ends[0]
+
+    @property
+    def last_epoch(self) -> float:
+        return self.run.trajectory.snapshots[-1].epoch if self.known_ends is None else self.known_ends[1]
 
     @property
     def model(self) -> str:
@@ -79,18 +114,18 @@ class ReportedRun:
     @cached_property
     def end_scores(self) -> dict[str, dict[str, dict[str, Any]]]:
         """``first`` and ``last`` to split to the line of its scores at that epoch: comparisons look them up a lot."""
-        epochs = self.run.scores["epoch"]
+        epochs = self.scores["epoch"]
         ends = {"first": epochs.min(), "last": epochs.max()}
-        lines = {name: self.run.scores[epochs == epoch].to_dict("records") for name, epoch in ends.items()}
+        lines = {name: self.scores[epochs == epoch].to_dict("records") for name, epoch in ends.items()}
         return {name: {line["split"]: line for line in own} for name, own in lines.items()}
 
     @property
     def is_regression(self) -> bool:
-        return self.part("task").get("kind") == "regression" or "pearson" in self.run.scores
+        return self.part("task").get("kind") == "regression" or "pearson" in self.scores
 
     @property
     def is_token_task(self) -> bool:
-        return self.part("task").get("kind") == "tokens" or "word" in self.run.predictions
+        return self.part("task").get("kind") == "tokens" or "word" in self.predictions
 
     @property
     def score(self) -> str:
@@ -100,16 +135,12 @@ class ReportedRun:
     @property
     def reported_split(self) -> str:
         """The split whose score stands for the run; without a manifest entry the first that was scored."""
-        return str(self.part("task").get("reported_split") or next(iter(self.run.scores["split"]), "validation"))
+        return str(self.part("task").get("reported_split") or next(iter(self.scores["split"]), "validation"))
 
     @property
     def out_of_distribution(self) -> tuple[str, ...]:
         """Its splits that are out of the distribution of the training data (:func:`splits_out_of_distribution`)."""
-        return splits_out_of_distribution(self.part("task"), self.run.scores["split"])
-
-    @property
-    def last_epoch(self) -> float:
-        return self.run.trajectory.snapshots[-1].epoch
+        return splits_out_of_distribution(self.part("task"), self.scores["split"])
 
     @property
     def num_train_examples(self) -> int | None:
@@ -120,7 +151,7 @@ class ReportedRun:
 
     def part(self, key: str) -> dict[str, Any]:
         """A section of the manifest, empty when it is absent."""
-        value = self.run.manifest.get(key) if self.run.is_finished else None
+        value = self.manifest.get(key)
         return value if isinstance(value, dict) else {}
 
     def lead(self) -> dict[str, Any]:
@@ -137,10 +168,9 @@ class ReportedRun:
     @cached_property
     def answers(self) -> dict[str, pd.DataFrame]:
         """Labelled split to its predictions at the last epoch, by id (and word): columns label and prediction."""
-        table = self.run.predictions
-        items = ["id", "word"] if "word" in table else "id"
-        last = table[(table["epoch"] == table["epoch"].max()) & table["label"].notna()]
-        return {str(s): part.set_index(items) for s, part in last.groupby("split", sort=False, observed=True)}
+        items = ["id", "word"] if "word" in self.predictions else "id"
+        parts = self.predictions.groupby("split", sort=False, observed=True)
+        return {str(split): part.set_index(items) for split, part in parts}
 
     def holds_one_class(self, split: str) -> bool:
         """Whether every item of a labelled split has one label, so that an accuracy there tells nothing of learning."""
@@ -208,6 +238,19 @@ def splits_out_of_distribution(task: Mapping[str, Any], splits: Iterable[str]) -
     """
     known = task.get("out_of_distribution", OLDER_OUT_OF_DISTRIBUTION)
     return tuple(split for split in dict.fromkeys(splits) if split in known)
+
+
+def read_reported(run: Run, name: str, given_task: str | None = None, *, has_answers: bool = True) -> ReportedRun:
+    """A run of a directory; its scores and answers are empty where it is unfinished, or ``has_answers`` is False."""
+    manifest = run.manifest if run.is_finished else {}
+    if not (run.is_finished and has_answers):
+        nothing = pd.DataFrame({"epoch": pd.Series(dtype=float), "split": pd.Series(dtype=str)})
+        return ReportedRun(name, run.config, manifest, nothing, nothing.assign(label=[]), given_task, run)
+    table = run.predictions
+    last = table[(table["epoch"] == table["epoch"].max()) & table["label"].notna()]
+    items = ["id", "word"] if "word" in table else ["id"]
+    answers = last[["epoch", "split", *items, "label", "prediction"]].reset_index(drop=True)
+    return ReportedRun(name, run.config, manifest, run.scores, answers, given_task, run)
 
 
 def count_at_chance(runs: Iterable[ReportedRun]) -> int | None:

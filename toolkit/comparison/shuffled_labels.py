@@ -193,7 +193,7 @@ def compare_with_shuffled(
     (group,) = groups
     for run in group.runs:
         is_shuffled = run.config.shuffle_labels
-        if (run.run.path.resolve().name in names["real"]) == is_shuffled:
+        if (run.directory_name in names["real"]) == is_shuffled:
             kind = "shuffled" if is_shuffled else "real"
             raise ValueError(f"{run.name} learned {kind} labels: pass it with the others of these")
     real = [arm for arm in group.arms if not arm.is_shuffled]
@@ -281,7 +281,7 @@ def _of_pairs(arm: Arm) -> Iterator[dict[str, Any]]:
     """Agreement of each two seeds of a condition; those of one permutation must have had the same targets."""
     is_one = arm.is_shuffled and permutation_of(arm) == ONE
     has_targets = not is_one or len({_tokens_seen(run) for run in arm.runs}) == 1
-    for parameter in arm.runs[0].run.trajectory.parameters:
+    for parameter in arm.runs[0].parameters:
         if not arm.has(parameter):
             continue
         changes = [changes_of_shown(run.run.trajectory, parameter) for run in arm.runs]
@@ -318,7 +318,7 @@ def contrast(
                 lead = {"group": group.title, "arm": arm.label, "control": control.label}
                 lead |= {"permutation": permutation_of(control)}
                 lines += [lead | line for line in _contrasts(own, arm, control, level, alpha)]
-    from toolkit.comparison.multiplicity import benjamini_hochberg
+    from toolkit.comparison.tests import benjamini_hochberg
 
     q = benjamini_hochberg([line["p"] for line in lines])
     counted = {"num_claims": int(np.isfinite(q).sum())}
@@ -371,7 +371,7 @@ def _line(
     permutation: str,
 ) -> dict[str, Any]:
     """What real labels add to one measure, judged."""
-    from toolkit.comparison.detectable import detectable_gap
+    from toolkit.comparison.intervals import detectable_gap
 
     if measure.is_ratio:
         real, shuffled = ({k: math.log(v) for k, v in own.items() if v > 0} for own in (real, shuffled))

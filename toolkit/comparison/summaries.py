@@ -1,4 +1,4 @@
-"""Finished runs in, the scores of every arm out: mean, sd, median, min and max over its seeds, all and not failed."""
+"""Scores of arms over their seeds, beside floors, and by the number of training examples."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -8,8 +8,11 @@ import numpy as np
 import pandas as pd
 
 from toolkit.comparison.arms import Arm, Group, Labels, arrange
+from toolkit.comparison.compare import compare_groups
 from toolkit.comparison.cost import cost_of
-from toolkit.comparison.reported import count_at_chance, counted_score, last_score, reported_first
+from toolkit.comparison.estimates import Settings
+from toolkit.comparison.pairs import Pairs
+from toolkit.comparison.reported import ReportedRun, count_at_chance, counted_score, last_score, reported_first
 from toolkit.lookup import lookup
 from toolkit.snapshots.store import Run
 
@@ -205,7 +208,7 @@ def _lines(arm: Arm, split: str) -> list[dict[str, Any]]:
     lead |= {"size": arm.size, "num_at_chance": count_at_chance(runs)}
     lead |= {"num_seeds": len(runs), "num_failed": sum(run.is_failed for run in runs)}
     lines = []
-    for score in (name for name in SCORES if any(name in run.run.scores for run in runs)):
+    for score in (name for name in SCORES if any(name in run.scores for run in runs)):
         recorded = [last_score(run, split, score) for run in runs]
         kept = [value for run, value in zip(runs, recorded, strict=True) if not run.is_failed]
         of_kept = {f"{name}_not_failed": value for name, value in statistics(kept).items()}
@@ -214,3 +217,152 @@ def _lines(arm: Arm, split: str) -> list[dict[str, Any]]:
         own["num_undefined"] = sum(value != value for value in recorded)
         lines.append(lead | own | statistics(counted_score(run, split, score) for run in runs) | of_kept)
     return lines
+
+
+FLOORS = {"majority": "majority", "bag_of_words": "bag of words", "untouched": "cosine of the untouched model"}
+"""Name of a floor in a manifest to the words for it."""
+OF_TOKENS = "bag of words: the most frequent tag of each word form"
+
+FLOOR_LEAD = (
+    "group",
+    "model",
+    "task",
+    "arm",
+    "base",
+    "size",
+    "num_train_examples",
+    "split",
+    "is_reported_split",
+    "score",
+)
+FLOOR_COLUMNS = (*FLOOR_LEAD, "num_seeds", "mean", *FLOORS, "above_bag_of_words_points", "note")
+
+
+def summarise_floors(runs: Sequence[Run | str | Path], labels: Labels | None = None) -> pd.DataFrame:
+    """One line per group, labelled split and arm whose runs recorded floors, of the headline score.
+
+    ``mean`` is the arm's at its last epoch (a correlation of one answer to every item counts as 0); ``majority`` that
+    of always giving the most frequent training label (in regression the mean of the targets), ``bag_of_words`` that of
+    TF-IDF of single words and a logistic or ridge regression, or in a token task of the most frequent tag of each word
+    form, ``untouched`` that of the cosine of two texts by the checkpoint before training, in regressions on pairs. All
+    are means over the ``num_seeds`` runs that recorded floors, fitted to the training examples of that run.
+    ``above_bag_of_words_points`` = 100 x (mean - bag_of_words). NaN where a floor does not apply, is undefined or was
+    not recorded: ``note`` says which, but for the cosine in a classification. Older runs and those with shuffled labels
+    recorded none, and have no line.
+    ``labels``: run directory name to arm.
+    """
+    return floors_of_groups(arrange(runs, labels))
+
+
+def floors_of_groups(groups: Sequence[Group]) -> pd.DataFrame:
+    """:func:`summarise_floors` of groups that are arranged already."""
+    lines = lines_of_groups(groups, _floor_lines)
+    return pd.DataFrame(lines, columns=list(FLOOR_COLUMNS)).astype({"size": "Int64", "num_train_examples": "Int64"})
+
+
+def floor_score(run: ReportedRun, floor: str, split: str) -> float:
+    """The headline score of a floor that a run recorded, NaN without one."""
+    value = ((run.floors.get(floor) or {}).get(split) or {}).get(run.score)
+    return np.nan if value is None else float(value)
+
+
+def _floor_lines(arm: Arm, split: str) -> list[dict[str, Any]]:
+    runs = [run for run in arm.runs if run.floors and split in run.answers]
+    if not runs:
+        return []
+    first = runs[0]
+    means = {floor: _mean([floor_score(run, floor, split) for run in runs]) for floor in FLOORS}
+    mean = _mean([counted_score(run, split) for run in runs])
+    line: dict[str, Any] = {"model": first.model, "task": first.task, "arm": arm.label, "base": arm.base}
+    line |= {"size": arm.size, "num_train_examples": arm.num_train_examples, "split": split, "score": first.score}
+    line |= {"is_reported_split": split == first.reported_split, "num_seeds": len(runs), "mean": mean}
+    above = 100 * (mean - means["bag_of_words"])
+    return [line | means | {"above_bag_of_words_points": above, "note": _note(first, means, split)}]
+
+
+def _note(run: ReportedRun, means: dict[str, float], split: str) -> str:
+    """Why a floor has no value, and which bag of words it is."""
+    reasons = [OF_TOKENS] if run.is_token_task else []
+    for floor in (floor for floor, mean in means.items() if np.isnan(mean)):
+        if split in (run.floors.get(floor) or {}):
+            reasons.append(f"{FLOORS[floor]}: undefined")
+        elif floor != "untouched":
+            reasons.append(f"{FLOORS[floor]}: not recorded")
+        elif run.is_regression:
+            reasons.append(f"{FLOORS[floor]}: not applicable (no pairs), or the checkpoint was not at hand")
+    return "; ".join(reasons)
+
+
+def _mean(values: Sequence[float]) -> float:
+    """The mean of what is there; NaN of nothing."""
+    defined = [value for value in values if value == value]
+    return float(np.mean(defined)) if defined else np.nan
+
+
+EFFICIENCY_LEAD = (
+    "group",
+    "model",
+    "task",
+    "split",
+    "is_reported_split",
+    "score",
+    "arm",
+    "base",
+    "size",
+    "num_train_examples",
+    "num_seeds",
+    "num_failed",
+    "num_at_chance",
+)
+DIFFERENCES = ("difference_points", "low_points", "high_points", "p", "q", "verdict", "note")
+EFFICIENCY_COLUMNS = (*EFFICIENCY_LEAD, *STATISTICS, "against", "num_paired_seeds", *DIFFERENCES)
+
+
+def data_efficiency(
+    runs: Sequence[Run | str | Path],
+    *,
+    labels: Labels | None = None,
+    pairs: Pairs | None = None,
+    margin_points: float = 1.0,
+    level: float = 0.95,
+) -> pd.DataFrame:
+    """One line per group, split, arm, size and, where the arm is the second of a pair, arm that it is set ``against``.
+
+    ``size`` is the number of training examples that was asked for (NA for all). The headline score at the last epochs:
+    its statistics over seeds (shares), then the difference *against minus this arm* at the same size in points, with
+    interval, p and q as :func:`toolkit.compare` gives them of the same runs, NaN for an arm that nothing is set
+    against. Groups whose runs were asked for one number of training examples only are
+    left out, after q was worked out with them: no lines without two.
+    """
+    settings = Settings(margin_points=margin_points, level=level, num_draws=0)
+    return efficiency_of_groups(arrange(runs, labels), pairs, settings)
+
+
+def efficiency_of_groups(
+    groups: Sequence[Group],
+    pairs: Pairs | None = None,
+    settings: Settings | None = None,
+    *,
+    comparison: pd.DataFrame | None = None,
+) -> pd.DataFrame:
+    """:func:`data_efficiency` of groups that are arranged already.
+
+    ``comparison``: what compare_groups gave of all of these groups, where that is known already.
+    """
+    several = [group for group in groups if len({arm.size for arm in group.arms}) > 1]
+    if not several:
+        return pd.DataFrame(columns=list(EFFICIENCY_COLUMNS))
+    compared = compare_groups(groups, pairs, settings) if comparison is None else comparison
+    return curves(summarise_groups(several), compared)
+
+
+def curves(summary: pd.DataFrame, compared: pd.DataFrame) -> pd.DataFrame:
+    """The lines of :func:`data_efficiency` from its two tables; lines of ``compared`` on other groups are not used."""
+    points = summary[summary["is_headline"]]
+    differences = compared[compared["is_headline"].astype(bool)]
+    names = {"second": "arm", "first": "against", "num_seeds": "num_paired_seeds"}
+    differences = differences.rename(columns=names)[["group", "split", *names.values(), *DIFFERENCES]]
+    table = points.merge(differences, on=["group", "split", "arm"], how="left", sort=False)
+    table = table.assign(**{name: table[name].fillna("") for name in ("against", "verdict", "note")})
+    table["num_paired_seeds"] = table["num_paired_seeds"].astype(float).replace(0, np.nan)
+    return table[list(EFFICIENCY_COLUMNS)].reset_index(drop=True)

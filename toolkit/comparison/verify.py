@@ -1,23 +1,35 @@
-"""A report folder in, every difference between it and what its evidence gives out; runs at hand are measured again."""
+"""Whether a report is what its evidence gives, and its evidence what its runs give, where these are at hand."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from toolkit.comparison.arms import Arm, of_largest_size
 from toolkit.comparison.card import CARDS, DIGITS, load_cards
-from toolkit.comparison.cards import make_cards, settings_of
-from toolkit.comparison.evidence import FOLDER, NAMES, Evidence, read_evidence
-from toolkit.comparison.evidence_runs import PARTS
-from toolkit.comparison.evidence_tables import answers_of, drift_of, gauge_of
-from toolkit.comparison.joined import join_groups
+from toolkit.comparison.cards import make_cards
+from toolkit.comparison.drift_and_score import join_groups
+from toolkit.comparison.evidence import FOLDER, NAMES, NAMES_OF_1, PAGE, Evidence, read_evidence, settled
+from toolkit.comparison.measure import (
+    NUM_WORDS,
+    PARTS_OF_1,
+    describe_runs,
+    drift_of,
+    gauge_of,
+    has_moving_words,
+    measure_arm_words,
+    measure_first,
+    strata_of,
+)
 from toolkit.comparison.parameter_noise import distance_of_seeds
-from toolkit.comparison.reported import ReportedRun
+from toolkit.comparison.report_data import ReportData
+from toolkit.comparison.reported import ReportedRun, read_reported
 from toolkit.comparison.shuffled_labels import label_statistics
 from toolkit.comparison.written import WRITTEN, check_written, written_files
+from toolkit.naming import shown_path
 from toolkit.snapshots import files
 from toolkit.snapshots.store import MANIFEST, open_run
 from toolkit.snapshots.verify import verify_run
@@ -43,6 +55,8 @@ class Verification:
     differences: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """What is no difference: runs that could not be measured again."""
+    not_kept: list[str] = field(default_factory=list)
+    """Files that are not there and need not be: they are made again from the evidence."""
     num_cards: int = 0
     num_runs: int = 0
     """Runs that were at hand."""
@@ -79,7 +93,8 @@ def check_report(folder: str | Path, runs_root: str | Path | None = None) -> Ver
     found = Verification()
     if has_cards(folder):
         _check_evidence(folder, runs_root, found)
-    found.differences += [line for line in check_written(folder) if line not in found.differences]
+    lines, found.not_kept = check_written(folder)
+    found.differences += [line for line in lines if line not in found.differences]
     return found
 
 
@@ -105,19 +120,22 @@ def _check_evidence(folder: Path, runs_root: str | Path | None, found: Verificat
 def describe(folder: Path, runs_root: Path | None) -> tuple[list[str], bool]:
     """What is printed of a check, and whether it found a difference."""
     found = check_report(folder, runs_root)
-    lines = list(found.differences)
+    lines, count = list(found.differences), len(found.not_kept)
+    absent = f"{count} {'file was' if count == 1 else 'files were'} not kept"
     if not has_cards(folder):
-        number = len(written_files(folder))
+        number = len(written_files(folder)) - count
         whole = [] if lines else [f"{folder}: all {number} files are as the report wrote them; it has no cards"]
-        return [*lines, *whole], bool(lines)
+        return [*lines, *whole, *([absent] if count else [])], bool(lines)
     if not found.differences:
         lines.append(f"{folder}: all {found.num_cards} cards are what the evidence gives")
     measured = f"{found.num_runs} of {found.num_runs + len(found.notes)} runs were at hand and measured again"
     if found.notes:
         names = [note.removeprefix(AWAY) for note in found.notes]
-        more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
-        measured += f"; {len(names):,} not at hand: {', '.join(names[:NAMED])}{more}"
-    return [*lines, measured], bool(found.differences)
+        others = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+        measured += f"; {len(names):,} not at hand: {', '.join(names[:NAMED])}{others}"
+    made = "it" if count == 1 else "them"
+    more = [f"{absent}; python -m toolkit report --from {shown_path(folder)} makes {made} again"] if count else []
+    return [*lines, *more, measured], bool(found.differences)
 
 
 def _check_hashes(folder: Path, expected: Mapping[str, str]) -> list[str]:
@@ -126,12 +144,13 @@ def _check_hashes(folder: Path, expected: Mapping[str, str]) -> list[str]:
     for name, digest in expected.items():
         if name in present and files.sha256_of_file(present[name]) != digest:
             lines.append(f"changed: {name}")
+    present.pop(f"{FOLDER}/{PAGE}", None)  # no card rests on it; files.json has its hash
     return lines + [f"not in {CARDS}: {name}" for name in sorted(present) if name not in expected]
 
 
 def _is_left(path: Path) -> bool:
     """Whether a file is what a report that was killed left of a file of its evidence."""
-    return files.of_temporary(path.name) in NAMES
+    return files.of_temporary(path.name) in (*NAMES, *NAMES_OF_1, PAGE)
 
 
 def _check_cards(written: list[Any], recomputed: list[dict[str, Any]], *, are_files_whole: bool) -> list[str]:
@@ -190,11 +209,16 @@ def _check_runs(evidence: Evidence, roots: list[Path], found: Verification) -> N
         differences = [f"run {name}: {line}" for line in verify_run(path)]
         found.differences += differences
         if not differences:
-            at_hand[name] = ReportedRun(open_run(path), name)
+            at_hand[name] = read_reported(open_run(path), name, (evidence.settings.get("tasks") or {}).get(name))
     found.num_runs = len(evidence.facts) - len(found.notes)
     drift = {name: drift_of(run).assign(run=name) for name, run in at_hand.items()}
+    shown = [arm for group in evidence.groups for arm in of_largest_size(group).arms]
     for name, run in at_hand.items():
-        parts = _differing(run, evidence, drift[name])
+        made = {"predictions": run.predictions, "scores": run.scores, "drift": drift[name], "gauge": gauge_of(run)}
+        if evidence.settings["format"] > 1:
+            made |= {"strata": strata_of(run)} if any(name in arm.names for arm in shown) else {}
+            made |= measure_first(run) if any(name == arm.names[0] for arm in shown) else {}
+        parts = [*_other_facts(run, evidence), *_other_tables(name, made, evidence)]
         found.differences += [f"run {name}: {what} is not what the run gives" for what in parts]
     found.differences += _check_together(at_hand, evidence, drift)
 
@@ -208,39 +232,64 @@ def _find(name: str, digest: str, roots: Iterable[Path]) -> Path | None:
     return None
 
 
-def _differing(run: ReportedRun, evidence: Evidence, drift: pd.DataFrame) -> Iterator[str]:
-    """The parts of the evidence of one run that its directory does not give."""
-    facts, config = evidence.facts[run.name], json.loads(run.run.config.to_json())
-    if any(facts["config"].get(k) != v for k, v in config.items() if k not in PATHS):
+def _other_facts(run: ReportedRun, evidence: Evidence) -> Iterator[str]:
+    """The facts of one run that its directory does not give."""
+    facts, made = evidence.facts[run.name], describe_runs([run])[run.name]
+    if any(facts["config"].get(key) != value for key, value in made["config"].items() if key not in PATHS):
         yield "its config"
-    kept = [k for k in PARTS if k not in ("model", "regime")]
-    if any(facts["manifest"].get(k) != run.run.manifest.get(k) for k in kept):
+    names: Iterable[str] = PARTS_OF_1
+    if evidence.settings["format"] > 1:
+        names = {*made["manifest"], *facts["manifest"]}
+        made["manifest"]["model"]["name"] = (
+            facts["manifest"].get("model", {}).get("name")
+        )  # may be one of two so called
+    if any(facts["manifest"].get(name) != made["manifest"].get(name) for name in names):
         yield "its manifest"
-    made = {"predictions": answers_of(run), "scores": run.run.scores, "drift": drift, "gauge": gauge_of(run)}
-    for name, expected in made.items():
-        table: pd.DataFrame = getattr(evidence, name)
-        if not same_values(expected, table[table["run"] == run.name]):
-            yield f"its part of {name}"
+
+
+def _other_tables(name: str, made: Mapping[str, pd.DataFrame], evidence: Evidence) -> Iterator[str]:
+    """The tables of which one run has another part than its directory gives."""
+    for table, expected in made.items():
+        known: pd.DataFrame = getattr(evidence, table)
+        if not same_values(settled(expected), known[known["run"] == name] if "run" in known else known.iloc[:0]):
+            yield f"its part of {table}"
 
 
 def _check_together(
     at_hand: Mapping[str, ReportedRun], evidence: Evidence, drift: Mapping[str, pd.DataFrame]
 ) -> Iterator[str]:
-    """What takes several runs: distances between seeds, and drift joined with score where every run is at hand."""
+    """What takes several runs: distances between seeds, words over seeds, and the rest where every run is at hand."""
     for line in evidence.seeds.itertuples():
         if line.first in at_hand and line.second in at_hand:
             again = distance_of_seeds(at_hand[line.first].run, at_hand[line.second].run, str(line.parameter))
             if _as_written(again) != _as_written(line.distance):
                 yield f"runs {line.first} and {line.second}: their distance in {line.parameter} is another"
-    if len(at_hand) == len(evidence.facts) and len(evidence.labels):
-        made = label_statistics(evidence.arrange([run.run for run in at_hand.values()]), pd.concat(drift.values()))
-        if not same_values(made, evidence.labels):
-            yield "labels.csv is not what the runs give"
+    share = NUM_WORDS // max(len(evidence.word_counts), 1)
+    shown = [(group.title, arm) for group in evidence.groups for arm in of_largest_size(group).arms]
+    for title, arm in shown if evidence.settings["format"] > 1 else ():
+        if all(name in at_hand for name in arm.names):
+            whole = replace(arm, runs=tuple(at_hand[name] for name in arm.names))
+            yield from _check_words(title, whole, evidence, share)
     if len(at_hand) == len(evidence.facts):
-        groups = evidence.arrange([run.run for run in at_hand.values()])
-        again = join_groups(groups, settings=settings_of(evidence), drift=pd.concat(drift.values()))
-        if not same_values(*(table.sort_values(["run", "parameter"]) for table in (again, evidence.joined))):
-            yield "joined.csv is not what the runs give"
+        groups, together = evidence.arrange(at_hand.values()), pd.concat(drift.values())
+        if len(evidence.labels) and not same_values(label_statistics(groups, together), evidence.labels):
+            yield "labels.csv is not what the runs give"
+        if evidence.joined is not None:
+            again = join_groups(groups, drift=together, lines=ReportData(evidence, num_draws=0).lines)
+            if not same_values(*(table.sort_values(["run", "parameter"]) for table in (again, evidence.joined))):
+                yield "joined.csv is not what the runs give"
+
+
+def _check_words(title: str, arm: Arm, evidence: Evidence, share: int) -> Iterator[str]:
+    counts, words = evidence.word_counts, evidence.words
+    known = counts[(counts["group"] == title) & (counts["arm"] == arm.label)]
+    if not (len(known) or has_moving_words(arm)):
+        return
+    made = measure_arm_words(arm, share)
+    own = words[(words["group"] == title) & (words["arm"] == arm.label)] if len(words) else words
+    counted = [{"num_seen": made.num_seen, "num_unseen": made.num_unseen, "refusal": made.refusal}]
+    if not (same_values(pd.DataFrame(counted), known) and same_values(settled(made.table), own)):
+        yield f"the words of {arm.label}, {title}, are not what its runs give"
 
 
 def same_values(expected: pd.DataFrame, known: pd.DataFrame) -> bool:

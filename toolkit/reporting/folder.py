@@ -1,12 +1,12 @@
 """The folder of a report and its files: what an earlier report wrote there is replaced, nothing else is touched."""
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolkit.comparison.written import FORMAT
+from toolkit.comparison.written import FORMAT, large_tables
 from toolkit.comparison.written import WRITTEN as WRITTEN
 from toolkit.comparison.written import written_files as written_files
 from toolkit.naming import shown_path
@@ -124,6 +124,7 @@ def report_folder(out: str | Path) -> Iterator[Path]:
 def _publish(folder: Path, out: Path) -> None:
     made = files_in(folder)
     hashes = {name: files.sha256_of_file(path) for name, path in made.items()}
+    large = large_tables(folder, made)
     earlier = read_list(out, WRITTEN) or Owned(out, "")  # a files.json that is none of ours is not replaced either
     for name in made:
         check_replaceable(out / name, earlier)  # all of them before any is touched
@@ -136,13 +137,20 @@ def _publish(folder: Path, out: Path) -> None:
         replace_file(path, out / name, owned)
     for name in before.keys() - hashes.keys():
         remove_file(out / name, owned)
-    _save(folder, owned, hashes)
+    _save(folder, owned, hashes, large=large)
 
 
-def _save(folder: Path, owned: Owned, hashes: Mapping[str, str], before: Mapping[str, str] | None = None) -> Owned:
+def _save(
+    folder: Path,
+    owned: Owned,
+    hashes: Mapping[str, str],
+    before: Mapping[str, str] | None = None,
+    large: Sequence[str] = (),
+) -> Owned:
     """Put files.json in place, made in ``folder``; what is ours from then on."""
     values = {"format": FORMAT, "files": dict(sorted(hashes.items()))}
     values |= {"before": dict(sorted(before.items()))} if before else {}
+    values |= {"large": large} if large else {}
     files.write_text(folder / WRITTEN, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
     replace_file(folder / WRITTEN, owned.folder / WRITTEN, owned)
     found = read_list(owned.folder, WRITTEN)

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from toolkit.comparison.floors import FLOORS
+from toolkit.comparison.summaries import FLOORS
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.snapshots.store import Run
 

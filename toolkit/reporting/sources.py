@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
-from toolkit.comparison.arms import ReportedRun, differences_beside_seed
+from toolkit.comparison.arms import differences_beside_seed
+from toolkit.comparison.reported import read_reported
 from toolkit.json_files import read_object
 from toolkit.naming import names_of
 from toolkit.snapshots.embedded import find_embedded
@@ -87,7 +88,9 @@ def _check_seeds(runs: Sequence[Run], names: Sequence[str]) -> None:
         if run.is_recorded or first.is_recorded:
             fields = [] if run.trajectory.parameters == first.trajectory.parameters else ["parameters"]
         else:
-            fields = differences_beside_seed(ReportedRun(first, names[0]), ReportedRun(run, name))
+            fields = differences_beside_seed(
+                read_reported(first, names[0], has_answers=False), read_reported(run, name, has_answers=False)
+            )
         shapes = [{k: v.shape for k, v in r.trajectory.snapshots[0].tensors.items()} for r in (first, run)]
         if shapes[0] != shapes[1]:
             fields.append("shapes")

@@ -287,7 +287,7 @@ def planned_gaps(num_seeds: int, num_items: int, seed_sd: float) -> list[float]:
 
     ``seed_sd``: standard deviation of the true difference between seeds, a share.
     """
-    from toolkit.comparison.detectable import detectable_gap_planned
+    from toolkit.comparison.intervals import detectable_gap_planned
 
     if num_items < 2:
         return [float("nan")] * len(DISCORDANCES)

@@ -11,13 +11,13 @@ import pytest
 from tests.reporting.page.pages import HOSTILE as HOSTILE_RUNS
 from tests.reporting.page.pages import INJECTION, make_words
 from tests.run_directories import HIDDEN, HOSTILE, NUM_WORDS, TOKENS, MakeRun
+from toolkit.analysis.neighbours import word_rows as measured
 from toolkit.analysis.neighbours.neighbours import neighbours
 from toolkit.analysis.rows.rows import measure_rows
 from toolkit.reporting.cells import visible
 from toolkit.reporting.charts import Chart, spec_of
 from toolkit.reporting.page import ChartBlock, FoldBlock, Section, TableBlock
 from toolkit.reporting.render_html import script_json
-from toolkit.reporting.topics import words as topic
 from toolkit.reporting.topics.words import words_section
 from toolkit.reporting.topics.words_chart import SAME, packed_words, plot_words
 from toolkit.snapshots.store import Run
@@ -81,7 +81,7 @@ def test_words_are_those_that_training_saw_and_a_sample_of_the_rest(read_run: Ma
     assert set(unseen.index) == {visible(TOKENS[row]) for row in range(45, NUM_WORDS)}  # no [PAD], no [unused0]
     assert set(HOSTILE[:5]) <= set(seen.index)
     assert run["epochs"] == [1, 2, 3]
-    monkeypatch.setattr(topic, "NUM_UNSEEN", 4)
+    monkeypatch.setattr(measured, "NUM_UNSEEN", 4)
     made = section(("one", read_run()))
     assert runs_of(chart_of(made))[0]["table"].query("x < 1").shape[0] == 4
     assert counts_of(made) == [["one", 42, 42, 4, 15, 3, 3, ""]]
@@ -118,7 +118,7 @@ def test_neighbours_are_those_of_neighbours(read_run: MakeRun):
 
 
 def test_neighbours_are_told_of_the_words_that_moved_most(read_run: MakeRun, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(topic, "NUM_NAMED", 25)
+    monkeypatch.setattr(measured, "NUM_NAMED", 25)
     table = collect(read_run())["table"]
     assert table["before"].iloc[:25].astype(bool).all()
     assert not table["before"].iloc[25:].astype(bool).any()
@@ -203,7 +203,7 @@ def test_a_row_that_is_zero_has_no_neighbours_and_no_angle(read_run: MakeRun):
         snapshots.append(replace(snapshot, tensors={**snapshot.tensors, "word_embeddings": table}))
     table = runs_of(chart_of(section(("one", replace(trajectory, snapshots=snapshots)))))[0]["table"]
     line = table.loc[visible(TOKENS[10])]
-    assert line["before"] == line["after"] == topic.NO_DIRECTION
+    assert line["before"] == line["after"] == measured.NO_DIRECTION
     assert np.isnan(line["angle2"])
     assert line["drift2"] == 0
 

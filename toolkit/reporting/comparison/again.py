@@ -7,7 +7,6 @@ from pathlib import Path
 from toolkit.comparison.arms import Group
 from toolkit.naming import command_path, command_place
 from toolkit.reporting.cells import shell_words
-from toolkit.reporting.comparison.provenance import command_of_run
 from toolkit.reporting.comparison.run_sections import MANY_RUNS
 from toolkit.snapshots.store import Run
 
@@ -24,7 +23,7 @@ def commands_of(
 
     ``is_arranged``: arms or pairs were named in Python, for which there is no flag.
     """
-    made = [command_of_run(run) for group in groups for run in group.runs]
+    made = [run.command for group in groups for run in group.runs]
     if len(made) > MANY_RUNS:
         made = [f"# the {len(made)} commands of the runs are in tables/runs.csv"]
     if is_arranged:

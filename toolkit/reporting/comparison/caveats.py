@@ -4,13 +4,16 @@ import numpy as np
 
 from toolkit.comparison.arms import differing_settings
 from toolkit.comparison.pairs import pair_arms
+from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.reported import last_score
 from toolkit.reporting.cells import listing, number
-from toolkit.reporting.comparison.data import ReportData
 from toolkit.reporting.comparison.linear_probes import linear_probes, short_of_probe
 from toolkit.reporting.comparison.selections import covered, headline, largest_size, task_names
-from toolkit.reporting.comparison.tables import at_last_epoch
 
+NOT_KEPT = (
+    "The evidence of this report is of an earlier version. It did not keep how single rows moved (the words' map, "
+    "strata, positions, tokens), drift over epochs and its yardstick, linear probes, costs, and versions and machines."
+)
 MINILM = (
     "The embedded model minilm (all-MiniLM-L6-v2) is a BERT that was tuned on single sentences, through the mean of "
     "their tokens. Features of single sentences look better by it than raw BERT's would, those of pairs read as one "
@@ -35,6 +38,7 @@ def caveats(data: ReportData) -> list[str]:
     ]
     sentences += short_of_probe(linear_probes([own.group for own in data.details]), _margin(data))
     sentences += data.left_out
+    sentences += [] if data.is_whole else [NOT_KEPT]
     if any(str(run.model) == "minilm" for run in data.runs):
         sentences.append(MINILM)
     if data.num_seeds == 1:
@@ -46,15 +50,13 @@ def caveats(data: ReportData) -> list[str]:
 
 def broken_freezes(data: ReportData) -> str:
     """Parameters that a run froze and that changed all the same, by its hashes or its snapshots; '' without any."""
+    drift = data.evidence.drift
+    drift = drift[drift["has_moved"].astype(bool)]
+    moved = set(zip(drift["run"], drift["parameter"], strict=True))
     found = []
-    for tables in data.details:
-        norms = at_last_epoch(tables.drift)
-        norms = norms[(norms["stratum"] == "whole parameter") & (norms["measure"] == "norm")]
-        norms = norms[(norms["statistic"] == "value") & (norms["value"] > 0)]
-        moved = set(zip(norms["run"], norms["parameter"], strict=True))
-        for run in tables.group.runs:
-            names = [name for name, is_equal in run.frozen.items() if not is_equal or (run.name, name) in moved]
-            found += [f"{run.name}: {', '.join(names)}"] if names else []
+    for run in data.runs:
+        names = [name for name, is_equal in run.frozen.items() if not is_equal or (run.name, name) in moved]
+        found += [f"{run.name}: {', '.join(names)}"] if names else []
     return f"WARNING: these parameters were frozen and have changed all the same: {'; '.join(found)}." if found else ""
 
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from toolkit.comparison.report_data import ReportData
 from toolkit.reporting.cells import NOT_APPLICABLE, interval, points
 from toolkit.reporting.charts import Charts
 from toolkit.reporting.comparison.caveats import pair_caveats
-from toolkit.reporting.comparison.data import ReportData
 from toolkit.reporting.comparison.linear_probes import against_probe_block, linear_probes
 from toolkit.reporting.comparison.selections import covered, headline, largest_size
 from toolkit.reporting.page import Block, FoldBlock, NoteBlock, Section, chart_blocks, folds, table_block

@@ -1,16 +1,17 @@
 """The tables of a group in, the blocks of the sections on drift out: parameters, strata of rows, tokens."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from toolkit.analysis.causes.nulls import unexplained_by_decay
 from toolkit.analysis.rows.drift import ALL_ROWS
 from toolkit.comparison.arms import Arm
+from toolkit.comparison.measure import RANKINGS
+from toolkit.comparison.report_data import GroupTables, ordered_strata
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
 from toolkit.reporting.cells import listing, mean_and_sd, span, stratum_text
-from toolkit.reporting.comparison.tables import RANKINGS, GroupTables, ordered_strata
 from toolkit.reporting.page import Block, TextBlock, rows_block
 
 HOWS = {
@@ -32,10 +33,11 @@ def drift_block(tables: GroupTables) -> Block:
     arms = tables.group.arms
     rows: list[list[object]] = []
     for parameter in EMBEDDING_PARAMETERS:
-        yardsticks = [_last(tables, arm, parameter, "relative", "reinitialised") for arm in arms if arm.has(parameter)]
-        yardstick = mean_and_sd(np.concatenate(yardsticks)) if yardsticks else None
-        rows.append([parameter, *(_drift_of(tables, arm, parameter) for arm in arms), yardstick])
-    header = ["parameter", *(arm.label for arm in arms), "re-initialised"]
+        rows.append([parameter, *(_drift_of(tables, arm, parameter) for arm in arms)])
+        if len(tables.drift):
+            yardsticks = [_yardstick(tables, arm, parameter) for arm in arms if arm.has(parameter)]
+            rows[-1].append(mean_and_sd(np.concatenate(yardsticks)) if yardsticks else None)
+    header = ["parameter", *(arm.label for arm in arms), *(["re-initialised"] if len(tables.drift) else [])]
     hows = HOWS | {arm.label: HOWS["relative drift"] for arm in arms}
     return rows_block(header, rows, f"Relative drift of each parameter on {tables.group.title} at the last epoch", hows)
 
@@ -43,14 +45,14 @@ def drift_block(tables: GroupTables) -> Block:
 def _drift_of(tables: GroupTables, arm: Arm, parameter: str) -> str | None:
     if not arm.has(parameter):
         return None
-    norm = _last(tables, arm, parameter, "norm", "value")
-    if (norm == 0).all():
+    drift = tables.relative_drift(arm, parameter)
+    if (drift == 0).all():
         return "0 (bit-identical)" if arm.is_proven_frozen(parameter) else "0"
-    return mean_and_sd(_last(tables, arm, parameter, "relative", "value"))
+    return mean_and_sd(drift)
 
 
-def _last(tables: GroupTables, arm: Arm, parameter: str, measure: str, statistic: str) -> np.ndarray:
-    lines = tables.whole(arm, parameter, measure, statistic)
+def _yardstick(tables: GroupTables, arm: Arm, parameter: str) -> np.ndarray:
+    lines = tables.whole(arm, parameter, statistic="reinitialised")
     values: np.ndarray = lines.groupby("run", sort=False)["value"].last().reindex(arm.names).to_numpy(np.float64)
     return values
 
@@ -58,17 +60,17 @@ def _last(tables: GroupTables, arm: Arm, parameter: str, measure: str, statistic
 def exposure_block(tables: GroupTables) -> Block:
     """A line per condition whose words moved: how far exposed and unexposed words did, and what decay leaves open."""
     rows: list[list[object]] = []
+    known = {line["run"]: line for line in tables.exposed.to_dict("records")}
     for arm in tables.group.arms:
-        if not tables.has_moved_rows(tables.words, arm):
+        line = known.get(arm.runs[0].name)
+        if line is None or not has_moved_words(tables, arm):
             continue
-        own = tables.words[tables.words["run"].isin(arm.names)]
-        steps = pd.to_numeric(own["num_steps"])
-        exposed, unexposed = own.loc[steps > 0, "norm"], own.loc[steps == 0, "norm"]
-        still = 100 * float((unexposed == 0).mean()) if len(unexposed) else None
-        cells = [len(exposed), exposed.median(), len(unexposed), unexposed.median() if len(unexposed) else None, still]
-        if steps.isna().all():
+        names = ("num_exposed", "median_exposed", "num_unexposed", "median_unexposed", "share_unmoved")
+        cells: list[object] = [None if line[name] != line[name] else line[name] for name in names]
+        cells[-1] = None if cells[-1] is None else 100 * line["share_unmoved"]
+        if not line["is_recorded"]:
             cells = [None] * len(cells)
-        rows.append([arm.label, *cells, _left_by_decay(arm)])
+        rows.append([arm.label, *cells, _left_by_decay(line)])
     header = [
         "condition",
         "exposed words",
@@ -82,14 +84,17 @@ def exposure_block(tables: GroupTables) -> Block:
     return rows_block(header, rows, caption, HOWS)
 
 
-def _left_by_decay(arm: Arm) -> object:
+def has_moved_words(tables: GroupTables, arm: Arm) -> bool:
+    """Whether any word row of the first seed of an arm moved."""
+    own = tables.boxes[tables.boxes["run"] == arm.runs[0].name] if len(tables.boxes) else tables.boxes
+    return bool(len(own)) and bool((own["num_moved"] > 0).any())
+
+
+def _left_by_decay(line: dict[Any, Any]) -> object:
     """The share of the unexposed words' squared drift that replayed weight decay leaves; without a log None."""
-    run = arm.runs[0].run
-    log = run.optimizer_log
-    if log is None:
+    if not line["has_log"]:
         return None
-    share = unexplained_by_decay(run.trajectory, log)
-    return "0, bit for bit" if share == 0 else 100 * share
+    return "0, bit for bit" if line["left_by_decay"] == 0 else 100 * line["left_by_decay"]
 
 
 def strata_block(tables: GroupTables, parameter: str) -> Block:
@@ -126,9 +131,10 @@ def _statistic(lines: pd.DataFrame, measure: str, statistic: str) -> str:
     return f"{text} ({undefined} of {own['num_rows'].sum()} rows{' undefined' if own['value'].notna().any() else ''})"
 
 
-def still_arms(tables: GroupTables, rows: pd.DataFrame) -> str:
+def still_arms(tables: GroupTables, parameter: str) -> str:
     """One sentence on the arms in which no row moved and of which a figure of rows shows nothing; empty without any."""
-    still = [arm.label for arm in tables.group.arms if not rows.empty and not tables.has_moved_rows(rows, arm)]
+    arms = [arm for arm in tables.group.arms if arm.has(parameter)]
+    still = [arm.label for arm in arms if tables.relative_drift(replace(arm, runs=arm.runs[:1]), parameter)[0] == 0]
     return f"No row moved under {listing(still)}." if still else ""
 
 
@@ -144,10 +150,9 @@ def _token_title(arm: Arm) -> str:
 def _token_block(tables: GroupTables, arm: Arm) -> Block:
     if not arm.has("word_embeddings"):
         return TextBlock(text="Not applicable: this model has no word_embeddings.")
-    own = tables.tokens[tables.tokens["run"] == arm.runs[0].name]
+    own = tables.tokens[tables.tokens["run"] == arm.runs[0].name] if len(tables.tokens) else tables.tokens
     if own.empty:
-        words = tables.words[tables.words["run"] == arm.runs[0].name]
-        known = pd.to_numeric(words["num_steps"]).notna().any()
+        known = tables.exposed.loc[tables.exposed["run"] == arm.runs[0].name, "is_recorded"].astype(bool).any()
         text = "No row seen in training moved." if known else "Not applicable: exposure was not recorded."
         return TextBlock(text=text)
     sides = [own[own["ranking"] == ranking].to_dict("records") for ranking in RANKINGS]

@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pandas as pd
 
+from toolkit.comparison.report_data import GroupTables, order_of
 from toolkit.families import TABLES
 from toolkit.reporting.charts import Chart, Charts, draw
 from toolkit.reporting.comparison.drift_sections import drift_block, still_arms, strata_block, token_blocks
 from toolkit.reporting.comparison.score_sections import probe_block, training_block
-from toolkit.reporting.comparison.tables import GroupTables, order_of
 from toolkit.reporting.page import Block, FoldBlock, Section, TextBlock, chart_blocks, folds
-from toolkit.reporting.topics.drift import plot_drift, plot_position_drift, plot_word_drift
+from toolkit.reporting.topics.drift import plot_drift, plot_position_drift, plot_word_boxes
 from toolkit.reporting.topics.scores import plot_scores_over_epochs
 
 Make = Callable[[GroupTables, Charts, str], Sequence[Block]]
@@ -19,9 +19,10 @@ FIRST_SEED = "Single rows are those of the first seed of each condition; the tab
 
 
 def drift_topics(tables: Sequence[GroupTables], prefixes: Sequence[str], claims: Mapping[str, Block]) -> list[Section]:
-    """One section per topic, in it one fold per task; ``claims``: title of a group to its verdicts on drift.
+    """One section per topic that there is something of, in it one fold per task.
 
-    ``prefixes``: what the names of each group's charts begin with.
+    ``claims``: title of a group to its verdicts on drift; ``prefixes``: what the names of each group's charts begin
+    with.
     """
     regimes = order_of(tables)
     charts = [group_charts(own, regimes) for own in tables]
@@ -43,6 +44,8 @@ def drift_topics(tables: Sequence[GroupTables], prefixes: Sequence[str], claims:
         ("segments", "Segments", SEGMENTS, _segments),
         ("tokens", "Tokens that moved most", TOKENS, _tokens),
     ]
+    if all(own.drift.empty for own in tables):  # the evidence of an earlier version kept nothing of single rows
+        topics = topics[:2]
     titles = [own.group.title for own in tables]
     return [
         Section(
@@ -66,8 +69,12 @@ def group_charts(tables: GroupTables, regimes: Sequence[str]) -> Charts:
             "scores_over_epochs": lambda: (
                 plot_scores_over_epochs(scores, score, majority=majority, regimes=regimes) if score in scores else None
             ),
-            "drift_over_epochs": lambda: plot_drift(tables.with_arms(tables.drift), regimes=regimes),
-            "word_drift_by_exposure": lambda: _if_any(plot_word_drift, tables.with_arms(tables.words), regimes),
+            "drift_over_epochs": lambda: _if_any(plot_drift, tables.with_arms(tables.drift), regimes),
+            "word_drift_by_exposure": lambda: (
+                None
+                if tables.boxes.empty
+                else plot_word_boxes(tables.with_arms(tables.boxes), tables.with_arms(tables.dots), regimes=regimes)
+            ),
             "position_drift": lambda: _if_any(plot_position_drift, tables.with_arms(tables.positions), regimes),
         }
     )
@@ -107,7 +114,10 @@ TOKENS = (
 def drift_lead(tables: Sequence[GroupTables]) -> str:
     """What drift is; of LayerNorm.bias only where some model has one that was not 0 before."""
     yardsticks = [
-        own.whole(arm, "LayerNorm.bias", statistic="reinitialised")["value"] for own in tables for arm in own.group.arms
+        own.whole(arm, "LayerNorm.bias", statistic="reinitialised")["value"]
+        for own in tables
+        for arm in own.group.arms
+        if len(own.drift)
     ]
     has_one = any(values.notna().any() for values in yardsticks)
     return DRIFT.format(bias="; LayerNorm.bias then becomes 0, which is relative 1" if has_one else "")
@@ -126,7 +136,8 @@ def _training(tables: GroupTables, charts: Charts, prefix: str) -> Sequence[Bloc
         *chart_blocks(charts, "scores_over_epochs", caption, f"Scores over epochs on {title}", prefix)
     ]
     probe = probe_block(tables)
-    blocks += [probe] if probe else [TextBlock(text="Linear probe: not applicable, no run recorded one.")]
+    if probe or len(tables.drift):
+        blocks += [probe or TextBlock(text="Linear probe: not applicable, no run recorded one.")]
     return [*blocks, FoldBlock(title=f"Before and after training: {title}", blocks=(training_block(tables),))]
 
 
@@ -148,7 +159,7 @@ def _words(tables: GroupTables, charts: Charts, prefix: str) -> Sequence[Block]:
         "rows there are and the share that is exactly 0. Only conditions under which rows moved are drawn."
     )
     figure = chart_blocks(charts, "word_drift_by_exposure", caption, f"Word drift by exposure on {title}", prefix)
-    return [*figure, *_still(tables, "words"), strata_block(tables, TABLES[0])]
+    return [*figure, *_still(tables, TABLES[0]), strata_block(tables, TABLES[0])]
 
 
 def _positions(tables: GroupTables, charts: Charts, prefix: str) -> Sequence[Block]:
@@ -158,15 +169,15 @@ def _positions(tables: GroupTables, charts: Charts, prefix: str) -> Sequence[Blo
         "of the longest training text."
     )
     figure = chart_blocks(charts, "position_drift", caption, f"Drift of position rows on {title}", prefix)
-    return [*figure, *_still(tables, "positions"), strata_block(tables, TABLES[1])]
+    return [*figure, *_still(tables, TABLES[1]), strata_block(tables, TABLES[1])]
 
 
 def _segments(tables: GroupTables, charts: Charts, prefix: str) -> Sequence[Block]:
     return [strata_block(tables, TABLES[2])]
 
 
-def _still(tables: GroupTables, rows: str) -> tuple[Block, ...]:
-    sentence = still_arms(tables, getattr(tables, rows))
+def _still(tables: GroupTables, parameter: str) -> tuple[Block, ...]:
+    sentence = still_arms(tables, parameter)
     return (TextBlock(text=sentence),) if sentence else ()
 
 

@@ -1,7 +1,6 @@
 """Runs in, what was run out: runs and arms, data, definitions of the measures, hashes, versions."""
 
 import re
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,10 @@ import pandas as pd
 
 from toolkit.analysis.rows.measures import MEASURES
 from toolkit.comparison.arms import Arm, Group, ReportedRun
-from toolkit.comparison.reported import with_paths
-from toolkit.config import RunConfig
-from toolkit.naming import command_path, shorten
+from toolkit.comparison.evidence import NOT_KEPT
+from toolkit.naming import shorten
 from toolkit.reporting.cells import NOT_APPLICABLE, listing, number
 from toolkit.reporting.page import Block, TextBlock, rows_block
-from toolkit.snapshots import files
-from toolkit.snapshots.store import MANIFEST
 
 RUN_COLUMNS: tuple[str, ...] = (
     "run",
@@ -34,25 +30,16 @@ RUN_COLUMNS += ("precision", "pooling", "features", "pair encoding", "head", "tr
 
 def runs_frame(groups: Sequence[Group]) -> pd.DataFrame:
     """One line per run: what was trained, how, what it cost, its hashes, and the command that repeats it."""
-    lines = [
-        dict(zip(RUN_COLUMNS, [*_run_cells(run, arm), "failed" if run.is_failed else "finished"], strict=True))
-        | _hash_cells(run)
-        | {"command": command_of_run(run)}
-        for group in groups
-        for arm in group.arms
-        for run in arm.runs
-    ]
+    lines = [_line(run, arm) for group in groups for arm in group.arms for run in arm.runs]
     return pd.DataFrame(lines)
 
 
-def command_of_run(run: ReportedRun) -> str:
-    """The command that repeats a run into the folder in which it lies, with no absolute path in it."""
-    command, folder = with_paths(run.run.config, command_path).to_command(), RunConfig().output_dir
-    if run.run.path.is_dir():
-        folder = command_path(run.run.path.parent)
-    if not Path("finetune.py").is_file():  # the installed package has the same entry point
-        command = command.replace("finetune.py", "--module toolkit.cli", 1)
-    return command if folder == RunConfig().output_dir else f"{command} --output-dir {shlex.quote(folder)}"
+def _line(run: ReportedRun, arm: Arm) -> dict[str, object]:
+    line = dict(zip(RUN_COLUMNS, [*_run_cells(run, arm), "failed" if run.is_failed else "finished"], strict=True))
+    line |= _hash_cells(run) | {"command": run.command}
+    if run.hashes["config.json"] == NOT_KEPT:  # by evidence of an earlier version, which says nothing of the run
+        line = {name: NOT_KEPT if value == "not recorded" else value for name, value in line.items()}
+    return line
 
 
 def runs_block(groups: Sequence[Group]) -> Block:
@@ -96,7 +83,7 @@ def _run_cells(run: ReportedRun, arm: Arm) -> list[object]:
         rate,
         f"{config.head_learning_rate:g}",
         f"{config.batch_size} (at most {config.batch_tokens} tokens)" if config.batch_tokens else config.batch_size,
-        str(run.run.manifest.get("precision") or config.precision),
+        str(run.manifest.get("precision") or config.precision),
         str(model.get("pooling") or config.pooling),
         config.features,
         config.pair_encoding,
@@ -108,13 +95,12 @@ def _run_cells(run: ReportedRun, arm: Arm) -> list[object]:
 
 def _hash_cells(run: ReportedRun) -> dict[str, object]:
     """The run's digest (the end of its name), the sha256 of config and manifest, and the machine."""
-    manifest, path = run.run.manifest, run.run.path
-    digest = path.name.rpartition("_")[2]
+    manifest, digest = run.manifest, run.name.rpartition("_")[2]
     devices = manifest.get("devices")
     return {
         "config digest": digest if re.fullmatch(r"[0-9a-f]{8}", digest) else "not recorded",
-        "sha256 of config.json": files.sha256_of_file(path / "config.json"),
-        "sha256 of manifest.json": files.sha256_of_file(path / MANIFEST),
+        "sha256 of config.json": run.hashes["config.json"],
+        "sha256 of manifest.json": run.hashes["manifest.json"],
         "git commit": str(manifest.get("git_commit") or "not recorded"),
         "devices": ", ".join(map(str, devices)) if isinstance(devices, list) else str(devices or "not recorded"),
         "processes": str(manifest.get("num_processes") or "not recorded"),

@@ -7,16 +7,17 @@ from pathlib import Path
 
 import pandas as pd
 
-from toolkit.comparison.arms import Group, arrange
+from toolkit.comparison.arms import Group
 from toolkit.comparison.card import Card, save_cards
 from toolkit.comparison.cards import make_cards
-from toolkit.comparison.evidence import write_evidence
-from toolkit.comparison.label_cards import labels_table
+from toolkit.comparison.evidence import Evidence, check_evidence, read_evidence, save_evidence
+from toolkit.comparison.measure import measure
+from toolkit.comparison.report_data import ReportData
 from toolkit.progress import say, shows_progress
 from toolkit.reporting.comparison.again import commands_of
-from toolkit.reporting.comparison.data import ReportData, find_runs, gather
 from toolkit.reporting.comparison.drift_sections import exposure_block
 from toolkit.reporting.comparison.drift_topics import drift_topics
+from toolkit.reporting.comparison.find import find_runs
 from toolkit.reporting.comparison.run_sections import (
     data_section,
     definitions_section,
@@ -71,27 +72,43 @@ def write_report(
     sources = find_runs(runs).note_lost(labels, tasks)
     if pairs is not None:
         pairs = [pair for pair in pairs if not sources.lost.intersection(pair)]
-    groups = arrange(sources.runs, labels, tasks)
-    settings = {"title": title, "question": question, "margin-points": None if margin_points == 1 else margin_points}
+    evidence = measure(
+        sources.runs,
+        labels,
+        pairs=pairs,
+        margin_points=margin_points,
+        tasks=tasks,
+        tuning=tuning,
+        words={"title": title, "question": question, "expected": expected, "left_out": sources.left_out},
+        on_progress=on_progress,
+    )
     if command is None:
-        command = commands_of(runs, groups, out, settings, is_arranged=bool(labels or pairs or tasks))
+        known = {"title": title, "question": question, "margin-points": None if margin_points == 1 else margin_points}
+        command = commands_of(runs, evidence.groups, out, known, is_arranged=bool(labels or pairs or tasks))
+    evidence = replace(evidence, page={**evidence.page, "command": command})
+    return publish_evidence(evidence, out, on_progress)
+
+
+def report_from(folder: str | Path, out: str | Path | None = None, *, on_progress: Progress = lambda _: None) -> Path:
+    """Make a report again from the evidence of ``folder`` alone, by today's rules; the path of its report.md.
+
+    Into ``out``, or in the place of the report itself. What the evidence of an earlier version did not keep is left out
+    or named. ValueError where the evidence is not whole, or not as it was written, and as :func:`write_report` where no
+    report can go to ``out``.
+    """
+    out = check_out(folder if out is None else out)
+    check_evidence(folder)
+    return publish_evidence(read_evidence(folder), out, on_progress)
+
+
+def publish_evidence(evidence: Evidence, out: Path, on_progress: Progress = lambda _: None) -> Path:
+    """Everything that follows from evidence: tables, cards and page, in ``out``; the path of report.md."""
     with report_folder(out) as folder:
-        on_progress("collecting evidence")
-        evidence = write_evidence(sources.runs, labels, folder, pairs=pairs, margin_points=margin_points, tasks=tasks)
-        data = gather(
-            groups,
-            pairs=pairs,
-            margin_points=margin_points,
-            tuning=tuning,
-            left_out=sources.left_out,
-            joined=evidence.joined,
-            labels=labels_table(evidence),
-            on_progress=on_progress,
-        )
-        cards = make_cards(evidence)
-        save_cards(cards, folder, evidence.hashes)
+        data = ReportData(save_evidence(evidence, folder), on_progress=on_progress)
+        cards = make_cards(data)
+        save_cards(cards, folder, data.evidence.hashes)
         on_progress("drawing figures")
-        page = make_page(data, cards, title=title, question=question, expected=expected, commands=command)
+        page = make_page(data, cards)
         on_progress("writing the pages")
         _write(folder, page, data, cards)
     return out / "report.md"
@@ -111,16 +128,10 @@ def _file_names(groups: Sequence[Group]) -> list[str]:
     return [f"{i}-{slug}_" for i, slug in enumerate(slugs, start=1)]
 
 
-def make_page(
-    data: ReportData,
-    cards: Sequence[Card],
-    *,
-    title: str | None = None,
-    question: str | None = None,
-    expected: str | None = None,
-    commands: str = "",
-) -> Page:
+def make_page(data: ReportData, cards: Sequence[Card]) -> Page:
     """All that a report says, for report.md and index.html alike."""
+    title = data.evidence.page.get("title")
+    question = data.evidence.page.get("question")
     return Page(
         title=title if title is not None else "Embedding drift: " + ", ".join(group.title for group in data.groups),
         question=question or "What moves when the model is fine-tuned, and does it matter for its score?",
@@ -128,34 +139,27 @@ def make_page(
         tiles=tiles_of(data),
         answers=answers_of(data),
         picture=picture_of(data),
-        sections=tuple(_sections(data, cards, expected or "", commands)),
+        sections=tuple(_sections(data, cards)),
     )
 
 
-def _sections(data: ReportData, cards: Sequence[Card], expected: str, commands: str) -> list[Section]:
+def _sections(data: ReportData, cards: Sequence[Card]) -> list[Section]:
     """Every part below the first screen, in the order in which a reader asks: what moved, why, whether it matters."""
     study = {section.id: section for section in study_sections(data)}
     moved = {s.id: s for s in drift_topics(data.details, _file_names(data.groups), described(cards))}
-    repeat = (CodeBlock(text=commands),) if commands else ()
+    commands, expected = (data.evidence.page.get(name) for name in ("command", "expected"))
+    repeat = (CodeBlock(text=commands) if commands else TextBlock(text="Which command made it was not kept."),)
     scores, comparison = study["scores"], study.get("comparison")
     # One task is one point: beside its score there is no relation to be seen.
     main = [n for n in ("shuffled-labels", "drift-and-score", "data-efficiency") if n in study]
     main = [name for name in main if name != "drift-and-score" or len(data.groups) > 1]
     rest = [name for name in ("drift-and-score", "cost", "tuning") if name in study and name not in main]
-    words = words_section(word_runs(data))
+    words = words_section(data.words)
     return [
         *([words] if words else []),
         replace(scores, blocks=(*scores.blocks, folded(moved["training"]))),
         moved["drift"],
-        Section(
-            id="why",
-            title="Why rows moved: what training exposed",
-            lead=EXPOSED,
-            blocks=(
-                *folds([tables.group.title for tables in data.details], [[exposure_block(t)] for t in data.details]),
-                *(folded(moved[name]) for name in ("word-rows", "positions", "segments", "tokens")),
-            ),
-        ),
+        *([_why(data, moved)] if "word-rows" in moved else []),
         *(study[name] for name in main),
         Section(
             id="sure",
@@ -181,6 +185,12 @@ def _sections(data: ReportData, cards: Sequence[Card], expected: str, commands: 
     ]
 
 
+def _why(data: ReportData, moved: Mapping[str, Section]) -> Section:
+    blocks = folds([tables.group.title for tables in data.details], [[exposure_block(t)] for t in data.details])
+    parts = (folded(moved[name]) for name in ("word-rows", "positions", "segments", "tokens"))
+    return Section(id="why", title="Why rows moved: what training exposed", lead=EXPOSED, blocks=(*blocks, *parts))
+
+
 EXPOSED = (
     "A row that no batch held has no gradient, so that only weight decay can move it: where replaying the logged decay "
     "leaves nothing, decay is the whole cause."
@@ -198,14 +208,3 @@ def folded(section: Section) -> FoldBlock:
     """A section as a part of another one, closed."""
     lead = (TextBlock(text=section.lead),) if section.lead else ()
     return FoldBlock(title=section.title, blocks=(*lead, *section.blocks))
-
-
-def word_runs(data: ReportData) -> list[tuple[str, Run]]:
-    """The first seed of each arm in which word rows moved, with a name that tells it."""
-    chosen = []
-    for tables in data.details:
-        for arm in tables.group.arms:
-            if tables.has_moved_rows(tables.words, arm):
-                own = f"{arm.label}, seed {arm.runs[0].config.seed}"
-                chosen.append((own if len(data.details) == 1 else f"{tables.group.title}: {own}", arm.runs[0].run))
-    return chosen

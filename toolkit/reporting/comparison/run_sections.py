@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from toolkit.comparison.report_data import ReportData
 from toolkit.reporting.cells import listing
 from toolkit.reporting.columns import COLUMNS
-from toolkit.reporting.comparison.data import ReportData
 from toolkit.reporting.comparison.provenance import (
     arms_block,
     data_block,
@@ -78,7 +78,7 @@ def definitions_section() -> Section:
 
 def versions_section(data: ReportData) -> Section:
     """Versions, and the hashes of every run where there are few."""
-    blocks: list[Block] = [versions_block(data.runs)]
+    blocks: list[Block] = [versions_block(data.runs)] if data.is_whole else []
     if len(data.runs) <= MANY_RUNS:
         blocks.insert(0, hashes_block(data.groups))
     else:

@@ -6,14 +6,13 @@ import numpy as np
 import pandas as pd
 
 from toolkit.comparison.arms import Arm
+from toolkit.comparison.report_data import GroupTables, ReportData
 from toolkit.comparison.reported import last_score, reported_first
 from toolkit.comparison.summaries import SCORES
 from toolkit.reporting.cells import NOT_APPLICABLE, mean_and_sd, mean_text, number, points, span
 from toolkit.reporting.charts import Charts
 from toolkit.reporting.columns import COLUMNS
-from toolkit.reporting.comparison.data import ReportData
 from toolkit.reporting.comparison.selections import largest_size
-from toolkit.reporting.comparison.tables import GroupTables
 from toolkit.reporting.page import Block, FoldBlock, Section, chart_blocks, folds, rows_block, table_block, varying
 
 SUMMARY = (

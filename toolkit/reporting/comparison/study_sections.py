@@ -2,6 +2,7 @@
 
 import pandas as pd
 
+from toolkit.comparison.report_data import ReportData, order_of
 from toolkit.comparison.shuffled_labels import MEASURES
 from toolkit.reporting.cells import interval, number
 from toolkit.reporting.charts import Charts, draw
@@ -11,10 +12,8 @@ from toolkit.reporting.comparison.comparison_section import DIFFERENCE as DIFFER
 from toolkit.reporting.comparison.comparison_section import TESTS as TESTS
 from toolkit.reporting.comparison.comparison_section import comparison_section
 from toolkit.reporting.comparison.comparison_section import shown_comparison as shown_comparison
-from toolkit.reporting.comparison.data import ReportData
 from toolkit.reporting.comparison.score_sections import SUMMARY as SUMMARY
 from toolkit.reporting.comparison.score_sections import scores_section
-from toolkit.reporting.comparison.tables import order_of
 from toolkit.reporting.comparison.worth_sections import cost_section, drift_and_score_section, efficiency_section
 from toolkit.reporting.page import NoteBlock, Section, folds, rows_block, table_block
 from toolkit.reporting.topics.differences import plot_differences

@@ -3,10 +3,10 @@
 import pandas as pd
 
 from toolkit.comparison.drift_cards import MARGIN
+from toolkit.comparison.report_data import ReportData
 from toolkit.reporting.cells import NOT_APPLICABLE, interval, listing, mean_and_sd, mean_text, points
 from toolkit.reporting.charts import Charts
 from toolkit.reporting.columns import COLUMNS
-from toolkit.reporting.comparison.data import ReportData
 from toolkit.reporting.comparison.selections import largest_size
 from toolkit.reporting.page import (
     Block,
@@ -36,7 +36,7 @@ COST = (
 
 def cost_section(data: ReportData, charts: Charts) -> Section | None:
     """What each arm cost beside what it scored."""
-    if data.cost.empty:
+    if data.cost.empty or not data.is_whole:
         return None
     caption = "Score on the reported split against the seconds that each run took; one mark per run."
     figure = chart_blocks(charts, "cost_against_score", caption, "Cost against score")

@@ -8,13 +8,12 @@ import pandas as pd
 
 from toolkit.comparison.card import Card
 from toolkit.comparison.drift_table import drift_table_of_groups
+from toolkit.comparison.report_data import ReportData, strata_table
 from toolkit.reporting import render_latex as latex
 from toolkit.reporting.cells import interval, text_of
-from toolkit.reporting.comparison.data import ReportData
 from toolkit.reporting.comparison.provenance import runs_frame
 from toolkit.reporting.comparison.selections import covered
 from toolkit.reporting.comparison.study_sections import DIFFERENCE, SUMMARY, TESTS, shown_comparison
-from toolkit.reporting.comparison.tables import strata_table
 from toolkit.reporting.comparison.worth_sections import COST
 from toolkit.reporting.page import Block, TableBlock, shown, table_block
 from toolkit.reporting.render_latex import export_table

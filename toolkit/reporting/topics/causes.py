@@ -10,10 +10,10 @@ from toolkit.analysis.causes.regression import regress_drift
 from toolkit.analysis.causes.sign_noise import is_beyond_both, sign_noise
 from toolkit.analysis.rows.rows import measure_rows
 from toolkit.analysis.rows.strata import BY_STEPS
+from toolkit.comparison.report_data import ordered_strata
 from toolkit.families import TABLES
 from toolkit.reporting.cells import Column, number
 from toolkit.reporting.charts import COLOURS, REFERENCE, Chart, data_of, log_domain, log_ticks, themed
-from toolkit.reporting.comparison.tables import ordered_strata
 from toolkit.reporting.page import Block, ChartBlock, FoldBlock, Section, TableBlock, TextBlock
 from toolkit.reporting.sources import Opened
 from toolkit.reporting.topics.computed import Computed, Makers, source_of

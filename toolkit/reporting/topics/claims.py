@@ -6,10 +6,10 @@ import pandas as pd
 
 from toolkit.comparison.card import Card
 from toolkit.comparison.drift_cards import NO_CONTROL
+from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.verdicts import REFUSALS, VERDICTS
 from toolkit.reporting.cells import UNDEFINED, number
 from toolkit.reporting.comparison.caveats import caveats
-from toolkit.reporting.comparison.data import ReportData
 from toolkit.reporting.page import Block, FoldBlock, NoteBlock, Section, TextBlock, rows_block
 
 FREE = "With the embeddings free and forbidden to drift the scores differ"

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from toolkit.comparison.measure import boxes_of
+from toolkit.comparison.report_data import ordered_strata
 from toolkit.comparison.summaries import check_table
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.reporting.cells import stratum_text
@@ -23,10 +25,7 @@ from toolkit.reporting.charts import (
     regimes_of,
     tips,
 )
-from toolkit.reporting.comparison.tables import ordered_strata
 
-FEW = 5
-"""Rows below which each is drawn as a dot of its own."""
 HEIGHT = 130
 WIDE = 390
 UNDEFINED = "undefined: it was 0 before"
@@ -126,23 +125,35 @@ def plot_word_drift(rows: pd.DataFrame, *, regimes: Iterable[str] | None = None)
     five are drawn one by one. Regimes under which no row moved are left out. ``regimes`` as in
     :func:`toolkit.plot_drift`. None where no row moved. ValueError for another table.
     """
+    check_table(rows, ("row", "stratum", "norm"), "measure_rows")
+    parts = [
+        [table.assign(arm=regime) for table in boxes_of(own)]
+        for regime, own in rows.assign(regime=regimes_of(rows)).groupby("regime", sort=False)
+    ]
+    boxes, dots = (pd.concat(own, ignore_index=True) for own in zip(*parts, strict=True))
+    return plot_word_boxes(boxes, dots, regimes=regimes)
+
+
+def plot_word_boxes(boxes: pd.DataFrame, dots: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> Chart | None:
+    """:func:`plot_word_drift` of rows that :func:`boxes_of` has summed up, one run per ``regime`` (or ``arm``)."""
     import altair
 
-    check_table(rows, ("row", "stratum", "norm"), "measure_rows")
-    rows = rows.assign(regime=regimes_of(rows))
-    shown = [name for name in ordered(rows["regime"], regimes) if (rows.loc[rows["regime"] == name, "norm"] > 0).any()]
+    boxes = boxes.assign(regime=regimes_of(boxes))
+    moved = set(boxes.loc[boxes["num_moved"] > 0, "regime"])
+    shown = [name for name in ordered(boxes["regime"], regimes) if name in moved]
     if not shown:
         return None
-    rows = rows[rows["regime"].isin(shown)]
-    strata = list(map(stratum_text, ordered_strata(rows["stratum"].astype(str))))
-    rows = rows.assign(stratum=rows["stratum"].astype(str).map(stratum_text))
-    boxes, dots = _boxes(rows)
+    boxes = boxes[boxes["regime"].isin(shown)]
+    dots = dots.assign(regime=regimes_of(dots)) if len(dots) else pd.DataFrame(columns=["regime", "stratum", "norm"])
+    strata = list(map(stratum_text, ordered_strata(boxes["stratum"].astype(str))))
+    boxes, dots = (part.assign(stratum=part["stratum"].astype(str).map(stratum_text)) for part in (boxes, dots))
+    boxes = _with_texts(boxes)
     low, high = boxes["low"].min(), boxes["high"].max()
     axis = log_axis([low, high, *dots["norm"]])
     scale = altair.Scale(type="log", domain=[axis.low, axis.high], nice=False)
     x = altair.X("low:Q", scale=scale, axis=axis.axis(), title="how far a row moved (weight units)")
     y = altair.Y("stratum:N", sort=strata, title=None, axis=altair.Axis(domain=False, ticks=False))
-    picker, look = picked(ordered(rows["regime"], regimes), shown)
+    picker, look = picked(ordered(boxes["regime"], regimes), shown)
     offset = altair.YOffset("regime:N", sort=shown, scale=altair.Scale(domain=shown))
     said = tips(
         regime="regime",
@@ -177,36 +188,19 @@ def plot_word_drift(rows: pd.DataFrame, *, regimes: Iterable[str] | None = None)
     return panels([chart], picker=picker)
 
 
-def _boxes(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """A line per regime and stratum, and every row of those that have few moved ones."""
-    boxes, dots = [], []
-    for (regime, stratum), own in rows.groupby(["regime", "stratum"], sort=False, observed=True):
-        values = own["norm"].to_numpy(dtype=float)
-        moved = values[values > 0]
-        line: dict[str, Any] = {"regime": regime, "stratum": str(stratum), "num_rows": len(values)}
-        zeros = _share(len(values) - len(moved), len(values))
-        line |= {"zeros": zeros, "rows": f"{len(values):,}"}
-        if len(moved) >= FEW:
-            low, q1, median, q3, high = np.percentile(moved, (5, 25, 50, 75, 95))
-            line |= {"low": low, "q1": q1, "median": median, "q3": q3, "high": high}
-            line |= {"quartiles": f"{q1:.3g} to {q3:.3g}", "range": f"{low:.3g} to {high:.3g}"}
-        dots += [{"regime": regime, "stratum": str(stratum), "norm": value} for value in moved if len(moved) < FEW]
-        boxes.append(line)
-    columns = [
-        "regime",
-        "stratum",
-        "num_rows",
-        "zeros",
-        "rows",
-        "low",
-        "q1",
-        "median",
-        "q3",
-        "high",
-        "quartiles",
-        "range",
-    ]
-    return pd.DataFrame(boxes, columns=columns), pd.DataFrame(dots, columns=["regime", "stratum", "norm"])
+def _with_texts(boxes: pd.DataFrame) -> pd.DataFrame:
+    """The boxes with what is read of them."""
+    lines = boxes.to_dict("records")
+    return boxes[["regime", "stratum", "num_rows", "low", "q1", "median", "q3", "high"]].assign(
+        zeros=[_share(line["num_rows"] - line["num_moved"], line["num_rows"]) for line in lines],
+        rows=[f"{line['num_rows']:,}" for line in lines],
+        quartiles=[_span(line["q1"], line["q3"]) for line in lines],
+        range=[_span(line["low"], line["high"]) for line in lines],
+    )
+
+
+def _span(low: float, high: float) -> str | None:
+    return f"{low:.3g} to {high:.3g}" if low == low else None
 
 
 def _share(part: int, whole: int) -> str:

@@ -9,12 +9,11 @@ import pandas as pd
 
 from toolkit.comparison.arms import Arm
 from toolkit.comparison.drift_cards import over_seeds
+from toolkit.comparison.report_data import GroupTables, ReportData
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.reporting.cells import NOT_APPLICABLE, UNDEFINED, listing, number
 from toolkit.reporting.charts import COLOURS, REFERENCE, SHAPES, Chart, data_of, log_domain, log_ticks
-from toolkit.reporting.comparison.data import ReportData
 from toolkit.reporting.comparison.selections import headline, largest_size, reach_points, task_names
-from toolkit.reporting.comparison.tables import GroupTables
 from toolkit.reporting.page import Answer, ChartBlock, Tile
 from toolkit.reporting.topics.scores import LEAST_SEEDS
 
@@ -126,13 +125,8 @@ def _drifts(data: ReportData, name: str, parameter: str) -> tuple[list[float], b
 
 def _relative(tables: GroupTables, arm: Arm, parameter: str) -> float:
     """Mean over seeds of the relative drift of the whole parameter at the last epoch; 0 where nothing moved."""
-    if not (_last(tables, arm, parameter, "norm") > 0).any():
-        return 0.0
-    return float(_last(tables, arm, parameter, "relative").mean())
-
-
-def _last(tables: GroupTables, arm: Arm, parameter: str, measure: str) -> pd.Series:
-    return tables.whole(arm, parameter, measure).groupby("run", sort=False)["value"].last()
+    drift = tables.relative_drift(arm, parameter)
+    return float(np.nanmean(drift)) if not np.isnan(drift).all() else math.nan
 
 
 def _percent(share: float) -> str:

@@ -5,9 +5,9 @@ import pandas as pd
 from toolkit.analysis.positions.segments import measure_segments
 from toolkit.analysis.rows.drift import WHOLE
 from toolkit.analysis.rows.rows import measure_rows
+from toolkit.comparison.report_data import ordered_strata
 from toolkit.families import TABLES
 from toolkit.reporting.cells import Column
-from toolkit.reporting.comparison.tables import ordered_strata
 from toolkit.reporting.page import Block, FoldBlock, Section, TableBlock, TextBlock
 from toolkit.reporting.sources import Opened
 from toolkit.reporting.topics.computed import Computed, Makers, source_of

@@ -1,4 +1,4 @@
-"""Paired results in, p values of exact tests out: McNemar over items of one seed, sign flips over seeds."""
+"""Tests of paired differences, and what many of them leave: McNemar, sign flips, Benjamini-Hochberg."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -63,3 +63,20 @@ def smallest_p(num_seeds: int, *, num_draws: int = NUM_DRAWS) -> float:
 
 def _draw_signs(rng: np.random.Generator, num_draws: int, num_seeds: int) -> NDArray[np.int64]:
     return 2 * rng.integers(0, 2, size=(num_draws, num_seeds)) - 1
+
+
+def benjamini_hochberg(p: ArrayLike) -> NDArray[np.float64]:
+    """q values of Benjamini & Hochberg 1995, float64 in the shape of ``p``.
+
+    A NaN p is no test: it stays NaN and does not count in the size of the family. ValueError: a p outside [0, 1].
+    """
+    from scipy.stats import false_discovery_control
+
+    values = np.asarray(p, dtype=np.float64)
+    tested = ~np.isnan(values)
+    if ((values[tested] < 0) | (values[tested] > 1)).any():
+        raise ValueError(f"p values lie in [0, 1]; got {values[tested].min():g} to {values[tested].max():g}")
+    result = np.full(values.shape, np.nan)
+    if tested.any():
+        result[tested] = false_discovery_control(values[tested], method="bh")
+    return result

@@ -1,0 +1,274 @@
+"""A report is made from its evidence alone: in memory or read again, of today's format or of the first."""
+
+import json
+import shutil
+from dataclasses import fields, replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.compare_cards import compare, read_cards
+from tests.comparison.planted import as_format_1
+from toolkit.cli import main
+from toolkit.comparison.cards import make_cards
+from toolkit.comparison.evidence import FOLDER, Evidence, read_evidence, read_table, save_evidence, settled
+from toolkit.comparison.measure import measure
+from toolkit.comparison.report_data import ReportData
+from toolkit.comparison.verify import check_report, describe, verify_report
+from toolkit.comparison.written import LARGE_BYTES
+from toolkit.reporting.comparison.report import report_from, write_report
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def several_sizes(make):
+    sizes = ({"max_train_examples": size} for size in (10, 20))
+    return [make(regime, seed, config=config) for config in sizes for regime in ("none", "backbone") for seed in (0, 1)]
+
+
+KINDS = {
+    "classes": lambda make: [make(regime, seed) for regime in ("none", "embeddings", "backbone") for seed in range(3)],
+    "values": lambda make: [make(r, s, is_regression=True) for r in ("none", "embeddings") for s in range(2)],
+    "undefined": lambda make: [make(r, 0, is_regression=True, is_constant=True) for r in ("none", "backbone")],
+    "sizes": several_sizes,
+    "shuffled labels": lambda make: [
+        make("none", seed, config=config) for config in ({}, {"shuffle_labels": True}) for seed in range(3)
+    ],
+    "tasks and models": lambda make: [
+        make("none", 0, task="nan", lacking=("position_embeddings", "token_type_embeddings")),
+        make("none", 0, model="other", is_regression=True, has_exposure=False),
+        make("backbone", 0, model="other", is_regression=True),
+    ],
+}
+
+
+def words_as_items(run):
+    """The run as that of a token task: its items are words of examples."""
+    table = run.predictions.assign(word=np.arange(len(run.predictions)) % 3)
+    object.__setattr__(run, "predictions", table.assign(id=table["id"] // 3))
+    return run
+
+
+KINDS["tokens"] = lambda make: [
+    *(words_as_items(make(regime, 0, task="tags")) for regime in ("none", "backbone")),
+    make("none", 0),
+]
+
+
+def tables_of(evidence: Evidence) -> dict[str, pd.DataFrame]:
+    found = {field.name: getattr(evidence, field.name) for field in fields(evidence)}
+    return {name: table for name, table in found.items() if isinstance(table, pd.DataFrame)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_evidence_in_memory_and_read_again_is_the_same_and_gives_the_same_cards(make_run, tmp_path, kind):
+    measured = measure(KINDS[kind](make_run))
+    saved, read = save_evidence(measured, tmp_path), read_evidence(tmp_path)
+    assert (measured.settings, measured.page, saved.hashes) == (read.settings, read.page, read.hashes)
+    assert measured.facts == read.facts
+    for name, table in tables_of(read).items():
+        pd.testing.assert_frame_equal(tables_of(measured)[name], table, check_exact=True, obj=name)
+    one, other = ([card.to_dict() for card in make_cards(evidence)] for evidence in (saved, read))
+    assert json.dumps(one) == json.dumps(other)
+    assert one
+
+
+@given(
+    st.lists(st.tuples(st.floats(), st.integers(-(2**62), 2**62), st.booleans(), st.text('aN,"\n 1', max_size=3))),
+    st.booleans(),
+)
+def test_any_table_is_read_as_it_is_kept(tmp_path_factory, lines, is_csv):
+    table = settled(pd.DataFrame(lines, columns=["value", "num_rows", "is_failed", "task"]))
+    path = tmp_path_factory.mktemp("table") / ("a.csv" if is_csv else "a.parquet")
+    table.to_csv(path, index=False) if is_csv else table.to_parquet(path, index=False)
+    pd.testing.assert_frame_equal(read_table(path), table, check_exact=True, check_dtype=bool(lines))
+
+
+def test_a_score_that_is_undefined_at_every_epoch_stays_a_score_of_its_run(read_run):
+    values = [read_run(regime, is_regression=True) for regime in ("none", "backbone")]
+    measured = measure([*values, read_run(task="other")])
+    evidence = replace(measured, scores=measured.scores.assign(pearson=np.nan))
+    assert ["pearson" in run.scores for run in evidence.reported] == [run.is_regression for run in measured.reported]
+
+
+def test_pairs_are_compared_once(read_study, monkeypatch):
+    from toolkit.comparison import compare as module
+
+    compared = []
+
+    def count(pair, settings):
+        compared.append((pair.first.label, pair.second.label))
+        return compare_pair(pair, settings)
+
+    compare_pair = module.compare_pair
+    runs, labels = read_study(num_seeds=2)
+    data = ReportData(measure(runs, labels))
+    monkeypatch.setattr(module, "compare_pair", count)
+    assert len(data.comparison)
+    assert len(data.joined)
+    assert len(data.efficiency.columns)
+    data.evidence.__dict__["hashes"] = dict.fromkeys((f"{FOLDER}/{name}" for name in ALL_NAMES), "0")
+    assert make_cards(data)
+    assert sorted(compared) == sorted(set(compared))
+
+
+ALL_NAMES = ("settings.json", "runs.json", "predictions.parquet", "scores.csv", "drift.csv", "seeds.csv", "gauge.csv")
+ALL_NAMES += ("labels.csv",)
+
+
+@pytest.fixture(scope="module")
+def made(shared_runs, tmp_path_factory):
+    """A report with a title, a tuning table and a run that was left out, beside which no run is left."""
+    folder = tmp_path_factory.mktemp("made")
+    arms = (("none", "full", 0.9), ("embeddings", "frozen", 0.9), ("backbone", "features", 0.6))
+    runs = [
+        shared_runs.copy_into(folder / "runs", regime, seed, right=right)
+        for regime, _, right in arms
+        for seed in range(3)
+    ]
+    names = {regime: label for regime, label, _ in arms}
+    labels = {run.path.name: names[run.config.freeze] for run in runs}
+    tried = {"task": "toy", "arm": "full", "rate": 1e-4, "num_seeds": 1, "is_chosen": True, "mean_score": 0.5}
+    tuning = pd.DataFrame([tried, tried | {"rate": 1e-3, "is_chosen": False, "mean_score": np.nan}])
+    (folder / "notes").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        options = {"title": "T <b>", "question": "Why?", "expected": "Much.", "tuning": tuning, "labels": labels}
+        write_report([*runs, "notes"], "out", pairs=[("full", "frozen"), ("features", "full")], **options)
+        shutil.rmtree("runs")
+    return folder
+
+
+@pytest.fixture
+def report(made, tmp_path, monkeypatch) -> Path:
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return Path("out")
+
+
+def command(*words, capsys=None):
+    with pytest.raises(SystemExit) as stop:
+        main([str(word) for word in words])
+    shown = capsys.readouterr() if capsys else SimpleNamespace(out="", err="")
+    return stop.value.code, shown.out, shown.err
+
+
+def test_a_report_made_again_is_the_same_byte_for_byte(report):
+    assert command("report", "--from", report, "--out", "again")[0] == 0
+    assert contents(Path("again")) == contents(report)
+    text = (report / "report.md").read_text()
+    assert "T &#60;b&#62;" in text
+    assert "Why?" in text
+    assert "notes is left out" in text
+    assert "Expected before the runs: Much." in text
+
+
+def test_in_its_own_place_it_is_the_same_and_other_files_stay(report):
+    before = contents(report)
+    (report / "notes.txt").write_text("mine")
+    (report / "index.html").unlink()
+    shutil.rmtree(report / "figures")
+    assert report_from(report) == report / "report.md"
+    assert contents(report) == before | {"notes.txt": b"mine"}
+
+
+def test_what_it_may_not_replace_is_refused(report, capsys):
+    (report / "report.md").write_text("edited")
+    code, _, error = command("report", "--from", report, capsys=capsys)
+    assert (code, error.count("\n")) == (2, 1)
+    assert "report.md" in error
+    Path("mine").mkdir()
+    Path("mine/thesis.tex").write_text("")
+    code, _, error = command("report", "--from", report, "--out", "mine", capsys=capsys)
+    assert (code, "thesis.tex" in error) == (2, True)
+
+
+def test_evidence_that_has_changed_is_refused(report, capsys):
+    with (report / "evidence/scores.csv").open("a") as file:
+        file.write("\n")
+    code, _, error = command("report", "--from", report, "--out", "again", capsys=capsys)
+    assert (code, error.count("\n")) == (2, 1)
+    assert "changed: evidence/scores.csv" in error
+    assert not Path("again").exists()
+
+
+@pytest.mark.parametrize(
+    "words", [["--from", "out", "runs/a"], ["--from", "out", "--title", "T"], ["runs/a"], [], ["--from", "nowhere"]]
+)
+def test_flags_that_do_not_go_together_are_one_clear_line(report, words, capsys):
+    code, _, error = command("report", *words, capsys=capsys)
+    assert (code, error.count("\n")) == (2, 1)
+
+
+def test_the_first_format_gives_the_same_cards_and_says_what_it_did_not_keep(report):
+    numbers = read_cards(str(report))
+    evidence = as_format_1(report / "old" if shutil.copytree(report / FOLDER, report / "old" / FOLDER) else report)
+    shutil.copy(report / "report.md", report / "old")
+    assert report_from(report / "old", "again") == Path("again/report.md")
+    lines, differs = compare(numbers, read_cards("again"))
+    assert (lines, differs) == ([], False)
+    text = Path("again/report.md").read_text()
+    assert text.startswith("# T &#60;b&#62;\n\nWhy?\n")
+    assert "It did not keep how single rows moved" in text
+    for absent in ("Which words moved", "Why rows moved", "Cost beside score", "were not recorded"):
+        assert absent not in text
+    assert verify_report("again") == []
+    assert evidence.strata.empty
+
+
+def test_what_is_made_again_need_not_be_kept(report):
+    for path in [*report.rglob("*.svg"), *report.rglob("*.pdf"), *report.rglob("*.tex"), report / "index.html"]:
+        path.unlink()
+    for path in (report / "tables").glob("*.parquet"):
+        path.unlink()
+    large = [path for path in (report / "tables").glob("*.csv") if path.stat().st_size > LARGE_BYTES]
+    assert large
+    for path in large:
+        path.unlink()
+    found = check_report(report)
+    assert found.differences == []
+    lines, differs = describe(report, None)
+    assert not differs
+    assert f"{len(found.not_kept)} files were not kept; python -m toolkit report --from out makes them again" in lines
+    report_from(report)
+    assert check_report(report).not_kept == []
+
+
+def test_what_should_have_been_kept_is_missed(report):
+    shown = next((report / "figures").glob("first_screen.png"))
+    small = report / "tables/cost.csv"
+    kept = [report / "report.md", shown, small, report / "cards.json", *(report / FOLDER).iterdir()]
+    for path in kept:
+        name, content = path.relative_to(report).as_posix(), path.read_bytes()
+        path.unlink()
+        assert any(name.split("/")[-1] in line for line in verify_report(report)), name
+        path.write_bytes(content)
+    assert verify_report(report) == []
+
+
+def test_every_changed_byte_is_found(report):
+    for name, content in contents(report).items():
+        if name != "files.json":
+            (report / name).write_bytes(content + b" ")
+            assert any(name in line for line in verify_report(report)), name
+            (report / name).write_bytes(content)
+
+
+def test_cards_that_differ_are_named(report, capsys):
+    old, new = read_cards(str(report)), read_cards(str(report))
+    assert compare(old, new) == ([], False)
+    first, second, third, *_ = new
+    new[first] = new[first] | {"verdict": "equivalent" if new[first]["verdict"] != "equivalent" else "supported"}
+    lines, differs = compare(old, new)
+    assert (len(lines), differs) == (1, False)
+    new[second] = new[second] | {"interval": new[second]["interval"] | {"low": -77.0}}
+    del new[third]
+    lines, differs = compare(old, new)
+    assert (len(lines), differs) == (3, True)

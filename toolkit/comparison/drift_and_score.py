@@ -1,0 +1,268 @@
+"""Drift joined with score: what forbidding it cost each run, and whether it predicts that across tasks."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from toolkit.comparison.arms import Arm, Group, Labels, arrange, differing_settings
+from toolkit.comparison.compare import PairLines
+from toolkit.comparison.estimates import Settings
+from toolkit.comparison.pairs import OTHER_ITEMS, ArmPair, have_same_items
+from toolkit.comparison.parameter_noise import measure_beyond_noise
+from toolkit.comparison.reported import ReportedRun, counted_score, last_score
+from toolkit.comparison.summaries import check_table, splits_of
+from toolkit.lookup import lookup
+from toolkit.snapshots.store import Run
+
+DRIFT = ("parameter", "num_exposed_rows", "drift", "times_noise", "drift_note", "relative_drift", "share_beyond_decay")
+"""Columns that are those of ``parameter_noise.measure_beyond_noise``; drift_note is its refusal."""
+
+COLUMNS = (
+    "group",
+    "model",
+    "task",
+    "arm",
+    "base",
+    "size",
+    "num_train_examples",
+    "run",
+    "seed",
+    "learning_rate",
+    "is_failed",
+    "epoch",
+    *DRIFT,
+    "is_frozen",
+    "split",
+    "score",
+    "first_score",
+    "last_score",
+    "gain_points",
+    "gain_verdict",
+    "note",
+)
+
+NOT_TRAINED = "no embedding parameter was trained"
+
+
+def join_drift(
+    runs: Sequence[Run | str | Path],
+    labels: Labels | None = None,
+    split: str | None = None,
+    *,
+    margin_points: float = 1.0,
+) -> pd.DataFrame:
+    """One line per run and embedding parameter: how far it moved by the last epoch, and what that did to the score.
+
+    ``drift``: of the rows that training showed, without their common offset, as a share of their norm; ``times_noise``:
+    that divided by what random gradient signs would have moved them, which falls as the ``learning_rate`` rises: to be
+    compared at equal rates only. NaN with a ``drift_note`` where it is refused. ``relative_drift`` and
+    ``share_beyond_decay`` describe the whole parameter (formulas: parameter_noise.py). ``gain_points``: the headline
+    score on the reported split (or on ``split``) minus that of the run of the same seed and ``size`` (examples asked
+    for, NaN for all) whose embeddings were frozen: what forbidding the drift cost. NaN with a ``note`` where there is
+    none, or where the start (fresh weights, a head stage) is another; other settings that differ are named in the note.
+    ``gain_verdict``: that of :func:`toolkit.compare` on the two arms with ``margin_points``; empty without a frozen
+    one. ValueError for a ``split`` that no run has.
+    """
+    groups = arrange(runs, labels)
+    drift = pd.concat(
+        [measure_beyond_noise(run.run).assign(run=run.name) for group in groups for run in group.runs],
+        ignore_index=True,
+    )
+    lines = PairLines(Settings(margin_points=margin_points, num_draws=0))  # no verdict rests on the bootstrap
+    return join_groups(groups, split, drift=drift, lines=lines)
+
+
+def join_groups(
+    groups: Sequence[Group], split: str | None = None, *, drift: pd.DataFrame, lines: PairLines
+) -> pd.DataFrame:
+    """:func:`join_drift` of groups that are arranged already, with `measure_beyond_noise` of their runs, led by the
+    run's name."""
+    if split is not None:
+        lookup({name: group for group in groups for name in splits_of(group)}, split, "split")
+    moved = drift.rename(columns={"refusal": "drift_note"})
+    moved["times_noise"] = moved["times_noise"].where(moved["drift_note"] == "")
+    beside = pd.DataFrame(
+        [line for group in groups for arm in group.arms for line in _scores(group, arm, split, lines)]
+    )
+    table = beside.merge(moved[["run", *DRIFT]], on="run", validate="one_to_many")
+    frozen = {run.name: run.frozen for group in groups for run in group.runs}
+    is_frozen = [name in frozen[run] for run, name in zip(table["run"], table["parameter"], strict=True)]
+    return table.assign(is_frozen=is_frozen)[list(COLUMNS)]
+
+
+def _scores(group: Group, arm: Arm, split: str | None, known: PairLines) -> list[dict[str, Any]]:
+    """One line per run of an arm: its scores, and its gain over the frozen arm that is most like it."""
+    partner, note = _frozen_partner(group, arm)
+    verdicts = {} if partner is None else _verdicts(known.of(ArmPair(arm, partner)))
+    lines = []
+    for run in arm.runs:
+        chosen = split or run.reported_split
+        lead: dict[str, Any] = {
+            "group": group.title,
+            "arm": arm.label,
+            "base": arm.base,
+            "size": np.nan if arm.size is None else arm.size,
+            "num_train_examples": arm.num_train_examples,
+        }
+        lead |= {"model": run.model, "task": run.task, "run": run.name, "seed": run.config.seed}
+        lead |= {
+            "learning_rate": run.config.learning_rate,
+            "is_failed": run.is_failed,
+            "epoch": run.last_epoch,
+            "split": chosen,
+            "score": run.score,
+        }
+        lead |= {f"{at}_score": last_score(run, chosen, at=at) for at in ("first", "last")}
+        lines.append(lead | _gain(run, partner, chosen, note) | {"gain_verdict": verdicts.get(chosen, "")})
+    return lines
+
+
+def _frozen_partner(group: Group, arm: Arm) -> tuple[Arm | None, str]:
+    """The arm of the same size and start with frozen embeddings that agrees in most settings, and what differs."""
+    if all(all(name in run.frozen for name in run.parameters) for run in arm.runs):
+        return None, NOT_TRAINED
+    config = arm.runs[0].config
+    found = [
+        other
+        for other in group.arms
+        if other.runs[0].regime == "embeddings"
+        and other.size == arm.size
+        and (other.runs[0].config.init, other.runs[0].config.head_epochs) == (config.init, config.head_epochs)
+    ]
+    if not found:
+        return None, "no runs with frozen embeddings from the same start"
+    best = min(found, key=lambda other: len(differing_settings(arm, other)))
+    names = [name.replace("_", " ") for name in differing_settings(arm, best)]
+    return best, f"differs from {best.label} also in {', '.join(names)}" if names else ""
+
+
+def _verdicts(lines: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """Split to the verdict on the difference in the headline score."""
+    return {str(line["split"]): str(line["verdict"]) for line in lines if line["is_headline"]}
+
+
+def _gain(run: ReportedRun, partner: Arm | None, split: str, note: str) -> dict[str, Any]:
+    if partner is None:
+        return {"gain_points": np.nan, "note": note}
+    other = next((each for each in partner.runs if each.config.seed == run.config.seed), None)
+    if other is None:
+        return {"gain_points": np.nan, "note": f"no run of this seed under {partner.label}"}
+    if split not in run.answers or split not in other.answers:
+        return {"gain_points": np.nan, "note": f"no labelled split {split}"}
+    if not have_same_items(run, other, split):
+        return {"gain_points": np.nan, "note": OTHER_ITEMS}
+    return {"gain_points": 100 * (counted_score(run, split) - counted_score(other, split)), "note": note}
+
+
+LEAST_TASKS = 6
+"""Fewer points say nothing: of five tasks even a perfect order has an exact two-sided p of 2/5! = .017, and a single
+task decides it."""
+
+TOO_FEW = f"and at least {LEAST_TASKS} are needed"
+
+NUM_PERMUTATIONS = 99_999
+"""Permutations of the test; all of them up to eight tasks (8! = 40,320)."""
+
+TOLD_APART = "supported"
+"""The verdict on a gain whose interval excludes 0 and that may be above the margin."""
+
+NEEDED = ("group", "model", "base", "size", "run", "learning_rate", "epoch", "parameter", "is_frozen")
+VALUES = ("times_noise", "gain_points", "gain_verdict")
+ASSOCIATION_COLUMNS = ("model", "base", "parameter", "num_tasks", "num_runs", "spearman", "p", "q", "note")
+
+
+def associate_drift(joined: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:
+    """Do tasks on which a parameter moved further gain more from its moving? One line per model, arm and parameter.
+
+    ``joined``: the table of :func:`toolkit.join_drift`. A task is one point: the means over its seeds of
+    ``times_noise`` and ``gain_points``, of the last epoch of each run and of the largest number of training examples,
+    whatever else the table holds, so that more epochs, snapshots or sizes make no more points. Drift counts as a
+    multiple of its noise: as a share of the norm it follows the number of steps and, over a whole vocabulary, the
+    number of words in the data, which differ between tasks by design. The multiple still falls as the learning rate
+    rises (1.22 to 1.04 on one task). ``spearman``: rank correlation; ``p``: two-sided permutation test over the tasks
+    (exact up to eight of them, else 99,999 draws with ``seed``); ``q``: Benjamini-Hochberg over the lines. All NaN,
+    with a ``note``: under six tasks, because nothing is fitted to so few; where tasks were trained at different
+    learning rates; and where no task's gain is told apart from 0 (``gain_verdict``), because ranks of gains that are
+    noise are noise. The association is between tasks and says nothing of cause. ValueError for another table.
+    """
+    check_table(joined, (*NEEDED, *VALUES), "join_drift")
+    lines = [
+        {"model": model, "base": base, "parameter": parameter} | _line(points, seed)
+        for (model, base, parameter), points in _points(joined)
+    ]
+    table = pd.DataFrame(lines, columns=list(ASSOCIATION_COLUMNS))
+    if len(table):
+        from toolkit.comparison.tests import benjamini_hochberg
+
+        table["q"] = benjamini_hochberg(table["p"].to_numpy(dtype=float))
+    return table
+
+
+def _points(joined: pd.DataFrame) -> Iterator[tuple[tuple[str, str, str], pd.DataFrame]]:
+    """Per model, arm and parameter that was trained: one line per task, the means over its runs."""
+    table = joined[~joined["is_frozen"].astype(bool)]
+    table = table[table["epoch"] == table.groupby("run")["epoch"].transform("max")]
+    sizes = pd.to_numeric(table["size"]).astype(float).fillna(np.inf)
+    keys = [table[name] for name in ("group", "base")]
+    table = table[sizes == sizes.groupby(keys).transform("max")]
+    table = table.drop_duplicates(["run", "parameter"], keep="last")
+    for (model, base, parameter), own in table.groupby(["model", "base", "parameter"], sort=False):
+        usable = own.dropna(subset=["times_noise", "gain_points"]).groupby("group", sort=False)
+        means = usable[["times_noise", "gain_points"]].mean()
+        means["learning_rate"] = usable["learning_rate"].first()
+        yield (model, base, parameter), means.assign(num_runs=usable.size(), verdict=usable["gain_verdict"].first())
+
+
+def _line(points: pd.DataFrame, seed: int) -> dict[str, Any]:
+    line = {"num_tasks": len(points), "num_runs": int(points["num_runs"].sum()), "spearman": np.nan, "p": np.nan}
+    if len(points) < LEAST_TASKS:
+        count = f"{len(points)} task{'' if len(points) == 1 else 's'}"
+        return line | {"note": f"refused: {count} with both values, {TOO_FEW}"}
+    if points["learning_rate"].nunique() > 1:
+        rates = ", ".join(f"{rate:g}" for rate in sorted(set(points["learning_rate"])))
+        return line | {"note": f"refused: tasks were trained at different learning rates ({rates})"}
+    if not (points["verdict"] == TOLD_APART).any():
+        return line | {"note": f"refused: {_all_noise(points['verdict'])}, so that there is nothing to predict"}
+    drift, gain = (_centred_ranks(points[name]) for name in ("times_noise", "gain_points"))
+    if not (drift.any() and gain.any()):
+        return line | {"note": "undefined: drift or gain is the same in all tasks"}
+    return line | {"spearman": _correlation(drift, gain), "p": _permutation_p(drift, gain, seed), "note": ""}
+
+
+def _all_noise(verdicts: pd.Series) -> str:
+    if (verdicts == "equivalent").all():
+        return "every gain is within the margin (equivalent to 0)"
+    counts = verdicts.value_counts()
+    return f"no gain can be told apart from 0 ({', '.join(f'{count} {name}' for name, count in counts.items())})"
+
+
+def _centred_ranks(values: pd.Series) -> NDArray[np.float64]:
+    ranks = values.rank().to_numpy(dtype=float)
+    centred: NDArray[np.float64] = ranks - ranks.mean()
+    return centred
+
+
+def _correlation(first: NDArray[np.float64], second: NDArray[np.float64], axis: int = -1) -> Any:
+    """Pearson correlation of centred ranks, which is Spearman's; permuting changes neither mean nor norm."""
+    return (first * second).sum(axis=axis) / np.sqrt((first**2).sum(axis=axis) * (second**2).sum(axis=axis))
+
+
+def _permutation_p(drift: NDArray[np.float64], gain: NDArray[np.float64], seed: int) -> float:
+    from scipy.stats import permutation_test
+
+    def statistic(permuted: NDArray[np.float64], axis: int = -1) -> Any:
+        return _correlation(permuted, gain, axis)
+
+    result = permutation_test(
+        (drift,),
+        statistic,
+        permutation_type="pairings",
+        vectorized=True,
+        n_resamples=NUM_PERMUTATIONS,
+        rng=np.random.default_rng(seed),
+    )
+    return float(result.pvalue)

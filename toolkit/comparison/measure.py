@@ -1,0 +1,367 @@
+"""Measuring finished runs: all that a report keeps of them, each table once and in memory."""
+
+import json
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from toolkit.analysis.causes.nulls import unexplained_by_decay
+from toolkit.analysis.gauge.gauge import measure_gauge
+from toolkit.analysis.neighbours.word_rows import WordRows, measure_words
+from toolkit.analysis.rows.drift import measure_drift
+from toolkit.analysis.rows.rows import measure_rows
+from toolkit.comparison.arms import Arm, Group, Labels, arrange, of_largest_size
+from toolkit.comparison.estimates import Settings
+from toolkit.comparison.evidence import FORMAT, Evidence, settled
+from toolkit.comparison.parameter_noise import distance_of_seeds, measure_beyond_noise
+from toolkit.comparison.reported import ReportedRun, canonical_name, with_paths
+from toolkit.comparison.shuffled_labels import label_statistics
+from toolkit.config import RunConfig
+from toolkit.families import EMBEDDING_PARAMETERS
+from toolkit.naming import command_path, distinct, shown_path
+from toolkit.snapshots import files
+from toolkit.snapshots.store import Run
+
+Progress = Callable[[str], None]
+
+OF_MODEL = ("revision", "weights_sha256", "pooling", "head", "num_parameters", "num_trainable")
+PARTS: tuple[str, ...] = (
+    "task",
+    "head_stage",
+    "floors",
+    "linear_probe",
+    "convex_ceiling",
+    "cost",
+    "versions",
+    "git_commit",
+)
+PARTS += ("devices", "num_processes", "num_threads", "precision")
+"""Sections of a manifest that are kept as they are; of model and frozen a part is."""
+PARTS_OF_1 = ("task", "head_stage", "floors")
+"""What the evidence of format 1 kept of them."""
+
+FEW = 5
+"""Moved rows of a stratum below which each is kept, and drawn, by itself."""
+NUM_TOP_TOKENS = 20
+RANKINGS = ("norm", "angle_degrees")
+"""The measures by which the tokens that moved most are ranked."""
+NUM_WORDS = 24_000
+"""Words of all conditions together of which drift and neighbours are kept for the map: about what a page holds."""
+
+
+def measure(
+    runs: Sequence[Run | str | Path],
+    labels: Labels | None = None,
+    *,
+    pairs: Sequence[tuple[str, str]] | None = None,
+    margin_points: float = 1.0,
+    level: float = 0.95,
+    alpha: float = 0.05,
+    tasks: Labels | None = None,
+    tuning: pd.DataFrame | None = None,
+    words: Mapping[str, Any] | None = None,
+    on_progress: Progress = lambda _: None,
+) -> Evidence:
+    """All that a report needs of ``runs``; the options are those of :func:`toolkit.write_report`.
+
+    ``words``: title, question, expected, command and left_out, as the report says them. Tables hold no text of any
+    example, and nothing names a folder of this machine. ValueError as of :func:`toolkit.compare`.
+    """
+    Settings(margin_points=margin_points, level=level, alpha=alpha)  # refuses what is out of range, before the work
+    groups = arrange(runs, labels, tasks)
+    members = [run for group in groups for run in group.runs]
+    shown = [of_largest_size(group) for group in groups]
+    firsts = [arm.runs[0] for group in shown for arm in group.arms]
+    settings = {
+        "format": FORMAT,
+        "labels": None if labels is None else _own(labels, members),
+        "tasks": None if tasks is None else _own(tasks, members),
+        "pairs": None if pairs is None else [list(pair) for pair in pairs],
+        "margin_points": margin_points,
+        "level": level,
+        "alpha": alpha,
+    }
+    page = {name: (words or {}).get(name) for name in ("title", "question", "expected", "command")}
+    page["left_out"] = list((words or {}).get("left_out", ()))
+    page["tuning"] = None if tuning is None else {str(name): _plain(tuning[name]) for name in tuning}
+    facts = describe_runs(members)
+
+    def heard(what: str, own: Iterable[ReportedRun]) -> Iterable[ReportedRun]:
+        for run in own:
+            on_progress(f"{what}: {run.name}")
+            yield run
+
+    drift = led(heard("measuring drift", members), drift_of)
+    of_firsts: dict[str, list[pd.DataFrame]] = {name: [] for name in OF_FIRST}
+    for run in heard("measuring rows", firsts):
+        for name, table in measure_first(run).items():
+            of_firsts[name].append(table)
+    counts, rows = words_of_arms(shown, on_progress)
+    tables = {
+        "predictions": all_answers(groups),
+        "runs": runs_table(groups, facts),
+        "scores": led(members, scores_of),
+        "drift": drift,
+        "gauge": led(members, gauge_of),
+        "seeds": seeds_table(groups),
+        "labels": label_statistics(groups, drift),
+        "strata": led([run for group in shown for run in group.runs], strata_of),
+        **{name: _together(own) for name, own in of_firsts.items()},
+        "word_counts": counts,
+        "words": rows,
+    }
+    return Evidence(settings, facts, **{name: settled(table) for name, table in tables.items()}, page=page)
+
+
+def _plain(column: pd.Series) -> list[Any]:
+    return [None if value != value or value is pd.NA else value for value in column.tolist()]
+
+
+def _own(labels: Labels, members: Sequence[ReportedRun]) -> dict[str, str]:
+    """Run to its label, in the order of the labels, which is that of arms."""
+    names: dict[str, list[str]] = {}
+    for run in members:
+        names.setdefault(run.directory_name, []).append(run.name)
+    return {name: label for directory, label in labels.items() for name in names.get(directory, ())}
+
+
+def led(runs: Iterable[ReportedRun], make: Callable[[ReportedRun], pd.DataFrame]) -> pd.DataFrame:
+    """One table of all runs, each part led by the run's name."""
+    return _together([_led(run, make(run)) for run in runs])
+
+
+def _led(run: ReportedRun, table: pd.DataFrame) -> pd.DataFrame:
+    table = table.assign(run=run.name)
+    return table[["run", *(name for name in table.columns if name != "run")]]
+
+
+def _together(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    filled = [part for part in parts if len(part)] or list(parts[:1])
+    return pd.concat(filled, ignore_index=True) if filled else pd.DataFrame()
+
+
+def scores_of(run: ReportedRun) -> pd.DataFrame:
+    """Every score of a run, at each epoch."""
+    return run.scores
+
+
+def drift_of(run: ReportedRun) -> pd.DataFrame:
+    """The drift of each embedding parameter beside its noise."""
+    return measure_beyond_noise(run.run)
+
+
+def strata_of(run: ReportedRun) -> pd.DataFrame:
+    """`measure_drift`: every snapshot, parameter, stratum of rows, measure and statistic."""
+    return measure_drift(run.run.trajectory)
+
+
+def gauge_of(run: ReportedRun) -> pd.DataFrame:
+    """The share of the tables' drift that offsets between them explain, at the last epoch; no line where none moved."""
+    first, last = run.run.trajectory.snapshots[0], run.run.trajectory.snapshots[-1]
+    tables = [name for name in run.parameters if not name.startswith("LayerNorm")]
+    if not any((first.tensors[name] != last.tensors[name]).any() for name in tables):
+        return pd.DataFrame(columns=["gauge_share", "frequencies", "note"])
+    lines = measure_gauge(run.run, last.epoch)
+    chosen = lines[lines["quantity"] == "gauge_share"].rename(columns={"value": "gauge_share"})
+    return chosen[["gauge_share", "frequencies", "note"]]
+
+
+OF_FIRST = ("boxes", "dots", "exposed", "tokens", "positions")
+"""Tables of single rows, which a report shows of the first seed of each arm."""
+
+
+def measure_first(run: ReportedRun) -> dict[str, pd.DataFrame]:
+    """OF_FIRST of one run, led by its name; a table of no lines where the model has no such rows."""
+    words, positions = _rows(run, "word_embeddings"), _rows(run, "position_embeddings")
+    boxes, dots = boxes_of(words)
+    found = (boxes, dots, exposure_of(run, words), top_tokens(words), _with_positions(run, positions))
+    return {name: _led(run, table) for name, table in zip(OF_FIRST, found, strict=True)}
+
+
+def _rows(run: ReportedRun, parameter: str) -> pd.DataFrame:
+    if parameter not in run.parameters:
+        return pd.DataFrame()
+    rows: pd.DataFrame = measure_rows(run.run.trajectory, parameter, run.last_epoch)
+    return rows.assign(stratum=rows["stratum"].astype(str))
+
+
+def _with_positions(run: ReportedRun, rows: pd.DataFrame) -> pd.DataFrame:
+    """Position rows with the position of each (RoBERTa's first rows are no positions) and the longest real length."""
+    if rows.empty:
+        return rows
+    trajectory = run.run.trajectory
+    table = trajectory.exposure.tables.get("position_embeddings") if trajectory.exposure else None
+    is_known = table is not None and len(table.rows) > 0
+    longest = float(table.rows.max()) - trajectory.position_offset + 1 if is_known else np.nan  # type: ignore[union-attr]
+    rows = rows.assign(position=rows["row"] - trajectory.position_offset, longest_length=longest)
+    return rows[rows["position"] >= 0]
+
+
+def boxes_of(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Per stratum of `measure_rows` its rows, those that moved, and quantiles of how far; and the few that moved.
+
+    Quantiles (5, 25, 50, 75 and 95 %) are of the rows that moved, NaN for fewer than FEW: these are the second table.
+    """
+    boxes, dots = [], []
+    for stratum, own in rows.groupby("stratum", sort=False, observed=True) if len(rows) else ():
+        values = own["norm"].to_numpy(dtype=float)
+        moved = values[values > 0]
+        ends = np.percentile(moved, (5, 25, 50, 75, 95)) if len(moved) >= FEW else [np.nan] * 5
+        line = {"stratum": str(stratum), "num_rows": len(values), "num_moved": len(moved)}
+        boxes.append(line | dict(zip(("low", "q1", "median", "q3", "high"), map(float, ends), strict=True)))
+        dots += [{"stratum": str(stratum), "norm": float(value)} for value in moved if len(moved) < FEW]
+    columns = ["stratum", "num_rows", "num_moved", "low", "q1", "median", "q3", "high"]
+    return pd.DataFrame(boxes, columns=columns), pd.DataFrame(dots, columns=["stratum", "norm"])
+
+
+def exposure_of(run: ReportedRun, words: pd.DataFrame) -> pd.DataFrame:
+    """How far the words that training exposed moved and those that it did not, and what decay leaves; one line."""
+    if words.empty:
+        return pd.DataFrame()
+    steps = pd.to_numeric(words["num_steps"])
+    exposed, unexposed = words.loc[steps > 0, "norm"], words.loc[steps == 0, "norm"]
+    is_known = not steps.isna().all()
+    log = run.run.optimizer_log if (words["norm"] > 0).any() else None
+    line = {
+        "is_recorded": is_known,
+        "num_exposed": len(exposed),
+        "median_exposed": exposed.median(),
+        "num_unexposed": len(unexposed),
+        "median_unexposed": unexposed.median(),
+        "share_unmoved": float((unexposed == 0).mean()) if len(unexposed) else np.nan,
+        "has_log": log is not None,
+        "left_by_decay": np.nan if log is None else unexplained_by_decay(run.run.trajectory, log),
+    }
+    return pd.DataFrame([line])
+
+
+def top_tokens(words: pd.DataFrame) -> pd.DataFrame:
+    """Per ranking the rows seen in training that moved most; rows that did not move are in no ranking."""
+    if words.empty:
+        return words
+    parts = []
+    seen = words[pd.to_numeric(words["num_steps"]).fillna(0) > 0]
+    for ranking in RANKINGS:
+        moved = seen[seen[ranking] > 0].sort_values([ranking, "row"], ascending=[False, True])
+        top = moved.head(NUM_TOP_TOKENS)
+        top.insert(0, "ranking", ranking)
+        top.insert(1, "rank", range(1, len(top) + 1))
+        parts.append(top)
+    return pd.concat(parts, ignore_index=True)
+
+
+def words_of_arms(groups: Sequence[Group], on_progress: Progress) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """How many words each arm has in which words moved, and the rows of these: `measure_words` over its seeds."""
+    arms = [(group.title, arm) for group in groups for arm in group.arms if has_moving_words(arm)]
+    share = NUM_WORDS // max(len(arms), 1)
+    counts, tables = [], []
+    for title, arm in arms:
+        on_progress(f"measuring words: {title}, {arm.label}")
+        found = measure_arm_words(arm, share)
+        lead = {"group": title, "arm": arm.label}
+        own = {"num_seen": found.num_seen, "num_unseen": found.num_unseen, "num_epochs": found.num_epochs}
+        counts.append(lead | own | {"refusal": found.refusal})
+        tables.append(found.table.assign(**lead))
+    names = ["group", "arm", "num_seen", "num_unseen", "num_epochs", "refusal"]
+    return pd.DataFrame(counts, columns=names), _together(tables)
+
+
+def has_moving_words(arm: Arm) -> bool:
+    """Whether any run of an arm moved a word row."""
+    name = "word_embeddings"
+    ends = [run.run.trajectory.snapshots for run in arm.runs if name in run.parameters]
+    return any((each[0].tensors[name] != each[-1].tensors[name]).any() for each in ends)
+
+
+def measure_arm_words(arm: Arm, share: int) -> WordRows:
+    """The words of one arm, of which about ``share`` are kept."""
+    few = max(share // 4, 20)
+    trajectories = [run.run.trajectory for run in arm.runs]
+    return measure_words(trajectories, most_seen=max(share, 20), num_unseen=min(few, 1000), num_named=min(few, 1000))
+
+
+def all_answers(groups: Sequence[Group]) -> pd.DataFrame:
+    """The answers of every run, led by run, model, task, arm and seed."""
+    parts = []
+    for arm in (arm for group in groups for arm in group.arms):
+        for run in arm.runs:
+            lead = {"run": run.name, "model": run.model, "task": run.task, "arm": arm.label, "seed": run.config.seed}
+            parts.append(run.predictions.assign(**lead))
+    if len({str(part["id"].dtype) for part in parts}) > 1:  # tasks number their items, or name them
+        parts = [part.assign(id=part["id"].astype(str)) for part in parts]
+    table = pd.concat(parts, ignore_index=True)
+    names = ["run", "model", "task", "arm", "split"]
+    items = ["id", "word"] if "word" in table else ["id"]
+    columns = [*names[:4], "seed", "epoch", "split", *items, "label", "prediction"]
+    return table[columns].astype(dict.fromkeys(names, str))
+
+
+def runs_table(groups: Sequence[Group], facts: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
+    """One line per run: where it stands in the comparison, and the sha256 of its manifest."""
+    lines = []
+    for group in groups:
+        for arm in group.arms:
+            lead: dict[str, Any] = {"group": group.title, "arm": arm.label, "base": arm.base}
+            lead |= {"num_train_examples": arm.num_train_examples}
+            for run in arm.runs:
+                own: dict[str, Any] = {"regime": run.regime, "score": run.score, "reported_split": run.reported_split}
+                own |= {"last_epoch": run.last_epoch, "manifest_sha256": facts[run.name]["manifest_sha256"]}
+                lines.append({"run": run.name, **lead, "seed": run.config.seed, **own})
+    return pd.DataFrame(lines)
+
+
+def seeds_table(groups: Sequence[Group]) -> pd.DataFrame:
+    """Each run beside the next seed of its arm: all pairs of 20 seeds would be read 190 times."""
+    lines = [
+        {"group": group.title, "arm": arm.label, "parameter": name, "first": one.name, "second": other.name}
+        | {"distance": distance_of_seeds(one.run, other.run, name)}
+        for group in groups
+        for arm in group.arms
+        for one, other in pairwise(arm.runs)
+        for name in one.parameters
+        if name in other.parameters
+    ]
+    return pd.DataFrame(lines, columns=["group", "arm", "parameter", "first", "second", "distance"])
+
+
+def describe_runs(runs: Sequence[ReportedRun]) -> dict[str, dict[str, Any]]:
+    """Run to its config and manifest as far as a report reads them, its hashes, and no path of anybody's machine."""
+    originals = list(dict.fromkeys(run.known_config.model for run in runs))
+    shown = {run.known_config.model: run.config.model for run in runs}
+    models = dict(zip(originals, distinct(shown[model] for model in originals), strict=True))
+    return {run.name: _describe(run, models[run.known_config.model]) for run in runs}
+
+
+def _describe(run: ReportedRun, model: str) -> dict[str, Any]:
+    config, folder = json.loads(run.config.to_json()), run.config.output_dir
+    place = folder if folder == RunConfig().output_dir else shown_path(folder)
+    parts = {name: run.manifest[name] for name in PARTS if run.manifest.get(name) is not None}
+    own = {name: value for name, value in run.part("model").items() if name in OF_MODEL}
+    proofs = run.part("frozen").get("parameters") or {}
+    # Of the encoder's parameters only those that contradict it: the others would be most of the file.
+    kept = {name: each for name, each in proofs.items() if _is_told(name, each)}
+    parts |= {"model": {"name": run.model, **own}, "regime": {"label": run.regime}, "frozen": {"parameters": kept}}
+    hashes = {f"{name}_sha256": files.sha256_of_file(run.run.path / f"{name}.json") for name in ("manifest", "config")}
+    described: dict[str, Any] = {"config": {**config, "model": model, "output_dir": place}, "manifest": parts, **hashes}
+    described |= {"command": command_of_run(run), "scores": list(map(str, run.scores))}
+    plain: dict[str, Any] = json.loads(json.dumps(described))
+    return plain
+
+
+def command_of_run(run: ReportedRun) -> str:
+    """The command that repeats a run into the folder in which it lies, with no absolute path in it."""
+    command, folder = with_paths(run.known_config, command_path).to_command(), RunConfig().output_dir
+    if run.run.path.is_dir():
+        folder = command_path(run.run.path.parent)
+    if not Path("finetune.py").is_file():  # the installed package has the same entry point
+        command = command.replace("finetune.py", "--module toolkit.cli", 1)
+    return command if folder == RunConfig().output_dir else f"{command} --output-dir {shlex.quote(folder)}"
+
+
+def _is_told(name: str, proof: Mapping[str, Any]) -> bool:
+    return canonical_name(name) in EMBEDDING_PARAMETERS or proof.get("before") != proof.get("after")

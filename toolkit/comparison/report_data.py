@@ -1,0 +1,316 @@
+"""Every table that follows from the evidence of a report, each computed once, when it is first asked for."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from toolkit.analysis.neighbours.word_rows import WordRows
+from toolkit.analysis.rows.strata import POSITION_STRATA, WORD_STRATA
+from toolkit.comparison.arms import Arm, Group, ReportedRun, of_largest_size
+from toolkit.comparison.compare import PairLines, compare_groups, compare_seeds_of_groups
+from toolkit.comparison.cost import cost_of_groups
+from toolkit.comparison.drift_and_score import associate_drift, join_groups
+from toolkit.comparison.estimates import Settings
+from toolkit.comparison.evidence import Evidence
+from toolkit.comparison.pairs import Pairs
+from toolkit.comparison.shuffled_labels import contrast
+from toolkit.comparison.summaries import (
+    efficiency_of_groups,
+    floors_of_groups,
+    last_scores_of_groups,
+    side_by_side,
+    summarise_groups,
+)
+
+LEAD = ("run", "model", "task", "regime", "seed")
+"""Leading columns of every table of several runs."""
+
+STRATA = tuple(dict.fromkeys((*WORD_STRATA, *POSITION_STRATA)))
+"""Strata in the order of every table; segments follow in the order of their rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class GroupTables:
+    """Everything a report says of the embeddings of one group, in numbers.
+
+    Each table is led by LEAD. ``moved`` is `measure_beyond_noise` of every run; ``drift`` `measure_drift`; the tables
+    of single rows are of the first seed of each arm. Empty is what the evidence of an earlier version did not keep.
+    """
+
+    group: Group
+    moved: pd.DataFrame
+    drift: pd.DataFrame
+    scores: pd.DataFrame
+    baselines: pd.DataFrame
+    """One row per run and labelled split: examples, majority-class rate, right answers at the last epoch, is_failed."""
+    boxes: pd.DataFrame
+    """How far word rows moved: per stratum the number of rows and of those that moved, and quantiles of these."""
+    dots: pd.DataFrame
+    """The moved rows of the strata that have few of them."""
+    exposed: pd.DataFrame
+    """One line per arm: words that training exposed and that it did not, and what weight decay leaves of these."""
+    positions: pd.DataFrame
+    """`measure_rows` of the position rows at the last epoch, with `position`."""
+    tokens: pd.DataFrame
+
+    def relative_drift(self, arm: Arm, parameter: str) -> NDArray[np.float64]:
+        """(runs,) relative drift of a whole parameter at the last epoch; exactly 0 where it did not move."""
+        own = self.moved[self.moved["parameter"] == parameter].set_index("run").reindex(arm.names)
+        is_moved = own["has_moved"].astype(bool)
+        values: NDArray[np.float64] = own["relative_drift"].astype(float).where(is_moved, 0.0).to_numpy()
+        return values
+
+    def whole(self, arm: Arm, parameter: str, measure: str = "relative", statistic: str = "value") -> pd.DataFrame:
+        """Lines of the whole parameter in every run and snapshot of an arm after epoch 0."""
+        if self.drift.empty:
+            return self.drift
+        lines = self.drift[
+            self.drift["run"].isin(arm.names)
+            & (self.drift["parameter"] == parameter)
+            & (self.drift["stratum"] == "whole parameter")
+            & (self.drift["measure"] == measure)
+            & (self.drift["statistic"] == statistic)
+        ]
+        return lines[lines["epoch"] > 0]
+
+    def of(self, arm: Arm, parameter: str) -> pd.DataFrame:
+        """Lines of one parameter in every run of an arm at its last epoch, by stratum, measure and statistic."""
+        lines = self.drift[self.drift["run"].isin(arm.names) & (self.drift["parameter"] == parameter)]
+        return at_last_epoch(lines)
+
+    def with_arms(self, table: pd.DataFrame) -> pd.DataFrame:
+        """One of these tables with ``arm``, by which charts tell its lines apart."""
+        if table.empty:
+            return table
+        return table.assign(arm=table["run"].map({name: _base(arm) for arm in self.group.arms for name in arm.names}))
+
+    def has_moved(self, arm: Arm, parameter: str) -> bool:
+        """Whether any run of an arm moved a parameter."""
+        return bool((self.relative_drift(arm, parameter) != 0).any())
+
+
+def _base(arm: Arm) -> str:
+    return arm.base or arm.label
+
+
+def order_of(tables: Iterable[GroupTables]) -> list[str]:
+    """The arms of a report, each once: their order gives their colours, in every chart the same."""
+    return list(dict.fromkeys(_base(arm) for own in tables for arm in own.group.arms))
+
+
+class ReportData:
+    """All numbers of a report, from its evidence alone.
+
+    Parameters
+    ----------
+    evidence
+        What was measured, or read.
+    num_draws
+        Of the bootstrap, which no card shows: 0 leaves it out.
+    on_progress
+        Hears what is being computed.
+    """
+
+    def __init__(
+        self, evidence: Evidence, *, num_draws: int = 2000, on_progress: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self.evidence, self._hear = evidence, on_progress
+        own = {name: float(evidence.settings[name]) for name in ("margin_points", "level", "alpha")}
+        self.settings = Settings(**own, num_draws=num_draws)  # type: ignore[arg-type]
+        pairs = evidence.settings["pairs"]
+        self.pairs: Pairs | None = None if pairs is None else [(one, other) for one, other in pairs]
+        self.lines = PairLines(self.settings)
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        return self.evidence.groups
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its evidence kept all that a report shows, which that of earlier versions did not."""
+        return int(self.evidence.settings["format"]) > 1
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """What was named and is not in the report, one sentence each."""
+        return tuple(self.evidence.page.get("left_out", ()))
+
+    @cached_property
+    def tuning(self) -> pd.DataFrame | None:
+        return self.evidence.tuning
+
+    @property
+    def runs(self) -> tuple[ReportedRun, ...]:
+        return tuple(run for group in self.groups for run in group.runs)
+
+    @property
+    def arms(self) -> tuple[Arm, ...]:
+        return tuple(arm for group in self.groups for arm in group.arms)
+
+    @property
+    def num_seeds(self) -> int:
+        """The most seeds of any arm."""
+        return max(len(arm.runs) for arm in self.arms)
+
+    @cached_property
+    def comparison(self) -> pd.DataFrame:
+        """``toolkit.compare``, with the labels of the arms without their size as first_base and second_base."""
+        self._hear("comparing scores")
+        table = compare_groups(self.groups, self.pairs, lines=self.lines)
+        bases = {arm.label: arm.base or arm.label for group in self.groups for arm in group.arms}
+        named = {
+            f"{side}_base": [bases.get(str(label), str(label)) for label in table[side]] for side in ("first", "second")
+        }
+        return table.assign(**named)
+
+    @cached_property
+    def joined(self) -> pd.DataFrame:
+        """``toolkit.join_drift``."""
+        if self.evidence.joined is not None:
+            return self.evidence.joined
+        return join_groups(self.groups, drift=self.evidence.drift, lines=self.lines)
+
+    @cached_property
+    def scores(self) -> pd.DataFrame:
+        """The headline score of every run on every labelled split at its last epoch: ``toolkit.last_scores``."""
+        return last_scores_of_groups(self.groups)
+
+    @cached_property
+    def seeds(self) -> pd.DataFrame:
+        """``toolkit.compare_seeds``."""
+        return compare_seeds_of_groups(self.groups, self.pairs)
+
+    @cached_property
+    def summary(self) -> pd.DataFrame:
+        return summarise_groups(self.groups)
+
+    @cached_property
+    def sides(self) -> pd.DataFrame:
+        return side_by_side(self.summary)
+
+    @cached_property
+    def cost(self) -> pd.DataFrame:
+        return cost_of_groups(self.groups)
+
+    @cached_property
+    def efficiency(self) -> pd.DataFrame:
+        return efficiency_of_groups(self.groups, comparison=self.comparison)
+
+    @cached_property
+    def association(self) -> pd.DataFrame:
+        return associate_drift(self.joined)
+
+    @cached_property
+    def labels(self) -> pd.DataFrame:
+        """``toolkit.compare_with_shuffled`` of every arm that was also run with shuffled labels."""
+        own = self.settings
+        return contrast(self.groups, self.evidence.labels, level=own.level, alpha=own.alpha)
+
+    @cached_property
+    def floors(self) -> pd.DataFrame:
+        """``toolkit.summarise_floors``."""
+        return floors_of_groups(self.groups)
+
+    @cached_property
+    def duplicates(self) -> pd.DataFrame:
+        """Near-duplicates of scored items among the training examples, removed: the mean count over runs per split.
+
+        One line per task and split; empty where none were sought. Sizes and seeds draw other training examples.
+        """
+        lines = [
+            (group.title, run.model, run.task, split, float(count))
+            for group in self.groups
+            for run in group.runs
+            for split, count in (run.part("task").get("num_near_duplicates") or {}).items()
+        ]
+        keys, name = ["group", "model", "task", "split"], "num_near_duplicates"
+        counts = pd.DataFrame(lines, columns=[*keys, name]).groupby(keys, sort=False)[name]
+        return counts.agg(num_near_duplicates="mean", num_runs="size").reset_index()
+
+    @cached_property
+    def details(self) -> tuple[GroupTables, ...]:
+        """Drift, scores over epochs and rows of each group, of the most training examples."""
+        return tuple(self._collect(of_largest_size(group)) for group in self.groups)
+
+    def _collect(self, group: Group) -> GroupTables:
+        known, leads = self.evidence, {run.name: run.lead() for run in group.runs}
+
+        def own(table: pd.DataFrame) -> pd.DataFrame:
+            if not len(table.columns):
+                return table
+            lines = table[table["run"].isin(leads)].reset_index(drop=True)
+            led = {name: [leads[run][name] for run in lines["run"]] for name in LEAD}
+            return pd.concat([pd.DataFrame(led, index=lines.index), lines.drop(columns="run")], axis=1)
+
+        return GroupTables(
+            group=group,
+            moved=own(known.drift),
+            drift=own(known.strata),
+            scores=own(known.scores).dropna(axis="columns", how="all"),
+            baselines=_baselines(group),
+            **{name: own(getattr(known, name)) for name in ("boxes", "dots", "exposed", "positions", "tokens")},
+        )
+
+    @property
+    def words(self) -> list[tuple[str, WordRows]]:
+        """Each arm whose word rows moved, with a name that tells it, and its words."""
+        counts, rows = self.evidence.word_counts, self.evidence.words
+        found = []
+        for line in counts.to_dict("records"):
+            label = line["arm"] if len(self.groups) == 1 else f"{line['group']}: {line['arm']}"
+            if line["refusal"]:
+                table = pd.DataFrame()
+            else:
+                table = rows[(rows["group"] == line["group"]) & (rows["arm"] == line["arm"])]
+                counted = dict.fromkeys(("num_steps", "num_tokens"), "Int64")
+                table = table.drop(columns=["group", "arm"]).astype(counted).reset_index(drop=True)
+            own = {name: int(line[name]) for name in ("num_seen", "num_unseen", "num_epochs")}
+            found.append((str(label), WordRows(table, **own, refusal=str(line["refusal"]))))
+        return found
+
+
+def at_last_epoch(table: pd.DataFrame) -> pd.DataFrame:
+    """The lines of each run's last epoch."""
+    return table[table["epoch"] == table.groupby("run")["epoch"].transform("max")]
+
+
+def _baselines(group: Group) -> pd.DataFrame:
+    """Per run and labelled split its examples, and for classes the majority rate and the right answers at the end."""
+    lines = []
+    for run in group.runs:
+        for split, last in run.answers.items():
+            line = run.lead() | {"split": split, "num_examples": len(last), "majority_rate": np.nan}
+            line |= {"num_right": np.nan, "is_failed": False}
+            if not run.is_regression:
+                majority = int(last["label"].value_counts().max())
+                right = int((last["label"] == last["prediction"]).sum())
+                line |= {"majority_rate": majority / len(last), "num_right": right}
+                line |= {"is_failed": right <= majority < len(last)}
+            lines.append(line)
+    return pd.DataFrame(lines, columns=[*LEAD, "split", "num_examples", "majority_rate", "num_right", "is_failed"])
+
+
+def strata_table(drift: pd.DataFrame) -> pd.DataFrame:
+    """Row strata at each run's last epoch: one line per stratum, one column per measure and statistic."""
+    if drift.empty:
+        return drift
+    lines = at_last_epoch(drift)
+    lines = lines[(lines["stratum"] != "whole parameter") & ~lines["parameter"].str.startswith("LayerNorm")]
+    lines = lines.assign(column=lines["measure"] + "_" + lines["statistic"])
+    index = [*LEAD, "epoch", "parameter", "stratum"]
+    wide = lines.set_index([*index, "column"])["value"].unstack("column")
+    counts = lines.groupby(index, sort=False).agg(
+        num_rows=("num_rows", "first"), num_undefined=("num_undefined", "max")
+    )
+    columns = list(dict.fromkeys(lines["column"]))
+    return counts.join(wide[columns]).reset_index()
+
+
+def ordered_strata(found: Iterable[str]) -> list[str]:
+    """Strata that were found, in the order of every table."""
+    distinct = list(dict.fromkeys(found))
+    return [s for s in STRATA if s in distinct] + [s for s in distinct if s not in STRATA]
