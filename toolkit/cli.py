@@ -108,7 +108,7 @@ def parse_config(args: list[str]) -> RunConfig:
         default = replace(default, task=RunConfig().task)  # the name follows from the data, which a flag may change
     for flag in ("--test-file", "--ood-file"):
         args = _merge_repeated(args, flag)
-    description = f"{DESCRIPTION} Named regimes for --freeze: {', '.join(REGIMES)}."
+    description = f"{DESCRIPTION}\n\nNamed regimes for --freeze: {', '.join(REGIMES)}."
     return parse(Flags, args, prog="finetune.py", default=Flags.of(default), description=description).to_config()
 
 

@@ -93,6 +93,7 @@ def test_every_file_is_there_and_valid(report):
     names = {f"figures/{name}.{kind}" for name in CHARTS for kind in ("png", "svg", "pdf")}
     names |= {f"tables/{name}.{kind}" for name in TABLES for kind in ("csv", "parquet")}
     names |= {f"tables/{name}.tex" for name in PRINTED}
+    names |= {f"tables/drift_compact.{kind}" for kind in ("csv", "parquet", "tex", "md", "html")}
     assert {name for name in found if not name.startswith("evidence/")} == {
         "report.md",
         "index.html",

@@ -109,7 +109,7 @@ def test_the_command_writes_the_report(tiny_model: TinyModel, tiny_files, tmp_pa
     with pytest.raises(SystemExit) as stop:
         main(["flow", str(tiny_model("bert")), *flags, "--out", str(tmp_path / "out")])
     assert stop.value.code == 0
-    assert "does position dominate" in capsys.readouterr().out
+    assert "Does position dominate, and then give way?" in capsys.readouterr().out
     text = (tmp_path / "out" / "report.md").read_text()
     assert "--positions 8 --blocks 3 --shift 4 --num-texts 12" in text.replace("\\", "")
     assert str(tmp_path) not in text
