@@ -14,8 +14,8 @@ from tests.conftest import leave_undrawn
 from toolkit.comparison import shuffled_labels
 from toolkit.comparison.arms import arrange
 from toolkit.comparison.drift_cards import HAS_CONTROL, NO_CONTROL
+from toolkit.comparison.drift_table import drift_of
 from toolkit.comparison.evidence import read_evidence
-from toolkit.comparison.measure import drift_of
 from toolkit.comparison.parameter_noise import changes_of_shown
 from toolkit.comparison.reported import read_reported
 from toolkit.comparison.shuffled_labels import (

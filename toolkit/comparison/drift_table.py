@@ -17,6 +17,8 @@ from toolkit.families import TABLES
 from toolkit.snapshots.snapshot import Trajectory
 from toolkit.snapshots.store import Run
 
+PARTS = ("exposed_relative_drift", "unexposed_relative_drift")
+"""‖Δ‖ / ‖E⁰‖ of the rows that training exposed, and of the others."""
 VALUES = ("drift_percent", "exposed_percent", "unexposed_percent", "times_noise")
 COLUMNS = (
     "model",
@@ -62,7 +64,7 @@ def drift_table(runs: "Sequence[Run | str | Path] | Run | str | Path", labels: L
 def drift_table_of_groups(groups: Sequence[Group], drift: pd.DataFrame | None = None) -> pd.DataFrame:
     """:func:`drift_table` of groups that are arranged already.
 
-    ``drift``: run, parameter, relative_drift and times_noise (NaN where refused) of their runs, where they are known.
+    ``drift``: :func:`drift_of` each of their runs, led by the run's name, where it is known.
     """
     lines = [line for group in groups for arm in group.arms for line in _of_arm(arm, drift)]
     return pd.DataFrame(lines, columns=list(COLUMNS))
@@ -86,21 +88,26 @@ def _of_arm(arm: Arm, drift: pd.DataFrame | None) -> list[dict[str, Any]]:
 
 def _of_run(run: ReportedRun, drift: pd.DataFrame | None) -> pd.DataFrame:
     """parameter and VALUES of one run."""
-    if drift is None:
-        own = measure_beyond_noise(run.run)
-        own["times_noise"] = own["times_noise"].where(own["refusal"] == "")
-    else:
-        own = drift[drift["run"] == run.name]
-    parts = [_exposed_and_rest(run.run.trajectory, name) for name in own["parameter"]]
-    return own[["parameter", "times_noise"]].assign(
+    own = drift_of(run) if drift is None else drift[drift["run"] == run.name]
+    # Evidence of format 1 has no PARTS.
+    own = own.reindex(columns=["parameter", "relative_drift", "times_noise", "refusal", *PARTS])
+    return own[["parameter"]].assign(
+        times_noise=own["times_noise"].where(own["refusal"] == ""),
         drift_percent=100 * own["relative_drift"],
-        exposed_percent=[100 * exposed for exposed, _ in parts],
-        unexposed_percent=[100 * rest for _, rest in parts],
+        exposed_percent=100 * own[PARTS[0]],
+        unexposed_percent=100 * own[PARTS[1]],
     )
 
 
+def drift_of(run: ReportedRun) -> pd.DataFrame:
+    """:func:`measure_beyond_noise` of a run, and PARTS."""
+    own = measure_beyond_noise(run.run)
+    parts = [_exposed_and_rest(run.run.trajectory, name) for name in own["parameter"]]
+    return own.assign(**dict(zip(PARTS, zip(*parts, strict=True), strict=True)))
+
+
 def _exposed_and_rest(trajectory: Trajectory, parameter: str) -> tuple[float, float]:
-    """‖Δ‖ / ‖E⁰‖ of the rows that training exposed, and of the others."""
+    """PARTS of one parameter; NaN for LayerNorm, without exposure, and where there is no such row."""
     exposed = exposed_rows(trajectory, parameter)
     if parameter not in TABLES or exposed is None:
         return math.nan, math.nan

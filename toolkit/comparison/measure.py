@@ -16,9 +16,10 @@ from toolkit.analysis.neighbours.word_rows import WordRows, measure_words
 from toolkit.analysis.rows.drift import measure_drift
 from toolkit.analysis.rows.rows import measure_rows
 from toolkit.comparison.arms import Arm, Group, Labels, arrange, of_largest_size
+from toolkit.comparison.drift_table import drift_of
 from toolkit.comparison.estimates import Settings
 from toolkit.comparison.evidence import FORMAT, Evidence, settled
-from toolkit.comparison.parameter_noise import distance_of_seeds, measure_beyond_noise
+from toolkit.comparison.parameter_noise import distance_of_seeds
 from toolkit.comparison.reported import ReportedRun, canonical_name, with_paths
 from toolkit.comparison.shuffled_labels import label_statistics
 from toolkit.config import RunConfig
@@ -148,11 +149,6 @@ def _together(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
 def scores_of(run: ReportedRun) -> pd.DataFrame:
     """Every score of a run, at each epoch."""
     return run.scores
-
-
-def drift_of(run: ReportedRun) -> pd.DataFrame:
-    """The drift of each embedding parameter beside its noise."""
-    return measure_beyond_noise(run.run)
 
 
 def strata_of(run: ReportedRun) -> pd.DataFrame:

@@ -12,12 +12,12 @@ from toolkit.comparison.arms import Arm, of_largest_size
 from toolkit.comparison.card import CARDS, DIGITS, load_cards
 from toolkit.comparison.cards import make_cards
 from toolkit.comparison.drift_and_score import join_groups
+from toolkit.comparison.drift_table import PARTS, drift_of
 from toolkit.comparison.evidence import FOLDER, NAMES, NAMES_OF_1, PAGE, Evidence, read_evidence, settled
 from toolkit.comparison.measure import (
     NUM_WORDS,
     PARTS_OF_1,
     describe_runs,
-    drift_of,
     gauge_of,
     has_moving_words,
     measure_arm_words,
@@ -215,7 +215,9 @@ def _check_runs(evidence: Evidence, roots: list[Path], found: Verification) -> N
     shown = [arm for group in evidence.groups for arm in of_largest_size(group).arms]
     for name, run in at_hand.items():
         made = {"predictions": run.predictions, "scores": run.scores, "drift": drift[name], "gauge": gauge_of(run)}
-        if evidence.settings["format"] > 1:
+        if evidence.settings["format"] == 1:
+            made["drift"] = made["drift"].drop(columns=list(PARTS))
+        else:
             made |= {"strata": strata_of(run)} if any(name in arm.names for arm in shown) else {}
             made |= measure_first(run) if any(name == arm.names[0] for arm in shown) else {}
         parts = [*_other_facts(run, evidence), *_other_tables(name, made, evidence)]

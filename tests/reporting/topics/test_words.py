@@ -118,7 +118,7 @@ def test_neighbours_are_those_of_neighbours(read_run: MakeRun):
 
 
 def test_neighbours_are_told_of_the_words_that_moved_most(read_run: MakeRun, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(measured, "NUM_NAMED", 25)
+    monkeypatch.setattr("toolkit.reporting.topics.words.NUM_NAMED", 25)
     table = collect(read_run())["table"]
     assert table["before"].iloc[:25].astype(bool).all()
     assert not table["before"].iloc[25:].astype(bool).any()

@@ -79,7 +79,7 @@ def report_tables(data: ReportData, cards: Sequence[Card]) -> dict[str, pd.DataF
         "scores": _joined([each.scores for each in data.details]),
         "baselines": _joined([each.baselines for each in data.details]),
         "drift": _joined([each.drift for each in data.details]),
-        "drift_compact": drift_table_of_groups([each.group for each in data.details], data.joined),
+        "drift_compact": drift_table_of_groups([each.group for each in data.details], data.evidence.drift),
         "strata": _joined([strata_table(each.drift) for each in data.details]),
         "positions": _joined([each.positions for each in data.details]),
         "tokens": _joined([each.tokens for each in data.details]),
