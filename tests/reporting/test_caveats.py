@@ -9,7 +9,6 @@ import pytest
 
 from tests.run_directories import rehash
 from toolkit.comparison.arms import Arm, Group, ReportedRun
-from toolkit.reporting.columns import COLUMNS
 from toolkit.reporting.comparison.caveats import below_floor, caveats, edge_warning, failures, unstable, verdict_counts
 from toolkit.reporting.comparison.linear_probes import against_probe_block, linear_probes, short_of_probe
 from toolkit.reporting.comparison.provenance import data_block
@@ -18,6 +17,7 @@ from toolkit.reporting.comparison.score_sections import probe_block, scores_sect
 from toolkit.reporting.comparison.study_sections import study_sections
 from toolkit.reporting.comparison.written_tables import paper_tables, report_tables
 from toolkit.reporting.page.model import FoldBlock, NoteBlock, TableBlock, TextBlock
+from toolkit.schema import COLUMNS
 from toolkit.snapshots.store import open_run
 
 MINILM = "tuned on single sentences"
@@ -53,7 +53,7 @@ def test_a_head_ten_points_below_its_linear_probe_is_said_with_both_numbers(read
     line = linear_probes(data.groups).iloc[0]
     assert line["missed_points"] == pytest.approx(10)
     assert line["full_minus_reached_points"] - line["full_minus_linear_probe_points"] == pytest.approx(10)
-    assert "log loss, of a regression by squared error" in COLUMNS["linear_probe"].how
+    assert "log loss, of a regression by squared error" in COLUMNS["linear_probe"].meaning
     expected = data.comparison.query("is_reported_split")["difference_points"].iloc[0]
     assert line["full_minus_reached_points"] == pytest.approx(expected)
     (said,) = short_of_probe(linear_probes(data.groups), 1.0)

@@ -16,6 +16,7 @@ from toolkit.probes.anatomy.segments import Segments, compare_segments
 from toolkit.probes.anatomy.sentence import Sentence, read_sentence
 from toolkit.probes.anatomy.special_tokens import SpecialTokens, compare_special_tokens
 from toolkit.probes.anatomy.tokens import decompose_tokens
+from toolkit.schema import with_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class Anatomy:
     permutation: Permutation
 
 
+@with_columns
 def take_apart(loaded: Loaded, text: str, pair: str | None = None, *, name: str | None = None) -> Anatomy:
     """An Anatomy: what the embedding layer of a model does with one text or pair, one table or record per question.
 

@@ -12,6 +12,7 @@ from toolkit.models.tuned import check_model
 from toolkit.probes.transplants import summary
 from toolkit.probes.transplants.game import Game, Settings
 from toolkit.probes.transplants.play import play_run
+from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.store import Run
 
 OnProgress = Callable[[str, int, int], None]
@@ -20,7 +21,7 @@ OnProgress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Transplants:
-    """The tables of :func:`measure_transplants`; their columns are named in :mod:`.summary`."""
+    """The tables of :func:`measure_transplants`; a report writes each under its name."""
 
     shapley: pd.DataFrame
     interactions: pd.DataFrame
@@ -34,6 +35,7 @@ class Transplants:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
+@with_columns
 def measure_transplants(
     runs: Sequence[Run | str | Path],
     settings: Settings | None = None,
@@ -93,13 +95,15 @@ def tabulate(arm: Arm, games: dict[int, Game], settings: Settings) -> Transplant
     first = arm.runs[0]
     values = (first.model, first.task, arm.label, played[0].split, settings.direction, settings.coordinates)
     lead = dict(zip(summary.LEAD, values, strict=True))
-    parts = {
-        "shapley": (summary.shapley_lines(played), summary.COLUMNS),
-        "interactions": (summary.interaction_lines(played), summary.INTERACTION_COLUMNS),
-        "singles": (summary.single_lines(played), summary.SINGLE_COLUMNS),
-        "coalitions": (summary.coalition_lines(games), summary.COALITION_COLUMNS),
-        "checks": (summary.check_lines(games), summary.CHECK_COLUMNS),
+    lines = {
+        "shapley": summary.shapley_lines(played),
+        "interactions": summary.interaction_lines(played),
+        "singles": summary.single_lines(played),
+        "coalitions": summary.coalition_lines(games),
+        "checks": summary.check_lines(games),
     }
-    return Transplants(
-        **{n: summary.frame([lead | line for line in ls], columns) for n, (ls, columns) in parts.items()}
-    )
+    frames = {
+        name: pd.DataFrame([lead | line for line in own], columns=columns_of(f"measure_transplants.{name}"))
+        for name, own in lines.items()
+    }
+    return Transplants(**frames)

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from toolkit.reporting.blocks import folds, rows_block
-from toolkit.reporting.columns import COLUMNS
 from toolkit.reporting.comparison.data import ReportData
 from toolkit.reporting.comparison.provenance import (
     arms_block,
@@ -15,6 +14,7 @@ from toolkit.reporting.comparison.provenance import (
 )
 from toolkit.reporting.markdown import listing
 from toolkit.reporting.page.model import Block, NoteBlock, Section, TextBlock
+from toolkit.schema import COLUMNS
 
 MANY_RUNS = 12
 """With more runs than these the text has a line per arm, and tables/runs a line per run with its command."""
@@ -58,7 +58,7 @@ def _duplicates(data: ReportData) -> tuple[Block, ...]:
         return (TextBlock(text="Near-duplicates between training data and scored splits were not looked for."),)
     rows = [[title, split, per_run(own), len(own)] for (title, split), own in counts.items()]
     header = ["model and task", "split", "near-duplicates per run", "runs"]
-    hows = {header[2]: COLUMNS["num_near_duplicates"].how}
+    hows = {header[2]: COLUMNS["num_near_duplicates"].meaning}
     block = rows_block(header, rows, "Training examples removed because they nearly repeat a scored item", hows)
     return (block, TextBlock(text=f"Near-duplicates were not looked for in {listing(missed)}.")) if missed else (block,)
 

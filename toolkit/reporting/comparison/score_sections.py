@@ -11,12 +11,12 @@ from toolkit.comparison.summaries import SCORES
 from toolkit.reporting.blocks import chart_blocks, folds, rows_block, table_block, varying
 from toolkit.reporting.cells import mean_text, points
 from toolkit.reporting.charts import Charts
-from toolkit.reporting.columns import COLUMNS
 from toolkit.reporting.comparison.data import ReportData
 from toolkit.reporting.comparison.selections import largest_size
 from toolkit.reporting.comparison.tables import GroupTables
 from toolkit.reporting.markdown import NOT_APPLICABLE, mean_and_sd, number, span
 from toolkit.reporting.page.model import Block, FoldBlock, Section
+from toolkit.schema import COLUMNS
 
 SUMMARY = (
     "split",
@@ -80,7 +80,7 @@ def _sides(summary: pd.DataFrame, title: str) -> Block:
     if rates.notna().any():
         rows.append(["majority class", "", "", *(number(rates.get(split)) for split in splits)])
     score = str(own["score"].iloc[0]) if len(own) else "score"
-    hows = {"failed": COLUMNS["num_failed"].how}
+    hows = {"failed": COLUMNS["num_failed"].meaning}
     return rows_block(header, rows, f"{score} of {title} at the last epoch", hows)
 
 

@@ -6,11 +6,11 @@ from toolkit.comparison.drift_cards import MARGIN
 from toolkit.reporting.blocks import chart_blocks, folds, rows_block, table_block, varying
 from toolkit.reporting.cells import interval, mean_text, points
 from toolkit.reporting.charts import Charts
-from toolkit.reporting.columns import COLUMNS
 from toolkit.reporting.comparison.data import ReportData
 from toolkit.reporting.comparison.selections import largest_size
 from toolkit.reporting.markdown import NOT_APPLICABLE, listing, mean_and_sd
 from toolkit.reporting.page.model import Block, NoteBlock, Section, TextBlock
+from toolkit.schema import COLUMNS
 
 COST = (
     "base",
@@ -130,7 +130,9 @@ def _drift_beside_score(table: pd.DataFrame) -> Block:
         rows.append([group, arm, len(runs), mean_and_sd(gain) if len(gain) else NOT_APPLICABLE, *cells])
     gained = "score minus frozen (points)"
     header = ["model and task", "arm", "runs", gained, *(f"{name} (times its noise)" for name in parameters)]
-    hows = {f"{name} (times its noise)": f"{COLUMNS['times_noise'].how} Mean ± sd over seeds." for name in parameters}
+    hows = {
+        f"{name} (times its noise)": f"{COLUMNS['times_noise'].meaning} Mean ± sd over seeds." for name in parameters
+    }
     hows[gained] = "Score minus that of the run of the same seed with its embeddings frozen: what the drift bought."
     return rows_block(header, rows, "Drift of each parameter, and what forbidding all of it cost", hows)
 

@@ -64,7 +64,7 @@ def about_parameters(document: Document) -> Iterable[str]:
     )
     for name in EMBEDDING:
         if lines[name]["num_values"] is None:
-            yield f"{name}: {lines[name]['note']}."
+            yield f"{name}: {lines[name]['reason']}."
 
 
 def about_sum(document: Document) -> Iterable[str]:
@@ -92,7 +92,7 @@ def about_look_up(document: Document) -> Iterable[str]:
     word = lines[0]
     yield (
         f"A table. Picking rows is the same as multiplying one-hot vectors, here {word['num_tokens']} x "
-        f"{word['rows']:,}, by the table, {word['rows']:,} x {word['width']}."
+        f"{word['num_rows']:,}, by the table, {word['num_rows']:,} x {word['num_columns']}."
     )
     exact = [line["parameter"] for line in lines if line["is_exact"]]
     if exact:
@@ -119,16 +119,16 @@ def about_gradients(document: Document) -> Iterable[str]:
 
 
 def _about_rows(found: Document) -> Iterable[str]:
-    tables = [line for line in found["parameters"] if line["rows"] is not None and line["requires_grad"]]
+    tables = [line for line in found["parameters"] if line["num_rows"] is not None and line["requires_grad"]]
     if tables and all(line["num_used"] == line["num_with_gradient"] for line in tables):
         yield "Within a table, the rows that the text uses got one, all others exactly 0."
     elif tables:
         yield "The rows with a gradient are not all the rows that the text uses: see the table."
     for line in found["rows"]:
-        if line["gradient_norm"] == 0 and (line["num_tokens"] or line["note"].startswith("no token")):
-            yield f"{line['parameter']} row {line['row']}: 0 exactly ({line['note'] or 'no reason is known'})."
+        if line["gradient_norm"] == 0 and (line["num_tokens"] or line["reason"].startswith("no token")):
+            yield f"{line['parameter']} row {line['row']}: 0 exactly ({line['reason'] or 'no reason is known'})."
     if found["num_padding"] and tables:
-        padding = [line for line in found["rows"] if "padding" in line["note"]]
+        padding = [line for line in found["rows"] if "padding" in line["reason"]]
         if padding and all(line["gradient_norm"] == 0 for line in padding):
             yield f"Padding ({plural(found['num_padding'], 'token')} behind the text) gave no row a gradient."
         if found["padding_row"] is not None and found["unmasked_padding_norm"] == 0:
@@ -262,7 +262,7 @@ def _parameters(document: Document) -> Table:
         if line["num_values"] is None:
             rows.append((line["parameter"], "not applicable", "", "", ""))
             continue
-        sizes = [f"{n:,}" for n in (line["rows"], line["width"]) if n is not None]
+        sizes = [f"{n:,}" for n in (line["num_rows"], line["num_columns"]) if n is not None]
         shape = " x ".join(sizes) or f"{line['number']} parameters"
         state = {True: "yes", False: "frozen", None: "in part"}[line["requires_grad"]]
         rows.append((line["parameter"], shape, f"{line['num_values']:,}", f"{line['share']:.3%}", state))
@@ -287,7 +287,7 @@ def _tokens(document: Document) -> Table:
                 rows.append(["", f"({last - i} more)", *[""] * (len(headers) - 2)])
             continue
         words = [f"{cell[part]['row']}" for part in parts]
-        norms = [f"{cell[part]['norm']:.2f}" for part in (*parts, "sum")]
+        norms = [f"{cell[part]['length']:.2f}" for part in (*parts, "sum")]
         shares = ["-" if (s := cell[part]["share"]) is None else f"{s:.0%}" for part in parts]
         rows.append([str(i), _cut(cell["token"], 14), *words, *norms, *shares])
     short = [header.replace("position", "pos.").replace("segment", "seg.") for header in headers]
@@ -322,7 +322,7 @@ def _layer_sum(document: Document) -> Table | None:
 def _gradients(document: Document) -> Table:
     rows = []
     for line in document["gradients"]["parameters"]:
-        counts = [line[key] for key in ("rows", "num_used", "num_with_gradient")]
+        counts = [line[key] for key in ("num_rows", "num_used", "num_with_gradient")]
         shown = ["-" if count is None else f"{count:,}" for count in counts]
         norm = "frozen" if line["gradient_norm"] is None else number(line["gradient_norm"])
         rows.append((line["parameter"], "yes" if line["requires_grad"] else "no", *shown, norm))
