@@ -40,9 +40,9 @@ def regress_drift(
     with frequency by construction. Only what differs between the two outcomes is of the data. Rows share gradients of
     one run, so the intervals are narrower than a repeat with another seed would show.
 
-    ``exposure``: ``num_steps`` or ``num_tokens``, up to the epoch. Standard errors are HC3 (MacKinnon & White
-    1985, through statsmodels). ValueError: fewer than 20 rows, a
-    regressor that is constant, frozen parameter, no exposure or optimizer log.
+    ``exposure``: ``num_steps`` or ``num_tokens``, up to the epoch. Standard errors are HC3 (MacKinnon & White 1985,
+    through statsmodels). ValueError: fewer than 20 rows, a regressor that is constant, frozen parameter, no exposure or
+    optimizer log.
     """
     trajectory, log = trajectory_of(source), resolve_log(source, log)
     lookup(EXPOSURES, exposure, "exposure")

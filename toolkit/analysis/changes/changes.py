@@ -86,17 +86,16 @@ def measure_changes(source: Source, reference_epoch: float = 0, epoch: float | N
     ``kind`` is the first that holds of identical, equal in value, cast, rounding, one row (entry), permuted rows,
     decay, scaling, common offset, rotation, decay and training, low rank, noise, some rows (entries) and general;
     ``detail`` says in one or two short clauses of what. ``value`` is in ``unit``: degrees for a rotation (mean angle),
-    c
-    - 1 for a scaling, the vector's length for an offset, rows for a permutation, Σ lr·decay for decay, else ‖Δ‖/‖E⁰‖ of
-    the moved rows (for decay and training, of those that decay alone did not move). ``relative_drift`` is that of the
-    whole parameter, ``num_moved`` the rows of which a bit differs. ``num_cast``: rows that are the old ones rounded to
-    a half precision (NaN where not counted). ``num_decayed``: rows that weight decay alone moved, ``sum_lr_decay``: -ln
-    s, what came of Σ lr·decay in them (fp32 rounds each step, so that the schedule's own sum may be another: 2.9 times
-    smaller at a rate of 3e-6 with a decay of .01); NaN for other kinds. ``num_directions``: the rank of the change,
-    where it is low. ``farthest``: the rows that moved farthest for their norm, by token or position, with ‖Δ‖/‖E⁰‖.
-    ``residual`` is the share of Σ‖Δ‖² that the kind leaves (NaN where it predicts no value). ``precision`` is the
-    coarsest of fp32, fp16 and bf16 that holds all values, ``note`` what must be known beside the kind, such as what a
-    test for noise would have found.
+    c - 1 for a scaling, the vector's length for an offset, rows for a permutation, Σ lr·decay for decay, else ‖Δ‖/‖E⁰‖
+    of the moved rows (for decay and training, of those that decay alone did not move). ``relative_drift`` is that of
+    the whole parameter, ``num_moved`` the rows of which a bit differs. ``num_cast``: rows that are the old ones rounded
+    to a half precision (NaN where not counted). ``num_decayed``: rows that weight decay alone moved, ``sum_lr_decay``:
+    -ln s, what came of Σ lr·decay in them (fp32 rounds each step, so that the schedule's own sum may be another: 2.9
+    times smaller at a rate of 3e-6 with a decay of .01); NaN for other kinds. ``num_directions``: the rank of the
+    change, where it is low. ``farthest``: the rows that moved farthest for their norm, by token or position, with
+    ‖Δ‖/‖E⁰‖. ``residual`` is the share of Σ‖Δ‖² that the kind leaves (NaN where it predicts no value). ``precision`` is
+    the coarsest of fp32, fp16 and bf16 that holds all values, ``note`` what must be known beside the kind, such as what
+    a test for noise would have found.
 
     ValueError where there is no other snapshot to compare with, or a value is NaN or infinite: the line names its row.
     """

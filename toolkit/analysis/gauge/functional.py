@@ -47,13 +47,13 @@ def functional_drift(
 ) -> "pd.DataFrame":
     """How far the embedding layer's output moved over the run's own tokens, split by component.
 
-    It is E_x‖LN(eᵗ_x) - LN(e⁰_x)‖² / E_x‖LN(e⁰_x)‖², a share of the squared norm before. Lines:
-    ``functional_drift`` of the ``embedding output``, and the ``shapley`` value of each component: W', P', S' in the
-    fixed gauge (the tables' names), m (``common offset``), weight and bias together (``LayerNorm``), and ``inseparable
-    rows`` ([CLS] and position 0), of which nothing can say whether the word or the position moved. v(S) is the
-    functional drift when the components in S are from the epoch and the rest from the reference; the Shapley values add
-    up to the drift of the output and can be negative. A component that the model lacks has no line. One
-    NaN line where a projection stands before LayerNorm. The split is ours; Shapley 1953.
+    It is E_x‖LN(eᵗ_x) - LN(e⁰_x)‖² / E_x‖LN(e⁰_x)‖², a share of the squared norm before. Lines: ``functional_drift`` of
+    the ``embedding output``, and the ``shapley`` value of each component: W', P', S' in the fixed gauge (the tables'
+    names), m (``common offset``), weight and bias together (``LayerNorm``), and ``inseparable rows`` ([CLS] and
+    position 0), of which nothing can say whether the word or the position moved. v(S) is the functional drift when the
+    components in S are from the epoch and the rest from the reference; the Shapley values add up to the drift of the
+    output and can be negative. A component that the model lacks has no line. One NaN line where a projection stands
+    before LayerNorm. The split is ours; Shapley 1953.
 
     ``eps``: the embedding LayerNorm's; None takes the run's own (1e-12, BERT's, where it is not known). ``epoch``: None
     for every snapshot. More than ``max_combinations`` combinations are sampled with ``seed``; ``sample`` says how. A

@@ -49,10 +49,10 @@ def neighbours(
 ) -> "pd.DataFrame":
     """The k nearest words of one word (its text, or its row) at two epochs (default: the first and the last).
 
-    One line per rank; the text is "" without a vocabulary. Candidates are the
-    rows of words: not special, not kept free (``include_unused`` lets them in), and with ``only_seen`` seen in training
-    up to the epoch. The tables are read by blocks. ValueError for a word that the vocabulary lacks, a row that is zero
-    and a run without exposure when ``only_seen``.
+    One line per rank; the text is "" without a vocabulary. Candidates are the rows of words: not special, not kept free
+    (``include_unused`` lets them in), and with ``only_seen`` seen in training up to the epoch. The tables are read by
+    blocks. ValueError for a word that the vocabulary lacks, a row that is zero and a run without exposure when
+    ``only_seen``.
     """
     trajectory = trajectory_of(source)
     row = find_row(trajectory, word)
@@ -130,10 +130,10 @@ def most_changed(
     Of one run, or of several that differ in their seed: then values are means over the runs, of words compared in all.
     ``stratum`` is that of the first run, ``random_overlap`` a mean over ``num_draws`` draws: words whose neighbours are
     close rivals lose some by any drift. ``percentile`` is among at least 200 words, among all without exposure, and
-    ``num_runs`` counts the runs whose own list has the word. With several runs, how well their lists
-    agree stands on every line, the mean over the pairs of :func:`compare_changed`; else NaN. Words never seen are left
-    out where exposure is known, and always words that lost nothing: a list can be short, and is empty where nothing
-    moved. It describes; the agreement is the test.
+    ``num_runs`` counts the runs whose own list has the word. With several runs, how well their lists agree stands on
+    every line, the mean over the pairs of :func:`compare_changed`; else NaN. Words never seen are left out where
+    exposure is known, and always words that lost nothing: a list can be short, and is empty where nothing moved. It
+    describes; the agreement is the test.
 
     ``order`` is ``excess``, or ``overlap`` for the words that lost most, whether or not any drift would do it. A row
     that moves as far as it is long can lose its neighbours in any direction: then only ``overlap`` shows it. Ties go by

@@ -55,8 +55,7 @@ def find_waves(table: Array, *, max_waves: int = 12) -> tuple[pd.DataFrame, list
     One plane after the other: that of the frequency with most power in what is left, which is then projected out.
     ``period`` is that of the net rotation; over the first and the last quarter, so that a drifting frequency shows.
     ``share`` is of the centred table's power, and ``spread`` (Σw)² / Σw² of the plane's squared weights: 2 for the
-    sinusoid's waves. Description: any table has planes. The rotation
-    of a plane is arbitrary.
+    sinusoid's waves. Description: any table has planes. The rotation of a plane is arbitrary.
     """
     rest = table - table.mean(axis=0)
     total = float(np.square(rest).sum())

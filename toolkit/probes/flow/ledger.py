@@ -24,15 +24,15 @@ BATCH_SIZE = 32
 def position_ledger(loaded: Loaded, design: CrossedDesign, *, seed: int = 0) -> pd.DataFrame:
     """ω² and η² of position, content and segment per stage of the forward pass, one line per stage and factor.
 
-    ``layer`` -1 is the sum of embeddings before LayerNorm, 0 the encoder's input. ``low`` and
-    ``high``: 95 % of Student's t over blocks, by the jackknife (contents of one block share their neighbours);
-    ``unit_values`` (blocks,) is what they come from. ``omega_standardised``: ω² with every dimension at unit variance.
-    ``by_block_eta``: η² of the factor's interaction with the blocks, what it does to single texts and not to all.
-    ``shuffled_*``: the same states dealt at random to the cells. A residual line per stage has η² only, with its
-    ``unit_values``. Not applicable is NaN with a ``reason``. Source of the formulas:
-    :class:`toolkit.probes.flow.sums.Squares`; the design is ours. In planted simulations (8 and 16 blocks,
-    tests/probes/flow/test_sums.py) the interval covers 90 to 96 % where position has an effect, and more where it has
-    none. States are read in the dtype of the weights and added up in float64; only sums are kept.
+    ``layer`` -1 is the sum of embeddings before LayerNorm, 0 the encoder's input. ``low`` and ``high``: 95 % of
+    Student's t over blocks, by the jackknife (contents of one block share their neighbours); ``unit_values`` (blocks,)
+    is what they come from. ``omega_standardised``: ω² with every dimension at unit variance. ``by_block_eta``: η² of
+    the factor's interaction with the blocks, what it does to single texts and not to all. ``shuffled_*``: the same
+    states dealt at random to the cells. A residual line per stage has η² only, with its ``unit_values``. Not applicable
+    is NaN with a ``reason``. Source of the formulas: :class:`toolkit.probes.flow.sums.Squares`; the design is ours. In
+    planted simulations (8 and 16 blocks, tests/probes/flow/test_sums.py) the interval covers 90 to 96 % where position
+    has an effect, and more where it has none. States are read in the dtype of the weights and added up in float64; only
+    sums are kept.
     """
     data, split = encode_design(loaded, design)
     shape = (design.num_positions, design.num_contents, design.num_arrangements)

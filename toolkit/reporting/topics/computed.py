@@ -64,6 +64,8 @@ def refused(frames: Mapping[str, pd.DataFrame]) -> Iterable[tuple[str, str]]:
     for name, frame in frames.items():
         if "reason" not in frame or frame.empty:
             continue
+        if "step" in frame:  # of every snapshot: before the first step nothing has moved, and that is no refusal
+            frame = frame[frame["epoch"] == frame["epoch"].max()]
         for reason, own in frame[frame["reason"] != ""].groupby("reason", sort=False):
             of = [column for column in ("parameter", "measure", "variant") if column in own]
             parts = dict.fromkeys(" ".join(map(str, line)).replace("_", " ") for line in own[of].to_numpy())
