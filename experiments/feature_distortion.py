@@ -60,7 +60,7 @@ def main() -> None:
     configs = list_configs(arguments.runs, arguments.seeds)
     runs = {finetune(config, reuse_finished=True): arm for config, arm in configs.items()}
     table = measure_distortion(list(runs))
-    table.insert(0, "arm", table["run"].map({run.path.resolve().name: arm for run, arm in runs.items()}))
+    table.insert(0, "condition", table["run"].map({run.path.resolve().name: arm for run, arm in runs.items()}))
     command = f"python experiments/feature_distortion.py --out {shown_path(arguments.out)}"
     command += f" --seeds {arguments.seeds}" if arguments.seeds != SEEDS else ""
     title = "Does fine-tuning distort features?"

@@ -108,15 +108,15 @@ def recovered(case: Case, found: Transplants) -> pd.DataFrame:
     ``role``: cause, control or frozen. ``num_seeds_so``: the seeds in each of which it came out; NaN for a control,
     which is judged by its interval over seeds and items.
     """
-    lines = found.shapley[found.shapley["value"] == "log-likelihood"].set_index("component")
-    total = float(lines.loc["all", "estimate"])
+    lines = found.shapley[found.shapley["score"] == "log-likelihood"].set_index("component")
+    total = float(lines.loc["all", "value"])
     by_seed = shapley_by_seed(found.coalitions)
-    table = lines[["estimate", "low", "high", "share", "num_seeds"]].drop(index="all").reset_index()
+    table = lines[["value", "low", "high", "share", "num_seeds"]].drop(index="all").reset_index()
     table.insert(0, "task", case.task)
     table.insert(1, "frozen", case.freeze)
     outcomes: list[tuple[str, str, bool | None, int | None]] = []
     for line, own in zip(table.to_dict("records"), by_seed.T, strict=True):
-        name, estimate = line["component"], line["estimate"]
+        name, estimate = line["component"], line["value"]
         if name == case.largest:
             is_so = own > by_seed.sum(axis=1) / 2
             outcomes.append(("cause", "more than half of the sum", bool(estimate > total / 2 > 0), int(is_so.sum())))
@@ -134,8 +134,8 @@ def shapley_by_seed(coalitions: pd.DataFrame) -> NDArray[np.float64]:
     """(seeds, components) Shapley values of each seed's mean log-likelihoods; the table has coalitions in order."""
     from toolkit.analysis.gauge.shapley import shapley_values
 
-    own = coalitions[coalitions["value"] == "log-likelihood"]
-    values = np.stack([part["mean"].to_numpy() for _, part in own.groupby("seed", sort=False)], axis=1)
+    own = coalitions[coalitions["score"] == "log-likelihood"]
+    values = np.stack([part["value"].to_numpy() for _, part in own.groupby("seed", sort=False)], axis=1)
     return shapley_values(values).T
 
 

@@ -7,56 +7,35 @@ import sys
 import pytest
 
 import toolkit
-from toolkit.probes.flow.counterfactuals import COUNTERFACTUAL_COLUMNS
-from toolkit.probes.flow.decoding import DECODING_COLUMNS
-from toolkit.probes.flow.flow import PLACE_COLUMNS
-from toolkit.probes.flow.ledger import LEDGER_COLUMNS
+from toolkit.comparison import compare, relative
+from toolkit.schema import COLUMNS, TABLES
 
-RETURN_COLUMNS = (
-    "compare",
-    "compare_seeds",
-    "functional_drift",
-    "measure_agreement",
-    "measure_changes",
-    "measure_design",
-    "measure_distortion",
-    "measure_drift",
-    "measure_gauge",
-    "measure_geometry",
-    "measure_layer_drift",
-    "measure_positions",
-    "measure_segments",
-    "measure_similarity",
-    "measure_updates",
-    "relative_quality",
-)
-"""Functions whose table has the COLUMNS of their module, in two cases with some more."""
-MORE = {"compare_seeds": ["group", "q"], "measure_similarity": ["parameter", "epoch", "reference_epoch", "rows"]}
+OF_COMPARISON = {"compare": compare.COLUMNS, "relative_quality": relative.COLUMNS}
 
 
 def help_of(name: str) -> str:
     return inspect.getdoc(getattr(toolkit, name)) or ""
 
 
-@pytest.mark.parametrize("name", RETURN_COLUMNS)
+@pytest.mark.parametrize("name", sorted({table.partition(".")[0] for table in TABLES} & set(toolkit.__all__)))
+def test_help_ends_with_the_columns_of_every_table_in_order(name: str) -> None:
+    text = re.sub(r"\s+", " ", help_of(name))
+    for table, columns in TABLES.items():
+        if table.partition(".")[0] == name:
+            title = "Columns of " + table.partition(".")[2] if "." in table else "Columns"
+            (listed,) = re.findall(rf" {re.escape(title)} -+ (.*?)(?= Columns of |$)", text)
+            found = [
+                listed.find(f"{column}: {COLUMNS[column].meaning}") for column in columns if not COLUMNS[column].unit
+            ]
+            assert -1 not in found
+            assert found == sorted(found)
+
+
+@pytest.mark.parametrize("name", OF_COMPARISON)
 def test_help_lists_the_columns_in_order(name: str) -> None:
     found = re.search(r"^Columns: (.*?)\.$", help_of(name), re.S | re.M)
     assert found
-    listed = found[1].replace("\n", " ").split(", ")
-    more = MORE.get(name, [])
-    module = sys.modules[getattr(toolkit, name).__module__]
-    columns = module.SEED_COLUMNS if name == "compare_seeds" else module.COLUMNS
-    assert [column for column in listed if column not in more] == list(columns)
-    assert [column for column in listed if column in more] == more
-
-
-def test_help_lists_the_columns_of_every_table_of_flow() -> None:
-    text = re.sub(r"\s+", " ", help_of("measure_flow"))
-    *places, last = PLACE_COLUMNS
-    assert f"columns {', '.join(places)} and {last}" in text
-    tables = {"ledger": LEDGER_COLUMNS, "decoding": DECODING_COLUMNS, "counterfactuals": COUNTERFACTUAL_COLUMNS}
-    for name, columns in tables.items():
-        assert f"``{name}``: {', '.join(columns)}." in text
+    assert found[1].replace("\n", " ").split(", ") == list(OF_COMPARISON[name])
 
 
 @pytest.mark.parametrize("name", toolkit.__all__)

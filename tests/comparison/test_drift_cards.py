@@ -29,7 +29,7 @@ from toolkit.comparison.shuffled_labels import ONE, PER_SEED
 from toolkit.comparison.tests import benjamini_hochberg
 from toolkit.comparison.verdicts import VERDICTS, Verdict
 from toolkit.families import EMBEDDING_PARAMETERS
-from toolkit.reporting.columns import COLUMNS
+from toolkit.schema import COLUMNS
 
 
 def of_kind(cards, kind):
@@ -83,7 +83,7 @@ def test_what_shuffled_labels_gave_elsewhere_is_said_as_that():
     """On order the multiple under real labels is higher: it is no fact about every task."""
     assert "give the same multiple" not in NO_CONTROL
     assert "on SST-2 and TREC, though not on the built-in task order (reports/shuffled_labels)" in NO_CONTROL
-    assert "reads the same" not in COLUMNS["times_noise"].how
+    assert "reads the same" not in COLUMNS["times_noise"].meaning
 
 
 def test_one_seed_supports_no_drift(tmp_path, monkeypatch):

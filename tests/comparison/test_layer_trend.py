@@ -42,6 +42,7 @@ def arm(logs: np.ndarray, name: str = "full") -> ArmWeights:
                 "relative_drift": own,
                 "angle_degrees": own,
                 "is_identical": own == 0,
+                "reason": "",
                 "note": "",
             }
         )

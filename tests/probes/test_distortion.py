@@ -16,7 +16,7 @@ from toolkit.models.regimes import Regime, apply_regime
 from toolkit.models.tuned import load_untuned
 from toolkit.pipeline import finetune
 from toolkit.probes import start_gradients as gradients_module
-from toolkit.probes.distortion import COLUMNS, FROZEN, measure_distortion
+from toolkit.probes.distortion import FROZEN, measure_distortion
 from toolkit.probes.feature_changes import feature_movement, head_alignment
 from toolkit.probes.start_gradients import PARTS, start_gradients
 from toolkit.snapshots.store import Run
@@ -102,20 +102,19 @@ def runs(tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> di
 @pytest.fixture(scope="module")
 def table(runs: dict[str, Run]) -> pd.DataFrame:
     found = measure_distortion(list(runs.values()))
-    return found.assign(arm=found["run"].map({run.path.name: name for name, run in runs.items()}))
+    return found.assign(condition=found["run"].map({run.path.name: name for name, run in runs.items()}))
 
 
-def value(table: pd.DataFrame, arm: str, quantity: str, place: str) -> float:
-    (found,) = table[(table.arm == arm) & (table.quantity == quantity) & (table.place == place)]["value"]
+def value(table: pd.DataFrame, arm: str, measure: str, place: str) -> float:
+    (found,) = table[(table.condition == arm) & (table.measure == measure) & (table.place == place)]["value"]
     return float(found)
 
 
 def test_one_value_per_line_and_what_is_out_of_distribution(table: pd.DataFrame, runs: dict[str, Run]) -> None:
-    assert tuple(table.columns[:-1]) == COLUMNS
-    assert not table.duplicated(["run", "quantity", "place"]).any()
+    assert not table.duplicated(["run", "measure", "place"]).any()
     for place, lines in table.groupby("place")["is_out_of_distribution"]:
         assert lines.isna().all() if place in PARTS else (lines == (place == "ood")).all()
-    assert (table["value"].isna() == (table["note"] != "")).all()
+    assert (table["value"].isna() == (table["reason"] != "")).all()
     unmarked = measure_distortion([runs["probe"]], out_of_distribution=())
     assert not unmarked["is_out_of_distribution"].any()
 
@@ -124,11 +123,11 @@ def test_what_is_frozen_does_not_move_and_what_is_trained_does(table: pd.DataFra
     for split in ("validation", "ood"):
         assert value(table, "probe", "feature_distance", split) == 0
         assert value(table, "full", "relative_feature_distance", split) > 0.01
-    gradients = {arm: [value(table, arm, "gradient_norm", part) for part in PARTS] for arm in table.arm.unique()}
+    gradients = {arm: [value(table, arm, "gradient_norm", part) for part in PARTS] for arm in table.condition.unique()}
     assert np.isnan(gradients["probe"][:2]).all()
     assert np.isnan(gradients["embeddings"][0])
     assert (np.array([*gradients["full"], *gradients["LP-FT"], gradients["probe"][2]]) > 0).all()
-    assert set(table[table["value"].isna() & (table.quantity == "gradient_norm")]["note"]) == {FROZEN}
+    assert set(table[table["value"].isna() & (table.measure == "gradient_norm")]["reason"]) == {FROZEN}
 
 
 def test_training_the_head_first_aligns_it_and_shrinks_its_gradient(table: pd.DataFrame) -> None:

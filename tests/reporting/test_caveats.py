@@ -10,7 +10,6 @@ from tests.reporting.conftest import with_tables
 from tests.run_directories import rehash
 from toolkit.comparison.arms import Arm, Group
 from toolkit.comparison.reported import read_reported
-from toolkit.reporting.columns import COLUMNS
 from toolkit.reporting.comparison.caveats import below_floor, caveats, edge_warning, failures, unstable
 from toolkit.reporting.comparison.linear_probes import against_probe_block, linear_probes, short_of_probe
 from toolkit.reporting.comparison.provenance import data_block
@@ -19,6 +18,7 @@ from toolkit.reporting.comparison.score_sections import probe_block, scores_sect
 from toolkit.reporting.comparison.study_sections import study_sections
 from toolkit.reporting.comparison.written_tables import paper_tables, report_tables
 from toolkit.reporting.page import FoldBlock, NoteBlock, TableBlock, TextBlock
+from toolkit.schema import COLUMNS
 from toolkit.snapshots.store import open_run
 
 MINILM = "tuned on single sentences"
@@ -55,7 +55,7 @@ def test_a_head_ten_points_below_its_linear_probe_is_said_with_both_numbers(read
     line = linear_probes(data.groups).iloc[0]
     assert line["missed_points"] == pytest.approx(10)
     assert line["full_minus_reached_points"] - line["full_minus_linear_probe_points"] == pytest.approx(10)
-    assert "log loss, of a regression by squared error" in COLUMNS["linear_probe"].how
+    assert "log loss, of a regression by squared error" in COLUMNS["linear_probe"].meaning
     expected = data.comparison.query("is_reported_split")["difference_points"].iloc[0]
     assert line["full_minus_reached_points"] == pytest.approx(expected)
     (said,) = short_of_probe(linear_probes(data.groups), 1.0)

@@ -343,7 +343,7 @@ def shares_of(folders: Sequence[Path]) -> pd.Series:
     """What the page says over all tables, by quantity."""
     opened = open_sources(folders)
     computed = Computed(opened).add({"gauge": gauge.makers(opened)["gauge"]})
-    return tables_of(gauge.section(computed))[1].set_index("quantity")["value"]
+    return tables_of(gauge.section(computed))[1].set_index("measure")["value"]
 
 
 def test_the_share_that_layer_norm_takes_away_follows_the_change(
@@ -390,7 +390,9 @@ def test_an_empty_list_of_words_is_said_as_what_it_is(runs: list[toolkit.Run]) -
 
 def test_what_is_refused_stands_once_at_the_end_with_its_reason(report: Path) -> None:
     stored = {path.stem: pd.read_csv(path, keep_default_na=False) for path in (report / "tables").glob("*.csv")}
-    reasons = {r for table in stored.values() if "refusal" in table for r in table["refusal"] if r}
+    said = [table for table in stored.values() if "reason" in table]
+    last = [table[table["epoch"] == table["epoch"].max()] if "step" in table else table for table in said]
+    reasons = {reason for table in last for reason in table["reason"] if reason}
     assert reasons
     text = text_of(report)
     before, _, after = text.partition("## What these data cannot tell")

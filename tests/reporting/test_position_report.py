@@ -163,10 +163,10 @@ def test_charts_hold_the_tables_numbers(collected):
     rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     np.testing.assert_allclose(gram[: positions.GRAM**2], (rows @ rows.T).ravel(), atol=2e-3)
     lags = [line for line in values_of(drawn["cosine_by_lag"]) if line.get("table") == "learned"]
-    own = collected.by_lag[collected.by_lag["table"] == "learned"].set_index("lag")["mean"]
+    own = collected.by_lag[collected.by_lag["table"] == "learned"].set_index("lag")["value"]
     assert {line["lag"] for line in lags} == set(own.index)
     for line in lags:
-        assert line["mean"] == pytest.approx(own[line["lag"]], rel=1e-4, abs=1e-6)
+        assert line["value"] == pytest.approx(own[line["lag"]], rel=1e-4, abs=1e-6)
     spectrum = [line for line in values_of(drawn["dct_spectrum"]) if line["table"] == "drift of the learned rows"]
     assert len(spectrum) == collected.num_positions - 1
     assert sum(line["share"] for line in spectrum) == pytest.approx(1, rel=0.01)
@@ -177,7 +177,7 @@ def test_charts_hold_the_tables_numbers(collected):
 
 
 def test_what_training_changed_is_small_and_its_spectrum_is_drawn(collected):
-    change = collected.change.set_index("statistic")
+    change = collected.change.set_index("measure")
     assert change.loc["orbit_share", "after"] == pytest.approx(change.loc["orbit_share", "before"], abs=0.01)
     assert "drift" in set(collected.spectra["table"])
 

@@ -124,7 +124,8 @@ def _means_of(arm: ArmWeights) -> Iterator[dict[str, Any]]:
                 "is_identical": bool(own["is_identical"].all()),
                 "num_seeds": len(own),
                 # That one seed has no interval is said once, by the verdict.
-                "note": first["note"] or ("" if len(own) == 1 or own["is_identical"].all() else interval.note),
+                "note": "; ".join(filter(None, (first["reason"], first["note"])))
+                or ("" if len(own) == 1 or own["is_identical"].all() else interval.note),
             }
         )
 

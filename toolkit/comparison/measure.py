@@ -163,8 +163,9 @@ def gauge_of(run: ReportedRun) -> pd.DataFrame:
     if not any((first.tensors[name] != last.tensors[name]).any() for name in tables):
         return pd.DataFrame(columns=["gauge_share", "frequencies", "note"])
     lines = measure_gauge(run.run, last.epoch)
-    chosen = lines[lines["quantity"] == "gauge_share"].rename(columns={"value": "gauge_share"})
-    return chosen[["gauge_share", "frequencies", "note"]]
+    chosen = lines[lines["measure"] == "gauge_share"].rename(columns={"value": "gauge_share"})
+    said = ["; ".join(filter(None, texts)) for texts in zip(chosen["reason"], chosen["note"], strict=True)]
+    return chosen.assign(note=said)[["gauge_share", "frequencies", "note"]]
 
 
 OF_FIRST = ("boxes", "dots", "exposed", "tokens", "positions")

@@ -21,6 +21,7 @@ from toolkit.probes.feature_changes import Array, feature_movement, head_alignme
 from toolkit.probes.start_gradients import start_gradients
 from toolkit.probes.tasks import task_of
 from toolkit.progress import shows_progress
+from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.store import Run, runs_of
 from toolkit.training.accelerators import build_accelerator
 from toolkit.training.encoding import encode_task
@@ -28,26 +29,12 @@ from toolkit.training.evaluation import extract_features
 from toolkit.training.features import linear_probe, train_head_first
 from toolkit.training.scores import compute_scores
 
-COLUMNS = (
-    "run",
-    "model",
-    "task",
-    "regime",
-    "head_epochs",
-    "seed",
-    "quantity",
-    "place",
-    "is_out_of_distribution",
-    "num_examples",
-    "value",
-    "note",
-)
-
 FROZEN = "frozen: it gets no gradient"
 NO_CEILING = "no best linear head: a class has fewer than two training examples"
 
 
 @shows_progress("feature distortion")
+@with_columns
 def measure_distortion(
     runs: Sequence[Run | str | Path],
     *,
@@ -73,11 +60,8 @@ def measure_distortion(
 
     ``out_of_distribution``: names of the splits that are so, or one; None takes those that each run's manifest names
     (:func:`toolkit.comparison.reported.splits_out_of_distribution`).
-    Undefined is NaN with a ``note``. ValueError: no runs, no saved model, a split that no run has, data that cannot be
-    read any more.
-
-    Columns: run, model, task, regime, head_epochs, seed, quantity, place, is_out_of_distribution, num_examples,
-    value, note.
+    Undefined is NaN with a ``reason``. ValueError: no runs, no saved model, a split that no run has, data that cannot
+    be read any more.
     """
     opened = runs_of(runs)
     if not opened:
@@ -90,7 +74,7 @@ def measure_distortion(
         if split not in splits:
             raise ValueError(f"out_of_distribution: {unknown(split, 'split', tuple(dict.fromkeys(splits)))}")
     lines = [line for run in opened for line in _lines_of(run, out_of_distribution, num_gradient_examples, seed)]
-    return pd.DataFrame(lines, columns=list(COLUMNS)).astype({"is_out_of_distribution": "boolean"})
+    return pd.DataFrame(lines, columns=columns_of("measure_distortion")).astype({"is_out_of_distribution": "boolean"})
 
 
 def _lines_of(run: Run, out: Collection[str] | None, num_gradient_examples: int, seed: int) -> Iterator[dict[str, Any]]:
@@ -111,15 +95,15 @@ def _lines_of(run: Run, out: Collection[str] | None, num_gradient_examples: int,
         place = {"place": split, "is_out_of_distribution": split in out, "num_examples": len(after[split])}
         outputs = _head_outputs(loaded, before[split])
         found = {**feature_movement(before[split], after[split]), **_start(data, split, outputs, probe.get(split))}
-        for quantity, (value, note) in found.items():
-            yield lead | {"quantity": quantity} | place | {"value": value, "note": note}
+        for measure, (value, reason) in found.items():
+            yield lead | {"measure": measure} | place | {"value": value, "reason": reason}
     chosen = _draw(len(data.splits["train"]), num_gradient_examples, seed)
     regime = run.manifest["regime"]
     apply_regime(loaded.model, Regime(regime["label"], frozenset(regime["frozen_components"])), loaded.family)
     for part, value in start_gradients(loaded, data, chosen).items():
         place = {"place": part, "is_out_of_distribution": pd.NA, "num_examples": len(chosen)}
-        note = FROZEN if np.isnan(value) else ""
-        yield lead | {"quantity": "gradient_norm"} | place | {"value": value, "note": note}
+        reason = FROZEN if np.isnan(value) else ""
+        yield lead | {"measure": "gradient_norm"} | place | {"value": value, "reason": reason}
 
 
 def _start(

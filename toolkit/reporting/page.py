@@ -10,7 +10,7 @@ import pandas as pd
 from toolkit.reporting.cells import Column as Column
 from toolkit.reporting.cells import text_of
 from toolkit.reporting.charts import Charts, spec_of
-from toolkit.reporting.columns import COLUMNS
+from toolkit.schema import COLUMNS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,16 +192,24 @@ def rows_block(
 
 
 def table_block(table: pd.DataFrame, names: Sequence[str], caption: str) -> Block:
-    """Some columns of a table, labelled and explained as COLUMNS has them; a sentence for an empty table."""
+    """Some columns of a table, labelled and explained as the schema has them; a sentence for an empty table."""
     if table.empty:
         return TextBlock(text=NOTHING)
     shown = [name for name in names if name in table and not _is_empty_note(table, name)]
-    columns = {name: COLUMNS.get(name) or Column(label=name.replace("_", " ")) for name in shown}
+    columns = {name: heading(name) for name in shown}
     return TableBlock(table=table[list(columns)].reset_index(drop=True), caption=caption, columns=columns)
 
 
+def heading(name: str) -> Column:
+    """How a column is shown wherever a table does not say otherwise."""
+    column = COLUMNS.get(name)
+    if column is None:
+        return Column(label=name.replace("_", " "))
+    return Column(label=column.label, how=column.meaning, digits=column.digits, unit=column.unit)
+
+
 def _is_empty_note(table: pd.DataFrame, name: str) -> bool:
-    return name == "note" and not table[name].fillna("").astype(str).str.len().any()
+    return name in ("note", "reason") and not table[name].fillna("").astype(str).str.len().any()
 
 
 def chart_blocks(

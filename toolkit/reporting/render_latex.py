@@ -9,9 +9,9 @@ import pandas as pd
 
 from toolkit.lookup import lookup
 from toolkit.reporting import render_markdown
-from toolkit.reporting.cells import ABSENT, Column, is_number, number, text_of, visible
-from toolkit.reporting.columns import COLUMNS
-from toolkit.reporting.page import Shown
+from toolkit.reporting.cells import ABSENT, is_number, number, text_of, visible
+from toolkit.reporting.page import Shown, heading
+from toolkit.schema import COLUMNS
 
 PACKAGES = ("booktabs", "graphicx")
 """What a document that inputs one of the tables must load; all are part of every TeX distribution's base."""
@@ -154,7 +154,7 @@ def export_table(table: pd.DataFrame, kind: str = "latex", *, caption: str = "",
         raise ValueError("the table has no lines: there is nothing to export")
     same = [name for name in SHARED if name in table and len(table) > 1 and table[name].nunique(dropna=False) == 1]
     names = [str(n) for n in table if n not in same and not (str(n).endswith("_sd") and str(n)[:-3] in table)]
-    columns = {name: COLUMNS.get(name) or Column(label=name.replace("_", " ")) for name in names}
+    columns = {name: heading(name) for name in names}
     header = [f"{column.label} ({column.unit})" if column.unit else column.label for column in columns.values()]
     parts = [_texts(table, name, column.digits) for name, column in columns.items()]
     shared = ", ".join(f"{COLUMNS[name].label} {text_of(table[name].iloc[0])}" for name in same)

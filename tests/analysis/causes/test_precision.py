@@ -94,11 +94,11 @@ def test_no_drift_is_never_a_verdict_on_half_precision_weights():
     log = make_log([2e-5] * 10)
     line = _verdict(half, half, log=log)
     share = line["movable_bf16"]
-    assert line["verdict"] == f"not identifiable: bf16 weights, of which one update can change {100 * share:.3g} %"
+    assert line["finding"] == f"not identifiable: bf16 weights, of which one update can change {100 * share:.3g} %"
     assert 0.1 < share < 0.2
-    assert line["weights"] == "bf16"
-    assert _verdict(full, full, log=log)["verdict"] == "did not move"
-    assert _verdict(half, half)["verdict"].endswith("can change an unknown share")
+    assert line["precision"] == "bf16"
+    assert _verdict(full, full, log=log)["finding"] == "did not move"
+    assert _verdict(half, half)["finding"].endswith("can change an unknown share")
     assert math.isnan(_verdict(half, half)["movable_bf16"])
     assert _verdict(half, half, learning_rate=2e-5)["movable_bf16"] == share
 
@@ -110,7 +110,7 @@ def test_no_drift_is_never_a_verdict_on_half_precision_weights():
 def test_weights_have_the_precision_that_holds_both_snapshots(before, after, expected):
     full = torch.randn(50, 40, generator=torch.Generator().manual_seed(2)) * 0.04
     tables = {"full": full.numpy(), "half": full.bfloat16().float().numpy(), "ones": np.ones((50, 40), np.float32)}
-    assert _verdict(tables[before], tables[after])["weights"] == expected
+    assert _verdict(tables[before], tables[after])["precision"] == expected
 
 
 def test_moved_and_frozen():
@@ -118,18 +118,18 @@ def test_moved_and_frozen():
     changed = weights.copy()
     changed[:10] += 0.01
     line = _verdict(weights, changed, log=make_log([2e-5] * 10))
-    assert (line["verdict"], line["moved_share"], line["learning_rate"]) == ("moved", 0.2, 2e-5)
+    assert (line["finding"], line["moved_share"], line["learning_rate"]) == ("moved", 0.2, 2e-5)
     frozen = _verdict(weights, weights, log=make_log([2e-5] * 10, weight_decay={}))
-    assert frozen["verdict"] == "frozen"
+    assert frozen["finding"] == "frozen"
     assert np.isnan([frozen["learning_rate"], frozen["movable_fp32"]]).all()
-    assert _verdict(weights, weights, log=make_log([np.nan] * 10))["verdict"] == "frozen"
+    assert _verdict(weights, weights, log=make_log([np.nan] * 10))["finding"] == "frozen"
 
 
 def test_a_trained_parameter_is_not_called_frozen_before_its_first_step():
     weights = np.random.default_rng(0).normal(0, 0.04, (50, 40)).astype(np.float32)
     log = make_log([np.nan] * 10 + [2e-5] * 10)  # the first ten steps without a rate, as far as the snapshot goes
     line = _verdict(weights, weights, log=log)
-    assert line["verdict"] == "did not move"
+    assert line["finding"] == "did not move"
     assert math.isnan(line["learning_rate"])
     with pytest.raises(ValueError, match="epoch 0 is not after the reference, epoch 0"):
         guard_precision(_trajectory(weights, weights), 0, log=log)

@@ -88,7 +88,7 @@ def test_noise_is_its_closed_form(direction):
     assert np.mean(ratios) == pytest.approx(1, abs=0.02)
     rows = np.flatnonzero(EXPOSED.sum(axis=0) >= 3)
     null = sign_noise(runs[0].trajectory, WORDS, 1, rows, log=runs[0].log, num_replicates=400, num_coordinates=4096)
-    for square in (null["null_mean"] ** 2 + null["null_sd"] ** 2, null["direction_mean"] ** 2):
+    for square in (null["null"] ** 2 + null["null_sd"] ** 2, null["direction_mean"] ** 2):
         np.testing.assert_allclose(square, _form(runs[0])[rows], rtol=0.15)
 
 
@@ -100,7 +100,7 @@ def test_gradients_of_unknown_size_have_no_null():
     """AdamW divides by what gradients were, so that equal ones will do; SGD moves as far as they say."""
     run = planted(has_norms=False)
     null = sign_noise(run.trajectory, WORDS, 1, [1, 2], log=run.log, num_replicates=10)
-    assert null[["null_mean", "ratio", "direction_mean"]].isna().all(axis=None)
+    assert null[["null", "ratio", "direction_mean"]].isna().all(axis=None)
     line = measure_beyond_noise(run.trajectory, log=run.log).iloc[0]
     assert np.isnan(line["times_noise"])
     assert "the sizes of its gradients were not recorded" in line["refusal"]
@@ -111,11 +111,11 @@ def test_gradients_of_unknown_size_have_no_null():
 
 def test_drift_is_regressed_on_exposure_beside_its_noise_and_the_rate_alone_says_nothing_of_precision():
     run = planted()
-    table = regress_drift(run.trajectory, log=run.log).set_index(["outcome", "term"])["coefficient"]
+    table = regress_drift(run.trajectory, log=run.log).set_index(["outcome", "term"])["value"]
     assert table["sign noise", "log_num_steps"] == pytest.approx(0.5, abs=0.25)
     guard = guard_precision(run.trajectory, 1, log=run.log).iloc[0]
     assert np.isnan(guard["learning_rate"])
-    assert guard["verdict"] == "moved"
+    assert guard["finding"] == "moved"
 
 
 def test_a_log_without_betas_is_read_as_it_was_written():

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolkit.analysis.causes.precision import FORMATS
-from toolkit.analysis.changes.changes import COLUMNS, KINDS, measure_changes
+from toolkit.analysis.changes.changes import KINDS, measure_changes
 from toolkit.analysis.changes.noise import LIMIT, rounded_moments, score_noise
 from toolkit.analysis.changes.rotation import fit_rotation, rotation_null
 from toolkit.analysis.changes.rounding import FormatFinder, roundoff, spacing_exponents
@@ -40,7 +40,6 @@ def changes_of(before=BASE, **after):
     replaced = {name.replace("LayerNorm_", "LayerNorm."): np.asarray(t, np.float32) for name, t in after.items()}
     snapshots = [Snapshot(0, 0, before), Snapshot(1, 1, {**before, **replaced})]
     table = measure_changes(Trajectory(snapshots, Vocabulary(TOKENS, frozenset({0}), 0)))
-    assert tuple(table.columns) == COLUMNS
     assert list(table["parameter"]) == list(EMBEDDING_PARAMETERS)
     assert set(table["kind"]) <= KINDS.keys()
     return table.set_index("parameter")
@@ -72,7 +71,7 @@ VECTOR = np.random.default_rng(5).normal(size=COLUMNS_OF_TABLES) * 0.05
 def test_nothing_changed() -> None:
     table = changes_of()
     assert set(table["kind"]) == {"identical"}
-    assert (table["size"] == 0).all()
+    assert (table["value"] == 0).all()
     assert (table["share_moved"] == 0).all()
     assert table[["residual", "offset_share", "scaling_share", "rotation_share"]].isna().all(axis=None)
 
@@ -95,7 +94,7 @@ def test_rotations_and_their_angle(angle: float, seed: int, is_fp32: bool) -> No
     table = changes_of(word_embeddings=words, position_embeddings=turned(BASE[P], angle, seed))
     for name in (W, P):
         assert table.loc[name, "kind"] == "rotation"
-        assert table.loc[name, "size"] == pytest.approx(np.degrees(angle), rel=1e-3)
+        assert table.loc[name, "value"] == pytest.approx(np.degrees(angle), rel=1e-3)
         assert table.loc[name, "residual"] < 1e-5
         assert "a rotation" in table.loc[name, "detail"]
     assert "others are bit-identical" not in table.loc[W, "detail"]  # [PAD] is 0 and stays so under any map
@@ -121,7 +120,7 @@ def test_rows_are_named_with_their_size() -> None:
     some[[5, 90, 91]] += np.random.default_rng(0).normal(size=(3, COLUMNS_OF_TABLES)) * [[3], [1], [0.1]]
     line = changes_of(word_embeddings=one).loc[W]
     assert (line["kind"], line["num_moved"]) == ("one row", 1)
-    assert line["size"] == pytest.approx(0.5, rel=1e-6)
+    assert line["value"] == pytest.approx(0.5, rel=1e-6)
     assert "'t7' (0.5)" in line["detail"]
     assert line["residual"] == 0
     line = changes_of(word_embeddings=some).loc[W]
@@ -142,7 +141,7 @@ def test_rows_are_named_with_their_size() -> None:
     position[2] += 1
     table = changes_of(word_embeddings=pad, position_embeddings=position)
     assert "'t0' (from 0 to 5)" in table.loc[W, "detail"]
-    assert np.isnan(table.loc[W, "size"])
+    assert np.isnan(table.loc[W, "value"])
     assert "position 2" in table.loc[P, "detail"]
     ends = BASE[WEIGHT].copy()
     ends[3] += 1
@@ -159,13 +158,13 @@ def test_scaling_and_its_factor(factor: float, is_fp32: bool, seed: int) -> None
     after = {name: base[name] * times if is_fp32 else base[name].astype(np.float64) * times for name in base}
     table = changes_of(base, **{name.replace(".", "_"): tensor for name, tensor in after.items()})
     assert list(table["kind"]) == ["scaling"] * 5
-    np.testing.assert_allclose(table["size"], factor - 1, rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(table["value"], factor - 1, rtol=1e-3, atol=1e-6)
     assert not table["detail"].str.contains("bit-identical").any()
 
 
 def test_a_table_of_zeros_is_a_scaling_by_zero() -> None:
     line = changes_of(word_embeddings=BASE[W] * 0).loc[W]
-    assert (line["kind"], line["size"]) == ("scaling", -1)
+    assert (line["kind"], line["value"]) == ("scaling", -1)
 
 
 def test_scaling_of_a_constant_vector_is_an_offset_as_well() -> None:
@@ -175,7 +174,7 @@ def test_scaling_of_a_constant_vector_is_an_offset_as_well() -> None:
     assert "a common offset says the same" in line["detail"]
     zeros = {**BASE, BIAS: np.zeros(COLUMNS_OF_TABLES, np.float32)}
     line = changes_of(zeros, LayerNorm_bias=zeros[BIAS] - 0.25).loc[BIAS]
-    assert (line["kind"], line["size"]) == ("common offset", -0.25)
+    assert (line["kind"], line["value"]) == ("common offset", -0.25)
 
 
 @settings(max_examples=40, deadline=None)
@@ -188,7 +187,7 @@ def test_offsets_and_the_gauge(exponent: float, is_fp32: bool, seed: int, names:
     table = changes_of(**{a: wide[a] - vector, b: wide[b] + vector})
     for name in names:
         assert table.loc[name, "kind"] == "common offset"
-        assert table.loc[name, "size"] == pytest.approx(np.linalg.norm(vector), rel=1e-3)
+        assert table.loc[name, "value"] == pytest.approx(np.linalg.norm(vector), rel=1e-3)
         assert table.loc[name, "unit"] == "weight units"
         assert f"offset moved from {a} to {b}: a gauge change, which no behaviour shows" in table.loc[name, "detail"]
     # Offsets that do not cancel are no gauge change, however equal in length.
@@ -222,7 +221,7 @@ def test_permuted_positions(order: list[int]) -> None:
     line = changes_of(position_embeddings=BASE[P][order]).loc[P]
     num_elsewhere = sum(i != j for i, j in enumerate(order))
     assert line["kind"] == ("permuted rows" if num_elsewhere else "identical")
-    assert (line["size"], line["num_moved"]) == (num_elsewhere, num_elsewhere)
+    assert (line["value"], line["num_moved"]) == (num_elsewhere, num_elsewhere)
 
 
 def test_swapped_rows_are_named_and_equal_rows_do_not_confuse() -> None:
@@ -247,9 +246,9 @@ def test_noise_and_its_size(exponent: float, seed: int, rows: int, columns: int)
     table = changes_of(base, **after)
     for name in (W, P):
         assert table.loc[name, "kind"] == "noise", table.loc[name, "detail"]
-        assert table.loc[name, "size"] == pytest.approx(10**exponent, rel=0.25)
+        assert table.loc[name, "value"] == pytest.approx(10**exponent, rel=0.25)
         assert np.isnan(table.loc[name, "residual"])
-    assert table.loc[W, "size"] == pytest.approx(10**exponent, rel=0.05)
+    assert table.loc[W, "value"] == pytest.approx(10**exponent, rel=0.05)
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("fp16", "float16"), ("bf16", "bfloat16")])
@@ -319,7 +318,7 @@ def test_mixtures_are_none_of_their_parts(name: str, parameter: str) -> None:
     after = MIXTURES[name](base[parameter].astype(np.float64))
     line = changes_of(base, **{parameter: after}).loc[parameter]
     if name == "offset, and one row otherwise":  # otherwise in length alone: its change is of one direction
-        assert (line["kind"], line["rank"]) == ("low rank", 1)
+        assert (line["kind"], line["num_directions"]) == ("low rank", 1)
         return
     assert line["kind"] == "general", line["detail"]
     assert np.isnan(line["residual"])
@@ -442,7 +441,7 @@ def test_shares_against_plain_formulas() -> None:
     for name, value in expected.items():
         assert line[name] == pytest.approx(value, rel=1e-6), name
     assert line["kind"] == "general"
-    assert line["size"] == line["relative_drift"]
+    assert line["value"] == line["relative_drift"]
     nulls = line[["offset_null", "scaling_null", "rotation_null"]].to_list()
     assert nulls == pytest.approx([1 / 699, 1 / a.size, (COLUMNS_OF_TABLES - 1) / 2 / 699])
 
@@ -477,9 +476,9 @@ def test_missing_parameters_and_epochs() -> None:
     assert list(table["kind"]) == ["scaling", "not applicable", "not applicable", "identical", "identical"]
     texts = ["kind", "unit", "detail", "farthest", "precision", "note"]
     assert table.loc[P].drop([*texts, "num_rows", "num_moved"]).isna().all()
-    assert table.loc[W, "size"] == pytest.approx(-0.19, rel=1e-5)
-    assert measure_changes(trajectory, 0, 1)["size"][0] == pytest.approx(-0.1, rel=1e-5)
-    assert measure_changes(trajectory, 2, 1)["size"][0] == pytest.approx(1 / 0.9 - 1, rel=1e-5)
+    assert table.loc[W, "value"] == pytest.approx(-0.19, rel=1e-5)
+    assert measure_changes(trajectory, 0, 1)["value"][0] == pytest.approx(-0.1, rel=1e-5)
+    assert measure_changes(trajectory, 2, 1)["value"][0] == pytest.approx(1 / 0.9 - 1, rel=1e-5)
     for call in (lambda: measure_changes(trajectory, 2), lambda: measure_changes(Trajectory(steps[:1]))):
         with pytest.raises(ValueError, match="would be compared with itself"):
             call()

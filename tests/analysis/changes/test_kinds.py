@@ -67,7 +67,7 @@ def test_decay_is_told_by_its_roundings_and_its_sum(num_steps: int, exponent: fl
         assert line["num_decayed"] == np.sum(np.atleast_2d(base[name].T).T.any(axis=1)), name
         # A step moves a value by two thirds of to twice what it should, and values differ in that.
         assert 2 / 3 <= line["sum_lr_decay"] / total <= 2, name
-        assert line["size"] == line["sum_lr_decay"]
+        assert line["value"] == line["sum_lr_decay"]
     if exponent > -4:
         assert table.loc[W, "sum_lr_decay"] == pytest.approx(total, rel=2e-3)
         assert table.loc[W, "residual"] < 1e-3
@@ -99,7 +99,7 @@ def test_decay_of_torch_is_told_from_training() -> None:
     assert line["detail"].startswith(said)
     rows = sorted(shown)
     delta = embedding.weight.detach().numpy().astype(np.float64)[rows] - base[rows]
-    assert line["size"] == pytest.approx(np.linalg.norm(delta) / np.linalg.norm(base[rows].astype(np.float64)))
+    assert line["value"] == pytest.approx(np.linalg.norm(delta) / np.linalg.norm(base[rows].astype(np.float64)))
     assert all(int(part.split("'")[1][1:]) in shown for part in line["farthest"].split(", ")[:5])
 
 
@@ -237,7 +237,9 @@ def test_low_rank_and_its_rank(rank: int, seed: int, exponent: float) -> None:
     some[50:350] = words[50:350]
     for after, num_moved in ((words, 700), (some, 300)):
         line = changes_of(base, word_embeddings=after, position_embeddings=positions).loc[W]
-        assert (line["kind"], line["rank"], line["num_moved"]) == ("low rank", rank, num_moved), line["detail"]
+        assert (line["kind"], line["num_directions"], line["num_moved"]) == ("low rank", rank, num_moved), line[
+            "detail"
+        ]
         assert f"rank {rank} of 24" in line["detail"]
         assert ("on 300 of 700 rows" in line["detail"]) == (num_moved == 300)
         assert line["residual"] < 1e-4
@@ -274,7 +276,7 @@ def test_what_is_nearly_low_rank_is_not(name: str) -> None:
     after, kind = NOT_LOW[name]
     line = changes_of(base, word_embeddings=after(base[W].astype(np.float32))).loc[W]
     assert line["kind"] == kind, line["detail"]
-    assert math.isnan(line["rank"])
+    assert math.isnan(line["num_directions"])
 
 
 def test_a_turn_in_one_plane_has_rank_two_and_is_a_rotation() -> None:
@@ -329,7 +331,7 @@ def test_a_sign_of_zero_is_no_cast_and_not_bit_identical() -> None:
     words = BASE[W].copy()
     words[0, 3] = -0.0
     line = changes_of(word_embeddings=words).loc[W]
-    assert (line["kind"], line["num_moved"], line["size"]) == ("equal in value", 1, 0)
+    assert (line["kind"], line["num_moved"], line["value"]) == ("equal in value", 1, 0)
     assert line["detail"] == "identical in value; the sign of zero differs 1 times"
     half = torch.from_numpy(BASE[W]).to(torch.bfloat16).to(torch.float32).numpy()
     words[100:405] = half[100:405]

@@ -145,14 +145,14 @@ TINY = ((2, 0, 0), (4, 1, 0), (5, 1, 0), (4, 2, 0), (3, 2, 0), (3, 3, 0), (6, 3,
 
 def test_measure_design(make_trajectory, make_exposure):
     recorded, not_recorded = _with(design_of(TINY, [4, 2, 1, 1, 2, 1, 1, 1, 1]), make_trajectory, make_exposure)
-    table = measure_design(recorded).set_index("quantity")
+    table = measure_design(recorded).set_index("measure")
     used = 6 + 4 + 2
     expected = [14, 9, used, used - 3, 3, 2, 1]
     assert table.value.tolist() == expected
     assert (table.note == "").all()
-    table = measure_design(not_recorded).set_index("quantity")
+    table = measure_design(not_recorded).set_index("measure")
     assert table.value[["num_tokens", "num_combinations", "rank", "rank_deficiency"]].isna().all()
-    assert table.note["rank_deficiency"] == "no design was recorded: not known"
+    assert table.reason["rank_deficiency"] == "no design was recorded: not known"
     assert table.value["rank_deficiency_crossed"] == 2
     assert table.value["num_used_rows"] == used
 

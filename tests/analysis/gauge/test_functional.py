@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from tests.analysis.gauge.fixed_gauge import corpus_of, fix_gauge
-from toolkit.analysis.gauge.functional import COLUMNS, functional_drift
+from toolkit.analysis.gauge.functional import functional_drift
 from toolkit.analysis.gauge.shapley import shapley_values
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
 from toolkit.snapshots.exposure import Design, Exposure, StepRows, TableExposure
@@ -166,7 +166,6 @@ def test_split_against_permutations_of_plain_coalitions(tables, has_cls, norm):
     design = narrow(make_design(has_cls=has_cls), tables)
     a, b = (only(draw(seed), (*tables, *norm)) for seed in (0, 1))
     table = functional_drift(trajectory(a, b, design=design))
-    assert tuple(table.columns) == COLUMNS
     values = values_of(table)
     players = (*tables, *([PAIR] if has_cls else []), OFFSET, *([NORM] if norm else []))
     assert tuple(values.index) == ("embedding output", *players)
@@ -324,7 +323,7 @@ def test_a_projection_before_layer_norm_is_refused():
     table = functional_drift(trajectory(*states, design=make_design()))
     assert table.component.tolist() == ["embedding output"] * 2
     assert table.value.isna().all()
-    assert table.note.str.startswith("the sums are projected before LayerNorm").all()
+    assert table.reason.str.startswith("the sums are projected before LayerNorm").all()
 
 
 def test_a_run_that_diverged_is_refused():
@@ -343,4 +342,4 @@ def test_a_reference_without_output_is_undefined(before, hidden):
     end = {name: table + np.random.default_rng(19).normal(size=table.shape) for name, table in start.items()}
     table = functional_drift(trajectory(start, end, design=make_design()), 1)
     assert table.value.isna().all()
-    assert table.note.str.startswith("undefined: the embedding output of the reference is 0").all()
+    assert table.reason.str.startswith("undefined: the embedding output of the reference is 0").all()

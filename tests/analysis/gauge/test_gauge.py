@@ -9,7 +9,7 @@ from hypothesis.extra.numpy import arrays
 
 from tests.analysis.gauge.fixed_gauge import corpus_of, fix_gauge, gauge_share
 from toolkit.analysis.gauge.corpus import reference_corpus
-from toolkit.analysis.gauge.gauge import COLUMNS, measure_gauge, measure_gauge_rows
+from toolkit.analysis.gauge.gauge import measure_gauge, measure_gauge_rows
 from toolkit.families import TABLES
 from toolkit.snapshots.exposure import Design, Exposure, StepRows, TableExposure
 from toolkit.snapshots.snapshot import Snapshot, Trajectory, Vocabulary
@@ -109,7 +109,7 @@ def trajectory(*states, design=DESIGN, keep_design=True, tables=TABLES, exposure
 
 
 def values_of(table, epoch=1):
-    return table[table.epoch == epoch].set_index(["parameter", "quantity"]).value
+    return table[table.epoch == epoch].set_index(["parameter", "measure"]).value
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -218,7 +218,6 @@ def test_measure_gauge_of_what_no_output_shows():
     state = draw(10)
     moved = invisible(state, 1)
     table = measure_gauge(trajectory(state, *moved.values()))
-    assert tuple(table.columns) == COLUMNS
     assert set(table.frequencies) == {"run's tokens"}
     assert (table.note[table.epoch > 0] == "").sum() > 0
     for epoch, name in enumerate(moved, start=1):
@@ -230,15 +229,15 @@ def test_measure_gauge_of_what_no_output_shows():
             fixed = values[parameter, "gauge_fixed_drift"]
             assert fixed > 0.1 if name == "scale" else fixed <= 1e-11, (name, parameter)
         assert values[W, "raw_drift"] > 0.1
-    shares = table[table.quantity == "gauge_share_of_all_directions"].set_index("epoch").value
+    shares = table[table.measure == "gauge_share_of_all_directions"].set_index("epoch").value
     assert np.isnan(shares[0])  # nothing moved
     assert np.allclose(shares[[1, 2, 4]], 1, rtol=0, atol=1e-12)
     assert np.isnan(shares[3])  # nothing moved but along 1
     # SCIENCE.md's formula knows the offsets only: it sees [CLS] and position 0 move.
-    plain = table[table.quantity == "gauge_share"].set_index("epoch").value
+    plain = table[table.measure == "gauge_share"].set_index("epoch").value
     assert np.allclose(plain[[1, 2]], 1, rtol=0, atol=1e-12)
     assert plain[4] < 0.5
-    assert (table[table.quantity == "num_null_directions"].value == 3).all()
+    assert (table[table.measure == "num_null_directions"].value == 3).all()
 
 
 def test_measure_gauge_is_the_plain_formula():
@@ -340,8 +339,8 @@ def test_fewer_tables():
     table = measure_gauge(trajectory(a, b, tables=TABLES[:1]), 1)
     values = values_of(table)
     assert np.isnan(values["all tables", "gauge_share"])
-    notes = table.set_index("quantity").note
-    assert notes["gauge_share"] == "one table: no gauge between tables"
+    reasons = table.set_index("measure").reason
+    assert reasons["gauge_share"] == "one table: no gauge between tables"
     assert values["all tables", "num_null_directions"] == 0
     assert values[W, "gauge_fixed_drift"] > 0
     with pytest.raises(ValueError, match="a gauge needs embedding tables"):
@@ -352,9 +351,9 @@ def test_a_projection_before_layer_norm_is_refused():
     norm = {"LayerNorm.weight": np.ones(2 * HIDDEN)}  # wider than the tables
     source = trajectory(draw(16) | norm, draw(17) | norm)
     table = measure_gauge(source)
-    assert table.note.str.contains("the sums are projected before LayerNorm").all()
-    assert table[table.quantity.str.startswith("gauge_share")].value.isna().all()
-    assert table[table.quantity == "raw_drift"].value.notna().all()
+    assert (table.reason + table.note).str.contains("the sums are projected before LayerNorm").all()
+    assert table[table.measure.str.startswith("gauge_share")].value.isna().all()
+    assert table[table.measure == "raw_drift"].value.notna().all()
     rows = measure_gauge_rows(source, W, 1)
     assert rows.raw_drift.notna().all()
     assert rows[["pi_drift", "gauge_fixed_drift"]].isna().all(axis=None)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.analysis.geometry.agreement import COLUMNS, compare_updates, measure_agreement
+from toolkit.analysis.geometry.agreement import compare_updates, measure_agreement
 from toolkit.families import TABLES
 from toolkit.snapshots.snapshot import Snapshot, Trajectory, Vocabulary
 
@@ -24,7 +24,7 @@ def _run(before: np.ndarray, update: np.ndarray, **known: object) -> Trajectory:
 
 def _all_rows(runs: list[Trajectory], **options: object):
     table = measure_agreement(runs, **options)
-    return table[table.stratum == "all rows"].set_index("statistic")
+    return table[table.stratum == "all rows"].set_index("measure")
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
@@ -77,15 +77,15 @@ def test_planted_agreement_is_found_and_independent_updates_are_inside_the_null(
         common = rng.normal(size=16)
         updates = rng.normal(size=(2, 300, 16)) * rng.lognormal(0, 0.7, (2, 300, 1)) + common
         table = _all_rows([_run(before, update) for update in updates], seed=seed)
-        assert (table.null_mean > 0.1).all(), "the null keeps what all rows share"
-        outside += list((table.value < table.null_q025) | (table.value > table.null_q975))
+        assert (table.null > 0.1).all(), "the null keeps what all rows share"
+        outside += list((table.value < table.null_low) | (table.value > table.null_high))
     assert np.mean(outside) < 0.15
     rng = np.random.default_rng(2)
     shared = 0.5 * rng.normal(size=(300, 16))
     table = _all_rows([_run(before, shared + rng.normal(size=(300, 16))) for _ in range(2)])
-    assert (table.value > table.null_q975 + 0.1).all()
+    assert (table.value > table.null_high + 0.1).all()
     assert table.value["whole_cosine"] == pytest.approx(0.25 / 1.25, abs=0.04)
-    assert (table.null_mean.abs() < 0.02).all()
+    assert (table.null.abs() < 0.02).all()
 
 
 def test_permutation_stays_within_strata(make_exposure):
@@ -98,7 +98,7 @@ def test_permutation_stays_within_strata(make_exposure):
     table = measure_agreement(runs)
     assert list(dict.fromkeys(table.stratum)) == ["all rows", "seen in 0 steps", "seen in 1 step"]
     assert (table.value > 0.6).all()
-    assert ((table.null_q025 - 0.02 < table.value) & (table.value < table.null_q975 + 0.02)).all()
+    assert ((table.null_low - 0.02 < table.value) & (table.value < table.null_high + 0.02)).all()
 
 
 def test_rows_that_the_runs_have_in_different_strata_are_apart(make_exposure):
@@ -117,14 +117,13 @@ def test_table(make_trajectory: Callable[..., Trajectory]):
     second = Trajectory([first.snapshots[0], *second.snapshots[1:]], second.vocabulary, second.read_exposure)
     third = Trajectory([first.snapshots[0], *make_trajectory(2).snapshots[1:]], second.vocabulary, second.read_exposure)
     table = measure_agreement([first, second, third], epoch=2, num_null=5)
-    assert tuple(table.columns) == COLUMNS
     assert set(table.epoch) == {2.0}
-    assert list(dict.fromkeys(zip(table.run_a, table.run_b, strict=True))) == [
+    assert list(dict.fromkeys(zip(table["first"], table["second"], strict=True))) == [
         ("run 0", "run 1"),
         ("run 0", "run 2"),
         ("run 1", "run 2"),
     ]
-    lines = table[table.run_b == "run 1"].set_index(["stratum", "statistic"])
+    lines = table[table["second"] == "run 1"].set_index(["stratum", "measure"])
     deltas = [
         run.at(2).tensors["word_embeddings"].astype(np.float64) - first.at(0).tensors["word_embeddings"]
         for run in (first, second)
@@ -134,11 +133,11 @@ def test_table(make_trajectory: Callable[..., Trajectory]):
     assert (whole.num_rows, whole.num_undefined) == (12, 0)
     mean = lines.loc[("all rows", "mean_cosine")]
     assert mean.num_undefined == 1  # row 11 does not move in the first run
-    assert np.isfinite([whole.null_mean, whole.null_sd, whole.null_q025, whole.null_q975]).all()
+    assert np.isfinite([whole.null, whole.null_sd, whole.null_low, whole.null_high]).all()
     pad = lines.loc[("[PAD]", "mean_cosine")]
-    assert pad.refusal == "no null: 1 row(s) to permute, fewer than 10"
+    assert pad.reason == "no null: 1 row(s) to permute, fewer than 10"
     assert np.isfinite(pad.value)
-    assert np.isnan(pad.null_mean)
+    assert np.isnan(pad.null)
     vector = measure_agreement([first, second], "LayerNorm.bias")
     changes = [run.at(3).tensors["LayerNorm.bias"] - first.at(0).tensors["LayerNorm.bias"] for run in (first, second)]
     assert np.allclose(vector.value, _cosine(*changes), rtol=1e-5)
@@ -148,7 +147,7 @@ def test_a_parameter_that_did_not_move_has_no_agreement():
     before = np.random.default_rng(0).normal(size=(20, 4))
     table = measure_agreement([_run(before, np.zeros_like(before))] * 2)
     assert table.value.isna().all()
-    assert set(table.refusal) == {"no row moved in both runs"}
+    assert set(table.reason) == {"no row moved in both runs"}
     assert set(table.num_undefined) == {20}
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from toolkit.analysis.geometry import geometry
 from toolkit.analysis.geometry.cloud import Cloud, accumulate_moments
-from toolkit.analysis.geometry.geometry import COLUMNS, group_rows, measure_geometry, measure_null
+from toolkit.analysis.geometry.geometry import group_rows, measure_geometry, measure_null
 from toolkit.analysis.geometry.geometry_table import GEOMETRY
 from toolkit.analysis.geometry.updates import measure_updates
 from toolkit.analysis.similarity.refusal import Refused
@@ -199,24 +199,23 @@ def test_table(make_trajectory: Callable[..., Trajectory], monkeypatch):
     monkeypatch.setattr(geometry, "MIN_ROWS", 3)
     trajectory = make_trajectory()
     table = measure_geometry(trajectory)
-    assert tuple(table.columns) == COLUMNS
     assert sorted(set(table.epoch)) == [0, 1, 2, 3], "the end of every epoch, and no other snapshot"
     assert table.stratum.iloc[0] == "all rows"
-    assert not table.duplicated(["epoch", "stratum", "statistic", "variant"]).any()
-    assert (table.value.isna() == (table.refusal != "")).all(), "NaN without a reason"
-    assert (table.null_mean.isna() >= table.value.isna()).all()
-    lines = table.set_index(["epoch", "stratum", "statistic", "variant"])
+    assert not table.duplicated(["epoch", "stratum", "measure", "variant"]).any()
+    assert (table.value.isna() == (table.reason != "")).all(), "NaN without a reason"
+    assert (table.null.isna() >= table.value.isna()).all()
+    lines = table.set_index(["epoch", "stratum", "measure", "variant"])
     rows = trajectory.at(0).tensors["word_embeddings"].astype(np.float64)
     line = lines.loc[0, "all rows", "average_cosine", "raw"]
     assert line.value == pytest.approx(_plain(rows, False)["average_cosine"])
     assert (line.num_rows, line.num_undefined) == (12, 1)  # row 5 is 0
     assert lines.loc[(3, "all rows", "effective_rank", "centred"), "num_undefined"] == 0
-    assert "1 row(s), fewer than 3" in lines.loc[(0, "[PAD]", "effective_rank", "raw"), "refusal"]
-    assert "IsoScore needs 120 at hidden 6" in lines.loc[(0, "all rows", "isoscore", "centred"), "refusal"]
+    assert "1 row(s), fewer than 3" in lines.loc[(0, "[PAD]", "effective_rank", "raw"), "reason"]
+    assert "IsoScore needs 120 at hidden 6" in lines.loc[(0, "all rows", "isoscore", "centred"), "reason"]
     one = measure_geometry(trajectory, epoch=1.5, by_stratum=False, num_null=0)
     assert set(one.epoch) == {1.5}
     assert set(one.stratum) == {"all rows"}
-    assert one.null_mean.isna().all()
+    assert one.null.isna().all()
 
 
 def test_chosen_rows(make_trajectory: Callable[..., Trajectory]):
@@ -224,7 +223,7 @@ def test_chosen_rows(make_trajectory: Callable[..., Trajectory]):
     table = measure_geometry(trajectory, rows=range(11), epoch=0, num_null=0)
     rows = trajectory.at(0).tensors["word_embeddings"][:11].astype(np.float64)
     assert set(table.stratum) == {"selected rows"}
-    value = table.set_index(["statistic", "variant"]).value["effective_rank", "centred"]
+    value = table.set_index(["measure", "variant"]).value["effective_rank", "centred"]
     assert value == pytest.approx(_value("effective_rank", rows, True))
     (stratum,) = group_rows(trajectory, "word_embeddings", "[unused]", True)
     assert stratum == "[unused]"
@@ -247,11 +246,11 @@ def test_a_run_that_diverged_is_an_error_and_no_refusal():
 
 def test_equal_rows_are_refused_where_nothing_is_left():
     table = measure_geometry(_trajectory(np.full((40, 2), 0.1)), by_stratum=False, num_null=0).set_index(
-        ["statistic", "variant"]
+        ["measure", "variant"]
     )
     assert table.value["average_cosine", "raw"] == pytest.approx(1)
-    assert "all rows are equal" in table.refusal["effective_rank", "centred"]
-    assert "0 row(s) with a direction" in table.refusal["average_cosine", "centred"]
+    assert "all rows are equal" in table.reason["effective_rank", "centred"]
+    assert "0 row(s) with a direction" in table.reason["average_cosine", "centred"]
     assert table.num_undefined["average_cosine", "centred"] == 40
 
 

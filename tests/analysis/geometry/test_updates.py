@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from toolkit.analysis.geometry.spectra import energy_in_top, squared_singular_values
 from toolkit.analysis.geometry.updates import (
-    COLUMNS,
     alignment,
     measure_updates,
     null_alignments,
@@ -27,7 +26,7 @@ def _trajectory(before: np.ndarray, update: np.ndarray) -> Trajectory:
 
 def _lines(*arguments: object, **options: object):
     table = measure_updates(*arguments, **options)
-    return table.assign(k=table.k.fillna(0)).set_index(["statistic", "k"])
+    return table.assign(k=table.k.fillna(0)).set_index(["measure", "k"])
 
 
 def _directions(rng: np.random.Generator, n: int, p: int) -> np.ndarray:
@@ -56,20 +55,19 @@ def test_against_the_svd(seed, n, p):
 def test_the_table_takes_touched_rows_and_without_a_record_those_that_moved(make_trajectory: Callable[..., Trajectory]):
     trajectory = make_trajectory()
     table = measure_updates(trajectory, epoch=1, ks=(1, 2), num_null=4)
-    assert tuple(table.columns) == COLUMNS
-    assert set(table.rows) == {"touched"}
+    assert set(table.stratum) == {"touched"}
     assert set(table.num_rows) == {5}, "rows 2 to 6 were seen in the first two steps"
-    assert (table.value.isna() == (table.refusal != "")).all()
+    assert (table.value.isna() == (table.reason != "")).all()
     tensors = [trajectory.at(epoch).tensors["word_embeddings"].astype(np.float64)[2:7] for epoch in (0, 1)]
     squared = np.linalg.svd(tensors[1] - tensors[0], compute_uv=False) ** 2
-    value = table[(table.statistic == "energy_top") & (table.k == 1)].value.item()
+    value = table[(table.measure == "energy_top") & (table.k == 1)].value.item()
     assert value == pytest.approx(squared[0] / squared.sum())
     unrecorded = measure_updates(make_trajectory(read_exposure=None), ks=(1,), num_null=0)
-    assert set(unrecorded.rows) == {"moved"}
+    assert set(unrecorded.stratum) == {"moved"}
     assert set(unrecorded.num_rows) == {11}, "row 11 never moves"
-    assert unrecorded[unrecorded.statistic == "energy_top"].null_mean.isna().all()
+    assert unrecorded[unrecorded.measure == "energy_top"].null.isna().all()
     chosen = measure_updates(trajectory, rows=[4, 5, 11], ks=(1,), num_null=1)
-    assert set(chosen.rows) == {"selected rows"}
+    assert set(chosen.stratum) == {"selected rows"}
     assert set(chosen.num_unmoved) == {1}
 
 
@@ -108,7 +106,7 @@ def test_random_directions_stay_inside_the_null_whatever_their_lengths(log_devia
         update = _directions(rng, 150, 24) * rng.lognormal(0, log_deviation, (150, 1))
         table = _lines(_trajectory(rng.normal(size=(150, 24)), update), ks=(1, 5), num_null=60, seed=seed)
         lines = table.loc[["energy_top", "effective_rank"]]
-        outside += list((lines.value < lines.null_q025) | (lines.value > lines.null_q975))
+        outside += list((lines.value < lines.null_low) | (lines.value > lines.null_high))
     assert np.mean(outside) < 0.2  # 5 % and what 60 draws miss of the tails; the 3 statistics are correlated
 
 
@@ -120,8 +118,8 @@ def test_a_planted_subspace_is_above_the_null_and_unequal_lengths_alone_are_not(
     planted, alone = (_lines(_trajectory(before, update), ks=(3,)) for update in (noise + shared, noise))
     for table, is_planted in ((planted, True), (alone, False)):
         energy, rank = table.loc[("energy_top", 3)], table.loc[("effective_rank", 0)]
-        assert (energy.value > energy.null_q975 + 0.1) == is_planted
-        assert (rank.value < rank.null_q025 - 2) == is_planted
+        assert (energy.value > energy.null_high + 0.1) == is_planted
+        assert (rank.value < rank.null_low - 2) == is_planted
     # An iid null would call the unequal lengths structure.
     iid = energy_in_top(squared_singular_values(rng.normal(size=(400, 40)), centre=False), 3)
     assert alone.value["energy_top", 3] > iid + 0.05
@@ -133,8 +131,8 @@ def test_alignment_finds_an_update_along_e0_and_not_a_random_one():
     before = rng.normal(size=(500, 30)) * scales
     along = rng.normal(size=(500, 30)) * scales**2
     line = _lines(_trajectory(before, along), ks=(5,), num_null=0).loc[("alignment_top", 5)]
-    assert line.value > line.null_q975 + 0.2
-    assert line.null_mean == pytest.approx(5 / 30, abs=0.01)
+    assert line.value > line.null_high + 0.2
+    assert line.null == pytest.approx(5 / 30, abs=0.01)
     random = _lines(_trajectory(before, rng.normal(size=(500, 30))), ks=(5,), num_null=0)
     assert random.value["alignment_top", 5] == pytest.approx(5 / 30, abs=0.02)
     # E⁰'s mean is no principal direction: an update along it is not aligned.
@@ -169,7 +167,7 @@ def test_rotating_everything_changes_nothing():
         for tables in ((before, update), (before @ rotation, update @ rotation), (before, 1e-6 * update))
     )
     for other in (turned, scaled):
-        for column in ("value", "null_mean", "null_q975"):
+        for column in ("value", "null", "null_high"):
             assert np.allclose(plain[column], other[column], rtol=1e-6), column
 
 
@@ -177,19 +175,19 @@ def test_refusals(make_trajectory: Callable[..., Trajectory]):
     rng = np.random.default_rng(0)
     before = rng.normal(size=(30, 6))
     table = _lines(_trajectory(before, rng.normal(size=(30, 6))), ks=(0, 5, 6), num_null=2)
-    assert table.refusal["energy_top", 5] == ""
+    assert table.reason["energy_top", 5] == ""
     for k in (0, 6):
-        assert "k must be from 1 to 5" in table.refusal["energy_top", k]
+        assert "k must be from 1 to 5" in table.reason["energy_top", k]
         assert np.isnan(table.value["alignment_top", k])
     one = np.zeros((30, 6))
     one[3] = 1
     table = measure_updates(_trajectory(before, one))
-    assert set(table.refusal) == {"1 of 1 row(s) moved: a spectrum needs two"}
+    assert set(table.reason) == {"1 of 1 row(s) moved: a spectrum needs two"}
     assert table.value.isna().all()
     flat = np.outer(rng.normal(size=30), np.ones(6))
     table = _lines(_trajectory(flat, rng.normal(size=(30, 6))), ks=(1, 3), num_null=0)
-    assert table.refusal["alignment_top", 1] == ""
-    assert "fewer than 3 principal directions" in table.refusal["alignment_top", 3]
+    assert table.reason["alignment_top", 1] == ""
+    assert "fewer than 3 principal directions" in table.reason["alignment_top", 3]
     with pytest.raises(ValueError, match=r"LayerNorm\.weight is one vector"):
         measure_updates(make_trajectory(), "LayerNorm.weight")
     with pytest.raises(ValueError, match="no snapshot of epoch 7"):

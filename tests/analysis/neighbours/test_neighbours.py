@@ -268,7 +268,7 @@ def test_exchanging_words_keeps_what_exposure_alone_explains(expose):
     frequent = compare_changed(_runs(expose, noise=0.12)[0], num=40, order="overlap").iloc[0]
     assert frequent["spearman_permuted"] > 0.05  # in both runs frequent words move farther and lose more
     assert abs(agreement["spearman_permuted"]) < 0.01  # and by the excess they do not
-    assert agreement["num_a"] == agreement["num_b"] == 40
+    assert agreement["num_first"] == agreement["num_second"] == 40
     assert compare_changed(runs, num=40).equals(compare_changed(runs, num=40))
     with pytest.raises(ValueError, match="agreement needs two runs or more; got 1"):
         compare_changed(runs[:1])

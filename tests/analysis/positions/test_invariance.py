@@ -19,7 +19,7 @@ SHUFFLED = SINUSOID[np.random.default_rng(1).permutation(512)]
 def test_checked_values_of_the_sinusoid():
     table = sinusoidal_table(512, 768)
     assert np.square(table).sum(axis=1) == pytest.approx(384, rel=1e-12)
-    by_lag = invariance.cosine_by_lag(table).set_index("lag")["mean"]
+    by_lag = invariance.cosine_by_lag(table).set_index("lag")["value"]
     assert by_lag[[1, 2, 5, 10, 50]].to_numpy() == pytest.approx([0.973, 0.906, 0.741, 0.680, 0.512], abs=5e-4)
     assert effective_rank(table) == pytest.approx(59, abs=0.5)
 
@@ -121,8 +121,8 @@ def test_planted_rows_stand_out():
     table[[0, 150]] *= 3
     table[80:] += 2.0  # one jump, and no row of unusual norm at it
     found = invariance.standing_out(table)
-    assert {0, 150} <= set(found.loc[found["quantity"] == "norm", "row"])
-    assert {0, 79, 149, 150} <= set(found.loc[found["quantity"] == "step", "row"])
+    assert {0, 150} <= set(found.loc[found["measure"] == "norm", "row"])
+    assert {0, 79, 149, 150} <= set(found.loc[found["measure"] == "step", "row"])
     assert len(found) < 12
 
 

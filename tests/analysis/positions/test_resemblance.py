@@ -107,7 +107,7 @@ def test_smooth_curves_are_as_smooth_as_the_sinusoid():
     rng = np.random.default_rng(3)
     curves = controls.smooth_curves(512, 384, rng, "continuous_ladder", 1.0)
     lags = [0, 1, 4, 9, 49]
-    ours, theirs = (cosine_by_lag(t)["mean"].to_numpy()[lags] for t in (curves, SINUSOID))
+    ours, theirs = (cosine_by_lag(t)["value"].to_numpy()[lags] for t in (curves, SINUSOID))
     assert ours == pytest.approx(theirs, abs=0.06)
     assert line_match(SINUSOID).score > 20
     assert abs(line_match(curves).score) < 3.5
@@ -234,7 +234,7 @@ def test_planted_waves_are_found_with_their_periods():
     assert found["share"].sum() == pytest.approx(1 / (1 + 0.03**2 * 50 / 3), abs=0.02)
     assert (found["roundness"] > 0.9).all()
     weights = np.square(planes).reshape(50, 2, 3).sum(axis=1)  # the plane of wave k has columns k and k + 3
-    assert sorted(found["num_columns"]) == pytest.approx(sorted(4 / np.square(weights).sum(axis=0)), rel=0.05)
+    assert sorted(found["spread"]) == pytest.approx(sorted(4 / np.square(weights).sum(axis=0)), rel=0.05)
     assert [course.shape for course in courses] == [(400, 2)] * 3
 
 
@@ -242,7 +242,7 @@ def test_a_drifting_wave_shows_both_its_periods():
     angle = np.cumsum(2 * np.pi / np.linspace(8, 12, 400))
     found, _ = find_waves(np.stack([np.cos(angle), np.sin(angle), np.zeros(400)], axis=1))
     (wave,) = found.to_dict("records")
-    assert wave["num_columns"] == pytest.approx(2)
+    assert wave["spread"] == pytest.approx(2)
     assert wave["period_first"] == pytest.approx(8.5, rel=0.02)
     assert wave["period_last"] == pytest.approx(11.5, rel=0.02)
 

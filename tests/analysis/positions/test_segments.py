@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from toolkit.analysis.positions import segments
-from toolkit.analysis.positions.segments import COLUMNS, DECAY_ALONE, UNUSED, measure_segments
+from toolkit.analysis.positions.segments import DECAY_ALONE, UNUSED, measure_segments
 from toolkit.families import TABLES
 from toolkit.snapshots.exposure import Exposure
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
@@ -20,7 +20,7 @@ def trajectory(*tables, exposure=None):
 
 
 def value(table, of, statistic, epoch=1):
-    (line,) = table[(table["of"] == of) & (table["statistic"] == statistic) & (table["epoch"] == epoch)].to_dict(
+    (line,) = table[(table["parameter"] == of) & (table["measure"] == statistic) & (table["epoch"] == epoch)].to_dict(
         "records"
     )
     return line["value"]
@@ -29,7 +29,6 @@ def value(table, of, statistic, epoch=1):
 def test_known_values(make_exposure):
     exposure = Exposure({PARAMETER: make_exposure({PARAMETER: [[0] * 4] * 6}).tables[PARAMETER]})
     table = measure_segments(trajectory([[3.0, 0], [0, 4]], [[3, 4], [0, 4]], exposure=exposure))
-    assert tuple(table.columns) == COLUMNS
     assert value(table, "segment 0", "norm") == 5
     assert value(table, "segment 0", "norm", epoch=0) == 3
     assert value(table, "segment 0", "drift") == 4
@@ -43,7 +42,7 @@ def test_known_values(make_exposure):
     assert value(table, "segment 0", "num_steps") == 2  # up to step 2
     assert value(table, "segment 0", "num_tokens") == 8
     assert value(table, "segment 1", "num_steps") == 0
-    unseen = table[(table["of"] == "segment 1") & (table["statistic"] == "num_steps")].set_index("epoch")["note"]
+    unseen = table[(table["parameter"] == "segment 1") & (table["measure"] == "num_steps")].set_index("epoch")["note"]
     assert unseen[1] == UNUSED  # a trajectory alone does not say whether rows decay
     assert unseen[0] == ""
 
@@ -55,7 +54,7 @@ def test_decay_is_named_where_the_log_shows_it(decay, note, make_exposure, monke
     log = None if decay is None else SimpleNamespace(weight_decay=decay)
     monkeypatch.setattr(segments, "given_log", lambda source, given: log)
     table = measure_segments(trajectory(np.eye(2), np.eye(2), exposure=make_exposure({PARAMETER: [[0]] * 2})))
-    line = table[(table["of"] == "segment 1") & (table["statistic"] == "num_steps") & (table["epoch"] == 1)]
+    line = table[(table["parameter"] == "segment 1") & (table["measure"] == "num_steps") & (table["epoch"] == 1)]
     assert line["note"].item() == note
 
 
@@ -72,26 +71,25 @@ def test_a_shared_shift_is_in_the_mean_and_not_in_the_difference():
 
 def test_one_row_has_no_lines_of_pairs_and_no_table_has_no_lines():
     one = measure_segments(trajectory(np.ones((1, 4)), np.full((1, 4), 2.0)))
-    assert set(one["of"]) == {"segment 0"}
+    assert set(one["parameter"]) == {"segment 0"}
     none = measure_segments(Trajectory([Snapshot(0, 0, {"word_embeddings": np.ones((3, 2), np.float32)})]))
     assert none.empty
-    assert tuple(none.columns) == COLUMNS
 
 
 def test_three_rows_have_every_pair():
     table = measure_segments(trajectory(np.eye(3)))
-    assert {"segments 0 and 1", "segments 0 and 2", "segments 1 and 2"} <= set(table["of"])
+    assert {"segments 0 and 1", "segments 0 and 2", "segments 1 and 2"} <= set(table["parameter"])
 
 
 def test_unknown_exposure_and_zero_rows_are_nan_with_a_note():
-    table = measure_segments(trajectory(np.zeros((2, 3)), np.ones((2, 3)))).set_index(["epoch", "of", "statistic"])
+    table = measure_segments(trajectory(np.zeros((2, 3)), np.ones((2, 3)))).set_index(["epoch", "parameter", "measure"])
     steps = table.loc[(1.0, "segment 0", "num_steps")]
     assert np.isnan(steps["value"])
-    assert steps["note"] == "exposure was not recorded"
-    assert table.loc[(1.0, "segment 0", "relative_drift"), "note"] == "0 before training"
+    assert steps["reason"] == "exposure was not recorded"
+    assert table.loc[(1.0, "segment 0", "relative_drift"), "reason"] == "0 before training"
     cosine = table.loc[(0.0, "segments 0 and 1", "cosine")]
     assert np.isnan(cosine["value"])
-    assert cosine["note"] == "a row is 0 and has no direction"
+    assert cosine["reason"] == "a row is 0 and has no direction"
 
 
 def test_an_epoch_alone(make_trajectory):

@@ -11,12 +11,16 @@ from hypothesis import strategies as st
 
 from toolkit.analysis.causes.precision import guard_precision
 from toolkit.analysis.changes.changes import measure_changes
-from toolkit.analysis.rows.drift import COLUMNS, measure_drift
+from toolkit.analysis.rows.drift import measure_drift
 from toolkit.analysis.rows.measures import MEASURES
 from toolkit.analysis.rows.row_pass import RowPass
 from toolkit.analysis.rows.rows import measure_rows, write_rows
 from toolkit.analysis.rows.strata import assign_strata
+from toolkit.schema import columns_of
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
+
+GROUP = ["epoch", "step", "parameter", "stratum", "measure", "unit"]
+KEYS = [*GROUP, "statistic"]
 
 
 def _brute_force(trajectory, reference_epoch=0):
@@ -31,29 +35,28 @@ def _brute_force(trajectory, reference_epoch=0):
                     value = measure.function(before[row : row + 1], after[row : row + 1])[0]
                     for label in (stratum, "all rows"):
                         lines.append((snapshot.epoch, snapshot.step, parameter, label, name, measure.unit, value))
-    frame = pd.DataFrame(lines, columns=[*COLUMNS[:6], "value"])
-    groups = frame.groupby(list(COLUMNS[:6]))["value"]
+    frame = pd.DataFrame(lines, columns=[*GROUP, "value"])
+    groups = frame.groupby(GROUP)["value"]
     tables = [groups.agg(statistic).rename("value").reset_index() for statistic in ("mean", "median", "max")]
     for table, statistic in zip(tables, ("mean", "median", "max"), strict=True):
         table["statistic"] = statistic
         table["num_rows"] = groups.size().to_numpy()
         table["num_undefined"] = groups.size().to_numpy() - groups.count().to_numpy()
-    return pd.concat(tables)[list(COLUMNS)]
+    return pd.concat(tables)[columns_of("measure_drift")]
 
 
 def _sorted(table):
-    return table.sort_values(list(COLUMNS[:7])).reset_index(drop=True)
+    return table.sort_values(KEYS).reset_index(drop=True)
 
 
 @pytest.mark.parametrize("reference_epoch", [0, 2])
 def test_the_tidy_table_against_brute_force(make_trajectory, reference_epoch):
     trajectory = make_trajectory()
     table = measure_drift(trajectory, reference_epoch=reference_epoch)
-    assert tuple(table.columns) == COLUMNS
     of_rows = table[table.stratum != "whole parameter"]
     expected = _brute_force(trajectory, reference_epoch)
     pd.testing.assert_frame_equal(_sorted(of_rows), _sorted(expected), check_dtype=False, rtol=1e-12)
-    assert not table.duplicated(list(COLUMNS[:7])).any()
+    assert not table.duplicated(KEYS).any()
     assert list(dict.fromkeys(table.parameter)) == list(trajectory.parameters)
 
 

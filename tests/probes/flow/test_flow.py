@@ -39,7 +39,7 @@ def tables(runs: list[Path]):
 
 def test_every_model_stands_in_every_table(tables) -> None:
     models = tables["models"]
-    assert list(models["arm"]) == [
+    assert list(models["condition"]) == [
         PRETRAINED,
         "full fine-tuning",
         "full fine-tuning",
@@ -47,20 +47,20 @@ def test_every_model_stands_in_every_table(tables) -> None:
         RANDOM,
     ]
     for name in ("ledger", "decoding", "counterfactuals"):
-        assert set(tables[name]["name"]) == set(models["name"])
+        assert set(tables[name]["run"]) == set(models["run"])
     assert (models["num_segments"] == 2).all()
     assert list(models["seed"].fillna(-1)) == [-1, 0, 1, 0, -1]
 
 
 def test_feature_extraction_has_the_pretrained_body_and_its_own_head(tables) -> None:
-    body = tables["models"].set_index("arm")["body"]
+    body = tables["models"].set_index("condition")["body"]
     assert body["feature extraction"] == body[PRETRAINED]
     assert body["full fine-tuning"].nunique() == 2
     ledger = tables["ledger"]
-    own = [ledger[ledger.arm == arm].omega_squared.to_numpy() for arm in (PRETRAINED, "feature extraction")]
+    own = [ledger[ledger.condition == arm].omega_squared.to_numpy() for arm in (PRETRAINED, "feature extraction")]
     assert own[0].tobytes() == own[1].tobytes()
     outputs = tables["counterfactuals"]
-    with_score = set(outputs[outputs.quantity == "score"]["arm"])
+    with_score = set(outputs[outputs.measure == "score"]["condition"])
     assert with_score == {"full fine-tuning", "feature extraction"}
 
 
@@ -71,7 +71,7 @@ def test_equal_weights_in_another_forward_pass_are_another_body(tiny_pairs: RunC
     assert _fingerprint(again) == _fingerprint(load_untuned(run)) != _fingerprint(plain)
     plain.model.backbone.config.layer_norm_eps *= 10
     assert _fingerprint(plain) != _fingerprint(replace(again, positions=None))
-    ledger = measure_flow([run.path], settings=SMALL)["ledger"].set_index("arm").omega_squared
+    ledger = measure_flow([run.path], settings=SMALL)["ledger"].set_index("condition").omega_squared
     own = ledger[[arm for arm in ledger.index.unique() if arm.startswith("feature extraction")]]
     assert (own.to_numpy() != ledger[PRETRAINED].to_numpy()).any()
 
@@ -80,7 +80,7 @@ def test_the_score_before_is_that_of_the_run(tables, runs: list[Path]) -> None:
     from toolkit.snapshots.store import open_run
 
     outputs = tables["counterfactuals"]
-    own = outputs[(outputs.quantity == "score") & (outputs.name == runs[0].name)]
+    own = outputs[(outputs.measure == "score") & (outputs.run == runs[0].name)]
     scores = open_run(runs[0]).scores
     last = scores[(scores.epoch == scores.epoch.max()) & (scores.split == "validation")].accuracy.iloc[0]
     assert own.reference.iloc[0] == pytest.approx(last)
@@ -97,9 +97,9 @@ def test_the_words_of_probe_and_report_agree() -> None:
 def test_a_checkpoint_on_texts_of_a_file(tiny_model: TinyModel, tiny_files) -> None:
     path = Path(tiny_files("pair")["train_file"])
     tables = measure_flow([tiny_model("bert")], texts=path, text_columns=("text", "other"), settings=SMALL)
-    assert list(tables["models"]["arm"])[-1] == RANDOM
+    assert list(tables["models"]["condition"])[-1] == RANDOM
     assert set(tables["ledger"]["group"]) == {path.stem}
-    assert (tables["counterfactuals"]["quantity"] == "state").all()
+    assert (tables["counterfactuals"]["measure"] == "state").all()
 
 
 def test_the_command_writes_the_report(tiny_model: TinyModel, tiny_files, tmp_path, monkeypatch, capsys) -> None:
@@ -165,7 +165,7 @@ def test_a_run_that_tags_words_is_refused_at_once_and_its_body_is_not(tiny_confi
     config = replace(tiny_config, **own, output_dir=str(tmp_path), max_train_examples=16, max_steps=1, save_model=True)
     run = finetune(config)
     body = measure_flow([run.path / "model"], texts=Path(tiny_config.train_file), settings=SMALL)
-    assert set(body["counterfactuals"]["quantity"]) == {"state"}
+    assert set(body["counterfactuals"]["measure"]) == {"state"}
     monkeypatch.setattr("toolkit.probes.flow.sources.task_of", lambda _: pytest.fail("its data were read"))
     with pytest.raises(ValueError, match=r"this run tags words: look at its body instead, .*model .*--texts") as caught:
         measure_flow([run], settings=SMALL)

@@ -12,7 +12,7 @@ from tests.conftest import FAMILY_CONFIGS
 from toolkit.data.builtin import BUILTIN_TASKS
 from toolkit.models.classifier import Loaded, load_classifier
 from toolkit.probes.flow.design import CrossedDesign, cross
-from toolkit.probes.flow.ledger import LEDGER_COLUMNS, num_segments_of, position_ledger
+from toolkit.probes.flow.ledger import num_segments_of, position_ledger
 
 SINGLES = tuple(BUILTIN_TASKS["polarity"].build()["validation"].texts[:40])
 PAIRS = tuple(BUILTIN_TASKS["pair"].build()["validation"].texts[:40])
@@ -125,7 +125,7 @@ def test_few_blocks_say_what_they_cannot_give(tiny_model: TinyModel, num_blocks:
     own = position_ledger(loaded, design).query("factor == 'position'")
     assert own.low.isna().all()
     assert own.omega_squared.isna().all() == (num_blocks == 1)
-    assert own.note.str.startswith(note).all()
+    assert own.reason.str.startswith(note).all()
 
 
 @pytest.mark.parametrize("model_type", FAMILY_CONFIGS)
@@ -134,18 +134,17 @@ def test_every_family(tiny_model: TinyModel, model_type: str) -> None:
     loaded, design = loaded_and_design(tiny_model(model_type), PAIRS)
     loaded.model.backbone.double()
     ledger = position_ledger(loaded, design)
-    assert tuple(ledger.columns) == LEDGER_COLUMNS
     assert sorted(ledger.layer.unique()) == [-1, 0, 1, 2, 3]
     residual = ledger[(ledger.factor == "residual") & (ledger.layer == -1)].eta_squared.iloc[0]
     assert abs(residual) < 1e-12
     has_segments = model_type in ("bert", "electra", "albert")
     segments = ledger[ledger.factor == "segment"]
     assert segments.omega_squared.notna().all() == has_segments
-    assert has_segments or segments.note.str.startswith("not applicable").all()
+    assert has_segments or segments.reason.str.startswith("not applicable").all()
     inputs = ledger[(ledger.factor == "position") & (ledger.layer <= 0)]
     if model_type == "modernbert":
         assert inputs.omega_squared.isna().all()
-        assert inputs.note.str.contains("no position table").all()
+        assert inputs.reason.str.contains("no position table").all()
     else:
         assert (inputs.omega_squared > 0.01).all()
     assert ledger[(ledger.factor == "position") & (ledger.layer > 0)].omega_squared.notna().all()
@@ -155,7 +154,7 @@ def test_single_texts_have_no_segment_factor(tiny_model: TinyModel) -> None:
     loaded, design = loaded_and_design(tiny_model("bert"))
     lines = position_ledger(loaded, design).query("factor == 'segment'")
     assert lines.omega_squared.isna().all()
-    assert (lines.note == "not applicable: single texts use one segment").all()
+    assert (lines.reason == "not applicable: single texts use one segment").all()
 
 
 @pytest.mark.parametrize(

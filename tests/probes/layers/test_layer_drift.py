@@ -13,7 +13,7 @@ from toolkit.analysis.weights.weight_drift import measure_weight_drift
 from toolkit.commands.layers import Layers
 from toolkit.config import RunConfig
 from toolkit.pipeline import finetune
-from toolkit.probes.layers.layer_drift import COLUMNS, measure_layer_drift, measure_layers
+from toolkit.probes.layers.layer_drift import measure_layer_drift, measure_layers
 from toolkit.probes.layers.means import BEFORE_AND_AFTER, OWN_SEEDS, SEED_AND_SEED, SHUFFLED
 from toolkit.probes.layers.similarities import MEASURES, compare_layers
 from toolkit.reporting.topics.layers import APART, changed_rows, moved_rows
@@ -42,7 +42,6 @@ def train(tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> C
 def test_frozen_layers_do_not_move_and_those_above_do(train: Callable[..., Run]) -> None:
     run = train(freeze="embeddings,layers.0", learning_rate=0.05)
     table = measure_layer_drift([run])
-    assert tuple(table.columns) == COLUMNS
     assert set(table.texts) == {"validation", "ood"}
     assert set(table.comparison) == {BEFORE_AND_AFTER}
     assert set(table.layer) == {0, 1, 2, 3}
@@ -64,13 +63,13 @@ def test_seeds_are_compared_within_an_arm(train: Callable[..., Run]) -> None:
     pairs = table[table.comparison == SEED_AND_SEED]
     assert set(zip(pairs["first"], pairs["second"], strict=True)) == {("seed 0", "seed 1")}
     assert not pairs.is_shuffled.any()
-    assert table[table.is_shuffled].arm.nunique() == 1
-    assert table[~table.is_shuffled].arm.nunique() == 1
+    assert table[table.is_shuffled].condition.nunique() == 1
+    assert table[~table.is_shuffled].condition.nunique() == 1
     assert table.low.isna().all()  # four texts give a value and no interval
     contrasts = tables["contrasts"]
-    assert set(contrasts.kind) == {OWN_SEEDS, SHUFFLED}
+    assert set(contrasts.comparison) == {OWN_SEEDS, SHUFFLED}
     assert (contrasts.num_texts == 4).all()
-    assert contrasts.difference.notna().all()
+    assert contrasts["value"].notna().all()
 
 
 def test_a_regime_is_held_against_the_first_one(train: Callable[..., Run]) -> None:
@@ -78,19 +77,22 @@ def test_a_regime_is_held_against_the_first_one(train: Callable[..., Run]) -> No
     runs = [train(seed=seed, learning_rate=0.02, freeze=freeze) for freeze in FREEZES for seed in (0, 1)]
     labels = {run.path.name: run.config.freeze for run in runs}
     tables = measure_layers(runs, {"validation": TEXTS}, labels=labels)
-    own = tables["contrasts"].query("kind == 'first arm' and measure == 'debiased CKA'").set_index("layer")
+    own = tables["contrasts"].query("comparison == 'first arm' and measure == 'debiased CKA'").set_index("layer")
     assert set(own.against) == {"none"}
-    assert (own.difference[[0, 1, 2]] > 0).all()  # frozen: more similar to before
+    assert (own["value"][[0, 1, 2]] > 0).all()  # frozen: more similar to before
     assert (own.low[[0, 1]] > 0).all()
     assert (own.num_seeds == 2).all()
-    pairs = [tables["contrasts"].query("kind == @OWN_SEEDS"), tables["means"].query("comparison == 'seed and seed'")]
+    pairs = [
+        tables["contrasts"].query("comparison == @OWN_SEEDS"),
+        tables["means"].query("comparison == 'seed and seed'"),
+    ]
     for between in pairs:
         assert "one pair of seeds: the interval covers new texts, not new seeds" in set(between.note)
         assert not between.note.str.startswith("one seed:").any()
-    means = tables["means"].query("measure == 'debiased CKA'").set_index(["arm", "comparison", "layer"])
+    means = tables["means"].query("measure == 'debiased CKA'").set_index(["condition", "comparison", "layer"])
     full = means.sort_index().loc["none", BEFORE_AND_AFTER]
-    assert own.other.to_numpy() == pytest.approx(full["mean"].to_numpy())
-    assert (full.low <= full["mean"]).all()
+    assert own.other_similarity.to_numpy() == pytest.approx(full["value"].to_numpy())
+    assert (full.low <= full["value"]).all()
     assert (full.high <= 1).all()
 
 
@@ -107,7 +109,7 @@ def test_a_layer_that_was_replaced_is_the_one_that_differs() -> None:
     second = {"texts": [layer.copy() for layer in first["texts"]]}
     second["texts"][2] = rng.normal(size=(40, 6))
     for (name, layer, measure), one in compare_layers(first, second).items():
-        assert (name, one.num_texts, one.refusal) == ("texts", 40, "")
+        assert (name, one.num_texts, one.reason) == ("texts", 40, "")
         if layer == 2:
             assert abs(one.value) < 0.35, measure
         else:
@@ -161,7 +163,7 @@ def test_weights_stand_beside_states(train: Callable[..., Run]) -> None:
     run = train(freeze="embeddings,layers.1-2", learning_rate=0.05)
     tables = measure_layers([run], {"validation": TEXTS})
     states = tables["means"].query("measure == 'debiased CKA' and comparison == @BEFORE_AND_AFTER").set_index("layer")
-    assert (states["mean"][[1, 2, 3]] < 0.99).all()
+    assert (states["value"][[1, 2, 3]] < 0.99).all()
     weights = tables["weight_means"].set_index("component")
     assert weights.relative_drift["layers.0"] > 0
     assert weights.is_identical[["embeddings", "layers.1", "layers.2"]].all()
@@ -173,9 +175,9 @@ def test_weights_stand_beside_states(train: Callable[..., Run]) -> None:
 
 def test_a_random_start_has_states_and_no_weights(train: Callable[..., Run]) -> None:
     tables = measure_layers([train(), train(init="random")], {"validation": TEXTS})
-    assert tables["weight_trends"].set_index("arm").note["random init"].startswith("started from random weights")
-    assert tables["weight_means"].arm.nunique() == 1
-    assert tables["means"].arm.nunique() == 2
+    assert tables["weight_trends"].set_index("condition").note["random init"].startswith("started from random weights")
+    assert tables["weight_means"].condition.nunique() == 1
+    assert tables["means"].condition.nunique() == 2
 
 
 def test_texts_that_are_encoded_apart_have_weights_and_no_states(
@@ -189,7 +191,7 @@ def test_texts_that_are_encoded_apart_have_weights_and_no_states(
     assert "(--pair-encoding separate)" in " ".join(shown.split())
     assert "debiased CKA" not in (tmp_path / "report" / "report.md").read_text()
     tables = measure_layers([joint, apart], max_texts=8)
-    assert (tables["means"].arm.nunique(), tables["weight_means"].arm.nunique()) == (1, 2)
+    assert (tables["means"].condition.nunique(), tables["weight_means"].condition.nunique()) == (1, 2)
     assert [APART in line for line in changed_rows(tables)[1]] == [False, True]
 
 

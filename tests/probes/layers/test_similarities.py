@@ -70,7 +70,7 @@ def test_too_few_texts_and_texts_that_are_all_equal() -> None:
     for measure in MEASURES.values():
         alike = compare(measure, x, np.ones_like(x))
         assert np.isnan(alike.value)
-        assert "undefined" in alike.refusal
+        assert "undefined" in alike.reason
 
 
 def test_what_cannot_vary_has_no_interval() -> None:
@@ -159,6 +159,6 @@ def test_arms_are_held_against_those_of_their_own_group_and_size_alone() -> None
     together = contrast([arm for family in families for arm in family])
     pd.testing.assert_frame_equal(together, apart, check_dtype=False)
     order = [families[i][j] for j in range(3) for i in range(5) if j < len(families[i])]
-    keys = ["group", "arm", "against", "similarity"]
+    keys = ["group", "condition", "against", "similarity"]
     mixed = contrast(order).sort_values(keys, ignore_index=True)
     pd.testing.assert_frame_equal(mixed, apart.sort_values(keys, ignore_index=True), check_dtype=False)

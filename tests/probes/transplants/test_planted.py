@@ -26,16 +26,16 @@ def script():
 def found(script, values: dict[str, tuple[float, float, float]]) -> Transplants:
     """Additive games of three seeds, with the given estimate and interval of each component."""
     total = sum(estimate for estimate, _, _ in values.values())
-    lines = [{"component": "all", "estimate": total, "low": total, "high": total, "share": 1.0}]
+    lines = [{"component": "all", "value": total, "low": total, "high": total, "share": 1.0}]
     lines += [
-        {"component": name, "estimate": e, "low": low, "high": high, "share": e / total}
+        {"component": name, "value": e, "low": low, "high": high, "share": e / total}
         for name, (e, low, high) in values.items()
     ]
-    shapley = pd.DataFrame(lines).assign(value="log-likelihood", num_seeds=3)
+    shapley = pd.DataFrame(lines).assign(score="log-likelihood", num_seeds=3)
     worths = np.array([values[name][0] for name in COMPONENTS])
     coalitions = pd.DataFrame(
         [
-            {"seed": seed, "value": "log-likelihood", "mean": sum(worths[i] for i in range(3) if s >> i & 1)}
+            {"seed": seed, "score": "log-likelihood", "value": sum(worths[i] for i in range(3) if s >> i & 1)}
             for seed in range(3)
             for s in range(8)
         ]

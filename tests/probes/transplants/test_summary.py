@@ -40,8 +40,8 @@ def make_game(seed, worth=(0.0, 0.3, 0.0, 0.0), noise=0.2, num_items=80, moving=
     )
 
 
-def of(lines, component, value="log-likelihood", **match):
-    match |= {"component": component, "value": value}
+def of(lines, component, score="log-likelihood", **match):
+    match |= {"component": component, "score": score}
     (line,) = [line for line in lines if all(line[k] == v for k, v in match.items())]
     return line
 
@@ -50,12 +50,12 @@ def test_shapley_lines_add_up_and_are_the_interval_of_the_items_own_values():
     games = [make_game(seed) for seed in range(4)]
     lines = summary.shapley_lines(games)
     for value, factor in (("log-likelihood", 1), ("accuracy", 100)):
-        total = of(lines, summary.TOTAL, value)["estimate"]
-        assert sum(of(lines, name, value)["estimate"] for name in PLAYERS) == pytest.approx(total)
+        total = of(lines, summary.TOTAL, value)["value"]
+        assert sum(of(lines, name, value)["value"] for name in PLAYERS) == pytest.approx(total)
         table = np.stack([shapley_values(game.values[value])[POSITION] for game in games])
         found, line = two_way_interval(table), of(lines, "position", value)
         expected = [factor * x for x in (found.estimate, found.low, found.high)]
-        np.testing.assert_allclose([line["estimate"], line["low"], line["high"]], expected)
+        np.testing.assert_allclose([line["value"], line["low"], line["high"]], expected)
         assert (line["num_seeds"], line["num_items"]) == (4, 80)
 
 
@@ -67,10 +67,10 @@ def test_the_planted_cause_is_found_and_the_others_are_silent():
     for name in ("word", "LayerNorm"):
         assert of(lines, name)["low"] < 0 < of(lines, name)["high"]
     still = of(lines, "segment")
-    assert (still["estimate"], still["low"], still["high"]) == (0, 0, 0)
+    assert (still["value"], still["low"], still["high"]) == (0, 0, 0)
     assert "bit for bit what it was: exactly 0" in still["note"]
     told = [replace(make_game(seed), stillness=("", "", "all its rows are inseparable", "")) for seed in range(2)]
-    assert of(summary.shapley_lines(told), "segment")["note"].startswith("all its rows are inseparable: exactly 0; ")
+    assert of(summary.shapley_lines(told), "segment")["note"].startswith("all its rows are inseparable: exactly 0")
 
 
 def test_shares_are_refused_where_the_sum_may_be_0_and_for_one_seed():
@@ -79,10 +79,10 @@ def test_shares_are_refused_where_the_sum_may_be_0_and_for_one_seed():
         ([make_game(0)], summary.NO_SHARE_OF_ONE),
     ):
         for line in summary.shapley_lines(games):
-            if line["value"] == "accuracy" and len(games) > 1:
+            if line["score"] == "accuracy" and len(games) > 1:
                 continue  # right or wrong by a threshold: noise moves it one way
             assert np.isnan(line["share"])
-            assert reason in line["note"] or line["component"] == summary.TOTAL
+            assert reason in line["reason"] or line["component"] == summary.TOTAL
 
 
 def test_noise_alone_is_told_apart_from_0_no_more_often_than_its_level_says():
@@ -97,20 +97,20 @@ def test_noise_alone_is_told_apart_from_0_no_more_often_than_its_level_says():
 def test_singles_are_the_transplant_random_changes_and_their_difference():
     games = [make_game(seed) for seed in range(4)]
     lines = summary.single_lines(games)
-    real, random, difference = (of(lines, "position", kind=kind) for kind in ("transplant", "random", "difference"))
-    assert real["estimate"] == pytest.approx(np.mean([g.values["log-likelihood"][2] + 1 for g in games]))
-    assert real["estimate"] - random["estimate"] == pytest.approx(difference["estimate"])
+    real, random, difference = (of(lines, "position", change=kind) for kind in ("transplant", "random", "difference"))
+    assert real["value"] == pytest.approx(np.mean([g.values["log-likelihood"][2] + 1 for g in games]))
+    assert real["value"] - random["value"] == pytest.approx(difference["value"])
     assert difference["low"] > 0.2
     draws = [
         (g.perturbed["random"]["log-likelihood"][POSITION] - g.values["log-likelihood"][0]).mean(axis=1) for g in games
     ]
     assert (random["least"], random["greatest"]) == pytest.approx((np.min(draws), np.max(draws)))
-    whole = of(lines, summary.TOTAL, kind="transplant")
-    assert whole["estimate"] == pytest.approx(of(summary.shapley_lines(games), summary.TOTAL)["estimate"])
-    assert of(lines, "word", kind="difference")["low"] < 0
-    rotated, other = (of(lines, "position", kind=kind) for kind in ("rotated", "rotated difference"))
-    assert rotated["estimate"] == pytest.approx(2 * random["estimate"])
-    assert other["estimate"] == pytest.approx(real["estimate"] - rotated["estimate"])
+    whole = of(lines, summary.TOTAL, change="transplant")
+    assert whole["value"] == pytest.approx(of(summary.shapley_lines(games), summary.TOTAL)["value"])
+    assert of(lines, "word", change="difference")["low"] < 0
+    rotated, other = (of(lines, "position", change=kind) for kind in ("rotated", "rotated difference"))
+    assert rotated["value"] == pytest.approx(2 * random["value"])
+    assert other["value"] == pytest.approx(real["value"] - rotated["value"])
 
 
 def test_a_kind_of_change_that_does_not_apply_has_a_reason_and_no_number():
@@ -120,27 +120,27 @@ def test_a_kind_of_change_that_does_not_apply_has_a_reason_and_no_number():
             own[POSITION] = np.nan
     lines = summary.single_lines(games)
     for kind in ("rotated", "rotated difference"):
-        line = of(lines, "position", kind=kind)
-        assert np.isnan([line["estimate"], line["low"], line["high"]]).all()
-        assert line["note"] == summary.NOT_ROTATED
-    assert np.isfinite(of(lines, "position", kind="difference")["estimate"])
+        line = of(lines, "position", change=kind)
+        assert np.isnan([line["value"], line["low"], line["high"]]).all()
+        assert line["reason"] == summary.NOT_ROTATED
+    assert np.isfinite(of(lines, "position", change="difference")["value"])
 
 
 def test_interactions_of_an_additive_game_are_0_and_a_planted_pair_is_found():
     games = [make_game(seed) for seed in range(4)]
     for line in summary.interaction_lines(games):
-        if line["value"] == "log-likelihood":
-            assert line["estimate"] == pytest.approx(0, abs=1e-12)
+        if line["score"] == "log-likelihood":
+            assert line["value"] == pytest.approx(0, abs=1e-12)
     for game in games:
         for coalition in range(16):
             game.values["log-likelihood"][coalition] += 0.4 * (coalition & 3 == 3)  # words and positions together
     found = {
         (line["first"], line["second"]): line
         for line in summary.interaction_lines(games)
-        if line["value"] == "log-likelihood"
+        if line["score"] == "log-likelihood"
     }
-    assert found["word", "position"]["estimate"] == pytest.approx(0.4)
-    assert found["word", "LayerNorm"]["estimate"] == pytest.approx(0, abs=1e-12)
+    assert found["word", "position"]["value"] == pytest.approx(0.4)
+    assert found["word", "LayerNorm"]["value"] == pytest.approx(0, abs=1e-12)
     assert found["word", "segment"]["note"] == "bit for bit what it was: exactly 0"
 
 
@@ -150,5 +150,3 @@ def test_coalitions_and_checks_have_a_line_each():
     assert len(lines) == 2 * 2 * 16
     assert {line["coalition"] for line in lines} >= {"none", "all", "word + position"}
     assert [line["seed"] for line in summary.check_lines(games)] == [3, 5]
-    empty = summary.frame([], summary.COLUMNS)
-    assert list(empty.columns) == list(summary.COLUMNS)

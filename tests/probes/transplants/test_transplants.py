@@ -10,17 +10,9 @@ import pytest
 from tests.probes.transplants.conftest import GetRun
 from toolkit.cli import main
 from toolkit.pipeline import finetune
-from toolkit.probes.transplants import summary
 from toolkit.probes.transplants.game import Settings
 from toolkit.probes.transplants.transplants import measure_transplants
-
-COLUMNS = {
-    "shapley": summary.COLUMNS,
-    "interactions": summary.INTERACTION_COLUMNS,
-    "singles": summary.SINGLE_COLUMNS,
-    "coalitions": summary.COALITION_COLUMNS,
-    "checks": summary.CHECK_COLUMNS,
-}
+from toolkit.schema import columns_of
 
 
 def test_seeds_are_one_arm_and_other_regimes_another(tuned_run: GetRun) -> None:
@@ -30,18 +22,18 @@ def test_seeds_are_one_arm_and_other_regimes_another(tuned_run: GetRun) -> None:
         runs, Settings(num_draws=1, max_examples=12), on_progress=lambda *event: heard.append(event)
     )
     for name, table in found.tables.items():
-        assert tuple(table.columns) == COLUMNS[name]
-    totals = found.shapley[(found.shapley["component"] == "all") & (found.shapley["value"] == "log-likelihood")]
+        assert list(table.columns) == columns_of(f"measure_transplants.{name}")
+    totals = found.shapley[(found.shapley["component"] == "all") & (found.shapley["score"] == "log-likelihood")]
     assert totals["num_seeds"].tolist() == [2, 1]
     assert (found.shapley["num_items"] == 12).all()
     frozen = found.shapley[(found.shapley["component"] == "position") & (found.shapley["num_seeds"] == 1)]
-    assert (frozen["estimate"] == 0).all()
-    coalitions = found.coalitions[found.coalitions["value"] == "log-likelihood"]
+    assert (frozen["value"] == 0).all()
+    coalitions = found.coalitions[found.coalitions["score"] == "log-likelihood"]
     ends = coalitions[coalitions["coalition"].isin(["all", "none"])].pivot_table(
-        index=["arm", "seed"], columns="coalition", values="mean", sort=False
+        index=["condition", "seed"], columns="coalition", values="value", sort=False
     )
-    gains = (ends["all"] - ends["none"]).groupby("arm", sort=False).mean()
-    np.testing.assert_allclose(totals["estimate"], gains, atol=1e-12)
+    gains = (ends["all"] - ends["none"]).groupby("condition", sort=False).mean()
+    np.testing.assert_allclose(totals["value"], gains, atol=1e-12)
     assert (found.checks["gauge_difference"] <= 1e-5).all()
     names = list(dict.fromkeys(name for name, _, _ in heard))
     assert len(names) == 3
@@ -57,8 +49,8 @@ def test_reverse_is_measured_beside_forward(tuned_run: GetRun) -> None:
     for table in (found.shapley, found.singles):
         assert table["direction"].unique().tolist() == ["forward", "reverse"]
     assert found.checks["num_draws"].tolist() == [2, 1]
-    drawn = found.singles[(found.singles["kind"] == "rotated") & (found.singles["value"] == "log-likelihood")]
-    assert drawn["estimate"].isna().tolist() == 2 * [False, False, False, True, False]  # LayerNorm has no rows
+    drawn = found.singles[(found.singles["change"] == "rotated") & (found.singles["score"] == "log-likelihood")]
+    assert drawn["value"].isna().tolist() == 2 * [False, False, False, True, False]  # LayerNorm has no rows
 
 
 def test_a_run_without_its_model_is_refused_before_anything_is_scored(

@@ -26,18 +26,18 @@ GRADIENTS = {"full": (1.0, 2.0, 3.0), "LP-FT": (1.1, 1.8, 3.2), "probe": (np.nan
 def table() -> pd.DataFrame:
     """Three seeds of three arms: LP-FT moves less, the probe not at all and without gradients."""
     lines = []
-    for quantity, place, values in (("relative_feature_distance", "ood", VALUES), ("gradient_norm", "body", GRADIENTS)):
+    for measure, place, values in (("relative_feature_distance", "ood", VALUES), ("gradient_norm", "body", GRADIENTS)):
         for arm, own in values.items():
             for seed, value in enumerate(own):
                 note = "frozen: it gets no gradient" if np.isnan(value) else ""
-                out = place == "ood" if quantity != "gradient_norm" else pd.NA
-                lines.append((arm, "m", "<toy>", seed, quantity, place, out, value, note))
-    columns = ["arm", "model", "task", "seed", "quantity", "place", "is_out_of_distribution", "value", "note"]
+                out = place == "ood" if measure != "gradient_norm" else pd.NA
+                lines.append((arm, "m", "<toy>", seed, measure, place, out, value, note))
+    columns = ["condition", "model", "task", "seed", "measure", "place", "is_out_of_distribution", "value", "reason"]
     return pd.DataFrame(lines, columns=columns).astype({"is_out_of_distribution": "boolean"})
 
 
 def test_means_have_students_interval_and_count_what_is_undefined(table: pd.DataFrame) -> None:
-    means = arm_means(table).set_index(["quantity", "arm"])
+    means = arm_means(table).set_index(["measure", "condition"])
     line, values = means.loc["relative_feature_distance", "full"], np.array(VALUES["full"])
     half = t.ppf(0.975, 2) * values.std(ddof=1) / 3**0.5
     assert line["mean"] == pytest.approx(values.mean())
@@ -52,7 +52,7 @@ def test_means_have_students_interval_and_count_what_is_undefined(table: pd.Data
 
 
 def test_differences_are_paired_by_seed(table: pd.DataFrame) -> None:
-    differences = arm_differences(table.sample(frac=1, random_state=0)).set_index(["quantity", "first", "second"])
+    differences = arm_differences(table.sample(frac=1, random_state=0)).set_index(["measure", "first", "second"])
     names = ("full", "LP-FT") if ("gradient_norm", "full", "LP-FT") in differences.index else ("LP-FT", "full")
     line = differences.loc[("relative_feature_distance", *names)]
     expected = ttest_rel(VALUES[names[0]], VALUES[names[1]]).confidence_interval(0.95)
@@ -77,12 +77,12 @@ def test_what_is_distinguishable_and_what_was_frozen(table: pd.DataFrame) -> Non
 
 def test_the_chart_draws_the_means(table: pd.DataFrame) -> None:
     means = arm_means(table)
-    drawn = {value["arm"]: value for value in values_of(plot_distortion(means))}
-    own = means[means["quantity"] == "relative_feature_distance"].set_index("arm")
+    drawn = {value["condition"]: value for value in values_of(plot_distortion(means))}
+    own = means[means["measure"] == "relative_feature_distance"].set_index("condition")
     assert {arm: value["mean"] for arm, value in drawn.items()} == pytest.approx(own["mean"].to_dict(), rel=1e-4)
     assert drawn["full"]["low"] == pytest.approx(own["low"]["full"], rel=1e-4)
     assert drawn["probe"]["interval"] == "none"
-    assert plot_distortion(means[means["arm"] == "probe"]) is None
+    assert plot_distortion(means[means["condition"] == "probe"]) is None
 
 
 def test_the_page_escapes_and_repeats(tmp_path: Path, table: pd.DataFrame) -> None:
@@ -104,5 +104,5 @@ def test_one_seed_has_no_interval(table: pd.DataFrame) -> None:
     one = table[table["seed"] == 0]
     assert arm_means(one)["low"].isna().all()
     header, rows = mean_rows(arm_means(one))
-    assert header == ["quantity", "place", *VALUES]
+    assert header == ["measure", "place", *VALUES]
     assert rows[0][2:] == ["2.000", "1.000", "0.000"]

@@ -52,7 +52,7 @@ def planted(
     Tuned models lie .001 above the pretrained one and share their blocks' noise but for a hundredth of it. ``score``:
     the change of right answers.
     """
-    places = [{"group": "a|task", "arm": a, "name": f"{a} {s}", "seed": s, "body": b} for a, s, b in ARMS]
+    places = [{"group": "a|task", "condition": a, "run": f"{a} {s}", "seed": s, "body": b} for a, s, b in ARMS]
     ledger, decoding, outputs = [], [], []
     rights = np.sign(score) * (np.arange(NUM_UNITS) < abs(score) * NUM_UNITS)
 
@@ -83,11 +83,11 @@ def planted(
                         "shuffled_eta": 0.011,
                         "df": 7,
                         "sum_of_squares": 1.0,
-                        "note": note,
+                        "reason": note,
                     }
                 )
             left = residual[LAYERS.index(layer)]
-            line = {"layer": layer, "stage": "", "factor": "residual", "eta_squared": left, "note": ""}
+            line = {"layer": layer, "stage": "", "factor": "residual", "eta_squared": left, "reason": ""}
             ledger.append(own | line | {"unit_values": units(left, 0.01, LAYERS.index(layer))})
             decoding.append(
                 own
@@ -116,7 +116,7 @@ def planted(
                     own
                     | {
                         "counterfactual": name,
-                        "quantity": "state",
+                        "measure": "state",
                         "layer": layer,
                         "stage": "",
                         "value": 0.4,
@@ -126,16 +126,16 @@ def planted(
                         "unit_values": units(0.4, 0.1, 50 + i),
                         "reference": 1.3,
                         "unit": "1",
-                        "note": "",
+                        "reason": "",
                     }
                 )
-        if place["arm"] in ("full", "extraction"):
+        if place["condition"] in ("full", "extraction"):
             for name in COUNTERFACTUALS:
                 outputs.append(
                     own
                     | {
                         "counterfactual": name,
-                        "quantity": "score",
+                        "measure": "score",
                         "value": score,
                         "low": np.nan,
                         "high": np.nan,
@@ -143,7 +143,7 @@ def planted(
                         "unit_values": tuple(np.random.default_rng(i).permutation(rights).tolist()),
                         "reference": 0.9,
                         "unit": "accuracy",
-                        "note": "",
+                        "reason": "",
                     }
                 )
     facts = {
@@ -272,7 +272,7 @@ def test_what_takes_over_is_read_and_not_presumed():
 def test_an_interval_over_seeds_is_that_of_their_mean_everywhere():
     tables = planted()
     (group,) = groups_of(tables)
-    own = tables["ledger"].query("arm == 'full' and factor == 'position' and layer == 1")
+    own = tables["ledger"].query("condition == 'full' and factor == 'position' and layer == 1")
     expected = two_way_interval(np.array(own["unit_values"].to_list()))
     found = group.over_seeds("ledger", "full", "omega_squared", factor="position").loc[1]
     assert (found["mean"], found["low"], found["high"]) == pytest.approx(
@@ -281,13 +281,13 @@ def test_an_interval_over_seeds_is_that_of_their_mean_everywhere():
     row = next(row for row in share_rows(group)[1] if row[:2] == ["full", "1"])
     assert row[2:5] == pytest.approx([100 * found["mean"], 100 * expected.low, 100 * expected.high])
     table = intervals_of(tables)
-    line = table.query("arm == 'full' and against == '' and of == 'position' and layer == 1").iloc[0]
+    line = table.query("condition == 'full' and against == '' and of == 'position' and layer == 1").iloc[0]
     assert (line["low"], line["high"]) == (expected.low, expected.high)
     assert (line["num_models"], line["num_units"]) == (2, NUM_UNITS)
     drawn = [v for v in values_of(plot_position_shares(tables)) if v.get("series") == "full [2 seeds]"]
     (mark,) = (v for v in drawn if v["layer"] == 1 and v["mean"] == float(f"{100 * found['mean']:.5g}"))
     assert (mark["low"], mark["high"]) == pytest.approx((100 * expected.low, 100 * expected.high), rel=1e-4)
-    bits = np.array(tables["decoding"].query("arm == 'full' and layer == 2")["bit_values"].to_list())
+    bits = np.array(tables["decoding"].query("condition == 'full' and layer == 2")["bit_values"].to_list())
     expected = two_way_interval(bits)
     row = next(row for row in bit_rows(group)[1] if row[:2] == ["full", "2"])
     assert row[2:5] == pytest.approx([1.4, expected.low, expected.high])
@@ -302,7 +302,7 @@ def test_the_spread_of_the_control_draws_is_in_the_interval():
     wide, _ = (groups_of(tables)[0].over_seeds("decoding", "full", "selective_bits").loc[1, n] for n in ("low", "high"))
     tables["decoding"]["control_draws"] = [(0.5, 0.5, 0.5)] * len(tables["decoding"])
     alone = groups_of(tables)[0].over_seeds("decoding", "full", "selective_bits").loc[1]
-    values = np.array(tables["decoding"].query("arm == 'full' and layer == 1")["selective_values"].to_list())
+    values = np.array(tables["decoding"].query("condition == 'full' and layer == 1")["selective_values"].to_list())
     assert alone["low"] == pytest.approx(two_way_interval(values).low)
     assert wide < alone["low"] - 0.02
 
@@ -317,8 +317,8 @@ def test_regimes_are_held_against_the_pretrained_model_on_the_same_blocks():
     assert line["models"] == 2
     assert (line["distinguishable at"], line["not distinguishable at"]) == ("sum, input, 1, 2", "none")
     ledger = tables["ledger"]
-    rows = (ledger["arm"] == "full") & (ledger["factor"] == "position")
-    same = ledger[(ledger["arm"] == PRETRAINED) & (ledger["factor"] == "position")]["unit_values"].to_list()
+    rows = (ledger["condition"] == "full") & (ledger["factor"] == "position")
+    same = ledger[(ledger["condition"] == PRETRAINED) & (ledger["factor"] == "position")]["unit_values"].to_list()
     noise = [units(0, 0.01, seed) for seed in (1, 2)]
     for at, (index, line) in enumerate(ledger[rows].iterrows()):
         values = np.array(same[at % 4]) + (noise[int(line["seed"])] if line["layer"] > 0 else 0)
@@ -352,7 +352,7 @@ def test_what_does_not_apply_is_said_and_never_0():
 def test_a_change_of_score_has_the_interval_over_seeds_and_texts(score, is_apart):
     tables = planted(score=score)
     (group,) = groups_of(tables)
-    own = tables["counterfactuals"].query("arm == 'full' and quantity == 'score' and counterfactual == 'zero'")
+    own = tables["counterfactuals"].query("condition == 'full' and measure == 'score' and counterfactual == 'zero'")
     expected = two_way_interval(np.array(own["unit_values"].to_list()))
     line = cells(score_rows(group), ("full", "zero"))
     assert line["change"] == f"{100 * score:+.1f} ({100 * expected.low:+.1f} to {100 * expected.high:+.1f})"
@@ -364,7 +364,7 @@ def test_a_change_of_score_has_the_interval_over_seeds_and_texts(score, is_apart
 def test_a_score_that_is_no_share_has_its_own_unit_and_an_interval_over_seeds():
     tables = planted()
     outputs = tables["counterfactuals"]
-    rows = outputs["quantity"] == "score"
+    rows = outputs["measure"] == "score"
     outputs["unit_values"] = [() if row else values for row, values in zip(rows, outputs["unit_values"], strict=True)]
     outputs.loc[rows, "unit"] = "pearson"
     outputs.loc[rows & (outputs["seed"] == 1), "value"] = -0.2

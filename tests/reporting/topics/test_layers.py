@@ -54,7 +54,12 @@ def arm_of(name: str, value: float, between: float = 0.7, group: str = GROUP) ->
 
 def tables_of(*arms: ArmSimilarities) -> dict[str, pd.DataFrame]:
     weights = [weights_of(arm.group, arm.arm, list(arm.to_before)) for arm in arms]
-    return {"means": average(arms), "contrasts": contrast(arms), **weight_tables(weights)}
+    return {"means": average(arms), "contrasts": contrast(arms), **tables_of_weights(weights)}
+
+
+def tables_of_weights(arms: list[ArmWeights]) -> dict[str, pd.DataFrame]:
+    """As ``measure_layers`` gives them."""
+    return {name: table.rename(columns={"arm": "condition"}) for name, table in weight_tables(arms).items()}
 
 
 def weights_of(group: str, arm: str, seeds: list[int], by_layer: tuple[float, ...] = (0.03, 0.01)) -> ArmWeights:
@@ -78,6 +83,7 @@ def weights_of(group: str, arm: str, seeds: list[int], by_layer: tuple[float, ..
                 "is_identical": [own == 0 for own in drift],
                 "stored_before": "float32",
                 "stored_after": "float32",
+                "reason": "",
                 "note": "",
             }
         )
@@ -182,7 +188,7 @@ def test_groups_are_never_averaged() -> None:
     parts = groups_of(own)
     assert list(parts) == [GROUP, "other"]
     assert [similarity_rows(part)[1][2][3] for part in parts.values()] == [
-        estimate_text(*own["means"].query("group == @group and layer == 2").iloc[0][["mean", "low", "high"]])
+        estimate_text(*own["means"].query("group == @group and layer == 2").iloc[0][["value", "low", "high"]])
         for group in parts
     ]
 
@@ -207,7 +213,7 @@ def test_the_page_escapes_and_repeats(tmp_path: Path, tables: dict[str, pd.DataF
 def test_the_answers_name_the_farthest(tables: dict[str, pd.DataFrame]) -> None:
     states, weights, trend = layer_answers(tables)
     assert "layer 2 (full, " in states
-    most = tables["weight_means"].query("component == 'layers.0' and arm == 'full'").iloc[0]
+    most = tables["weight_means"].query("component == 'layers.0' and condition == 'full'").iloc[0]
     assert "layer 1 (full, " in weights
     assert percent_text(*most[["relative_drift", "low", "high"]]) in weights
     assert "more at the bottom: 3" in trend
@@ -219,29 +225,29 @@ def test_the_answers_name_the_farthest(tables: dict[str, pd.DataFrame]) -> None:
 
 
 def test_what_few_seeds_or_still_weights_cannot_say() -> None:
-    one = weight_tables([weights_of("g", "full", [0])])
+    one = tables_of_weights([weights_of("g", "full", [0])])
     (line,) = lines(moved_rows(one))
     assert lines(changed_rows(one))[0]["states changed most in"] == layers.NO_STATES
     assert (line["relative drift"], line["top to bottom"]) == ("3.00 %", "0.333")
     assert line["verdict"].startswith("not judged (1 of the 3 seeds that a verdict needs")
-    still = weight_tables([weights_of("g", "probe", [0, 1, 2], (0.0, 0.0))])
+    still = tables_of_weights([weights_of("g", "probe", [0, 1, 2], (0.0, 0.0))])
     assert lines(moved_rows(still))[0]["weights moved most in"] == "no layer: their weights did not move"
     assert plot_weight_drift(still["weight_means"], still["weight_drift"]) is None
-    half = weight_tables([weights_of("g", "half", [0, 1, 2], (0.0, 0.01))])
+    half = tables_of_weights([weights_of("g", "half", [0, 1, 2], (0.0, 0.01))])
     (line,) = lines(moved_rows(half))
     assert line["weights moved most in"] == "layer 2 alone"
     assert line["relative drift"].startswith("1.02 % (")
-    none = weight_tables([ArmWeights("g", "random init", False, {}, layer_trend.RANDOM_START)])
+    none = tables_of_weights([ArmWeights("g", "random init", False, {}, layer_trend.RANDOM_START)])
     (line,) = lines(moved_rows(none))
     assert line["weights moved most in"] == layers.NOT_COMPARED
     assert layer_trend.RANDOM_START in line["verdict"]
     assert plot_weight_drift(none["weight_means"], none["weight_drift"]) is None
-    flat = weight_tables([weights_of("g", "flat", [0, 1, 2], (0.02, 0.02, 0.02))])
+    flat = tables_of_weights([weights_of("g", "flat", [0, 1, 2], (0.02, 0.02, 0.02))])
     assert lines(moved_rows(flat))[0]["verdict"].startswith(layers.FLAT)
 
 
 def test_a_report_of_two_checkpoints_has_weights_only(tmp_path: Path) -> None:
-    own = weight_tables([weights_of("a and b", "after with before", [0])])
+    own = tables_of_weights([weights_of("a and b", "after with before", [0])])
     text = write_layer_report(own, tmp_path / "out", command="x").read_text()
     assert "figures/weight_drift_by_layer.png" in text
     assert "debiased CKA" not in text
@@ -253,11 +259,11 @@ def test_a_report_of_two_checkpoints_has_weights_only(tmp_path: Path) -> None:
 def test_weights_are_drawn_group_by_group() -> None:
     arms = [weights_of(f"task {k}", "full", [0, 1, 2]) for k in range(4)]
     arms.append(ArmWeights("task 4", "random init", False, {}, layer_trend.RANDOM_START))
-    own = weight_tables(arms)
+    own = tables_of_weights(arms)
     chart = plot_weight_drift(own["weight_means"], own["weight_drift"])
     assert [panel["title"]["text"] for panel in chart.to_dict()["concat"]] == [f"task {k}" for k in range(4)]
     drawn = values_of(chart)
-    means_of = own["weight_means"].query("component in ('layers.0', 'layers.1', 'embeddings') and arm == 'full'")
+    means_of = own["weight_means"].query("component in ('layers.0', 'layers.1', 'embeddings') and condition == 'full'")
     single = own["weight_drift"].query("component in ('layers.0', 'layers.1')")["relative_drift"]
     expected = {float(f"{100 * value:.5g}") for value in [*means_of["relative_drift"], *single]}
     assert {value["mean"] for value in drawn} == expected
@@ -265,8 +271,10 @@ def test_weights_are_drawn_group_by_group() -> None:
 
 def test_every_arm_and_measure_is_drawn(tables: dict[str, pd.DataFrame]) -> None:
     chart = plot_similarity(tables["means"])
-    known = tables["means"][tables["means"]["mean"].notna()]
-    lines_of = zip(known["arm"], known["comparison"].map(layers.KINDS), known["layer"], known["mean"], strict=True)
+    known = tables["means"][tables["means"]["value"].notna()]
+    lines_of = zip(
+        known["condition"], known["comparison"].map(layers.KINDS), known["layer"], known["value"], strict=True
+    )
     drawn = {(line["series"], line["kind"], line["layer"], line["mean"]) for line in values_of(chart)}
     assert drawn == {(arm, kind, layer, float(f"{mean:.5g}")) for arm, kind, layer, mean in lines_of}
     assert [panel["title"]["text"] for panel in chart.to_dict()["concat"]] == list(similarities.MEASURES)

@@ -39,32 +39,32 @@ def make_tables(tasks=("sst2",), num_seeds=3, direction="forward", gain=0.05, ha
     """Positions are worth ``gain``, segments exactly 0, the others little."""
     parts = {name: [] for name in ("shapley", "interactions", "singles", "coalitions", "checks")}
     for task in tasks:
-        lead = {"model": "minilm", "task": task, "arm": "none", "split": "validation", "direction": direction}
+        lead = {"model": "minilm", "task": task, "condition": "none", "split": "validation", "direction": direction}
         lead |= {"coordinates": "fixed"}
-        counts = {"num_seeds": num_seeds, "num_items": 100, "note": ""}
-        for value, (unit, factor) in VALUES.items():
+        counts = {"num_seeds": num_seeds, "num_items": 100, "reason": "", "note": ""}
+        for score, (unit, factor) in VALUES.items():
             own = dict.fromkeys(COMPONENTS, 0.001) | {"position": gain, "segment": 0.0}
             own["all"] = sum(own.values())
             is_clear = own["all"] > 0.02 and num_seeds > 1
             for name, estimate in own.items():
                 half = 0 if name == "segment" else 0.01
-                ends = {"estimate": estimate, "low": estimate - half, "high": estimate + half}
-                line = {k: factor * v for k, v in ends.items()} | {"unit": unit, "value": value, "component": name}
+                ends = {"value": estimate, "low": estimate - half, "high": estimate + half}
+                line = {k: factor * v for k, v in ends.items()} | {"unit": unit, "score": score, "component": name}
                 share = estimate / own["all"] if is_clear else np.nan
                 parts["shapley"].append(lead | line | counts | {"share": share})
                 for kind, part in KINDS:
-                    both = {"kind": kind, "least": np.nan, "greatest": np.nan, "rms_change": 0.1}
+                    both = {"change": kind, "least": np.nan, "greatest": np.nan, "rms_change": 0.1}
                     both |= {"least": -0.002, "greatest": 0.003} if kind in ("random", "rotated") else {}
                     shown = np.nan if name == "LayerNorm" and "rotated" in kind else part
                     scaled = {k: factor * shown * v for k, v in ends.items()}
                     parts["singles"].append(lead | line | scaled | both | counts)
             for i, first in enumerate(COMPONENTS):
                 for second in COMPONENTS[i + 1 :]:
-                    ends = {"estimate": -0.002, "low": -0.003, "high": -0.001, "unit": unit, "value": value}
+                    ends = {"value": -0.002, "low": -0.003, "high": -0.001, "unit": unit, "score": score}
                     parts["interactions"].append(lead | {"first": first, "second": second} | ends | counts)
             for seed in range(num_seeds):
                 for name, mean in (("none", 0.8), ("all", 0.85)):
-                    line = {"seed": seed, "value": value, "coalition": name, "mean": factor * mean, "unit": unit}
+                    line = {"seed": seed, "score": score, "coalition": name, "value": factor * mean, "unit": unit}
                     parts["coalitions"].append(lead | line | {"num_tuned": 0})
         for seed in range(num_seeds):
             check = {"seed": seed, "gauge_difference": 3e-6, "control_difference": 0.16, "num_passes": 70}
@@ -163,17 +163,17 @@ def test_charts_draw_the_numbers_of_the_tables_and_nothing_else():
     tables = make_tables(has_random=False)
     assert plot_random_changes(tables["singles"]) is None
     chart = plot_shapley(tables["shapley"])
-    drawn = {v["place"]: v for v in values_of(chart) if "estimate" in v}
-    likelihood = tables["shapley"].query("value == 'log-likelihood'").set_index("component")
+    drawn = {v["place"]: v for v in values_of(chart) if "value" in v}
+    likelihood = tables["shapley"].query("score == 'log-likelihood'").set_index("component")
     assert set(drawn) == {*COMPONENTS, SUM}
     for name, mark in drawn.items():
         line = likelihood.loc["all" if name == SUM else name]
-        assert [mark[k] for k in ("estimate", "low", "high")] == pytest.approx(list(line[["estimate", "low", "high"]]))
+        assert [mark[k] for k in ("value", "low", "high")] == pytest.approx(list(line[["value", "low", "high"]]))
     assert chart.to_dict() == plot_shapley(tables["shapley"]).to_dict()
-    pairs = [v for v in values_of(plot_interactions(tables["interactions"])) if "estimate" in v]
+    pairs = [v for v in values_of(plot_interactions(tables["interactions"])) if "value" in v]
     assert len(pairs) == 15
     assert {v["what"] for v in pairs} == {"interval excludes 0"}
-    still = tables["shapley"].assign(estimate=0.0, low=0.0, high=0.0)
+    still = tables["shapley"].assign(value=0.0, low=0.0, high=0.0)
     assert plot_shapley(still) is None
     assert plot_interactions(tables["interactions"].iloc[:0]) is None
 
@@ -181,7 +181,7 @@ def test_charts_draw_the_numbers_of_the_tables_and_nothing_else():
 def test_random_changes_are_drawn_with_the_range_of_their_draws():
     drawn = [v for v in values_of(plot_random_changes(make_tables()["singles"])) if v.get("place") == "position"]
     tuned, random, rotated = drawn
-    assert (tuned["estimate"], tuned["low"], tuned["high"]) == (0.05, 0.04, 0.06)
+    assert (tuned["value"], tuned["low"], tuned["high"]) == (0.05, 0.04, 0.06)
     for mark in (random, rotated):
         assert (mark["low"], mark["high"]) == (-0.002, 0.003)
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from toolkit.analysis.causes.adam import resolve_log
 from toolkit.analysis.causes.parts import Interval
 from toolkit.analysis.rows.strata import assign_strata, count_rows
+from toolkit.schema import with_columns
 from toolkit.snapshots.optimizer_log import OptimizerLog
 from toolkit.snapshots.store import Source, trajectory_of
 
@@ -34,6 +35,7 @@ ALL_ROWS = "all rows"
 BLOCK_ROWS = 512
 
 
+@with_columns
 def decompose(
     source: Source,
     parameter: str,
@@ -44,13 +46,8 @@ def decompose(
 ) -> "pd.DataFrame":
     """One line per row of a parameter (a LayerNorm vector is one row): its change since the reference, by cause.
 
-    Columns: row, token, stratum, num_steps (exposures since the reference), last_step (its last exposure up to the
-    epoch, counted from 1, 0 if none; both NA where not recorded), drift = ‖Δ‖, decay, update, gradient and momentum:
-    norms of the parts (weight units; the last two NaN where only bounds are known), momentum_low and momentum_high:
-    bounds on the norm of the momentum (equal where it is exact), momentum_noise: its root mean square on random signs
-    of recorded norms (sign_noise.py), momentum_basis (how the momentum is known: exact, one exposure, extrapolated,
-    bounds, none or exposure unknown) and cause (did not move, weight decay alone, momentum after its last exposure,
-    gradient, unexplained or exposure unknown). Norms of parts do not add up to the drift: the parts have directions.
+    ``num_steps`` counts the exposures since the reference; it and ``last_step`` are NA where exposure was not recorded.
+    ``momentum_noise`` is of sign_noise.py. Norms of parts do not add up to the drift: the parts have directions.
 
     ``log``: needed where ``source`` is a trajectory. ValueError: no optimizer log, another than the run has, epochs out
     of order.
@@ -88,6 +85,7 @@ def _name_causes(work: Interval, has_moved: NDArray[np.bool_], is_updated: NDArr
     return np.select(conditions, names, "gradient").astype(object)
 
 
+@with_columns
 def explain(
     source: Source,
     parameter: str,
@@ -98,11 +96,7 @@ def explain(
 ) -> "pd.DataFrame":
     """One line per stratum that has rows, and one for all rows: how many moved why, and what the parts amount to.
 
-    Columns: stratum, num_rows, ``num_<cause>`` for each cause of :func:`decompose` (with underscores), squared_drift =
-    Σ‖Δ‖², as shares of it decay_share = Σ‖decay‖², update_share = Σ‖update‖² and cross_share = 2Σ⟨decay, update⟩ (the
-    three add up to 1), momentum_share_low and momentum_share_high (bounds on Σ‖momentum‖²), num_momentum_known (rows of
-    which it is more than bounds), and unexplained_share = Σ‖update‖² / Σ‖Δ‖² of the rows never exposed: 0 where decay
-    explains all. NaN: nothing moved, or, for unexplained_share, no row that was never exposed did.
+    NaN: nothing moved, or, for ``unexplained_share``, no row that was never exposed did.
     """
     table = decompose(source, parameter, epoch, reference_epoch=reference_epoch, log=log)
     groups = [(name, table[table["stratum"] == name]) for name in table["stratum"].cat.categories]

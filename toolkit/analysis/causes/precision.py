@@ -14,6 +14,7 @@ from toolkit.analysis.causes.adam import given_log
 from toolkit.analysis.rows.blocks import iterate_blocks
 from toolkit.analysis.rows.measures import Array
 from toolkit.lookup import lookup
+from toolkit.schema import with_columns
 from toolkit.snapshots.optimizer_log import OptimizerLog
 from toolkit.snapshots.store import Source, trajectory_of
 
@@ -82,18 +83,17 @@ def stored_precision(table: np.ndarray) -> str:
     return next(name for name in HALF_FORMATS if fits[name])
 
 
+@with_columns
 def guard_precision(
     source: Source, epoch: float, *, log: OptimizerLog | None = None, learning_rate: float | None = None
 ) -> "pd.DataFrame":
     """One line per embedding parameter: could it have moved since epoch 0, did it, and what may be said of it.
 
-    ``log``: for a trajectory whose log is known; ``learning_rate``: the largest, where no log says it. Columns:
-    parameter, weights (the precision that holds all values of both snapshots), learning_rate (the largest up to the
-    epoch; NaN where unknown or the parameter was frozen), movable_fp32, movable_bf16, movable_fp16 (shares of
-    coordinates at epoch 0; NaN without a rate, under SGD, whose updates are not of its size, or beyond the format),
-    moved_share (share of coordinates that changed) and verdict: ``moved``, ``frozen``, ``did not move``, or ``not
-    identifiable: ...`` where nothing moved and the weights have half precision, of which "no drift" is never a
-    finding. ValueError: an epoch that is not after 0.
+    ``log``: for a trajectory whose log is known; ``learning_rate``: the largest, where no log says it.
+    ``precision`` holds all values of both snapshots. The movable shares are of coordinates at epoch 0, NaN without a
+    rate, under SGD, whose updates are not of its size, or beyond the format. Where nothing moved and the weights have
+    half precision, ``finding`` is ``not identifiable: ...``: "no drift" is then never a finding. ValueError: an epoch
+    that is not after 0.
     """
     trajectory, log = trajectory_of(source), given_log(source, log)
     first, last = trajectory.at(0), trajectory.at(epoch)
@@ -107,9 +107,9 @@ def guard_precision(
         # A constant such as LayerNorm's first weights fits any precision; both snapshots must.
         weights = stored_precision(np.concatenate([before.reshape(-1), after.reshape(-1)]))
         shares = {f"movable_{name}": _share_or_nan(before, rate, name) for name in FORMATS}
-        values: dict[str, Any] = {"parameter": parameter, "weights": weights, "learning_rate": rate, **shares}
-        verdict = _verdict(num_moved, is_frozen, weights, shares)
-        lines.append({**values, "moved_share": num_moved / before.size, "verdict": verdict})
+        values: dict[str, Any] = {"parameter": parameter, "precision": weights, "learning_rate": rate, **shares}
+        finding = _finding(num_moved, is_frozen, weights, shares)
+        lines.append({**values, "moved_share": num_moved / before.size, "finding": finding})
     return pd.DataFrame(lines)
 
 
@@ -132,7 +132,7 @@ def _share_or_nan(table: np.ndarray, rate: float, dtype: str) -> float:
     return float("nan") if is_undefined else movable_share(table, rate, dtype)
 
 
-def _verdict(num_moved: int, is_frozen: bool, weights: str, shares: dict[str, float]) -> str:
+def _finding(num_moved: int, is_frozen: bool, weights: str, shares: dict[str, float]) -> str:
     if num_moved:
         return "moved"
     if is_frozen:

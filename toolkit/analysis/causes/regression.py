@@ -14,6 +14,7 @@ from toolkit.analysis.rows.blocks import iterate_blocks
 from toolkit.analysis.rows.measures import Array, norm
 from toolkit.analysis.rows.strata import count_rows, table_exposure
 from toolkit.lookup import lookup
+from toolkit.schema import with_columns
 from toolkit.snapshots.optimizer_log import OptimizerLog
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
@@ -22,6 +23,7 @@ FEWEST_ROWS = 20
 EXPOSURES = {"num_steps": "optimizer steps that exposed the row", "num_tokens": "tokens that used the row"}
 
 
+@with_columns
 def regress_drift(
     source: Source,
     parameter: str = "word_embeddings",
@@ -38,10 +40,9 @@ def regress_drift(
     with frequency by construction. Only what differs between the two outcomes is of the data. Rows share gradients of
     one run, so the intervals are narrower than a repeat with another seed would show.
 
-    ``exposure``: ``num_steps`` or ``num_tokens``, up to the epoch. Columns: outcome, term (constant, log_<exposure>,
-    log_norm), coefficient, se, ci_low, ci_high, p, r_squared, num_rows, num_left_out (rows never seen, unmoved, or 0 at
-    first). Standard errors are HC3 (MacKinnon & White 1985, through statsmodels). ValueError: fewer than 20 rows, a
-    regressor that is constant, frozen parameter, no exposure or optimizer log.
+    ``exposure``: ``num_steps`` or ``num_tokens``, up to the epoch. Standard errors are HC3 (MacKinnon & White 1985,
+    through statsmodels). ValueError: fewer than 20 rows, a regressor that is constant, frozen parameter, no exposure or
+    optimizer log.
     """
     trajectory, log = trajectory_of(source), resolve_log(source, log)
     lookup(EXPOSURES, exposure, "exposure")
@@ -110,10 +111,10 @@ def _fit(outcome: Array, regressors: dict[str, Array]) -> list[dict[str, Any]]:
     return [
         {
             "term": term,
-            "coefficient": float(fit.params[i]),
+            "value": float(fit.params[i]),
+            "low": float(interval[i, 0]),
+            "high": float(interval[i, 1]),
             "se": float(fit.bse[i]),
-            "ci_low": float(interval[i, 0]),
-            "ci_high": float(interval[i, 1]),
             "p": float(fit.pvalues[i]),
             "r_squared": float(fit.rsquared),
             "num_rows": len(outcome),

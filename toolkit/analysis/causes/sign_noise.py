@@ -18,6 +18,7 @@ from toolkit.analysis.causes.row_steps import RowSteps, row_steps
 from toolkit.analysis.rows.measures import Array, norm
 from toolkit.analysis.rows.strata import assign_strata, count_rows
 from toolkit.counts import at_least
+from toolkit.schema import with_columns
 from toolkit.snapshots.optimizer_log import OptimizerLog
 from toolkit.snapshots.snapshot import Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
@@ -33,6 +34,7 @@ signs give one drift, and z says nothing."""
 Rows = NDArray[np.int64]
 
 
+@with_columns
 def sign_noise(
     source: Source,
     parameter: str,
@@ -53,11 +55,9 @@ def sign_noise(
     last place per step, and SGD's to its expectation, E‖Δ‖² = Σ(lr_t·‖g_t‖)² without decay).
     Decay is the replayed one, to the bit. The numbers of a row do not depend on which others are asked for.
 
-    Columns: row, token, stratum, num_steps (exposures up to the epoch), drift, null_mean, null_sd, null_q025,
-    null_median, null_q975 (weight units), ratio = drift / null_mean, z = (drift - null_mean) / null_sd (NaN where
-    null_sd < 0.01 null_mean), has_norms (False where norms are missing: then every gradient has the same size, far
-    above eps; under SGD, whose steps are as large as its gradients, the null is NaN), and direction_mean,
-    direction_sd, direction_ratio of the null in directions.py, from ``num_coordinates`` simulated coordinates (0: NaN).
+    ``z`` is NaN where null_sd < 0.01 null. ``has_norms`` is False where norms are missing: then every gradient has the
+    same size, far above eps; under SGD, whose steps are as large as its gradients, the null is NaN. The columns
+    ``direction_...`` are the null of directions.py, from ``num_coordinates`` simulated coordinates (0: NaN).
     **Of rows seen in few steps, claim what holds against both nulls**: their drift depends on how gradient sizes vary,
     and one null fixes them where the other lets them vary. A row of no exposure has the replayed decay as its null,
     without spread. ValueError: frozen parameter, no exposure or optimizer log, NaN learning rate.
@@ -89,7 +89,7 @@ def is_beyond_both(rows: pd.DataFrame) -> pd.Series:
     """Which rows of a table of :func:`sign_noise` drifted further than both nulls explain: 97.5 % of random signs, and
     mean + 1.96 SD of random directions."""
     further = rows["drift"] > rows["direction_mean"] + 1.96 * rows["direction_sd"]
-    return further & (rows["drift"] > rows["null_q975"])
+    return further & (rows["drift"] > rows["null_high"])
 
 
 def expected_squares(steps: AdamSteps, history: RowSteps, hidden: int, after: NDArray[np.int64] | None = None) -> Array:
@@ -171,11 +171,11 @@ def _table(
             "stratum": assign_strata(trajectory, parameter)[rows],
             "num_steps": history.counts,
             "drift": drift,
-            "null_mean": mean,
+            "null": mean,
+            "null_low": low,
+            "null_high": high,
             "null_sd": deviation,
-            "null_q025": low,
             "null_median": median,
-            "null_q975": high,
             "ratio": drift / np.where(mean > 0, mean, np.nan),
             "z": (drift - mean) / np.where(has_spread, deviation, np.nan),
             "has_norms": history.has_norms,

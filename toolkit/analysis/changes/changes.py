@@ -31,35 +31,9 @@ from toolkit.analysis.changes.rounding import ROUNDINGS, roundoff
 from toolkit.analysis.changes.survey import Pair, Survey, survey
 from toolkit.analysis.rows.measures import Array
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
+from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.snapshot import Snapshot, Trajectory, name_undefined
 from toolkit.snapshots.store import Source, trajectory_of
-
-COLUMNS = (
-    "parameter",
-    "kind",
-    "size",
-    "unit",
-    "detail",
-    "relative_drift",
-    "num_rows",
-    "num_moved",
-    "share_moved",
-    "num_cast",
-    "num_decayed",
-    "sum_lr_decay",
-    "rank",
-    "farthest",
-    "residual",
-    "offset_share",
-    "offset_null",
-    "scaling_share",
-    "scaling_null",
-    "rotation_share",
-    "rotation_null",
-    "precision",
-    "note",
-)
-"""Columns of the table of :func:`measure_changes`."""
 
 NOT_APPLICABLE = "not applicable"
 
@@ -99,6 +73,7 @@ EXACT = (
 """The kinds that say of every coordinate where it is, in the order in which they are tried."""
 
 
+@with_columns
 def measure_changes(source: Source, reference_epoch: float = 0, epoch: float | None = None) -> "pd.DataFrame":
     """What kind of change each embedding parameter underwent between two snapshots (default: to the last).
 
@@ -110,21 +85,17 @@ def measure_changes(source: Source, reference_epoch: float = 0, epoch: float | N
 
     ``kind`` is the first that holds of identical, equal in value, cast, rounding, one row (entry), permuted rows,
     decay, scaling, common offset, rotation, decay and training, low rank, noise, some rows (entries) and general;
-    ``detail`` says in one or two short clauses of what. ``size`` is in ``unit``: degrees for a rotation (mean angle), c
-    - 1 for a scaling, the vector's length for an offset, rows for a permutation, Σ lr·decay for decay, else ‖Δ‖/‖E⁰‖ of
-    the moved rows (for decay and training, of those that decay alone did not move). ``relative_drift`` is that of the
-    whole parameter, ``num_moved`` the rows of which a bit differs. ``num_cast``: rows that are the old ones rounded to
-    a half precision (NaN where not counted). ``num_decayed``: rows that weight decay alone moved, ``sum_lr_decay``: -ln
-    s, what came of Σ lr·decay in them (fp32 rounds each step, so that the schedule's own sum may be another: 2.9 times
-    smaller at a rate of 3e-6 with a decay of .01); NaN for other kinds. ``rank``: of the change, where it is low.
-    ``farthest``: the rows that moved farthest for their norm, by token or position, with ‖Δ‖/‖E⁰‖. ``residual`` is the
-    share of Σ‖Δ‖² that the kind leaves (NaN where it predicts no value). ``precision`` is the coarsest of fp32, fp16
-    and bf16 that holds all values, ``note`` what must be known beside the kind, such as what a test for noise would
-    have found.
-
-    Columns: parameter, kind, size, unit, detail, relative_drift, num_rows, num_moved, share_moved, num_cast,
-    num_decayed, sum_lr_decay, rank, farthest, residual, offset_share, offset_null, scaling_share, scaling_null,
-    rotation_share, rotation_null, precision, note.
+    ``detail`` says in one or two short clauses of what. ``value`` is in ``unit``: degrees for a rotation (mean angle),
+    c - 1 for a scaling, the vector's length for an offset, rows for a permutation, Σ lr·decay for decay, else ‖Δ‖/‖E⁰‖
+    of the moved rows (for decay and training, of those that decay alone did not move). ``relative_drift`` is that of
+    the whole parameter, ``num_moved`` the rows of which a bit differs. ``num_cast``: rows that are the old ones rounded
+    to a half precision (NaN where not counted). ``num_decayed``: rows that weight decay alone moved, ``sum_lr_decay``:
+    -ln s, what came of Σ lr·decay in them (fp32 rounds each step, so that the schedule's own sum may be another: 2.9
+    times smaller at a rate of 3e-6 with a decay of .01); NaN for other kinds. ``num_directions``: the rank of the
+    change, where it is low. ``farthest``: the rows that moved farthest for their norm, by token or position, with
+    ‖Δ‖/‖E⁰‖. ``residual`` is the share of Σ‖Δ‖² that the kind leaves (NaN where it predicts no value). ``precision`` is
+    the coarsest of fp32, fp16 and bf16 that holds all values, ``note`` what must be known beside the kind, such as what
+    a test for noise would have found.
 
     ValueError where there is no other snapshot to compare with, or a value is NaN or infinite: the line names its row.
     """
@@ -148,7 +119,7 @@ def measure_changes(source: Source, reference_epoch: float = 0, epoch: float | N
     for names, said in _gauges(offsets):
         for name in names:
             lines[name]["detail"] += f"; {said}"
-    return pd.DataFrame(list(lines.values()), columns=list(COLUMNS))
+    return pd.DataFrame(list(lines.values()), columns=columns_of("measure_changes"))
 
 
 def _check_finite(trajectory: Trajectory, snapshot: Snapshot, name: str) -> None:
@@ -208,14 +179,14 @@ def _line(trajectory: Trajectory, found: Survey, kind: Kind, rotation: Rotation 
     return {
         "parameter": found.pair.parameter,
         "kind": kind.name,
-        "size": kind.size,
+        "value": kind.size,
         "unit": kind.unit,
         "detail": detail,
         "relative_drift": found.relative,
         "num_rows": found.num_rows,
         "num_moved": n,
         "share_moved": n / found.num_rows,
-        **dict.fromkeys(("num_cast", "num_decayed", "sum_lr_decay", "rank"), math.nan),
+        **dict.fromkeys(("num_cast", "num_decayed", "sum_lr_decay", "num_directions"), math.nan),
         **kind.facts,
         "farthest": ", ".join(farthest) + (", ..." if n > len(farthest) > 0 else ""),
         "residual": kind.residual,
@@ -233,7 +204,7 @@ def _line(trajectory: Trajectory, found: Survey, kind: Kind, rotation: Rotation 
 def _absent(name: str) -> dict[str, Any]:
     texts = {"parameter": name, "kind": NOT_APPLICABLE, "detail": KINDS[NOT_APPLICABLE]}
     empty = dict.fromkeys(("unit", "farthest", "precision", "note"), "")
-    return {**dict.fromkeys(COLUMNS, math.nan), **empty, **texts, "num_rows": 0, "num_moved": 0}
+    return {**dict.fromkeys(columns_of("measure_changes"), math.nan), **empty, **texts, "num_rows": 0, "num_moved": 0}
 
 
 def _note(found: Survey, kind: Kind) -> str:

@@ -260,7 +260,9 @@ def find_low_rank(found: Survey) -> Kind | None:
         return None
     still = found.num_rows - found.num_moved
     detail = f"the change has rank {rank} of {min(found.num_moved, found.num_columns)}" + where(found, still)
-    return Kind("low rank", found.relative_of_moved, "1", detail, left / found.squared_change, facts={"rank": rank})
+    return Kind(
+        "low rank", found.relative_of_moved, "1", detail, left / found.squared_change, facts={"num_directions": rank}
+    )
 
 
 def _error_of_sum(found: Survey, before: Array, after: Array) -> Array:

@@ -16,22 +16,9 @@ from toolkit.analysis.rows.blocks import iterate_blocks
 from toolkit.analysis.rows.measures import Array
 from toolkit.counts import at_least
 from toolkit.progress import shows_progress
+from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.snapshot import Snapshot
 from toolkit.snapshots.store import Source, trajectory_of
-
-COLUMNS = (
-    "epoch",
-    "step",
-    "component",
-    "quantity",
-    "value",
-    "common_scale",
-    "num_combinations",
-    "sample",
-    "eps",
-    "note",
-)
-"""Columns of :func:`functional_drift`."""
 
 WHOLE = "embedding output"
 LAYER_NORM = "LayerNorm"
@@ -50,6 +37,7 @@ def normalise(rows: Array, eps: float) -> Array:
 
 
 @shows_progress("functional drift")
+@with_columns
 def functional_drift(
     source: Source,
     epoch: float | None = None,
@@ -61,20 +49,18 @@ def functional_drift(
 ) -> "pd.DataFrame":
     """How far the embedding layer's output moved over the run's own tokens, split by component.
 
-    It is E_x‖LN(eᵗ_x) - LN(e⁰_x)‖² / E_x‖LN(e⁰_x)‖², a share of the squared norm before. Lines:
-    ``functional_drift`` of the ``embedding output``, and the ``shapley`` value of each component: W', P', S' in the
-    fixed gauge (the tables' names), m (``common offset``), weight and bias together (``LayerNorm``), and ``inseparable
-    rows`` ([CLS] and position 0), of which nothing can say whether the word or the position moved. v(S) is the
-    functional drift when the components in S are from the epoch and the rest from the reference; the Shapley values add
-    up to the drift of the output and can be negative. A component that the model lacks has no line. One
-    NaN and a note where a projection stands before LayerNorm. The split is ours; Shapley 1953.
+    It is E_x‖LN(eᵗ_x) - LN(e⁰_x)‖² / E_x‖LN(e⁰_x)‖², a share of the squared norm before. Lines: ``functional_drift`` of
+    the ``embedding output``, and the ``shapley`` value of each component: W', P', S' in the fixed gauge (the tables'
+    names), m (``common offset``), weight and bias together (``LayerNorm``), and ``inseparable rows`` ([CLS] and
+    position 0), of which nothing can say whether the word or the position moved. v(S) is the functional drift when the
+    components in S are from the epoch and the rest from the reference; the Shapley values add up to the drift of the
+    output and can be negative. A component that the model lacks has no line. One NaN line where a projection stands
+    before LayerNorm. The split is ours; Shapley 1953.
 
     ``eps``: the embedding LayerNorm's; None takes the run's own (1e-12, BERT's, where it is not known). ``epoch``: None
     for every snapshot. More than ``max_combinations`` combinations are sampled with ``seed``; ``sample`` says how. A
     common scale of all tables changes no output but does move each component: ``common_scale`` is a column, and
-    ``note`` warns where it could matter to the split, and says why all is NaN where the reference's output is 0.
-
-    Columns: epoch, step, component, quantity, value, common_scale, num_combinations, sample, eps, note.
+    ``note`` warns where it could matter to the split. All is NaN where the reference's output is 0.
     """
     trajectory = trajectory_of(source)
     eps = trajectory.layer_norm_eps if eps is None else eps
@@ -85,23 +71,23 @@ def functional_drift(
     rows, shares, sample = draw_combinations(corpus, max_combinations, seed)
     chosen = list(trajectory) if epoch is None else [trajectory.at(epoch)]
     if corpus.is_projected:
-        facts = (math.nan, len(rows), sample, eps, PROJECTED)
+        facts = (math.nan, len(rows), sample, eps, PROJECTED, "")
         lines = [(float(s.epoch), s.step, WHOLE, "functional_drift", math.nan, *facts) for s in chosen]
-        return pd.DataFrame(lines, columns=list(COLUMNS))
+        return pd.DataFrame(lines, columns=columns_of("functional_drift"))
     reference, *centres = measure_centres([trajectory.at(reference_epoch), *chosen], corpus)
     before = _State.load(trajectory.at(reference_epoch), reference, corpus, rows)
     lines = []
     for snapshot, centre in zip(chosen, centres, strict=True):
         values = play(before, _State.load(snapshot, centre, corpus, rows), shares, eps)
         scale = centre.scale_since(reference)
-        undefined = NO_OUTPUT if math.isnan(values.drift) else ""
-        note = "; ".join(filter(None, (undefined, _warning(scale, values.drift), corpus.note)))
-        facts = (scale, len(rows), sample, eps, note)
+        reason = NO_OUTPUT if math.isnan(values.drift) else ""
+        note = "; ".join(filter(None, (_warning(scale, values.drift), corpus.note)))
+        facts = (scale, len(rows), sample, eps, reason, note)
         moment = (float(snapshot.epoch), snapshot.step)
         lines.append((*moment, WHOLE, "functional_drift", values.drift, *facts))
         split = shapley_values(values.coalitions).tolist()
         lines += [(*moment, name, "shapley", value, *facts) for name, value in zip(values.players, split, strict=True)]
-    return pd.DataFrame(lines, columns=list(COLUMNS))
+    return pd.DataFrame(lines, columns=columns_of("functional_drift"))
 
 
 def _warning(scale: float, drift: float) -> str:

@@ -17,17 +17,16 @@ from toolkit.analysis.rows.blocks import iterate_blocks
 from toolkit.analysis.rows.measures import Array, norm
 from toolkit.analysis.rows.strata import assign_strata
 from toolkit.lookup import unknown
+from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
 
-COLUMNS = ("epoch", "step", "parameter", "quantity", "unit", "value", "num_rows", "frequencies", "note")
-"""Columns of :func:`measure_gauge`."""
-
 ALL_TABLES = "all tables"
 OFFSET = "common offset"
-Line = tuple[str, str, str, float, int, str]  # parameter, quantity, unit, value, num_rows, note
+Line = tuple[str, str, float, str, int, str]  # parameter, measure, value, unit, num_rows, reason
 
 
+@with_columns
 def measure_gauge(source: Source, epoch: float | None = None, *, reference_epoch: float = 0) -> "pd.DataFrame":
     """The drift of the tables from the reference epoch in the fixed gauge, one value per line.
 
@@ -39,9 +38,7 @@ def measure_gauge(source: Source, epoch: float | None = None, *, reference_epoch
     For ``all tables``: ``rms`` of Πe_x over the corpus, ``common_scale`` (its ratio to the reference's),
     ``gauge_share``, ``gauge_share_of_all_directions`` (the same over every null direction that is known, the pairs'
     among them) and ``num_null_directions``. ``epoch``: None for every snapshot. ``frequencies`` and ``note`` say what
-    had to be assumed, and why a value is NaN.
-
-    Columns: epoch, step, parameter, quantity, unit, value, num_rows, frequencies, note.
+    had to be assumed.
     """
     trajectory = trajectory_of(source)
     corpus = reference_corpus(trajectory)
@@ -58,17 +55,18 @@ def measure_gauge(source: Source, epoch: float | None = None, *, reference_epoch
             *_pair_lines(snapshots[0], snapshot, reference, centre, corpus, trajectory),
             *_whole_lines(reference, centre, drift, num_nulls),
         ]
-        for *values, note in lines_of_snapshot:
-            standing = PROJECTED if corpus.is_projected and note != PROJECTED else ""
-            notes = "; ".join(filter(None, (note, standing, corpus.note)))
-            lines.append((float(snapshot.epoch), snapshot.step, *values, corpus.frequency_source, notes))
-    return pd.DataFrame(lines, columns=list(COLUMNS))
+        for *values, reason in lines_of_snapshot:
+            standing = PROJECTED if corpus.is_projected and reason != PROJECTED else ""
+            note = "; ".join(filter(None, (standing, corpus.note)))
+            lines.append((float(snapshot.epoch), snapshot.step, *values, corpus.frequency_source, reason, note))
+    return pd.DataFrame(lines, columns=columns_of("measure_gauge"))
 
 
+@with_columns
 def measure_gauge_rows(
     source: Source, parameter: str, epoch: float | None = None, *, reference_epoch: float = 0
 ) -> "pd.DataFrame":
-    """One line per row of a table: row, token, stratum, frequency, raw_drift, pi_drift, gauge_fixed_drift, merged_with.
+    """The drift of each row of a table in the fixed gauge, beside what it is without it.
 
     ``gauge_fixed_drift`` is NaN in rows that the corpus never uses, and in a position row that is reported as one row
     with the word row in ``merged_with``; where a projection stands before LayerNorm, it and ``pi_drift`` are NaN
@@ -118,14 +116,14 @@ def _row_drifts(pair: list[Snapshot], parameter: str, corpus: ReferenceCorpus) -
 def _table_lines(drift: DriftSums, corpus: ReferenceCorpus) -> Iterator[Line]:
     for table, squares in drift.squares.items():
         num_rows = int(np.count_nonzero(corpus.frequencies[table]))
-        for quantity, square in zip(DRIFTS, squares.tolist(), strict=True):
-            yield table, quantity, "weight units", math.sqrt(square), num_rows, ""
+        for measure, square in zip(DRIFTS, squares.tolist(), strict=True):
+            yield table, measure, math.sqrt(square), "weight units", num_rows, ""
 
 
 def _offset_lines(reference: Centre, centre: Centre) -> Iterator[Line]:
     scaled = centre.offset / centre.scale_since(reference)
-    for quantity, offset in zip(DRIFTS[2:], (centre.offset, scaled), strict=True):
-        yield OFFSET, quantity, "weight units", float(np.linalg.norm(offset - reference.offset)), 1, ""
+    for measure, offset in zip(DRIFTS[2:], (centre.offset, scaled), strict=True):
+        yield OFFSET, measure, float(np.linalg.norm(offset - reference.offset)), "weight units", 1, ""
 
 
 def _pair_lines(
@@ -148,16 +146,16 @@ def _pair_lines(
         changes = [sums[1] - sums[0], project(sums[1] - sums[0]), ends[1] - ends[0]]
         changes.append(ends[1] / centre.scale_since(reference) - ends[0])
         name = " + ".join(_row_name(trajectory, t, r) for t, r in named)
-        for quantity, change in zip(DRIFTS, changes, strict=True):
-            yield name, quantity, "weight units", float(np.linalg.norm(change)), 1, ""
+        for measure, change in zip(DRIFTS, changes, strict=True):
+            yield name, measure, float(np.linalg.norm(change)), "weight units", 1, ""
 
 
 def _whole_lines(reference: Centre, centre: Centre, drift: DriftSums, num_nulls: int) -> Iterator[Line]:
-    yield ALL_TABLES, "rms", "weight units", centre.rms, 0, ""
-    yield ALL_TABLES, "common_scale", "1", centre.scale_since(reference), 0, ""
-    yield ALL_TABLES, "gauge_share", "1", drift.gauge_share, 0, drift.note
-    yield ALL_TABLES, "gauge_share_of_all_directions", "1", drift.gauge_share_of_all_directions, 0, drift.note
-    yield ALL_TABLES, "num_null_directions", "1", float(num_nulls), 0, ""
+    yield ALL_TABLES, "rms", centre.rms, "weight units", 0, ""
+    yield ALL_TABLES, "common_scale", centre.scale_since(reference), "1", 0, ""
+    yield ALL_TABLES, "gauge_share", drift.gauge_share, "1", 0, drift.note
+    yield ALL_TABLES, "gauge_share_of_all_directions", drift.gauge_share_of_all_directions, "1", 0, drift.note
+    yield ALL_TABLES, "num_null_directions", float(num_nulls), "1", 0, ""
 
 
 def _row_name(trajectory: Trajectory, table: str, row: int) -> str:

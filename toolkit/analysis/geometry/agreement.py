@@ -19,26 +19,9 @@ from toolkit.analysis.rows.drift import ALL_ROWS
 from toolkit.analysis.rows.measures import Array
 from toolkit.analysis.rows.strata import assign_strata, count_rows
 from toolkit.counts import at_least
+from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.snapshot import Trajectory
 from toolkit.snapshots.store import Source, run_of, trajectory_of
-
-COLUMNS = (
-    "epoch",
-    "parameter",
-    "run_a",
-    "run_b",
-    "stratum",
-    "statistic",
-    "value",
-    "null_mean",
-    "null_sd",
-    "null_q025",
-    "null_q975",
-    "num_rows",
-    "num_undefined",
-    "refusal",
-)
-"""Columns of the tidy table of :func:`measure_agreement`."""
 
 DIFFERENT = "different strata"
 BLOCK_ROWS = 1024
@@ -69,6 +52,7 @@ class Agreement:
         )
 
 
+@with_columns
 def measure_agreement(
     sources: Sequence[Source],
     parameter: str = "word_embeddings",
@@ -87,9 +71,6 @@ def measure_agreement(
     A row that the two runs have in different strata (each draws its own batches) is in stratum ``different strata``.
 
     ValueError for fewer than two runs, and for runs that did not start from the same parameter and vocabulary.
-
-    Columns: epoch, parameter, run_a, run_b, stratum, statistic, value, null_mean, null_sd, null_q025, null_q975,
-    num_rows, num_undefined, refusal.
     """
     if not isinstance(sources, list | tuple):
         raise ValueError(f"agreement is between runs: pass a list of at least 2, not a {type(sources).__name__}")
@@ -97,7 +78,7 @@ def measure_agreement(
         raise ValueError(f"agreement is between runs: at least 2 are needed, got {len(sources)}")
     at_least("num_null", num_null, 0)
     trajectories = [trajectory_of(source) for source in sources]
-    names = [_name(source, index) for index, source in enumerate(sources)]
+    names = [name_of(source, index) for index, source in enumerate(sources)]
     _check_comparable(trajectories, names, parameter, reference_epoch)
     epoch = float(trajectories[0].snapshots[-1].epoch) if epoch is None else epoch
     lines: list[tuple[object, ...]] = []
@@ -109,8 +90,8 @@ def measure_agreement(
             found[stratum] = compare_updates(update, other, num_null, (seed, place))
         one, *others = found.values()
         for stratum, agreement in {ALL_ROWS: sum(others, start=one), **found}.items():
-            lines += [(epoch, parameter, names[a], names[b], stratum, *line) for line in _lines(agreement)]
-    return pd.DataFrame(lines, columns=list(COLUMNS))
+            lines += [(names[a], names[b], epoch, parameter, stratum, *line) for line in _lines(agreement)]
+    return pd.DataFrame(lines, columns=columns_of("measure_agreement"))
 
 
 def common_strata(first: Trajectory, second: Trajectory, parameter: str) -> dict[str, Indices]:
@@ -147,23 +128,23 @@ def compare_updates(update: Array, other: Array, num_null: int, seed: Sequence[i
 
 
 def _lines(agreement: Agreement) -> Iterator[tuple[object, ...]]:
-    """From the statistic on."""
+    """From the measure on."""
     n, n_defined = agreement.num_rows, agreement.num_defined
     length = math.sqrt(float(np.prod(agreement.squares)))
     values = {
         "mean_cosine": (agreement.cosines / n_defined if n_defined else None, n - n_defined),
         "whole_cosine": (agreement.products / length if length > 0 else None, 0 if length > 0 else n),
     }
-    for statistic, (drawn, num_undefined) in values.items():
-        value, null, refusal = math.nan, (math.nan,) * 4, "no row moved in both runs"
+    for measure, (drawn, num_undefined) in values.items():
+        value, null, reason = math.nan, (math.nan,) * 4, "no row moved in both runs"
         if drawn is not None:
-            value, refusal = float(drawn[0]), ""
+            value, reason = float(drawn[0]), ""
             if n_defined < MIN_ROWS:
-                refusal = f"no null: {n_defined} row(s) to permute, fewer than {MIN_ROWS}"
+                reason = f"no null: {n_defined} row(s) to permute, fewer than {MIN_ROWS}"
             elif len(drawn) > 2:
                 low, high = np.quantile(drawn[1:], (0.025, 0.975))
-                null = float(drawn[1:].mean()), float(drawn[1:].std(ddof=1)), float(low), float(high)
-        yield statistic, value, *null, n, num_undefined, refusal
+                null = float(drawn[1:].mean()), float(low), float(high), float(drawn[1:].std(ddof=1))
+        yield measure, value, *null, n, num_undefined, reason
 
 
 def _update(trajectory: Trajectory, parameter: str, epoch: float, reference_epoch: float, rows: Indices) -> Array:
@@ -198,7 +179,7 @@ def _check_comparable(
             )
 
 
-def _name(source: Source, index: int) -> str:
+def name_of(source: Source, index: int) -> str:
     """What to call a run: its folder, or its place among the sources."""
     run = run_of(source)
     return f"run {index}" if run is None else run.path.name

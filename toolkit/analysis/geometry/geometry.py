@@ -19,23 +19,9 @@ from toolkit.analysis.similarity.refusal import Refused
 from toolkit.counts import at_least
 from toolkit.families import TABLES
 from toolkit.lookup import unknown
+from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
-
-COLUMNS = (
-    "epoch",
-    "parameter",
-    "stratum",
-    "statistic",
-    "variant",
-    "value",
-    "null_mean",
-    "null_sd",
-    "num_rows",
-    "num_undefined",
-    "refusal",
-)
-"""Columns of the tidy table of :func:`measure_geometry`."""
 
 SELECTED = "selected rows"
 MIN_ROWS = 10
@@ -50,6 +36,7 @@ MAX_KEPT = 2**25
 Indices = NDArray[np.intp]
 
 
+@with_columns
 def measure_geometry(
     source: Source,
     parameter: str = "word_embeddings",
@@ -64,13 +51,10 @@ def measure_geometry(
     """The geometry of a table's rows at an epoch (default: every end of an epoch), one value per line.
 
     Groups: ``all rows`` and, unless ``by_stratum`` is off, every stratum that has rows; with ``rows``, only those (row
-    indices, or the name of a stratum). ``null_mean`` and ``null_sd`` are over ``num_null`` independent Gaussian tables
+    indices, or the name of a stratum). ``null`` and ``null_sd`` are over ``num_null`` independent Gaussian tables
     of the same shape; the SD of so few is rough, and 0 draws leave both NaN. A value that would say nothing is NaN and
-    ``refusal`` says why. ``num_undefined`` counts the rows that the statistic had to leave out (length 0). Streams:
+    ``reason`` says why. ``num_undefined`` counts the rows that the statistic had to leave out (length 0). Streams:
     nothing larger than a block of rows, a (hidden, hidden) matrix and one null table of at most 2²⁵ values is kept.
-
-    Columns: epoch, parameter, stratum, statistic, variant, value, null_mean, null_sd, num_rows, num_undefined,
-    refusal.
     """
     trajectory, chosen = trajectory_of(source), select_statistics(statistics)
     at_least("num_null", num_null, 0)
@@ -89,7 +73,7 @@ def measure_geometry(
                 for line in _group_lines(snapshot, parameter, indices, chosen, num_null, seed)
             ]
         lines += [(float(snapshot.epoch), *line) for line in known[key]]
-    return pd.DataFrame(lines, columns=list(COLUMNS))
+    return pd.DataFrame(lines, columns=columns_of("measure_geometry"))
 
 
 def group_rows(
@@ -142,19 +126,19 @@ def _group_lines(
     """The lines of one group, from the statistic on."""
     nothing = math.nan, math.nan
     if len(rows) < MIN_ROWS:
-        refusal = f"{len(rows)} row(s), fewer than {MIN_ROWS}"
+        reason = f"{len(rows)} row(s), fewer than {MIN_ROWS}"
         for statistic in chosen:
-            yield from ((statistic.name, v, math.nan, *nothing, len(rows), 0, refusal) for v in statistic.variants)
+            yield from ((statistic.name, v, math.nan, *nothing, len(rows), 0, reason) for v in statistic.variants)
         return
     raw = Cloud(lambda: (block for _, (block,) in read_rows([snapshot], parameter, rows)), centre=False)
     clouds = {"raw": raw, "centred": raw.recentred()}
     nulls = measure_null(len(rows), raw.hidden, chosen, num_null, seed)
     for statistic in chosen:
         for variant in statistic.variants:
-            value, refusal = _value(statistic, clouds[variant])
-            null = nothing if refusal else nulls[statistic.name, variant]
+            value, reason = _value(statistic, clouds[variant])
+            null = nothing if reason else nulls[statistic.name, variant]
             num_undefined = clouds[variant].num_without_direction if statistic.uses_directions else 0
-            yield statistic.name, variant, value, *null, len(rows), num_undefined, refusal
+            yield statistic.name, variant, value, *null, len(rows), num_undefined, reason
 
 
 def _value(statistic: GeometryStatistic, cloud: Cloud) -> tuple[float, str]:

@@ -13,25 +13,9 @@ from toolkit.analysis.rows.blocks import tables_of
 from toolkit.analysis.rows.measures import Array
 from toolkit.analysis.rows.strata import count_rows, table_exposure
 from toolkit.counts import at_least
+from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
-
-COLUMNS = (
-    "epoch",
-    "parameter",
-    "rows",
-    "statistic",
-    "k",
-    "value",
-    "null_mean",
-    "null_q025",
-    "null_q975",
-    "chance",
-    "num_rows",
-    "num_unmoved",
-    "refusal",
-)
-"""Columns of the tidy table of :func:`measure_updates`."""
 
 TOUCHED, MOVED = "touched", "moved"
 """Which rows were taken when none were asked for: those with exposure by the epoch, or without a record all that moved
@@ -40,9 +24,10 @@ TOUCHED, MOVED = "touched", "moved"
 NUM_SUBSPACES = 400
 """Random subspaces of the alignment null; each is one thin QR."""
 
-Line = tuple[str, int | None, float, float, float, float, float, str]  # statistic to chance, and the refusal
+Line = tuple[str, int | None, float, float, float, float, float, str]  # measure to chance, and the reason
 
 
+@with_columns
 def measure_updates(
     source: Source,
     parameter: str = "word_embeddings",
@@ -65,9 +50,6 @@ def measure_updates(
     ``alignment_top``: share of ‖Δ‖²_F in the span of the k first principal directions of all rows of E⁰ about their
     mean, chance k/hidden. Its null (ours) turns that span at random, 400 times, and keeps Δ as it is: an
     update of few directions aligns more or less by luck, which random rows would not show.
-
-    Columns: epoch, parameter, rows, statistic, k, value, null_mean, null_q025, null_q975, chance, num_rows,
-    num_unmoved, refusal.
     """
     at_least("num_null", num_null, 0)
     trajectory = trajectory_of(source)
@@ -80,8 +62,8 @@ def measure_updates(
     counts = len(chosen), len(chosen) - num_moved
     whole = np.arange(count_rows(trajectory, parameter))
     if num_moved < 2:
-        refusal = f"{num_moved} of {len(chosen)} row(s) moved: a spectrum needs two"
-        lines = list(_refused(ks, refusal))
+        reason = f"{num_moved} of {len(chosen)} row(s) moved: a spectrum needs two"
+        lines = list(_refused(ks, reason))
     else:
         update = Cloud(lambda: changes(reference, snapshot, parameter, chosen), centre=False)
         lines = list(_spectrum_lines(update, norms[norms > 0], ks, num_null, seed))
@@ -89,7 +71,7 @@ def measure_updates(
         lines += _alignment_lines(update, before, ks, seed)
     table = pd.DataFrame(
         [(float(snapshot.epoch), parameter, name, *line[:-1], *counts, line[-1]) for line in lines],
-        columns=list(COLUMNS),
+        columns=columns_of("measure_updates"),
     )
     return table.astype({"k": "Int64"})
 
@@ -178,14 +160,14 @@ def _alignment_lines(update: Cloud, before: Cloud, ks: Sequence[int], seed: int)
             yield "alignment_top", k, value, *_summary(nulls[:, k - 1]), k / hidden, ""
 
 
-def _refused(ks: Sequence[int], refusal: str) -> Iterator[Line]:
-    yield from (_refuse("energy_top", k, refusal) for k in ks)
-    yield _refuse("effective_rank", None, refusal)
-    yield from (_refuse("alignment_top", k, refusal) for k in ks)
+def _refused(ks: Sequence[int], reason: str) -> Iterator[Line]:
+    yield from (_refuse("energy_top", k, reason) for k in ks)
+    yield _refuse("effective_rank", None, reason)
+    yield from (_refuse("alignment_top", k, reason) for k in ks)
 
 
-def _refuse(statistic: str, k: int | None, refusal: str) -> Line:
-    return statistic, k, math.nan, math.nan, math.nan, math.nan, math.nan, refusal
+def _refuse(measure: str, k: int | None, reason: str) -> Line:
+    return measure, k, math.nan, math.nan, math.nan, math.nan, math.nan, reason
 
 
 def _summary(drawn: Sequence[float] | Array) -> tuple[float, float, float]:

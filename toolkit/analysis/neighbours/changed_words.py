@@ -121,7 +121,7 @@ def choose(found: Sequence[Changed], num: int, order: str) -> pd.DataFrame:
 
 
 def compare_lists(found: Sequence[Changed], num: int, seed: int, order: str) -> pd.DataFrame:
-    """The table of compare_changed."""
+    """The table of compare_changed, the runs by their places."""
     generator = np.random.default_rng([*b"lists", seed])
     lines = []
     for a, b in combinations(range(len(found)), 2):
@@ -134,8 +134,8 @@ def compare_lists(found: Sequence[Changed], num: int, seed: int, order: str) -> 
         standings = _Standing.of(first, num, order), _Standing.of(second, num, order)
         observed = _agreement(*standings)
         permuted = _permute(*standings, _bins(first, second), generator)
-        line: dict[str, Any] = {"run_a": a, "run_b": b, "num_words": len(rows)}
-        line |= {"num_a": int(standings[0].is_listed.sum()), "num_b": int(standings[1].is_listed.sum())}
+        line: dict[str, Any] = {"first": a, "second": b, "num_words": len(rows)}
+        line |= {"num_first": int(standings[0].is_listed.sum()), "num_second": int(standings[1].is_listed.sum())}
         for i, name in enumerate(("jaccard", "spearman")):
             line |= {name: observed[i], f"{name}_permuted": permuted[:, i].mean()}
             reached = np.sum(permuted[:, i] >= observed[i] - 1e-12)

@@ -12,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
+from toolkit.analysis.geometry.agreement import name_of
 from toolkit.analysis.neighbours.changed_words import ORDERS, Changed, choose, compare_lists, find_changed
 from toolkit.analysis.neighbours.nearest import nearest_neighbours
 from toolkit.analysis.neighbours.screening import Ids
@@ -30,10 +31,12 @@ from toolkit.analysis.rows.strata import assign_strata, table_exposure
 from toolkit.counts import at_least
 from toolkit.lookup import lookup
 from toolkit.progress import shows_progress
+from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.snapshot import Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
 
 
+@with_columns
 def neighbours(
     source: Source,
     word: str | int,
@@ -47,11 +50,10 @@ def neighbours(
 ) -> "pd.DataFrame":
     """The k nearest words of one word (its text, or its row) at two epochs (default: the first and the last).
 
-    One line per rank, columns rank, row_before, neighbour_before, similarity_before, is_lost, row_after,
-    neighbour_after, similarity_after and is_new; neighbour is the text, "" without a vocabulary. Candidates are the
-    rows of words: not special, not kept free (``include_unused`` lets them in), and with ``only_seen`` seen in training
-    up to the epoch. The tables are read by blocks. ValueError for a word that the vocabulary lacks, a row that is zero
-    and a run without exposure when ``only_seen``.
+    One line per rank; the text is "" without a vocabulary. Candidates are the rows of words: not special, not kept free
+    (``include_unused`` lets them in), and with ``only_seen`` seen in training up to the epoch. The tables are read by
+    blocks. ValueError for a word that the vocabulary lacks, a row that is zero and a run without exposure when
+    ``only_seen``.
     """
     trajectory = trajectory_of(source)
     row = find_row(trajectory, word)
@@ -71,12 +73,11 @@ def neighbours(
         columns |= {f"row_{name}": found[0], f"neighbour_{name}": texts(trajectory, found[0])}
         columns |= {f"similarity_{name}": similarity[0]}
     columns |= {"is_lost": ~np.isin(rows[0], rows[1]), "is_new": ~np.isin(rows[1], rows[0])}
-    order = ("row", "neighbour", "similarity")
-    names = [f"{name}_before" for name in order] + ["is_lost"] + [f"{name}_after" for name in order] + ["is_new"]
-    return pd.DataFrame(columns)[["rank", *names]]
+    return pd.DataFrame(columns)[columns_of("neighbours")]
 
 
 @shows_progress("neighbours of every word")
+@with_columns
 def measure_neighbours(
     source: Source,
     epoch: float | None = None,
@@ -89,11 +90,9 @@ def measure_neighbours(
 ) -> "pd.DataFrame":
     """How far each word kept its k nearest words between two epochs (default: the first and the last); a line per word.
 
-    Columns: row, token, stratum, num_steps (up to the epoch, NA where exposure was not recorded), overlap (share of the
-    k neighbours before that are among those after), chance (k/(n-1) for n candidates), corrected_overlap ((overlap -
-    chance)/(1 - chance): 1 is unchanged, 0 is unrelated, below 0 is possible), similarity_before (mean cosine with the
-    k neighbours before) and similarity_change (what became of the mean cosine with those same words). The words are the
-    candidates of :func:`neighbours`. A row that is zero at either epoch has NaN, and is no candidate at the other.
+    ``num_steps`` is up to the epoch, NA where exposure was not recorded; ``chance`` is k/(n-1) for n candidates, and
+    ``corrected_overlap`` below 0 is possible. The words are the candidates of :func:`neighbours`. A row that is zero at
+    either epoch has NaN, and is no candidate at the other.
     """
     trajectory = trajectory_of(source)
     pair = compared(trajectory, reference_epoch, epoch)
@@ -116,6 +115,7 @@ def measure_neighbours(
 
 
 @shows_progress("neighbours of every word")
+@with_columns
 def most_changed(
     source: Source | Sequence[Source],
     epoch: float | None = None,
@@ -131,14 +131,12 @@ def most_changed(
     r"""The ``num`` words that lost most of their k nearest words, beyond what any drift of that size loses.
 
     Of one run, or of several that differ in their seed: then values are means over the runs, of words compared in all.
-    Columns: rank, row, token, stratum (of the first run), num_steps, overlap, chance, corrected_overlap and
-    similarity_change (all as in :func:`measure_neighbours`), random_overlap (the mean overlap when each row moves as
-    far as it did, but in a random direction, ``num_draws`` times: words whose neighbours are close rivals lose some by
-    any drift), excess (random_overlap - overlap), percentile (of the excess among words of like exposure, at least 200;
-    among all without exposure) and num_runs (runs whose own list has the word). With several runs, how well their lists
-    agree stands on every line, the mean over the pairs of :func:`compare_changed`; else NaN. Words never seen are left
-    out where exposure is known, and always words that lost nothing: a list can be short, and is empty where nothing
-    moved. It describes; the agreement is the test.
+    ``stratum`` is that of the first run, ``random_overlap`` a mean over ``num_draws`` draws: words whose neighbours are
+    close rivals lose some by any drift. ``percentile`` is among at least 200 words, among all without exposure, and
+    ``num_runs`` counts the runs whose own list has the word. With several runs, how well their lists agree stands on
+    every line, the mean over the pairs of :func:`compare_changed`; else NaN. Words never seen are left out where
+    exposure is known, and always words that lost nothing: a list can be short, and is empty where nothing moved. It
+    describes; the agreement is the test.
 
     ``order`` is ``excess``, or ``overlap`` for the words that lost most, whether or not any drift would do it. A row
     that moves as far as it is long can lose its neighbours in any direction: then only ``overlap`` shows it. Ties go by
@@ -159,6 +157,7 @@ def most_changed(
 
 
 @shows_progress("neighbours of every word")
+@with_columns
 def compare_changed(
     sources: Sequence[Source],
     epoch: float | None = None,
@@ -171,20 +170,21 @@ def compare_changed(
     reference_epoch: float = 0,
     is_centred: bool = False,
 ) -> "pd.DataFrame":
-    """Whether runs agree on the words of :func:`most_changed`: one line per pair (run_a, run_b: places in ``sources``).
+    """Whether runs agree on the words of :func:`most_changed`: one line per pair.
 
-    Columns num_words (compared in both), num_a and num_b (lengths of the lists), jaccard (of the lists) and spearman
-    (of what orders them, over all words), each beside what it is by chance: ``_permuted``, the mean when one run's
-    words are exchanged at random among words of like exposure in both (1,000 times), with the share ``_p_permuted`` of
-    exchanges that reach the value; and ``_random``, the mean when every row of both runs moves as far as it did in
-    random directions. Agreement above the first but not above the second is a property of the table before training:
-    words whose neighbours are close rivals. NaN where a list is empty. The options are those of :func:`most_changed`.
+    Beside the Jaccard index of the lists and the rank correlation of what orders them stands what each is by chance:
+    ``_permuted``, the mean over 1,000 exchanges of one run's words at random among words of like exposure in both, and
+    ``_random``, the mean when every row of both runs moves as far as it did in random directions. Agreement above the
+    first but not above the second is a property of the table before training: words whose neighbours are close rivals.
+    NaN where a list is empty. The options are those of :func:`most_changed`.
     """
     if len(sources) < 2:
         raise ValueError(f"agreement needs two runs or more; got {len(sources)}")
     lookup(ORDERS, order, "order")
     found = _find_all(sources, epoch, k, seed, num_draws, reference_epoch, is_centred)
-    return compare_lists(found, num, seed, order)
+    table = compare_lists(found, num, seed, order)
+    names = dict(enumerate(name_of(source, place) for place, source in enumerate(sources)))
+    return table.assign(first=table["first"].map(names), second=table["second"].map(names))
 
 
 def _find_all(

@@ -9,6 +9,7 @@ import pandas as pd
 
 from toolkit.analysis.rows.measures import Array
 from toolkit.analysis.similarity.refusal import Refused
+from toolkit.schema import columns_of, with_columns
 
 OUTLIER_SCORE = 6.0
 """Robust standard deviations from which a row stands out: 4 x 10^-9 of all rows if they were Gaussian."""
@@ -61,14 +62,15 @@ def local_monotonicity(table: Array, width: int) -> float:
     return float(np.concatenate(falls).mean())
 
 
+@with_columns
 def cosine_by_lag(table: Array) -> pd.DataFrame:
-    """Columns lag (1 to n - 1), mean, low and high (5 and 95 % quantile over the pairs) and num_pairs."""
+    """Mean cosine of two rows by their distance; ``low`` and ``high``: 5 and 95 % quantile over the pairs."""
     gram = cosine_gram(table)
     lines = []
     for lag in range(1, len(gram)):
         diagonal = np.diagonal(gram, lag)
         lines.append((lag, diagonal.mean(), *np.quantile(diagonal, (0.05, 0.95)), len(diagonal)))
-    return pd.DataFrame(lines, columns=["lag", "mean", "low", "high", "num_pairs"])
+    return pd.DataFrame(lines, columns=columns_of("cosine_by_lag"))
 
 
 def norms_and_steps(table: Array) -> tuple[Array, Array]:
@@ -76,23 +78,24 @@ def norms_and_steps(table: Array) -> tuple[Array, Array]:
     return np.linalg.norm(table, axis=1), np.linalg.norm(np.diff(table, axis=0), axis=1)
 
 
-def standing_out(table: Array, *, score: float = OUTLIER_SCORE) -> pd.DataFrame:
+@with_columns
+def standing_out(table: Array, *, least: float = OUTLIER_SCORE) -> pd.DataFrame:
     """Rows whose norm, and steps whose length, lies far from that of their neighbours.
 
-    Columns quantity (norm, step), row (a step's first row), value, neighbours (running median of NEIGHBOURS rows) and
-    score: the deviation in robust standard deviations (1.4826 times the median absolute deviation) of all such
-    deviations. The rule is ours; it knows no row by number.
+    ``row`` is a step's first row. A robust standard deviation is 1.4826 times the median absolute deviation of all from
+    the running median of NEIGHBOURS rows; rows beyond ``least`` of them have a line. The rule is ours; it knows no row
+    by number.
     """
     parts = []
-    for quantity, values in zip(("norm", "step"), norms_and_steps(table), strict=True):
+    for measure, values in zip(("norm", "step"), norms_and_steps(table), strict=True):
         neighbours = running_median(values)
         deviations = values - neighbours
         # Below a billionth of a typical value deviations are rounding, as between the sinusoid's equal steps.
         spread = max(1.4826 * float(np.median(np.abs(deviations))), 1e-9 * float(np.median(values)))
         scores = deviations / spread if spread > 0 else np.zeros(len(values))
-        rows = np.flatnonzero(np.abs(scores) > score)
-        columns = {"row": rows, "value": values[rows], "neighbours": neighbours[rows], "score": scores[rows]}
-        parts.append(pd.DataFrame({"quantity": quantity, **columns}))
+        rows = np.flatnonzero(np.abs(scores) > least)
+        columns = {"row": rows, "value": values[rows], "neighbours": neighbours[rows], "deviations": scores[rows]}
+        parts.append(pd.DataFrame({"measure": measure, **columns}))
     return pd.concat(parts, ignore_index=True)
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from toolkit.analysis.rows.measures import Array
 from toolkit.analysis.similarity.refusal import Refused
+from toolkit.schema import columns_of, with_columns
 
 HALF_BANDWIDTH = 2
 """Of the tapers, in periods per window: looks at waves 2 x this far apart do not mix."""
@@ -22,8 +23,6 @@ NUM_TAPERS = 3
 MIN_ROWS = 32
 LEAST_SHARE = 0.02
 """A plane that holds less of the power than this ends the list of waves."""
-
-WAVE_COLUMNS = ("wave", "period", "period_first", "period_last", "share", "roundness", "num_columns")
 
 Complex = NDArray[np.complex128]
 
@@ -49,15 +48,14 @@ def orbit_share(table: Array) -> float:
     return float(circles.sum() / power.sum())
 
 
+@with_columns
 def find_waves(table: Array, *, max_waves: int = 12) -> tuple[pd.DataFrame, list[Array]]:
     """The waves of an (n, p) table, strongest first, and for each the (n, 2) course of the rows in its plane.
 
     One plane after the other: that of the frequency with most power in what is left, which is then projected out.
-    Columns: wave (from 1), period in rows (of the net rotation; period_first and period_last over the first
-    and last quarter, so that a drifting frequency shows), share of the centred table's power in the plane, roundness
-    (smaller over larger variance in the plane; 1 is a circle), num_columns over which the plane is spread
-    ((Σw)² / Σw² of its squared weights; 2 for the sinusoid's waves). Description: any table has planes. The rotation
-    of a plane is arbitrary.
+    ``period`` is that of the net rotation; over the first and the last quarter, so that a drifting frequency shows.
+    ``share`` is of the centred table's power, and ``spread`` (Σw)² / Σw² of the plane's squared weights: 2 for the
+    sinusoid's waves. Description: any table has planes. The rotation of a plane is arbitrary.
     """
     rest = table - table.mean(axis=0)
     total = float(np.square(rest).sum())
@@ -76,7 +74,7 @@ def find_waves(table: Array, *, max_waves: int = 12) -> tuple[pd.DataFrame, list
         lines.append((len(lines) + 1, *_periods(course), share, _roundness(course), spread))
         courses.append(course)
         rest = rest - course @ plane
-    return pd.DataFrame(lines, columns=list(WAVE_COLUMNS)), courses
+    return pd.DataFrame(lines, columns=columns_of("find_waves")), courses
 
 
 def _looks(table: Array) -> tuple[Array, Complex]:

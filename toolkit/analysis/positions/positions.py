@@ -17,6 +17,7 @@ from toolkit.analysis.positions.resemblance import NUM_DRAWS
 from toolkit.analysis.rows.blocks import iterate_blocks
 from toolkit.analysis.rows.measures import Array
 from toolkit.analysis.similarity.refusal import Refused
+from toolkit.schema import columns_of, with_columns
 from toolkit.sinusoid import sinusoidal_table
 from toolkit.snapshots.snapshot import Snapshot
 from toolkit.snapshots.store import Source, trajectory_of
@@ -27,10 +28,8 @@ Window = tuple[int, int]
 REFERENCES = ("sinusoid", "gaussian", "smooth", "shuffled")
 """Reference tables; ``smooth``: squared-exponential Gaussian processes of length 20 rows."""
 
-COLUMNS = ("epoch", "window", "num_rows", "statistic", "unit", "value", *REFERENCES, "note")
-"""Columns of :func:`measure_positions`."""
 
-
+@with_columns
 def measure_positions(
     source: Source,
     epoch: float | None = None,
@@ -42,11 +41,9 @@ def measure_positions(
     """One line per statistic of the positions ``window`` = (start, stop) at an epoch (default: all, at the last).
 
     ``value`` is the table's; the references are tables of the same window. Where a value is refused it is NaN and
-    ``note`` says why. The notes of ``line_match`` (does it carry the sinusoid's waves?) and ``orbit_share`` (is it
+    ``reason`` says why. The notes of ``line_match`` (does it carry the sinusoid's waves?) and ``orbit_share`` (is it
     made of waves at all?) are verdicts with their grounds, from ``num_draws`` tables of each control. ValueError when
     the model has no position table or no such window.
-
-    Columns: epoch, window, num_rows, statistic, unit, value, sinusoid, gaussian, smooth, shuffled, note.
     """
     snapshot = snapshot_at(source, epoch)
     table = position_table(source, snapshot.epoch, window)
@@ -55,14 +52,14 @@ def measure_positions(
     of_shape = _reference_values(*table.shape, seed)
     lines = []
     for name, statistic in STATISTICS.items():
-        value, note = _value(statistic, table, seed)
+        (value, reason), note = _value(statistic, table, seed), ""
         if name in VERDICTS:
             found = VERDICTS[name](table, num_draws=num_draws, seed=seed)
             note = f"{found.answer}: {found.reason}"
         others = [*(of_shape[kind][name] for kind in REFERENCES[:3]), _value(statistic, shuffled, seed)[0]]
-        where = (float(snapshot.epoch), f"{start}-{stop - 1}", len(table))
-        lines.append((*where, name, statistic.unit, value, *others, note))
-    return pd.DataFrame(lines, columns=list(COLUMNS))
+        where = (float(snapshot.epoch), f"{start}-{stop - 1}")
+        lines.append((*where, name, value, *others, statistic.unit, len(table), reason, note))
+    return pd.DataFrame(lines, columns=columns_of("measure_positions"))
 
 
 def measure_position_windows(
@@ -101,7 +98,7 @@ def snapshot_at(source: Source, epoch: float | None = None) -> Snapshot:
 
 
 def _value(statistic: PositionStatistic, table: Array, seed: int) -> tuple[float, str]:
-    """A statistic's value and an empty note, or NaN and why it was refused."""
+    """A statistic's value and no reason, or NaN and why it was refused."""
     try:
         return statistic.function(table, seed), ""
     except Refused as refusal:

@@ -15,30 +15,28 @@ from toolkit.analysis.rows import measures
 from toolkit.analysis.rows.blocks import iterate_blocks
 from toolkit.analysis.rows.measures import Array
 from toolkit.analysis.rows.strata import table_exposure
+from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
 
 PARAMETER = "token_type_embeddings"
 
-COLUMNS = ("epoch", "step", "of", "statistic", "unit", "value", "note")
-"""Columns of :func:`measure_segments`."""
-
 DECAY_ALONE = "no gradient: weight decay alone moves it"
 UNUSED = "no token used it"
 """Said where no optimizer log shows that the table was trained with weight decay."""
 
-Line = tuple[str, str, str, float, str]
+Line = tuple[str, str, float, str, str, str]  # parameter, measure, value, unit, reason, note
 
 
+@with_columns
 def measure_segments(source: Source, epoch: float | None = None) -> pd.DataFrame:
     """One value per line of the segment rows at an epoch (default: at every snapshot).
 
-    ``of`` names what is measured: ``segment k``, and for every pair of rows ``segments j and k`` (cosine), ``difference
-    k - j`` and ``mean of j and k``. Statistics: norm, drift (‖Δ‖ from the first snapshot), relative_drift, num_steps
-    and num_tokens (exposure so far), cosine. What does not apply has no line: a model with one row has no difference,
-    a model without the table no lines at all. NaN, with a note, is what applies but is undefined or was not recorded.
-
-    Columns: epoch, step, of, statistic, unit, value, note.
+    ``parameter`` names what is measured: ``segment k``, and for every pair of rows ``segments j and k`` (cosine),
+    ``difference k - j`` and ``mean of j and k``. Measures: norm, drift (‖Δ‖ from the first snapshot), relative_drift,
+    num_steps and num_tokens (exposure so far), cosine. What does not apply has no line: a model with one row has no
+    difference, a model without the table no lines at all. NaN, with a reason, is what applies but is undefined or was
+    not recorded.
     """
     trajectory = trajectory_of(source)
     snapshots = list(trajectory) if epoch is None else [trajectory.at(epoch)]
@@ -51,7 +49,7 @@ def measure_segments(source: Source, epoch: float | None = None) -> pd.DataFrame
             rows = _rows(snapshot)
             found = [*_row_lines(trajectory, snapshot, reference, rows, unused), *_pair_lines(reference, rows)]
             lines += [(float(snapshot.epoch), snapshot.step, *line) for line in found]
-    return pd.DataFrame(lines, columns=list(COLUMNS))
+    return pd.DataFrame(lines, columns=columns_of("measure_segments"))
 
 
 def _rows(snapshot: Snapshot) -> Array:
@@ -73,17 +71,17 @@ def _row_lines(
         yield from _vector_lines(of, reference[row], rows[row])
         for name in ("num_steps", "num_tokens"):
             if exposure is None:
-                yield of, name, "count", float("nan"), "exposure was not recorded"
+                yield of, name, float("nan"), "count", "exposure was not recorded", ""
             else:
                 value = float(counts[name][row])
-                yield of, name, "count", value, "" if value or not snapshot.step else unused
+                yield of, name, value, "count", "", "" if value or not snapshot.step else unused
 
 
 def _pair_lines(reference: Array, rows: Array) -> Iterator[Line]:
     for first, second in combinations(range(len(rows)), 2):
         cosine = 1 - measures.cosine_distance(rows[[first]], rows[[second]])[0]
-        note = "a row is 0 and has no direction" if np.isnan(cosine) else ""
-        yield f"segments {first} and {second}", "cosine", "1", float(cosine), note
+        reason = "a row is 0 and has no direction" if np.isnan(cosine) else ""
+        yield f"segments {first} and {second}", "cosine", float(cosine), "1", reason, ""
         difference = [table[second] - table[first] for table in (reference, rows)]
         yield from _vector_lines(f"difference {second} - {first}", *difference)
         mean = [(table[first] + table[second]) / 2 for table in (reference, rows)]
@@ -93,6 +91,6 @@ def _pair_lines(reference: Array, rows: Array) -> Iterator[Line]:
 def _vector_lines(of: str, before: Array, after: Array) -> Iterator[Line]:
     pair = before[None], after[None]
     relative = float(measures.relative(*pair)[0])
-    yield of, "norm", "weight units", float(np.linalg.norm(after)), ""
-    yield of, "drift", "weight units", float(measures.norm(*pair)[0]), ""
-    yield of, "relative_drift", "1", relative, "0 before training" if np.isnan(relative) else ""
+    yield of, "norm", float(np.linalg.norm(after)), "weight units", "", ""
+    yield of, "drift", float(measures.norm(*pair)[0]), "weight units", "", ""
+    yield of, "relative_drift", relative, "1", "0 before training" if np.isnan(relative) else "", ""

@@ -14,22 +14,9 @@ from toolkit.analysis.rows.measures import MEASURES, Array, Measure, Measures, s
 from toolkit.analysis.rows.row_pass import RowPass
 from toolkit.analysis.rows.strata import assign_strata
 from toolkit.analysis.rows.whole import reinitialise, whole_values
+from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
-
-COLUMNS = (
-    "epoch",
-    "step",
-    "parameter",
-    "stratum",
-    "measure",
-    "unit",
-    "statistic",
-    "value",
-    "num_rows",
-    "num_undefined",
-)
-"""Columns of the tidy table of :func:`measure_drift`."""
 
 ALL_ROWS = "all rows"
 WHOLE = "whole parameter"
@@ -38,10 +25,11 @@ STATISTICS: Mapping[str, Any] = {"mean": np.mean, "median": np.median, "max": np
 """Over the defined rows of a stratum. ``max`` is the plain maximum: of a signed measure the largest value, which need
 not be the farthest from 0."""
 
-Line = tuple[str, str, str, str, str, float, int, int]  # the columns from ``parameter`` on
+Line = tuple[str, str, str, str, float, str, int, int]  # the columns from ``parameter`` on
 Indices = NDArray[np.intp]
 
 
+@with_columns
 def measure_drift(
     source: Source,
     measures: Measures = MEASURES,
@@ -56,8 +44,6 @@ def measure_drift(
     where it is defined (NaN where it is nowhere), with the number of rows and of undefined ones. For ``whole
     parameter``: norm and relative, if chosen, of the parameter as one vector (statistic ``value``), and the same
     numbers for a re-initialisation drawn with ``seed`` (statistic ``reinitialised``; see whole.py).
-
-    Columns: epoch, step, parameter, stratum, measure, unit, statistic, value, num_rows, num_undefined.
     """
     trajectory, chosen = trajectory_of(source), select_measures(measures)
     reference = trajectory.at(reference_epoch)
@@ -67,7 +53,7 @@ def measure_drift(
         for snapshot, of_parameters in zip(trajectory, zip(*parameters, strict=True), strict=True)
         for line in chain.from_iterable(of_parameters)
     ]
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+    return pd.DataFrame(rows, columns=columns_of("measure_drift"))
 
 
 def _parameter_lines(
@@ -117,7 +103,7 @@ def _row_lines(
             for statistic, function in STATISTICS.items():
                 value = float(function(defined)) if len(defined) else math.nan
                 counts = (len(rows), len(rows) - len(defined))
-                lines.append((parameter, stratum, name, measure.unit, statistic, value, *counts))
+                lines.append((parameter, stratum, name, statistic, value, measure.unit, *counts))
     return lines
 
 
@@ -125,7 +111,7 @@ def _whole_lines(
     parameter: str, statistics: Mapping[str, Mapping[str, float]], num_rows: int, chosen: Mapping[str, Measure]
 ) -> list[Line]:
     return [
-        (parameter, WHOLE, name, measure.unit, statistic, values[name], num_rows, int(math.isnan(values[name])))
+        (parameter, WHOLE, name, statistic, values[name], measure.unit, num_rows, int(math.isnan(values[name])))
         for name, measure in chosen.items()
         for statistic, values in statistics.items()
         if name in values

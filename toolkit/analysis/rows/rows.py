@@ -13,6 +13,7 @@ from toolkit.analysis.rows.measures import MEASURES, Array, Measure, Measures, l
 from toolkit.analysis.rows.row_pass import RowPass
 from toolkit.analysis.rows.strata import assign_strata, count_rows, table_exposure
 from toolkit.counts import at_least
+from toolkit.schema import with_columns
 from toolkit.snapshots.ownership import atomic_path, check_new
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
@@ -21,6 +22,7 @@ WRITTEN_ROWS = 65_536
 """Rows of a table that are in memory at a time while it is written, and rows of each row group of the file."""
 
 
+@with_columns
 def measure_rows(
     source: Source,
     parameter: str,
@@ -31,8 +33,8 @@ def measure_rows(
 ) -> "pd.DataFrame":
     """One line per row of a parameter (a LayerNorm vector is one row): what it is, how often seen, how far it moved.
 
-    Columns: row, token (word rows only), stratum, num_steps and num_tokens (exposure up to the epoch, NA where it was
-    not recorded), one per measure, and path_efficiency over the ends of the epochs in between.
+    Of the measures those that are asked for have a column. Exposure counts up to the epoch and is NA where it was not
+    recorded.
     """
     trajectory, chosen = trajectory_of(source), select_measures(measures)
     path = _path(trajectory, reference_epoch, epoch)

@@ -18,34 +18,11 @@ from toolkit.analysis.similarity.similarity_table import ITEMS, QUERIES, SIMILAR
 from toolkit.counts import at_least
 from toolkit.lookup import lookup, unknown
 from toolkit.progress import shows_progress
+from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.snapshot import Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
 
-__all__ = ["COLUMNS", "SIMILARITIES", "Similarity", "compare_rows", "measure_similarity"]
-
-COLUMNS = (
-    "measure",
-    "direction",
-    "value",
-    "low",
-    "high",
-    "null",
-    "value_of_null_rows",
-    "null_mean",
-    "null_sd",
-    "null_q025",
-    "null_q975",
-    "num_null",
-    "num_null_rows",
-    "num_rows",
-    "num_used",
-    "num_columns",
-    "refusal",
-)
-"""Columns of :func:`compare_rows`. low, high: 95 % interval over resampled items (RSA only). num_null: draws of the
-null that gave a value, of num_null_rows rows each. value_of_null_rows: the value over just these rows, which is what
-to hold against the null: the same as value unless the table was too long for its null. num_used: rows that were looked
-at, of num_rows. refusal: why the value is NaN."""
+__all__ = ["SIMILARITIES", "Similarity", "compare_rows", "measure_similarity"]
 
 MAX_WORKERS = 4
 """Draws of a null at a time: each holds a version of up to MAX_NULL_ROWS rows in float64."""
@@ -57,6 +34,7 @@ Similarities = Mapping[str, Similarity] | Iterable[str]  # a mapping such as SIM
 
 
 @shows_progress("similarity to before")
+@with_columns
 def measure_similarity(
     source: Source,
     parameter: str = "word_embeddings",
@@ -75,10 +53,6 @@ def measure_similarity(
     ``rows``: a stratum, ``seen rows`` (used in at least one step), indices, or all. The other arguments are those of
     :func:`toolkit.analysis.similarity.similarity.compare_rows`. ValueError for an unknown parameter, epoch, stratum or
     measure.
-
-    Columns: parameter, epoch, reference_epoch, rows, measure, direction, value, low, high, null,
-    value_of_null_rows, null_mean, null_sd, null_q025, null_q975, num_null, num_null_rows, num_rows, num_used,
-    num_columns, refusal.
     """
     trajectory = trajectory_of(source)
     num_rows = count_rows(trajectory, parameter)
@@ -89,11 +63,11 @@ def measure_similarity(
     tables = [np.atleast_2d(np.asarray(snapshot.tensors[parameter])) for snapshot in snapshots]
     versions = tables if chosen is None else [table[chosen] for table in tables]
     lines = compare_rows(versions[0], versions[1], measures, null=null, num_null=num_null, k=k, seed=seed)
-    for column, value in enumerate((parameter, float(snapshots[1].epoch), float(reference_epoch), label)):
-        lines.insert(column, ("parameter", "epoch", "reference_epoch", "rows")[column], value)
-    return lines
+    what = {"epoch": float(snapshots[1].epoch), "reference_epoch": float(reference_epoch)}
+    return lines.assign(**what, parameter=parameter, stratum=label)[columns_of("measure_similarity")]
 
 
+@with_columns
 def compare_rows(
     reference: Rows,
     current: Rows,
@@ -104,11 +78,11 @@ def compare_rows(
     k: int = 10,
     seed: int = 0,
 ) -> "pd.DataFrame":
-    """The similarities of two versions of the same rows, (n, p) float32 or float64 both; columns COLUMNS.
+    """The similarities of two versions of the same rows, (n, p) float32 or float64 both.
 
     They may come from two runs. Beside each value stands a null of the same shape, ``num_null`` draws with ``seed``:
     the entry of NULLS that the measure names, or ``null`` for all. Outside its range a measure is refused: value NaN,
-    the reason in ``refusal``. ``k``: neighbours of a row. Draws are evaluated in several threads.
+    the reason beside it. ``k``: neighbours of a row. Draws are evaluated in several threads.
     """
     k, num_null = at_least("k", k, 1), at_least("num_null", num_null, 0)
     check_rows(reference, current, "a similarity")
@@ -125,21 +99,21 @@ def compare_rows(
     lines = [
         {
             "measure": name,
-            "direction": entry.direction,
+            "side": entry.direction,
             "value": values[name][0],
             **_interval(entry, pair, is_refused=bool(values[name][1])),
-            "null": null or entry.null,
+            "null_kind": null or entry.null,
             "value_of_null_rows": of_base[name][0],
             **_summary(drawn.get(name, [])),
             "num_null_rows": len(base.reference),
             "num_rows": len(reference),
             "num_used": _num_used(entry, pair),
             "num_columns": reference.shape[1],
-            "refusal": values[name][1],
+            "reason": values[name][1],
         }
         for name, entry in chosen.items()
     ]
-    return pd.DataFrame(lines, columns=list(COLUMNS))
+    return pd.DataFrame(lines, columns=columns_of("compare_rows"))
 
 
 def _value(name: str, entry: Similarity, pair: TablePair) -> tuple[float, str]:
@@ -195,7 +169,7 @@ def _summary(values: list[float]) -> dict[str, float]:
         mean, (low, high) = float(defined.mean()), (float(q) for q in np.quantile(defined, [0.025, 0.975]))
     if len(defined) > 1:
         deviation = float(defined.std(ddof=1))
-    names = ("null_mean", "null_sd", "null_q025", "null_q975", "num_null")
+    names = ("null", "null_sd", "null_low", "null_high", "num_null")
     return dict(zip(names, (mean, deviation, low, high, len(defined)), strict=True))
 
 

@@ -12,39 +12,9 @@ from toolkit.analysis.causes.precision import FORMATS, HALF_FORMATS
 from toolkit.analysis.rows.measures import Array
 from toolkit.families import EMBEDDING_PARAMETERS, ModelFamily, component_of, part_of
 from toolkit.lookup import lookup
+from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.backbones import Backbone, BackbonePair, open_backbones
 from toolkit.snapshots.store import Run
-
-COLUMNS = (
-    "layer",
-    "component",
-    "part",
-    "parameter",
-    "shape",
-    "num_values",
-    "norm_before",
-    "norm_change",
-    "relative_drift",
-    "angle_degrees",
-    "is_identical",
-    "stored_before",
-    "stored_after",
-    "note",
-)
-"""Columns of :func:`measure_weight_drift` by parameter."""
-
-LAYER_COLUMNS = (
-    "layer",
-    "component",
-    "num_values",
-    "norm_before",
-    "norm_change",
-    "relative_drift",
-    "median_angle_degrees",
-    "is_identical",
-    "note",
-)
-"""Columns of :func:`measure_weight_drift` by layer."""
 
 EMBEDDINGS = "embeddings"
 """The component that the embedding parameters are together."""
@@ -56,6 +26,7 @@ NONE = "not applicable: the model has none"
 SHARED = "one layer's weights, which every pass of the encoder goes through"
 
 
+@with_columns
 def measure_weight_drift(
     before: Run | str | Path,
     after: Run | str | Path | None = None,
@@ -79,19 +50,14 @@ def measure_weight_drift(
     Returns
     -------
     pd.DataFrame
-        By parameter: layer (1 is the first; 0: before it, as in :func:`toolkit.measure_layer_drift`; NA: after the last
-        or shared), component, part (in a layer: attention query, key, value and output, intermediate, output,
-        LayerNorms), parameter (its name in the family's AutoModel), shape, num_values, norm_before ‖W⁰‖, norm_change
-        ‖Δ‖, relative_drift ‖Δ‖/‖W⁰‖, angle_degrees 2·atan2(‖û - v̂‖, ‖û + v̂‖) of the two tensors as vectors (Kahan's
-        form, which keeps its digits near 0), is_identical (no bit differs), stored_before and stored_after (types),
-        note. Norms are Frobenius norms in float64 of the stored values.
+        By parameter, or by layer: the sums of squares of a layer's tensors put together, and the median of its
+        matrices' angles. Norms are Frobenius norms in float64 of the stored values, relative_drift is ‖Δ‖/‖W⁰‖,
+        angle_degrees 2·atan2(‖û - v̂‖, ‖û + v̂‖) of the two tensors as vectors (Kahan's form, which keeps its digits
+        near 0).
 
-        By layer: layer, component, num_values, norm_before √Σ‖W⁰‖², norm_change √Σ‖Δ‖², relative_drift their quotient,
-        median_angle_degrees over the layer's matrices, is_identical, note.
-
-        NaN is undefined and ``note`` says why: what was 0 before has neither share nor angle, what only one of the two
-        has cannot be compared, nor tables of a different number of words; what no checkpoint of this architecture has
-        is "not applicable".
+        NaN is undefined and ``reason`` says why: what was 0 before has neither share nor angle, what only one of the
+        two has cannot be compared, nor tables of a different number of words; what no checkpoint of this architecture
+        has is "not applicable".
 
     Raises
     ------
@@ -105,22 +71,22 @@ def measure_weight_drift(
 
 
 def drift_of_parameters(pair: BackbonePair) -> pd.DataFrame:
-    """One line per parameter of two opened backbones, columns COLUMNS."""
+    """One line per parameter of two opened backbones: the first table of :func:`measure_weight_drift`."""
     before, after = pair.before.parameters, pair.after.parameters
     names = list(before) + [name for name in after if name not in before]
     lines = [_line(pair, name) for name in sorted(names, key=lambda name: _place(pair.family, name))]
     present = {line["component"] for line in lines}
     expected = [*EMBEDDING_PARAMETERS, *(name for name in pair.family.components if "{K}" not in name), "pooler"]
     lines += [_absent(name) for name in dict.fromkeys(expected) if name not in present]
-    table = pd.DataFrame(lines, columns=list(COLUMNS))
+    table = pd.DataFrame(lines, columns=columns_of("measure_weight_drift"))
     return table.astype({"layer": "Int64"})
 
 
 def drift_of_layers(table: pd.DataFrame) -> pd.DataFrame:
-    """The lines of :func:`drift_of_parameters` put together by layer, columns LAYER_COLUMNS."""
+    """The lines of :func:`drift_of_parameters` put together by layer: its second table."""
     component = table["component"].where(~table["component"].isin(EMBEDDING_PARAMETERS), EMBEDDINGS)
     lines = [_layer_line(str(name), own) for name, own in table.groupby(component, sort=False)]
-    return pd.DataFrame(lines, columns=list(LAYER_COLUMNS)).astype({"layer": "Int64"})
+    return pd.DataFrame(lines, columns=columns_of("measure_weight_drift.layer")).astype({"layer": "Int64"})
 
 
 def _line(pair: BackbonePair, name: str) -> dict[str, Any]:
@@ -137,13 +103,14 @@ def _line(pair: BackbonePair, name: str) -> dict[str, Any]:
         "stored_before": pair.before.stored(name) if name in pair.before.parameters else None,
         "stored_after": pair.after.stored(name) if name in pair.after.parameters else None,
         "is_identical": False,
+        "reason": "",
         "note": SHARED if pair.family.shares_layers and component.startswith("layers.") else "",
     }
     if len(sides) < 2:
-        return line | {"note": f"not compared: there is none {'after' if sides[0] is pair.before else 'before'}"}
+        return line | {"reason": f"not compared: there is none {'after' if sides[0] is pair.before else 'before'}"}
     if shapes[0] != shapes[1]:  # of the word table, which may have grown
         rows = f"{shapes[0][0]:,} rows in {pair.before.name}, {shapes[1][0]:,} in {pair.after.name}"
-        return line | {"note": f"not compared: {rows} (python -m toolkit drift pairs them by word)"}
+        return line | {"reason": f"not compared: {rows} (python -m toolkit drift pairs them by word)"}
     return _measured(line, *sides)
 
 
@@ -155,10 +122,10 @@ def _measured(line: dict[str, Any], before: Backbone, after: Backbone) -> dict[s
     norm_before, norm_after, norm_change = map(math.sqrt, (squared_before, squared_after, squared_change))
     line |= {"norm_before": norm_before, "norm_change": norm_change, "is_identical": is_identical}
     if norm_before == 0:
-        return line | {"note": _joined(line["note"], "0 before: it has no share and no angle")}
+        return line | {"reason": "0 before: it has no share and no angle"}
     line["relative_drift"] = norm_change / norm_before
     if norm_after == 0:
-        return line | {"note": _joined(line["note"], "0 after: it has no angle")}
+        return line | {"reason": "0 after: it has no angle"}
     chords = [
         ((u - v) @ (u - v), (u + v) @ (u + v))
         for u, v in ((a / norm_before, b / norm_after) for a, b in _blocks(old, new))
@@ -207,7 +174,7 @@ def _joined(*notes: str) -> str:
 def _absent(component: str) -> dict[str, Any]:
     layer = 0 if component in (*EMBEDDING_PARAMETERS, "projection") else pd.NA
     facts = {"layer": layer, "component": component, "part": component, "num_values": 0}
-    return facts | {"is_identical": False, "note": NONE}
+    return facts | {"is_identical": False, "reason": NONE, "note": ""}
 
 
 def layer_of(family: ModelFamily, parameter: str) -> tuple[Any, str]:
@@ -234,11 +201,12 @@ def _layer_line(component: str, own: pd.DataFrame) -> dict[str, Any]:
     there = own[own["num_values"] > 0]
     line = {"layer": own["layer"].iloc[0], "component": component, "num_values": int(there["num_values"].sum())}
     if there.empty:
-        return line | {"is_identical": False, "note": NONE}
+        return line | {"is_identical": False, "reason": NONE, "note": ""}
     # Of any that could not be compared there is no norm, and a sum without it would be another quantity.
     before, change = (math.sqrt(math.fsum(there[name] ** 2)) for name in ("norm_before", "norm_change"))
     matrices = there[there["shape"].str.contains("x")]
-    notes = there["note"][there["norm_change"].isna() | (there["note"] == SHARED)]
+    reasons = there["reason"][there["norm_change"].isna()]
+    shared = SHARED if there["note"].str.startswith(SHARED).any() else ""
     casts = int(there["note"].str.contains("a cast: ").sum())
     return line | {
         "norm_before": before,
@@ -246,5 +214,6 @@ def _layer_line(component: str, own: pd.DataFrame) -> dict[str, Any]:
         "relative_drift": change / before if before else math.nan,
         "median_angle_degrees": matrices["angle_degrees"].median(),
         "is_identical": bool(there["is_identical"].all()),
-        "note": _joined(*dict.fromkeys(notes), f"{casts} of {len(there)} tensors are a cast" if casts else ""),
+        "reason": _joined(*dict.fromkeys(reasons)),
+        "note": _joined(shared, f"{casts} of {len(there)} tensors are a cast" if casts else ""),
     }

@@ -17,6 +17,7 @@ from toolkit.probes.anatomy.segments import Segments, compare_segments
 from toolkit.probes.anatomy.sentence import Sentence, read_sentence
 from toolkit.probes.anatomy.special_tokens import SpecialTokens, compare_special_tokens
 from toolkit.probes.anatomy.tokens import decompose_tokens
+from toolkit.schema import with_columns
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -45,6 +46,7 @@ class Anatomy(Described):
         return {"model": f"{self.model} ({self.family})", "text": " ".join(self.sentence.tokens)} | shapes
 
 
+@with_columns
 def take_apart(loaded: Loaded, text: str, pair: str | None = None, *, name: str | None = None) -> Anatomy:
     """An Anatomy: what the embedding layer of a model does with one text or pair, one table or record per question.
 

@@ -9,12 +9,12 @@ import pandas as pd
 
 from toolkit.probes.anatomy.anatomy import Anatomy
 
-VERSION = 1
+VERSION = 2
 """Of the keys below; it grows when one of them changes its meaning."""
 
 
 def as_document(anatomy: Anatomy) -> dict[str, Any]:
-    """What ``--json`` prints: every table a list of objects, keyed by the columns of its module.
+    """What ``--json`` prints: every table a list of objects, keyed by its columns (:mod:`toolkit.schema`).
 
     ``version``; ``model``; ``family``; ``differences`` (sentences); ``sentence`` (texts, tokens, words, positions,
     segments: rows per token, token_type_ids: the tokenizer's); ``parameters``, ``tokens``, ``layer_sum``, ``one_hot``

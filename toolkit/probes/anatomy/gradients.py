@@ -13,12 +13,7 @@ from toolkit.models.classifier import Loaded, in_eval_mode
 from toolkit.probes.anatomy.forward import Array, as_array, in_float64
 from toolkit.probes.anatomy.parts import find_parts
 from toolkit.probes.anatomy.sentence import Rows, Sentence, make_inputs, make_sentence
-
-COLUMNS = ("parameter", "requires_grad", "rows", "num_used", "num_with_gradient", "gradient_norm", "note")
-"""Columns of ``Gradients.parameters``."""
-
-ROW_COLUMNS = ("parameter", "row", "token", "num_tokens", "gradient_norm", "note")
-"""Columns of ``Gradients.rows``."""
+from toolkit.schema import columns_of
 
 NUM_PADDING = 2
 """Padding tokens behind the text, as in a batch with longer ones; fewer where the model has no room."""
@@ -34,10 +29,10 @@ class Gradients:
     scalar: str
     """What was differentiated."""
     parameters: pd.DataFrame
-    """One line per embedding parameter that the model has, columns COLUMNS. ``rows``, ``num_used`` and
+    """One line per embedding parameter that the model has. ``num_rows``, ``num_used`` and
     ``num_with_gradient`` are NA for the vectors of LayerNorm; ``gradient_norm`` is NaN where a parameter is frozen."""
     rows: pd.DataFrame
-    """One line per row that the text or its padding uses, and per segment row, columns ROW_COLUMNS."""
+    """One line per row that the text or its padding uses, and per segment row."""
     num_padding: int
     """Padding tokens that stood behind the text, masked out."""
     padding_row: int | None
@@ -115,8 +110,8 @@ def _parameter_lines(loaded: Loaded, padded: Sentence, length: int, found: dict[
             continue
         hit = pd.NA if rows is None else int(np.any(gradient != 0, axis=1).sum())
         lines.append((name, True, *size, hit, float(np.linalg.norm(gradient)), ""))
-    frame = pd.DataFrame(lines, columns=list(COLUMNS))
-    return frame.astype(dict.fromkeys(("rows", "num_used", "num_with_gradient"), "Int64"))
+    frame = pd.DataFrame(lines, columns=columns_of("take_apart.gradients.parameters"))
+    return frame.astype(dict.fromkeys(("num_rows", "num_used", "num_with_gradient"), "Int64"))
 
 
 def _row_lines(
@@ -136,7 +131,7 @@ def _row_lines(
             norm = float("nan") if gradient is None else float(np.linalg.norm(gradient[row]))
             note = _why(count, is_padding=row in rows, is_padding_idx=row == tables[name].padding_idx)
             lines.append((name, row, token, count, norm, "frozen" if gradient is None else note))
-    return pd.DataFrame(lines, columns=list(ROW_COLUMNS))
+    return pd.DataFrame(lines, columns=columns_of("take_apart.gradients.rows"))
 
 
 def _why(num_tokens: int, *, is_padding: bool, is_padding_idx: bool) -> str:

@@ -8,9 +8,7 @@ from toolkit.probes.anatomy.forward import Array, as_array, in_float64, largest,
 from toolkit.probes.anatomy.parts import Parts, find_parts
 from toolkit.probes.anatomy.sentence import Sentence
 from toolkit.probes.anatomy.tokens import look_up
-
-COLUMNS = ("computed", "left_out", "precision", "largest_difference", "rounding", "is_equal")
-"""Columns of :func:`prove_sum`."""
+from toolkit.schema import columns_of
 
 HALF_ULP = {"float32": 2.0**-24, "float64": 2.0**-53}
 """Relative rounding of one operation."""
@@ -20,7 +18,7 @@ NUM_ROUNDINGS = 16
 
 
 def prove_sum(loaded: Loaded, sentence: Sentence) -> pd.DataFrame:
-    """The layer computed by hand in float64 against the real module's output, columns COLUMNS.
+    """The layer computed by hand in float64 against the real module's output.
 
     The first two lines leave nothing out: the module as it is, and with its weights in float64. Every other line is a
     control: without one part, or without LayerNorm, the two must differ. ``rounding`` is how far the module's
@@ -48,7 +46,7 @@ def prove_sum(loaded: Loaded, sentence: Sentence) -> pd.DataFrame:
     for text, left_out, precision, values, truth in computed:
         difference, bound = largest(values - truth), rounding_bound(parts, vectors, truth, precision)
         lines.append((text, left_out, precision, difference, bound, difference <= bound))
-    return pd.DataFrame(lines, columns=list(COLUMNS))
+    return pd.DataFrame(lines, columns=columns_of("take_apart.layer_sum"))
 
 
 def formula(parts: Parts, kept: tuple[str, ...]) -> str:

@@ -6,9 +6,7 @@ import torch
 from toolkit.models.classifier import Loaded
 from toolkit.probes.anatomy.parts import find_parts
 from toolkit.probes.anatomy.sentence import Sentence
-
-COLUMNS = ("parameter", "num_tokens", "rows", "width", "largest_difference", "is_exact")
-"""Columns of :func:`compare_one_hot`."""
+from toolkit.schema import columns_of
 
 BLOCK = 64
 """Tokens at once: one-hot vectors of a large vocabulary fill the memory."""
@@ -35,4 +33,4 @@ def compare_one_hot(loaded: Loaded, sentence: Sentence) -> pd.DataFrame:
                 product = one_hot @ table.weight
                 difference = max(difference, float((product - table(block)).abs().max()))
         lines.append((name, len(ids), *table.weight.shape, difference, difference == 0))
-    return pd.DataFrame(lines, columns=list(COLUMNS))
+    return pd.DataFrame(lines, columns=columns_of("take_apart.one_hot"))

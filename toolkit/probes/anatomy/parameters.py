@@ -6,20 +6,18 @@ from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.models.classifier import Loaded
 from toolkit.models.regimes import BACKBONE, list_components
 from toolkit.probes.anatomy.parts import why_absent
-
-COLUMNS = ("parameter", "name", "number", "rows", "width", "num_values", "share", "requires_grad", "note")
-"""Columns of :func:`list_parameters`."""
+from toolkit.schema import columns_of
 
 Line = tuple[object, ...]
 
 
 def list_parameters(loaded: Loaded) -> pd.DataFrame:
-    """One line per embedding parameter, then one per other component, then ``all``; columns COLUMNS.
+    """One line per embedding parameter, then one per other component, then ``all``.
 
     The head is left out: the backbone is counted as published. ``number``: place in ``named_parameters()``, from 1,
     and for a component or ``all`` how many named parameters it has (``name`` is empty then). ``share`` is of all
     values of the backbone. ``requires_grad`` is None where a component holds both. An embedding parameter that the
-    model does not have keeps its line, with NA and the reason in ``note``.
+    model does not have keeps its line, with NA and its ``reason``.
     """
     named = dict(loaded.model.backbone.named_parameters())
     total = sum(p.numel() for p in named.values())
@@ -36,8 +34,8 @@ def list_parameters(loaded: Loaded) -> pd.DataFrame:
         values = (name, numbers[name], rows, p.shape[-1], p.numel(), p.numel() / total, p.requires_grad, "")
         lines.append((parameter, *values))
     lines += _component_lines(loaded, total)
-    frame = pd.DataFrame(lines, columns=list(COLUMNS))
-    return frame.astype(dict.fromkeys(("number", "rows", "width", "num_values"), "Int64"))
+    frame = pd.DataFrame(lines, columns=columns_of("take_apart.parameters"))
+    return frame.astype(dict.fromkeys(("number", "num_rows", "num_columns", "num_values"), "Int64"))
 
 
 def _component_lines(loaded: Loaded, total: int) -> list[Line]:

@@ -14,9 +14,7 @@ from toolkit.models.classifier import Loaded
 from toolkit.probes.anatomy.forward import SAME, in_float64, largest, relative_difference, run_model
 from toolkit.probes.anatomy.parts import Parts, find_parts
 from toolkit.probes.anatomy.sentence import Rows, Sentence
-
-COLUMNS = ("without", "relative_difference", "largest_difference", "is_equivariant")
-"""Columns of ``Permutation.table``."""
+from toolkit.schema import columns_of
 
 TABLE = "position table"
 DISTANCES = "relative distances"
@@ -31,7 +29,7 @@ class Permutation:
     order: tuple[int, ...]
     """Token ``order[i]`` of the text stands at place i of the shuffled one."""
     table: pd.DataFrame
-    """Columns COLUMNS, in float64. The first line is the model as it is (``without`` empty); each next line takes
+    """In float64. The first line is the model as it is (``without`` empty); each next line takes
     away one source of order more. What a family does not have has no line."""
 
 
@@ -57,7 +55,7 @@ def measure_permutation(loaded: Loaded, sentence: Sentence, seed: int = 0) -> Pe
             permuted = run_model(loaded, shuffled, **arguments).encoded
             difference = relative_difference(permuted, straight)
             lines.append((name, difference, largest(permuted - straight), difference < SAME))
-    return Permutation(tuple(order.tolist()), pd.DataFrame(lines, columns=list(COLUMNS)))
+    return Permutation(tuple(order.tolist()), pd.DataFrame(lines, columns=columns_of("take_apart.permutation.table")))
 
 
 def _draw_order(length: int, seed: int) -> Rows:

@@ -9,9 +9,7 @@ from toolkit.models.classifier import Loaded
 from toolkit.probes.anatomy.forward import SAME, in_float64, largest, relative_difference, run_model
 from toolkit.probes.anatomy.parts import find_parts, why_absent
 from toolkit.probes.anatomy.sentence import Rows, Sentence
-
-COLUMNS = ("change", "stage", "relative_difference", "largest_difference", "is_equal")
-"""Columns of ``Segments.changes``."""
+from toolkit.schema import columns_of
 
 STAGES = ("embedding output", "encoder output")
 
@@ -25,7 +23,7 @@ class Segments:
     num_rows: int
     """Rows of the model's segment table; 0 where it has none."""
     changes: pd.DataFrame
-    """One line per change of the segments and stage, columns COLUMNS, in float64; empty where there is no choice."""
+    """One line per change of the segments and stage, in float64; empty where there is no choice."""
     note: str
     """Why there is no choice, or why the tokenizer's ids are not used; empty otherwise."""
 
@@ -40,7 +38,7 @@ def compare_segments(loaded: Loaded, sentence: Sentence) -> Segments:
     types = None if given is None else tuple(int(i) for i in given)
     if sentence.segments is None or num_rows < 2:
         reason = why_absent(loaded, "token_type_embeddings") or "the segment table has one row: every token has it"
-        return Segments(types, num_rows, pd.DataFrame(columns=list(COLUMNS)), reason)
+        return Segments(types, num_rows, pd.DataFrame(columns=columns_of("take_apart.segments.changes")), reason)
     note = "" if given is not None else "the tokenizer gives no token_type_ids: every token is of segment 0"
     lines = []
     with in_float64(loaded):
@@ -52,7 +50,7 @@ def compare_segments(loaded: Loaded, sentence: Sentence) -> Segments:
             ):
                 difference = relative_difference(after, before)
                 lines.append((change, stage, difference, largest(after - before), difference < SAME))
-    return Segments(types, num_rows, pd.DataFrame(lines, columns=list(COLUMNS)), note)
+    return Segments(types, num_rows, pd.DataFrame(lines, columns=columns_of("take_apart.segments.changes")), note)
 
 
 def _changes(segments: Rows) -> dict[str, Rows]:

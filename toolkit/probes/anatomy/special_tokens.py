@@ -9,9 +9,7 @@ from toolkit.models.classifier import Loaded
 from toolkit.probes.anatomy.forward import SAME, Array, in_float64, relative_difference, run_model
 from toolkit.probes.anatomy.parts import find_parts
 from toolkit.probes.anatomy.sentence import Sentence, make_sentence
-
-COLUMNS = ("token", "other", "stage", "relative_difference", "is_equal")
-"""Columns of ``SpecialTokens.table``."""
+from toolkit.schema import columns_of
 
 STAGES = ("word row", "embedding output", "encoder output")
 
@@ -21,7 +19,7 @@ class SpecialTokens:
     """[CLS] and [SEP] of the text against those of other texts, built from it."""
 
     table: pd.DataFrame
-    """One line per token, other text and stage, columns COLUMNS. ``relative_difference`` is ‖a - b‖ / ‖b‖ in float64;
+    """One line per token, other text and stage. ``relative_difference`` is ‖a - b‖ / ‖b‖ in float64;
     ``is_equal`` where it is below SAME. Empty where the tokenizer frames a text with neither token."""
     others: dict[str, str]
     """What the names in ``other`` mean: the tokens that were compared with."""
@@ -39,7 +37,7 @@ def compare_special_tokens(loaded: Loaded, sentence: Sentence) -> SpecialTokens:
     cls, sep = _frame(loaded, sentence)
     names = {k: sentence.tokens[i] for k, i in (("cls", cls), ("sep", sep)) if i is not None}
     if not names:
-        return SpecialTokens(pd.DataFrame(columns=list(COLUMNS)), {}, {})
+        return SpecialTokens(pd.DataFrame(columns=columns_of("take_apart.special_tokens.table")), {}, {})
     others = _other_texts(loaded, sentence)
     lines: list[tuple[object, ...]] = []
     with in_float64(loaded):
@@ -53,9 +51,8 @@ def compare_special_tokens(loaded: Loaded, sentence: Sentence) -> SpecialTokens:
     first = np.flatnonzero(sentence.words == sentence.words[-1])[0]
     if sep is not None and first < len(sentence) - 1 and len(sentence.texts) > 1:
         lines += _lines(names["sep"], "other end of the pair", [s[first] for s in own], [s[sep] for s in own])
-    return SpecialTokens(
-        pd.DataFrame(lines, columns=list(COLUMNS)), {k: " ".join(text.tokens) for k, text in others.items()}, names
-    )
+    table = pd.DataFrame(lines, columns=columns_of("take_apart.special_tokens.table"))
+    return SpecialTokens(table, {k: " ".join(text.tokens) for k, text in others.items()}, names)
 
 
 def _frame(loaded: Loaded, sentence: Sentence) -> tuple[int | None, int | None]:

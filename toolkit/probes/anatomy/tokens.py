@@ -7,9 +7,7 @@ from toolkit.models.classifier import Loaded
 from toolkit.probes.anatomy.forward import Array, as_array
 from toolkit.probes.anatomy.parts import find_parts
 from toolkit.probes.anatomy.sentence import Rows, Sentence
-
-COLUMNS = ("index", "token", "part", "row", "norm", "share")
-"""Columns of :func:`decompose_tokens`."""
+from toolkit.schema import columns_of
 
 PARTS = ("word", "position", "segment")
 
@@ -30,7 +28,7 @@ def look_up(loaded: Loaded, sentence: Sentence) -> dict[str, Array]:
 
 
 def decompose_tokens(loaded: Loaded, sentence: Sentence) -> pd.DataFrame:
-    """One line per token and part, and one for their sum, columns COLUMNS; a part that does not exist has no line.
+    """One line per token and part, and one for their sum; a part that does not exist has no line.
 
     ``share`` is ⟨part, e⟩ / ‖e‖² with e the sum of the parts: the length of the part along the sum. Shares of a token
     add up to 1 (ours; the projection of a sum is the sum of projections); one below 0 points against the sum. They
@@ -53,4 +51,4 @@ def decompose_tokens(loaded: Loaded, sentence: Sentence) -> pd.DataFrame:
             row = pd.NA if picked is None else int(picked[i])
             lines.append((i, token, part, row, float(np.linalg.norm(values[i])), share))
         lines.append((i, token, "sum", pd.NA, float(np.sqrt(squared[i])), 1.0 if squared[i] else float("nan")))
-    return pd.DataFrame(lines, columns=list(COLUMNS)).astype({"row": "Int64"})
+    return pd.DataFrame(lines, columns=columns_of("take_apart.tokens")).astype({"row": "Int64"})

@@ -51,7 +51,7 @@ class Changes:
             for layer, (change, size, total) in enumerate(zip(changes, self.sizes, self.means, strict=True), start=-1):
                 spread = size.sum() - (total @ total) / self.num_tokens
                 start: Line = {"counterfactual": name, "layer": layer, "stage": stage_name(layer)}
-                lines.append(start | {"quantity": "state"} | _ratio_line(change, size, spread))
+                lines.append(start | {"measure": "state"} | _ratio_line(change, size, spread))
         return lines
 
     def output_lines(self, kind: str, score: str, labels: NDArray[np.generic] | None) -> list[Line]:
@@ -64,17 +64,17 @@ class Changes:
             after = self.logits[name].astype(np.float64)
             start: Line = {"counterfactual": name}
             change = np.square(after - before).sum(axis=1)
-            lines.append(start | {"quantity": "logits"} | _ratio_line(change, size, spread))
+            lines.append(start | {"measure": "logits"} | _ratio_line(change, size, spread))
             old, new = (predict(kind, self.logits[key]) for key in ("", name))
             if kind == "classification":
                 line = _mean_line((old != new).astype(np.float64))
-                lines.append(start | {"quantity": "predictions", "unit": "share"} | line)
+                lines.append(start | {"measure": "predictions", "unit": "share"} | line)
             if labels is not None:
                 scores = [compute_scores(kind, labels, self.logits[key])[score] for key in ("", name)]
-                line = {"value": scores[1] - scores[0], "unit_values": (), "note": NO_MEAN}
+                line = {"value": scores[1] - scores[0], "unit_values": (), "reason": NO_MEAN}
                 if score == "accuracy":
                     line = _mean_line((new == labels).astype(np.float64) - (old == labels))
-                lines.append(start | {"quantity": "score", "reference": scores[0], "unit": score} | line)
+                lines.append(start | {"measure": "score", "reference": scores[0], "unit": score} | line)
         return lines
 
 
@@ -85,10 +85,10 @@ def _ratio_line(change: Array, size: Array, spread: float) -> Line:
         left_out = np.sqrt((change.sum() - change) / (size.sum() - size))
         reference = float(np.sqrt(2 * spread / size.sum()))
     units = unit_values([value, *left_out])
-    return {"value": value, **bounds(units), "reference": reference, "unit": "1", "note": ""}
+    return {"value": value, **bounds(units), "reference": reference, "unit": "1", "reason": ""}
 
 
 def _mean_line(of_texts: Array) -> Line:
     """A mean over texts of -1, 0 and 1: the texts are the units themselves."""
     units: Units = tuple(of_texts.tolist())
-    return {"value": float(of_texts.mean()), **bounds(units, is_share=True), "note": ""}
+    return {"value": float(of_texts.mean()), **bounds(units, is_share=True), "reason": ""}

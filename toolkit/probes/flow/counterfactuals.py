@@ -8,10 +8,7 @@ from toolkit.models.classifier import Loaded, in_eval_mode
 from toolkit.probes.flow.changes import Changes
 from toolkit.probes.flow.ledger import has_position_table
 from toolkit.probes.flow.replacements import COUNTERFACTUALS, SHIFT, replaced_positions
-from toolkit.probes.flow.stages import forward_stages
-
-COUNTERFACTUAL_COLUMNS: tuple[str, ...] = ("counterfactual", "quantity", "layer", "stage", "value", "low", "high")
-COUNTERFACTUAL_COLUMNS += ("reference", "unit", "num_texts", "unit_values", "note")
+from toolkit.probes.flow.stages import forward_stages, own_columns
 
 NUM_TEXTS = 200
 
@@ -26,9 +23,9 @@ def measure_counterfactuals(
     num_texts: int = NUM_TEXTS,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """How far states, logits, predictions and the score move under each counterfactual: COUNTERFACTUAL_COLUMNS.
+    """How far states, logits, predictions and the score move under each counterfactual.
 
-    ``quantity`` state: sqrt(sum |h' - h|² / sum |h|²) over real tokens, one line per stage; ``reference`` is the same
+    ``measure`` state: sqrt(sum |h' - h|² / sum |h|²) over real tokens, one line per stage; ``reference`` is the same
     for a state replaced by that of a random other token, so that a value reads as a share of "unrelated". With a
     trained head (``has_head``): logits likewise (reference: those of another text), predictions (share that changed),
     and score (the task's headline score afterwards minus before; reference: before). Intervals: 95 % of Student's t
@@ -36,9 +33,10 @@ def measure_counterfactuals(
     what they come from: of accuracy, right afterwards minus right before. ``num_texts``: the first of the split in a
     random order. A model without a position table has one line that says not applicable. Definitions are ours.
     """
+    columns = own_columns("counterfactuals")
     if not has_position_table(loaded):
-        note = "not applicable: the model has no position table"
-        return pd.DataFrame([{"quantity": "state", "note": note}], columns=list(COUNTERFACTUAL_COLUMNS))
+        reason = "not applicable: the model has no position table"
+        return pd.DataFrame([{"measure": "state", "reason": reason}], columns=columns)
     order = np.random.default_rng([*b"flow", seed]).permutation(len(split))[:num_texts]
     longest = int(split.lengths[order].max())
     sums = Changes(len(order))
@@ -54,4 +52,4 @@ def measure_counterfactuals(
     if has_head:
         labels = None if split.labels is None else split.labels[order]
         lines += sums.output_lines(data.task.kind, data.task.score, labels)
-    return pd.DataFrame(lines, columns=list(COUNTERFACTUAL_COLUMNS)).assign(num_texts=len(order))
+    return pd.DataFrame(lines, columns=columns).assign(num_texts=len(order))

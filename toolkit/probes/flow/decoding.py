@@ -9,14 +9,8 @@ from toolkit.models.classifier import Loaded, in_eval_mode
 from toolkit.probes.flow.jackknife import bounds, leave_one_out, unit_values
 from toolkit.probes.flow.ledger import has_position_table
 from toolkit.probes.flow.probe import Array, Ids, held_out_losses, information, word_losses
-from toolkit.probes.flow.stages import forward_stages, stage_name
+from toolkit.probes.flow.stages import forward_stages, own_columns, stage_name
 from toolkit.probes.flow.tokens import NUM_BINS, NUM_CONTROLS, NUM_TOKENS, Tokens, choose_tokens
-
-DECODING_COLUMNS: tuple[str, ...] = ("layer", "stage", "bits", "control_bits", "selective_bits", "low", "high")
-DECODING_COLUMNS += ("word_bits", "beyond_word_bits", "shuffled_bits", "entropy_bits", "control_entropy_bits")
-DECODING_COLUMNS += ("num_bins", "bins", "num_fit_texts", "num_held_out_texts", "num_fit_tokens")
-DECODING_COLUMNS += ("num_held_out_tokens", "inverse_penalty", "control_draws", "bit_values", "selective_values")
-DECODING_COLUMNS += ("beyond_word_values", "note")
 
 NO_TABLE = "the model has no position table: what is decoded came in through attention, or from the words themselves"
 
@@ -31,7 +25,7 @@ def decode_positions(
     num_controls: int = NUM_CONTROLS,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Bits of position that a linear probe reads off a token's state, one line per stage: DECODING_COLUMNS.
+    """Bits of position that a linear probe reads off a token's state, one line per stage.
 
     Label: the token's position in ``num_bins`` bins that are about equally full in the texts fitted on; special tokens
     are left out. ``bits`` = (entropy of the held-out labels - cross-entropy of the probe on held-out texts) / ln 2. The
@@ -64,7 +58,7 @@ def decode_positions(
         {"layer": layer, "stage": stage_name(layer), **_bits(states, tokens, words), **counts}
         for layer, states in enumerate(_states_of(loaded, data, split, tokens), start=-1)
     ]
-    return pd.DataFrame(lines, columns=list(DECODING_COLUMNS))
+    return pd.DataFrame(lines, columns=own_columns("decoding"))
 
 
 def _states_of(loaded: Loaded, data: EncodedTask, split: EncodedSplit, tokens: Tokens) -> list[NDArray[np.floating]]:

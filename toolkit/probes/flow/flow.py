@@ -18,13 +18,12 @@ from toolkit.probes.flow.design import NUM_BLOCKS, NUM_POSITIONS, cross
 from toolkit.probes.flow.ledger import num_segments_of, position_ledger
 from toolkit.probes.flow.replacements import SHIFT
 from toolkit.probes.flow.sources import Subject, TextSource, open_subjects
+from toolkit.probes.flow.stages import PLACE
 from toolkit.probes.flow.tokens import NUM_TOKENS
 from toolkit.progress import shows_progress
+from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.source_hashes import NO_FUNCTION
 from toolkit.snapshots.store import Run, listed
-
-PLACE_COLUMNS = ("group", "arm", "name", "seed")
-"""Before the columns of each table: task, arm, model and seed (none for a checkpoint)."""
 
 Tables = dict[str, pd.DataFrame]
 
@@ -50,6 +49,7 @@ class Settings:
 
 
 @shows_progress("flow of position")
+@with_columns
 def measure_flow(
     places: Sequence[Run | str | Path],
     *,
@@ -62,21 +62,12 @@ def measure_flow(
 ) -> Tables:
     """Where position goes in every model named, and in the pretrained and a random one: a dict of four DataFrames.
 
-    Each has the columns group, arm, name and seed (none for a checkpoint) first, and then:
-
-    - ``ledger``: layer, stage, factor, omega_squared, low, high, omega_standardised, eta_squared, by_block_eta,
-      eta_chance, shuffled_omega, shuffled_eta, df, sum_of_squares, unit_values, note.
-    - ``decoding``: layer, stage, bits, control_bits, selective_bits, low, high, word_bits, beyond_word_bits,
-      shuffled_bits, entropy_bits, control_entropy_bits, num_bins, bins, num_fit_texts, num_held_out_texts,
-      num_fit_tokens, num_held_out_tokens, inverse_penalty, control_draws, bit_values, selective_values,
-      beyond_word_values, note.
-    - ``counterfactuals``: counterfactual, quantity, layer, stage, value, low, high, reference, unit, num_texts,
-      unit_values, note.
-    - ``models``: the split that each model was looked at with, and the design's numbers; one line per model.
+    ``ledger`` (shares of the variance), ``decoding`` (bits that a linear probe reads), ``counterfactuals`` (what
+    changes with other position rows) and ``models`` (what was looked at, and with what; one line per model).
 
     Models that compute the same (feature extraction is the pretrained body) are measured once. Columns whose names end
     in ``values`` hold one value per block or text (tuples), from which intervals over seeds and differences of models
-    are made. ``labels``: run directory name to arm. ``on_subject`` hears the name of each before its turn.
+    are made. ``labels``: run directory name to condition. ``on_subject`` hears the name of each before its turn.
     """
     named = [place.path if isinstance(place, Run) else place for place in listed(places)]
     settings = settings or Settings()
@@ -85,7 +76,7 @@ def measure_flow(
         known: dict[str, Tables] = {}
         for subject in subjects:
             if on_subject:
-                on_subject(f"{subject.arm}: {subject.name} on {source.title}")
+                on_subject(f"{subject.condition}: {subject.name} on {source.title}")
             for name, table in measure_subject(subject, source, settings, known).items():
                 parts.setdefault(name, []).append(table)
     return {name: pd.concat(_with_rows(tables), ignore_index=True) for name, tables in parts.items()}
@@ -107,12 +98,11 @@ def measure_subject(subject: Subject, source: TextSource, settings: Settings, kn
         num_texts=settings.num_texts,
         seed=settings.seed,
     )
-    place: Mapping[str, object] = dict(
-        zip(PLACE_COLUMNS, (source.title, subject.arm, subject.name, subject.seed), strict=True)
-    )
+    values = (subject.name, source.title, subject.condition, subject.seed)
+    place: Mapping[str, object] = dict(zip(PLACE, values, strict=True))
     tables = {**known[key], "counterfactuals": found}
     tables["models"] = tables["models"].assign(has_head=subject.has_head, split=source.split, body=key)
-    return {name: _placed(table, place) for name, table in tables.items()}
+    return {name: _placed(table, place)[columns_of(f"measure_flow.{name}")] for name, table in tables.items()}
 
 
 def _measure_body(loaded: Loaded, source: TextSource, settings: Settings) -> Tables:

@@ -8,12 +8,8 @@ from toolkit.data.tasks import Task
 from toolkit.models.classifier import Loaded, in_eval_mode
 from toolkit.probes.flow.design import CrossedDesign
 from toolkit.probes.flow.jackknife import bounds, leave_one_out, unit_values
-from toolkit.probes.flow.stages import forward_stages, stage_name
+from toolkit.probes.flow.stages import forward_stages, own_columns, stage_name
 from toolkit.probes.flow.sums import FACTORS, CrossedSums, Squares
-
-LEDGER_COLUMNS: tuple[str, ...] = ("layer", "stage", "factor", "omega_squared", "low", "high")
-LEDGER_COLUMNS += ("omega_standardised", "eta_squared", "by_block_eta", "eta_chance", "shuffled_omega", "shuffled_eta")
-LEDGER_COLUMNS += ("df", "sum_of_squares", "unit_values", "note")
 
 RESIDUAL = "residual"
 NO_TABLE = "not applicable: the model has no position table, so its input holds no position"
@@ -28,15 +24,15 @@ BATCH_SIZE = 32
 def position_ledger(loaded: Loaded, design: CrossedDesign, *, seed: int = 0) -> pd.DataFrame:
     """ω² and η² of position, content and segment per stage of the forward pass, one line per stage and factor.
 
-    Columns LEDGER_COLUMNS: ``layer`` -1 is the sum of embeddings before LayerNorm, 0 the encoder's input. ``low`` and
-    ``high``: 95 % of Student's t over blocks, by the jackknife (contents of one block share their neighbours);
-    ``unit_values`` (blocks,) is what they come from. ``omega_standardised``: ω² with every dimension at unit variance.
-    ``by_block_eta``: η² of the factor's interaction with the blocks, what it does to single texts and not to all.
-    ``shuffled_*``: the same states dealt at random to the cells. A residual line per stage has η² only, with its
-    ``unit_values``. Not applicable is NaN with a ``note``. Source of the formulas:
-    :class:`toolkit.probes.flow.sums.Squares`; the design is ours. In planted simulations (8 and 16 blocks,
-    tests/probes/flow/test_sums.py) the interval covers 90 to 96 % where position has an effect, and more where it has
-    none. States are read in the dtype of the weights and added up in float64; only sums are kept.
+    ``layer`` -1 is the sum of embeddings before LayerNorm, 0 the encoder's input. ``low`` and ``high``: 95 % of
+    Student's t over blocks, by the jackknife (contents of one block share their neighbours); ``unit_values`` (blocks,)
+    is what they come from. ``omega_standardised``: ω² with every dimension at unit variance. ``by_block_eta``: η² of
+    the factor's interaction with the blocks, what it does to single texts and not to all. ``shuffled_*``: the same
+    states dealt at random to the cells. A residual line per stage has η² only, with its ``unit_values``. Not applicable
+    is NaN with a ``reason``. Source of the formulas: :class:`toolkit.probes.flow.sums.Squares`; the design is ours. In
+    planted simulations (8 and 16 blocks, tests/probes/flow/test_sums.py) the interval covers 90 to 96 % where position
+    has an effect, and more where it has none. States are read in the dtype of the weights and added up in float64; only
+    sums are kept.
     """
     data, split = encode_design(loaded, design)
     shape = (design.num_positions, design.num_contents, design.num_arrangements)
@@ -64,7 +60,7 @@ def position_ledger(loaded: Loaded, design: CrossedDesign, *, seed: int = 0) -> 
         for layer, (own, null) in enumerate(zip(sums, shuffled, strict=True), start=-1)
         for line in _lines(layer, own, null.squares(), design)
     ]
-    ledger = pd.DataFrame(lines, columns=list(LEDGER_COLUMNS))
+    ledger = pd.DataFrame(lines, columns=own_columns("ledger"))
     return _without_input_position(ledger) if not has_position_table(loaded) else ledger
 
 
@@ -112,7 +108,7 @@ def _lines(layer: int, sums: CrossedSums, null: Squares, design: CrossedDesign) 
     lines = []
     for factor in FACTORS:
         if factor not in squares.factors:
-            lines.append(start | {"factor": factor, "note": f"not applicable: {design.note}"})
+            lines.append(start | {"factor": factor, "reason": f"not applicable: {design.note}"})
             continue
         values = {
             "factor": factor,
@@ -126,7 +122,7 @@ def _lines(layer: int, sums: CrossedSums, null: Squares, design: CrossedDesign) 
             "shuffled_eta": float(null.eta_squared(factor)),
             "df": float(squares.df[factor]),
             "sum_of_squares": float(squares.factors[factor]),
-            "note": {1: ONE_BLOCK, 2: TWO_BLOCKS}.get(sums.num_units, ""),
+            "reason": {1: ONE_BLOCK, 2: TWO_BLOCKS}.get(sums.num_units, ""),
         }
         lines.append(start | values)
     share = {
@@ -134,7 +130,7 @@ def _lines(layer: int, sums: CrossedSums, null: Squares, design: CrossedDesign) 
         "eta_chance": float(squares.df_residual / (squares.num_cells - 1)),
         "shuffled_eta": float(null.residual_share()),
     }
-    rest = {"df": float(squares.df_residual), "sum_of_squares": float(squares.residual), "note": NO_OMEGA}
+    rest = {"df": float(squares.df_residual), "sum_of_squares": float(squares.residual), "reason": NO_OMEGA}
     units = bounds(unit_values(left_out.residual_share()))
     return [*lines, {**start, "factor": RESIDUAL, **share, **rest, **units}]
 
@@ -150,8 +146,8 @@ def _share(squares: Squares, factor: str) -> float:
 def _without_input_position(ledger: pd.DataFrame) -> pd.DataFrame:
     """Without a position table the input has no position to measure: attention brings it in (rotary, relative)."""
     is_input = (ledger["factor"] == "position") & (ledger["layer"] <= 0)
-    numbers = ledger.columns.difference(["layer", "stage", "factor", "unit_values", "note"])
+    numbers = ledger.columns.difference(["layer", "stage", "factor", "unit_values", "reason"])
     ledger.loc[is_input, numbers] = np.nan
     ledger["unit_values"] = [() if gone else units for gone, units in zip(is_input, ledger["unit_values"], strict=True)]
-    ledger.loc[is_input, "note"] = NO_TABLE
+    ledger.loc[is_input, "reason"] = NO_TABLE
     return ledger

@@ -28,7 +28,7 @@ RANDOM = "random weights"
 class Subject:
     """One model to look into."""
 
-    arm: str
+    condition: str
     name: str
     """Distinct within its group: the run's, or the checkpoint's."""
     seed: int | None

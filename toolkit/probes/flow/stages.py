@@ -7,9 +7,18 @@ import torch
 
 from toolkit.data.batches import EncodedSplit, EncodedTask, make_batch
 from toolkit.models.classifier import Loaded
+from toolkit.schema import columns_of
+
+PLACE = ("run", "group", "condition", "seed")
+"""Which model a line is about: the first columns of each table of :func:`toolkit.measure_flow`."""
 
 BEFORE_LAYER_NORM = -1
 """The stage before layer 0: word + position + segment, before the embedding LayerNorm."""
+
+
+def own_columns(table: str) -> list[str]:
+    """The columns of one of these tables that do not say which model it is about."""
+    return columns_of(f"measure_flow.{table}")[len(PLACE) :]
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,26 +26,8 @@ from toolkit.probes.layers.vectors import Vectors, layer_vectors
 from toolkit.probes.tasks import task_of
 from toolkit.probes.texts import encode_texts
 from toolkit.progress import say, shows_progress
+from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.store import Run, runs_of
-
-COLUMNS = (
-    "group",
-    "arm",
-    "is_shuffled",
-    "comparison",
-    "first",
-    "second",
-    "texts",
-    "layer",
-    "measure",
-    "value",
-    "low",
-    "high",
-    "num_texts",
-    "refusal",
-)
-"""Columns of :func:`measure_layer_drift`. layer: 0 is what the first layer reads. first and second: the two models, a
-run by its seed, ``before`` for what it started from."""
 
 FEWEST_TEXTS = 4
 """The debiased CKA divides by n - 3."""
@@ -55,6 +37,7 @@ Texts = Mapping[str, Sequence[tuple[str, ...]]]
 
 
 @shows_progress("states of every layer")
+@with_columns
 def measure_layer_drift(
     runs: Sequence[Run | str | Path],
     texts: Texts | None = None,
@@ -70,26 +53,25 @@ def measure_layer_drift(
     did. How far the weights of each layer moved is :func:`toolkit.measure_weight_drift`.
 
     ``before and after`` compares each run's tuned model with what it started from; ``seed and seed`` the tuned models
-    of two seeds of one arm, which is as much as training differs when nothing but chance does. A run with
+    of two seeds of one condition, which is as much as training differs when nothing but chance does. A run with
     ``--shuffle-labels`` (``is_shuffled``) says what training moves when there is nothing to learn but the examples.
     Read a regime's curve beside both: :func:`measure_layers` does.
 
     Measures, over the mean token vector of each text: ``debiased CKA`` and, where one column can decide it, ``debiased
     CKA, standardised columns`` (:mod:`toolkit.analysis.similarity.cka`), and ``RSA`` (Spearman's, of Euclidean
     distances). ``low`` and ``high``: 95 % over new texts for these two models
-    (:func:`toolkit.probes.layers.means.interval_of_tables`). ``refusal``: why a value is NaN.
+    (:func:`toolkit.probes.layers.means.interval_of_tables`). ``first`` and ``second``: a run by its seed, ``before``
+    for what it started from.
 
     ``texts``: None takes every scored split of the task, so that a task with out-of-distribution splits is compared on
     them too. At most ``max_texts`` of each, drawn with ``seed``, the same for all models. ``labels``: name of a run's
-    directory to the name of its arm. ValueError for no runs, or one that was made without ``--save-model``.
-
-    Columns: group, arm, is_shuffled, comparison, first, second, texts, layer, measure, value, low, high, num_texts,
-    refusal.
+    directory to the name of its condition. ValueError for no runs, or one that was made without ``--save-model``.
     """
     groups = _groups(runs, max_texts, labels)
     return _table(_measure_states(groups, texts, max_texts, seed, on_progress))
 
 
+@with_columns
 def measure_layers(
     runs: Sequence[Run | str | Path],
     texts: Texts | None = None,
@@ -101,16 +83,17 @@ def measure_layers(
 ) -> dict[str, pd.DataFrame]:
     """What changed in each layer, its states and its weights: all tables of the report.
 
-    Of states: ``layer_drift`` (:func:`measure_layer_drift`, also for the arguments), ``means`` over seeds (columns
-    MEANS of :mod:`toolkit.probes.layers.means`) and ``contrasts``, paired differences of each arm from its own seeds,
-    from shuffled labels and from the group's first arm (CONTRASTS), with intervals over seeds and texts. Of weights:
-    ``weight_drift``, ``weight_means`` and ``weight_trends`` (:mod:`toolkit.comparison.layer_trend`). Runs with
-    ``--pair-encoding separate`` are in the tables of weights only: an example has two sequences of states there.
+    Of states: ``layer_drift`` (:func:`measure_layer_drift`, also for the arguments), ``means`` over seeds and
+    ``contrasts``, paired differences of each condition from its own seeds, from shuffled labels and from the group's
+    first condition, with intervals over seeds and texts. Of weights: ``weight_drift``, ``weight_means`` and
+    ``weight_trends`` (:mod:`toolkit.comparison.layer_trend`). Runs with ``--pair-encoding separate`` are in the tables
+    of weights only: an example has two sequences of states there.
     """
     groups = _groups(runs, max_texts, labels)
     arms = _measure_states(_joint(groups), texts, max_texts, seed, on_progress)
     weights = weight_tables(weights_of_arms(groups, on_progress))
-    return {"layer_drift": _table(arms), "means": average(arms), "contrasts": contrast(arms), **weights}
+    renamed = {name: table.rename(columns={"arm": "condition"}) for name, table in weights.items()}
+    return {"layer_drift": _table(arms), "means": average(arms), "contrasts": contrast(arms), **renamed}
 
 
 def _groups(runs: Sequence[Run | str | Path], max_texts: int, labels: Labels | None) -> tuple[Group, ...]:
@@ -129,7 +112,7 @@ def _measure_states(
 
 
 def _table(arms: Sequence[ArmSimilarities]) -> pd.DataFrame:
-    return pd.DataFrame([line for arm in arms for line in _lines_of(arm)], columns=list(COLUMNS))
+    return pd.DataFrame([line for arm in arms for line in _lines_of(arm)], columns=columns_of("measure_layer_drift"))
 
 
 def _joint(groups: Sequence[Group]) -> list[Group]:
@@ -178,7 +161,7 @@ def _facts(arm: ArmSimilarities, comparison: str) -> tuple[object, ...]:
 
 def _values(place: Place, one: Similarity) -> tuple[object, ...]:
     low, high, _ = interval_of_tables(one.pseudo[None])
-    return (*place, one.value, low, min(high, 1.0) if high == high else high, one.num_texts, one.refusal)
+    return (*place, one.value, low, min(high, 1.0) if high == high else high, one.num_texts, one.reason)
 
 
 def _choose(run: Run, texts: Texts | None, max_texts: int, seed: int) -> dict[str, list[tuple[str, ...]]]:

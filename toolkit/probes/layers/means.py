@@ -13,21 +13,16 @@ from numpy.typing import NDArray
 
 from toolkit.comparison.intervals import is_constant, two_way_interval
 from toolkit.probes.layers.similarities import Place, Similarity
+from toolkit.schema import columns_of
 
 BEFORE_AND_AFTER = "before and after"
 SEED_AND_SEED = "seed and seed"
 
 _PLACE = ["texts", "layer", "measure"]
-MEANS = ["group", "arm", "is_shuffled", "comparison", *_PLACE, "mean", "low", "high", "num_seeds", "num_texts", "note"]
-"""Columns of ``means``: similarity of an arm's models to those before training, or of its seeds with each other."""
 
 OWN_SEEDS, SHUFFLED, OTHER_ARM = "its own seeds", "shuffled labels", "first arm"
-CONTRASTS = ["group", "arm", "kind", "against", *_PLACE, "similarity", "other", "difference", "low", "high"]
-CONTRASTS += ["between_seeds", "num_seeds", "num_texts", "note"]
-"""Columns of ``contrasts``. difference: an arm's similarity to before (``similarity``) minus ``other``: below 0 the arm
-moved further. kind: other is the similarity of the arm's own seeds to each other (OWN_SEEDS), or the similarity to
-before of an arm with shuffled labels (SHUFFLED) or of the group's first arm (OTHER_ARM). between_seeds: by how much two
-seeds of one of the two arms differ in this similarity, on average; NaN for OWN_SEEDS and with one seed each."""
+"""What a condition is held against: the similarity of its own seeds to each other, or the similarity to before of a
+condition with shuffled labels or of the group's first one."""
 
 NO_SEED = "no seed in common"
 PAIR = "pair of seeds"
@@ -50,16 +45,20 @@ class ArmSimilarities:
 
 
 def average(arms: Sequence[ArmSimilarities]) -> pd.DataFrame:
-    """One line per arm, comparison and place, columns MEANS.
+    """One line per condition, comparison and place: ``means`` of :func:`measure_layers`.
 
     ``low`` and ``high``: the 95 % interval of the mean over new seeds and new texts (of one seed or one pair, over new
     texts), see :func:`interval_of_tables`.
     """
-    return pd.DataFrame([line for arm in arms for line in _means_of(arm)], columns=MEANS)
+    return pd.DataFrame([line for arm in arms for line in _means_of(arm)], columns=columns_of("measure_layers.means"))
 
 
 def contrast(arms: Sequence[ArmSimilarities]) -> pd.DataFrame:
-    """One line per arm, what it is held against and place, columns CONTRASTS; texts and seeds are paired."""
+    """``contrasts`` of :func:`measure_layers`: texts and seeds are paired.
+
+    ``value``: a condition's similarity to before (``similarity``) minus ``other_similarity``; below 0 it moved further.
+    ``between_seeds`` is NaN beside its own seeds, and with one seed each.
+    """
     lines: list[dict[str, Any]] = []
     for arm in arms:
         peers = [other for other in arms if (other.group, other.size) == (arm.group, arm.size) and other is not arm]
@@ -70,7 +69,7 @@ def contrast(arms: Sequence[ArmSimilarities]) -> pd.DataFrame:
                     lines += _against(arm, other, SHUFFLED)
             first = next((other for other in arms if other in (*peers, arm) and not other.is_shuffled), arm)
             lines += _against(arm, first, OTHER_ARM) if first is not arm else []
-    return pd.DataFrame(lines, columns=CONTRASTS)
+    return pd.DataFrame(lines, columns=columns_of("measure_layers.contrasts"))
 
 
 def interval_of_tables(table: NDArray[np.float64], row: str = "seed") -> tuple[float, float, str]:
@@ -103,7 +102,7 @@ def pseudo_of_seeds(between: Mapping[tuple[int, int], Similarity], seeds: Sequen
 
 
 def _means_of(arm: ArmSimilarities) -> Iterator[dict[str, Any]]:
-    lead = {"group": arm.group, "arm": arm.arm, "is_shuffled": arm.is_shuffled, "num_seeds": len(arm.to_before)}
+    lead = {"group": arm.group, "condition": arm.arm, "is_shuffled": arm.is_shuffled, "num_seeds": len(arm.to_before)}
     for place in next(iter(arm.to_before.values())):
         own = {seed: found[place] for seed, found in arm.to_before.items()}
         yield lead | {"comparison": BEFORE_AND_AFTER} | _mean(place, list(own.values()), partial(_before, own))
@@ -119,13 +118,13 @@ def _mean(
 ) -> dict[str, Any]:
     """Mean and interval of one place; NaN with the reason where any of the values is refused."""
     line: dict[str, Any] = dict(zip(_PLACE, place, strict=True))
-    line |= {"mean": float(np.mean([one.value for one in own])), "num_texts": own[0].num_texts}
-    refusal = next((one.refusal for one in own if one.refusal), "")
-    if refusal:
-        return line | {"note": refusal}
+    line |= {"value": float(np.mean([one.value for one in own])), "num_texts": own[0].num_texts}
+    reason = next((one.reason for one in own if one.reason), "")
+    if reason:
+        return line | {"reason": reason, "note": ""}
     low, high, note = interval_of_tables(table(), row)
     # No similarity is above 1, where Student's t, which is symmetric, may reach.
-    return line | {"low": low, "high": min(high, 1.0) if high == high else high, "note": note}
+    return line | {"low": low, "high": min(high, 1.0) if high == high else high, "reason": "", "note": note}
 
 
 def _before(own: Mapping[int, Similarity]) -> NDArray[np.float64]:
@@ -138,7 +137,7 @@ def _against_own_seeds(arm: ArmSimilarities) -> Iterator[dict[str, Any]]:
         own = {seed: found[place] for seed, found in arm.to_before.items()}
         between = {pair: found[place] for pair, found in arm.between.items()}
         line = _line(arm, "its seeds with each other", OWN_SEEDS, place, own.values(), between.values())
-        if not line["note"]:
+        if not line["reason"]:
             tables = _before(own), pseudo_of_seeds(between, seeds)
             first = tables[0] if len(tables[1]) > 1 else tables[0].mean(axis=0, keepdims=True)
             line |= dict(zip(("low", "high", "note"), interval_of_tables(first - tables[1], PAIR), strict=True))
@@ -150,28 +149,29 @@ def _against(arm: ArmSimilarities, other: ArmSimilarities, kind: str) -> Iterato
     for place in next(iter(arm.to_before.values())):
         own, theirs = ([side.to_before[seed][place] for seed in seeds] for side in (arm, other))
         line = _line(arm, other.arm, kind, place, own, theirs)
-        if not line["note"]:
+        if not line["reason"]:
             table = np.array([one.pseudo - two.pseudo for one, two in zip(own, theirs, strict=True)])
             line |= dict(zip(("low", "high", "note"), interval_of_tables(table), strict=True))
         yield line | {"between_seeds": _between_seeds((arm, other), place)}
 
 
 def _line(arm: ArmSimilarities, against: str, kind: str, place: Place, own: Any, others: Any) -> dict[str, Any]:
-    """A line without its interval; the note says why there is none."""
+    """A line without its interval; the reason says why there is no value."""
     first, second = list(own), list(others)
-    refused = next((one.refusal for one in (*first, *second) if one.refusal), "" if first else NO_SEED)
+    reason = next((one.reason for one in (*first, *second) if one.reason), "" if first else NO_SEED)
     means = [float(np.mean([one.value for one in side])) if side else math.nan for side in (first, second)]
-    return {"group": arm.group, "arm": arm.arm, "kind": kind, "against": against} | {
+    return {"group": arm.group, "condition": arm.arm, "comparison": kind, "against": against} | {
         **dict(zip(_PLACE, place, strict=True)),
         "similarity": means[0],
-        "other": means[1],
-        "difference": means[0] - means[1],
+        "other_similarity": means[1],
+        "value": means[0] - means[1],
         "low": math.nan,
         "high": math.nan,
         "between_seeds": math.nan,
         "num_seeds": len(first),
         "num_texts": first[0].num_texts if first else 0,
-        "note": refused,
+        "reason": reason,
+        "note": "",
     }
 
 

@@ -33,7 +33,7 @@ class Similarity:
     pseudo: Array = field(default_factory=lambda: np.empty(0))
     """(groups,), with ``value`` as their mean; none for too few texts."""
     num_texts: int = 0
-    refusal: str = ""
+    reason: str = ""
 
 
 def compare_layers(
@@ -67,8 +67,8 @@ def compare(measure: "Measure", left: Array, right: Array, seed: int = 0) -> Sim
         groups = text_groups(num, seed)
         times = num / np.bincount(groups)
         without = np.array([of(groups != group) for group in range(len(times))])
-    except Refused as reason:
-        return Similarity(math.nan, num_texts=num, refusal=str(reason))
+    except Refused as refusal:
+        return Similarity(math.nan, num_texts=num, reason=str(refusal))
     pseudo = times * value - (times - 1) * without
     return Similarity(value, pseudo + value - pseudo.mean(), num)
 

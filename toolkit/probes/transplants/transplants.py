@@ -14,6 +14,7 @@ from toolkit.probes.transplants import summary
 from toolkit.probes.transplants.game import Game, Settings
 from toolkit.probes.transplants.play import play_run
 from toolkit.progress import say, shows_progress
+from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.store import Run
 
 OnProgress = Callable[[str, int, int], None]
@@ -22,7 +23,7 @@ OnProgress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Transplants(Described):
-    """The tables of :func:`measure_transplants`; their columns are named in :mod:`.summary`."""
+    """The tables of :func:`measure_transplants`; a report writes each under its name."""
 
     shapley: pd.DataFrame
     interactions: pd.DataFrame
@@ -41,6 +42,7 @@ class Transplants(Described):
 
 
 @shows_progress("transplants")
+@with_columns
 def measure_transplants(
     runs: Sequence[Run | str | Path],
     settings: Settings | None = None,
@@ -100,13 +102,15 @@ def tabulate(arm: Arm, games: dict[int, Game], settings: Settings) -> Transplant
     first = arm.runs[0]
     values = (first.model, first.task, arm.label, played[0].split, settings.direction, settings.coordinates)
     lead = dict(zip(summary.LEAD, values, strict=True))
-    parts = {
-        "shapley": (summary.shapley_lines(played), summary.COLUMNS),
-        "interactions": (summary.interaction_lines(played), summary.INTERACTION_COLUMNS),
-        "singles": (summary.single_lines(played), summary.SINGLE_COLUMNS),
-        "coalitions": (summary.coalition_lines(games), summary.COALITION_COLUMNS),
-        "checks": (summary.check_lines(games), summary.CHECK_COLUMNS),
+    lines = {
+        "shapley": summary.shapley_lines(played),
+        "interactions": summary.interaction_lines(played),
+        "singles": summary.single_lines(played),
+        "coalitions": summary.coalition_lines(games),
+        "checks": summary.check_lines(games),
     }
-    return Transplants(
-        **{n: summary.frame([lead | line for line in ls], columns) for n, (ls, columns) in parts.items()}
-    )
+    frames = {
+        name: pd.DataFrame([lead | line for line in own], columns=columns_of(f"measure_transplants.{name}"))
+        for name, own in lines.items()
+    }
+    return Transplants(**frames)

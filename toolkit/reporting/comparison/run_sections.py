@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from toolkit.comparison.report_data import ReportData
 from toolkit.reporting.cells import listing
-from toolkit.reporting.columns import COLUMNS
 from toolkit.reporting.comparison.provenance import (
     arms_block,
     data_block,
@@ -14,6 +13,7 @@ from toolkit.reporting.comparison.provenance import (
     versions_block,
 )
 from toolkit.reporting.page import Block, NoteBlock, Section, TextBlock, folds, rows_block
+from toolkit.schema import COLUMNS
 
 MANY_RUNS = 12
 """With more runs than these the text has a line per arm, and tables/runs a line per run with its command."""
@@ -57,7 +57,7 @@ def _duplicates(data: ReportData) -> tuple[Block, ...]:
         return (TextBlock(text="Near-duplicates between training data and scored splits were not looked for."),)
     rows = [[title, split, per_run(own), len(own)] for (title, split), own in counts.items()]
     header = ["model and task", "split", "near-duplicates per run", "runs"]
-    hows = {header[2]: COLUMNS["num_near_duplicates"].how}
+    hows = {header[2]: COLUMNS["num_near_duplicates"].meaning}
     block = rows_block(header, rows, "Training examples removed because they nearly repeat a scored item", hows)
     return (block, TextBlock(text=f"Near-duplicates were not looked for in {listing(missed)}.")) if missed else (block,)
 

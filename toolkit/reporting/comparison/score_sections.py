@@ -11,9 +11,9 @@ from toolkit.comparison.reported import last_score, reported_first
 from toolkit.comparison.summaries import SCORES
 from toolkit.reporting.cells import NOT_APPLICABLE, mean_and_sd, mean_text, number, points, span
 from toolkit.reporting.charts import Charts
-from toolkit.reporting.columns import COLUMNS
 from toolkit.reporting.comparison.selections import largest_size
 from toolkit.reporting.page import Block, FoldBlock, Section, chart_blocks, folds, rows_block, table_block, varying
+from toolkit.schema import COLUMNS
 
 SUMMARY = (
     "split",
@@ -84,7 +84,7 @@ def _sides(summary: pd.DataFrame, title: str) -> Block:
     if rates.notna().any():
         rows.append(["majority class", "", "", *(number(rates.get(split)) for split in splits)])
     score = str(own["score"].iloc[0]) if len(own) else "score"
-    hows = {"failed": COLUMNS["num_failed"].how}
+    hows = {"failed": COLUMNS["num_failed"].meaning}
     return rows_block(header, rows, f"{score} of {title} at the last epoch", hows)
 
 

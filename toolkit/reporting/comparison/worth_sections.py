@@ -6,7 +6,6 @@ from toolkit.comparison.drift_cards import MARGIN
 from toolkit.comparison.report_data import ReportData
 from toolkit.reporting.cells import NOT_APPLICABLE, interval, listing, mean_and_sd, mean_text, points
 from toolkit.reporting.charts import Charts
-from toolkit.reporting.columns import COLUMNS
 from toolkit.reporting.comparison.selections import largest_size
 from toolkit.reporting.page import (
     Block,
@@ -19,6 +18,7 @@ from toolkit.reporting.page import (
     table_block,
     varying,
 )
+from toolkit.schema import COLUMNS
 
 COST = (
     "base",
@@ -138,7 +138,9 @@ def _drift_beside_score(table: pd.DataFrame) -> Block:
         rows.append([group, arm, len(runs), mean_and_sd(gain) if len(gain) else NOT_APPLICABLE, *cells])
     gained = "score minus frozen (points)"
     header = ["model and task", "condition", "runs", gained, *(f"{name} (times its noise)" for name in parameters)]
-    hows = {f"{name} (times its noise)": f"{COLUMNS['times_noise'].how} Mean ± sd over seeds." for name in parameters}
+    hows = {
+        f"{name} (times its noise)": f"{COLUMNS['times_noise'].meaning} Mean ± sd over seeds." for name in parameters
+    }
     hows[gained] = "Score minus that of the run of the same seed with its embeddings frozen: what the drift bought."
     return rows_block(header, rows, "Drift of each parameter, and what forbidding all of it cost", hows)
 

@@ -55,7 +55,7 @@ def about_parameters(document: Document) -> Iterable[str]:
     )
     for name in EMBEDDING:
         if lines[name]["num_values"] is None:
-            yield f"{name}: {lines[name]['note']}."
+            yield f"{name}: {lines[name]['reason']}."
 
 
 def about_sum(document: Document) -> Iterable[str]:
@@ -83,7 +83,7 @@ def about_look_up(document: Document) -> Iterable[str]:
     word = lines[0]
     yield (
         f"A table. Picking rows is the same as multiplying one-hot vectors, here {word['num_tokens']} x "
-        f"{word['rows']:,}, by the table, {word['rows']:,} x {word['width']}."
+        f"{word['num_rows']:,}, by the table, {word['num_rows']:,} x {word['num_columns']}."
     )
     exact = [line["parameter"] for line in lines if line["is_exact"]]
     if exact:
@@ -110,16 +110,16 @@ def about_gradients(document: Document) -> Iterable[str]:
 
 
 def _about_rows(found: Document) -> Iterable[str]:
-    tables = [line for line in found["parameters"] if line["rows"] is not None and line["requires_grad"]]
+    tables = [line for line in found["parameters"] if line["num_rows"] is not None and line["requires_grad"]]
     if tables and all(line["num_used"] == line["num_with_gradient"] for line in tables):
         yield "Within a table, the rows that the text uses got one, all others exactly 0."
     elif tables:
         yield "The rows with a gradient are not all the rows that the text uses: see the table."
     for line in found["rows"]:
-        if line["gradient_norm"] == 0 and (line["num_tokens"] or line["note"].startswith("no token")):
-            yield f"{line['parameter']} row {line['row']}: 0 exactly ({line['note'] or 'no reason is known'})."
+        if line["gradient_norm"] == 0 and (line["num_tokens"] or line["reason"].startswith("no token")):
+            yield f"{line['parameter']} row {line['row']}: 0 exactly ({line['reason'] or 'no reason is known'})."
     if found["num_padding"] and tables:
-        padding = [line for line in found["rows"] if "padding" in line["note"]]
+        padding = [line for line in found["rows"] if "padding" in line["reason"]]
         if padding and all(line["gradient_norm"] == 0 for line in padding):
             yield f"Padding (tokens behind the text: {found['num_padding']}) gave no row a gradient."
         if found["padding_row"] is not None and found["unmasked_padding_norm"] == 0:
@@ -236,7 +236,7 @@ def _parameters(document: Document) -> Iterable[Block]:
         if line["num_values"] is None:
             rows.append([line["parameter"], "not applicable", "", "", ""])
             continue
-        sizes = [f"{n:,}" for n in (line["rows"], line["width"]) if n is not None]
+        sizes = [f"{n:,}" for n in (line["num_rows"], line["num_columns"]) if n is not None]
         size = " x ".join(sizes) or f"{line['number']} parameters"
         state = {True: "yes", False: "frozen", None: "in part"}[line["requires_grad"]]
         rows.append([line["parameter"], size, line["num_values"], f"{line['share']:.3%}".replace("%", " %"), state])
@@ -249,7 +249,7 @@ def _tokens(document: Document) -> Iterable[Block]:
     for line in document["tokens"]:
         cells.setdefault(line["index"], {"token": line["token"]})[line["part"]] = line
     rows = [
-        [i, cell["token"], *(_part(cell[part]) for part in parts), f"{cell['sum']['norm']:.2f}"]
+        [i, cell["token"], *(_part(cell[part]) for part in parts), f"{cell['sum']['length']:.2f}"]
         for i, cell in cells.items()
     ]
     caption = "Of each part: the row of its table, the row's length, and its share of the sum's length."
@@ -257,7 +257,7 @@ def _tokens(document: Document) -> Iterable[Block]:
 
 
 def _part(line: Document) -> str:
-    return f"{line['row']}: {line['norm']:.2f} ({'undefined' if line['share'] is None else percent(line['share'])})"
+    return f"{line['row']}: {line['length']:.2f} ({'undefined' if line['share'] is None else percent(line['share'])})"
 
 
 def _layer_sum(document: Document) -> Iterable[Block]:
@@ -269,7 +269,7 @@ def _layer_sum(document: Document) -> Iterable[Block]:
 def _gradients(document: Document) -> Iterable[Block]:
     rows = []
     for line in document["gradients"]["parameters"]:
-        counts = ["" if line[key] is None else line[key] for key in ("rows", "num_used", "num_with_gradient")]
+        counts = ["" if line[key] is None else line[key] for key in ("num_rows", "num_used", "num_with_gradient")]
         norm = "frozen" if line["gradient_norm"] is None else number(line["gradient_norm"])
         rows.append([line["parameter"], "yes" if line["requires_grad"] else "no", *counts, norm])
     header = ("parameter", "requires grad", "rows", "used by the text", "with a gradient", "gradient norm")
@@ -335,7 +335,7 @@ def plot_shares(document: Document) -> Chart | None:
         return None
     table = pd.DataFrame(lines).assign(place=lambda t: t["index"].astype(str) + " " + t["token"])
     picker = pick("part", parts)
-    base = altair.Chart(data_of(table, ["place", "part", "row", "norm", "percent"])).mark_point(filled=True, size=60)
+    base = altair.Chart(data_of(table, ["place", "part", "row", "length", "percent"])).mark_point(filled=True, size=60)
     chart = base.encode(
         x=altair.X("percent:Q", title="share of the sum's length (%)"),
         y=altair.Y("place:N", sort=None, title=None, axis=altair.Axis(grid=True, ticks=False, domain=False)),

@@ -107,7 +107,7 @@ def measure_exposure(source: Source, parameter: str = TABLES[0], *, with_null: b
     if with_null:
         drawn = shuffled.loc[shuffled["place"] < ROWS_IN_BIN, "row"].to_numpy()
         null = sign_noise(source, parameter, epoch, drawn, num_coordinates=0)
-        null = null.rename(columns={"null_median": "norm", "null_q025": "low", "null_q975": "high"})
+        null = null.rename(columns={"null_median": "norm", "null_low": "low", "null_high": "high"})
         parts.append(_by_exposure(null.drop(columns="drift"), ["norm", "low", "high"]).assign(series=NULL))
     if len(unseen):
         steps = [float(seen["num_steps"].min()), float(seen["num_steps"].max())]
@@ -304,9 +304,9 @@ def _regression(computed: Computed) -> tuple[Block, ...]:
         {
             "outcome": "log ‖Δ‖, " + frame["outcome"],
             "term": frame["term"].map(terms).fillna(frame["term"]),
-            "coefficient": frame["coefficient"],
+            "value": frame["value"],
             "interval": [
-                f"{number(low)} to {number(high)}" for low, high in zip(frame["ci_low"], frame["ci_high"], strict=True)
+                f"{number(low)} to {number(high)}" for low, high in zip(frame["low"], frame["high"], strict=True)
             ],
             "num_rows": frame["num_rows"].astype(int),
         }
@@ -314,7 +314,7 @@ def _regression(computed: Computed) -> tuple[Block, ...]:
     columns = {
         "outcome": Column(label="outcome"),
         "term": Column(label="term"),
-        "coefficient": Column(label="coefficient"),
+        "value": Column(label="coefficient"),
         "interval": Column(label="95 % interval"),
         "num_rows": Column(label="rows"),
     }

@@ -195,7 +195,7 @@ def _kinds(changes: pd.DataFrame) -> Block:
             "parameter": line["parameter"],
             "kind": line["kind"],
             "moved": f"{int(line['num_moved']):,} of {int(line['num_rows']):,}",
-            "size": float(line["size"]),
+            "size": float(line["value"]),
             "unit": "" if line["unit"] == "1" else str(line["unit"]),
             "detail": "; ".join(str(line[key]) for key in ("detail", "note") if line[key]),
             "farthest": str(line["farthest"]),

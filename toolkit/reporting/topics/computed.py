@@ -62,14 +62,16 @@ def lines_of(frame: pd.DataFrame, **where: Any) -> pd.DataFrame:
 def refused(frames: Mapping[str, pd.DataFrame]) -> Iterable[tuple[str, str]]:
     """What an analysis would not say although its table exists, with its reason: pairs of both."""
     for name, frame in frames.items():
-        if "refusal" not in frame or frame.empty:
+        if "reason" not in frame or frame.empty:
             continue
-        for reason, own in frame[frame["refusal"] != ""].groupby("refusal", sort=False):
-            of = [column for column in ("parameter", "measure", "statistic", "variant") if column in own]
+        if "step" in frame:  # of every snapshot: before the first step nothing has moved, and that is no refusal
+            frame = frame[frame["epoch"] == frame["epoch"].max()]
+        for reason, own in frame[frame["reason"] != ""].groupby("reason", sort=False):
+            of = [column for column in ("parameter", "measure", "variant") if column in own]
             parts = dict.fromkeys(" ".join(map(str, line)).replace("_", " ") for line in own[of].to_numpy())
             yield f"{name.replace('_', ' ')}: {', '.join(parts)}", str(reason)
 
 
 def computed(frame: pd.DataFrame) -> pd.DataFrame:
     """Without the lines that an analysis refused: :func:`refused` says them once, for the whole page."""
-    return frame[frame["refusal"] == ""] if len(frame) else frame
+    return frame[frame["reason"] == ""] if len(frame) else frame

@@ -17,8 +17,8 @@ from toolkit.reporting.page import ChartBlock, Page, Section, TextBlock, chart_b
 
 Rows = tuple[list[str], list[list[object]]]
 
-PLACE = ["model", "task", "quantity", "place"]
-MEANS = [*PLACE, "is_out_of_distribution", "arm", "num_seeds", "num_undefined", "mean", "low", "high", "note"]
+PLACE = ["model", "task", "measure", "place"]
+MEANS = [*PLACE, "is_out_of_distribution", "condition", "num_seeds", "num_undefined", "mean", "low", "high", "note"]
 """Columns of :func:`arm_means`."""
 DIFFERENCES = [*PLACE, "is_out_of_distribution", "first", "second", "num_seeds", "difference", "low", "high", "note"]
 """Columns of :func:`arm_differences`: first minus second."""
@@ -61,7 +61,7 @@ def write_distortion_report(
     command: str | None = None,
     caveats: Sequence[str] = (),
 ) -> Path:
-    """Write the page on ``measure_distortion``'s table with a column ``arm``, and tables/; the path of report.md.
+    """Write the page on ``measure_distortion``'s table with a column ``condition``, and tables/; the path of report.md.
 
     ``caveats``: what the runs do not say, in sentences. ``command`` is shown as what makes the report again. ValueError
     as :func:`check_out`.
@@ -107,48 +107,48 @@ def distortion_page(
 
 
 def arm_means(table: pd.DataFrame) -> pd.DataFrame:
-    """Mean over seeds of every quantity, place and arm with Student's t interval, columns MEANS; undefined counted."""
+    """Mean over seeds of every measure, place and condition with Student's t interval, columns MEANS."""
     lines = []
-    for key, own in table.groupby([*PLACE, "arm"], sort=False):
-        lines.append(_line(key, own) | _mean(own["value"].to_numpy(float), own["note"]))
+    for key, own in table.groupby([*PLACE, "condition"], sort=False):
+        lines.append(_line(key, own) | _mean(own["value"].to_numpy(float), own["reason"]))
     return pd.DataFrame(lines, columns=MEANS)
 
 
 def arm_differences(table: pd.DataFrame) -> pd.DataFrame:
-    """First minus second of every two arms, paired by seed, of every quantity and place; columns DIFFERENCES."""
+    """First minus second of every two conditions, paired by seed, of every measure and place; columns DIFFERENCES."""
     lines = []
     for key, own in table.groupby(PLACE, sort=False):
-        values = own.pivot(index="seed", columns="arm", values="value")[list(dict.fromkeys(own["arm"]))]
+        values = own.pivot(index="seed", columns="condition", values="value")[list(dict.fromkeys(own["condition"]))]
         for first, second in combinations(values, 2):
-            found = _mean((values[first] - values[second]).dropna().to_numpy(float), own["note"].iloc[:0])
+            found = _mean((values[first] - values[second]).dropna().to_numpy(float), own["reason"].iloc[:0])
             found["difference"] = found.pop("mean")
             lines.append(_line(key, own) | found | {"first": first, "second": second})
     return pd.DataFrame(lines, columns=DIFFERENCES)
 
 
 def _line(key: Any, own: pd.DataFrame) -> dict[str, Any]:
-    names = [*PLACE, "arm"][: len(key)]
+    names = [*PLACE, "condition"][: len(key)]
     return dict(zip(names, key, strict=True)) | {"is_out_of_distribution": own["is_out_of_distribution"].iloc[0]}
 
 
-def _mean(values: Any, notes: "pd.Series") -> dict[str, Any]:
+def _mean(values: Any, reasons: "pd.Series") -> dict[str, Any]:
     defined = values[~np.isnan(values)]
     found = seeds_interval(defined)
     undefined = len(values) - len(defined)
-    reason = next((note for note in notes if note), "")
+    reason = next((each for each in reasons if each), "")
     ends = {"mean": found.estimate, "low": found.low, "high": found.high}
     return {"num_seeds": len(defined), "num_undefined": undefined, **ends, "note": reason if undefined else found.note}
 
 
 def distortion_answers(means: pd.DataFrame, differences: pd.DataFrame) -> tuple[str, ...]:
     """At most three sentences: the farthest and the least moved features, and how many differences are clear."""
-    moved = means[(means["quantity"] == DISTANCE) & (means["mean"] > 0)]
+    moved = means[(means["measure"] == DISTANCE) & (means["mean"] > 0)]
     lines = []
     for word, own in (("Farthest", moved["mean"].idxmax()), ("Least", moved["mean"].idxmin())) if len(moved) else ():
         line = moved.loc[own]
         lines.append(
-            f"{word} moved: the features of {line['arm']} ({line['model']} on {line['task']}, {line['place']}), by "
-            f"{cell_text(line)} spreads of the features before."
+            f"{word} moved: the features of {line['condition']} ({line['model']} on {line['task']}, {line['place']}), "
+            f"by {cell_text(line)} spreads of the features before."
         )
     known = _comparable(means, differences)
     if len(known):
@@ -163,8 +163,8 @@ def distortion_answers(means: pd.DataFrame, differences: pd.DataFrame) -> tuple[
 def _comparable(means: pd.DataFrame, differences: pd.DataFrame) -> pd.DataFrame:
     """Differences of what is compared, with an interval; without what was frozen, which is bound to differ."""
     frozen = means[(means["mean"] == 0) & means["low"].isna()]
-    still = {tuple(line) for line in frozen[[*PLACE, "arm"]].itertuples(index=False)}
-    own = differences[differences["quantity"].isin(list(SAID)) & differences["low"].notna()]
+    still = {tuple(line) for line in frozen[[*PLACE, "condition"]].itertuples(index=False)}
+    own = differences[differences["measure"].isin(list(SAID)) & differences["low"].notna()]
     is_moved = [
         not any((*(line[name] for name in PLACE), line[side]) in still for side in ("first", "second"))
         for line in own.to_dict("records")
@@ -178,7 +178,7 @@ def apart_rows(means: pd.DataFrame, differences: pd.DataFrame) -> Rows:
     is_own = known[["model", "task"]].apply(tuple, axis=1).isin(set(means[["model", "task"]].apply(tuple, axis=1)))
     rows: list[list[object]] = [
         [
-            SAID[line["quantity"]],
+            SAID[line["measure"]],
             *(line[name] for name in ("place", "first", "second")),
             cell_text(line, "difference"),
             "yes" if line["low"] > 0 or line["high"] < 0 else "no",
@@ -186,17 +186,17 @@ def apart_rows(means: pd.DataFrame, differences: pd.DataFrame) -> Rows:
         ]
         for line in known[is_own].to_dict("records")
     ]
-    return ["quantity", "place", "first", "second", "difference", "distinguishable?", "seeds"], rows
+    return ["measure", "place", "first", "second", "difference", "distinguishable?", "seeds"], rows
 
 
 def mean_rows(means: pd.DataFrame) -> Rows:
     """Header and rows of one task: per quantity and place a row, per regime a column."""
-    arms = list(dict.fromkeys(means["arm"]))
+    arms = list(dict.fromkeys(means["condition"]))
     rows: list[list[object]] = []
-    for (quantity, place), own in means.groupby(["quantity", "place"], sort=False):
-        cells = own.set_index("arm")
-        rows.append([quantity, place, *(cell_text(cells.loc[arm]) if arm in cells.index else None for arm in arms)])
-    return ["quantity", "place", *arms], rows
+    for (measure, place), own in means.groupby(["measure", "place"], sort=False):
+        cells = own.set_index("condition")
+        rows.append([measure, place, *(cell_text(cells.loc[arm]) if arm in cells.index else None for arm in arms)])
+    return ["measure", "place", *arms], rows
 
 
 def cell_text(line: Any, column: str = "mean") -> str:
@@ -214,13 +214,13 @@ def plot_distortion(means: pd.DataFrame) -> Chart | None:
     """
     import altair
 
-    own = means[(means["quantity"] == DISTANCE) & means["mean"].notna()]
+    own = means[(means["measure"] == DISTANCE) & means["mean"].notna()]
     if not (own["mean"] > 0).any():
         return None
-    arms, places = list(dict.fromkeys(own["arm"])), list(dict.fromkeys(own["place"]))
-    picker = pick("arm", arms, "Regime")
-    hue, marks = colour("arm", arms), shape("arm", arms)
-    tips = [altair.Tooltip("place:N", title="split"), altair.Tooltip("arm:N", title="regime")]
+    arms, places = list(dict.fromkeys(own["condition"])), list(dict.fromkeys(own["place"]))
+    picker = pick("condition", arms, "Regime")
+    hue, marks = colour("condition", arms), shape("condition", arms)
+    tips = [altair.Tooltip("place:N", title="split"), altair.Tooltip("condition:N", title="regime")]
     tips += [
         altair.Tooltip("mean:Q", title="distance", format=".3f"),
         altair.Tooltip("interval:N", title="95 % interval"),
@@ -236,9 +236,9 @@ def plot_distortion(means: pd.DataFrame) -> Chart | None:
                 for low, high in zip(lines["low"], lines["high"], strict=True)
             ]
         )
-        base = altair.Chart(data_of(shown, ["place", "arm", "mean", "low", "high", "interval"])).encode(
+        base = altair.Chart(data_of(shown, ["place", "condition", "mean", "low", "high", "interval"])).encode(
             y=altair.Y("place:N", sort=places, title=None, axis=altair.Axis(domain=False, ticks=False)),
-            yOffset=altair.YOffset("arm:N", scale=altair.Scale(domain=arms)),
+            yOffset=altair.YOffset("condition:N", scale=altair.Scale(domain=arms)),
             color=hue,
             opacity=picker.opacity,
             tooltip=tips,

@@ -336,7 +336,7 @@ def segment_rows(group: FlowGroup) -> Rows:
     lines = group.tables["ledger"]
     lines = lines[lines["factor"] == "segment"]
     if lines["omega_squared"].isna().all():
-        note = next((str(note) for note in lines["note"].dropna() if note), "not applicable")
+        note = next((str(note) for note in lines["reason"].dropna() if note), "not applicable")
         return header, [["all", None, None, None, note]]
     rows: list[list[object]] = []
     for arm in judged_arms(group):
@@ -411,11 +411,11 @@ def score_rows(group: FlowGroup) -> Rows:
     """Header and rows: per arm and counterfactual the change of the score, and whether it is distinguishable from 0."""
     header = ["regime", "positions", "score", "before", "change", "distinguishable from 0?", "seeds", "texts"]
     table = group.tables["counterfactuals"]
-    scores = table[(table["quantity"] == "score") & table["value"].notna()]
+    scores = table[(table["measure"] == "score") & table["value"].notna()]
     rows: list[list[object]] = []
-    for arm in dict.fromkeys(scores["arm"]):
+    for arm in dict.fromkeys(scores["condition"]):
         for name in COUNTERFACTUALS:
-            lines = scores[(scores["arm"] == arm) & (scores["counterfactual"] == name)]
+            lines = scores[(scores["condition"] == arm) & (scores["counterfactual"] == name)]
             if lines.empty:
                 continue
             change, unit = estimate(lines, "value"), str(lines["unit"].iloc[0])
@@ -431,13 +431,13 @@ def score_rows(group: FlowGroup) -> Rows:
 def output_rows(group: FlowGroup) -> Rows:
     """Header and rows: arm and counterfactual with the change of the last layer, logits and predictions."""
     rows: list[list[object]] = []
-    for arm in dict.fromkeys(group.tables["models"]["arm"]):
+    for arm in dict.fromkeys(group.tables["models"]["condition"]):
         own = group.of("counterfactuals", arm)
         for name in COUNTERFACTUALS:
             lines = own[own["counterfactual"] == name]
             if lines.empty:
                 continue
-            state, logits, predictions = (lines[lines["quantity"] == q] for q in ("state", "logits", "predictions"))
+            state, logits, predictions = (lines[lines["measure"] == q] for q in ("state", "logits", "predictions"))
             last = state.loc[state["layer"] == state["layer"].max(), "value"].mean()
             rows.append([arm, name, float(last), _mean(logits["value"]), _mean(100 * predictions["value"])])
     return ["regime", "positions", "last layer", "logits", "predictions changed (%)"], rows
@@ -481,7 +481,7 @@ def _range(values: pd.Series) -> str:
 def model_rows(group: FlowGroup) -> Rows:
     """Header and rows: what was looked into, and with what."""
     header = ["regime", "model", "family", "positions", "contents", "segments", "sequences", "split", "body", "note"]
-    columns = ["arm", "name", "family", "num_positions", "num_contents", "num_segments", "num_sequences", "split"]
+    columns = ["condition", "run", "family", "num_positions", "num_contents", "num_segments", "num_sequences", "split"]
     lines = group.tables["models"][[*columns, "body", "note"]].to_numpy(dtype=object).tolist()
     return header, [[*line] for line in lines]
 
@@ -494,7 +494,7 @@ def plot_position_shares(tables: Tables) -> Chart | None:
         for factor in FACTORS:
             curves = _curves(groups, group, "ledger", "omega_squared", factor=factor)
             ledger = group.tables["ledger"]
-            notes = ledger.loc[ledger["factor"] == factor, "note"].dropna()
+            notes = ledger.loc[ledger["factor"] == factor, "reason"].dropna()
             panels.append(
                 Panel(
                     title=factor,
@@ -537,7 +537,7 @@ def plot_counterfactuals(tables: Tables) -> Chart | None:
     panels = []
     for group in groups:
         for name in COUNTERFACTUALS:
-            where = {"counterfactual": name, "quantity": "state"}
+            where = {"counterfactual": name, "measure": "state"}
             unrelated = group.over_seeds("counterfactuals", group.arms[0], "reference", **where)
             panels.append(
                 Panel(

@@ -27,7 +27,7 @@ VALUES = {
 }
 """Column to the one with its values per block or text."""
 SHARES = ("predictions", "score")
-"""Quantities whose units are right or wrong, for which equal values have an exact bound."""
+"""Measures whose units are right or wrong, for which equal values have an exact bound."""
 NO_UNITS = "no interval: no values per block or text"
 EQUAL = "the same in every block or text and seed: no spread to make an interval from"
 
@@ -35,7 +35,7 @@ EQUAL = "the same in every block or text and seed: no spread to make an interval
 def estimate(lines: pd.DataFrame, column: str, against: pd.DataFrame | None = None) -> Interval:
     """Mean of ``column`` over an arm's models, or of its difference from ``against``, with its 95 % interval.
 
-    ``lines``: one line per model, for one layer, factor or quantity; ``against``: as many lines, or one for all.
+    ``lines``: one line per model, for one layer, factor or measure; ``against``: as many lines, or one for all.
     Without values per unit the interval is over seeds only; the spread of the control draws is added to that of
     ``selective_bits``. NaN with a note where there is none.
     """
@@ -45,7 +45,7 @@ def estimate(lines: pd.DataFrame, column: str, against: pd.DataFrame | None = No
         interval = seeds_interval(lines[column]) if against is None and len(lines) > 1 else None
         return interval or Interval(value, np.nan, np.nan, np.nan, np.nan, LEVEL, NO_UNITS)
     table = table if other is None else table - other
-    is_share = "quantity" in lines and lines["quantity"].iloc[0] in SHARES
+    is_share = "measure" in lines and lines["measure"].iloc[0] in SHARES
     if is_constant(table) and not is_share:
         return Interval(float(table[0, 0]), np.nan, np.nan, np.nan, np.nan, LEVEL, EQUAL)
     interval = two_way_interval(table, LEVEL)
@@ -119,7 +119,7 @@ class FlowGroup:
     def of(self, table: str, arm: str) -> pd.DataFrame:
         """The lines of one arm."""
         lines = self.tables[table]
-        return lines[lines["arm"] == arm]
+        return lines[lines["condition"] == arm]
 
     def lines(self, table: str, arm: str, column: str, **where: object) -> pd.DataFrame:
         """The lines of one arm that have a value in a column; ``where``: columns and what they must be."""
@@ -151,7 +151,7 @@ class FlowGroup:
         }
 
     def num_models(self, arm: str) -> int:
-        return int(self.of("models", arm)["name"].nunique())
+        return int(self.of("models", arm)["run"].nunique())
 
     @property
     def layers(self) -> list[int]:
@@ -167,9 +167,9 @@ def groups_of(tables: Tables) -> list[FlowGroup]:
 
 def _group(title: str, tables: Tables) -> FlowGroup:
     models = tables["models"]
-    arms = list(dict.fromkeys(models["arm"]))
+    arms = list(dict.fromkeys(models["condition"]))
     arms.sort(key=lambda arm: (arm == RANDOM, arm != PRETRAINED))
-    bodies = {arm: set(models.loc[models["arm"] == arm, "body"]) for arm in arms}
+    bodies = {arm: set(models.loc[models["condition"] == arm, "body"]) for arm in arms}
     labels: dict[str, str] = {}
     for arm in arms:
         same = next((shown for shown in labels if bodies[shown] == bodies[arm]), None)
@@ -183,18 +183,18 @@ def _group(title: str, tables: Tables) -> FlowGroup:
 def intervals_of(tables: Tables) -> pd.DataFrame:
     """Every mean over seeds with its interval, and every difference of position from the pretrained model.
 
-    Columns: group, arm, ``against`` (pretrained for a difference), table, quantity, ``of`` (factor or counterfactual),
-    layer, mean, low, high, df, num_models, num_units, note.
+    Columns: group, condition, ``against`` (pretrained for a difference), table, measure, ``of`` (factor or
+    counterfactual), layer, mean, low, high, df, num_models, num_units, note.
     """
     rows: list[dict[str, object]] = []
     for group in groups_of(tables):
-        for arm in dict.fromkeys(group.tables["models"]["arm"]):
-            start = {"group": group.title, "arm": arm, "against": ""}
+        for arm in dict.fromkeys(group.tables["models"]["condition"]):
+            start = {"group": group.title, "condition": arm, "against": ""}
             rows += [start | line for line in _means(group, str(arm))]
             if arm != PRETRAINED and PRETRAINED in group.arms:
                 lines = group.lines("ledger", str(arm), "omega_squared", factor="position")
                 for layer, interval in group.drift(str(arm)).items():
-                    at = {"table": "ledger", "quantity": "omega_squared", "of": "position", "layer": layer}
+                    at = {"table": "ledger", "measure": "omega_squared", "of": "position", "layer": layer}
                     own = lines[lines["layer"] == layer]
                     rows.append(start | {"against": PRETRAINED} | at | record(interval, own, "omega_squared"))
     return pd.DataFrame(rows)
@@ -206,12 +206,12 @@ def _means(group: FlowGroup, arm: str) -> list[dict[str, object]]:
     keys = {"ledger": "factor", "counterfactuals": "counterfactual", "decoding": ""}
     for table, key in keys.items():
         own = group.of(table, arm)
-        by = ["layer", *([key] if key else []), *(["quantity"] if "quantity" in own else [])]
+        by = ["layer", *([key] if key else []), *(["measure"] if "measure" in own else [])]
         for column in (name for name in VALUES if name in own and not (table == "ledger" and name == "eta_squared")):
             defined = own.dropna(subset=[column])
             for place, lines in defined.groupby(by, dropna=False, sort=False):
                 at = dict(zip(by, place, strict=True))
-                what = {"table": table, "quantity": at.get("quantity", column), "of": at.get(key, "")}
+                what = {"table": table, "measure": at.get("measure", column), "of": at.get(key, "")}
                 rows.append({**what, "layer": at["layer"], **record(estimate(lines, column), lines, column)})
     return rows
 

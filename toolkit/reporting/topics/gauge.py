@@ -47,7 +47,7 @@ def functional_chart(functional: pd.DataFrame) -> Chart | None:
     ``functional`` is the table of :func:`toolkit.functional_drift`.
     """
     own = functional[functional["epoch"] == functional["epoch"].max()]
-    parts = own[own["quantity"] == "shapley"]
+    parts = own[own["measure"] == "shapley"]
     if parts.empty or not own["value"].max() > NOTHING:
         return None
     table = pd.DataFrame({"component": parts["component"], "percent": 100 * parts["value"]})
@@ -56,7 +56,7 @@ def functional_chart(functional: pd.DataFrame) -> Chart | None:
 
 def output_change(computed: Computed) -> str:
     """How far the output of the embedding layer changed, in one sentence."""
-    own = computed.get("functional", epoch=computed.epoch, quantity="functional_drift")
+    own = computed.get("functional", epoch=computed.epoch, measure="functional_drift")
     if own.empty or not own["value"].iloc[0] > NOTHING:
         return ""
     return f"The output of the embedding layer changed by {number(100 * own['value'].iloc[0])} % of its squared length."
@@ -75,11 +75,11 @@ def section(computed: Computed) -> Section:
 
 
 def _by_table(gauge: pd.DataFrame) -> Block:
-    own = gauge[gauge["quantity"].isin(QUANTITIES)]
+    own = gauge[gauge["measure"].isin(QUANTITIES)]
     names = [name for name in dict.fromkeys(gauge["parameter"]) if name != "all tables"]
     rows = []
     for name in names:
-        values = lines_of(own, parameter=name).set_index("quantity")["value"]
+        values = lines_of(own, parameter=name).set_index("measure")["value"]
         # The common offset has no raw drift: that is not applicable, and neither 0 nor undefined.
         found = {q: float(values[q]) if q in values.index else None for q in QUANTITIES}
         rows.append([name, *(0.0 if v is not None and abs(v) < ROUNDING else v for v in found.values())])
@@ -94,19 +94,19 @@ def taken_away(gauge: pd.DataFrame) -> float:
     What LayerNorm takes away of narrow rows is not what it would take away of the projected ones.
     """
     own = gauge[gauge["parameter"].isin([*TABLES, "all tables"])]
-    if own["note"].str.contains(PROJECTED, regex=False).any():
+    if (own["reason"] + own["note"]).str.contains(PROJECTED, regex=False).any():
         return float("nan")
-    raw, after = (float((own.loc[own["quantity"] == q, "value"] ** 2).sum()) for q in ("raw_drift", "pi_drift"))
+    raw, after = (float((own.loc[own["measure"] == q, "value"] ** 2).sum()) for q in ("raw_drift", "pi_drift"))
     return 1 - after / raw if raw > 0 else float("nan")
 
 
 def _shares(gauge: pd.DataFrame) -> Block:
     own = gauge[gauge["parameter"] == "all tables"]
     lines: list[list[object]] = [["squared drift that LayerNorm takes away (%)", 100 * taken_away(gauge)]]
-    for name, value in zip(own["quantity"], own["value"], strict=True):
+    for name, value in zip(own["measure"], own["value"], strict=True):
         is_count = name.startswith("num_") and value == value
         lines.append([name.replace("_", " "), int(value) if is_count else float(value)])
-    table = pd.DataFrame(lines, columns=["quantity", "value"], dtype=object)
+    table = pd.DataFrame(lines, columns=["measure", "value"], dtype=object)
     return TableBlock(table=table, caption="Over all tables.", columns={n: Column(label=n) for n in table})
 
 
@@ -115,7 +115,7 @@ def _notes(frame: pd.DataFrame) -> list[Block]:
 
 
 def _functional(own: pd.DataFrame) -> list[Block]:
-    total = float(own.loc[own["quantity"] == "functional_drift", "value"].iloc[0])
+    total = float(own.loc[own["measure"] == "functional_drift", "value"].iloc[0])
     table = pd.DataFrame(
         {
             "component": own["component"],

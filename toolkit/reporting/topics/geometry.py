@@ -16,7 +16,7 @@ from toolkit.reporting.topics.computed import Computed, Makers, computed, source
 
 NULL = {
     "value": Column(label="value", digits=5),
-    "null_mean": Column(label="null, mean"),
+    "null": Column(label="null, mean"),
     "interval": Column(label="null, 2.5 to 97.5 %"),
 }
 LEAD = (
@@ -46,7 +46,7 @@ def makers(opened: Opened) -> Makers:
 def _agreement(opened: Opened, tables: list[str], epoch: float) -> pd.DataFrame:
     frame = pd.concat([measure_agreement(opened.runs, name, epoch) for name in tables])
     shown = dict(zip((run.path.name for run in opened.runs), opened.names, strict=True))
-    return frame.assign(run_a=frame["run_a"].replace(shown), run_b=frame["run_b"].replace(shown))
+    return frame.assign(first=frame["first"].replace(shown), second=frame["second"].replace(shown))
 
 
 def section(tables: Computed) -> Section:
@@ -67,28 +67,28 @@ def section(tables: Computed) -> Section:
 
 
 def _intervals(frame: pd.DataFrame) -> list[str]:
-    pairs = zip(frame["null_q025"], frame["null_q975"], strict=True)
+    pairs = zip(frame["null_low"], frame["null_high"], strict=True)
     return [f"{number(low)} to {number(high)}" for low, high in pairs]
 
 
 def _similarity(frame: pd.DataFrame) -> Block | None:
     if frame.empty:
         return None
-    names = frame["measure"].str.replace("_", " ") + frame["direction"].map(lambda d: f", {d}" if d else "")
+    names = frame["measure"].str.replace("_", " ") + frame["side"].map(lambda d: f", {d}" if d else "")
     table = frame.assign(measure=names, interval=_intervals(frame))
     columns = {"parameter": Column(label="parameter"), "measure": Column(label="measure"), **NULL}
-    columns["null"] = Column(label="null")
+    columns["null_kind"] = Column(label="null")
     return TableBlock(table=table[list(columns)], caption="At the last snapshot.", columns=columns)
 
 
 def _geometry(frame: pd.DataFrame) -> Block | None:
     lines = [
-        [str(name).replace("_", " "), variant, own.iloc[0]["value"], own.iloc[-1]["value"], own.iloc[-1]["null_mean"]]
-        for (name, variant), own in (frame.groupby(["statistic", "variant"], sort=False) if len(frame) else ())
+        [str(name).replace("_", " "), variant, own.iloc[0]["value"], own.iloc[-1]["value"], own.iloc[-1]["null"]]
+        for (name, variant), own in (frame.groupby(["measure", "variant"], sort=False) if len(frame) else ())
         if len(own) > 1
     ]
     columns = {
-        "statistic": Column(label="statistic"),
+        "measure": Column(label="measure"),
         "variant": Column(label="variant"),
         "before": Column(label="before", digits=4),
         "after": Column(label="after", digits=4),
@@ -103,12 +103,12 @@ def _updates(frame: pd.DataFrame) -> Block | None:
         return None
     places = ["" if pd.isna(k) else f" {int(k)}" for k in frame["k"]]
     table = frame.assign(
-        statistic=frame["statistic"].str.replace("_", " ") + places,
+        measure=frame["measure"].str.replace("_", " ") + places,
         interval=_intervals(frame),
         num_rows=frame["num_rows"].astype(int),
         chance=[None if pd.isna(value) else value for value in frame["chance"]],
     ).astype({"chance": object})
-    columns = {"parameter": Column(label="parameter"), "statistic": Column(label="statistic"), **NULL}
+    columns = {"parameter": Column(label="parameter"), "measure": Column(label="measure"), **NULL}
     columns |= {"value": Column(label="value"), "chance": Column(label="chance"), "num_rows": Column(label="rows")}
     caption = "Spectrum of Δ over the rows that were touched, and its alignment with the main directions of E⁰."
     return TableBlock(table=table[list(columns)], caption=caption, columns=columns)
@@ -117,15 +117,15 @@ def _updates(frame: pd.DataFrame) -> Block | None:
 def _seeds(frame: pd.DataFrame) -> Block | None:
     if frame.empty:
         return None
-    grouped = frame.groupby(["parameter", "stratum", "statistic"], sort=False)
+    grouped = frame.groupby(["parameter", "stratum", "measure"], sort=False)
     table = grouped.agg(
-        mean=("value", "mean"), least=("value", "min"), greatest=("value", "max"), null=("null_q975", "max")
+        mean=("value", "mean"), least=("value", "min"), greatest=("value", "max"), null=("null_high", "max")
     ).reset_index()
-    table["statistic"] = table["statistic"].str.replace("_", " ")
+    table["measure"] = table["measure"].str.replace("_", " ")
     columns = {
         "parameter": Column(label="parameter"),
         "stratum": Column(label="rows"),
-        "statistic": Column(label="statistic"),
+        "measure": Column(label="measure"),
         "mean": Column(label="mean over pairs of runs"),
         "least": Column(label="least"),
         "greatest": Column(label="greatest"),

@@ -107,7 +107,9 @@ def write_layer_report(
 
 
 def _named(tables: Tables) -> Tables:
-    return {name: spoken(table, ("arm", "against")) for name, table in tables.items()}
+    """Regimes by their names; the tables of weights call a condition ``arm``."""
+    renamed = {name: table.rename(columns={"arm": "condition"}) for name, table in tables.items()}
+    return {name: spoken(table, ("condition", "against")) for name, table in renamed.items()}
 
 
 def layers_page(tables: Tables, *, title: str | None = None, command: str | None = None) -> Page:
@@ -174,11 +176,11 @@ def layer_answers(tables: Tables) -> tuple[str, ...]:
     lines = []
     if has_states(tables):
         means = tables["means"]
-        own = means[(means["comparison"] == BEFORE_AND_AFTER) & (means["measure"] == CKA) & means["mean"].notna()]
+        own = means[(means["comparison"] == BEFORE_AND_AFTER) & (means["measure"] == CKA) & means["value"].notna()]
         if len(own):
-            most = own.loc[own["mean"].idxmin()]
+            most = own.loc[own["value"].idxmin()]
             lines.append(
-                f"States: farthest from before training are those of {layer_name(most['layer'])} ({most['arm']}, "
+                f"States: farthest from before training are those of {layer_name(most['layer'])} ({most['condition']}, "
                 f"{most['group']}, texts {most['texts']}): similarity {_mean(most)}, where 1 is unchanged."
             )
     means = tables["weight_means"]
@@ -186,7 +188,7 @@ def layer_answers(tables: Tables) -> tuple[str, ...]:
     if len(layers):
         most = layers.loc[layers["relative_drift"].idxmax()]
         lines.append(
-            f"Weights: farthest moved those of {layer_name(most['layer'])} ({most['arm']}, {most['group']}): by "
+            f"Weights: farthest moved those of {layer_name(most['layer'])} ({most['condition']}, {most['group']}): by "
             f"{_percent(most)} of their norm."
         )
     counts = tables["weight_trends"]["verdict"].value_counts(sort=False)
@@ -198,7 +200,7 @@ def layer_answers(tables: Tables) -> tuple[str, ...]:
 def changed_rows(tables: Tables) -> Rows:
     """Header and rows: per group and regime the layer whose states changed most, on its first texts."""
     rows: list[list[object]] = [
-        [str(trend["group"]), str(trend["arm"]), *_changed(tables, trend)]
+        [str(trend["group"]), str(trend["condition"]), *_changed(tables, trend)]
         for trend in tables["weight_trends"].to_dict("records")
     ]
     return ["model and task", "regime", "states changed most in", "similarity", "texts"], rows
@@ -211,8 +213,8 @@ def moved_rows(tables: Tables) -> Rows:
     rows: list[list[object]] = []
     layers = tables["weight_means"][tables["weight_means"]["component"].str.startswith("layers.")]
     for trend in tables["weight_trends"].to_dict("records"):
-        is_own = (layers["group"] == trend["group"]) & (layers["arm"] == trend["arm"])
-        rows.append([str(trend["group"]), str(trend["arm"]), *_moved(layers[is_own], trend)])
+        is_own = (layers["group"] == trend["group"]) & (layers["condition"] == trend["condition"])
+        rows.append([str(trend["group"]), str(trend["condition"]), *_moved(layers[is_own], trend)])
     return header, rows
 
 
@@ -221,7 +223,7 @@ def _changed(tables: Tables, trend: Mapping[str, Any]) -> list[object]:
     if "means" not in tables:
         return [NO_STATES, None, ""]
     means = tables["means"]
-    own = means[(means["group"] == trend["group"]) & (means["arm"] == trend["arm"])]
+    own = means[(means["group"] == trend["group"]) & (means["condition"] == trend["condition"])]
     own = own[(own["comparison"] == BEFORE_AND_AFTER) & (own["measure"] == CKA)]
     if own.empty:
         return [APART, None, ""]
@@ -231,7 +233,7 @@ def _changed(tables: Tables, trend: Mapping[str, Any]) -> list[object]:
 
 def least_similar(own: pd.DataFrame) -> str:
     """The layer with the least mean; that there is none, where all of them read alike with three decimals."""
-    known = own["mean"].dropna()
+    known = own["value"].dropna()
     if known.empty:
         return NOT_COMPARED
     least, most = round(known.min(), 3), round(known.max(), 3)
@@ -241,7 +243,7 @@ def least_similar(own: pd.DataFrame) -> str:
 
 
 def _least(own: pd.DataFrame) -> pd.Series:
-    return own.loc[own["mean"].idxmin()] if own["mean"].notna().any() else own.iloc[0]
+    return own.loc[own["value"].idxmin()] if own["value"].notna().any() else own.iloc[0]
 
 
 def _moved(own: pd.DataFrame, trend: Mapping[str, Any]) -> list[object]:
@@ -270,7 +272,7 @@ def layer_name(layer: Any) -> str:
 
 
 def _mean(line: "pd.Series") -> str:
-    return estimate_text(line["mean"], line["low"], line["high"])
+    return estimate_text(line["value"], line["low"], line["high"])
 
 
 def _percent(line: "pd.Series") -> str:
@@ -338,16 +340,24 @@ def reference_rows(tables: Tables) -> Rows:
     means = tables["means"][tables["means"]["comparison"] == BEFORE_AND_AFTER]
     contrasts = tables["contrasts"][tables["contrasts"]["measure"] == CKA]
     rows: list[list[object]] = []
-    for (arm, texts), every in means.groupby(["arm", "texts"], sort=False):
+    for (arm, texts), every in means.groupby(["condition", "texts"], sort=False):
         own = every[every["measure"] == CKA]
         least = _least(own)
         beside = every[(every["measure"] == STANDARDISED) & (every["layer"] == least["layer"])]
-        most = own.loc[own["mean"].idxmax()] if own["mean"].notna().any() else least
+        most = own.loc[own["value"].idxmax()] if own["value"].notna().any() else least
         lead: list[object] = [str(arm), str(texts), least_similar(own), _mean(least)]
         lead += [_mean(beside.iloc[0]) if len(beside) else None, layer_name(most["layer"]), _mean(most)]
-        is_here = (contrasts["arm"] == arm) & (contrasts["texts"] == texts) & (contrasts["layer"] == least["layer"])
-        for line in contrasts[is_here & (contrasts["kind"] != OTHER_ARM)].to_dict("records"):
-            held = [str(line["against"]), f"{line['other']:.3f}", _gap(line), _floor(line), int(line["num_seeds"])]
+        is_here = (
+            (contrasts["condition"] == arm) & (contrasts["texts"] == texts) & (contrasts["layer"] == least["layer"])
+        )
+        for line in contrasts[is_here & (contrasts["comparison"] != OTHER_ARM)].to_dict("records"):
+            held = [
+                str(line["against"]),
+                f"{line['other_similarity']:.3f}",
+                _gap(line),
+                _floor(line),
+                int(line["num_seeds"]),
+            ]
             rows.append([*lead, *held, told(line)])
     return header, rows
 
@@ -373,10 +383,10 @@ def regime_rows(tables: Tables) -> Rows:
     header = ["regime", "against", "compared", "changed more", "changed less", "greatest difference", "where"]
     header += ["two seeds differ by", "least precise", "where", "seeds"]
     table = tables["contrasts"]
-    table = table[(table["measure"] == CKA) & (table["kind"] == OTHER_ARM) & table["low"].notna()]
+    table = table[(table["measure"] == CKA) & (table["comparison"] == OTHER_ARM) & table["low"].notna()]
     rows: list[list[object]] = []
-    for (arm, against), own in table.groupby(["arm", "against"], sort=False):
-        greatest = own.loc[own["difference"].abs().idxmax()]
+    for (arm, against), own in table.groupby(["condition", "against"], sort=False):
+        greatest = own.loc[own["value"].abs().idxmax()]
         widest = own.loc[(own["high"] - own["low"]).idxmax()]
         seeds = int(own["num_seeds"].max())
         counts: list[object] = [int((own["high"] < 0).sum()), int((own["low"] > 0).sum())]
@@ -391,7 +401,7 @@ def _place(line: "pd.Series") -> str:
 
 
 def _gap(line: "Mapping[str, Any] | pd.Series") -> str:
-    return estimate_text(line["difference"], line["low"], line["high"], is_signed=True)
+    return estimate_text(line["value"], line["low"], line["high"], is_signed=True)
 
 
 def _floor(line: "Mapping[str, Any] | pd.Series") -> str | None:
@@ -402,7 +412,7 @@ def count_rows(tables: Tables) -> Rows:
     """Header and rows of one group: how many seeds and texts stand behind the numbers."""
     means = tables["means"]
     texts = means.groupby("texts", sort=False)["num_texts"].first()
-    seeds = means.groupby("arm", sort=False)["num_seeds"].first()
+    seeds = means.groupby("condition", sort=False)["num_seeds"].first()
     rows: list[list[object]] = [["texts", str(name), int(count)] for name, count in texts.items()]
     return ["what", "of", "number"], rows + [["seeds", str(name), int(count)] for name, count in seeds.items()]
 
@@ -412,7 +422,7 @@ def similarity_rows(tables: Tables) -> Rows:
     header = ["regime", "texts", "layer", "debiased CKA", "standardised columns", "RSA", "two seeds, debiased CKA"]
     columns = [(BEFORE_AND_AFTER, CKA), (BEFORE_AND_AFTER, STANDARDISED), (BEFORE_AND_AFTER, RSA), (SEED_AND_SEED, CKA)]
     rows: list[list[object]] = []
-    for (arm, texts, layer), own in tables["means"].groupby(["arm", "texts", "layer"], sort=False):
+    for (arm, texts, layer), own in tables["means"].groupby(["condition", "texts", "layer"], sort=False):
         cells = own.set_index(["comparison", "measure"])
         shown = [_mean(cells.loc[key]) if key in cells.index else None for key in columns]
         rows.append([str(arm), str(texts), _layer(layer), *shown])
@@ -424,7 +434,7 @@ def contrast_rows(tables: Tables) -> Rows:
     table = tables["contrasts"][tables["contrasts"]["measure"] == CKA]
     against = list(dict.fromkeys(table["against"]))
     rows: list[list[object]] = []
-    for (arm, texts, layer), own in table.groupby(["arm", "texts", "layer"], sort=False):
+    for (arm, texts, layer), own in table.groupby(["condition", "texts", "layer"], sort=False):
         cells = own.set_index("against")
         rows.append(
             [str(arm), str(texts), _layer(layer), *(_gap(cells.loc[n]) if n in cells.index else None for n in against)]
@@ -456,7 +466,7 @@ def weight_rows(tables: Tables) -> Rows:
         if line["norm_change"] != line["norm_change"]:  # not there, or not to be compared
             cells = [None] * len(cells)
         note = "bit-identical" if line["is_identical"] else line["note"]
-        rows.append([str(line["arm"]), component_name(line["component"]), *cells, int(line["num_values"]), note])
+        rows.append([str(line["condition"]), component_name(line["component"]), *cells, int(line["num_values"]), note])
     return header, rows
 
 
@@ -466,7 +476,7 @@ def matrix_rows(tables: Tables) -> Rows:
     is_matrix = drift["component"].str.startswith("layers.") & drift["shape"].fillna("").str.contains("x")
     means = (
         drift[is_matrix]
-        .groupby(["arm", "component", "part"], sort=False)[["relative_drift", "angle_degrees"]]
+        .groupby(["condition", "component", "part"], sort=False)[["relative_drift", "angle_degrees"]]
         .agg(lambda values: values.mean(skipna=False))
     )
     parts = list(dict.fromkeys(means.index.get_level_values("part")))
@@ -501,9 +511,9 @@ def plot_weight_drift(weight_means: pd.DataFrame, weight_drift: pd.DataFrame) ->
     scaled = {"mean": 100 * shown["relative_drift"], "low": 100 * shown["low"], "high": 100 * shown["high"]}
     # Not joined to the layers: most rows of the embeddings are words that training never showed.
     kind = shown["component"].eq("embeddings").map({True: "embeddings", False: "layer"})
-    lines = shown.assign(series=shown["arm"], kind=kind, **scaled)
+    lines = shown.assign(series=shown["condition"], kind=kind, **scaled)
     dots = _by_run(weight_drift)
-    groups, arms = list(dict.fromkeys(lines["group"])), list(dict.fromkeys(lines["arm"]))
+    groups, arms = list(dict.fromkeys(lines["group"])), list(dict.fromkeys(lines["condition"]))
     panels = [
         Panel(
             title=str(group),
@@ -521,16 +531,16 @@ def plot_weight_drift(weight_means: pd.DataFrame, weight_drift: pd.DataFrame) ->
 
 def _by_run(drift: pd.DataFrame) -> pd.DataFrame:
     """Relative drift of each layer in each run in percent, where a regime has several, a little beside the mean."""
-    place = ["group", "arm", "seed", "layer"]
+    place = ["group", "condition", "seed", "layer"]
     is_layer = drift["component"].str.startswith("layers.") & (drift["num_values"] > 0)
     squares = drift[is_layer].assign(**{name: drift[name] ** 2 for name in ("norm_before", "norm_change")})
     sums = squares.groupby(place, sort=False)[["norm_before", "norm_change"]].sum(min_count=1).reset_index()
-    several = sums.groupby(["group", "arm"])["seed"].transform("nunique") > 1
-    arms = {arm: i for i, arm in enumerate(dict.fromkeys(sums["arm"]))}
+    several = sums.groupby(["group", "condition"])["seed"].transform("nunique") > 1
+    arms = {arm: i for i, arm in enumerate(dict.fromkeys(sums["condition"]))}
     return sums[several].assign(
         mean=100 * (sums["norm_change"] / sums["norm_before"]) ** 0.5,
-        layer=sums["layer"].astype(float) + 0.12 * (1 + sums["arm"].map(arms).fillna(0).astype(float)),
-        series=sums["arm"],
+        layer=sums["layer"].astype(float) + 0.12 * (1 + sums["condition"].map(arms).fillna(0).astype(float)),
+        series=sums["condition"],
         label="seed " + sums["seed"].astype(str),
     )
 
@@ -540,9 +550,9 @@ def plot_similarity(means: pd.DataFrame) -> Chart | None:
 
     ``means`` is that table of ``measure_layers``, of one group; None where it is empty.
     """
-    own = means[means["mean"].notna()]
-    lines = own.assign(series=own["arm"], kind=own["comparison"].map(KINDS))
-    texts, arms = list(dict.fromkeys(lines["texts"])), list(dict.fromkeys(lines["arm"]))
+    own = means[means["value"].notna()]
+    lines = own.assign(mean=own["value"], series=own["condition"], kind=own["comparison"].map(KINDS))
+    texts, arms = list(dict.fromkeys(lines["texts"])), list(dict.fromkeys(lines["condition"]))
     measures = [measure for measure in SHOWN if (lines["measure"] == measure).any()]
     is_one = len(texts) == 1  # then the measures stand side by side
     panels = [

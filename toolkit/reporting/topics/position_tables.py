@@ -9,13 +9,14 @@ import pandas as pd
 from toolkit.analysis.positions import positions, resemblance
 from toolkit.analysis.positions.invariance import cosine_by_lag, norms_and_steps, standing_out
 from toolkit.analysis.positions.line_match import line_match
-from toolkit.analysis.positions.orbits import MIN_ROWS, WAVE_COLUMNS, find_waves
+from toolkit.analysis.positions.orbits import MIN_ROWS, find_waves
 from toolkit.analysis.positions.position_controls import smooth_curves
 from toolkit.analysis.positions.position_statistics import VERDICTS
 from toolkit.analysis.positions.resemblance import Verdict
 from toolkit.analysis.positions.segments import measure_segments
 from toolkit.analysis.rows.measures import Array
 from toolkit.analysis.similarity.refusal import Refused
+from toolkit.schema import columns_of
 from toolkit.sinusoid import sinusoidal_table
 from toolkit.snapshots.snapshot import Snapshot
 from toolkit.snapshots.store import Source, trajectory_of
@@ -78,7 +79,9 @@ def collect_positions(
         statistics = positions.measure_positions(source, seed=seed, num_draws=num_draws)
     else:
         statistics = positions.measure_position_windows(source, seed=seed, num_draws=num_draws)
-    waves, courses = find_waves(table) if len(table) >= MIN_ROWS else (pd.DataFrame(columns=list(WAVE_COLUMNS)), [])
+    waves, courses = (
+        find_waves(table) if len(table) >= MIN_ROWS else (pd.DataFrame(columns=columns_of("find_waves")), [])
+    )
     norms, steps = norms_and_steps(table)
     has_moved = len(trajectory) > 1 and not np.array_equal(first, table)
     return PositionTables(
@@ -126,10 +129,10 @@ def _change(source: Source, statistics: pd.DataFrame, seed: int, num_draws: int)
     first = trajectory_of(source).snapshots[0].epoch
     before = positions.measure_positions(source, first, seed=seed, num_draws=num_draws)
     after = statistics[statistics["window"] == statistics["window"].iloc[0]]
-    lines = before[["statistic", "unit", "value"]].rename(columns={"value": "before"})
-    return lines.assign(
-        after=after["value"].to_numpy(), note_before=before["note"], note_after=after["note"].to_numpy()
-    )
+    lines = before[["measure", "unit", "value"]].rename(columns={"value": "before"})
+    for name in ("reason", "note"):
+        lines[f"{name}_before"], lines[f"{name}_after"] = before[name], after[name].to_numpy()
+    return lines.assign(after=after["value"].to_numpy())
 
 
 def _longest_wave(table: Array) -> float:

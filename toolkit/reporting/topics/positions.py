@@ -79,13 +79,13 @@ def answers(tables: PositionTables) -> tuple[str, ...]:
     lines = []
     waves = tables.waves[tables.waves["is_wave"]]
     if len(waves) and tables.verdicts["orbit_share"].answer == "made of waves":
-        columns = waves["num_columns"]
+        columns = waves["spread"]
         lines.append(
             f"Compare planes, not columns: each wave is spread over {number(columns.min(), 2)} to "
             f"{number(columns.max(), 3)} columns (the sinusoid's over 2), and every column mixes several waves."
         )
     whole = tables.statistics[tables.statistics["window"] == tables.statistics["window"].iloc[0]]
-    value = whole.set_index("statistic").loc["explained_by_sinusoid_20"]
+    value = whole.set_index("measure").loc["explained_by_sinusoid_20"]
     if not math.isnan(value["value"]):
         lines.append(
             "That the sinusoid's directions explain much of a table is no evidence: its top 20 explain "
@@ -108,7 +108,7 @@ def _percent(share: float) -> str:
 
 def _invariance(tables: PositionTables, start: int, column: str) -> str:
     """Of the rows beyond the default length; undefined where too few of them were left for a window."""
-    own = tables.statistics[tables.statistics["statistic"] == "translation_invariance"]
+    own = tables.statistics[tables.statistics["measure"] == "translation_invariance"]
     values = own.loc[own["window"] == f"{start}-{tables.num_positions - 1}", column]
     return number(float(values.iloc[0]) if len(values) else math.nan)
 
@@ -312,14 +312,14 @@ def by_lag_chart(by_lag: pd.DataFrame) -> Chart | None:
         x = altair.Scale(domain=[0, most], nice=False)
         base = altair.Chart().encode(
             x=altair.X("lag:Q", scale=x, title="distance (positions)", axis=altair.Axis(grid=False)),
-            y=altair.Y("mean:Q", scale=y, title="mean cosine of two rows" if not panels else None),
+            y=altair.Y("value:Q", scale=y, title="mean cosine of two rows" if not panels else None),
             color=colour("table", names),
             strokeDash=dash("table", names),
             opacity=picker.opacity,
             tooltip=[
                 altair.Tooltip("table:N"),
                 altair.Tooltip("lag:Q", title="distance (positions)"),
-                altair.Tooltip("mean:Q", title="mean cosine", format=".3f"),
+                altair.Tooltip("value:Q", title="mean cosine", format=".3f"),
             ],
         )
         is_learned = altair.datum.table == NAMES[LEARNED]
@@ -333,7 +333,7 @@ def by_lag_chart(by_lag: pd.DataFrame) -> Chart | None:
         lines = lines if panels else lines.add_params(*picker.params)
         near = altair.datum.lag <= most
         panels.append(altair.layer(band, lines).transform_filter(near).properties(width=285, height=200))
-    return altair.hconcat(*panels, data=data_of(table, ["table", "lag", "mean", "low", "high"]))
+    return altair.hconcat(*panels, data=data_of(table, ["table", "lag", "value", "low", "high"]))
 
 
 def lengths_chart(lengths: pd.DataFrame, outliers: pd.DataFrame, default_length: int | None = None) -> Chart:
@@ -355,7 +355,7 @@ def lengths_chart(lengths: pd.DataFrame, outliers: pd.DataFrame, default_length:
         base = altair.Chart(data_of(lengths.loc[values.index, ["position", quantity]]))
         tips = [altair.Tooltip("position:Q"), altair.Tooltip(f"{quantity}:Q", title=label, format=".3g")]
         layers = [base.mark_line(strokeWidth=1.2, color=COLOURS[0]).encode(x=x, y=y, tooltip=tips)]
-        found = outliers[outliers["quantity"] == quantity].rename(columns={"row": "position", "value": quantity})
+        found = outliers[outliers["measure"] == quantity].rename(columns={"row": "position", "value": quantity})
         if len(found):
             out = altair.Chart(data_of(found, ["position", quantity]))
             layers.append(out.mark_point(color=COLOURS[1], size=40).encode(x=x, y=y, tooltip=tips))
@@ -489,7 +489,7 @@ def _waves(tables: PositionTables) -> tuple[Block, ...]:
         "period_last": Column(label="in the last", unit="positions"),
         "share": Column(label="share of variance", unit="%"),
         "roundness": Column(label="roundness", how="1 for a circle, 0 for a line."),
-        "num_columns": Column(label="columns", how="Over how many columns of the table the wave is spread."),
+        "spread": Column(label="columns", how="Over how many columns of the table the wave is spread."),
     }
     table = waves_table(tables)
     slow = tables.waves.loc[tables.waves["period"] * LEAST_TURNS > tables.num_positions, "share"].sum()
@@ -499,7 +499,7 @@ def _waves(tables: PositionTables) -> tuple[Block, ...]:
 
 
 STATISTIC_COLUMNS = {
-    "statistic": Column(label="statistic"),
+    "measure": Column(label="statistic"),
     "value": Column(label="learned"),
     "sinusoid": Column(label="sinusoid"),
     "gaussian": Column(label="Gaussian", how="Independent Gaussian values of the same shape."),
@@ -511,27 +511,30 @@ STATISTIC_COLUMNS = {
 
 def windows_block(own: pd.DataFrame, window: str) -> Block:
     """The statistics of one window of positions beside their references."""
-    table = own[list(STATISTIC_COLUMNS)].assign(statistic=own["statistic"].str.replace("_", " "))
+    table = own[list(STATISTIC_COLUMNS)].assign(measure=own["measure"].str.replace("_", " "))
     return TableBlock(table=table, caption=f"Positions {window}.", columns=STATISTIC_COLUMNS)
 
 
 def _windows(tables: PositionTables) -> tuple[Block, ...]:
     blocks: list[Block] = []
     for i, (window, own) in enumerate(tables.statistics.groupby("window", sort=False)):
-        notes = [f"{line['statistic']}: {line['note']}" for line in own.to_dict("records") if line["note"]]
+        said = [(line["measure"], line["note"] or line["reason"]) for line in own.to_dict("records")]
+        notes = [f"{name}: {text}" for name, text in said if text]
         inner = (windows_block(own, str(window)), *map(_note, notes))
         blocks.append(FoldBlock(title=f"Positions {window}: statistics", blocks=inner, is_open=not i))
     return tuple(blocks)
 
 
 def _outliers(tables: PositionTables) -> tuple[Block, ...]:
-    found = tables.outliers.reindex(tables.outliers["score"].abs().sort_values(ascending=False, kind="stable").index)
+    found = tables.outliers.reindex(
+        tables.outliers["deviations"].abs().sort_values(ascending=False, kind="stable").index
+    )
     columns = {
-        "quantity": Column(label="by its", how="norm: length of the row; step: distance to the next row."),
+        "measure": Column(label="by its", how="norm: length of the row; step: distance to the next row."),
         "row": Column(label="row"),
         "value": Column(label="value", unit="weight units"),
         "neighbours": Column(label="its neighbours", unit="weight units", how="Running median of the rows around it."),
-        "score": Column(label="robust standard deviations"),
+        "deviations": Column(label="robust standard deviations"),
     }
     caption = "Rows that stand out from their neighbours, the strongest first."
     return (
@@ -543,12 +546,12 @@ def _change(tables: PositionTables) -> tuple[Block, ...]:
     if tables.change.empty:
         return ()
     columns = {
-        "statistic": Column(label="statistic"),
+        "measure": Column(label="statistic"),
         "before": Column(label="before training"),
         "after": Column(label="after"),
         "unit": Column(label="unit"),
     }
-    table = tables.change[list(columns)].assign(statistic=tables.change["statistic"].str.replace("_", " "))
+    table = tables.change[list(columns)].assign(measure=tables.change["measure"].str.replace("_", " "))
     return (TableBlock(table=table, caption="All positions, at the first and the last snapshot.", columns=columns),)
 
 

@@ -10,7 +10,7 @@ from toolkit.families import TABLES
 from toolkit.reporting.cells import Column
 from toolkit.reporting.page import Block, FoldBlock, Section, TableBlock, TextBlock
 from toolkit.reporting.sources import Opened
-from toolkit.reporting.topics.computed import Computed, Makers, source_of
+from toolkit.reporting.topics.computed import Computed, Makers, lines_of, source_of
 from toolkit.snapshots.store import Source, trajectory_of
 
 NUM_WORDS = 100
@@ -100,15 +100,16 @@ def section(computed: Computed) -> Section:
 
 def _segments(computed: Computed) -> list[Block]:
     own = computed.get("segments", epoch=computed.epoch)
-    return [FoldBlock(title="Segment rows", blocks=segments_blocks(own))] if len(own) else []
+    return [FoldBlock(title="Segment rows", blocks=segments_blocks(lines_of(own, reason="")))] if len(own) else []
 
 
 def segments_blocks(own: pd.DataFrame) -> tuple[Block, ...]:
     """Norm, cosine and drift of the segment rows, from the table of :func:`toolkit.measure_segments` at one epoch."""
-    table = own.assign(statistic=own["statistic"].str.replace("_", " "))
-    names = ["of", "statistic", "value", "unit", "note"]
-    columns = {name: Column(label=name) for name in names if name != "note" or own["note"].astype(bool).any()}
+    table = own.assign(measure=own["measure"].str.replace("_", " "))
+    names = ["parameter", "measure", "value", "unit", "reason", "note"]
+    is_said = {name: name not in ("reason", "note") or own[name].astype(bool).any() for name in names}
+    columns = {name: Column(label=name) for name in names if is_said[name]}
     shown = TableBlock(table=table[list(columns)], caption="At the last snapshot.", columns=columns)
-    if (own["statistic"] == "cosine").any():
+    if (own["measure"] == "cosine").any():
         return (shown,)
     return (shown, TextBlock(text="Cosine, difference and mean are not applicable: the model has one segment row."))

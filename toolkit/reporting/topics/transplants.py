@@ -15,7 +15,7 @@ from toolkit.reporting.page import Block, ChartBlock, Page, Section, TextBlock, 
 Tables = Mapping[str, pd.DataFrame]
 Rows = tuple[list[str], list[list[object]]]
 
-PANEL = ["model", "task", "arm"]
+PANEL = ["model", "task", "condition"]
 KEY = [*PANEL, "direction", "coordinates"]
 LIKELIHOOD, ACCURACY = "log-likelihood", "accuracy"
 TOTAL, SUM = "all", "sum: all - none"
@@ -172,7 +172,7 @@ def name_of(key: Sequence[object]) -> str:
 
 def transplant_answers(tables: Tables) -> tuple[str, ...]:
     """At most three sentences: where the drift is worth something, the component that is worth most, and alone."""
-    shapley = tables["shapley"][tables["shapley"]["value"] == LIKELIHOOD]
+    shapley = tables["shapley"][tables["shapley"]["score"] == LIKELIHOOD]
     total = shapley[shapley["component"] == TOTAL]
     clear = total[_is_clear(total)]
     lines = [
@@ -181,7 +181,7 @@ def transplant_answers(tables: Tables) -> tuple[str, ...]:
     ]
     parts = shapley[(shapley["component"] != TOTAL) & _is_clear(shapley)]
     if len(parts):
-        most = parts.loc[parts["estimate"].abs().idxmax()]
+        most = parts.loc[parts["value"].abs().idxmax()]
         lines.append(
             f"The component with the greatest value of its own is {most['component']} ({name_of(list(most[KEY]))}): "
             f"{_nats(most)} nats per item."
@@ -189,7 +189,7 @@ def transplant_answers(tables: Tables) -> tuple[str, ...]:
     else:
         lines.append("No component's own value is distinguishable from 0.")
     rotated = tables["singles"]
-    rotated = rotated[(rotated["value"] == LIKELIHOOD) & (rotated["kind"] == "rotated difference")]
+    rotated = rotated[(rotated["score"] == LIKELIHOOD) & (rotated["change"] == "rotated difference")]
     known = rotated[rotated["low"].notna() & (rotated["component"] != TOTAL)]
     if len(known):
         lines.append(
@@ -204,9 +204,9 @@ def _is_clear(lines: pd.DataFrame) -> "pd.Series":
 
 
 def _nats(line: "Mapping[str, Any] | pd.Series", digits: int = 4) -> str:
-    if line["estimate"] == line["low"] == line["high"] == 0:
+    if line["value"] == line["low"] == line["high"] == 0:
         return "0 exactly"
-    return estimate_text(line["estimate"], line["low"], line["high"], digits, is_signed=True)
+    return estimate_text(line["value"], line["low"], line["high"], digits, is_signed=True)
 
 
 def worth_rows(tables: Tables) -> Rows:
@@ -215,11 +215,11 @@ def worth_rows(tables: Tables) -> Rows:
     header += ["distinguishable from 0", "exactly 0", "because", "seeds", "items"]
     rows: list[list[object]] = []
     for key, own in tables["shapley"].groupby(KEY, sort=False):
-        values = {value: part.set_index("component") for value, part in own.groupby("value", sort=False)}
+        values = {value: part.set_index("component") for value, part in own.groupby("score", sort=False)}
         likelihood = values[LIKELIHOOD]
         total, parts = likelihood.loc[TOTAL], likelihood.drop(index=TOTAL)
-        clear = parts[_is_clear(parts)].sort_values("estimate", key=abs, ascending=False)
-        still = parts[(parts["estimate"] == 0) & (parts["low"] == 0) & (parts["high"] == 0)]
+        clear = parts[_is_clear(parts)].sort_values("value", key=abs, ascending=False)
+        still = parts[(parts["value"] == 0) & (parts["low"] == 0) & (parts["high"] == 0)]
         cells: list[object] = [_nats(total), _nats(values[ACCURACY].loc[TOTAL], 2), *_levels(tables["coalitions"], key)]
         cells += [", ".join(map(str, clear.index)) or "none", ", ".join(map(str, still.index)) or "none"]
         cells += ["; ".join(dict.fromkeys(map(why_still, still["note"])))]
@@ -235,8 +235,8 @@ def why_still(note: object) -> str:
 
 def _levels(coalitions: pd.DataFrame, key: Sequence[object]) -> list[object]:
     """v(none) and v(all) as accuracies, means over seeds."""
-    own = coalitions[(coalitions[KEY] == list(key)).all(axis=1) & (coalitions["value"] == ACCURACY)]
-    means = own.groupby("coalition")["mean"].mean()
+    own = coalitions[(coalitions[KEY] == list(key)).all(axis=1) & (coalitions["score"] == ACCURACY)]
+    means = own.groupby("coalition")["value"].mean()
     return [float(means[name]) if name in means.index else None for name in ("none", "all")]
 
 
@@ -244,14 +244,14 @@ def alone_rows(tables: Tables) -> Rows:
     """Header and rows: per case the components that do something else alone than random changes of their size."""
     header = ["case", "component", "alone (nats)", "minus random (nats)", "distinguishable?"]
     header += ["minus rotated (nats)", "distinguishable?"]
-    singles = tables["singles"][tables["singles"]["value"] == LIKELIHOOD]
+    singles = tables["singles"][tables["singles"]["score"] == LIKELIHOOD]
     rows: list[list[object]] = []
     for key, own in singles.groupby(KEY, sort=False):
         for name, part in own.groupby("component", sort=False):
-            by_kind = part.set_index("kind")
+            by_kind = part.set_index("change")
             cells: list[object] = []
             for kind in ("difference", "rotated difference"):
-                if kind not in by_kind.index or pd.isna(by_kind.loc[kind, "estimate"]):
+                if kind not in by_kind.index or pd.isna(by_kind.loc[kind, "value"]):
                     cells += [None, None]
                     continue
                 line = by_kind.loc[kind]
@@ -262,12 +262,12 @@ def alone_rows(tables: Tables) -> Rows:
 
 def shapley_rows(lines: pd.DataFrame) -> Rows:
     """Header and rows of one case's components: both values with their 95 % intervals, and the share of the sum."""
-    likelihood, accuracy = (lines[lines["value"] == name].set_index("component") for name in (LIKELIHOOD, ACCURACY))
+    likelihood, accuracy = (lines[lines["score"] == name].set_index("component") for name in (LIKELIHOOD, ACCURACY))
     rows: list[list[object]] = []
     for name in [*(each for each in likelihood.index if each != TOTAL), TOTAL]:
         one, other = likelihood.loc[name], accuracy.loc[name]
         share = "" if pd.isna(one["share"]) else f"{round(100 * one['share']) + 0}%"
-        note = "" if pd.isna(one["note"]) else str(one["note"])
+        note = "; ".join(str(one[name]) for name in ("note", "reason") if not pd.isna(one[name]) and one[name])
         rows.append([SUM if name == TOTAL else str(name), _nats(one), _nats(other, 2), share, note])
     return ["component", "φ (nats)", "φ (points)", "share", "note"], rows
 
@@ -286,7 +286,7 @@ def _components(lines: pd.DataFrame) -> Block:
 def check_rows(tables: Tables) -> Rows:
     """Header and rows: per run how far the gauge changes outputs, what it cost, and what is to be known of it."""
     header = ["task", "regime", "seed", "direction", "passes", "random draws", "items", "fixed against raw"]
-    names = ["task", "arm", "seed", "direction", "num_passes", "num_draws", "num_items"]
+    names = ["task", "condition", "seed", "direction", "num_passes", "num_draws", "num_items"]
     rows: list[list[object]] = []
     for line in tables["checks"].to_dict("records"):
         ends = [
@@ -305,19 +305,19 @@ def caveats(tables: Tables) -> list[str]:
     return [*lines, *(f"Of some runs: {note}." for note in notes)]
 
 
-def plot_shapley(shapley: pd.DataFrame, value: str = LIKELIHOOD) -> Chart | None:
+def plot_shapley(shapley: pd.DataFrame, score: str = LIKELIHOOD) -> Chart | None:
     """A panel per task and regime: the Shapley value of each component with its interval, and their sum.
 
-    ``shapley`` is that table of ``measure_transplants``, of one direction; ``value``: log-likelihood or accuracy.
+    ``shapley`` is that table of ``measure_transplants``, of one direction; ``score``: log-likelihood or accuracy.
     """
-    own = shapley[shapley["value"] == value]
+    own = shapley[shapley["score"] == score]
     is_sum = own["component"] == TOTAL
     lines = pd.concat([own[~is_sum], own[is_sum]])
     kind = lines["component"].eq(TOTAL).map({True: "sum", False: "component"})
     return _forest(
         lines.assign(place=lines["component"].replace({TOTAL: SUM}), kind=kind),
         {"component": ("a component", "circle", COLOURS[0]), "sum": ("their sum", "diamond", COLOURS[1])},
-        AXES[value],
+        AXES[score],
     )
 
 
@@ -326,11 +326,13 @@ def plot_random_changes(singles: pd.DataFrame) -> Chart | None:
 
     ``singles`` is that table of ``measure_transplants``, of one direction. Random changes have the range of all draws.
     """
-    own = singles[(singles["value"] == LIKELIHOOD) & singles["kind"].isin(list(ALONE)) & singles["estimate"].notna()]
-    is_drawn = own["kind"] != "transplant"
+    own = singles[(singles["score"] == LIKELIHOOD) & singles["change"].isin(list(ALONE)) & singles["value"].notna()]
+    is_drawn = own["change"] != "transplant"
     ends = {side: own[side].where(~is_drawn, own[end]) for side, end in (("low", "least"), ("high", "greatest"))}
     place = own["component"].replace({TOTAL: "all together"})
-    return _forest(own.assign(place=place, **ends), ALONE, f"change of {AXES[LIKELIHOOD]}", is_apart=True)
+    return _forest(
+        own.assign(place=place, kind=own["change"], **ends), ALONE, f"change of {AXES[LIKELIHOOD]}", is_apart=True
+    )
 
 
 def plot_interactions(interactions: pd.DataFrame) -> Chart | None:
@@ -338,7 +340,7 @@ def plot_interactions(interactions: pd.DataFrame) -> Chart | None:
 
     ``interactions`` is that table of ``measure_transplants``, of one direction.
     """
-    own = interactions[interactions["value"] == LIKELIHOOD]
+    own = interactions[interactions["score"] == LIKELIHOOD]
     lines = own.assign(place=own["first"] + " x " + own["second"])
     lines["kind"] = _is_clear(lines).map({True: "clear", False: "open"})
     kinds = {
@@ -357,7 +359,7 @@ def _forest(
     """
     import altair
 
-    if not (lines["estimate"].fillna(0) != 0).any():
+    if not (lines["value"].fillna(0) != 0).any():
         return None
     shown = [kind for kind in kinds if (lines["kind"] == kind).any()]
     labels = [kinds[kind][0] for kind in shown]
@@ -381,12 +383,12 @@ def _forest(
                 for line in own.to_dict("records")
             ],
         )
-        names = ["place", "what", "estimate", "low", "high", "interval"]
+        names = ["place", "what", "value", "low", "high", "interval"]
         axis = altair.Axis(labels=i % columns == 0, domain=False, ticks=False, labelLimit=320)
-        x = altair.X("estimate:Q", title=title if i + columns >= len(panels) else None, axis=altair.Axis(tickCount=4))
+        x = altair.X("value:Q", title=title if i + columns >= len(panels) else None, axis=altair.Axis(tickCount=4))
         tips = [altair.Tooltip("place:N", title="component"), altair.Tooltip("what:N", title="what")]
         tips += [
-            altair.Tooltip("estimate:Q", title=title, format="+.4g"),
+            altair.Tooltip("value:Q", title=title, format="+.4g"),
             altair.Tooltip("interval:N", title="interval"),
         ]
         base = altair.Chart(data_of(data, names)).encode(

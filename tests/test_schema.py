@@ -1,0 +1,158 @@
+"""Every table of analysis and probes against the schema: its columns, what their cells hold, and no idle entry."""
+
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import toolkit
+from toolkit.analysis.positions.invariance import cosine_by_lag, standing_out
+from toolkit.analysis.positions.orbits import find_waves
+from toolkit.analysis.positions.positions import position_table
+from toolkit.analysis.rows.measures import MEASURES
+from toolkit.analysis.similarity.similarity import compare_rows
+from toolkit.config import RunConfig
+from toolkit.pipeline import finetune
+from toolkit.probes.flow.flow import Settings as FlowSettings
+from toolkit.probes.layers.layer_drift import measure_layers
+from toolkit.probes.transplants.game import Settings as TransplantSettings
+from toolkit.schema import COLUMNS, COUNT, FLAG, NUMBER, TABLES, TEXT, VALUES, Column, columns_of
+from toolkit.snapshots.store import Run
+
+W = "word_embeddings"
+FLOW = FlowSettings(num_positions=8, num_blocks=3, shift=4, num_texts=20, num_tokens=200)
+ROOT = Path(toolkit.__file__).parent
+
+
+def _of_one_run(run: Run) -> dict[str, pd.DataFrame]:
+    positions = position_table(run)
+    positions[5] *= 10  # stands out
+    return {
+        "measure_drift": toolkit.measure_drift(run),
+        "measure_rows": toolkit.measure_rows(run, W),
+        "measure_changes": toolkit.measure_changes(run),
+        "decompose": toolkit.decompose(run, W),
+        "explain": toolkit.explain(run, W),
+        "sign_noise": toolkit.sign_noise(run, W, num_replicates=5, num_coordinates=8),
+        "regress_drift": toolkit.regress_drift(run, W),
+        "guard_precision": toolkit.guard_precision(run, 1),
+        "measure_gauge": toolkit.measure_gauge(run),
+        "measure_gauge_rows": toolkit.measure_gauge_rows(run, W),
+        "measure_design": toolkit.measure_design(run),
+        "functional_drift": toolkit.functional_drift(run),
+        "measure_geometry": toolkit.measure_geometry(run, W, num_null=2),
+        "measure_updates": toolkit.measure_updates(run, W, num_null=2),
+        "measure_similarity": toolkit.measure_similarity(run, W, num_null=2),
+        "compare_rows": compare_rows(positions, positions + 1, num_null=2),
+        "neighbours": toolkit.neighbours(run, "film"),
+        "measure_neighbours": toolkit.measure_neighbours(run),
+        "measure_positions": toolkit.measure_positions(run, num_draws=5),
+        "find_waves": find_waves(positions)[0],
+        "cosine_by_lag": cosine_by_lag(positions),
+        "standing_out": standing_out(positions),
+        "measure_segments": toolkit.measure_segments(run),
+        "measure_weight_drift": toolkit.measure_weight_drift(run),
+        "measure_weight_drift.layer": toolkit.measure_weight_drift(run, by="layer"),
+    }
+
+
+def _of_runs(runs: list[Run]) -> dict[str, pd.DataFrame]:
+    layers, flow = measure_layers(runs), toolkit.measure_flow(runs, settings=FLOW)
+    transplants = toolkit.measure_transplants(runs, TransplantSettings(num_draws=2)).tables
+    return {
+        "measure_agreement": toolkit.measure_agreement(runs, W, num_null=3),
+        "most_changed": toolkit.most_changed(runs),
+        "compare_changed": toolkit.compare_changed(runs),
+        "measure_layer_drift": toolkit.measure_layer_drift(runs),
+        "measure_layers.means": layers["means"],
+        "measure_layers.contrasts": layers["contrasts"],
+        "measure_distortion": toolkit.measure_distortion(runs, num_gradient_examples=16),
+        **{f"measure_flow.{name}": table for name, table in flow.items()},
+        **{f"measure_transplants.{name}": table for name, table in transplants.items()},
+    }
+
+
+def _of_a_sentence(model: Path) -> dict[str, pd.DataFrame]:
+    found = toolkit.take_apart(toolkit.open_model(str(model)), "the film is good .", "the doctor saw a teacher .")
+    named: dict[str, pd.DataFrame] = {}
+    for name in (each for each in TABLES if each.startswith("take_apart.")):
+        table: Any = found
+        for part in name.split(".")[1:]:
+            table = getattr(table, part)
+        named[name] = table
+    return named
+
+
+@pytest.fixture(scope="module")
+def tables(
+    tiny_pairs: RunConfig, tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, pd.DataFrame]:
+    """Every table, of two runs that differ in their seed."""
+    config = replace(tiny_pairs, save_model=True, output_dir=str(tmp_path_factory.mktemp("runs")), learning_rate=5e-3)
+    runs = [finetune(replace(config, seed=seed)) for seed in (0, 1)]
+    return _of_one_run(runs[0]) | _of_runs(runs) | _of_a_sentence(tiny_model("bert"))
+
+
+def holds(column: Column, values: pd.Series) -> bool:
+    """Whether the cells of a column are of its kind."""
+    known = values.dropna()
+    if column.kind == TEXT:
+        return all(isinstance(value, str) for value in known)
+    if column.kind == VALUES:
+        return all(isinstance(value, tuple) for value in known)
+    if column.kind == FLAG:
+        return all(isinstance(value, bool | np.bool_) for value in known)
+    is_number = pd.api.types.is_numeric_dtype(values.infer_objects()) and not pd.api.types.is_bool_dtype(values)
+    # Counts that are missing on some lines may be floats, and a float may happen to be whole on every line.
+    return is_number and (column.kind == NUMBER or bool((known == known.round()).all()))
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_has_its_columns_in_order_and_they_hold_what_they_say(
+    name: str, tables: dict[str, pd.DataFrame]
+) -> None:
+    table = tables[name]
+    assert len(table)
+    assert list(table.columns) == columns_of(name)
+    assert not [column for column in table if not holds(COLUMNS[column], table[column])]
+
+
+def test_every_table_that_comes_back_has_a_schema(tables: dict[str, pd.DataFrame]) -> None:
+    assert tables.keys() == TABLES.keys()
+    functions = [getattr(toolkit, name) for name in toolkit.__all__]
+    returning = {
+        function.__name__
+        for function in functions
+        if inspect.isfunction(function)
+        and function.__module__.startswith(("toolkit.analysis", "toolkit.probes"))
+        and "DataFrame" in str(inspect.signature(function).return_annotation)
+    }
+    assert returning <= {name.partition(".")[0] for name in TABLES}
+
+
+def test_every_column_is_one_of_some_table() -> None:
+    listed = {column for columns in TABLES.values() for column in columns}
+    assert listed <= COLUMNS.keys()
+    sources = [
+        path.read_text() for part in ("comparison", "reporting", "studies") for path in ROOT.glob(f"{part}/**/*.py")
+    ]
+    named = set(re.findall(r"\"(\w+)\"", "\n".join(sources)))
+    made = {f"{name}_points" for name in ("detectable_gap", "noise_floor", "difference", "margin", "gain")}
+    assert not [name for name in COLUMNS.keys() - listed if name not in named | made]
+
+
+def test_a_meaning_is_a_sentence_and_a_unit_that_of_the_measure() -> None:
+    assert not [column.name for column in COLUMNS.values() if not column.meaning.endswith((".", "?"))]
+    assert {name: COLUMNS[name].unit for name in MEASURES} == {name: each.unit for name, each in MEASURES.items()}
+    assert {column.kind for column in COLUMNS.values()} <= {TEXT, NUMBER, COUNT, FLAG, VALUES}
+
+
+def test_an_unknown_table_is_one_clear_line() -> None:
+    with pytest.raises(ValueError, match="unknown table 'measure_drft' \\(did you mean 'measure_drift'\\?\\)"):
+        columns_of("measure_drft")

@@ -1,0 +1,683 @@
+"""The columns of every table: what each is called, what it means, and which table has it in which order.
+
+A name means one thing wherever it stands. Docstrings, headings and tool-tips are made from what is written here.
+"""
+
+import inspect
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from toolkit.lookup import lookup
+
+TEXT, NUMBER, COUNT, FLAG, VALUES = "text", "number", "count", "flag", "values"
+"""What a cell holds: a text, empty where there is nothing to say; a float, NaN where it is undefined; a whole number,
+NA where it is unknown; yes or no; a tuple of floats."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of any table that has it."""
+
+    name: str
+    meaning: str
+    """What the number is and how it was computed: the tool-tip of a report, a line of ``help()``."""
+    kind: str = NUMBER
+    unit: str = ""
+    label: str = ""
+    """The heading in a report: the name in plain words where nothing else is given."""
+    digits: int = 3
+    """Significant digits that a report shows."""
+
+    def __post_init__(self) -> None:
+        if not self.label:
+            plain = self.name.removeprefix("num_").removeprefix("is_").replace("_", " ")
+            object.__setattr__(self, "label", plain)
+
+
+def _by_name(*columns: Column) -> dict[str, Column]:
+    found = {column.name: column for column in columns}
+    if len(found) < len(columns):
+        raise ValueError("a column stands twice in the schema: one name has one meaning")
+    return found
+
+
+COLUMNS: Mapping[str, Column] = _by_name(
+    # What a line is about, in the order of every table.
+    Column("run", "Name of the run's directory; of a model that is no run, what it was called.", TEXT),
+    Column("model", "The checkpoint that was trained.", TEXT),
+    Column(
+        "group",
+        "Runs of one model and task; models that were looked at with the same texts.",
+        TEXT,
+        "",
+        "model and task",
+    ),
+    Column("task", "What the model was trained for.", TEXT),
+    Column("regime", "The components that were frozen.", TEXT),
+    Column("condition", "Runs that differ in nothing but the seed.", TEXT),
+    Column("is_shuffled", "Whether the condition was trained on shuffled labels.", FLAG),
+    Column("seed", "Of the run; NA for a model that is no run.", COUNT),
+    Column("comparison", "What is held against what.", TEXT),
+    Column("first", "The first of the two that the line compares or pairs: a run, a model or a component.", TEXT),
+    Column("second", "The second of the two.", TEXT),
+    Column("against", "What the condition is held against.", TEXT),
+    Column("epoch", "Epochs of training behind the snapshot; 0 is before training."),
+    Column("step", "Optimizer steps behind the snapshot.", COUNT),
+    Column("reference_epoch", "The epoch that the change is counted from."),
+    Column("parameter", "Name of a parameter, or of what is made of its rows.", TEXT),
+    Column("component", "A part of the model: a parameter, a layer, or what several of them share.", TEXT),
+    Column("part", "What a parameter is within its layer, or a row within a token's sum.", TEXT),
+    Column("layer", "1 is the first; 0: what it reads; -1: the sum before LayerNorm; NA: in no layer.", COUNT),
+    Column("stage", "A place in the forward pass, in words.", TEXT),
+    Column("stratum", "Rows that belong together, by the steps that showed them; a name for chosen rows.", TEXT),
+    Column("row", "Row of the table, counted from 0; NA for a sum of rows.", COUNT),
+    Column("token", "Text of the row, or of the token; empty where there is none.", TEXT),
+    Column("window", "Positions, the first and the last, counted from 0.", TEXT),
+    Column("texts", "Name of the texts that the models read.", TEXT),
+    Column("split", "The part of the data that was scored. The reported split comes first.", TEXT),
+    Column("place", "A split, or a part of the model.", TEXT),
+    # What was measured, beside what chance gives.
+    Column("measure", "What was measured.", TEXT),
+    Column("statistic", "Summary of the measure over the rows; value: of the parameter as one vector.", TEXT),
+    Column("variant", "raw: rows as they are; centred: about their mean.", TEXT),
+    Column("side", "Which of two versions an asymmetric measure starts from.", TEXT),
+    Column("score", "What is compared; accuracies and coefficients are fractions of 1.", TEXT),
+    Column("k", "How many directions count; NA where all do.", COUNT),
+    Column("value", "The measured number, in ``unit`` where the table has one."),
+    Column("low", "Lower end of the value's interval: 95 %, unless the table says otherwise."),
+    Column("high", "Upper end of it."),
+    Column("null", "Mean of the value under the null."),
+    Column("null_low", "2.5 % quantile of the null."),
+    Column("null_high", "97.5 % quantile of the null."),
+    Column("null_sd", "Standard deviation of the null."),
+    Column("null_median", "Median of the null."),
+    Column("null_kind", "How the null was drawn.", TEXT),
+    Column("num_null", "Draws of the null that gave a value.", COUNT),
+    Column("num_null_rows", "Rows of each draw.", COUNT),
+    Column("value_of_null_rows", "The value over as many rows as the null has: what to hold against it."),
+    Column("chance", "What the value is by chance, from a formula."),
+    Column("reference", "What the value is to be read against, in the same unit."),
+    Column("unit", "Of the value; 1 is a pure number.", TEXT),
+    Column("reason", "Why a number of the line is missing; empty where none is.", TEXT),
+    Column("note", "What must be known beside the numbers.", TEXT),
+    # Counts.
+    Column("num_rows", "Rows that the line is about.", COUNT),
+    Column("num_undefined", "Rows of them without a value.", COUNT),
+    Column("num_unmoved", "Rows of them that did not move.", COUNT),
+    Column("num_used", "Rows of them that were used.", COUNT),
+    Column("num_left_out", "Rows that were never seen, did not move, or were 0 at first.", COUNT),
+    Column("num_columns", "Numbers in a row.", COUNT),
+    Column("num_values", "Numbers in all.", COUNT),
+    Column("num_steps", "Optimizer steps that showed the row; of several runs their mean."),
+    Column("num_tokens", "Tokens that used the row.", COUNT),
+    Column("num_texts", "Texts that were read.", COUNT),
+    Column("num_examples", "Examples behind the value.", COUNT),
+    Column("num_items", "Examples of the split that both conditions answered.", COUNT),
+    Column("num_seeds", "Runs that differ in nothing but the seed.", COUNT),
+    Column("num_runs", "Runs that the line holds for.", COUNT),
+    # Drift of rows, as the measures of MEASURES.
+    Column("norm", "‖Δ‖ of the row.", NUMBER, "weight units"),
+    Column("relative", "‖Δ‖ / ‖E⁰‖ of the row.", NUMBER, "1"),
+    Column("cosine_distance", "1 - cosine of the row before and after.", NUMBER, "1"),
+    Column("angle_degrees", "Angle between before and after.", NUMBER, "degrees"),
+    Column("radial", "⟨Δ, E⁰⟩ / ‖E⁰‖: growth of the row; weight decay makes it negative.", NUMBER, "weight units"),
+    Column("tangential", "Length of the part of Δ across E⁰.", NUMBER, "weight units"),
+    Column("max_abs", "Largest |Δ| of one coordinate.", NUMBER, "weight units"),
+    Column("l1", "Σ|Δ| over the coordinates.", NUMBER, "weight units"),
+    Column("path_efficiency", "‖Δ‖ over the length of the way through the ends of epochs: 1 is straight.", NUMBER, "1"),
+    Column("relative_drift", "‖Δ‖ / ‖E⁰‖ of all values together.", NUMBER),
+    # The kind of a change.
+    Column("kind", "The first kind of change that holds.", TEXT),
+    Column("detail", "One or two clauses on it.", TEXT),
+    Column("num_moved", "Rows of which a bit differs.", COUNT),
+    Column("share_moved", "Their share of the rows."),
+    Column("num_cast", "Rows that are the old ones in half precision.", COUNT),
+    Column("num_decayed", "Rows that weight decay alone moved.", COUNT),
+    Column("sum_lr_decay", "-ln of the factor that decay left of them."),
+    Column("num_directions", "Rank of the change, where it is low.", COUNT),
+    Column("farthest", "Rows that moved farthest for their norm.", TEXT),
+    Column("residual", "Share of Σ‖Δ‖² that the kind leaves."),
+    Column("offset_share", "Share of Σ‖Δ‖² that the best common offset explains alone."),
+    Column("offset_null", "The same of isotropic noise."),
+    Column("scaling_share", "Share of Σ‖Δ‖² that the best factor explains alone."),
+    Column("scaling_null", "The same of isotropic noise."),
+    Column("rotation_share", "Share of Σ‖Δ‖² that the best orthogonal map explains alone."),
+    Column("rotation_null", "The same of isotropic noise."),
+    Column("precision", "Coarsest of fp32, fp16, bf16 that holds all values.", TEXT),
+    # Why rows moved.
+    Column("last_step", "Last step that showed the row, counted from 1; 0 if none.", COUNT),
+    Column("drift", "‖Δ‖ of the row.", NUMBER, "weight units"),
+    Column("decay", "Norm of what replayed weight decay did.", NUMBER, "weight units"),
+    Column("update", "Norm of the rest: what the optimizer's updates did.", NUMBER, "weight units"),
+    Column("gradient", "Norm of the updates up to the row's last exposure.", NUMBER, "weight units"),
+    Column("momentum", "Norm of the updates after it; NaN where only bounds are known.", NUMBER, "weight units"),
+    Column("momentum_low", "Lower bound on it.", NUMBER, "weight units"),
+    Column("momentum_high", "Upper bound on it.", NUMBER, "weight units"),
+    Column("momentum_noise", "Its root mean square on random gradient signs.", NUMBER, "weight units"),
+    Column("momentum_basis", "How it is known: exact, one exposure, extrapolated, bounds, none or unknown.", TEXT),
+    Column("cause", "Why the row moved.", TEXT),
+    Column("num_did_not_move", "Rows that did not move.", COUNT),
+    Column("num_weight_decay_alone", "Rows that are where decay leaves them, bit for bit.", COUNT),
+    Column("num_momentum_after_its_last_exposure", "Rows shown before the reference epoch and not since.", COUNT),
+    Column("num_gradient", "Rows that gradients moved.", COUNT),
+    Column("num_unexplained", "Rows never shown that decay does not explain.", COUNT),
+    Column("num_exposure_unknown", "Rows that updates moved, where exposure was not recorded.", COUNT),
+    Column("squared_drift", "Σ‖Δ‖².", NUMBER, "weight units²"),
+    Column("decay_share", "Σ‖decay‖² as a share of it."),
+    Column("update_share", "Σ‖update‖² as a share of it."),
+    Column("cross_share", "2Σ⟨decay, update⟩ as a share of it: the three add up to 1."),
+    Column("momentum_share_low", "Lower bound on Σ‖momentum‖² as a share of it."),
+    Column("momentum_share_high", "Upper bound."),
+    Column("num_momentum_known", "Rows of which the momentum is more than bounds.", COUNT),
+    Column("unexplained_share", "Σ‖update‖² / Σ‖Δ‖² of rows never shown: 0 where decay explains all."),
+    Column("ratio", "drift / null."),
+    Column("z", "(drift - null) / null_sd; NaN where the null hardly varies."),
+    Column("has_norms", "Whether the sizes of the row's gradients were recorded.", FLAG),
+    Column("direction_mean", "Mean of a second null: random directions.", NUMBER, "weight units"),
+    Column("direction_sd", "Its standard deviation.", NUMBER, "weight units"),
+    Column("direction_ratio", "drift / direction_mean."),
+    Column("outcome", "What is explained: the drift, or its root mean square on random signs.", TEXT),
+    Column("term", "constant, log exposure or log norm.", TEXT),
+    Column("se", "HC3 standard error of the value."),
+    Column("r_squared", "Of the regression."),
+    Column("learning_rate", "The largest up to the epoch; NaN where unknown, or frozen."),
+    Column("movable_fp32", "Share of coordinates that one update of this size can change in fp32."),
+    Column("movable_bf16", "The same in bf16."),
+    Column("movable_fp16", "The same in fp16."),
+    Column("moved_share", "Share of coordinates that changed."),
+    Column("finding", "moved, frozen, did not move, or not identifiable in this precision.", TEXT),
+    # What no output can show.
+    Column("frequencies", "Where the frequencies of rows come from.", TEXT),
+    Column("frequency", "Share of the corpus's tokens that use the row."),
+    Column("raw_drift", "‖Δ‖ of the row as it is.", NUMBER, "weight units"),
+    Column("pi_drift", "The same without each row's mean over its coordinates.", NUMBER, "weight units"),
+    Column("gauge_fixed_drift", "The same in the fixed gauge; NaN for rows without tokens.", NUMBER, "weight units"),
+    Column("merged_with", "The row of another table that no token tells from this one.", TEXT),
+    Column("common_scale", "Scale of all tables over the reference's, which no output shows."),
+    Column("num_combinations", "Distinct combinations of rows that were computed.", COUNT),
+    Column("sample", "How these were chosen.", TEXT),
+    Column("eps", "Of the embedding LayerNorm."),
+    # Words and their neighbours.
+    Column("rank", "Place in the list, from 1.", COUNT),
+    Column("row_before", "Row of the neighbour before training.", COUNT),
+    Column("neighbour_before", "Its text.", TEXT),
+    Column("similarity_before", "Cosine before training: with this neighbour, or the mean over all k."),
+    Column("is_lost", "Whether it is no neighbour any more.", FLAG),
+    Column("row_after", "Row of the neighbour after training.", COUNT),
+    Column("neighbour_after", "Its text.", TEXT),
+    Column("similarity_after", "Cosine with it after training."),
+    Column("is_new", "Whether it was none before.", FLAG),
+    Column("overlap", "Share of the k neighbours before that are among those after."),
+    Column("corrected_overlap", "(overlap - chance) / (1 - chance): 1 is unchanged, 0 unrelated."),
+    Column("similarity_change", "Change of the mean cosine with the k neighbours before."),
+    Column("random_overlap", "Mean overlap when each row moves as far in a random direction."),
+    Column("excess", "random_overlap - overlap."),
+    Column("percentile", "Of the excess, among words of like exposure."),
+    Column("num_words", "Words that were compared in both.", COUNT),
+    Column("num_first", "Length of the first list.", COUNT),
+    Column("num_second", "Length of the second list.", COUNT),
+    Column("jaccard", "Jaccard index of two runs' lists."),
+    Column("jaccard_permuted", "Its mean when words of like exposure are exchanged."),
+    Column("jaccard_p_permuted", "Share of exchanges that reach it."),
+    Column("jaccard_random", "Its mean when every row moves as far in a random direction."),
+    Column(
+        "spearman",
+        "Spearman's rank correlation: of two lists over all words, or of drift and gain over tasks.",
+        NUMBER,
+        "",
+        "Spearman correlation",
+    ),
+    Column("spearman_permuted", "Its mean when words of like exposure are exchanged."),
+    Column("spearman_p_permuted", "Share of exchanges that reach it."),
+    Column("spearman_random", "Its mean when every row moves as far in a random direction."),
+    # Positions: the same of four tables of the same shape, and the waves of one.
+    Column("sinusoid", "Of the sinusoidal table."),
+    Column("gaussian", "Of independent Gaussian rows."),
+    Column("smooth", "Of smooth random curves."),
+    Column("shuffled", "Of the table's own rows in a random order."),
+    Column("wave", "Place in the list, from 1: the strongest first.", COUNT),
+    Column("period", "Rows in which the wave goes round once."),
+    Column("period_first", "The same over the first quarter of the rows."),
+    Column("period_last", "The same over the last quarter."),
+    Column("roundness", "Smaller over larger variance in the wave's plane: 1 is a circle."),
+    Column("spread", "Over how many columns of the table the wave is spread."),
+    Column("lag", "Distance of two rows.", COUNT),
+    Column("num_pairs", "Pairs of rows at that distance.", COUNT),
+    Column("neighbours", "Running median of the values around the row."),
+    Column("deviations", "Robust standard deviations from it."),
+    # Weights of all layers.
+    Column("shape", "Of the tensor, as 384x1536.", TEXT),
+    Column("norm_before", "‖W⁰‖, Frobenius, in float64."),
+    Column("norm_change", "‖Δ‖, likewise."),
+    Column("median_angle_degrees", "Median of the angle over the layer's matrices.", NUMBER, "degrees"),
+    Column("is_identical", "Whether no bit differs.", FLAG),
+    Column("stored_before", "Type in the first file.", TEXT),
+    Column("stored_after", "Type in the second.", TEXT),
+    # States of all layers.
+    Column("similarity", "Similarity of the condition's models to those before training."),
+    Column("other_similarity", "What it is held against: similarity of its seeds, or of the other condition."),
+    Column("between_seeds", "By how much two seeds of one condition differ in similarity, on average."),
+    Column("head_epochs", "Epochs of the head alone, before the rest.", COUNT),
+    Column("is_out_of_distribution", "Whether the split is; NA for a part of the model.", FLAG),
+    # Where position goes.
+    Column("family", "Architecture of the model.", TEXT),
+    Column("factor", "position, content, segment, or the residual: all interactions.", TEXT),
+    Column("omega_squared", "ω²: share of the variance that is the factor's; 0 is chance."),
+    Column("omega_standardised", "ω² with every dimension at unit variance."),
+    Column("eta_squared", "η²: share of the variance, chance not taken out."),
+    Column("by_block_eta", "η² of the factor's interaction with the blocks: what it does to single texts."),
+    Column("eta_chance", "η² of unrelated states."),
+    Column("shuffled_omega", "ω² of the same states dealt at random."),
+    Column("shuffled_eta", "η² of the same states dealt at random."),
+    Column("df", "Degrees of freedom."),
+    Column("sum_of_squares", "Sum of squares, over all dimensions."),
+    Column("unit_values", "One value per block or text, of which the interval is made.", VALUES),
+    Column("bits", "Bits of a token's position that a linear probe reads."),
+    Column("control_bits", "Bits that it reads of a random label for every word."),
+    Column("selective_bits", "bits - control_bits, with the interval: a lower bound of what goes beyond words."),
+    Column("word_bits", "Bits that the word alone tells."),
+    Column("beyond_word_bits", "bits - word_bits."),
+    Column("shuffled_bits", "Bits read of labels dealt at random: 0, or a little below."),
+    Column("entropy_bits", "Entropy of the position."),
+    Column("control_entropy_bits", "Entropy of the control's label."),
+    Column("num_bins", "Bins of positions.", COUNT),
+    Column("bins", "Their first positions.", TEXT),
+    Column("num_fit_texts", "Texts that the probe was fitted on.", COUNT),
+    Column("num_held_out_texts", "Texts that it was scored on.", COUNT),
+    Column("num_fit_tokens", "Tokens of the first.", COUNT),
+    Column("num_held_out_tokens", "Tokens of the second.", COUNT),
+    Column("inverse_penalty", "The probe's C."),
+    Column("control_draws", "control_bits of each draw of the control.", VALUES),
+    Column("bit_values", "bits, one value per text.", VALUES),
+    Column("selective_values", "selective_bits, one value per text.", VALUES),
+    Column("beyond_word_values", "beyond_word_bits, one value per text.", VALUES),
+    Column("counterfactual", "What was done to the position rows.", TEXT),
+    Column("num_positions", "Positions of the crossed design.", COUNT),
+    Column("num_contents", "Tokens that stand at each of them.", COUNT),
+    Column("num_segments", "Ways in which segments are given to them.", COUNT),
+    Column("num_sequences", "Sequences that this takes.", COUNT),
+    Column("has_head", "Whether the model has a head that was trained on the task.", FLAG),
+    Column("body", "First digits of a hash of the body: equal for models that compute the same.", TEXT),
+    # What drift is worth.
+    Column("direction", "forward: into the tuned body; reverse: into the one from before.", TEXT),
+    Column("coordinates", "fixed: without what no output shows; raw: as stored.", TEXT),
+    Column("coalition", "The components that are tuned.", TEXT),
+    Column("num_tuned", "How many those are.", COUNT),
+    Column("change", "What was done, and with what result compared.", TEXT),
+    Column("share", "Part of the table's whole, as a fraction; NaN where it is not clear from 0."),
+    Column("least", "The least draw of any seed."),
+    Column("greatest", "The greatest draw of any seed."),
+    Column("rms_change", "Root mean square of the component's change.", NUMBER, "weight units"),
+    Column("gauge_difference", "Largest change of a logit by the fixed gauge, which should change none."),
+    Column("control_difference", "The same by a change that should."),
+    Column("num_draws", "Random changes of each kind.", COUNT),
+    Column("num_passes", "Passes over the items.", COUNT),
+    # One sentence in one model.
+    Column("name", "Name of the parameter in the model; empty for several.", TEXT),
+    Column("number", "Its place among all parameters, from 1; of several, how many they are.", COUNT),
+    Column("requires_grad", "Whether it can be trained; empty where only some can.", FLAG),
+    Column("index", "Place of the token in the text, from 0.", COUNT),
+    Column("length", "Euclidean length of the row.", NUMBER, "weight units"),
+    Column("computed", "What was computed by hand.", TEXT),
+    Column("left_out", "What was left out of it.", TEXT),
+    Column("computed_in", "Precision of the module.", TEXT),
+    Column("largest_difference", "Largest absolute difference of one number."),
+    Column("rounding", "How far rounding lets them differ."),
+    Column("is_equal", "Whether they differ by rounding only.", FLAG),
+    Column("is_exact", "Whether they are equal bit for bit.", FLAG),
+    Column("num_with_gradient", "Rows that got a gradient.", COUNT),
+    Column("gradient_norm", "Euclidean norm of the gradient; NaN where it is frozen."),
+    Column("other", "What the token is compared with.", TEXT),
+    Column("relative_difference", "‖a - b‖ / ‖b‖ in float64."),
+    Column("without", "What was taken away; empty for the model as it is.", TEXT),
+    Column("is_equivariant", "Whether shuffled tokens give the same vectors, shuffled alike.", FLAG),
+    # Scores and their comparison.
+    Column("arm", "Runs of one model and task that differ in their seed only.", TEXT, "", "condition"),
+    Column("base", "Runs of one model and task that differ in their seed only.", TEXT, "", "condition"),
+    Column("pair", "The first condition minus the second, on the same items, paired by seed.", TEXT),
+    Column(
+        "num_failed",
+        "Runs whose accuracy on the reported split is the majority class's or less. They are included in the first "
+        "columns and left out of those that say so.",
+        COUNT,
+    ),
+    Column("first_score", "Score of the first condition's run.", label="first"),
+    Column("second_score", "Score of the second condition's run.", label="second"),
+    Column("num_only_first_right", "Items that only the first condition's run gets right.", COUNT),
+    Column("num_only_second_right", "Items that only the second condition's run gets right.", COUNT),
+    Column(
+        "mcnemar_p",
+        "Two-sided binomial test: do items that only one run gets right fall evenly to both sides?",
+        label="exact McNemar p",
+    ),
+    Column("num_train_examples", "Examples that the run was trained on.", COUNT, label="training examples"),
+    Column("majority_rate", "Accuracy of always giving the most frequent label of the split.", label="majority class"),
+    Column("mean", "Mean over all seeds at the last epoch."),
+    Column("sd", "Sample standard deviation over seeds (divided by seeds less one).", digits=2),
+    Column("median", "Median over all seeds."),
+    Column("min", "The least of all seeds.", label="least"),
+    Column("max", "The greatest of all seeds.", label="greatest"),
+    Column("mean_not_failed", "Mean over the seeds that did not fail.", label="mean, not failed"),
+    Column("sd_not_failed", "Standard deviation over the seeds that did not fail.", label="sd, not failed", digits=2),
+    Column("first_mean", "Mean score of the first condition over its paired seeds.", label="first"),
+    Column("second_mean", "Mean score of the second condition over its paired seeds.", label="second"),
+    Column("difference_points", "First minus second, hundredths of the score.", NUMBER, "points", "difference"),
+    Column(
+        "difference",
+        "First minus second in hundredths of the score, on the same items and paired by seed: the mean over seeds.",
+        unit="points",
+    ),
+    Column(
+        "interval",
+        "Two-way interval of a paired mean difference over seeds and items: Student's t with the variance of both "
+        "and Satterthwaite's degrees of freedom, not below seeds less one. For a score that is no mean over items: "
+        "Student's t over the seeds. For one seed: items only, and none for such a score.",
+        TEXT,
+        "points",
+        "95 % interval",
+    ),
+    Column(
+        "interval90",
+        "The same at 90 %: it lies within the margin exactly when both one-sided tests reject at 5 %.",
+        TEXT,
+        "points",
+        "90 % interval",
+    ),
+    Column(
+        "bootstrap_interval",
+        "Hierarchical percentile bootstrap: seeds drawn with replacement, then items, both conditions together. "
+        "Secondary: it covers too little with few seeds.",
+        TEXT,
+        "points",
+    ),
+    Column(
+        "detectable_gap_points",
+        "The true difference that this many seeds and items would find with probability .8 at level .05.",
+        NUMBER,
+        "points",
+        "smallest detectable gap",
+    ),
+    Column(
+        "noise_floor_points",
+        "Mean absolute difference between two seeds of one condition: what chance alone does.",
+        NUMBER,
+        "points",
+        "noise floor",
+    ),
+    Column("p", "Two-sided p of the t test that the value is 0."),
+    Column("q", "Benjamini and Hochberg's false discovery rate over the p values of all comparisons of this report."),
+    Column(
+        "sign_flip_p",
+        "Share of all ways to flip the signs of the seeds' differences that are as far from 0: exact up to 16 seeds.",
+        label="sign-flip p",
+    ),
+    Column(
+        "smallest_p",
+        "The least p that sign flips can reach with this many seeds: 2 / 2^seeds. Above .05 the test cannot reject.",
+        label="smallest possible",
+    ),
+    Column(
+        "mcnemar",
+        "Seeds whose exact McNemar test rejects: do the items that only one of the two models gets right fall "
+        "evenly to both sides? It covers the items of one seed and not other seeds.",
+        TEXT,
+        label="McNemar p < .05",
+    ),
+    Column("tost_p", "The greater p of the two one-sided tests against the margin.", label="equivalence p"),
+    Column("margin_points", "Differences inside ± this are called equivalent.", NUMBER, "points", "margin"),
+    Column(
+        "verdict",
+        "The first that holds of: not applicable, not recorded, not measurable here; not identifiable (no data "
+        "could tell); not judged (under three seeds, or drift beside sign noise, which is only described); equivalent "
+        "(90 % interval inside the margin, even if it excludes 0); supported (interval excludes 0, and q is below the "
+        "level); under-powered (smallest detectable gap above the margin); not supported.",
+        TEXT,
+    ),
+    Column("num_trainable", "Parameters that the optimizer may change.", COUNT, "", "trainable parameters"),
+    Column("num_trainable_ratio", "Share of full fine-tuning's trainable parameters.", label="of full", digits=2),
+    Column("seconds", "Training, making features and the head's stage, mean over seeds; without evaluation."),
+    Column(
+        "seconds_ratio",
+        "Share of full fine-tuning's seconds; shared machines distort it.",
+        NUMBER,
+        "",
+        "time of full",
+        2,
+    ),
+    Column("peak_memory_mib", "Greatest memory of the process, mean over seeds.", NUMBER, "MiB", "peak memory"),
+    Column("examples_per_second", "Training examples per second of training."),
+    Column("score_mean", "Mean over seeds on the reported split at the last epoch.", label="mean score"),
+    Column(
+        "times_noise",
+        "Drift of the rows that training showed, without their common offset, divided by what random gradient "
+        "signs of the same steps would have moved them: 1 is noise. Alone it is no sign of learning (shuffled labels "
+        "gave as much on SST-2 and TREC), and it falls as the learning rate rises: compare it at equal rates only.",
+        label="times its noise",
+    ),
+    Column("drift_percent", "100·‖Δ‖/‖E⁰‖ of the whole parameter at the last epoch.", NUMBER, "%", "drift"),
+    Column("exposed_percent", "The same of the rows that got a gradient.", NUMBER, "%", "drift of exposed rows"),
+    Column("unexposed_percent", "The same of all other rows.", NUMBER, "%", "of unexposed rows"),
+    Column("is_frozen", "Every run's manifest proves the parameter bit-identical.", FLAG),
+    Column("gain_verdict", "Of the score minus frozen, at the margin.", TEXT, label="verdict on the gain"),
+    Column(
+        "gain_points",
+        "Score of the run minus that of the run of the same seed with its embeddings frozen: what the drift bought.",
+        NUMBER,
+        "points",
+        "score minus frozen",
+    ),
+    Column(
+        "num_near_duplicates",
+        "Training examples removed because they nearly repeat an item of the split (Jaccard similarity of word "
+        "pairs, .8 or more): least and greatest of the runs, which draw other training examples.",
+        COUNT,
+        label="near-duplicates",
+    ),
+    Column("setting", "Place in the grid; every condition tries as many settings.", COUNT),
+    Column("is_chosen", "Whether the setting was chosen.", FLAG),
+    Column(
+        "is_at_edge",
+        "Chosen, and the score still rose towards an end of the grid: a value beyond it may do better.",
+        FLAG,
+        label="at the edge",
+    ),
+    Column("mean_score", "On the split held out of train, at the last epoch."),
+    Column("fields", "What the setting sets.", TEXT, label="settings"),
+    Column("reached", "Mean score of the trained head at the last epoch."),
+    Column(
+        "linear_probe",
+        "Mean score of the linear head that cross-validation finds on the same frozen features (strength chosen by "
+        "log loss, of a regression by squared error): a yardstick, no strict bound; a trained head may beat it.",
+    ),
+    Column("majority", "Always the most frequent training label; in regression the mean of the targets."),
+    Column(
+        "bag_of_words",
+        "TF-IDF of single words and a logistic regression (in regression a ridge), its strength by cross-validation, "
+        "fitted to the same training examples; of a pair u, v, |u - v| and u * v of its two bags. In a token task the "
+        "most frequent tag of each word form.",
+    ),
+    Column(
+        "untouched",
+        "Cosine of the two texts by the checkpoint before training; only where targets say how alike they are.",
+        label="untouched model",
+    ),
+    Column("above_bag_of_words", "The condition's mean minus that of the bag of words.", unit="points"),
+    Column("full_minus_reached", "Full fine-tuning minus the trained head, over seeds of both.", unit="points"),
+    Column(
+        "full_minus_linear_probe",
+        "Full fine-tuning minus the linear head that cross-validation finds on the same features.",
+        NUMBER,
+        "points",
+        "full minus probe",
+    ),
+    Column("num_tasks", "Tasks behind the correlation.", COUNT),
+)
+
+_NULL = "null null_low null_high null_sd"
+_MEASURES = "norm relative cosine_distance angle_degrees radial tangential max_abs l1"
+_MODEL_OF_FLOW = "run group condition seed"
+_GAME = "model task condition split direction coordinates"
+_GAME_OF_SEED = "model task condition seed split direction coordinates"
+
+TABLES: Mapping[str, tuple[str, ...]] = {
+    name: tuple(columns.split())
+    for name, columns in {
+        "measure_drift": "epoch step parameter stratum measure statistic value unit num_rows num_undefined",
+        "measure_rows": f"row token stratum num_steps num_tokens {_MEASURES} path_efficiency",
+        "measure_changes": (
+            "parameter kind value unit detail relative_drift num_rows num_moved share_moved num_cast num_decayed "
+            "sum_lr_decay num_directions farthest residual offset_share offset_null scaling_share scaling_null "
+            "rotation_share rotation_null precision note"
+        ),
+        "decompose": (
+            "row token stratum num_steps last_step drift decay update gradient momentum momentum_low momentum_high "
+            "momentum_noise momentum_basis cause"
+        ),
+        "explain": (
+            "stratum num_rows num_did_not_move num_weight_decay_alone num_momentum_after_its_last_exposure "
+            "num_gradient num_unexplained num_exposure_unknown squared_drift decay_share update_share cross_share "
+            "momentum_share_low momentum_share_high num_momentum_known unexplained_share"
+        ),
+        "sign_noise": (
+            f"row token stratum num_steps drift {_NULL} null_median ratio z has_norms direction_mean direction_sd "
+            "direction_ratio"
+        ),
+        "regress_drift": "outcome term value low high se p r_squared num_rows num_left_out",
+        "guard_precision": (
+            "parameter precision learning_rate movable_fp32 movable_bf16 movable_fp16 moved_share finding"
+        ),
+        "measure_gauge": "epoch step parameter measure value unit num_rows frequencies reason note",
+        "measure_gauge_rows": "row token stratum frequency raw_drift pi_drift gauge_fixed_drift merged_with",
+        "measure_design": "measure value reason note",
+        "functional_drift": "epoch step component measure value common_scale num_combinations sample eps reason note",
+        "measure_geometry": (
+            "epoch parameter stratum measure variant value null null_sd num_rows num_undefined reason"
+        ),
+        "measure_updates": (
+            "epoch parameter stratum measure k value null null_low null_high chance num_rows num_unmoved reason"
+        ),
+        "measure_agreement": (
+            f"first second epoch parameter stratum measure value {_NULL} num_rows num_undefined reason"
+        ),
+        "measure_similarity": (
+            f"epoch reference_epoch parameter stratum measure side value low high value_of_null_rows {_NULL} null_kind "
+            "num_null num_null_rows num_rows num_used num_columns reason"
+        ),
+        "compare_rows": (
+            f"measure side value low high value_of_null_rows {_NULL} null_kind num_null num_null_rows num_rows "
+            "num_used num_columns reason"
+        ),
+        "neighbours": (
+            "rank row_before neighbour_before similarity_before is_lost row_after neighbour_after similarity_after "
+            "is_new"
+        ),
+        "measure_neighbours": (
+            "row token stratum num_steps overlap chance corrected_overlap similarity_before similarity_change"
+        ),
+        "most_changed": (
+            "rank row token stratum num_steps overlap chance corrected_overlap similarity_change random_overlap "
+            "excess percentile num_runs jaccard jaccard_permuted jaccard_random spearman spearman_permuted "
+            "spearman_random"
+        ),
+        "compare_changed": (
+            "first second num_words num_first num_second jaccard jaccard_permuted jaccard_p_permuted jaccard_random "
+            "spearman spearman_permuted spearman_p_permuted spearman_random"
+        ),
+        "measure_positions": ("epoch window measure value sinusoid gaussian smooth shuffled unit num_rows reason note"),
+        "find_waves": "wave period period_first period_last share roundness spread",
+        "cosine_by_lag": "lag value low high num_pairs",
+        "standing_out": "measure row value neighbours deviations",
+        "measure_segments": "epoch step parameter measure value unit reason note",
+        "measure_weight_drift": (
+            "layer component part parameter shape num_values norm_before norm_change relative_drift angle_degrees "
+            "is_identical stored_before stored_after reason note"
+        ),
+        "measure_weight_drift.layer": (
+            "layer component num_values norm_before norm_change relative_drift median_angle_degrees is_identical "
+            "reason note"
+        ),
+        "measure_layer_drift": (
+            "group condition is_shuffled comparison first second texts layer measure value low high num_texts reason"
+        ),
+        "measure_layers.means": (
+            "group condition is_shuffled comparison texts layer measure value low high num_seeds num_texts reason note"
+        ),
+        "measure_layers.contrasts": (
+            "group condition comparison against texts layer measure similarity other_similarity value low high "
+            "between_seeds num_seeds num_texts reason note"
+        ),
+        "measure_distortion": (
+            "run model task regime head_epochs seed measure place is_out_of_distribution value num_examples reason"
+        ),
+        "measure_flow.ledger": (
+            f"{_MODEL_OF_FLOW} layer stage factor omega_squared low high omega_standardised eta_squared by_block_eta "
+            "eta_chance shuffled_omega shuffled_eta df sum_of_squares unit_values reason"
+        ),
+        "measure_flow.decoding": (
+            f"{_MODEL_OF_FLOW} layer stage bits control_bits selective_bits low high word_bits beyond_word_bits "
+            "shuffled_bits entropy_bits control_entropy_bits num_bins bins num_fit_texts num_held_out_texts "
+            "num_fit_tokens num_held_out_tokens inverse_penalty control_draws bit_values selective_values "
+            "beyond_word_values note"
+        ),
+        "measure_flow.counterfactuals": (
+            f"{_MODEL_OF_FLOW} counterfactual layer stage measure value low high reference unit num_texts unit_values "
+            "reason"
+        ),
+        "measure_flow.models": (
+            f"{_MODEL_OF_FLOW} split family num_positions num_contents num_segments num_sequences has_head body note"
+        ),
+        "measure_transplants.shapley": (
+            f"{_GAME} component score value low high share unit num_seeds num_items reason note"
+        ),
+        "measure_transplants.interactions": (
+            f"{_GAME} first second score value low high unit num_seeds num_items reason note"
+        ),
+        "measure_transplants.singles": (
+            f"{_GAME} component score change value low high least greatest rms_change unit num_seeds num_items "
+            "reason note"
+        ),
+        "measure_transplants.coalitions": f"{_GAME_OF_SEED} coalition num_tuned score value unit",
+        "measure_transplants.checks": (
+            f"{_GAME_OF_SEED} gauge_difference control_difference num_draws num_passes num_items note"
+        ),
+        "take_apart.parameters": "parameter name number num_rows num_columns num_values share requires_grad reason",
+        "take_apart.tokens": "index token part row length share",
+        "take_apart.layer_sum": "computed left_out computed_in largest_difference rounding is_equal",
+        "take_apart.one_hot": "parameter num_tokens num_rows num_columns largest_difference is_exact",
+        "take_apart.gradients.parameters": (
+            "parameter requires_grad num_rows num_used num_with_gradient gradient_norm reason"
+        ),
+        "take_apart.gradients.rows": "parameter row token num_tokens gradient_norm reason",
+        "take_apart.special_tokens.table": "token other stage relative_difference is_equal",
+        "take_apart.segments.changes": "change stage relative_difference largest_difference is_equal",
+        "take_apart.permutation.table": "without relative_difference largest_difference is_equivariant",
+    }.items()
+}
+"""A function, and where it returns several tables the name of each, to its columns in order."""
+
+
+def columns_of(table: str) -> list[str]:
+    """Names of a table's columns in order, such as ``measure_drift``'s; ValueError for an unknown table."""
+    return list(lookup(TABLES, table, "table"))
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def with_columns(function: F) -> F:
+    """The same function, whose help() ends with the columns of each table that it returns."""
+    name = function.__name__
+    parts = [f"{inspect.getdoc(function) or ''}"]
+    for table in (each for each in TABLES if each == name or each.startswith(f"{name}.")):
+        title = "Columns" if table == name else f"Columns of {table.removeprefix(f'{name}.')}"
+        parts.append("\n".join([title, "-" * len(title), *map(_described, TABLES[table])]))
+    function.__doc__ = "\n\n".join(parts)
+    return function
+
+
+def _described(name: str) -> str:
+    column = COLUMNS[name]
+    text = f"{name} ({column.unit})" if column.unit else name
+    return textwrap.fill(f"{text}: {column.meaning}", 100, subsequent_indent="    ")
