@@ -243,7 +243,7 @@ def test_every_command_names_an_unknown_flag(capsys: pytest.CaptureFixture[str])
     ("words", "said"),
     [
         ([], "a command is missing; choose from: report, .*, verify; see [^;]* --help"),
-        (["report", "runs"], "--out is missing; see [^;]* report --help"),
+        (["report", "runs"], "report needs run directories and --out FOLDER, or --from with the folder of a report"),
         (["verify"], r"PATH \(Run directory, or folder of a report\) is missing; see [^;]* verify --help"),
     ],
 )

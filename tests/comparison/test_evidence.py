@@ -134,7 +134,7 @@ def test_the_drift_of_each_run_is_measured_once(logged, monkeypatch):
         measured.append(source.path.name)
         return measure_beyond_noise(source)
 
-    monkeypatch.setattr("toolkit.comparison.measure.measure_beyond_noise", count)
+    monkeypatch.setattr("toolkit.comparison.drift_table.measure_beyond_noise", count)
     runs = logged(1)
     evidence = write_evidence(runs, None, "out")
     assert sorted(measured) == sorted(run.path.name for run in runs)

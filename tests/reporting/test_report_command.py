@@ -148,7 +148,7 @@ def test_the_printed_commands_make_runs_and_report_again(tiny_config, tmp_path, 
     said = carry_out(commands)
     assert said == ["accelerate launch --module toolkit.cli"] * 2 + ["python -m toolkit"]
     assert [line.split(":")[0] for line in verify_report("out")] == []
-    for name in ("scores.csv", "joined.csv"):
+    for name in ("scores.csv", "drift.csv"):
         assert Path("out/evidence", name).read_bytes() == Path("was/evidence", name).read_bytes()
 
 
