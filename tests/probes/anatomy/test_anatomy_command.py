@@ -110,7 +110,7 @@ def test_the_report_shows_what_the_screen_says(
     document = json.loads(run(capsys, folder, "--text", TEXT, "--pair", PAIR, "--json")[1])
     tokens = pd.read_csv(out / "tables" / "tokens.csv", keep_default_na=False)
     assert list(tokens["token"]) == [line["token"] for line in document["tokens"]]
-    np.testing.assert_allclose(tokens["norm"].astype(float), [line["norm"] for line in document["tokens"]])
+    np.testing.assert_allclose(tokens["length"].astype(float), [line["length"] for line in document["tokens"]])
     code, _, err = run(capsys, folder, "--text", TEXT, "--out", str(tmp_path))
     assert code == 2
     assert "pass another --out" in err

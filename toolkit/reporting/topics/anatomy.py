@@ -342,7 +342,7 @@ def plot_shares(document: Document) -> Chart | None:
         color=colour("part", parts),
         shape=shape("part", parts),
         opacity=picker.opacity,
-        tooltip=tips(place="token", part="part", row="its row", percent=("share (%)", ".3g"), norm=("length", ".3g")),
+        tooltip=tips(place="token", part="part", row="its row", percent=("share (%)", ".3g"), length=("length", ".3g")),
     )
     return panels([chart.properties(width=480, height=18 * table["place"].nunique())], picker=picker)
 
