@@ -48,7 +48,7 @@ def test_the_null_is_that_of_many_replays():
     planted = plant(signs(), EXPOSED)
     rows = exposed_rows(planted.trajectory, WORDS)
     replayed = sign_noise(planted.trajectory, WORDS, 1, rows, log=planted.log, num_replicates=400, num_coordinates=0)
-    square = float((replayed["null_mean"] ** 2 + replayed["null_sd"] ** 2).sum())
+    square = float((replayed["null"] ** 2 + replayed["null_sd"] ** 2).sum())
     before = planted.path[0][rows].astype(float)
     # Decay is a hundredth of the whole here, and moves in a common direction no more than the rows do.
     expected = np.sqrt(square * (1 - 1 / len(rows)) / (before**2).sum())
