@@ -93,7 +93,7 @@ def main(runs: str, out: str | None = None) -> None:
 
 def _ceilings(finished: list[Any]) -> list[str]:
     """What the best linear head reaches on the features of feature extraction, beside what its trained head does."""
-    from toolkit.comparison.reported import last_score, read_reported
+    from toolkit.comparison.runs import last_score, read_reported
     from toolkit.snapshots.store import open_run
 
     found: dict[str, list[tuple[float, float]]] = {}

@@ -51,7 +51,7 @@ def main() -> None:
     arguments = parser.parse_args()
     from toolkit.naming import shown_path
     from toolkit.pipeline import finetune
-    from toolkit.reporting.comparison.report import write_report
+    from toolkit.reporting.comparison_report import write_report
 
     runs, labels, tasks = [], {}, {}
     for task in arguments.tasks:

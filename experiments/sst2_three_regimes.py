@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1, help="seeds per regime (default: 1)")
     arguments = parser.parse_args()
     from toolkit.pipeline import finetune
-    from toolkit.reporting.comparison.report import write_report
+    from toolkit.reporting.comparison_report import write_report
     from toolkit.reporting.folder import check_out
 
     check_out(arguments.out)

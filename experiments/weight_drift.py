@@ -58,7 +58,7 @@ def main() -> None:
     arguments = parser.parse_args()
     from toolkit.naming import shown_path
     from toolkit.pipeline import finetune
-    from toolkit.probes.layers.layer_drift import measure_layers
+    from toolkit.probes.layer_drift import measure_layers
     from toolkit.reporting.topics.layers import write_layer_report
 
     configs = list_configs(arguments.seeds, arguments.examples, arguments.epochs, arguments.runs)

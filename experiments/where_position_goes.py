@@ -74,7 +74,7 @@ def main() -> None:
     if set(arguments.arms) != set(ARMS):
         print("Trained; without --arms the same command also writes the report.")
         return
-    from toolkit.probes.flow.flow import Settings, measure_flow
+    from toolkit.probes.flow import Settings, measure_flow
     from toolkit.reporting.topics.flow import write_flow_report
 
     labels = {run.path.resolve().name: arm for arm, own in runs.items() for run in own}

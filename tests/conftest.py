@@ -250,9 +250,9 @@ def make_run(shared_runs: SharedRuns, tmp_path: Path, monkeypatch: pytest.Monkey
 
 def leave_undrawn(patch: pytest.MonkeyPatch) -> None:
     """Reports without figures, for tests of the text: drawing is what takes the time."""
-    patch.setattr("toolkit.reporting.comparison.drift_topics.draw", lambda makers: {})
-    patch.setattr("toolkit.reporting.comparison.study_sections.draw", lambda makers: {})
-    patch.setattr("toolkit.reporting.comparison.report.picture_of", lambda data: None)
+    patch.setattr("toolkit.reporting.topics.drift_tables.draw", lambda makers: {})
+    patch.setattr("toolkit.reporting.topics.runs.draw", lambda makers: {})
+    patch.setattr("toolkit.reporting.comparison_report.picture_of", lambda data: None)
     patch.setattr("toolkit.reporting.topics.words.plot_words", lambda words: altair.Chart().mark_point())
 
 

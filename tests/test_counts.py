@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from toolkit.commands.positions import Positions
-from toolkit.counts import at_least
+from toolkit.lookup import at_least
 
 
 @pytest.mark.parametrize("value", [3, np.int64(3), np.uint8(3)])

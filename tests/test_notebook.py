@@ -6,7 +6,7 @@ import re
 import pytest
 
 import toolkit
-from toolkit.comparison.card import Card, Null, Span
+from toolkit.comparison.verdicts import Card, Null, Span
 from toolkit.naming import Described
 
 HOSTILE = "<b>a & b</b>"

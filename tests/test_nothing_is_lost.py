@@ -287,14 +287,14 @@ ALLOWED = {
     ("snapshots/store.py", "predictions.to_parquet(path, index=False)"),
     ("comparison/evidence.py", "table.to_parquet(path, index=False, compression='zstd')"),
     (
-        "reporting/comparison/written_tables.py",
+        "reporting/comparison_report.py",
         "table.astype(dict.fromkeys(mixed, str)).to_parquet(path, index=False, compression='zstd')",
     ),
     ("training/saver.py", "backbone.save_pretrained(folder)"),
     ("training/saver.py", "self.loaded.tokenizer.save_pretrained(folder)"),
     # into memory
     # a lock, opened but not written; and logs, to which lines are added when they are ours
-    ("snapshots/lock.py", "os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, 'O_NOFOLLOW', 0), 438)"),
+    ("snapshots/store.py", "os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, 'O_NOFOLLOW', 0), 438)"),
     ("studies/executors.py", "job.log.open('ab')"),
 }
 """What writes elsewhere, and why it may."""

@@ -14,12 +14,12 @@ from transformers import AutoModel, AutoTokenizer
 
 from tests.conftest import FAMILY_CONFIGS
 from toolkit import Run, Snapshot, Trajectory, explain, finetune, open_run, replay_decay, verify_run, write_report
-from toolkit.analysis.causes.nulls import unexplained_by_decay
+from toolkit.analysis.adam import unexplained_by_decay
 from toolkit.config import RunConfig
 from toolkit.families import TABLES
 from toolkit.models.classifier import load_classifier
 from toolkit.models.regimes import list_components
-from toolkit.training.losses import NonFiniteLossError
+from toolkit.training.optimizer import NonFiniteLossError
 
 
 def run(config: RunConfig, tmp_path: Path, **changes: object) -> Run:

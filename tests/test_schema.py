@@ -12,16 +12,15 @@ import pandas as pd
 import pytest
 
 import toolkit
-from toolkit.analysis.positions.invariance import cosine_by_lag, standing_out
-from toolkit.analysis.positions.orbits import find_waves
-from toolkit.analysis.positions.positions import position_table
-from toolkit.analysis.rows.measures import MEASURES
-from toolkit.analysis.similarity.similarity import compare_rows
+from toolkit.analysis.measures import MEASURES
+from toolkit.analysis.positions import cosine_by_lag, position_table, standing_out
+from toolkit.analysis.resemblance import find_waves
+from toolkit.analysis.similarity import compare_rows
 from toolkit.config import RunConfig
 from toolkit.pipeline import finetune
-from toolkit.probes.flow.flow import Settings as FlowSettings
-from toolkit.probes.layers.layer_drift import measure_layers
-from toolkit.probes.transplants.game import Settings as TransplantSettings
+from toolkit.probes.flow import Settings as FlowSettings
+from toolkit.probes.layer_drift import measure_layers
+from toolkit.probes.transplant_games import Settings as TransplantSettings
 from toolkit.schema import COLUMNS, COUNT, FLAG, NUMBER, TABLES, TEXT, VALUES, Column, columns_of
 from toolkit.snapshots.store import Run
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from toolkit.families import EMBEDDING_PARAMETERS, FAMILIES, REGIMES
-from toolkit.json_files import parse_object
-from toolkit.lookup import unknown
+from toolkit.lookup import parse_object, unknown
 from toolkit.naming import Described
 
 FORMAT = 1

@@ -1,7 +1,26 @@
 """Freed memory stays with the process: large tensors of every step would otherwise be mapped, zeroed and unmapped."""
 
 import ctypes
+import os
+import socket
 import sys
+from urllib.parse import urlparse
+from urllib.request import getproxies
+
+
+def is_hub_reachable() -> bool:
+    """Whether the hub's host name resolves, or a proxy stands in for it; no request is made."""
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+        return False
+    if getproxies():
+        return True
+    host = urlparse(os.environ.get("HF_ENDPOINT", "https://huggingface.co")).hostname or ""
+    try:
+        socket.getaddrinfo(host, 443)
+    except OSError:
+        return False
+    return True
+
 
 MMAP_THRESHOLD, TRIM_THRESHOLD, TOP_PAD = -3, -1, -2
 """glibc's names of what mallopt(3) sets."""

@@ -15,9 +15,9 @@ from toolkit.models.classifier import Loaded, load_classifier
 from toolkit.models.positions import prepare_positions
 from toolkit.models.regimes import BACKBONE, Regime, apply_regime, list_components, parse_regime
 from toolkit.reporting.screen import epoch_line, print_components, print_result, print_task
-from toolkit.snapshots.capture import capture
+from toolkit.snapshots.snapshot import capture
 from toolkit.snapshots.store import MANIFEST, Run, RunWriter, check_startable, open_run
-from toolkit.training.accelerators import build_accelerator
+from toolkit.training.accelerators import build_accelerator, start_together
 from toolkit.training.encoding import encode_task, unknown_share
 from toolkit.training.evaluation import extract_features
 from toolkit.training.features import (
@@ -29,10 +29,9 @@ from toolkit.training.features import (
 )
 from toolkit.training.floors import measure_floors
 from toolkit.training.loop import Moment, Plan, train
-from toolkit.training.losses import NonFiniteLossError, StepLog
+from toolkit.training.optimizer import NonFiniteLossError, StepLog
 from toolkit.training.recorder import Recorder
 from toolkit.training.saver import Saver, fingerprint
-from toolkit.training.start import start_together
 
 
 def finetune(config: RunConfig, *, reuse_finished: bool = False) -> Run:

@@ -24,9 +24,8 @@ import pandas as pd
 import pyarrow as pa
 from pyarrow import parquet
 
-from toolkit.analysis.rows.blocks import Scratch, iterate_blocks
-from toolkit.analysis.rows.drift import measure_drift
-from toolkit.analysis.rows.rows import measure_rows, write_rows
+from toolkit.analysis.blocks import Scratch, iterate_blocks
+from toolkit.analysis.drift import measure_drift, measure_rows, write_rows
 from toolkit.snapshots.exposure import Exposure, StepRows, TableExposure
 from toolkit.snapshots.snapshot import Trajectory, Vocabulary
 from toolkit.snapshots.store import open_run, start_run

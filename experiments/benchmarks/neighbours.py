@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit.analysis.neighbours.nearest import Nearest, search_nearest
+from toolkit.analysis.nearest import Nearest, search_nearest
 
 Rows = NDArray[np.float32]
 Ids = NDArray[np.int64]

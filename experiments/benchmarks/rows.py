@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from toolkit.analysis.rows import blocks
-from toolkit.analysis.rows.measures import MEASURES, path_efficiency
-from toolkit.analysis.rows.rows import measure_rows
+from toolkit.analysis import blocks
+from toolkit.analysis.drift import measure_rows
+from toolkit.analysis.measures import MEASURES, path_efficiency
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 
 PARAMETER = "word_embeddings"

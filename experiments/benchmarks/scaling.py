@@ -23,9 +23,8 @@ import numpy as np
 import pandas as pd
 from memory import PARAMETER, Peak, _read_status, accumulate_moments, make_run
 
-from toolkit.analysis.neighbours.neighbours import measure_neighbours
-from toolkit.analysis.rows.drift import measure_drift
-from toolkit.analysis.rows.rows import measure_rows, write_rows
+from toolkit.analysis.drift import measure_drift, measure_rows, write_rows
+from toolkit.analysis.neighbours import measure_neighbours
 from toolkit.reporting.charts import colour, data_of, image_of, shape
 from toolkit.snapshots.store import open_run
 

@@ -168,8 +168,8 @@ def time_without_records(data: str | None, freeze: str, examples: int, epochs: i
     from toolkit.models.regimes import apply_regime, list_components, parse_regime
     from toolkit.training.accelerators import build_accelerator
     from toolkit.training.encoding import encode_task
+    from toolkit.training.evaluation import compute_scores
     from toolkit.training.loop import train
-    from toolkit.training.scores import compute_scores
 
     class Silent:
         """A recorder that records nothing."""

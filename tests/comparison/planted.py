@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from toolkit.comparison.card import save_cards
 from toolkit.comparison.cards import make_cards
 from toolkit.comparison.evidence import FOLDER, JOINED, LABELS, NEWER, PAGE, Evidence, read_evidence, save_evidence
 from toolkit.comparison.measure import PARTS_OF_1, measure
 from toolkit.comparison.report_data import ReportData
+from toolkit.comparison.verdicts import save_cards
 from toolkit.snapshots import files
 from toolkit.snapshots.store import Run, open_run
 

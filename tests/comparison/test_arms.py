@@ -3,7 +3,7 @@
 import pytest
 
 from toolkit.comparison.arms import arrange, canonical_name, differences_beside_seed
-from toolkit.comparison.reported import read_reported
+from toolkit.comparison.runs import read_reported
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.naming import shown_path
 

@@ -11,12 +11,11 @@ import pytest
 from tests.comparison.conftest import ARMS
 from tests.comparison.planted import write_cards
 from tests.run_directories import write_run
-from toolkit.comparison.card import Card, load_cards, save_cards
 from toolkit.comparison.cards import make_cards
 from toolkit.comparison.compare import compare
 from toolkit.comparison.evidence import read_evidence
 from toolkit.comparison.tests import benjamini_hochberg
-from toolkit.comparison.verdicts import VERDICTS
+from toolkit.comparison.verdicts import VERDICTS, Card, load_cards, save_cards
 from toolkit.snapshots.store import RunWriter
 
 

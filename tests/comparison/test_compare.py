@@ -7,11 +7,10 @@ from scipy import stats
 
 from tests.comparison.planted import plant
 from tests.run_directories import write_run
-from toolkit.comparison.arms import arrange
+from toolkit.comparison.arms import NO_SPLIT, OTHER_ITEMS, arrange
 from toolkit.comparison.compare import AT_CHANCE, COLUMNS, ONE_CLASS, compare, judge_together
 from toolkit.comparison.estimates import Settings, estimate_from_items, estimate_from_seeds, p_value
 from toolkit.comparison.intervals import ITEMS_ONLY, Interval, seeds_interval, two_way_interval
-from toolkit.comparison.pairs import NO_SPLIT, OTHER_ITEMS
 from toolkit.comparison.tests import benjamini_hochberg, sign_flip
 
 FULL, PROBE, FIXED = "full fine-tuning", "feature extraction", "embeddings frozen"

@@ -5,10 +5,10 @@ import pytest
 
 from tests.comparison.conftest import write_logged_run
 from tests.run_directories import NUM_WORDS, write_run
-from toolkit.analysis.rows.drift import measure_drift
+from toolkit.analysis.drift import measure_drift
+from toolkit.comparison.arms import OTHER_ITEMS
 from toolkit.comparison.compare import compare
 from toolkit.comparison.drift_and_score import COLUMNS, NOT_TRAINED, join_drift
-from toolkit.comparison.pairs import OTHER_ITEMS
 from toolkit.comparison.parameter_noise import NO_SIZES, measure_beyond_noise
 from toolkit.families import EMBEDDING_PARAMETERS
 

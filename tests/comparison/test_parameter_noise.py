@@ -15,7 +15,7 @@ from tests.analysis.adam_runs import (
     signs,
     warm_up_and_decay,
 )
-from toolkit.analysis.causes.sign_noise import sign_noise
+from toolkit.analysis.nulls import sign_noise
 from toolkit.comparison.intervals import seeds_interval
 from toolkit.comparison.parameter_noise import (
     NO_SIZES,

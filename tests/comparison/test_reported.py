@@ -9,7 +9,7 @@ from statsmodels.stats.proportion import proportion_confint
 
 from tests.comparison.planted import plant
 from tests.run_directories import write_run
-from toolkit.comparison.reported import (
+from toolkit.comparison.runs import (
     count_at_chance,
     counted_score,
     last_score,

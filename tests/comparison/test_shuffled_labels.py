@@ -17,7 +17,7 @@ from toolkit.comparison.drift_cards import HAS_CONTROL, NO_CONTROL
 from toolkit.comparison.drift_table import drift_of
 from toolkit.comparison.evidence import read_evidence
 from toolkit.comparison.parameter_noise import changes_of_shown
-from toolkit.comparison.reported import read_reported
+from toolkit.comparison.runs import read_reported
 from toolkit.comparison.shuffled_labels import (
     COLUMNS,
     MEASURES,

@@ -12,8 +12,8 @@ import toolkit
 from tests.comparison.conftest import ARMS, write_logged_run
 from tests.comparison.planted import as_format_1, write_cards
 from toolkit.cli import main
-from toolkit.comparison.card import save_cards
 from toolkit.comparison.cards import make_cards
+from toolkit.comparison.verdicts import save_cards
 from toolkit.comparison.verify import check_report, verify_report
 from toolkit.snapshots import files
 
@@ -99,9 +99,9 @@ def test_a_flipped_prediction_with_its_hash_mended_is_found_without_the_runs(rep
 
 
 def test_evidence_forged_throughout_is_found_by_the_runs_at_hand(report):
-    from toolkit.comparison.card import save_cards
     from toolkit.comparison.cards import make_cards
     from toolkit.comparison.evidence import read_evidence
+    from toolkit.comparison.verdicts import save_cards
 
     flip(report)
     evidence = read_evidence(report)

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from toolkit.config import RunConfig
 from toolkit.data.builtin import BUILTIN_TASKS, BUILTIN_TOKEN_TASKS
-from toolkit.data.files import READERS, read_file
-from toolkit.data.hub_datasets import GLUE
+from toolkit.data.files import GLUE, READERS, read_file
 from toolkit.data.labels import encode_labels
 from toolkit.data.tasks import TASKS, load_task, task_name
 

@@ -17,8 +17,7 @@ from toolkit.data.batches import make_batch
 from toolkit.data.tasks import load_task
 from toolkit.families import TABLES
 from toolkit.models.classifier import Loaded, load_classifier
-from toolkit.models.positions import prepare_positions
-from toolkit.models.reinjection import reinject
+from toolkit.models.positions import prepare_positions, reinject
 from toolkit.models.tuned import load_tuned, load_untuned
 from toolkit.pipeline import finetune
 from toolkit.snapshots.store import Run

@@ -19,7 +19,7 @@ from toolkit.models.checkpoints import find_checkpoint
 from toolkit.models.classifier import Loaded
 from toolkit.models.tuned import load_tuned, load_untuned
 from toolkit.pipeline import finetune
-from toolkit.snapshots.source_hashes import hash_tokenizer
+from toolkit.snapshots.backbones import hash_tokenizer
 from toolkit.snapshots.store import Run, open_run
 from toolkit.studies.plan import plan_runs, resolve, run_path
 from toolkit.studies.study import Cell

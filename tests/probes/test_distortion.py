@@ -15,10 +15,15 @@ from toolkit.data.tasks import load_task
 from toolkit.models.regimes import Regime, apply_regime
 from toolkit.models.tuned import load_untuned
 from toolkit.pipeline import finetune
-from toolkit.probes import start_gradients as gradients_module
-from toolkit.probes.distortion import FROZEN, measure_distortion
-from toolkit.probes.feature_changes import feature_movement, head_alignment
-from toolkit.probes.start_gradients import PARTS, start_gradients
+from toolkit.probes import distortion as gradients_module
+from toolkit.probes.distortion import (
+    FROZEN,
+    PARTS,
+    feature_movement,
+    head_alignment,
+    measure_distortion,
+    start_gradients,
+)
 from toolkit.snapshots.store import Run
 from toolkit.training.encoding import encode_task
 

@@ -11,10 +11,10 @@ import pytest
 from toolkit.config import RunConfig
 from toolkit.pipeline import finetune
 from toolkit.probes.distortion import measure_distortion
-from toolkit.probes.flow.sources import open_subjects
-from toolkit.probes.layers.layer_drift import measure_layer_drift
-from toolkit.probes.tasks import task_of
-from toolkit.probes.transplants.play import play_run
+from toolkit.probes.flow import open_subjects
+from toolkit.probes.layer_drift import measure_layer_drift
+from toolkit.probes.states import task_of
+from toolkit.probes.transplant_games import play_run
 from toolkit.snapshots.store import Run, open_run
 
 PROBES: tuple[Callable[[Run], Any], ...] = (

@@ -9,15 +9,21 @@ import pytest
 from tests.reporting.conftest import with_tables
 from tests.run_directories import rehash
 from toolkit.comparison.arms import Arm, Group
-from toolkit.comparison.reported import read_reported
-from toolkit.reporting.comparison.caveats import below_floor, caveats, edge_warning, failures, unstable
-from toolkit.reporting.comparison.linear_probes import against_probe_block, linear_probes, short_of_probe
-from toolkit.reporting.comparison.provenance import data_block
-from toolkit.reporting.comparison.run_sections import data_section, per_run
-from toolkit.reporting.comparison.score_sections import probe_block, scores_section
-from toolkit.reporting.comparison.study_sections import study_sections
-from toolkit.reporting.comparison.written_tables import paper_tables, report_tables
+from toolkit.comparison.runs import read_reported
+from toolkit.reporting.comparison_report import paper_tables, report_tables
 from toolkit.reporting.page import FoldBlock, NoteBlock, TableBlock, TextBlock
+from toolkit.reporting.topics.caveats import (
+    against_probe_block,
+    below_floor,
+    caveats,
+    edge_warning,
+    failures,
+    linear_probes,
+    short_of_probe,
+    unstable,
+)
+from toolkit.reporting.topics.runs import data_block, data_section, per_run, study_sections
+from toolkit.reporting.topics.scores import probe_block, scores_section
 from toolkit.schema import COLUMNS
 from toolkit.snapshots.store import open_run
 

@@ -22,19 +22,18 @@ import toolkit
 from tests.run_directories import MakeRun
 from tests.training.recorded_texts import TEXTS, load
 from toolkit.cli import main
-from toolkit.comparison.written import written_files
+from toolkit.comparison.evidence import written_files
 from toolkit.config import RunConfig
-from toolkit.reporting import drift_report
 from toolkit.reporting import render_latex as latex
 from toolkit.reporting import render_markdown as markdown
+from toolkit.reporting import run_reports
 from toolkit.reporting.cells import number
 from toolkit.reporting.charts import log_domain, log_ticks, spec_of
 from toolkit.reporting.page import Block, FoldBlock, Page, Section, TableBlock, TextBlock
 from toolkit.reporting.render_html import render_page
 from toolkit.reporting.render_terminal import print_page
-from toolkit.reporting.sources import open_sources
+from toolkit.reporting.sources import Computed, open_sources
 from toolkit.reporting.topics import causes, changes, gauge, neighbours, rows
-from toolkit.reporting.topics.computed import Computed
 
 AsFiles = Callable[[], AbstractContextManager[None]]
 ROOT = Path(__file__).parents[2]
@@ -62,7 +61,7 @@ def text_of(report: Path) -> str:
 def page_of(places: Sequence[object], **known: pd.DataFrame) -> Page:
     """The page of what is opened, from these tables alone and the two that every page has."""
     computed = Computed(open_sources([str(place) for place in places], at_least=2), dict(known))
-    return drift_report.drift_page(computed.add(changes.makers(computed.opened)))
+    return run_reports.drift_page(computed.add(changes.makers(computed.opened)))
 
 
 def tables_of(section: Section) -> list[pd.DataFrame]:

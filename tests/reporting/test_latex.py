@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.run_directories import HOSTILE
 from toolkit.reporting import render_latex as latex
 from toolkit.reporting.cells import Column
-from toolkit.reporting.comparison.report import write_report
+from toolkit.reporting.comparison_report import write_report
 from toolkit.reporting.page import TableBlock, shown
 
 SPECIAL = "[]*\\{}&%$#_~^<>|\"'`±→Δ‖²⁰°≤≥—…é\u00d7\u2212\u03c1\u2013\u2019\u00a0\u4e2d\u202e\x00\n"

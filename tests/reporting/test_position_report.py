@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from toolkit.analysis.positions.position_controls import few_waves, noisy_sinusoid
-from toolkit.analysis.positions.positions import measure_positions
+from toolkit.analysis.positions import measure_positions
+from toolkit.analysis.resemblance import few_waves, noisy_sinusoid
 from toolkit.reporting.cells import number
 from toolkit.reporting.page import TableBlock
-from toolkit.reporting.position_report import position_page, print_positions, write_position_report
+from toolkit.reporting.run_reports import position_page, print_positions, write_position_report
 from toolkit.reporting.topics import positions
 from toolkit.reporting.topics.position_tables import collect_positions
 from toolkit.snapshots.snapshot import Snapshot, Trajectory

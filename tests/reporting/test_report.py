@@ -16,12 +16,11 @@ import pytest
 from PIL import Image
 
 import toolkit
-from toolkit.analysis.rows.drift import measure_drift
-from toolkit.analysis.rows.measures import MEASURES
-from toolkit.analysis.rows.rows import measure_rows
+from toolkit.analysis.drift import measure_drift, measure_rows
+from toolkit.analysis.measures import MEASURES
 from toolkit.cli import main
-from toolkit.reporting.comparison.find import find_runs
-from toolkit.reporting.comparison.report import write_report
+from toolkit.reporting.comparison_report import write_report
+from toolkit.reporting.sources import find_runs
 
 FIGURES = ("scores_over_epochs", "drift_over_epochs", "word_drift_by_exposure", "position_drift")
 SCORE_FIGURES = ("differences", "scores_by_arm", "cost_against_score")
@@ -62,7 +61,7 @@ def made(shared_runs, tmp_path_factory) -> Made:
     folder = tmp_path_factory.mktemp("report")
     runs = [shared_runs.copy_into(folder / "runs", regime, right=right) for regime, right in RUNS]
     code = (
-        "import sys; from toolkit.reporting.comparison.report import write_report; "
+        "import sys; from toolkit.reporting.comparison_report import write_report; "
         f"write_report({[str(run.path) for run in runs]}, 'out')"
     )
     return Made(folder, runs, output_of(code, folder))
@@ -396,7 +395,7 @@ def test_refusals(runs, make_run):
 
 def test_reporting_needs_no_model():
     code = (
-        "import sys, toolkit.reporting.comparison.report as r; print(*sorted(m for m in sys.modules if '.' not in m))"
+        "import sys, toolkit.reporting.comparison_report as r; print(*sorted(m for m in sys.modules if '.' not in m))"
     )
     assert not {"torch", "transformers", "accelerate", "datasets", "altair", "vl_convert"} & set(
         output_of(code).split()

@@ -13,7 +13,7 @@ from toolkit.cli import finetune_main, main
 from toolkit.comparison.verify import verify_report
 from toolkit.naming import command_path
 from toolkit.pipeline import finetune
-from toolkit.reporting.comparison.report import write_report
+from toolkit.reporting.comparison_report import write_report
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -37,7 +37,7 @@ def repeat(out: str) -> None:
 @pytest.fixture
 def runs(make_run, monkeypatch):
     """More than are listed, which is few here: two regimes, one of them with two seeds."""
-    monkeypatch.setattr("toolkit.reporting.comparison.again.MANY_RUNS", 2)
+    monkeypatch.setattr("toolkit.reporting.comparison_report.MANY_RUNS", 2)
     made = [make_run("backbone", 0, right=0.6), make_run("none", 0, right=0.9), make_run("none", 2)]
     return sorted(made, key=lambda run: run.path.name)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from toolkit.reporting.comparison.report import write_report
+from toolkit.reporting.comparison_report import write_report
 from toolkit.reporting.folder import LOCK, WRITTEN, check_out, report_folder, written_files
 from toolkit.snapshots.files import sha256_of_file
 from toolkit.snapshots.ownership import temporary_folder

@@ -16,12 +16,11 @@ from experiments.compare_cards import compare, read_cards
 from tests.comparison.planted import as_format_1
 from toolkit.cli import main
 from toolkit.comparison.cards import make_cards
-from toolkit.comparison.evidence import FOLDER, Evidence, read_evidence, read_table, save_evidence, settled
+from toolkit.comparison.evidence import FOLDER, LARGE_BYTES, Evidence, read_evidence, read_table, save_evidence, settled
 from toolkit.comparison.measure import measure
 from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.verify import check_report, describe, verify_report
-from toolkit.comparison.written import LARGE_BYTES
-from toolkit.reporting.comparison.report import report_from, write_report
+from toolkit.reporting.comparison_report import report_from, write_report
 
 
 def contents(folder: Path) -> dict[str, bytes]:

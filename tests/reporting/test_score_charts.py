@@ -9,9 +9,9 @@ import pytest
 import toolkit
 from tests.reporting.chart_data import lines_of, names_of, panels_of, titles_of
 from toolkit.reporting.charts import COLOURS, KINDS, image_of, spec_of, unthemed
-from toolkit.reporting.comparison.selections import headline, largest_size
-from toolkit.reporting.comparison.study_sections import study_charts
-from toolkit.reporting.topics.differences import VERDICTS
+from toolkit.reporting.topics.caveats import headline, largest_size
+from toolkit.reporting.topics.comparison import VERDICTS
+from toolkit.reporting.topics.runs import study_charts
 
 
 @pytest.fixture

@@ -12,17 +12,13 @@ import pytest
 from tests.comparison.planted import write_evidence
 from toolkit import compare
 from toolkit.comparison.arms import arrange
-from toolkit.comparison.card import Span
 from toolkit.comparison.cards import make_cards
 from toolkit.comparison.measure import command_of_run
-from toolkit.comparison.verdicts import VERDICTS
-from toolkit.reporting.comparison.comparison_section import mcnemar_counts, shown_comparison
-from toolkit.reporting.comparison.find import find_runs
-from toolkit.reporting.comparison.report import make_page, write_report
-from toolkit.reporting.comparison.study_sections import study_sections
-from toolkit.reporting.comparison.worth_sections import association_block
+from toolkit.comparison.verdicts import VERDICTS, Span
+from toolkit.reporting.comparison_report import make_page, write_report
 from toolkit.reporting.page import Answer, FoldBlock, Page, Section, TableBlock, TextBlock, Tile, shown
 from toolkit.reporting.render_markdown import render_markdown
+from toolkit.reporting.sources import find_runs
 from toolkit.reporting.topics.claims import (
     answer_of,
     claims_table,
@@ -31,7 +27,10 @@ from toolkit.reporting.topics.claims import (
     question_of,
     verdicts_frame,
 )
+from toolkit.reporting.topics.comparison import mcnemar_counts, shown_comparison
+from toolkit.reporting.topics.drift_and_score import association_block
 from toolkit.reporting.topics.first_screen import EXTRACTION, FREEZING, MOVED, answers_of, tiles_of
+from toolkit.reporting.topics.runs import study_sections
 
 
 def tables_of(blocks):

@@ -7,9 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from toolkit.snapshots.background import BackgroundWriter
-from toolkit.snapshots.store import open_run, start_run
-from toolkit.snapshots.verify import verify_run
+from toolkit.snapshots.store import BackgroundWriter, open_run, start_run, verify_run
 
 
 def full_disk() -> None:

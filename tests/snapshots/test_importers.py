@@ -18,9 +18,8 @@ from transformers import AutoConfig, AutoModelForMaskedLM
 from tests.conftest import COMMON, FAMILY_CONFIGS
 from tests.snapshots.test_store import write_run
 from toolkit.families import EMBEDDING_PARAMETERS, GAMMA_BETA, family_of
-from toolkit.snapshots import places as places_module
-from toolkit.snapshots.align import align_words
-from toolkit.snapshots.importers import import_checkpoints
+from toolkit.snapshots import importers as places_module
+from toolkit.snapshots.importers import align_words, import_checkpoints
 from toolkit.snapshots.snapshot import Vocabulary
 
 BERT = family_of("bert").embedding_parameters
@@ -68,7 +67,7 @@ def test_every_family_against_the_live_model(model_type: str, tiny_model: Callab
     from transformers import AutoModel, AutoTokenizer
 
     from toolkit.models.classifier import load_classifier
-    from toolkit.snapshots.capture import capture, read_vocabulary
+    from toolkit.snapshots.snapshot import capture, read_vocabulary
 
     folder = tiny_model(model_type)
     imported = import_checkpoints([folder])
@@ -309,7 +308,7 @@ def trained_tokenizers() -> dict[str, object]:
 def test_vocabularies_against_transformers(kind: str, extra_rows: int, tmp_path: Path) -> None:
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-    from toolkit.snapshots.capture import read_vocabulary
+    from toolkit.snapshots.snapshot import read_vocabulary
 
     names = {
         "bos_token": "<s>",

@@ -19,14 +19,13 @@ from safetensors.numpy import load_file
 from tests.run_directories import rehash
 from tests.run_directories import write_run as write_whole_run
 from toolkit.config import RunConfig
-from toolkit.snapshots import lock
+from toolkit.snapshots import store
 from toolkit.snapshots.exposure import Exposure, StepRows, TableExposure
 from toolkit.snapshots.files import disk_errors, map_tensor, read_header, sha256_of_array, write_tensors, write_with
 from toolkit.snapshots.optimizer_log import OptimizerLog
 from toolkit.snapshots.ownership import Owned
 from toolkit.snapshots.snapshot import Trajectory, Vocabulary
-from toolkit.snapshots.store import Run, RunWriter, open_run, runs_of, start_run
-from toolkit.snapshots.verify import verify_run
+from toolkit.snapshots.store import Run, RunWriter, open_run, runs_of, start_run, verify_run
 
 RNG = np.random.default_rng(0)
 WORDS, POSITIONS = RNG.normal(size=(7, 4)).astype(np.float32), RNG.normal(size=(3, 4)).astype(np.float32)
@@ -232,7 +231,7 @@ def test_a_lock_file_that_was_removed_meanwhile_keeps_others_out_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Opened while the last holder still had it, locked after he removed it: somebody else may lock a new one."""
-    real, seen = lock.try_lock, []
+    real, seen = store.try_lock, []
 
     def slow(file: int) -> bool:
         if not seen:
@@ -240,7 +239,7 @@ def test_a_lock_file_that_was_removed_meanwhile_keeps_others_out_no_more(
         seen.append(file)
         return real(file)
 
-    monkeypatch.setattr(lock, "try_lock", slow)
+    monkeypatch.setattr(store, "try_lock", slow)
     writer = start_run(tmp_path / "run")
     assert len(seen) == 2
     assert (tmp_path / ".run.lock").exists()
@@ -255,9 +254,9 @@ def test_where_there_are_no_locks_a_run_is_written_all_the_same(
         raise OSError(errno.ENOLCK, "No locks available")
 
     if is_windows:
-        monkeypatch.setattr(lock, "fcntl", None)
+        monkeypatch.setattr(store, "fcntl", None)
     else:
-        monkeypatch.setattr(lock.fcntl, "flock", refuse)
+        monkeypatch.setattr(store.fcntl, "flock", refuse)
     write_run(tmp_path / "run").finish({})
     assert [entry.name for entry in tmp_path.iterdir()] == ["run"]
 

@@ -16,12 +16,11 @@ import toolkit
 from tests.run_directories import write_run
 from tests.snapshots.test_store import write_run as write_words
 from toolkit.cli import main
-from toolkit.reporting.comparison.find import find_runs
+from toolkit.reporting.sources import find_runs
 from toolkit.snapshots import files
 from toolkit.snapshots.importers import import_checkpoints
 from toolkit.snapshots.snapshot import FORMAT
-from toolkit.snapshots.store import SNAPSHOT, Run, open_run
-from toolkit.snapshots.verify import verify_run
+from toolkit.snapshots.store import SNAPSHOT, Run, open_run, verify_run
 
 PLANTED = (
     "epoch-009.safetensors",

@@ -54,7 +54,7 @@ def hash_of(path: Path) -> str:
 def uninterrupted(tiny_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> set[tuple[str, str, str]]:
     folder = tmp_path_factory.mktemp("uninterrupted")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("toolkit.reporting.comparison.report.write_report", Recorded())
+        patch.setattr("toolkit.reporting.comparison_report.write_report", Recorded())
         study = make_study(tiny_config, grid=GRID, seeds=(0,))
         run_study(study, executor=InProcess(), out=folder / "r", output_dir=folder / "runs")
     return contents(folder / "runs")
@@ -69,7 +69,7 @@ def test_a_study_that_is_broken_off_goes_on(
     uninterrupted: set[tuple[str, str, str]],
 ) -> None:
     """Broken off at a moment of saving, before or after the file is there, again and again."""
-    monkeypatch.setattr("toolkit.reporting.comparison.report.write_report", Recorded())
+    monkeypatch.setattr("toolkit.reporting.comparison_report.write_report", Recorded())
     save, left = Saver.save_outputs, list(moments)
     count = 0
 

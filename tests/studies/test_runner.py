@@ -14,7 +14,7 @@ from tests.studies.tiny_studies import ARMS, GRID, InProcess, Recorded, config_o
 from toolkit.cli import main
 from toolkit.comparison.arms import arrange
 from toolkit.config import RunConfig
-from toolkit.reporting.comparison.report import write_report
+from toolkit.reporting.comparison_report import write_report
 from toolkit.snapshots.store import open_run
 from toolkit.studies.executors import Job
 from toolkit.studies.plan import PlannedRun, plan_runs
@@ -28,7 +28,7 @@ from toolkit.studies.tuning import choose, chosen_settings
 def report(monkeypatch: pytest.MonkeyPatch) -> Recorded:
     """Stands in for write_report, which tests of its own are about."""
     recorded = Recorded()
-    monkeypatch.setattr("toolkit.reporting.comparison.report.write_report", recorded)
+    monkeypatch.setattr("toolkit.reporting.comparison_report.write_report", recorded)
     return recorded
 
 

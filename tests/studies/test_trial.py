@@ -235,7 +235,7 @@ def test_runs_time_and_detectable_gap_are_printed_and_nothing_is_left(tiny_confi
 def test_finished_runs_cost_nothing_more(
     tiny_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolkit.reporting.comparison.report.write_report", Recorded())
+    monkeypatch.setattr("toolkit.reporting.comparison_report.write_report", Recorded())
     study = make_study(tiny_config)
     options: dict[str, Any] = {"out": tmp_path / "r", "output_dir": tmp_path / "runs"}
     run_study(study, executor=InProcess(), limit=3, **options)

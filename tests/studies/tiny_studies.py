@@ -39,7 +39,7 @@ class InProcess(Executor):
 
     def run(self, jobs: Sequence[Job], on_event: Callable[[Event], None]) -> None:
         from toolkit.pipeline import finetune
-        from toolkit.training.losses import NonFiniteLossError
+        from toolkit.training.optimizer import NonFiniteLossError
 
         for job in jobs:
             self.started.append(job.name)

@@ -11,7 +11,7 @@ from transformers import Trainer, TrainingArguments
 import toolkit
 from tests.training.recorded_texts import TEXTS, count, encode, load, totals
 from toolkit import EmbeddingSnapshotCallback as Callback
-from toolkit.analysis.causes.nulls import unexplained_by_decay
+from toolkit.analysis.adam import unexplained_by_decay
 from toolkit.families import TABLES
 
 

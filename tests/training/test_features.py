@@ -22,7 +22,7 @@ from toolkit.models.tuned import load_tuned
 from toolkit.training import features as features_module
 from toolkit.training.encoding import encode_task
 from toolkit.training.features import hold_out, standardised
-from toolkit.training.losses import constant_loss, example_losses
+from toolkit.training.optimizer import constant_loss, example_losses
 
 
 def run(config, folder, **changes):
@@ -456,7 +456,7 @@ def test_states_of_texts_apart_are_refused_where_an_example_has_one_sequence(tin
 
 def test_a_transplant_draws_both_texts_of_an_item(tiny_pairs):
     from toolkit.data.batches import make_batch
-    from toolkit.probes.transplants.body import draw_items
+    from toolkit.probes.transplant_games import draw_items
 
     loaded = load_classifier(tiny_pairs.model, pooling="mean", num_outputs=2, pair_encoding="separate")
     data = encode_task(load_task(tiny_pairs), loaded, 40)

@@ -10,8 +10,7 @@ from torch import nn
 from toolkit.config import RunConfig
 from toolkit.data.batches import training_batches
 from toolkit.training.loop import Plan
-from toolkit.training.losses import clipping_factor
-from toolkit.training.optimizer import build_optimizer, group_parameters, learning_rate_factors
+from toolkit.training.optimizer import build_optimizer, clipping_factor, group_parameters, learning_rate_factors
 
 
 class Small(nn.Module):

@@ -12,7 +12,7 @@ import pytest
 
 from toolkit import Run, finetune, open_run
 from toolkit.config import RunConfig
-from toolkit.snapshots.lock import try_lock
+from toolkit.snapshots.store import try_lock
 
 ROOT = Path(__file__).parents[2]
 

@@ -13,7 +13,7 @@ from toolkit.data.batches import EncodedSplit, EncodedTask
 from toolkit.families import TABLES
 from toolkit.snapshots.exposure import Exposure
 from toolkit.training.loop import Plan, run_epochs
-from toolkit.training.losses import StepLog
+from toolkit.training.optimizer import StepLog
 from toolkit.training.recorder import BATCHES_AHEAD, Norms, Recorder
 
 NUM_ROWS = dict(zip(TABLES, (12, 9, 2), strict=True))

@@ -12,7 +12,7 @@ import toolkit
 from tests.training.recorded_texts import TEXTS, count, encode, inputs, load, totals
 from tests.training.two_processes import in_two_processes
 from toolkit import EmbeddingSnapshotCallback as Callback
-from toolkit.analysis.causes.nulls import unexplained_by_decay
+from toolkit.analysis.adam import unexplained_by_decay
 from toolkit.families import TABLES
 from toolkit.models.locate import locate_embeddings
 from toolkit.reporting.sources import open_sources

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, f1_score, log_loss, matthews_corrcoef, r2_score
 
-from toolkit.training.scores import compute_scores, predict
+from toolkit.training.evaluation import compute_scores, predict
 
 RNG = np.random.default_rng(0)
 

@@ -19,8 +19,8 @@ from toolkit.models.classifier import load_classifier
 from toolkit.models.heads import answer
 from toolkit.training import features as features_module
 from toolkit.training.encoding import encode_task
+from toolkit.training.evaluation import compute_scores
 from toolkit.training.features import standardised
-from toolkit.training.scores import compute_scores
 
 TAGS = ("O", "B-A", "I-A", "B-B", "I-B")
 

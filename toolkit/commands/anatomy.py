@@ -18,7 +18,7 @@ class AnatomyCommand:
     pair: str | None = None
     """A second sentence, which the model reads together with the first; None: there is none."""
     is_json: Annotated[bool, tyro.conf.arg(name="json"), tyro.conf.FlagCreatePairsOff] = False
-    """Print JSON instead of text: the same numbers. Keys: toolkit/probes/anatomy/document.py."""
+    """Print JSON instead of text: the same numbers. Keys: toolkit/probes/anatomy.py."""
     out: Path | None = None
     """Folder to write the report and its figures into; None: print the answers only."""
     title: str | None = None

@@ -19,7 +19,7 @@ class Drift:
     """Title of the report; None: the default one."""
 
     def run(self) -> int:
-        from toolkit.reporting.drift_report import show_drift
+        from toolkit.reporting.run_reports import show_drift
 
         report = show_drift(self.places, self.out, title=self.title)
         if report is not None:

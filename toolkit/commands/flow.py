@@ -37,7 +37,7 @@ class FlowCommand:
         import sys
 
         from toolkit.naming import shown_command
-        from toolkit.probes.flow.flow import Settings, measure_flow
+        from toolkit.probes.flow import Settings, measure_flow
         from toolkit.reporting.folder import check_out
         from toolkit.reporting.render_terminal import print_page
         from toolkit.reporting.topics.flow import flow_page, write_flow_report

@@ -48,8 +48,8 @@ class Layers:
         return 0
 
     def _of_runs(self) -> "Tables":
-        from toolkit.probes.layers.layer_drift import measure_layers
-        from toolkit.probes.texts import read_texts
+        from toolkit.probes.layer_drift import measure_layers
+        from toolkit.probes.states import read_texts
         from toolkit.progress import reporting_progress
         from toolkit.snapshots.store import open_run
 

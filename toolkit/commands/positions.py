@@ -20,10 +20,10 @@ class Positions:
     """Title of the report; None: the default one."""
 
     def run(self) -> int:
-        from toolkit.counts import at_least
+        from toolkit.lookup import at_least
         from toolkit.naming import shown_command
         from toolkit.reporting.folder import check_out
-        from toolkit.reporting.position_report import print_positions, write_position_report
+        from toolkit.reporting.run_reports import print_positions, write_position_report
         from toolkit.reporting.sources import open_sources
 
         length = None if self.default_length is None else at_least("--default-length", self.default_length, 1)

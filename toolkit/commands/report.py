@@ -29,9 +29,9 @@ class Report:
         import sys
 
         from toolkit.progress import reporting_progress
-        from toolkit.reporting.comparison.find import find_runs
-        from toolkit.reporting.comparison.report import report_from, write_report
+        from toolkit.reporting.comparison_report import report_from, write_report
         from toolkit.reporting.folder import check_out
+        from toolkit.reporting.sources import find_runs
 
         options = {"title": self.title, "question": self.question, "margin_points": self.margin_points}
         if self.from_ is not None:

@@ -36,8 +36,8 @@ class Transplant:
     """Title of the report; None: the default one."""
 
     def run(self) -> int:
-        from toolkit.probes.transplants.game import Settings
-        from toolkit.probes.transplants.transplants import measure_transplants
+        from toolkit.probes.transplant_games import Settings
+        from toolkit.probes.transplants import measure_transplants
         from toolkit.progress import counting_progress
         from toolkit.reporting.folder import check_out
         from toolkit.reporting.render_terminal import print_page

@@ -38,8 +38,7 @@ class Verify:
 
         if is_report(directory):
             return describe(directory, self.runs)
-        from toolkit.snapshots.store import open_run
-        from toolkit.snapshots.verify import verify_run
+        from toolkit.snapshots.store import open_run, verify_run
 
         if directory.is_file():
             raise ValueError(f"{directory} is a file, not a folder: pass a run directory or a report's folder")

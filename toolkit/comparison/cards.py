@@ -7,16 +7,14 @@ from typing import Any
 
 import pandas as pd
 
-from toolkit.comparison.arms import Arm, Group, differing_settings
-from toolkit.comparison.card import NAN, NOTHING, Card, Null, Span
+from toolkit.comparison.arms import NOT_COMPARED, Arm, ArmPair, Group, differing_settings
 from toolkit.comparison.drift_and_score import TOO_FEW
 from toolkit.comparison.drift_cards import drift_cards, offset_cards
 from toolkit.comparison.estimates import EQUIVALENCE_LEVEL, NO_MEAN, OTHER_ITEMS_PER_SEED
 from toolkit.comparison.evidence import FOLDER, JOINED, PREDICTIONS, Evidence, read_evidence
-from toolkit.comparison.pairs import NOT_COMPARED, ArmPair
 from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.shuffled_labels import MEASURES, ONE, PER_SEED
-from toolkit.comparison.verdicts import Verdict, among
+from toolkit.comparison.verdicts import NAN, NOTHING, Card, Null, Span, Verdict, among
 
 LABEL_VERSION = 1
 LABEL_FILES = tuple(f"{FOLDER}/{name}" for name in ("settings.json", "runs.json", "labels.csv"))

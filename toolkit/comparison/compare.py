@@ -7,7 +7,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from toolkit.comparison.arms import Arm, Group, Labels, arrange
+from toolkit.comparison.arms import (
+    NO_SEED,
+    NO_SPLIT,
+    OTHER_ITEMS,
+    Arm,
+    ArmPair,
+    Group,
+    Labels,
+    Pairs,
+    arrange,
+    check_pairs,
+    have_same_items,
+    noise_floor,
+    pair_arms,
+)
 from toolkit.comparison.estimates import (
     ESTIMATES,
     NOT_FAILED,
@@ -17,18 +31,7 @@ from toolkit.comparison.estimates import (
     estimate_from_seeds,
     estimate_not_failed,
 )
-from toolkit.comparison.pairs import (
-    NO_SEED,
-    NO_SPLIT,
-    OTHER_ITEMS,
-    ArmPair,
-    Pairs,
-    check_pairs,
-    have_same_items,
-    noise_floor,
-    pair_arms,
-)
-from toolkit.comparison.reported import ReportedRun, counted_score
+from toolkit.comparison.runs import ReportedRun, counted_score
 from toolkit.comparison.tests import mcnemar
 from toolkit.comparison.verdicts import Verdict, among
 from toolkit.snapshots.store import Run

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from toolkit.comparison.arms import Arm, Group, Labels, arrange
-from toolkit.comparison.reported import ReportedRun, counted_score
+from toolkit.comparison.runs import ReportedRun, counted_score
 from toolkit.snapshots.store import Run
 
 MIB = 2**20

@@ -8,12 +8,20 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from toolkit.comparison.arms import Arm, Group, Labels, arrange, differing_settings
+from toolkit.comparison.arms import (
+    OTHER_ITEMS,
+    Arm,
+    ArmPair,
+    Group,
+    Labels,
+    arrange,
+    differing_settings,
+    have_same_items,
+)
 from toolkit.comparison.compare import PairLines
 from toolkit.comparison.estimates import Settings
-from toolkit.comparison.pairs import OTHER_ITEMS, ArmPair, have_same_items
 from toolkit.comparison.parameter_noise import measure_beyond_noise
-from toolkit.comparison.reported import ReportedRun, counted_score, last_score
+from toolkit.comparison.runs import ReportedRun, counted_score, last_score
 from toolkit.comparison.summaries import check_table, splits_of
 from toolkit.lookup import lookup
 from toolkit.snapshots.store import Run

@@ -9,12 +9,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from toolkit.comparison.card import NAN, NOTHING, Card, Null, Span
 from toolkit.comparison.estimates import EQUIVALENCE_LEVEL
 from toolkit.comparison.evidence import FOLDER, Evidence
 from toolkit.comparison.parameter_noise import SHARED
 from toolkit.comparison.report_data import ReportData
-from toolkit.comparison.verdicts import Verdict, among, verdict
+from toolkit.comparison.verdicts import NAN, NOTHING, Card, Null, Span, Verdict, among, verdict
 
 if TYPE_CHECKING:
     from toolkit.comparison.intervals import Interval

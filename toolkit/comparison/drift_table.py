@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from toolkit.analysis.rows.blocks import Scratch, iterate_blocks
-from toolkit.analysis.rows.measures import dots
+from toolkit.analysis.blocks import Scratch, iterate_blocks
+from toolkit.analysis.measures import dots
 from toolkit.comparison.arms import Arm, Group, Labels, arrange
 from toolkit.comparison.parameter_noise import exposed_rows, measure_beyond_noise
-from toolkit.comparison.reported import ReportedRun
+from toolkit.comparison.runs import ReportedRun
 from toolkit.families import TABLES
 from toolkit.snapshots.snapshot import Trajectory
 from toolkit.snapshots.store import Run

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from toolkit.analysis.rows.measures import Array
-from toolkit.analysis.weights.weight_drift import drift_of_layers, drift_of_parameters
+from toolkit.analysis.measures import Array
+from toolkit.analysis.weight_drift import drift_of_layers, drift_of_parameters
 from toolkit.comparison.arms import Group
 from toolkit.comparison.intervals import Interval, seeds_interval
 from toolkit.comparison.tests import benjamini_hochberg

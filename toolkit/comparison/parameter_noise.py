@@ -12,15 +12,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from toolkit.analysis.causes.adam import AdamSteps, resolve_log
-from toolkit.analysis.causes.nulls import replay_decay
-from toolkit.analysis.causes.row_steps import RowSteps, row_steps
-from toolkit.analysis.causes.sign_noise import expected_squares
-from toolkit.analysis.rows.blocks import iterate_blocks
-from toolkit.analysis.rows.measures import MEASURES, Array
-from toolkit.analysis.rows.row_pass import RowPass
-from toolkit.analysis.rows.strata import count_rows, table_exposure
-from toolkit.analysis.rows.whole import whole_values
+from toolkit.analysis.adam import AdamSteps, RowSteps, replay_decay, resolve_log, row_steps
+from toolkit.analysis.blocks import RowPass, iterate_blocks, whole_values
+from toolkit.analysis.measures import MEASURES, Array
+from toolkit.analysis.nulls import expected_squares
+from toolkit.analysis.strata import count_rows, table_exposure
 from toolkit.families import TABLES
 from toolkit.snapshots.optimizer_log import OptimizerLog
 from toolkit.snapshots.snapshot import Snapshot, Trajectory

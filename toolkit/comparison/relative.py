@@ -9,9 +9,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from toolkit.comparison.arms import Group, Labels, arrange
+from toolkit.comparison.arms import ArmPair, Group, Labels, arrange, check_pairs, pair_arms
 from toolkit.comparison.intervals import NO_SEED, Interval, seeds_interval, two_way_interval
-from toolkit.comparison.pairs import ArmPair, check_pairs, pair_arms
 from toolkit.snapshots.store import Run
 
 COLUMNS = (

@@ -8,15 +8,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from toolkit.analysis.neighbours.word_rows import WordRows
-from toolkit.analysis.rows.strata import POSITION_STRATA, WORD_STRATA
-from toolkit.comparison.arms import Arm, Group, ReportedRun, of_largest_size
+from toolkit.analysis.strata import POSITION_STRATA, WORD_STRATA
+from toolkit.analysis.word_rows import WordRows
+from toolkit.comparison.arms import Arm, Group, Pairs, ReportedRun, of_largest_size
 from toolkit.comparison.compare import PairLines, compare_groups, compare_seeds_of_groups
 from toolkit.comparison.cost import cost_of_groups
 from toolkit.comparison.drift_and_score import associate_drift, join_groups
 from toolkit.comparison.estimates import Settings
 from toolkit.comparison.evidence import Evidence
-from toolkit.comparison.pairs import Pairs
 from toolkit.comparison.shuffled_labels import contrast
 from toolkit.comparison.summaries import (
     efficiency_of_groups,

@@ -16,12 +16,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from toolkit.analysis.causes.sign_noise import is_beyond_both, sign_noise
-from toolkit.analysis.rows.strata import count_rows, table_exposure
+from toolkit.analysis.nulls import is_beyond_both, sign_noise
+from toolkit.analysis.strata import count_rows, table_exposure
 from toolkit.comparison.arms import NO_CAUSE, Arm, Group, arrange, differing_settings
 from toolkit.comparison.estimates import EQUIVALENCE_LEVEL, p_value
 from toolkit.comparison.parameter_noise import changes_of_shown, measure_beyond_noise
-from toolkit.comparison.reported import ReportedRun
+from toolkit.comparison.runs import ReportedRun
 from toolkit.comparison.verdicts import Verdict, verdict
 from toolkit.families import TABLES
 from toolkit.snapshots.store import Run, runs_of

@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from toolkit.comparison.arms import Arm, Group, Labels, arrange
+from toolkit.comparison.arms import Arm, Group, Labels, Pairs, arrange
 from toolkit.comparison.compare import compare_groups
 from toolkit.comparison.cost import cost_of
 from toolkit.comparison.estimates import Settings
-from toolkit.comparison.pairs import Pairs
-from toolkit.comparison.reported import ReportedRun, count_at_chance, counted_score, last_score, reported_first
+from toolkit.comparison.runs import ReportedRun, count_at_chance, counted_score, last_score, reported_first
 from toolkit.lookup import lookup
 from toolkit.snapshots.store import Run
 

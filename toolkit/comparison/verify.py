@@ -9,11 +9,21 @@ from typing import Any
 import pandas as pd
 
 from toolkit.comparison.arms import Arm, of_largest_size
-from toolkit.comparison.card import CARDS, DIGITS, load_cards
 from toolkit.comparison.cards import make_cards
 from toolkit.comparison.drift_and_score import join_groups
 from toolkit.comparison.drift_table import PARTS, drift_of
-from toolkit.comparison.evidence import FOLDER, NAMES, NAMES_OF_1, PAGE, Evidence, read_evidence, settled
+from toolkit.comparison.evidence import (
+    FOLDER,
+    NAMES,
+    NAMES_OF_1,
+    PAGE,
+    WRITTEN,
+    Evidence,
+    check_written,
+    read_evidence,
+    settled,
+    written_files,
+)
 from toolkit.comparison.measure import (
     NUM_WORDS,
     PARTS_OF_1,
@@ -26,13 +36,12 @@ from toolkit.comparison.measure import (
 )
 from toolkit.comparison.parameter_noise import distance_of_seeds
 from toolkit.comparison.report_data import ReportData
-from toolkit.comparison.reported import ReportedRun, read_reported
+from toolkit.comparison.runs import ReportedRun, read_reported
 from toolkit.comparison.shuffled_labels import label_statistics
-from toolkit.comparison.written import WRITTEN, check_written, written_files
+from toolkit.comparison.verdicts import CARDS, DIGITS, load_cards
 from toolkit.naming import shown_path
 from toolkit.snapshots import files
-from toolkit.snapshots.store import MANIFEST, open_run
-from toolkit.snapshots.verify import verify_run
+from toolkit.snapshots.store import MANIFEST, open_run, verify_run
 
 BROKEN = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 """What evidence that somebody edited can raise on the way to a card."""

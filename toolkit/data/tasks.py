@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from toolkit.config import RunConfig
 from toolkit.data.builtin import BUILTIN_TASKS, BUILTIN_TOKEN_TASKS, OUT_OF_DISTRIBUTION
 from toolkit.data.duplicates import remove_near_duplicates
-from toolkit.data.files import CONLL, check_file, read_file
-from toolkit.data.hub_datasets import GLUE, read_dataset, read_glue
+from toolkit.data.files import CONLL, GLUE, check_file, read_dataset, read_file, read_glue
 from toolkit.data.labels import encode_labels
 from toolkit.data.raw import RawSplit, RawTask
 from toolkit.data.tokens import as_objects, encode_tags, has_entities

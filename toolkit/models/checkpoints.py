@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from toolkit.families import FAMILIES, family_of
-from toolkit.hub import is_hub_reachable
 from toolkit.lookup import unknown
-from toolkit.snapshots.embedded import EMBEDDED, EMBEDDED_SHA256, find_embedded
-from toolkit.snapshots.source_hashes import hash_config, hash_tokenizer, hash_weights
+from toolkit.memory import is_hub_reachable
+from toolkit.snapshots.backbones import hash_config, hash_tokenizer, hash_weights
+from toolkit.snapshots.tokenizer_files import EMBEDDED, EMBEDDED_SHA256, find_embedded
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,111 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
+from torch.nn import functional
 
 from toolkit.config import RunConfig
+from toolkit.families import ModelFamily
 from toolkit.lookup import lookup
 from toolkit.models.classifier import Loaded
-from toolkit.models.reinjection import reinject
 from toolkit.sinusoid import sinusoidal_table
-from toolkit.snapshots.capture import to_array
 from toolkit.snapshots.files import sha256_of_array
+from toolkit.snapshots.snapshot import to_array
+
+
+def reinject(backbone: nn.Module, family: ModelFamily) -> "Reinjection":
+    """Hook ``backbone``, which has a position table, so that every forward pass adds positions again; see Reinjection.
+
+    The hooks are no part of what ``save_pretrained`` writes: whoever loads the weights again has to call this again.
+    """
+    return Reinjection(backbone, family)
+
+
+class Reinjection:
+    """Adds the positions' part of the encoder's input to the input of each layer after the first.
+
+    The LayerNorm of the embeddings is, for a given standard deviation sd(e) of each token's sum e = w + p + s, linear
+    in the parts of the sum: LN(e) = Σ weight⊙Π(part)/sd(e) + bias with Πx = x - mean(x). The part that is added again
+    is weight⊙Πp/sd(e): (examples, tokens, hidden), just what the position is of the first layer's input. We do not add
+    the raw row, because that LayerNorm multiplies rows by an order of magnitude: raw rows would be lost in the states,
+    and "it changes nothing" would be no answer. Ours. Where the family projects the embeddings to the encoder's width
+    (ELECTRA, ALBERT, DeBERTa-v2), so is the part, without the projection's bias, which is not the positions'. There is
+    no dropout on it. LayerNorm, projection and rows stay in the graph: gradients are those of the whole function.
+    ALBERT's shared layer counts each time that the forward pass goes through it. A table whose rows are all 0, or each
+    constant over columns, changes nothing.
+
+    Two things hold no longer: a common offset moved from the position rows to the word rows shows in the outputs (it is
+    no gauge), and the ``hidden_states`` that a backbone hands out are those before the positions are added.
+    """
+
+    def __init__(self, backbone: nn.Module, family: ModelFamily) -> None:
+        names = family.embedding_parameters
+        self._norm = _module_of(backbone, names["LayerNorm.weight"])
+        projections = [p.removesuffix(".*") for p in family.components.get("projection", ())]
+        modules = dict(backbone.named_modules())
+        self._projection = next((modules[name] for name in projections if name in modules), None)
+        self._rows: torch.Tensor | None = None
+        self._part: torch.Tensor | None = None
+        self._is_first = True
+        self._handles = [
+            _module_of(backbone, names["position_embeddings"]).register_forward_hook(self._on_look_up),
+            self._norm.register_forward_hook(self._on_norm),
+            backbone.register_forward_hook(self._on_end, always_call=True),
+            *(layer.register_forward_pre_hook(self._on_layer, with_kwargs=True) for layer in _layers(backbone, family)),
+        ]
+
+    def remove(self) -> None:
+        """Take the hooks off the model."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _on_look_up(self, module: nn.Module, args: Any, output: torch.Tensor) -> None:
+        self._rows = output
+
+    def _on_norm(self, module: nn.Module, args: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+        assert self._rows is not None
+        self._part, self._is_first, self._rows = self._part_of(self._rows, args[0]), True, None
+
+    def _part_of(self, rows: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+        """(examples, tokens, hidden): the part of position rows (1 or examples, tokens, width) in the sum ``total``."""
+        is_projected = rows.shape[-1] != total.shape[-1]  # DeBERTa-v2 projects the sum, the others its LayerNorm
+        rows = self._project(rows) if is_projected else rows
+        wide = total.to(torch.promote_types(total.dtype, torch.float32))  # a half-precision projection comes before it
+        variance = wide.var(dim=-1, unbiased=False, keepdim=True)
+        scale: torch.Tensor = self._norm.weight * torch.rsqrt(variance + self._norm.eps)
+        part = (rows - rows.mean(dim=-1, keepdim=True)) * scale
+        return part if is_projected else self._project(part)
+
+    def _project(self, part: torch.Tensor) -> torch.Tensor:
+        if self._projection is None:
+            return part
+        return functional.linear(part, self._projection.weight.to(part.dtype))  # which may be a half-precision copy
+
+    def _on_layer(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._is_first:
+            self._is_first = False
+            return None
+        if self._part is None:
+            raise RuntimeError("a layer ran without the embeddings before it: its positions are not known")
+        if args:
+            return (args[0] + self._part.to(args[0].dtype), *args[1:]), kwargs
+        states = kwargs["hidden_states"]
+        return args, {**kwargs, "hidden_states": states + self._part.to(states.dtype)}
+
+    def _on_end(self, module: nn.Module, args: Any, output: Any) -> None:
+        """Let go of the pass's graph."""
+        self._rows = self._part = None
+
+
+def _module_of(backbone: nn.Module, parameter: str) -> Any:
+    return backbone.get_submodule(parameter.rpartition(".")[0])
+
+
+def _layers(backbone: nn.Module, family: ModelFamily) -> list[nn.Module]:
+    """The modules that the components ``layers.K`` are."""
+    (pattern,) = family.components["layers.{K}"]
+    return list(backbone.get_submodule(pattern.partition(".{K}")[0]).children())
+
 
 Rows = NDArray[np.float32]
 

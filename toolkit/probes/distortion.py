@@ -1,6 +1,6 @@
 """Runs that kept their models in, how far features moved, how well heads began and which gradients came first out."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,24 +10,103 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from toolkit.comparison.reported import splits_out_of_distribution
-from toolkit.counts import at_least
-from toolkit.data.batches import EncodedTask
-from toolkit.lookup import unknown
+from toolkit.comparison.runs import splits_out_of_distribution
+from toolkit.data.batches import EncodedTask, evaluation_batches, make_batch
+from toolkit.families import EMBEDDING_PARAMETERS
+from toolkit.lookup import at_least, unknown
 from toolkit.models.classifier import Loaded
-from toolkit.models.regimes import Regime, apply_regime
+from toolkit.models.regimes import Regime, apply_regime, list_components
 from toolkit.models.tuned import load_tuned, load_untuned
-from toolkit.probes.feature_changes import Array, feature_movement, head_alignment
-from toolkit.probes.start_gradients import start_gradients
-from toolkit.probes.tasks import task_of
+from toolkit.probes.states import task_of
 from toolkit.progress import shows_progress
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.store import Run, runs_of
 from toolkit.training.accelerators import build_accelerator
 from toolkit.training.encoding import encode_task
-from toolkit.training.evaluation import extract_features
+from toolkit.training.evaluation import compute_scores, extract_features
 from toolkit.training.features import linear_probe, train_head_first
-from toolkit.training.scores import compute_scores
+from toolkit.training.optimizer import example_losses
+
+STILL = "no feature moved"
+NO_SPREAD = "all features are equal: no spread to hold a distance against"
+CONSTANT = "a head gives every text one answer"
+
+Array = NDArray[np.floating[Any]]
+
+
+def feature_movement(before: Array, after: Array) -> dict[str, tuple[float, str]]:
+    """How far (texts, hidden) pooled features moved, each with a note where it is undefined; float64 inside.
+
+    ``feature_distance``: mean over texts of ‖f' - f‖, in the features' unit. ``relative_feature_distance``:
+    √(Σ‖f' - f‖² / Σ‖f - f̄‖²), in spreads of the features before: 0 when nothing moved, √2 where f' is as f and has
+    nothing to do with it; invariant to a rotation or scaling of both. ``shared_share``: ‖mean Δ‖² / mean ‖Δ‖², the
+    part of the movement that all texts share and a bias could undo; 1 is a translation. Ours.
+    """
+    first, second = np.asarray(before, np.float64), np.asarray(after, np.float64)
+    change = second - first
+    total, spread = float((change**2).sum()), float(((first - first.mean(axis=0)) ** 2).sum())
+    shared = len(change) * float((change.mean(axis=0) ** 2).sum())
+    return {
+        "feature_distance": (float(np.linalg.norm(change, axis=1).mean()), ""),
+        "relative_feature_distance": ((total / spread) ** 0.5, "") if spread else (float("nan"), NO_SPREAD),
+        "shared_share": (shared / total, "") if total else (float("nan"), STILL),
+    }
+
+
+def head_alignment(start: Array, best: Array) -> tuple[float, str]:
+    """Cosine of two heads on the same features, from their (texts, outputs) outputs, and a note where it is undefined.
+
+    Outputs are centred over texts (a bias is no direction) and, of several, over outputs (which softmax cannot see);
+    the cosine is that of what is left, so that heads v and v* have ⟨v, v*⟩_Σ / ‖v‖_Σ‖v*‖_Σ with Σ the covariance of
+    the features. 1: the same direction, however long; 0 on average for a random head. The plain cosine
+    of the weights would be ruled by directions in which no feature varies, and which no data determine (our choice).
+    """
+    first, second = (_centred(np.asarray(outputs, np.float64)) for outputs in (start, best))
+    size = float(np.linalg.norm(first) * np.linalg.norm(second))
+    return (float((first * second).sum()) / size, "") if size else (float("nan"), CONSTANT)
+
+
+def _centred(outputs: NDArray[np.float64]) -> NDArray[np.float64]:
+    centred: NDArray[np.float64] = outputs - outputs.mean(axis=0)
+    if outputs.shape[1] > 1:
+        centred -= centred.mean(axis=1, keepdims=True)
+    return centred
+
+
+PARTS = ("embeddings", "body", "head")
+
+
+def start_gradients(loaded: Loaded, data: EncodedTask, indices: NDArray[np.int64]) -> dict[str, float]:
+    """Part in PARTS to the Euclidean norm of the gradient of the mean loss over some training examples, in eval mode.
+
+    The parameters that have requires_grad count; NaN for a part that has none. Gradients are left at None.
+    """
+    model, split = loaded.model, data.splits["train"]
+    assert split.labels is not None
+    model.eval()
+    model.zero_grad()
+    device = next(model.parameters()).device
+    for places in evaluation_batches(split.lengths[indices]):
+        chosen = indices[places]
+        batch = {name: tensor.to(device) for name, tensor in make_batch(split, chosen, data).items()}
+        labels = torch.from_numpy(split.labels[chosen]).to(device)
+        losses = example_losses(data.task.kind, model(**batch), labels)
+        (losses.sum() / len(indices)).backward()  # type: ignore[no-untyped-call]
+    parameters, found = dict(model.named_parameters()), {}
+    for part, names in _parts(loaded).items():
+        gradients = [p.grad for name in names if (p := parameters[name]).requires_grad and p.grad is not None]
+        squared = sum(float(gradient.double().square().sum()) for gradient in gradients)
+        found[part] = squared**0.5 if gradients else float("nan")
+    model.zero_grad()
+    return found
+
+
+def _parts(loaded: Loaded) -> Mapping[str, list[str]]:
+    parts: dict[str, list[str]] = {part: [] for part in PARTS}
+    for leaf, names in list_components(loaded.model, loaded.family).items():
+        parts["head" if leaf == "head" else "embeddings" if leaf in EMBEDDING_PARAMETERS else "body"] += names
+    return parts
+
 
 FROZEN = "frozen: it gets no gradient"
 NO_CEILING = "no best linear head: a class has fewer than two training examples"
@@ -59,7 +138,7 @@ def measure_distortion(
       the backbone but the embedding parameters. Of a part that is frozen in part, that of the rest.
 
     ``out_of_distribution``: names of the splits that are so, or one; None takes those that each run's manifest names
-    (:func:`toolkit.comparison.reported.splits_out_of_distribution`).
+    (:func:`toolkit.comparison.runs.splits_out_of_distribution`).
     Undefined is NaN with a ``reason``. ValueError: no runs, no saved model, a split that no run has, data that cannot
     be read any more.
     """

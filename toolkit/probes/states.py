@@ -1,14 +1,65 @@
 """A model and encoded texts in, the hidden states of every layer out, one batch at a time."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from toolkit.data.batches import EVALUATION_TOKENS, EncodedSplit, EncodedTask, evaluation_batches, make_batch
+from toolkit.data.files import read_file
+from toolkit.data.tasks import Split, Task, check_texts, load_task
 from toolkit.models.classifier import Loaded, in_eval_mode
+from toolkit.snapshots.store import Run
+from toolkit.training.encoding import encode_task
+
+
+def task_of(run: Run) -> Task:
+    """The task of a finished run, read again; ValueError where its data are not those that the manifest names."""
+    task = load_task(run.config)
+    task.check_data(run.manifest["task"].get("data_sha256") or {}, run.path.name)
+    return task
+
+
+TEXTS = "train"
+"""The only split of what :func:`encode_texts` returns; the name that every task has."""
+
+
+def encode_texts(loaded: Loaded, texts: Sequence[tuple[str, ...]], max_length: int | None = None) -> EncodedTask:
+    """Texts without labels as one split, TEXTS; longer ones than ``max_length`` tokens are truncated and counted.
+
+    ``texts``: one or two texts each, all alike. ``max_length``: None takes what the model reads at most. ValueError
+    when there are none, when singles and pairs are mixed, or for a length that the model does not have.
+    """
+    if not texts or len({len(text) for text in texts}) > 1 or len(texts[0]) not in (1, 2):
+        raise ValueError(f"texts must be singles or pairs, all alike, and at least one; got {len(texts)} of them")
+    split = Split(ids=np.arange(len(texts)), texts=tuple(texts), labels=None)
+    task = Task(
+        name="texts",
+        kind="classification",
+        label_names=(),
+        splits={TEXTS: split},
+        reported_split=TEXTS,
+        score="accuracy",
+        file_hashes={},
+    )
+    return encode_task(task, loaded, max_length or min(loaded.max_length or 512, 512))
+
+
+def read_texts(entries: Sequence[str], text_columns: tuple[str, ...] = ()) -> dict[str, list[tuple[str, ...]]]:
+    """``NAME=PATH`` entries to named lists of texts, singles or pairs; ValueError for a bad entry, file or text."""
+    texts: dict[str, list[tuple[str, ...]]] = {}
+    for entry in entries:
+        name, separator, path = entry.partition("=")
+        if not (separator and name and path):
+            raise ValueError(f"--texts takes NAME=PATH, got {entry!r}")
+        if name in texts:
+            raise ValueError(f"--texts: the name {name!r} is taken; choose another")
+        texts[name] = read_file(Path(path), text_columns, None).texts
+        check_texts(name, texts[name])
+    return texts
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,16 +6,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolkit.comparison.written import FORMAT, large_tables
-from toolkit.comparison.written import WRITTEN as WRITTEN
-from toolkit.comparison.written import written_files as written_files
+from toolkit.comparison.evidence import WRITTEN as WRITTEN
+from toolkit.comparison.evidence import WRITTEN_FORMAT, large_tables
+from toolkit.comparison.evidence import written_files as written_files
 from toolkit.naming import shown_path
 from toolkit.reporting.charts import write_charts
 from toolkit.reporting.page import Page, charts_of
 from toolkit.reporting.render_html import render_page
 from toolkit.reporting.render_markdown import render_markdown
 from toolkit.snapshots import files
-from toolkit.snapshots.lock import locked
 from toolkit.snapshots.ownership import (
     Owned,
     check_replaceable,
@@ -29,7 +28,7 @@ from toolkit.snapshots.ownership import (
     shown,
     temporary_folder,
 )
-from toolkit.snapshots.store import run_around
+from toolkit.snapshots.store import locked, run_around
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -148,7 +147,7 @@ def _save(
     large: Sequence[str] = (),
 ) -> Owned:
     """Put files.json in place, made in ``folder``; what is ours from then on."""
-    values = {"format": FORMAT, "files": dict(sorted(hashes.items()))}
+    values = {"format": WRITTEN_FORMAT, "files": dict(sorted(hashes.items()))}
     values |= {"before": dict(sorted(before.items()))} if before else {}
     values |= {"large": large} if large else {}
     files.write_text(folder / WRITTEN, json.dumps(values, indent=1, ensure_ascii=False) + "\n")

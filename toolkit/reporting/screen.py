@@ -150,14 +150,14 @@ def _score_table(run: Run) -> Table:
 
 def _whole_drift(run: Run) -> dict[str, dict[str, float]]:
     """Parameter to the size of its change from the first snapshot to the last (:func:`whole_drift`)."""
-    from toolkit.analysis.rows.whole import whole_drift
+    from toolkit.analysis.blocks import whole_drift
 
     first, last = run.trajectory.snapshots[0], run.trajectory.snapshots[-1]
     return {name: whole_drift(first, last, name) for name in run.trajectory.parameters}
 
 
 def _drift_table(run: Run, drift: Mapping[str, Mapping[str, float]]) -> Table:
-    from toolkit.analysis.rows.whole import reinitialise
+    from toolkit.analysis.blocks import reinitialise
 
     frozen = run.manifest["regime"]["frozen_components"]
     table = _table("parameter", "trainable", "relative drift", "same, if re-initialised", title="Drift from epoch 0")

@@ -1,20 +1,81 @@
 """Two checkpoints, or a run that kept its model, in; every parameter of both backbones out, memory-mapped."""
 
-from collections.abc import Mapping
+import hashlib
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from toolkit.families import EMBEDDING_PARAMETERS, ModelFamily, component_of, family_of
-from toolkit.snapshots.embedded import find_embedded
-from toolkit.snapshots.importers import HALF
-from toolkit.snapshots.places import Place, Resolve, find_places, shown_names
+from toolkit.lookup import read_object
+from toolkit.snapshots.files import sha256_of_file
+from toolkit.snapshots.importers import HALF, Place, Resolve, find_places, shown_names
 from toolkit.snapshots.snapshot import Snapshot
-from toolkit.snapshots.source_hashes import hash_weights
 from toolkit.snapshots.store import Run
-from toolkit.snapshots.tokenizer_files import read_settings
+from toolkit.snapshots.tokenizer_files import find_embedded, read_settings
 from toolkit.snapshots.weights import FileTensors, open_backbone
+
+NO_FUNCTION = frozenset({"_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures"})
+"""Fields of config.json that do not change what the model computes (weights are always loaded in fp32)."""
+PER_CALL = frozenset({"truncation", "padding"})
+"""Parts of tokenizer.json that hold what the last call before saving asked for."""
+OVERRULING = ("add_prefix_space", "do_lower_case", "strip_accents", "tokenize_chinese_chars")
+"""Fields of tokenizer_config.json that transformers 5 puts above what tokenizer.json says."""
+SEPARATE = ("vocab.txt", "vocab.json", "merges.txt", "added_tokens.json", "*.model")
+"""Files that are read where there is no tokenizer.json; ``*.model`` is sentencepiece's."""
+
+
+def hash_weights(folder: Path) -> str | None:
+    """Over the safetensors files of a folder; None when it has none."""
+    return _hash_files(folder, ("*.safetensors",))
+
+
+def hash_config(folder: Path) -> str | None:
+    """Over the fields of config.json, but those of NO_FUNCTION, in whatever order; None when there is none."""
+    return _hash_object(folder / "config.json", lambda fields: _without(fields, NO_FUNCTION))
+
+
+def hash_tokenizer(folder: Path) -> str | None:
+    """Over the files that tokens and their rows come from; None when there are none.
+
+    tokenizer.json holds all of them and is the one file that transformers saves again, so that beside it the others
+    do not count; with it go the fields of OVERRULING.
+    """
+    whole = _hash_object(folder / "tokenizer.json", lambda parts: _without(parts, PER_CALL))
+    files = whole or _hash_files(folder, SEPARATE)
+    settings = _hash_object(folder / "tokenizer_config.json", _overruling)
+    return files and _hash_text(f"{files}{settings or _hash_text('{}')}")
+
+
+def _without(content: dict[str, Any], names: frozenset[str]) -> dict[str, Any]:
+    return {name: value for name, value in content.items() if name not in names}
+
+
+def _overruling(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: settings[name] for name in OVERRULING if settings.get(name) is not None}
+
+
+def _hash_object(path: Path, choose: Callable[[dict[str, Any]], dict[str, Any]]) -> str | None:
+    """Over what ``choose`` leaves of a JSON object; of a damaged file, which its reader refuses, over its bytes."""
+    if not path.is_file():
+        return None
+    try:
+        return _hash_text(json.dumps(choose(read_object(path)), sort_keys=True))
+    except ValueError:
+        return sha256_of_file(path)
+
+
+def _hash_files(folder: Path, patterns: tuple[str, ...]) -> str | None:
+    digests = [sha256_of_file(path) for pattern in patterns for path in sorted(folder.glob(pattern))]
+    return _hash_text("".join(digests)) if digests else None
+
+
+def _hash_text(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
 
 SHOWN_NAMES = 3
 """Names of tensors that a note lists before it only counts."""

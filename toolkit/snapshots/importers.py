@@ -1,20 +1,338 @@
 """Checkpoints of any origin in, one Trajectory of their embedding parameters out, with notes on what was compared."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from toolkit.families import EMBEDDING_PARAMETERS, ModelFamily, family_of
+from toolkit.lookup import read_json
+from toolkit.memory import is_hub_reachable
 from toolkit.naming import Described
-from toolkit.snapshots.align import Alignment, SelectedTensors, align_words
-from toolkit.snapshots.embedded import find_embedded
-from toolkit.snapshots.places import Place, Resolve, find_places, run_of_snapshot, shown_names
+from toolkit.snapshots.files import read_header
 from toolkit.snapshots.snapshot import Snapshot, Trajectory, Vocabulary, name_undefined
-from toolkit.snapshots.store import SNAPSHOTS, Run
-from toolkit.snapshots.tokenizer_files import read_settings, read_tokenizer_files
-from toolkit.snapshots.weights import open_file, open_weights
+from toolkit.snapshots.store import MANIFEST, SNAPSHOT, SNAPSHOTS, Run
+from toolkit.snapshots.tokenizer_files import Fetch, find_embedded, read_settings, read_tokenizer_files
+from toolkit.snapshots.weights import INDEX, SINGLE, open_file, open_weights
+
+Rows = NDArray[np.int64] | slice | None
+"""Rows to take of a table: None for all of them as they are, a slice where they are the first ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """Which rows of each word table are compared with which."""
+
+    rows: tuple[Rows, ...]
+    """Per checkpoint, in the order of the first checkpoint's tokens."""
+    vocabulary: Vocabulary | None
+    """Of the compared rows."""
+    notes: tuple[str, ...]
+
+
+def align_words(names: Sequence[str], num_rows: Sequence[int], vocabularies: Sequence[Vocabulary | None]) -> Alignment:
+    """Rows of equal tokens: every row where the vocabularies are one, else the tokens that all have, by their text.
+
+    ``names``: what each checkpoint is called; ``num_rows``: rows of its word table. A checkpoint without vocabulary
+    takes that of one with as many rows. ValueError when tables of different sizes lack a vocabulary, or share no token.
+    """
+    known, notes = _lend(names, num_rows, vocabularies)
+    present = [v for v in known if v is not None]
+    if len(set(num_rows)) > 1 and len(present) < len(names):
+        without = next(name for name, v in zip(names, known, strict=True) if v is None)
+        sizes = ", ".join(f"{name} {size:,}" for name, size in zip(names, num_rows, strict=True))
+        raise ValueError(
+            f"the word tables differ in size ({sizes} rows) and {without} has no vocabulary file to match tokens by: "
+            "put its tokenizer.json or vocab.txt beside its weights"
+        )
+    if not present:
+        if len(names) > 1:
+            notes.append("no vocabulary files: word rows are compared by their number")
+        return Alignment((None,) * len(names), None, tuple(notes))
+    if len(present) < len(names) or all(v.tokens == present[0].tokens for v in present):
+        return Alignment((None,) * len(names), present[0], tuple(notes))
+    return _common(names, present, notes)
+
+
+def _lend(
+    names: Sequence[str], num_rows: Sequence[int], vocabularies: Sequence[Vocabulary | None]
+) -> tuple[list[Vocabulary | None], list[str]]:
+    known, notes = list(vocabularies), []
+    lenders = {len(v.tokens): (name, v) for name, v in reversed(list(zip(names, vocabularies, strict=True))) if v}
+    for i, (name, size) in enumerate(zip(names, num_rows, strict=True)):
+        if known[i] is None and size in lenders:
+            lender, known[i] = lenders[size]
+            notes.append(f"{name} has no vocabulary file: taken to be that of {lender}, which has as many word rows")
+    return known, notes
+
+
+def _common(names: Sequence[str], vocabularies: Sequence[Vocabulary], notes: list[str]) -> Alignment:
+    """The tokens that every vocabulary holds exactly once."""
+    places = [_rows_of(vocabulary) for vocabulary in vocabularies]
+    shared = [token for token in places[0] if all(token in place for place in places[1:])]
+    if not shared:
+        raise ValueError(f"the vocabularies of {' and '.join(names)} share no token: are these models related?")
+    rows = [np.array([place[token] for token in shared], np.int64) for place in places]
+    of_row = {int(row): i for i, row in enumerate(rows[0])}
+    first = vocabularies[0]
+    special = frozenset(of_row[row] for row in first.special_rows if row in of_row)
+    pad = of_row.get(first.pad_row) if first.pad_row is not None else None
+    left_out = ", ".join(f"{len(v.tokens) - len(shared):,} of {n}" for n, v in zip(names, vocabularies, strict=True))
+    notes.append(f"word rows are compared by token: {len(shared):,} in common; rows left out: {left_out}")
+    return Alignment(tuple(map(_simplest, rows)), Vocabulary(tuple(shared), special, pad), tuple(notes))
+
+
+def _rows_of(vocabulary: Vocabulary) -> dict[str, int]:
+    """Token -> row; rows without a text, and texts that stand for several rows, cannot be matched."""
+    rows: dict[str, int] = {}
+    repeated = set()
+    for row, token in enumerate(vocabulary.tokens):
+        if token in rows:
+            repeated.add(token)
+        elif token:
+            rows[token] = row
+    return {token: row for token, row in rows.items() if token not in repeated}
+
+
+def _simplest(rows: NDArray[np.int64]) -> Rows:
+    """A slice costs no copy."""
+    return slice(0, len(rows)) if np.array_equal(rows, np.arange(len(rows))) else rows
+
+
+class SelectedTensors(Mapping[str, np.ndarray]):
+    """Some parameters of a checkpoint, and some rows of its word table: taken when asked for, never kept."""
+
+    def __init__(self, tensors: Mapping[str, np.ndarray], parameters: Sequence[str], rows: Rows) -> None:
+        self._tensors, self._parameters, self._rows = tensors, parameters, rows
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self._parameters:
+            raise KeyError(name)
+        tensor = self._tensors[name]
+        return tensor if name != "word_embeddings" or self._rows is None else tensor[self._rows]
+
+    def __repr__(self) -> str:
+        return f"SelectedTensors({', '.join(self)})"
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parameters)
+
+    def __len__(self) -> int:
+        return len(self._parameters)
+
+
+Resolve = Callable[[str], "str | Path | None"]
+"""A name such as ``minilm`` to the folder of its checkpoint; None for a name that it does not know."""
+
+PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+CONVERT = (
+    "opening a pickle can run any code in it, so this toolkit does not; load it where you trust it and save it again "
+    "with model.save_pretrained(folder), which writes model.safetensors"
+)
+MERGE_SHARDS = "put it together with `accelerate merge-weights FOLDER OUT`, which writes OUT/model.safetensors"
+NO_WEIGHTS = ("optimizer", "scheduler", "scaler", "random_states", "rng_state", "training_args")
+"""How the names of pickles begin that Trainer and Accelerate write beside the weights."""
+CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+"""What transformers.Trainer calls the folder of a step."""
+HUB_ID = re.compile(r"(?P<id>[A-Za-z0-9][\w.-]*(?:/[A-Za-z0-9][\w.-]*)?)(?:@(?P<revision>[\w./-]+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one checkpoint lies."""
+
+    parts: tuple[str, ...]
+    """What it can be called: its last part, and as many before it as are needed to tell two checkpoints apart."""
+    fetch: Fetch
+    """The files beside its weights, and the weights where ``file`` is None."""
+    file: Path | None = None
+    """A single safetensors file."""
+    step: int = 0
+    is_ours: bool = False
+    """Whether ``file`` is a snapshot of a run directory."""
+    missing: str = "no model.safetensors there"
+    """What to say when the place turns out to hold no weights."""
+
+
+def find_places(place: str | Path, resolve: Resolve | None = None) -> tuple[list[Place], list[str]]:
+    """The checkpoints at one place, in order of their steps, and notes; ValueError with one line when there is none."""
+    text = str(place)
+    if isinstance(place, str) and resolve is not None and (folder := resolve(place)) is not None:
+        found, notes = _in_folder(Path(folder), text)
+        return [Place((place,), p.fetch, p.file, p.step, missing=p.missing) for p in found], notes
+    path = Path(text).expanduser()
+    if path.is_dir():
+        return _in_folder(path, text)
+    if path.is_file():
+        return [_of_file(path, text)], []
+    if "*" in text:
+        return _of_pattern(path, text)
+    match = HUB_ID.fullmatch(text)
+    if match is None:
+        raise ValueError(f"no file or folder at {text!r}, and it is no hub id (owner/name, or owner/name@revision)")
+    return [_on_hub(text, match["id"], match["revision"])], []
+
+
+def shown_names(places: Sequence[Place]) -> list[str]:
+    """One name for each place, distinct: as few parts of its path as tell it from the others, at most three."""
+    names = []
+    for place in places:
+        others = [other.parts for other in places if other.parts != place.parts]
+        distinct = (k for k in (1, 2, 3) if all(parts[-k:] != place.parts[-k:] for parts in others))
+        names.append("/".join(place.parts[-next(distinct, 3) :]))
+    return [f"{name} ({names[:i].count(name) + 1})" if name in names[:i] else name for i, name in enumerate(names)]
+
+
+def _of_pattern(path: Path, text: str) -> tuple[list[Place], list[str]]:
+    fixed = next(parent for parent in path.parents if "*" not in str(parent))
+    folders = [folder for folder in fixed.glob(path.relative_to(fixed).as_posix()) if folder.is_dir()]
+    if not folders:
+        raise ValueError(f"no folder matches {text!r}")
+    places, notes = [], []
+    for folder in sorted(folders, key=_order):
+        of_folder, said = _in_folder(folder, str(folder))
+        places += of_folder
+        notes += said
+    return places, notes
+
+
+def _in_folder(folder: Path, text: str) -> tuple[list[Place], list[str]]:
+    parts = folder.resolve().parts[1:]
+    inside = folder / SNAPSHOTS  # which a folder of the hub's cache has too, for other things
+    if inside.is_dir() and ((folder / MANIFEST).exists() or any(SNAPSHOT.fullmatch(p.name) for p in inside.iterdir())):
+        ours = [inside / name for name in Run(folder).snapshot_names() if name.startswith("epoch-")]
+        return [_of_file(path, str(path)) for path in ours], []
+    steps = sorted((p for p in folder.glob("checkpoint-*") if p.is_dir() and CHECKPOINT.fullmatch(p.name)), key=_order)
+    has_weights = (folder / SINGLE).exists() or (folder / INDEX).exists()
+    if steps:
+        beside = (
+            f"{parts[-1]}: its checkpoint-* folders are compared, not the weights beside them; pass {SINGLE} for those"
+        )
+        return [p for step in steps for p in _in_folder(step, str(step))[0]], [beside] if has_weights else []
+    if not has_weights:
+        inner = _sentence_transformer(folder)
+        if inner is not None:
+            return [Place(parts, _local(inner), step=_step(folder), missing=f"{text}: no {SINGLE} in {inner.name}")], []
+        files = sorted(folder.glob("*.safetensors"))
+        if len(files) == 1:
+            return [Place(parts, _local(folder), files[0], _step(folder))], []
+        raise ValueError(_why_not(folder, text, [path.name for path in files]))
+    return [Place(parts, _local(folder), step=_step(folder))], []
+
+
+def _sentence_transformer(folder: Path) -> Path | None:
+    """The folder of the transformer inside that of a sentence-transformers model."""
+    modules = folder / "modules.json"
+    listed = read_json(modules) if modules.exists() else []
+    names = [str(m.get("path", "")) for m in listed if isinstance(m, dict)] if isinstance(listed, list) else []
+    inside = [folder / name for name in [*names, "0_Transformer"] if name and _stays_inside(name)]
+    return next((p for p in inside if (p / SINGLE).exists() or (p / INDEX).exists()), None)
+
+
+def _why_not(folder: Path, text: str, files: Sequence[str]) -> str:
+    pickled = sorted(p.name for p in folder.iterdir() if p.suffix in PICKLED and not p.name.startswith(NO_WEIGHTS))
+    distributed = sorted({path.parent for path in [*folder.glob("*.distcp"), *folder.glob("pytorch_model*/*.distcp")]})
+    if len(files) > 1:
+        return f"{text} holds {len(files)} safetensors files and no {INDEX}: pass one of {', '.join(files)}"
+    if distributed:
+        inner = "" if distributed[0] == folder else f" in {distributed[0].name}"
+        return f"{text} holds a torch.distributed.checkpoint{inner} (.distcp): {MERGE_SHARDS}"
+    if any(folder.glob("global_step*")):
+        return f"{text} is a checkpoint of DeepSpeed: load it there and save it with model.save_pretrained(folder)"
+    if pickled:
+        return f"{text} holds weights only as a pickle ({pickled[0]}): {CONVERT}"
+    what = "is empty" if not any(folder.iterdir()) else f"holds neither {SINGLE} nor {INDEX} nor checkpoint-* folders"
+    return f"{text} {what}: pass the folder that save_pretrained wrote"
+
+
+def _of_file(path: Path, text: str) -> Place:
+    if path.suffix in PICKLED:
+        raise ValueError(f"{text} is a pickle: {CONVERT}")
+    if path.suffix != ".safetensors":
+        raise ValueError(f"{text} is no safetensors file: pass a .safetensors file or the folder of a checkpoint")
+    parts = path.resolve().parts[1:]
+    metadata = read_header(path)[0]
+    if {"format", "epoch", "step"} <= metadata.keys():
+        run = run_of_snapshot(path)
+        return Place((f"{run.name}/{path.stem}",), _local(run), path, is_ours=True)
+    parts = parts[:-1] if path.name == SINGLE and len(parts) > 1 else (*parts[:-1], path.stem)
+    return Place(parts, _local(path.parent), path, _step(path.parent))
+
+
+def run_of_snapshot(path: Path) -> Path:
+    """The run directory of one of its snapshots, whose file may be a link to somewhere else."""
+    return path.parent.resolve().parent
+
+
+def _stays_inside(name: str) -> bool:
+    """Whether a name that a checkpoint's files give stays below their folder: an index may come from anybody."""
+    return not Path(name).is_absolute() and ".." not in Path(name).parts
+
+
+def _local(folder: Path) -> Fetch:
+    def fetch(name: str) -> Path | None:
+        path = folder / name
+        return path if _stays_inside(name) and path.is_file() else None
+
+    return fetch
+
+
+def _step(folder: Path) -> int:
+    """The optimizer step that a folder of Trainer is named after, or that its trainer_state.json tells; else 0."""
+    if match := CHECKPOINT.fullmatch(folder.resolve().name):
+        return int(match[1])
+    state = folder / "trainer_state.json"
+    step = read_settings(state if state.exists() else None).get("global_step", 0)
+    return step if isinstance(step, int) else 0
+
+
+def _order(folder: Path) -> tuple[int, str]:
+    match = CHECKPOINT.fullmatch(folder.name)
+    return (int(match[1]) if match else -1, folder.name)
+
+
+def _on_hub(text: str, location: str, revision: str | None) -> Place:
+    """A hub id; ValueError at once when it is neither in the local cache nor to be had."""
+    is_online = is_hub_reachable()
+
+    @cache
+    def fetch(name: str) -> Path | None:
+        return _download(text, location, revision, name, is_online)
+
+    missing = f"{text} has no {SINGLE} on the hub; if it has pytorch_model.bin: {CONVERT}"
+    if not is_online:
+        absent = (
+            f"no file or folder at {text!r}, it is not in the local cache of the hub, and the hub cannot be reached"
+        )
+        missing = f"the local cache of the hub holds no {SINGLE} of {text!r}, and the hub cannot be reached"
+        if fetch("config.json") is None and fetch(SINGLE) is None:
+            raise ValueError(absent)
+    return Place((text,), fetch, missing=missing)
+
+
+def _download(text: str, location: str, revision: str | None, name: str, is_online: bool) -> Path | None:
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    try:
+        return Path(hf_hub_download(location, name, revision=revision, local_files_only=not is_online))
+    except LocalEntryNotFoundError as error:
+        if is_online:
+            raise ValueError(f"cannot fetch {name} of {text!r}: {_first_line(error)}") from None
+        return None
+    except EntryNotFoundError:
+        return None
+    except Exception as error:  # no such repository or revision, no access, a broken connection: many types
+        raise ValueError(f"no file or folder at {text!r}, nor {name} on the hub: {_first_line(error)}") from None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
 
 HALF = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 """Largest share of a value by which storing it in a type of two bytes rounds it: half a unit in the last place."""

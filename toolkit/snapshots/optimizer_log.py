@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit.json_files import REMEDY, parse_object
+from toolkit.lookup import REMEDY, parse_object
 
 FORMAT = 1
 """Version of optimizer.json; a reader refuses another."""

@@ -1,28 +1,32 @@
 """The seam: a run's parts in, a run directory out, and back again through :func:`open_run`."""
 
+import contextlib
+import errno
 import json
 import math
 import os
+import platform
 import re
+import subprocess
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
 from toolkit.config import FORMAT as FORMAT_OF_CONFIG
 from toolkit.config import RunConfig
-from toolkit.json_files import REMEDY, read_object
+from toolkit.lookup import REMEDY, read_object
 from toolkit.naming import Described
 from toolkit.snapshots import files
-from toolkit.snapshots.background import BackgroundWriter
 from toolkit.snapshots.exposure import Exposure
-from toolkit.snapshots.lock import RunLock
 from toolkit.snapshots.optimizer_log import OptimizerLog
 from toolkit.snapshots.ownership import (
     JOURNAL,
@@ -31,12 +35,14 @@ from toolkit.snapshots.ownership import (
     check_replaceable,
     clear,
     files_in,
+    is_lock,
     is_marked,
     mark,
     move_folder,
     read_list,
     remove_empty_folder,
     remove_file,
+    remove_lock,
     remove_marked,
     replace_file,
     shown,
@@ -48,6 +54,188 @@ from toolkit.snapshots.snapshot import FORMAT, Snapshot, Trajectory, Vocabulary,
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+class BackgroundWriter:
+    """One thread that writes what it is given, in order; at most one thing waits.
+
+    Writing waits for the disk more than it computes, so that it costs training little. What a thing to write reads
+    must not change any more. Its error comes at the next call of anything here.
+    """
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="run-writer")
+        self._last: Future[object] | None = None
+
+    def start(self, write: Callable[[], object]) -> None:
+        """Have ``write`` called once everything before it is written: until then this waits."""
+        self.wait()
+        self._last = self._pool.submit(write)
+
+    def check(self) -> None:
+        """Raise the error of what has been written, if any; does not wait."""
+        if self._last is not None and self._last.done():
+            self.wait()
+
+    def wait(self) -> None:
+        """Until everything is written; raises its error."""
+        last, self._last = self._last, None
+        if last is not None:
+            last.result()
+
+    def close(self) -> None:
+        """Until everything is written, without its error: for the way out after another one."""
+        self._pool.shutdown()
+
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+_REFUSED = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS)
+"""What file systems without locks answer."""
+
+_held: "weakref.WeakValueDictionary[Path, RunLock]" = weakref.WeakValueDictionary()
+"""This process's own locks, by lock file."""
+
+
+def try_lock(file: int | IO[bytes]) -> bool:
+    """Lock an open file until the last process that inherits it has closed it; False while another holds it.
+
+    True also where there are no locks: who cannot lock goes on without.
+    """
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _REFUSED:
+            raise
+    return True
+
+
+class RunLock:
+    """The right to write one run directory, until it is released or dropped or the process ends.
+
+    A process that starts a run again takes its own lock over: what holds it may be a writer that an exception left
+    behind, and that a notebook's traceback keeps alive.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """ValueError when another process holds the lock."""
+        # Beside the directory, which is removed and made again; resolved, so that a folder has one lock, links or not.
+        place = path.resolve()
+        self.path = place.parent / f".{place.name}.lock"
+        self._pid, self.is_lost = os.getpid(), False
+        earlier = _held.get(self.path)
+        descriptor = earlier._hand_over() if earlier is not None else None
+        if descriptor is None and (descriptor := _open_locked(self.path)) is None:
+            raise _refusal(path, self.path)
+        self._close = weakref.finalize(self, _close, self.path, descriptor, self._pid)
+        _held[self.path] = self
+
+    def release(self) -> None:
+        """Let others write; to release twice, or what was taken over, does nothing."""
+        self._close()
+
+    def _hand_over(self) -> int | None:
+        """The open lock file, no longer this object's; None when it is released, or is a parent process's."""
+        if self._pid != os.getpid() or (kept := self._close.detach()) is None:
+            return None
+        self.is_lost = True
+        descriptor: int = kept[2][1]
+        return descriptor
+
+
+@contextlib.contextmanager
+def locked(folder: Path, name: str) -> Iterator[None]:
+    """Keep every other writer, also one of this process, out of ``folder`` by a lock file in it that goes at the end.
+
+    ValueError when another has it.
+    """
+    path, pid = folder / name, os.getpid()
+    if (descriptor := _open_locked(path)) is None:
+        raise _refusal(folder, path)
+    try:
+        yield
+    finally:
+        _close(path, descriptor, pid)
+
+
+def _refusal(path: Path, lock: Path) -> ValueError:
+    return ValueError(
+        f"another process is writing {path}: wait until it has ended, or end it (if there is none, delete {lock})"
+    )
+
+
+def _open_locked(path: Path) -> int | None:
+    """A locked file, open; None while another process holds it."""
+    while True:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.EISDIR):
+                raise
+            raise ValueError(f"{path} is in the way of a lock file: move it away") from None
+        try:
+            if not is_lock(descriptor):
+                raise ValueError(f"{path} is not empty, so that it is no lock file of ours: move it away")
+            if not try_lock(descriptor):
+                os.close(descriptor)
+                return None
+            # The one who held it may have removed it since it was opened: that lock would keep nobody out.
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(descriptor), path.stat()):
+                    return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _close(path: Path, descriptor: int, pid: int) -> None:
+    if fcntl is None:
+        os.close(descriptor)  # Windows removes no open file
+    if pid == os.getpid():  # a forked child shares the lock, and leaves it to its parent
+        remove_lock(path)
+    if fcntl is not None:
+        os.close(descriptor)
+
+
+PACKAGES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "safetensors", "numpy", "pandas",
+            "scikit-learn", "scipy")  # fmt: skip
+
+
+def read_versions() -> dict[str, str]:
+    """Package name to version, Python and the toolkit among them; a package that is not installed is left out."""
+    return dict(_versions())
+
+
+@cache
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for name in ("embedding-drift-toolkit", *PACKAGES):
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return versions
+
+
+def read_git_commit() -> str | None:
+    """The commit of the toolkit's checkout, with ``-dirty`` when it has changes; None when it is installed."""
+    folder = Path(__file__).parents[2]
+    if not (folder / ".git").exists():
+        return None
+    try:
+        describe = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+        return subprocess.run(describe, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
 
 T = TypeVar("T")
 
@@ -733,3 +921,20 @@ def runs_of(sources: Iterable[Run | str | Path]) -> list[Run]:
             raise ValueError(f"expected run directories; got {type(source).__name__}: pass the run itself, or its path")
         runs.append(run)
     return runs
+
+
+DRIFT_FILES = (SNAPSHOTS, EXPOSURE, *SMALL_FILES)
+"""What a report of drift reads of a run: all but ``model/``."""
+
+
+def verify_run(path: str | Path) -> list[str]:
+    """Recompute every hash of a finished run; the differences, one line each, none when all is as it was.
+
+    A file that the manifest does not name is one, wherever it lies; only what a killed writer left is passed over.
+    """
+    run = open_run(path)
+    if not (run.path / SNAPSHOTS).is_dir():
+        raise ValueError(f"{run.path} is not a run directory: it has no snapshots/")
+    if not run.is_finished:
+        raise ValueError(f"{run.path} is unfinished (no {MANIFEST}): run it again with the same command")
+    return run.differences(again=True)

@@ -151,7 +151,7 @@ def write_study_report(
     on_progress: Callable[[str], None] = lambda line: None,
 ) -> Path:
     """The report of a study whose final runs are finished; the path of report.md."""
-    from toolkit.reporting.comparison.report import write_report
+    from toolkit.reporting.comparison_report import write_report
 
     options: dict[str, Any] = {
         "title": study.title,

@@ -4,6 +4,8 @@ import importlib.util
 import os
 import resource
 import sys
+from contextlib import AbstractContextManager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,42 @@ import torch
 
 from toolkit.config import KEEP_THREADS, RunConfig
 from toolkit.memory import keep_freed_memory
+from toolkit.snapshots.store import RunWriter, start_run
+
+
+def start_together(path: Path, *, overwrite: bool, is_main: bool, is_recorded: bool = False) -> RunWriter | None:
+    """:func:`start_run` on the main process, None on the others; what it raises is raised on all of them.
+
+    Every process calls this: one that did not hear of the error would wait for the main process.
+    """
+    writer, told = None, list[Exception | None]([None])
+    if is_main:
+        try:
+            writer = start_run(path, overwrite=overwrite, is_recorded=is_recorded)
+        except (ValueError, OSError) as error:
+            told = [error]
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.broadcast_object_list(told)
+    if told[0] is not None:
+        raise told[0]
+    return writer
+
+
+def one_thread() -> AbstractContextManager[Any]:
+    """A block in which scikit-learn computes in one thread: several would wait for each other at small matrices."""
+    block: AbstractContextManager[Any] = _pools().limit(limits=1)
+    return block
+
+
+@cache
+def _pools() -> Any:
+    """The thread pools of this process: ``threadpool_limits`` looks for them among all libraries at every call, which
+    takes longer than a small fit."""
+    import sklearn.linear_model  # noqa: F401 (loads the libraries that fits compute with)
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
+
 
 SHARDED = {
     "ACCELERATE_USE_FSDP": "FSDP",

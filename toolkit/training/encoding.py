@@ -10,7 +10,7 @@ import numpy as np
 from toolkit.data.batches import EncodedSplit, EncodedTask, encode_split
 from toolkit.data.tasks import Task
 from toolkit.models.classifier import Loaded
-from toolkit.snapshots.capture import check_word_rows
+from toolkit.snapshots.snapshot import check_word_rows
 
 DOUBTFUL_SHARE = 0.2
 """Of unknown tokens, from which on a tokenizer hardly belongs to the texts."""

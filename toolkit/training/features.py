@@ -23,19 +23,21 @@ from toolkit.data.batches import EncodedSplit, EncodedTask, epoch_batches
 from toolkit.models.classifier import Classifier, in_eval_mode
 from toolkit.models.heads import answer, entry_of, first_weights, inputs_of
 from toolkit.models.regimes import HEAD
+from toolkit.training.accelerators import one_thread
 from toolkit.training.evaluation import extract_features
 from toolkit.training.loop import Moment, OnStep, Plan, run_epochs
-from toolkit.training.losses import (
+from toolkit.training.optimizer import (
     StepLog,
+    build_optimizer,
     check_finite,
     check_outputs,
     clipping_factor,
     constant_loss,
     example_losses,
+    group_parameters,
+    learning_rate_factors,
 )
-from toolkit.training.optimizer import build_optimizer, group_parameters, learning_rate_factors
 from toolkit.training.recorder import Recorder
-from toolkit.training.threads import one_thread
 
 Features = Mapping[str, NDArray[np.float32]]
 """Split to (examples, width) pooled vectors, as :meth:`Classifier.pool` gives them."""

@@ -16,8 +16,8 @@ from toolkit.config import RunConfig
 from toolkit.data.batches import EncodedSplit, EncodedTask, encode_split, evaluation_batches, make_batch
 from toolkit.models.checkpoints import Source
 from toolkit.models.classifier import in_eval_mode, load_classifier
+from toolkit.training.evaluation import score_split
 from toolkit.training.features import PROBE_FOLDS, all_classes, quiet_fits
-from toolkit.training.scores import score_split
 
 MOST_FITTED, MOST_COMPARED = 20_000, 2000
 """Training examples that the bag of words is fitted to at most, and that its penalty is chosen on."""

@@ -17,8 +17,16 @@ from toolkit.models.classifier import Classifier
 from toolkit.training.accelerators import is_fast
 from toolkit.training.evaluation import evaluate
 from toolkit.training.fast.stepper import FastStepper
-from toolkit.training.losses import StepLog, check_finite, check_outputs, clipping_factor, example_losses
-from toolkit.training.optimizer import build_optimizer, group_parameters, learning_rate_factors
+from toolkit.training.optimizer import (
+    StepLog,
+    build_optimizer,
+    check_finite,
+    check_outputs,
+    clipping_factor,
+    example_losses,
+    group_parameters,
+    learning_rate_factors,
+)
 from toolkit.training.recorder import Recorder
 
 

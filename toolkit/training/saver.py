@@ -17,18 +17,17 @@ from toolkit.models.classifier import Loaded
 from toolkit.models.heads import HEAD_DESCRIPTIONS
 from toolkit.models.locate import layer_norm_eps
 from toolkit.models.regimes import Regime
-from toolkit.snapshots.capture import read_vocabulary, to_array
 from toolkit.snapshots.files import disk_errors, sha256_of_array, write_tensors
 from toolkit.snapshots.optimizer_log import ADAMW, SGD, OptimizerLog
-from toolkit.snapshots.provenance import read_git_commit, read_versions
-from toolkit.snapshots.store import RunWriter, facts_of
+from toolkit.snapshots.snapshot import read_vocabulary, to_array
+from toolkit.snapshots.store import RunWriter, facts_of, read_git_commit, read_versions
 from toolkit.training.accelerators import describe_devices, peak_memory_bytes
+from toolkit.training.evaluation import predict, score_split
 from toolkit.training.features import LinearProbe
 from toolkit.training.floors import Floors
 from toolkit.training.loop import Moment
 from toolkit.training.optimizer import BETAS, EPS, decay_by_name, group_parameters, is_fused
 from toolkit.training.recorder import Recorder
-from toolkit.training.scores import predict, score_split
 
 
 def fingerprint(model: torch.nn.Module, names: Iterable[str]) -> dict[str, str]:

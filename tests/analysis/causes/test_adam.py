@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.analysis.adam_runs import WORDS, make_log, optimize, warm_up_and_decay
-from toolkit.analysis.causes.adam import AdamSteps, gradient_weights, resolve_log
+from toolkit.analysis.adam import AdamSteps, gradient_weights, resolve_log
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 
 

@@ -8,13 +8,12 @@ import pytest
 import torch
 
 from tests.analysis.adam_runs import WORDS, make_log, plant, random_exposure, signs, warm_up_and_decay
-from toolkit.analysis.causes.causes import ALL_ROWS, CAUSES, decompose, explain
-from toolkit.analysis.causes.momentum import BASES
-from toolkit.analysis.causes.nulls import replay_decay
-from toolkit.analysis.causes.precision import guard_precision
-from toolkit.analysis.causes.regression import regress_drift
-from toolkit.analysis.causes.sign_noise import sign_noise
-from toolkit.analysis.rows.rows import measure_rows
+from toolkit.analysis.adam import replay_decay
+from toolkit.analysis.causes import ALL_ROWS, BASES, CAUSES, decompose, explain
+from toolkit.analysis.drift import measure_rows
+from toolkit.analysis.nulls import sign_noise
+from toolkit.analysis.precision import guard_precision
+from toolkit.analysis.regression import regress_drift
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 from toolkit.snapshots.store import RunWriter, open_run
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.analysis.causes.nulls import replay_decay, unexplained_by_decay, unexplained_share
+from toolkit.analysis.adam import replay_decay, unexplained_by_decay, unexplained_share
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.snapshots.optimizer_log import OptimizerLog
 from toolkit.snapshots.snapshot import Snapshot, Trajectory

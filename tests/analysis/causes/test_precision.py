@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.analysis.adam_runs import WORDS, make_log
-from toolkit.analysis.causes.precision import (
+from toolkit.analysis.precision import (
     FORMATS,
     guard_precision,
     movable_share,

@@ -5,13 +5,11 @@ import pytest
 import torch
 
 from tests.analysis.adam_runs import WORDS, gaussian, make_sgd_log, optimize, plant, random_exposure, signs
-from toolkit.analysis.causes.adam import AdamSteps, gradient_weights
-from toolkit.analysis.causes.causes import decompose, explain
-from toolkit.analysis.causes.nulls import replay_decay, unexplained_by_decay
-from toolkit.analysis.causes.precision import guard_precision
-from toolkit.analysis.causes.regression import regress_drift
-from toolkit.analysis.causes.row_steps import row_steps
-from toolkit.analysis.causes.sign_noise import expected_squares, sign_noise
+from toolkit.analysis.adam import AdamSteps, gradient_weights, replay_decay, row_steps, unexplained_by_decay
+from toolkit.analysis.causes import decompose, explain
+from toolkit.analysis.nulls import expected_squares, sign_noise
+from toolkit.analysis.precision import guard_precision
+from toolkit.analysis.regression import regress_drift
 from toolkit.comparison.parameter_noise import measure_beyond_noise
 from toolkit.snapshots.optimizer_log import OptimizerLog
 

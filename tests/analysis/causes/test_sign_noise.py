@@ -15,11 +15,8 @@ from tests.analysis.adam_runs import (
     signs,
     warm_up_and_decay,
 )
-from toolkit.analysis.causes.adam import AdamSteps
-from toolkit.analysis.causes.directions import random_directions
-from toolkit.analysis.causes.nulls import replay_decay
-from toolkit.analysis.causes.row_steps import RowSteps, row_steps
-from toolkit.analysis.causes.sign_noise import SAMPLED_ROWS, expected_squares, sign_noise
+from toolkit.analysis.adam import AdamSteps, RowSteps, replay_decay, row_steps
+from toolkit.analysis.nulls import SAMPLED_ROWS, expected_squares, random_directions, sign_noise
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 
 EXPOSED = random_exposure(120, 600, 0.06)

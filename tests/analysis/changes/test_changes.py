@@ -5,12 +5,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.analysis.causes.precision import FORMATS
-from toolkit.analysis.changes.changes import KINDS, measure_changes
-from toolkit.analysis.changes.noise import LIMIT, rounded_moments, score_noise
-from toolkit.analysis.changes.rotation import fit_rotation, rotation_null
-from toolkit.analysis.changes.rounding import FormatFinder, roundoff, spacing_exponents
-from toolkit.analysis.changes.survey import Pair, survey
+from toolkit.analysis.change_kinds import (
+    LIMIT,
+    FormatFinder,
+    Pair,
+    fit_rotation,
+    rotation_null,
+    rounded_moments,
+    roundoff,
+    score_noise,
+    spacing_exponents,
+    survey,
+)
+from toolkit.analysis.changes import KINDS, measure_changes
+from toolkit.analysis.precision import FORMATS
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.snapshots.snapshot import Snapshot, Trajectory, Vocabulary
 

@@ -4,10 +4,8 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from toolkit.analysis.gauge.centres import measure_centres, project
-from toolkit.analysis.gauge.corpus import ReferenceCorpus
-from toolkit.analysis.gauge.gauge_sums import sum_drifts
-from toolkit.analysis.gauge.incidence import label_groups
+from toolkit.analysis.gauge import measure_centres, project, sum_drifts
+from toolkit.analysis.tokens_in_use import ReferenceCorpus, label_groups
 from toolkit.snapshots.snapshot import Snapshot
 
 

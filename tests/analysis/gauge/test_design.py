@@ -6,9 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.analysis.gauge.fixed_gauge import corpus_of
-from toolkit.analysis.gauge.corpus import draw_combinations, reference_corpus
-from toolkit.analysis.gauge.design import measure_design
-from toolkit.analysis.gauge.incidence import null_space, offset_directions
+from toolkit.analysis.tokens_in_use import (
+    draw_combinations,
+    measure_design,
+    null_space,
+    offset_directions,
+    reference_corpus,
+)
 from toolkit.families import TABLES
 from toolkit.snapshots.exposure import Design, DesignCounter, Exposure
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from tests.analysis.gauge.fixed_gauge import corpus_of, fix_gauge
-from toolkit.analysis.gauge.functional import functional_drift
-from toolkit.analysis.gauge.shapley import shapley_values
+from toolkit.analysis.functional import functional_drift, shapley_values
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
 from toolkit.snapshots.exposure import Design, Exposure, StepRows, TableExposure
 from toolkit.snapshots.snapshot import Snapshot, Trajectory

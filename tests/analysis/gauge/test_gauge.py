@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from tests.analysis.gauge.fixed_gauge import corpus_of, fix_gauge, gauge_share
-from toolkit.analysis.gauge.corpus import reference_corpus
-from toolkit.analysis.gauge.gauge import measure_gauge, measure_gauge_rows
+from toolkit.analysis.gauge import measure_gauge, measure_gauge_rows
+from toolkit.analysis.tokens_in_use import reference_corpus
 from toolkit.families import TABLES
 from toolkit.snapshots.exposure import Design, Exposure, StepRows, TableExposure
 from toolkit.snapshots.snapshot import Snapshot, Trajectory, Vocabulary

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.analysis.geometry.agreement import compare_updates, measure_agreement
+from toolkit.analysis.updates import compare_updates, measure_agreement
 from toolkit.families import TABLES
 from toolkit.snapshots.snapshot import Snapshot, Trajectory, Vocabulary
 

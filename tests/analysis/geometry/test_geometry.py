@@ -8,12 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.analysis.geometry import geometry
-from toolkit.analysis.geometry.cloud import Cloud, accumulate_moments
-from toolkit.analysis.geometry.geometry import group_rows, measure_geometry, measure_null
-from toolkit.analysis.geometry.geometry_table import GEOMETRY
-from toolkit.analysis.geometry.updates import measure_updates
-from toolkit.analysis.similarity.refusal import Refused
+from toolkit.analysis import geometry
+from toolkit.analysis.cross_products import Refused
+from toolkit.analysis.geometry import GEOMETRY, Cloud, accumulate_moments, group_rows, measure_geometry, measure_null
+from toolkit.analysis.updates import measure_updates
 from toolkit.snapshots.files import map_tensor, read_header
 from toolkit.snapshots.snapshot import Snapshot, Trajectory, Vocabulary
 

@@ -5,22 +5,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.analysis.geometry import spectra
-from toolkit.analysis.similarity.refusal import Refused
+from toolkit.analysis import geometry
+from toolkit.analysis.cross_products import Refused
 
 
 def _of_rows(function):
-    return lambda rows, *, centre=True: function(spectra.squared_singular_values(rows, centre=centre))
+    return lambda rows, *, centre=True: function(geometry.squared_singular_values(rows, centre=centre))
 
 
-effective_rank = spectra.effective_rank
-stable_rank = _of_rows(spectra.stable_rank_of)
-participation_ratio = _of_rows(spectra.participation_ratio_of)
+effective_rank = geometry.effective_rank
+stable_rank = _of_rows(geometry.stable_rank_of)
+participation_ratio = _of_rows(geometry.participation_ratio_of)
 RANKS = {"effective_rank": effective_rank, "stable_rank": stable_rank, "participation_ratio": participation_ratio}
 
 
 def isoscore(rows):
-    return spectra.isoscore_of(spectra.squared_singular_values(rows), rows.shape[1])
+    return geometry.isoscore_of(geometry.squared_singular_values(rows), rows.shape[1])
 
 
 def _plain(rows: np.ndarray, centre: bool) -> dict[str, float]:
@@ -81,7 +81,7 @@ def test_ranks_of_known_spectra():
     assert participation_ratio(planted, centre=False) == pytest.approx(36 / 18)
     entropy = -(4 / 6 * np.log(4 / 6) + 2 / 6 * np.log(1 / 6))
     assert effective_rank(planted, centre=False) == pytest.approx(np.exp(entropy))
-    assert spectra.energy_in_top(np.array([4.0, 1, 1, 0]), 2) == pytest.approx(5 / 6)
+    assert geometry.energy_in_top(np.array([4.0, 1, 1, 0]), 2) == pytest.approx(5 / 6)
 
 
 def test_effective_rank_finds_the_planted_dimension_and_not_another():
@@ -108,11 +108,11 @@ def test_gaussian_30522_by_768():
     """
     rng = np.random.default_rng(0)
     factor = np.tril(rng.normal(size=(768, 768)), -1) + np.diag(np.sqrt(rng.chisquare(30521 - np.arange(768))))
-    squared = spectra.squared_singular_values(factor.T, centre=False)
-    assert spectra.entropy_rank(squared) == pytest.approx(758, abs=0.6)
-    assert spectra.stable_rank_of(squared) == pytest.approx(572, abs=4)
-    assert spectra.participation_ratio_of(squared) == pytest.approx(749, abs=0.6)
-    assert spectra.isoscore_of(squared, 768) == pytest.approx(0.975, abs=0.001)
+    squared = geometry.squared_singular_values(factor.T, centre=False)
+    assert geometry.entropy_rank(squared) == pytest.approx(758, abs=0.6)
+    assert geometry.stable_rank_of(squared) == pytest.approx(572, abs=4)
+    assert geometry.participation_ratio_of(squared) == pytest.approx(749, abs=0.6)
+    assert geometry.isoscore_of(squared, 768) == pytest.approx(0.975, abs=0.001)
 
 
 @pytest.mark.slow

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.analysis.geometry.spectra import energy_in_top, squared_singular_values
-from toolkit.analysis.geometry.updates import (
+from toolkit.analysis.geometry import energy_in_top, squared_singular_values
+from toolkit.analysis.updates import (
     alignment,
     measure_updates,
     null_alignments,

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.neighbors import NearestNeighbors
 
-from toolkit.analysis.neighbours import nearest, screening
-from toolkit.analysis.neighbours.nearest import nearest_neighbours, search_nearest
-from toolkit.analysis.neighbours.screening import list_screens
+from toolkit.analysis import nearest
+from toolkit.analysis.nearest import list_screens, nearest_neighbours, search_nearest
 
 SCREENS = [(), ("fp32",), *([("bf16",)] if "bf16" in list_screens() else []), tuple(list_screens())]
 
@@ -99,8 +98,8 @@ def test_more_equal_rows_than_a_screen_keeps():
 @pytest.mark.parametrize("screens", [(screen,) for screen in list_screens()])
 def test_without_the_bound_the_screen_would_be_wrong(monkeypatch, screens):
     rows = _table(2600, 40).astype(np.float64) + (2 if screens[0] == "bf16" else 2e4)
-    monkeypatch.setattr(screening._Table, "bound", lambda table, errors: torch.zeros_like(errors))
-    monkeypatch.setattr(screening, "ROUNDING", {"bf16": 0.0, "fp32": 0.0})
+    monkeypatch.setattr(nearest._Screened, "bound", lambda table, errors: torch.zeros_like(errors))
+    monkeypatch.setattr(nearest, "ROUNDING", {"bf16": 0.0, "fp32": 0.0})
     found = search_nearest(rows, 10, screens=screens[:1])
     assert (found.indices != _brute_force(rows, 10)[0]).any()
 
@@ -143,7 +142,7 @@ def test_the_error_of_the_product_is_below_the_bound(screen, kind):
         "halfway": lambda: (1 + 2.0**-8) * (1 + 2.0**-24) * rng.choice([1.0, 1.0, 0.5], (600, 500)),
     }[kind]()
     units = _units(rows)
-    table = screening._Table(units, screen)
+    table = nearest._Screened(units, screen)
     queries, errors = table.shorten(torch.from_numpy(units))
     product = (table.rows[:600] @ queries.T).double().numpy()
     error = np.abs(product - units @ units.T)

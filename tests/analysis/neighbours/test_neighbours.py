@@ -4,9 +4,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from toolkit.analysis.neighbours.changed_words import matched_percentiles
-from toolkit.analysis.neighbours.neighbours import compare_changed, measure_neighbours, most_changed, neighbours
-from toolkit.analysis.neighbours.word_search import correct, overlaps
+from toolkit.analysis.neighbours import (
+    compare_changed,
+    correct,
+    matched_percentiles,
+    measure_neighbours,
+    most_changed,
+    neighbours,
+    overlaps,
+)
 from toolkit.snapshots.snapshot import Snapshot, Trajectory, Vocabulary
 
 N, P = 300, 24

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from toolkit.analysis.positions import positions
-from toolkit.analysis.positions.position_controls import few_waves, noisy_sinusoid
-from toolkit.analysis.positions.position_statistics import STATISTICS, VERDICTS
-from toolkit.analysis.similarity.refusal import Refused
+from toolkit.analysis import positions
+from toolkit.analysis.cross_products import Refused
+from toolkit.analysis.positions import STATISTICS, VERDICTS
+from toolkit.analysis.resemblance import few_waves, noisy_sinusoid
 from toolkit.sinusoid import sinusoidal_table
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 

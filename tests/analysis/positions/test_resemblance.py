@@ -8,12 +8,11 @@ import scipy.linalg
 from scipy.fft import dct
 from scipy.stats import ortho_group
 
-from toolkit.analysis.positions import position_controls as controls
-from toolkit.analysis.positions import resemblance
-from toolkit.analysis.positions.invariance import cosine_by_lag
-from toolkit.analysis.positions.line_match import band_of, line_match
-from toolkit.analysis.positions.orbits import find_waves, orbit_share
-from toolkit.analysis.similarity.refusal import Refused
+from toolkit.analysis import resemblance
+from toolkit.analysis import resemblance as controls
+from toolkit.analysis.cross_products import Refused
+from toolkit.analysis.positions import cosine_by_lag
+from toolkit.analysis.resemblance import band_of, find_waves, line_match, orbit_share
 from toolkit.sinusoid import sinusoidal_table
 
 SINUSOID = sinusoidal_table(512, 384)

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from toolkit.analysis.positions import segments
-from toolkit.analysis.positions.segments import DECAY_ALONE, UNUSED, measure_segments
+from toolkit.analysis import segments
+from toolkit.analysis.segments import DECAY_ALONE, UNUSED, measure_segments
 from toolkit.families import TABLES
 from toolkit.snapshots.exposure import Exposure
 from toolkit.snapshots.snapshot import Snapshot, Trajectory

@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.analysis.causes.precision import guard_precision
-from toolkit.analysis.changes.changes import measure_changes
-from toolkit.analysis.rows.drift import measure_drift
-from toolkit.analysis.rows.measures import MEASURES
-from toolkit.analysis.rows.row_pass import RowPass
-from toolkit.analysis.rows.rows import measure_rows, write_rows
-from toolkit.analysis.rows.strata import assign_strata
+from toolkit.analysis.blocks import RowPass
+from toolkit.analysis.changes import measure_changes
+from toolkit.analysis.drift import measure_drift, measure_rows, write_rows
+from toolkit.analysis.measures import MEASURES
+from toolkit.analysis.precision import guard_precision
+from toolkit.analysis.strata import assign_strata
 from toolkit.schema import columns_of
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from toolkit.analysis.rows.drift import measure_drift
-from toolkit.analysis.rows.measures import MEASURES
+from toolkit.analysis.drift import measure_drift
+from toolkit.analysis.measures import MEASURES
 from toolkit.snapshots.exposure import Exposure
 from toolkit.snapshots.snapshot import Trajectory, read_snapshot
 from toolkit.snapshots.store import Run, start_run
@@ -63,7 +63,7 @@ def test_memory_stays_below_the_size_of_a_table(tmp_path):
 
 def test_analysis_loads_none_of_the_training_stack():
     code = (
-        "import sys, toolkit.analysis.rows.drift, toolkit.analysis.causes.nulls; "
+        "import sys, toolkit.analysis.drift, toolkit.analysis.adam; "
         "print(sorted({'torch', 'transformers', 'accelerate', 'datasets'} & sys.modules.keys()))"
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

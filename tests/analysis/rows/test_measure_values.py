@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from toolkit.analysis.rows.measures import MEASURES, path_efficiency, select_measures
+from toolkit.analysis.measures import MEASURES, path_efficiency, select_measures
 
 PAIRS = arrays(np.float64, (2, 4, 3), elements=st.floats(-8, 8, width=32).map(float))
 

@@ -8,7 +8,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from toolkit.analysis.rows.measures import MEASURES, Measure
+from toolkit.analysis.measures import MEASURES, Measure
 
 FLOATS = st.floats(-8, 8, width=32).map(float)  # snapshots are fp32: zeros, subnormals and repeats included
 

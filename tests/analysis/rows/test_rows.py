@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from pyarrow import parquet
 
-from toolkit.analysis.rows import rows
-from toolkit.analysis.rows.blocks import Scratch, iterate_blocks
-from toolkit.analysis.rows.measures import MEASURES, path_efficiency
-from toolkit.analysis.rows.row_pass import FORMULAS, RowPass
-from toolkit.analysis.rows.rows import measure_rows, write_rows
+from toolkit.analysis import drift
+from toolkit.analysis.blocks import FORMULAS, RowPass, Scratch, iterate_blocks
+from toolkit.analysis.drift import measure_rows, write_rows
+from toolkit.analysis.measures import MEASURES, path_efficiency
 from toolkit.snapshots.snapshot import Snapshot
 
 BY_TRIANGLE = ("cosine_distance", "angle_degrees")
@@ -208,7 +207,7 @@ def test_no_more_rows_are_measured_at_a_time_than_are_written(make_trajectory, t
             passes.append(num_rows)
             super().__init__(measures, num_rows)
 
-    monkeypatch.setattr(rows, "RowPass", Recorded)
+    monkeypatch.setattr(drift, "RowPass", Recorded)
     path = write_rows(make_trajectory(), "word_embeddings", tmp_path / "rows.parquet", block_rows=5)
     assert passes == 4 * [5, 5, 2]
     groups = parquet.ParquetFile(path).metadata

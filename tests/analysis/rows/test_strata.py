@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.analysis.rows.drift import measure_drift
-from toolkit.analysis.rows.rows import measure_rows
-from toolkit.analysis.rows.strata import POSITION_STRATA, WORD_STRATA, assign_strata
+from toolkit.analysis.drift import measure_drift, measure_rows
+from toolkit.analysis.strata import POSITION_STRATA, WORD_STRATA, assign_strata
 from toolkit.snapshots.snapshot import Snapshot, Trajectory, Vocabulary
 
 REPEATS = (0, 1, 2, 9, 10, 99, 100, 130)

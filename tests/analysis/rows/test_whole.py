@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from toolkit.analysis.rows.drift import measure_drift
-from toolkit.analysis.rows.whole import reinitialise
+from toolkit.analysis.blocks import reinitialise
+from toolkit.analysis.drift import measure_drift
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 
 

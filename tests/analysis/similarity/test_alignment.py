@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import orthogonal_procrustes, subspace_angles
 
-from toolkit.analysis.rows.drift import measure_drift
-from toolkit.analysis.similarity.alignment import (
+from toolkit.analysis.cka import (
     aligned_relative_drift,
     canonical_correlations,
     procrustes_similarity,
@@ -17,9 +16,9 @@ from toolkit.analysis.similarity.alignment import (
     translation_share,
     unaligned_relative_drift,
 )
-from toolkit.analysis.similarity.moments import moments_of
-from toolkit.analysis.similarity.refusal import Refused
-from toolkit.analysis.similarity.similarity import measure_similarity
+from toolkit.analysis.cross_products import Refused, moments_of
+from toolkit.analysis.drift import measure_drift
+from toolkit.analysis.similarity import measure_similarity
 
 
 def _rotation(rng, p):

@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.analysis.similarity.cka import biased_cka, debiased_cka
-from toolkit.analysis.similarity.moments import moments_of
-from toolkit.analysis.similarity.refusal import Refused
+from toolkit.analysis.cka import biased_cka, debiased_cka
+from toolkit.analysis.cross_products import Refused, moments_of
 
 
 def _hsic(k, left):
@@ -115,7 +114,7 @@ def test_refusals():
 
 
 def test_moments_are_the_plain_sums_whatever_the_block_and_the_dtype(monkeypatch):
-    monkeypatch.setattr("toolkit.analysis.similarity.moments.BLOCK_ROWS", 7)
+    monkeypatch.setattr("toolkit.analysis.cross_products.BLOCK_ROWS", 7)
     x, y = np.random.default_rng(5).normal(2, 1, (2, 40, 5)).astype(np.float32)
     moments = moments_of(x, y)
     x, y = x.astype(np.float64), y.astype(np.float64)

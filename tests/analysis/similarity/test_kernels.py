@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.analysis.similarity.cka import debiased_cka
-from toolkit.analysis.similarity.kernels import cka_of_kernels, kernel, standardised
-from toolkit.analysis.similarity.moments import moments_of
+from toolkit.analysis.cka import cka_of_kernels, debiased_cka, kernel, standardised
+from toolkit.analysis.cross_products import moments_of
 
 
 @given(st.integers(4, 40), st.integers(1, 12), st.floats(0, 3), st.integers(0, 100))

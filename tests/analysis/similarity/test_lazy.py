@@ -2,7 +2,7 @@
 
 from threading import Barrier, Thread
 
-from toolkit.analysis.similarity.lazy import LazyProperty
+from toolkit.analysis.cross_products import LazyProperty
 
 
 class Counting:

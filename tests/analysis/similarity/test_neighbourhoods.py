@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.neighbors import NearestNeighbors
 
-from toolkit.analysis.similarity.neighbourhoods import find_neighbourhoods, overlap, second_order_cosine
-from toolkit.analysis.similarity.refusal import Refused
+from toolkit.analysis.cross_products import Refused
+from toolkit.analysis.rsa import find_neighbourhoods, overlap, second_order_cosine
 
 
 def _cosine(a, b):
@@ -49,7 +49,7 @@ def test_against_loops(seed, k, is_centred, is_restricted):
 
 
 def test_against_scikit_learn_over_several_blocks(monkeypatch):
-    monkeypatch.setattr("toolkit.analysis.similarity.neighbourhoods.CANDIDATE_ROWS", 64)
+    monkeypatch.setattr("toolkit.analysis.rsa.CANDIDATE_ROWS", 64)
     x, y = np.random.default_rng(0).normal(size=(2, 700, 16)).astype(np.float32)
     found = find_neighbourhoods(x, y, 7, queries=np.arange(5, 300))
     for rows, ours in ((x, found.reference), (y, found.current)):

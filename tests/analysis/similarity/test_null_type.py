@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from toolkit.analysis.similarity import moments as moments_module
-from toolkit.analysis.similarity.moments import moments_of
-from toolkit.analysis.similarity.similarity import compare_rows
-from toolkit.analysis.similarity.similarity_table import SIMILARITIES
+from toolkit.analysis import cross_products as moments_module
+from toolkit.analysis.cross_products import moments_of
+from toolkit.analysis.similarity import compare_rows
+from toolkit.analysis.similarity_table import SIMILARITIES
 
 
 def _versions(*, mean: float = 2.0, size: float = 1e-3) -> tuple[np.ndarray, np.ndarray]:

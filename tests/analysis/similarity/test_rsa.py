@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import pdist
 from scipy.stats import pearsonr, spearmanr
 
-from toolkit.analysis.similarity import rsa as module
-from toolkit.analysis.similarity.refusal import Refused
-from toolkit.analysis.similarity.rsa import item_distances, permute_items, rsa_interval, rsa_of_distances
+from toolkit.analysis import rsa as module
+from toolkit.analysis.cross_products import Refused
+from toolkit.analysis.rsa import item_distances, permute_items, rsa_interval, rsa_of_distances
 
 
 def rsa(x, y, *, is_ranked=True):

@@ -9,11 +9,20 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from toolkit.analysis.similarity import cka, similarity, similarity_pairs
-from toolkit.analysis.similarity.alignment import unaligned_relative_drift
-from toolkit.analysis.similarity.similarity import SIMILARITIES, compare_rows, measure_similarity
-from toolkit.analysis.similarity.similarity_pairs import NULLS, PermutedPair, TablePair, null_base
-from toolkit.analysis.similarity.similarity_table import ROTATION, SCALING, SHAPE, TRANSLATION, Similarity
+from toolkit.analysis import cka, similarity, similarity_table
+from toolkit.analysis.cka import unaligned_relative_drift
+from toolkit.analysis.similarity import SIMILARITIES, compare_rows, measure_similarity
+from toolkit.analysis.similarity_table import (
+    NULLS,
+    ROTATION,
+    SCALING,
+    SHAPE,
+    TRANSLATION,
+    PermutedPair,
+    Similarity,
+    TablePair,
+    null_base,
+)
 from toolkit.schema import columns_of
 
 
@@ -109,8 +118,8 @@ def test_noise_moves_every_similarity_away_from_identical():
 
 
 def test_permuted_pairs_are_what_the_permuted_rows_give(monkeypatch):
-    monkeypatch.setattr(similarity_pairs, "MAX_ITEMS", 20)
-    monkeypatch.setattr(similarity_pairs, "MAX_QUERIES", 50)
+    monkeypatch.setattr(similarity_table, "MAX_ITEMS", 20)
+    monkeypatch.setattr(similarity_table, "MAX_QUERIES", 50)
     x, y = _tables(2, n=140)
     x[3] = y[4] = 0
     pair = TablePair(x, y, 4, 1)
@@ -235,7 +244,7 @@ def test_columns_and_seeds():
 
 def test_a_long_table_is_sampled_and_says_so(monkeypatch):
     for name, value in (("MAX_NULL_ROWS", 80), ("MAX_ITEMS", 15), ("MAX_QUERIES", 40)):
-        monkeypatch.setattr(similarity_pairs, name, value)
+        monkeypatch.setattr(similarity_table, name, value)
     x, y = _tables(n=300)
     pair = TablePair(x, y)
     assert null_base(pair).reference.shape == (80, 12)

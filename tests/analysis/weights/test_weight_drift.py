@@ -17,8 +17,8 @@ from safetensors.numpy import load_file, save_file
 
 import toolkit
 from tests.conftest import FAMILY_CONFIGS
-from toolkit.analysis.weights import weight_drift
-from toolkit.analysis.weights.weight_drift import NONE, SHARED, measure_weight_drift
+from toolkit.analysis import weight_drift
+from toolkit.analysis.weight_drift import NONE, SHARED, measure_weight_drift
 from toolkit.config import RunConfig
 from toolkit.families import EMBEDDING_PARAMETERS, family_of
 from toolkit.pipeline import finetune

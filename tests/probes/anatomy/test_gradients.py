@@ -9,11 +9,8 @@ import torch
 from tests.conftest import FAMILY_CONFIGS
 from toolkit.models.classifier import Loaded
 from toolkit.models.regimes import apply_regime, list_components, parse_regime
-from toolkit.probes.anatomy import Anatomy
-from toolkit.probes.anatomy.forward import in_float64
-from toolkit.probes.anatomy.gradients import NUM_PADDING, _differentiate, _pad, measure_gradients
-from toolkit.probes.anatomy.parts import find_parts
-from toolkit.probes.anatomy.sentence import read_sentence
+from toolkit.probes.anatomy import NUM_PADDING, Anatomy, _differentiate, _pad, measure_gradients
+from toolkit.probes.embedding_layer import find_parts, in_float64, read_sentence
 
 Opened = Callable[[str], Loaded]
 families = pytest.mark.parametrize("model_type", FAMILY_CONFIGS)

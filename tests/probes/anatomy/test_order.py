@@ -8,12 +8,8 @@ import torch
 
 from tests.conftest import FAMILY_CONFIGS
 from toolkit.models.classifier import Loaded
-from toolkit.probes.anatomy import Anatomy
-from toolkit.probes.anatomy.parts import find_parts
-from toolkit.probes.anatomy.permutation import _draw_order, measure_permutation
-from toolkit.probes.anatomy.segments import compare_segments
-from toolkit.probes.anatomy.sentence import read_sentence
-from toolkit.probes.anatomy.special_tokens import compare_special_tokens
+from toolkit.probes.anatomy import Anatomy, _draw_order, compare_segments, compare_special_tokens, measure_permutation
+from toolkit.probes.embedding_layer import find_parts, read_sentence
 
 Opened = Callable[[str], Loaded]
 AnatomyOf = Callable[[str], Anatomy]

@@ -11,14 +11,9 @@ import torch
 from tests.conftest import FAMILY_CONFIGS
 from tests.probes.anatomy.conftest import PAIR, TEXT
 from toolkit.models.classifier import Loaded
-from toolkit.probes.anatomy import Anatomy, layer_sum, tokens
-from toolkit.probes.anatomy.differences import list_differences
-from toolkit.probes.anatomy.forward import in_float64, run_model
-from toolkit.probes.anatomy.layer_sum import prove_sum
-from toolkit.probes.anatomy.one_hot import compare_one_hot
-from toolkit.probes.anatomy.parts import find_parts
-from toolkit.probes.anatomy.sentence import make_inputs
-from toolkit.probes.anatomy.tokens import decompose_tokens
+from toolkit.probes import anatomy
+from toolkit.probes.anatomy import Anatomy, compare_one_hot, decompose_tokens, prove_sum
+from toolkit.probes.embedding_layer import find_parts, in_float64, list_differences, make_inputs, run_model
 
 Opened = Callable[[str], Loaded]
 AnatomyOf = Callable[[str], Anatomy]
@@ -94,7 +89,7 @@ def test_parts_add_up_to_what_layer_norm_is_given(opened: Opened, anatomy_of: An
     np.testing.assert_allclose(sums.length, np.linalg.norm(truth, axis=1), rtol=1e-12)
     for index, lines in found.tokens[found.tokens.part != "sum"].groupby("index"):
         assert lines.share.sum() == pytest.approx(1, abs=1e-12)
-        vectors = [tokens.look_up(loaded, found.sentence)[part][index] for part in lines.part]
+        vectors = [anatomy.look_up(loaded, found.sentence)[part][index] for part in lines.part]
         expected = [v @ truth[index] / (truth[index] @ truth[index]) for v in vectors]
         np.testing.assert_allclose(lines.share, expected, atol=1e-12)
         np.testing.assert_allclose(lines.length, [np.linalg.norm(v) for v in vectors], rtol=1e-12)
@@ -120,7 +115,7 @@ def test_a_planted_fault_shows_in_the_proof(
 ) -> None:
     loaded, sentence = opened("bert"), anatomy_of("bert").sentence
     norm = find_parts(loaded).layer_norm
-    monkeypatch.setattr(layer_sum, "as_array", lambda tensor: 1.001 * tensor.detach().double().numpy())
+    monkeypatch.setattr(anatomy, "as_array", lambda tensor: 1.001 * tensor.detach().double().numpy())
     assert not prove_sum(loaded, sentence).is_equal[:2].any()
     monkeypatch.undo()
     monkeypatch.setattr(norm, "forward", lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:], eps=1e-5))

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 
-from toolkit.probes.flow.sums import CrossedSums
+from toolkit.probes.flow_ledger import CrossedSums
 
 
 def cells(num_positions: int, num_contents: int, num_segments: int = 1) -> np.ndarray:

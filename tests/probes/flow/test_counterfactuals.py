@@ -11,11 +11,9 @@ from tests.conftest import FAMILY_CONFIGS
 from toolkit.data.batches import make_batch
 from toolkit.data.builtin import BUILTIN_TASKS
 from toolkit.models.classifier import Loaded, load_classifier
-from toolkit.probes.flow.changes import Changes
-from toolkit.probes.flow.counterfactuals import measure_counterfactuals
-from toolkit.probes.flow.jackknife import unit_values
-from toolkit.probes.flow.replacements import COUNTERFACTUALS, replaced_positions
-from toolkit.probes.texts import TEXTS, encode_texts
+from toolkit.probes.flow import COUNTERFACTUALS, Changes, measure_counterfactuals, replaced_positions
+from toolkit.probes.flow_design import unit_values
+from toolkit.probes.states import TEXTS, encode_texts
 from toolkit.sinusoid import sinusoidal_table
 
 SINGLES = tuple(BUILTIN_TASKS["order"].build()["validation"].texts[:16])

@@ -13,9 +13,7 @@ from toolkit.commands.flow import FlowCommand
 from toolkit.config import RunConfig
 from toolkit.models.tuned import load_untuned
 from toolkit.pipeline import finetune
-from toolkit.probes.flow.flow import Settings, _fingerprint, measure_flow
-from toolkit.probes.flow.replacements import COUNTERFACTUALS
-from toolkit.probes.flow.sources import PRETRAINED, RANDOM, _loader
+from toolkit.probes.flow import COUNTERFACTUALS, PRETRAINED, RANDOM, Settings, _fingerprint, _loader, measure_flow
 from toolkit.reporting.topics import flow_numbers
 
 SMALL = Settings(num_positions=8, num_blocks=3, shift=4, num_texts=12, num_tokens=200)
@@ -104,7 +102,7 @@ def test_a_checkpoint_on_texts_of_a_file(tiny_model: TinyModel, tiny_files) -> N
 
 def test_the_command_writes_the_report(tiny_model: TinyModel, tiny_files, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("toolkit.probes.flow.flow.Settings", partial(Settings, num_tokens=SMALL.num_tokens))
+    monkeypatch.setattr("toolkit.probes.flow.Settings", partial(Settings, num_tokens=SMALL.num_tokens))
     flags = ["--positions", "8", "--blocks", "3", "--shift", "4", "--num-texts", "12", "--task", "pair"]
     with pytest.raises(SystemExit) as stop:
         main(["flow", str(tiny_model("bert")), *flags, "--out", str(tmp_path / "out")])
@@ -166,7 +164,7 @@ def test_a_run_that_tags_words_is_refused_at_once_and_its_body_is_not(tiny_confi
     run = finetune(config)
     body = measure_flow([run.path / "model"], texts=Path(tiny_config.train_file), settings=SMALL)
     assert set(body["counterfactuals"]["measure"]) == {"state"}
-    monkeypatch.setattr("toolkit.probes.flow.sources.task_of", lambda _: pytest.fail("its data were read"))
+    monkeypatch.setattr("toolkit.probes.flow.task_of", lambda _: pytest.fail("its data were read"))
     with pytest.raises(ValueError, match=r"this run tags words: look at its body instead, .*model .*--texts") as caught:
         measure_flow([run], settings=SMALL)
     assert "\n" not in str(caught.value)

@@ -9,13 +9,20 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from toolkit.analysis.weights.weight_drift import measure_weight_drift
+from toolkit.analysis.weight_drift import measure_weight_drift
 from toolkit.commands.layers import Layers
 from toolkit.config import RunConfig
 from toolkit.pipeline import finetune
-from toolkit.probes.layers.layer_drift import measure_layer_drift, measure_layers
-from toolkit.probes.layers.means import BEFORE_AND_AFTER, OWN_SEEDS, SEED_AND_SEED, SHUFFLED
-from toolkit.probes.layers.similarities import MEASURES, compare_layers
+from toolkit.probes.layer_drift import (
+    BEFORE_AND_AFTER,
+    MEASURES,
+    OWN_SEEDS,
+    SEED_AND_SEED,
+    SHUFFLED,
+    compare_layers,
+    measure_layer_drift,
+    measure_layers,
+)
 from toolkit.reporting.topics.layers import APART, changed_rows, moved_rows
 from toolkit.snapshots.store import Run
 

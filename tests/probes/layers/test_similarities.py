@@ -8,17 +8,21 @@ import pandas as pd
 import pytest
 from scipy.stats import spearmanr
 
-from toolkit.analysis.similarity.cka import debiased_cka
-from toolkit.analysis.similarity.moments import moments_of
-from toolkit.probes.layers.means import STILL, ArmSimilarities, contrast, interval_of_tables, pseudo_of_seeds
-from toolkit.probes.layers.similarities import (
+from toolkit.analysis.cka import debiased_cka
+from toolkit.analysis.cross_products import moments_of
+from toolkit.probes.layer_drift import (
     CKA,
     MAX_GROUPS,
     MEASURES,
     RSA,
     STANDARDISED,
+    STILL,
+    ArmSimilarities,
     Similarity,
     compare,
+    contrast,
+    interval_of_tables,
+    pseudo_of_seeds,
     text_groups,
 )
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from toolkit.probes.transplants.changes import RANDOM, ROTATED, Rotation, can_rotate, perturbed
-from toolkit.probes.transplants.components import Components, Part, Player
+from toolkit.probes.transplant_players import RANDOM, ROTATED, Components, Part, Player, Rotation, can_rotate, perturbed
 
 HIDDEN = 12
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.analysis.gauge.shapley import shapley_values
-from toolkit.probes.transplants.games import item_interactions, name_coalition
+from toolkit.analysis.functional import shapley_values
+from toolkit.probes.transplants import item_interactions, name_coalition
 
 
 def draw(num_players, num_items, seed):

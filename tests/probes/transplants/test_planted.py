@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from toolkit.probes.transplants.transplants import Transplants
+from toolkit.probes.transplants import Transplants
 
 SCRIPT = Path(__file__).parents[3] / "experiments" / "transplants.py"
 COMPONENTS = ("word", "position", "segment")

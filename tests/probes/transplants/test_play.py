@@ -8,25 +8,31 @@ import pytest
 import torch
 
 from tests.probes.transplants.conftest import GetRun
-from toolkit.analysis.gauge.shapley import shapley_values
+from toolkit.analysis.functional import shapley_values
 from toolkit.data.batches import evaluation_batches, make_batch
 from toolkit.data.tasks import load_task
 from toolkit.families import TABLES
 from toolkit.models.tuned import load_tuned
 from toolkit.pipeline import finetune
-from toolkit.probes.transplants.body import Body, design_of, draw_items
-from toolkit.probes.transplants.components import (
+from toolkit.probes.transplant_games import (
+    Body,
+    Settings,
+    build_components,
+    design_of,
+    draw_items,
+    play_run,
+    score_items,
+)
+from toolkit.probes.transplant_players import (
     NOTHING_FIXED,
     ONE_ROW,
     UNCHANGED,
     Components,
     all_inseparable,
+    fixed_components,
     raw_components,
+    used_rows,
 )
-from toolkit.probes.transplants.game import Settings
-from toolkit.probes.transplants.gauge import fixed_components, used_rows
-from toolkit.probes.transplants.play import build_components, play_run
-from toolkit.probes.transplants.scorers import score_items
 from toolkit.snapshots.exposure import Design, Exposure, StepRows, TableExposure
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 from toolkit.training.encoding import encode_task

@@ -9,14 +9,10 @@ import torch
 from scipy.special import softmax
 
 from tests.probes.transplants.conftest import GetRun
-from toolkit.analysis.gauge.shapley import shapley_values
+from toolkit.analysis.functional import shapley_values
 from toolkit.data.tasks import load_task
 from toolkit.models.tuned import load_untuned
-from toolkit.probes.transplants.body import Body
-from toolkit.probes.transplants.game import Settings
-from toolkit.probes.transplants.play import build_components, play_run
-from toolkit.probes.transplants.probe import Probe
-from toolkit.probes.transplants.scorers import score_items
+from toolkit.probes.transplant_games import Body, Probe, Settings, build_components, play_run, score_items
 from toolkit.training.encoding import encode_task
 from toolkit.training.features import PROBE_STRENGTHS
 

@@ -10,8 +10,8 @@ import pytest
 from tests.probes.transplants.conftest import GetRun
 from toolkit.cli import main
 from toolkit.pipeline import finetune
-from toolkit.probes.transplants.game import Settings
-from toolkit.probes.transplants.transplants import measure_transplants
+from toolkit.probes.transplant_games import Settings
+from toolkit.probes.transplants import measure_transplants
 from toolkit.schema import columns_of
 
 
@@ -58,7 +58,7 @@ def test_a_run_without_its_model_is_refused_before_anything_is_scored(
 ) -> None:
     good = tuned_run("single")
     bare = finetune(replace(good.config, save_model=False, seed=5, output_dir=str(tmp_path)))
-    monkeypatch.setattr("toolkit.probes.transplants.transplants.play_run", lambda *_: pytest.fail("scored"))
+    monkeypatch.setattr("toolkit.probes.transplants.play_run", lambda *_: pytest.fail("scored"))
     with pytest.raises(ValueError, match="--save-model"):
         measure_transplants([good, bare])
 

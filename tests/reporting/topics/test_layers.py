@@ -11,9 +11,8 @@ import pytest
 from tests.chart_data import values_of
 from toolkit.comparison import layer_trend
 from toolkit.comparison.layer_trend import ArmWeights, weight_tables
-from toolkit.probes.layers import means, similarities
-from toolkit.probes.layers.means import ArmSimilarities, average, contrast
-from toolkit.probes.layers.similarities import Similarity
+from toolkit.probes import layer_drift
+from toolkit.probes.layer_drift import ArmSimilarities, Similarity, average, contrast
 from toolkit.reporting.cells import estimate_text, percent_text
 from toolkit.reporting.topics import layers
 from toolkit.reporting.topics.layers import (
@@ -34,14 +33,14 @@ GROUP = "m on <script>"
 AFTER = {"full": 0.5, "embeddings frozen": 0.51, "shuffled labels": 0.8}
 
 
-def found(value: float, seed: Any, spread: float = 0.02) -> dict[similarities.Place, Similarity]:
+def found(value: float, seed: Any, spread: float = 0.02) -> dict[layer_drift.Place, Similarity]:
     """Three layers of one domain; the last one is at ``value``, and every text group differs a little."""
     pseudo = np.random.default_rng(seed).normal(0, spread, 30)
     pseudo -= pseudo.mean()
     return {
         ("ood", layer, measure): Similarity(mean, mean + pseudo * (mean < 1), 300)
         for layer, mean in enumerate((1.0, 0.9, value))
-        for measure in similarities.MEASURES
+        for measure in layer_drift.MEASURES
     }
 
 
@@ -105,8 +104,8 @@ def lines(rows: layers.Rows) -> list[dict[str, Any]]:
 
 def test_the_words_of_the_probe_and_of_its_page_are_one() -> None:
     for name in ("BEFORE_AND_AFTER", "SEED_AND_SEED", "OWN_SEEDS", "SHUFFLED", "OTHER_ARM"):
-        assert getattr(layers, name) == getattr(means, name)
-    assert set(layers.SHOWN) == set(similarities.MEASURES)
+        assert getattr(layers, name) == getattr(layer_drift, name)
+    assert set(layers.SHOWN) == set(layer_drift.MEASURES)
     assert str(round(100 * (layer_trend.MARGIN - 1))) in layers.FLAT
     assert layers.FLAT.startswith(layer_trend.FLAT)
 
@@ -277,7 +276,7 @@ def test_every_arm_and_measure_is_drawn(tables: dict[str, pd.DataFrame]) -> None
     )
     drawn = {(line["series"], line["kind"], line["layer"], line["mean"]) for line in values_of(chart)}
     assert drawn == {(arm, kind, layer, float(f"{mean:.5g}")) for arm, kind, layer, mean in lines_of}
-    assert [panel["title"]["text"] for panel in chart.to_dict()["concat"]] == list(similarities.MEASURES)
+    assert [panel["title"]["text"] for panel in chart.to_dict()["concat"]] == list(layer_drift.MEASURES)
     assert plot_similarity(tables["means"].iloc[:0]) is None
 
 

@@ -11,9 +11,9 @@ import pytest
 from tests.reporting.page.pages import HOSTILE as HOSTILE_RUNS
 from tests.reporting.page.pages import INJECTION, make_words
 from tests.run_directories import HIDDEN, HOSTILE, NUM_WORDS, TOKENS, MakeRun
-from toolkit.analysis.neighbours import word_rows as measured
-from toolkit.analysis.neighbours.neighbours import neighbours
-from toolkit.analysis.rows.rows import measure_rows
+from toolkit.analysis import word_rows as measured
+from toolkit.analysis.drift import measure_rows
+from toolkit.analysis.neighbours import neighbours
 from toolkit.reporting.cells import visible
 from toolkit.reporting.charts import Chart, spec_of
 from toolkit.reporting.page import ChartBlock, FoldBlock, Section, TableBlock

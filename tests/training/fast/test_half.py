@@ -14,7 +14,7 @@ from toolkit.models.positions import prepare_positions
 from toolkit.training.accelerators import build_accelerator
 from toolkit.training.encoding import encode_task
 from toolkit.training.evaluation import evaluate, run_batches, run_over, scoring
-from toolkit.training.fast.half import HalfBackbone, halved_names
+from toolkit.training.fast.flat import HalfBackbone, halved_names
 
 FAMILIES = ("bert", "roberta", "distilbert", "albert", "electra", "deberta-v2", "modernbert")
 

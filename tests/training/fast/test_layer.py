@@ -8,8 +8,7 @@ from transformers.models.bert.modeling_bert import BertLayer
 
 from toolkit.models.classifier import load_classifier
 from toolkit.training.fast import layer as fast
-from toolkit.training.fast.attention import NAME, use_attention
-from toolkit.training.fast.layer import fuse_layers, part_layers, run_layer, weights_of
+from toolkit.training.fast.layer import NAME, fuse_layers, part_layers, run_layer, use_attention, weights_of
 
 EXAMPLES, TOKENS, HIDDEN, HEADS = 3, 5, 12, 2
 FUSED = {"bert", "roberta", "electra"}

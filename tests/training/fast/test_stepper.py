@@ -15,8 +15,8 @@ from toolkit.models.positions import prepare_positions
 from toolkit.models.regimes import apply_regime, list_components, parse_regime
 from toolkit.training.accelerators import build_accelerator, is_fast
 from toolkit.training.encoding import encode_task
-from toolkit.training.fast.dropout import PackedDropout
-from toolkit.training.fast.half import halved_names
+from toolkit.training.fast.flat import halved_names
+from toolkit.training.fast.layer import PackedDropout
 from toolkit.training.fast.stepper import FastStepper
 from toolkit.training.loop import Stepper, build_stepper
 from toolkit.training.recorder import Recorder

@@ -26,9 +26,7 @@ from tests.training.fast.test_layer import (
 from toolkit.models.classifier import load_classifier
 from toolkit.training.accelerators import build_accelerator
 from toolkit.training.evaluation import scoring
-from toolkit.training.fast import dropout
-from toolkit.training.fast.layer import fuse_layers, part_layers
-from toolkit.training.fast.top import narrow_top, run_first
+from toolkit.training.fast.layer import fuse_layers, narrow_top, part_layers, run_first
 
 FIRST, SECOND = slice(0, 1), slice(1, 2)
 
@@ -50,7 +48,7 @@ def test_its_state_and_gradients_are_those_of_the_layer(kind):
 def test_dropout_stands_where_the_layer_has_it(monkeypatch):
     """With masks given, three of them, and the layer's own for its other tokens, which must not matter."""
     layer, states = _layer(dropout=0.25), _states()
-    dropout.pack_dropout(layer)
+    layer.pack_dropout(layer)
     drawn = []
 
     def draw(shape, level, dtype):
@@ -59,10 +57,10 @@ def test_dropout_stands_where_the_layer_has_it(monkeypatch):
         drawn.append(torch.randint(0, 3, shape).to(dtype))
         return drawn[-1]
 
-    monkeypatch.setattr(dropout, "draw_mask", draw)
+    monkeypatch.setattr(layer, "draw_mask", draw)
     found = _run(run_first, layer, _mask("padding"), states, FIRST)
     assert [tuple(mask.shape) for mask in drawn] == [(EXAMPLES, HEADS, TOKENS, 1), *[(EXAMPLES, 1, HIDDEN)] * 2]
-    dropout.unpack_dropout(layer)
+    layer.unpack_dropout(layer)
     shares, first, second = drawn
     others = torch.randint(0, 3, (EXAMPLES, TOKENS - 1, HIDDEN)).double()
     masks = iter(

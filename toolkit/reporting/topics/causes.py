@@ -5,18 +5,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from toolkit.analysis.causes.causes import explain
-from toolkit.analysis.causes.regression import regress_drift
-from toolkit.analysis.causes.sign_noise import is_beyond_both, sign_noise
-from toolkit.analysis.rows.rows import measure_rows
-from toolkit.analysis.rows.strata import BY_STEPS
+from toolkit.analysis.causes import explain
+from toolkit.analysis.drift import measure_rows
+from toolkit.analysis.nulls import is_beyond_both, sign_noise
+from toolkit.analysis.regression import regress_drift
+from toolkit.analysis.strata import BY_STEPS
 from toolkit.comparison.report_data import ordered_strata
 from toolkit.families import TABLES
 from toolkit.reporting.cells import Column, number
 from toolkit.reporting.charts import COLOURS, REFERENCE, Chart, data_of, log_domain, log_ticks, themed
 from toolkit.reporting.page import Block, ChartBlock, FoldBlock, Section, TableBlock, TextBlock
-from toolkit.reporting.sources import Opened
-from toolkit.reporting.topics.computed import Computed, Makers, source_of
+from toolkit.reporting.sources import Computed, Makers, Opened, source_of
 from toolkit.snapshots.store import Source, trajectory_of
 
 ROW = "a row"

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from toolkit.analysis.changes.changes import KINDS, NOT_APPLICABLE, measure_changes
-from toolkit.analysis.rows.drift import WHOLE, measure_drift
+from toolkit.analysis.changes import KINDS, NOT_APPLICABLE, measure_changes
+from toolkit.analysis.drift import WHOLE, measure_drift
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.reporting.cells import Column, number
 from toolkit.reporting.charts import (
@@ -25,8 +25,7 @@ from toolkit.reporting.charts import (
     themed,
 )
 from toolkit.reporting.page import Block, ChartBlock, Section, TableBlock, Tile
-from toolkit.reporting.sources import Opened
-from toolkit.reporting.topics.computed import Computed, Makers, lines_of, source_of
+from toolkit.reporting.sources import Computed, Makers, Opened, lines_of, source_of
 from toolkit.snapshots.store import Source, trajectory_of
 
 HEIGHT = 180

@@ -4,13 +4,12 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from toolkit.comparison.card import Card
 from toolkit.comparison.drift_cards import NO_CONTROL
 from toolkit.comparison.report_data import ReportData
-from toolkit.comparison.verdicts import REFUSALS, VERDICTS
+from toolkit.comparison.verdicts import REFUSALS, VERDICTS, Card
 from toolkit.reporting.cells import UNDEFINED, number
-from toolkit.reporting.comparison.caveats import caveats
 from toolkit.reporting.page import Block, FoldBlock, NoteBlock, Section, TextBlock, rows_block
+from toolkit.reporting.topics.caveats import caveats
 
 FREE = "With the embeddings free and forbidden to drift the scores differ"
 HOWS = {

@@ -12,10 +12,13 @@ from typing import Any
 import pandas as pd
 
 from toolkit.comparison.drift_cards import MARGIN
+from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.summaries import check_table
+from toolkit.reporting.cells import NOT_APPLICABLE, interval, listing, mean_and_sd, mean_text, points
 from toolkit.reporting.charts import (
     REFERENCE,
     Chart,
+    Charts,
     colour,
     data_of,
     ordered,
@@ -26,7 +29,165 @@ from toolkit.reporting.charts import (
     shape,
     tips,
 )
-from toolkit.reporting.comparison.selections import largest_size, task_names
+from toolkit.reporting.page import (
+    Block,
+    NoteBlock,
+    Section,
+    TextBlock,
+    chart_blocks,
+    folds,
+    rows_block,
+    table_block,
+    varying,
+)
+from toolkit.reporting.topics.caveats import largest_size, task_names
+from toolkit.schema import COLUMNS
+
+COST = (
+    "base",
+    "num_train_examples",
+    "score",
+    "score_mean",
+    "num_trainable",
+    "num_trainable_ratio",
+    "seconds",
+    "seconds_ratio",
+    "peak_memory_mib",
+    "examples_per_second",
+)
+
+
+def cost_section(data: ReportData, charts: Charts) -> Section | None:
+    """What each arm cost beside what it scored."""
+    if data.cost.empty or not data.is_whole:
+        return None
+    caption = "Score on the reported split against the seconds that each run took; one mark per run."
+    figure = chart_blocks(charts, "cost_against_score", caption, "Cost against score")
+    cost = data.cost.assign(num_trainable=data.cost["num_trainable"].round().astype("Int64"))
+    bodies = [
+        [table_block(varying(cost[cost["group"] == group.title]), COST, f"Cost of {group.title}, means over seeds")]
+        for group in data.groups
+    ]
+    notes = [str(note) for note in dict.fromkeys(data.cost["note"]) if note]
+    more = (NoteBlock(text=f"{listing(notes).capitalize()}."),) if notes else ()
+    lead = (
+        "Seconds add up training, making features and the head's stage. They are wall-clock time: a run that shared "
+        "its machine took longer, so compare by them only runs that had it to themselves. Memory is the peak of the "
+        "process; runs that one process made share it."
+    )
+    blocks = (*figure, *folds([group.title for group in data.groups], bodies), *more)
+    return Section(id="cost", title="Cost beside score", lead=lead, blocks=blocks)
+
+
+def efficiency_section(data: ReportData, charts: Charts) -> Section | None:
+    """Score on the reported split against the number of training examples, where there are several."""
+    table = data.efficiency
+    if table.empty:
+        return None
+    table = table[table["is_reported_split"].astype(bool)]
+    titles = [group.title for group in data.groups if group.title in set(table["group"])]
+    bodies = [
+        [_by_size(table[table["group"] == title], title), _gaps_by_size(table[table["group"] == title], title)]
+        for title in titles
+    ]
+    caption = "Score on the reported split against training examples; bars span the seeds."
+    figure = chart_blocks(charts, "data_efficiency", caption, "Score against number of training examples")
+    lead = (
+        "For one seed the smaller sizes are parts of the larger ones, and all conditions see the same examples. The "
+        "other splits are in tables/efficiency."
+    )
+    return Section(id="data-efficiency", title="Data efficiency", lead=lead, blocks=(*figure, *folds(titles, bodies)))
+
+
+def _by_size(table: pd.DataFrame, title: str) -> Block:
+    """One line per arm, one column per size: mean and standard deviation over seeds."""
+    points = table.drop_duplicates(["base", "num_train_examples"])
+    texts = [mean_text(line["mean"], line["sd"]) for line in points.to_dict("records")]
+    return _sizes_block(points.assign(text=texts), "base", f"{points['score'].iloc[0]} of {title} by training examples")
+
+
+def _gaps_by_size(table: pd.DataFrame, title: str) -> Block:
+    """One line per pair, one column per size: the difference in points and its interval."""
+    gaps = table[table["against"].astype(str).str.len() > 0]
+    if gaps.empty:
+        return TextBlock(text="No condition is set against another.")
+    texts = [
+        f"{points(line['difference_points'])} ({interval(line['low_points'], line['high_points'])})"
+        for line in gaps.to_dict("records")
+    ]
+    bases = dict(zip(table["arm"], table["base"], strict=True))
+    pairs = [f"{bases.get(one, one)} minus {two}" for one, two in zip(gaps["against"], gaps["base"], strict=True)]
+    return _sizes_block(gaps.assign(text=texts, pair=pairs), "pair", f"Differences in points on {title}, 95 % interval")
+
+
+def _sizes_block(table: pd.DataFrame, lines: str, caption: str) -> Block:
+    sizes = sorted(table["num_train_examples"].dropna().unique())
+    rows = []
+    for name, own in table.groupby(lines, sort=False):
+        texts = dict(zip(own["num_train_examples"], own["text"], strict=True))
+        rows.append([name, *(texts.get(size, NOT_APPLICABLE) for size in sizes)])
+    header = ["condition" if lines == "base" else lines, *(f"{int(size):,} examples" for size in sizes)]
+    return rows_block(header, rows, caption)
+
+
+def drift_and_score_section(data: ReportData, charts: Charts) -> Section | None:
+    """How far the embeddings moved beside what forbidding it cost."""
+    table = data.joined[~data.joined["is_frozen"].astype(bool)] if len(data.joined) else data.joined
+    table = largest_size(table)
+    if table.empty:
+        return None
+    joined = _drift_beside_score(table)
+    caption = (
+        "Drift of the word rows that training showed, in multiples of its sign-noise null, against the score minus "
+        "that of the run of the same seed with its embeddings frozen. Shaded across: the margin on the score. Shaded "
+        f"upright: drift within {MARGIN:g} of 1, which counts as equal to noise. Small marks are runs, large ones the "
+        "mean of a task."
+    )
+    figure = chart_blocks(charts, "drift_against_gain", caption, "Drift against what forbidding it cost")
+    lead = "The unit of any statement across tasks is a task, never an epoch or a seed: these are not independent."
+    blocks = (*figure, joined, *_refused(table), association_block(data.association))
+    return Section(id="drift-and-score", title="Drift and score", lead=lead, blocks=blocks)
+
+
+def _drift_beside_score(table: pd.DataFrame) -> Block:
+    """One line per task and arm: drift of each parameter beside its noise, and what forbidding all of it cost."""
+    parameters = list(dict.fromkeys(table.loc[table["times_noise"].notna(), "parameter"]))
+    rows = []
+    for (group, arm), own in table.groupby(["group", "arm"], sort=False):
+        runs = own.drop_duplicates("run")
+        gain = runs["gain_points"].dropna()
+        parts = {str(name): lines["times_noise"] for name, lines in own.groupby("parameter", sort=False)}
+        cells = [mean_and_sd(parts[name]) if name in parts else NOT_APPLICABLE for name in parameters]
+        rows.append([group, arm, len(runs), mean_and_sd(gain) if len(gain) else NOT_APPLICABLE, *cells])
+    gained = "score minus frozen (points)"
+    header = ["model and task", "condition", "runs", gained, *(f"{name} (times its noise)" for name in parameters)]
+    hows = {
+        f"{name} (times its noise)": f"{COLUMNS['times_noise'].meaning} Mean ± sd over seeds." for name in parameters
+    }
+    hows[gained] = "Score minus that of the run of the same seed with its embeddings frozen: what the drift bought."
+    return rows_block(header, rows, "Drift of each parameter, and what forbidding all of it cost", hows)
+
+
+def _refused(table: pd.DataFrame) -> tuple[Block, ...]:
+    """Why parameters have no column: what could not be held against its noise in any run."""
+    refused = table[table.groupby("parameter")["times_noise"].transform("count") == 0]
+    reasons: dict[str, list[str]] = {}
+    for line in refused.drop_duplicates("parameter").to_dict("records"):
+        reason = str(line["drift_note"]).replace(str(line["run"]), "a run")
+        reasons.setdefault(reason, []).append(str(line["parameter"]))
+    parts = [f"{listing(names)}: {reason}" for reason, names in reasons.items()]
+    return (TextBlock(text=f"Not compared with noise: {'; '.join(parts)}."),) if parts else ()
+
+
+def association_block(table: pd.DataFrame) -> Block:
+    """Rank correlation over tasks, or why there is none."""
+    if table.empty:
+        return TextBlock(text="Not applicable: no arm trained its embeddings beside one that froze them.")
+    if table["spearman"].isna().all():
+        reasons = "; ".join(dict.fromkeys(map(str, table["note"])))
+        return TextBlock(text=f"Does drift predict gain across tasks? Not answered: {reasons}.")
+    names = ["model", "base", "parameter", "num_tasks", "num_runs", "spearman", "p", "q", "note"]
+    return table_block(table, names, "Rank correlation of drift with gain, one point per task")
 
 
 def plot_drift_and_score(

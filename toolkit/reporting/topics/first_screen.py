@@ -13,8 +13,8 @@ from toolkit.comparison.report_data import GroupTables, ReportData
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.reporting.cells import NOT_APPLICABLE, UNDEFINED, listing, number
 from toolkit.reporting.charts import COLOURS, REFERENCE, SHAPES, Chart, data_of, log_domain, log_ticks
-from toolkit.reporting.comparison.selections import headline, largest_size, reach_points, task_names
 from toolkit.reporting.page import Answer, ChartBlock, Tile
+from toolkit.reporting.topics.caveats import headline, largest_size, reach_points, task_names
 from toolkit.reporting.topics.scores import LEAST_SEEDS
 
 MOST_TILES = 6

@@ -3,16 +3,14 @@
 import numpy as np
 import pandas as pd
 
-from toolkit.analysis.gauge.corpus import PROJECTED
-from toolkit.analysis.gauge.design import measure_design
-from toolkit.analysis.gauge.functional import functional_drift
-from toolkit.analysis.gauge.gauge import measure_gauge
+from toolkit.analysis.functional import functional_drift
+from toolkit.analysis.gauge import measure_gauge
+from toolkit.analysis.tokens_in_use import PROJECTED, measure_design
 from toolkit.families import TABLES
 from toolkit.reporting.cells import Column, number
 from toolkit.reporting.charts import Chart, bars
 from toolkit.reporting.page import Block, ChartBlock, NoteBlock, Section, TableBlock
-from toolkit.reporting.sources import Opened
-from toolkit.reporting.topics.computed import Computed, Makers, lines_of, source_of
+from toolkit.reporting.sources import Computed, Makers, Opened, lines_of, source_of
 
 NOTHING = 1e-20
 """A functional drift below this is what rounding leaves of 0."""

@@ -4,15 +4,13 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from toolkit.analysis.geometry.agreement import measure_agreement
-from toolkit.analysis.geometry.geometry import measure_geometry
-from toolkit.analysis.geometry.updates import measure_updates
-from toolkit.analysis.similarity.similarity import measure_similarity
+from toolkit.analysis.geometry import measure_geometry
+from toolkit.analysis.similarity import measure_similarity
+from toolkit.analysis.updates import measure_agreement, measure_updates
 from toolkit.families import TABLES
 from toolkit.reporting.cells import Column, number
 from toolkit.reporting.page import Block, FoldBlock, Section, TableBlock, TextBlock
-from toolkit.reporting.sources import Opened
-from toolkit.reporting.topics.computed import Computed, Makers, computed, source_of
+from toolkit.reporting.sources import Computed, Makers, Opened, computed, source_of
 
 NULL = {
     "value": Column(label="value", digits=5),

@@ -2,11 +2,10 @@
 
 import pandas as pd
 
-from toolkit.analysis.neighbours.neighbours import most_changed
+from toolkit.analysis.neighbours import most_changed
 from toolkit.reporting.cells import Column, number
 from toolkit.reporting.page import Block, Section, TableBlock, TextBlock
-from toolkit.reporting.sources import Opened
-from toolkit.reporting.topics.computed import Computed, Makers, source_of
+from toolkit.reporting.sources import Computed, Makers, Opened, source_of
 
 LEAD = (
     "Of each word's ten nearest neighbours by cosine: how many it kept, beside how many it would keep if every row had "

@@ -6,16 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from toolkit.analysis.positions import positions, resemblance
-from toolkit.analysis.positions.invariance import cosine_by_lag, norms_and_steps, standing_out
-from toolkit.analysis.positions.line_match import line_match
-from toolkit.analysis.positions.orbits import MIN_ROWS, find_waves
-from toolkit.analysis.positions.position_controls import smooth_curves
-from toolkit.analysis.positions.position_statistics import VERDICTS
-from toolkit.analysis.positions.resemblance import Verdict
-from toolkit.analysis.positions.segments import measure_segments
-from toolkit.analysis.rows.measures import Array
-from toolkit.analysis.similarity.refusal import Refused
+from toolkit.analysis import positions, resemblance
+from toolkit.analysis.cross_products import Refused
+from toolkit.analysis.measures import Array
+from toolkit.analysis.positions import VERDICTS, cosine_by_lag, norms_and_steps, standing_out
+from toolkit.analysis.resemblance import MIN_ROWS, Verdict, find_waves, line_match, smooth_curves
+from toolkit.analysis.segments import measure_segments
 from toolkit.schema import columns_of
 from toolkit.sinusoid import sinusoidal_table
 from toolkit.snapshots.snapshot import Snapshot

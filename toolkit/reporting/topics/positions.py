@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from toolkit.analysis.positions.position_statistics import STATISTICS
-from toolkit.analysis.positions.resemblance import NOT_IDENTIFIABLE, Verdict
-from toolkit.analysis.rows.measures import Array
+from toolkit.analysis.measures import Array
+from toolkit.analysis.positions import STATISTICS
+from toolkit.analysis.resemblance import NOT_IDENTIFIABLE, Verdict
 from toolkit.reporting.cells import Column, number
 from toolkit.reporting.charts import (
     COLOURS,

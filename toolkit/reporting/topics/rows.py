@@ -2,15 +2,13 @@
 
 import pandas as pd
 
-from toolkit.analysis.positions.segments import measure_segments
-from toolkit.analysis.rows.drift import WHOLE
-from toolkit.analysis.rows.rows import measure_rows
+from toolkit.analysis.drift import WHOLE, measure_rows
+from toolkit.analysis.segments import measure_segments
 from toolkit.comparison.report_data import ordered_strata
 from toolkit.families import TABLES
 from toolkit.reporting.cells import Column
 from toolkit.reporting.page import Block, FoldBlock, Section, TableBlock, TextBlock
-from toolkit.reporting.sources import Opened
-from toolkit.reporting.topics.computed import Computed, Makers, lines_of, source_of
+from toolkit.reporting.sources import Computed, Makers, Opened, lines_of, source_of
 from toolkit.snapshots.store import Source, trajectory_of
 
 NUM_WORDS = 100

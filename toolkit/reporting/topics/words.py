@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from toolkit.analysis.neighbours.word_rows import NUM_NAMED, WordRows, evenly, measure_words, seen_most
+from toolkit.analysis.word_rows import NUM_NAMED, WordRows, evenly, measure_words, seen_most
 from toolkit.reporting.cells import Column, visible
 from toolkit.reporting.page import Block, ChartBlock, FoldBlock, Section, TableBlock, folds, rows_block
 from toolkit.reporting.topics.words_chart import data_size, plot_words

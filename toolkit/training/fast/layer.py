@@ -10,8 +10,124 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.nn import functional
 
-from toolkit.training.fast.dropout import LEVELS, draw_mask
+LEVELS = 2**16
+"""Random numbers are 16 bits wide: the probability of dropping is a multiple of 1/65536."""
+
+
+class PackedDropout(nn.Dropout):
+    """``nn.Dropout`` whose mask on a CPU costs a quarter of a random word per element (see `drop`)."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return drop(input, self.p) if self.training else input
+
+
+def drop(states: torch.Tensor, probability: float) -> torch.Tensor:
+    """``states`` with each element independently 0 with ``probability``, else multiplied by 1/(1 - probability).
+
+    The probability is rounded to 1/65536 (.1 becomes .100006), and the factor is that of the rounded one. The bits
+    come from torch's own generator, so that a seed repeats them, but they are others than ``nn.Dropout`` would draw.
+    Another device, and probabilities that round to 0 or 1, are left to torch.
+    """
+    level = round(probability * LEVELS)
+    if states.device.type != "cpu" or not 0 < level < LEVELS:
+        return functional.dropout(states, probability)
+    dropped: torch.Tensor = _Drop.apply(states, draw_mask(states.shape, level, states.dtype))  # type: ignore[no-untyped-call]
+    return dropped
+
+
+def draw_mask(shape: torch.Size, level: int, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor of ``shape``: 0 with probability level/65536, else 1/(1 - level/65536) as ``dtype`` rounds it."""
+    if level == LEVELS:
+        return torch.zeros(shape, dtype=dtype)
+    number = shape.numel()
+    words = torch.empty(-(-number // 4), dtype=torch.int64).random_(-(2**63), None)
+    bits = words.view(torch.int16)[:number].view(shape)
+    mask = torch.empty(shape, dtype=dtype)
+    torch.ge(bits, level - LEVELS // 2, out=mask)
+    return mask.mul_(1 / (1 - level / LEVELS))
+
+
+class _Drop(torch.autograd.Function):
+    """The product with a mask; autograd alone would also keep the states, which the gradient does not need."""
+
+    @staticmethod
+    def forward(context: Any, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        context.save_for_backward(mask)
+        return states * mask
+
+    @staticmethod
+    def backward(context: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        (mask,) = context.saved_tensors
+        return gradients[0] * mask, None
+
+
+def pack_dropout(module: nn.Module) -> None:
+    """Make every ``nn.Dropout`` inside a PackedDropout, in place: it has the same fields and no weights."""
+    for child in module.modules():
+        if type(child) is nn.Dropout:
+            child.__class__ = PackedDropout
+
+
+def unpack_dropout(module: nn.Module) -> None:
+    """Undo `pack_dropout`, so that whoever saves the model needs nothing of ours to load it."""
+    for child in module.modules():
+        if type(child) is PackedDropout:
+            child.__class__ = nn.Dropout  # type: ignore[assignment]
+
+
+NAME = "embedding_drift"
+"""What transformers calls it."""
+SHORT = 16
+"""Tokens up to which plain products take half the time of torch's fused kernel, forward."""
+
+
+def attend(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """softmax(QKᵀ·scaling + mask)V, (examples, tokens, heads, width) from (examples, heads, tokens, width) each.
+
+    ``attention_mask`` is added to the scores. Plain products serve in training, since the backward pass of torch's
+    fused kernel is slow on a CPU and it does without packed dropout, and short texts, where they take half its time.
+    """
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if not module.training and query.shape[2] > SHORT:
+        fused = functional.scaled_dot_product_attention(query, key, value, attention_mask, scale=scaling)
+        return fused.transpose(1, 2).contiguous(), None
+    # Keys before queries: torch's softmax over the last dimension is slow where that is short.
+    scores = torch.matmul(key, query.transpose(2, 3))
+    if attention_mask is None:
+        scores = scores * scaling
+    else:
+        scores = torch.add(attention_mask.transpose(2, 3), scores, alpha=scaling)
+    shares = torch.softmax(scores, dim=-2)
+    if dropout > 0:
+        shares = drop(shares, dropout)
+    return torch.matmul(shares.transpose(2, 3), value).transpose(1, 2).contiguous(), None
+
+
+def use_attention(backbone: Any, name: str) -> str | None:
+    """Switch the attention of ``backbone``; the name of the one before, or None where its code has its own."""
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    if not backbone._can_set_attn_implementation():
+        return None
+    if name == NAME:
+        ALL_ATTENTION_FUNCTIONS.register(NAME, attend)
+        ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, eager_mask)
+    before: str = backbone.config._attn_implementation
+    backbone.set_attn_implementation(name)
+    return before
+
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -200,3 +316,43 @@ class _Layer(torch.autograd.Function):
         d_w3, d_b3 = ((None,) * 3 if own is None else own.chunk(3) for own in of_all)
         first = [own for pair in zip(d_w3, d_b3, strict=True) for own in pair]
         return None, None, d_x, *first, *d_wo, d_gain1, d_shift1, *d_wu, *d_wd, d_gain2, d_shift2
+
+
+_READ_FIRST = ("cls", "pooler")
+"""Poolings that read the first token's state and no other."""
+
+
+def narrow_top(backbone: Any, pooling: str) -> None:
+    """Have the top layer, if it is BERT's, compute no more than ``pooling`` reads, until `part_layers`.
+
+    Where that is the first token's state, the states of the top layer become (examples, 1, hidden). The first token
+    attends to all others, whose keys and values are needed still; the rest of what the layer does for them, five
+    sixths of its products, is not. It has no part in the pooled vector, so that without dropout outputs and gradients
+    are the same but for the order of sums; with it, other random bits are drawn. The layer is left alone where
+    somebody's hook waits for its states.
+    """
+    encoder: Any = getattr(backbone, "encoder", None)
+    layers = getattr(encoder, "layer", None)
+    if pooling not in _READ_FIRST or not layers or not is_plain(layers[-1], backbone.config):
+        return
+    top: Any = layers[-1]
+    is_watched = top._forward_hooks or top._backward_hooks or top._backward_pre_hooks or encoder._forward_hooks
+    if not is_watched:
+        top.forward = StandIn(run_first, top)
+
+
+def run_first(layer: Any, states: torch.Tensor, mask: torch.Tensor | None = None, *_: Any, **__: Any) -> torch.Tensor:
+    """(examples, 1, hidden) state of the first token above ``layer`` from (examples, tokens, hidden) states.
+
+    ``mask``, (examples, 1, 1 or tokens, tokens), is added to the scores of attention.
+    """
+    own, first = layer.attention.self, states[:, :1]
+    q, k, v = (
+        product(inputs).unflatten(-1, (own.num_attention_heads, -1)).transpose(1, 2)
+        for product, inputs in ((own.query, first), (own.key, states), (own.value, states))
+    )
+    of_first = None if mask is None else mask[:, :, :1]
+    attended = attend(own, q, k, v, of_first, own.dropout.p if layer.training else 0.0, own.scaling)[0]
+    above: torch.Tensor = layer.attention.output(attended.flatten(2), first)
+    out: torch.Tensor = layer.output(layer.intermediate(above), above)
+    return out

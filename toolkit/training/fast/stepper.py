@@ -17,17 +17,28 @@ from toolkit.data.batches import EncodedTask, make_batch, parts_of_batch
 from toolkit.models.classifier import Classifier
 from toolkit.models.locate import locate_embeddings
 from toolkit.models.regimes import BACKBONE
-from toolkit.training.fast.attention import NAME, use_attention
-from toolkit.training.fast.dropout import pack_dropout, unpack_dropout
-from toolkit.training.fast.flat import FlatGroup, allocate
-from toolkit.training.fast.half import HalfBackbone, halved_names
-from toolkit.training.fast.layer import fuse_layers, part_layers
-from toolkit.training.fast.top import narrow_top
-from toolkit.training.fast.words import CompactWords
-from toolkit.training.losses import StepLog, check_finite, clipping_factor, example_losses
-from toolkit.training.optimizer import BETAS, EPS, group_parameters, is_fused, learning_rate_factors
-from toolkit.training.recorder import Recorder
-from toolkit.training.row_norms import norms_of_rows
+from toolkit.training.fast.flat import CompactWords, FlatGroup, HalfBackbone, allocate, halved_names
+from toolkit.training.fast.layer import (
+    NAME,
+    fuse_layers,
+    narrow_top,
+    pack_dropout,
+    part_layers,
+    unpack_dropout,
+    use_attention,
+)
+from toolkit.training.optimizer import (
+    BETAS,
+    EPS,
+    StepLog,
+    check_finite,
+    clipping_factor,
+    example_losses,
+    group_parameters,
+    is_fused,
+    learning_rate_factors,
+)
+from toolkit.training.recorder import Recorder, norms_of_rows
 
 
 class FastStepper:

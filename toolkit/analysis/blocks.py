@@ -1,0 +1,268 @@
+"""Snapshots in, the rows of one parameter out: checked float64 blocks, a few dozen rows at a time."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from toolkit.analysis.measures import MEASURES, Array, Measure, dots, or_nan
+from toolkit.families import EMBEDDING_PARAMETERS, TABLES
+from toolkit.lookup import at_least
+from toolkit.snapshots.files import sha256_of_array
+from toolkit.snapshots.snapshot import MappedTensors, Snapshot
+
+BLOCK_ROWS = 64
+"""Rows converted to float64 at a time: 0.4 MB at hidden 768, so that a block and all that is computed from it stay in
+the cache of one core (``experiments/benchmarks/rows.py --block-rows`` shows what other sizes cost)."""
+
+ALIGNMENT = 64
+"""Bytes of a cache line, and of the widest vector register: a block that starts elsewhere makes each vector straddle
+two lines, and a subtraction takes twice as long."""
+
+
+class Scratch:
+    """Named (rows, hidden) float64 arrays that start on a cache line, made once and used for one block after another.
+
+    New memory for every block of every array took as long as the arithmetic: the allocator hands freed blocks back to
+    the system, which has to clear each page of the next one.
+    """
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, Array] = {}
+
+    def array(self, name: str, shape: tuple[int, ...]) -> Array:
+        """The array of a name, with whatever it held before."""
+        known = self._arrays.get(name)
+        if known is None or len(known) < shape[0] or known.shape[1:] != shape[1:]:
+            known = self._arrays[name] = _aligned(shape)
+        return known[: shape[0]]
+
+
+def tables_of(snapshots: Sequence[Snapshot], parameter: str) -> list[np.ndarray]:
+    """(rows, hidden) of every snapshot, not read yet; ValueError where one lacks the parameter or differs in shape."""
+    tables = [_table(snapshot, parameter) for snapshot in snapshots]
+    for snapshot, table in zip(snapshots, tables, strict=True):
+        if table.shape != tables[0].shape:
+            raise ValueError(
+                f"{parameter} has shape {table.shape} at epoch {snapshot.epoch:g} but {tables[0].shape} at epoch "
+                f"{snapshots[0].epoch:g}: snapshots of one model are needed"
+            )
+    return tables
+
+
+def iterate_blocks(
+    snapshots: Sequence[Snapshot], parameter: str, block_rows: int = BLOCK_ROWS, *, scratch: Scratch | None = None
+) -> Iterator[tuple[slice, list[Array]]]:
+    """Yield a slice of rows and those rows of every snapshot, each (rows, hidden) float64.
+
+    A LayerNorm vector is one row. Each block is new memory, which may be kept; with ``scratch`` it lies there and holds
+    until the next one, which is faster. ValueError when a snapshot lacks the parameter, has another shape than the
+    first or holds NaN.
+    """
+    tables = tables_of(snapshots, parameter)
+    for start in range(0, len(tables[0]), at_least("block_rows", block_rows, 1)):
+        rows = slice(start, min(start + block_rows, len(tables[0])))
+        memory = scratch or Scratch()
+        blocks = [memory.array(f"block {i}", table[rows].shape) for i, table in enumerate(tables)]
+        for block, table in zip(blocks, tables, strict=True):
+            np.copyto(block, table[rows])
+        for snapshot, block in zip(snapshots, blocks, strict=True):
+            if not _is_finite(block):
+                raise ValueError(
+                    f"{parameter} holds NaN or infinity at epoch {snapshot.epoch:g}: the run diverged, leave it out"
+                )
+        yield rows, blocks
+
+
+def _aligned(shape: tuple[int, ...]) -> Array:
+    size = math.prod(shape)
+    memory = np.empty(size + ALIGNMENT // 8)
+    start = -memory.ctypes.data % ALIGNMENT // 8
+    return memory[start : start + size].reshape(shape)
+
+
+def _is_finite(block: Array) -> bool:
+    # One pass without a temporary array, and without BLAS, whose threads wait for one another when the machine is busy.
+    # Values that are not finite never add up to one that is; the sum of large ones can overflow.
+    return math.isfinite(np.einsum("ij->", block)) or bool(np.isfinite(block).all())
+
+
+def _table(snapshot: Snapshot, parameter: str) -> np.ndarray:
+    if parameter not in snapshot.tensors:
+        raise ValueError(f"the snapshot of epoch {snapshot.epoch:g} lacks {parameter}")
+    tensor = snapshot.tensors[parameter]
+    if not tensor.size:
+        raise ValueError(f"{parameter} has no values at epoch {snapshot.epoch:g}: its shape is {tensor.shape}")
+    # A view as a plain array: slicing a memmap subclass costs more than it is worth here.
+    return np.atleast_2d(np.asarray(tensor))
+
+
+def file_of(snapshot: Snapshot, parameter: str) -> str | None:
+    """The file that a tensor is mapped from, None when it is in memory: what was computed from it need not be again."""
+    tensor = snapshot.tensors.get(parameter) if isinstance(snapshot.tensors, MappedTensors) else None
+    return str(tensor.filename) if isinstance(tensor, np.memmap) else None
+
+
+Sums = Mapping[str, Array]
+
+BASIC = ("change", "reference")
+
+
+class RowPass:
+    """Filled block by block, in any order; then the measures of ``num_rows`` rows.
+
+    A measure that is no entry of MEASURES, or has the name of one and another function, is called for every block.
+    """
+
+    def __init__(self, measures: Mapping[str, Measure], num_rows: int) -> None:
+        self.scratch = Scratch()
+        """Memory of the pass, for ``iterate_blocks`` to read into."""
+        self._measures = measures
+        self._called = {name: np.full(num_rows, np.nan) for name, m in measures.items() if not _is_known(m)}
+        formulas = [FORMULAS[measure.name] for name, measure in measures.items() if name not in self._called]
+        needed = {*BASIC, *(name for needs, _ in formulas for name in needs)}
+        self._sums: dict[str, Array] = {name: np.full(num_rows, np.nan) for name in SUMS if name in needed}
+
+    def add(self, rows: slice, reference: Array, current: Array) -> Array:
+        """Take in the reference and current values of some rows, each (rows, hidden) float64; returns ‖Δ‖ of each."""
+        for name, values in self._called.items():
+            values[rows] = self._measures[name].function(reference, current)
+        sums = {name: values[rows] for name, values in self._sums.items()}
+        delta = np.subtract(current, reference, out=self.scratch.array("delta", reference.shape))
+        sums["change"][:] = dots(delta, delta)
+        sums["reference"][:] = dots(reference, reference)
+        if "current" in sums:
+            sums["current"][:] = dots(current, current)
+        if "radial" in sums:
+            sums["radial"][:] = dots(delta, reference)
+        if "inner" in sums:
+            sums["inner"][:] = dots(current, reference)
+        if "tangential" in sums:
+            self._add_tangential(sums, delta, reference, current)
+        if "max_abs" in sums or "l1" in sums:
+            magnitudes = np.abs(delta, out=delta)
+            if "max_abs" in sums:
+                sums["max_abs"][:] = magnitudes.max(axis=1, initial=0.0)
+            if "l1" in sums:
+                sums["l1"][:] = magnitudes.sum(axis=1)
+        return np.sqrt(sums["change"])
+
+    def _add_tangential(self, sums: Sums, delta: Array, reference: Array, current: Array) -> None:
+        shorter, products = delta, sums["radial"]
+        if not (is_nearer := sums["change"] <= sums["current"]).all():
+            shorter = np.where(is_nearer[:, None], delta, current)
+            products = np.where(is_nearer, products, sums["inner"])
+        share = products / or_nan(sums["reference"])
+        along = np.multiply(share[:, None], reference, out=self.scratch.array("along", reference.shape))
+        across = np.subtract(shorter, along, out=along)
+        sums["tangential"][:] = dots(across, across)
+
+    def values(self) -> dict[str, Array]:
+        """The measures of all rows, (rows,) float64 each, in the order in which they were chosen."""
+        known = {name: FORMULAS[self._measures[name].name][1] for name in self._measures if name not in self._called}
+        return {n: known[n](self._sums) if n in known else self._called[n] for n in self._measures}
+
+    def squares(self) -> Array:
+        """(2,) Σ Δ² and Σ E⁰² over all rows and coordinates."""
+        return np.array([self._sums[name].sum() for name in BASIC])
+
+
+def _is_known(measure: Measure) -> bool:
+    return measure.name in FORMULAS and measure.function is MEASURES[measure.name].function
+
+
+def _norm(sums: Sums) -> Array:
+    return np.sqrt(sums["change"])
+
+
+def _reference_norm(sums: Sums) -> Array:
+    return or_nan(np.sqrt(sums["reference"]))
+
+
+def _angle(sums: Sums) -> Array:
+    """Of the right triangle whose legs are Eᵗ along E⁰ and Eᵗ across it, in radians."""
+    angles = np.arctan2(np.sqrt(sums["tangential"]), sums["inner"] / _reference_norm(sums))
+    return np.where(sums["current"] > 0, angles, np.nan)
+
+
+SUMS = ("change", "reference", "current", "radial", "inner", "tangential", "max_abs", "l1")
+"""‖Δ‖², ‖E⁰‖², ‖Eᵗ‖², ⟨Δ, E⁰⟩, ⟨Eᵗ, E⁰⟩, squared norm of the part of Δ across E⁰, max|Δ|, Σ|Δ|."""
+
+_ACROSS = ("current", "radial", "inner", "tangential")
+
+FORMULAS: Mapping[str, tuple[tuple[str, ...], Callable[[Sums], Array]]] = {
+    "norm": ((), _norm),
+    "relative": ((), lambda sums: _norm(sums) / _reference_norm(sums)),
+    "cosine_distance": (_ACROSS, lambda sums: 2 * np.sin(_angle(sums) / 2) ** 2),
+    "angle_degrees": (_ACROSS, lambda sums: np.degrees(_angle(sums))),
+    "radial": (("radial",), lambda sums: sums["radial"] / _reference_norm(sums)),
+    "tangential": (_ACROSS, lambda sums: np.sqrt(sums["tangential"])),
+    "max_abs": (("max_abs",), lambda sums: sums["max_abs"]),
+    "l1": (("l1",), lambda sums: sums["l1"]),
+}
+"""Entry of MEASURES to the sums it needs beside those of BASIC, and how it follows from them."""
+
+INITIAL_VALUES = {"LayerNorm.weight": 1.0, "LayerNorm.bias": 0.0}
+"""What torch.nn.LayerNorm.reset_parameters writes; transformers does the same."""
+
+
+def whole_values(squared_change: float, squared_reference: float) -> dict[str, float]:
+    """‖Δ‖_F and ‖Δ‖_F / ‖E⁰‖_F from the sums of squares; relative is NaN where the reference is 0."""
+    share = squared_change / squared_reference if squared_reference > 0 else math.nan
+    return {"norm": math.sqrt(squared_change), "relative": math.sqrt(share)}
+
+
+def squares(reference: Array, current: Array) -> Array:
+    """(2,) Σ Δ² and Σ E⁰² of a block of rows, to be added up over the blocks."""
+    change = current - reference
+    return np.array([np.vdot(change, change), np.vdot(reference, reference)])
+
+
+def whole_drift(
+    reference: Snapshot, current: Snapshot, parameter: str, block_rows: int = BLOCK_ROWS
+) -> dict[str, float]:
+    """``norm`` and ``relative`` of a parameter's change from ``reference``, as one vector (:func:`whole_values`)."""
+    blocks = iterate_blocks((reference, current), parameter, block_rows, scratch=Scratch())
+    return whole_values(*sum((squares(before, after) for _, (before, after) in blocks), np.zeros(2)))
+
+
+def reinitialise(reference: Snapshot, parameter: str, seed: int, block_rows: int = BLOCK_ROWS) -> dict[str, float]:
+    """The whole-parameter values between a parameter and an independent re-initialisation of it: a yardstick.
+
+    A table is redrawn as Gaussian with the table's own mean and standard deviation, so that only what each row had
+    learnt is lost and not the scale (our choice; about √2 relative where the mean is small). LayerNorm vectors are
+    initialised without chance, at ones and zeros, and that is what they are set to: the bias is then relative 1.
+    Each parameter has its own random stream, so its value does not depend on which others the model has. Drawing takes
+    far longer than hashing, and the runs of a report start from the same weights: equal tables are redrawn once.
+    """
+    key = (sha256_of_array(reference.tensors[parameter]), parameter, seed, block_rows)
+    if key not in _REDRAWN:
+        _REDRAWN[key] = _redraw(reference, parameter, seed, block_rows)
+    return dict(_REDRAWN[key])
+
+
+_REDRAWN: dict[tuple[str, str, int, int], dict[str, float]] = {}
+"""Yardsticks of this process: a few numbers each."""
+
+
+def _redraw(reference: Snapshot, parameter: str, seed: int, block_rows: int) -> dict[str, float]:
+    if parameter in TABLES:
+        mean, deviation = _moments(reference, parameter, block_rows)
+    else:
+        mean, deviation = INITIAL_VALUES[parameter], 0.0
+    # The text in the seed keeps this stream apart from one that made the model: default_rng(0) draws what [0, 0] draws.
+    generator = np.random.default_rng([*b"reinitialise", seed, EMBEDDING_PARAMETERS.index(parameter)])
+    scratch, total = Scratch(), np.zeros(2)
+    for _, (block,) in iterate_blocks([reference], parameter, block_rows, scratch=scratch):
+        total += squares(block, generator.normal(mean, deviation, block.shape))
+    return whole_values(*total)
+
+
+def _moments(reference: Snapshot, parameter: str, block_rows: int) -> tuple[float, float]:
+    """Mean and standard deviation of all values; two passes, because one loses digits where the mean is large."""
+    size, scratch = reference.tensors[parameter].size, Scratch()
+    blocks = (block for _, (block,) in iterate_blocks([reference], parameter, block_rows, scratch=scratch))
+    mean = sum(float(block.sum()) for block in blocks) / size
+    blocks = (block for _, (block,) in iterate_blocks([reference], parameter, block_rows, scratch=scratch))
+    centred = (np.subtract(block, mean, out=block) for block in blocks)
+    return mean, math.sqrt(sum(float(np.vdot(block, block)) for block in centred) / size)

@@ -1,0 +1,371 @@
+"""A run, a parameter and an epoch in, why each row moved out: weight decay, gradients, momentum after the last of them.
+
+Δ = decay + update, exactly: decay is what replaying the logged decay makes of the reference, update is the rest, which
+is what Adam's steps did. The update splits into the part up to the row's last exposure (``gradient``) and the part
+after it (``momentum``), known as momentum.py says; SGD without momentum has none. A rounding of training belongs to the
+update.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from toolkit.analysis.adam import AdamSteps, RowSteps, replay_decay, resolve_log, row_steps
+from toolkit.analysis.measures import Array, norm
+from toolkit.analysis.nulls import expected_squares
+from toolkit.analysis.strata import assign_strata, count_rows, table_exposure
+from toolkit.families import TABLES
+from toolkit.schema import with_columns
+from toolkit.snapshots.optimizer_log import OptimizerLog
+from toolkit.snapshots.snapshot import Snapshot, Trajectory
+from toolkit.snapshots.store import Source, trajectory_of
+
+Ints = NDArray[np.int64]
+
+BASES = {
+    "exact": "a snapshot lies at the last exposure, the row was not exposed since the reference, or SGD keeps none",
+    "one exposure": "the share of its only exposure's movement that came after it is known, whatever the gradient",
+    "extrapolated": "from the movement after the next snapshot; eps and rounding leave under 10 % between the bounds",
+    "bounds": "only bounds are known",
+    "none": "no exposure, or the parameter was frozen: no momentum",
+    "exposure unknown": "exposure was not recorded",
+}
+"""How the momentum of a row is known (column ``momentum_basis``)."""
+
+LARGEST_GAP = 1.1
+"""Upper bound over lower bound, to which an extrapolation counts as known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tails:
+    """What follows a step without further gradients, per step L of a run (index 0 unused); see AdamSteps.tails."""
+
+    first: Array
+    rest: Array
+    """Movement after step L per m/√v at L, where eps is small beside √v."""
+    first_below_eps: Array
+    rest_below_eps: Array
+    """The same per m/eps, where eps is large; what really happens lies between the two profiles."""
+    betas: tuple[float, float]
+
+    @classmethod
+    def of(cls, steps: AdamSteps) -> "Tails":
+        return cls(*steps.tails(), *steps.tails(is_below_eps=True), steps.betas)
+
+    def one_exposure(self, last: Ints) -> tuple[Array, Array]:
+        """(n,) least and largest share of the movement by an only exposure at step ``last`` that came after it.
+
+        The larger |g| is beside eps, the slower the tail fades: the shares of the two limits enclose every other.
+        """
+        low = self.rest_below_eps[last] / (self.first_below_eps[last] + self.rest_below_eps[last])
+        return low, self.rest[last] / (self.first[last] + self.rest[last])
+
+    def extrapolation(self, last: Ints, anchor: Ints) -> tuple[Array, Array]:
+        """(n,) least and largest factor from the movement after step ``anchor`` to all of it after step ``last``."""
+        beta1, beta2 = self.betas
+        gap = (anchor - last).astype(np.float64)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            low = self.rest[last] / ((beta1 / np.sqrt(beta2)) ** gap * self.rest[anchor])
+            return low, self.rest_below_eps[last] / (beta1**gap * self.rest_below_eps[anchor])
+
+    def ceiling(self, history: RowSteps, hidden: int) -> Array:
+        """(n,) bound on ‖movement after the last exposure‖ for rows with those exposures, whatever their gradients.
+
+        By Cauchy-Schwarz over the exposures s ≤ L, in each coordinate, |Σ(1-β1)β1ᴸ⁻ˢ g_s| ≤ K·√(Σ(1-β2)β2ᴸ⁻ˢ g_s²) with
+        K² = (1-β1)²/(1-β2)·Σ(β1²/β2)ᴸ⁻ˢ; eps only lowers it.
+        """
+        beta1, beta2 = self.betas
+        owners = np.repeat(np.arange(len(history)), history.counts)
+        ages = history.last[owners] - 1 - history.steps
+        sums = np.bincount(owners, (beta1**2 / beta2) ** ages, len(history))
+        largest = (1 - beta1) / np.sqrt(1 - beta2) * np.sqrt(sums)
+        return np.where(history.counts > 0, np.sqrt(hidden) * largest * self.rest[history.last], np.nan)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of the momentum of rows; arrays (n,) but ``vectors`` (n, hidden), NaN where only bounds are."""
+
+    vectors: Array
+    low: Array
+    high: Array
+    basis: NDArray[np.object_]
+
+
+def identify(
+    tails: Tails, history: RowSteps, reference_step: int, anchor: Ints, update: Array, since: Array, rounding: Array
+) -> Known:
+    """The movement by Adam of (n,) rows after their last exposure, as (n, hidden) vectors and bounds on the norms.
+
+    ``anchor``: (n,) step of the first snapshot at or after the last exposure. ``update``: (n, hidden) movement by Adam
+    since the reference; ``since``: since the anchor, and ``rounding`` (n,) a bound on its error. Bounds are of norms.
+    """
+    count, last = history.counts, history.last
+    low, high = np.full(len(count), np.nan), np.full(len(count), np.nan)
+    known = Known(np.full(update.shape, np.nan), low, high, np.full(len(count), "none", dtype=object))
+    is_old = (count > 0) & (last <= reference_step)
+    is_at = (last > reference_step) & (anchor == last)
+    is_one = (last > reference_step) & ~is_at & (count == 1)
+    is_many = (last > reference_step) & ~is_at & ~is_one
+    for chosen, vectors in ((is_old, update), (is_at, since)):
+        _set(known, chosen, "exact", vectors[chosen], *[norm(np.zeros_like(update), vectors)[chosen]] * 2)
+    low, high = tails.one_exposure(last[is_one])
+    length = norm(np.zeros_like(update[is_one]), update[is_one])
+    _set(known, is_one, "one exposure", high[:, None] * update[is_one], low * length, high * length)
+    ceiling = tails.ceiling(history, update.shape[1])[is_many]
+    low, high = tails.extrapolation(last[is_many], anchor[is_many])
+    length = norm(np.zeros_like(since[is_many]), since[is_many])
+    factor, spread = low, rounding[is_many]
+    is_clear = np.isfinite(high) & (length > spread)
+    with np.errstate(invalid="ignore"):
+        low = np.where(is_clear, low * (length - spread), 0.0)
+        high = np.fmin(ceiling, np.where(np.isfinite(high), high * (length + spread), np.inf))
+        # Above its ceiling only by rounding: the movement after the anchor is then the better bound.
+        high = np.maximum(high, low)
+        is_near = is_clear & (high <= LARGEST_GAP * low)
+        vectors = np.where(is_near[:, None], factor[:, None] * since[is_many], np.nan)
+    _set(known, is_many, np.where(is_near, "extrapolated", "bounds"), vectors, low, high)
+    return known
+
+
+def without_momentum(history: RowSteps, hidden: int) -> Known:
+    """Of (n,) rows under an optimizer that keeps no momentum: none, exactly."""
+    zero = np.zeros(len(history))
+    basis = np.where(history.counts > 0, "exact", "none").astype(object)
+    return Known(np.zeros((len(history), hidden)), zero, zero, basis)
+
+
+def _set(known: Known, chosen: NDArray[np.bool_], basis: object, vectors: Array, low: Array, high: Array) -> None:
+    known.vectors[chosen], known.low[chosen], known.high[chosen], known.basis[chosen] = vectors, low, high, basis
+
+
+LARGEST_ERROR = 1.5
+"""Units in the last place that one step can add to the rounding error of a weight beside its replay: half a unit each
+by the decay of either and by the update."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """All that the rows of one parameter between two snapshots are judged by."""
+
+    parameter: str
+    path: Sequence[Snapshot]
+    """The reference, the snapshots after it, the epoch's last."""
+    log: OptimizerLog
+    history: RowSteps | None
+    """None where exposure was not recorded."""
+    steps: AdamSteps | None
+    """None where the parameter was frozen."""
+    tails: Tails | None
+
+    @classmethod
+    def of(
+        cls, trajectory: Trajectory, parameter: str, reference: Snapshot, current: Snapshot, log: OptimizerLog
+    ) -> "Interval":
+        if reference.step >= current.step:
+            raise ValueError(
+                f"epoch {current.epoch:g} (step {current.step}) is not after the reference, epoch "
+                f"{reference.epoch:g} (step {reference.step}): pass a later epoch, or an earlier reference_epoch"
+            )
+        if current.step > log.num_steps:
+            raise ValueError(f"the optimizer log has {log.num_steps} steps, the snapshot is of step {current.step}")
+        between = [s for s in trajectory if reference.step < s.step < current.step]
+        is_known = parameter not in TABLES or table_exposure(trajectory, parameter) is not None
+        history = row_steps(trajectory, parameter, current.step) if is_known else None
+        is_frozen = parameter not in log.weight_decay or np.isnan(log.learning_rates[: current.step]).all()
+        steps = None if is_frozen else AdamSteps.of(log, parameter, current.step)
+        tails = None if steps is None else Tails.of(steps)
+        return cls(parameter, (reference, *between, current), log, history, steps, tails)
+
+    def measure(self, rows: NDArray[np.intp]) -> dict[str, NDArray[Any]]:
+        """The measured columns of some rows."""
+        before, after = self._rows(0, rows), self._rows(-1, rows)
+        replayed = self._replay(0, rows)
+        change, decay, update = _minus(after, before), _minus(replayed, before), _minus(after, replayed)
+        basis = np.full(len(rows), "none" if self.history else "exposure unknown", dtype=object)
+        momentum, low, high = np.full(update.shape, np.nan), *np.full((2, len(rows)), np.nan)
+        if self.history is not None and self.tails is not None:
+            part = self.history.take(rows)
+            anchors = np.searchsorted([s.step for s in self.path], np.maximum(part.last, self.path[0].step))
+            since, rounding = self._since(anchors, rows, update, after)
+            reached = np.array([s.step for s in self.path])[anchors]
+            known = self._identify(part, reached, update, since, rounding)
+            momentum, low, high, basis = known.vectors, known.low, known.high, known.basis
+        zero = np.zeros_like(update)
+        return {
+            "drift": norm(zero, change),
+            "decay": norm(zero, decay),
+            "update": norm(zero, update),
+            "gradient": norm(momentum, update),
+            "momentum": norm(zero, momentum),
+            "momentum_low": low,
+            "momentum_high": high,
+            "momentum_basis": basis,
+            "has_moved": np.any(change != 0, axis=1),
+            "is_updated": np.any(update != 0, axis=1),
+        }
+
+    def _identify(
+        self, part: RowSteps, reached: NDArray[np.int64], update: Array, since: Array, rounding: Array
+    ) -> Known:
+        assert self.steps is not None
+        assert self.tails is not None
+        if not self.steps.has_momentum:
+            return without_momentum(part, update.shape[1])
+        return identify(self.tails, part, self.path[0].step, reached, update, since, rounding)
+
+    def _since(
+        self, anchors: NDArray[np.intp], rows: NDArray[np.intp], update: Array, after: NDArray[np.float32]
+    ) -> tuple[Array, Array]:
+        """Movement by Adam since the anchor snapshot of each row, and a bound on what rounding adds to its norm."""
+        since, rounding = update.copy(), np.zeros(len(rows))
+        for anchor in np.unique(anchors[anchors > 0]):
+            chosen = np.flatnonzero(anchors == anchor)
+            since[chosen] = _minus(after[chosen], self._replay(anchor, rows[chosen]))
+            unit = np.spacing(np.abs(self._rows(anchor, rows[chosen]))).astype(np.float64)
+            num_steps = self.path[-1].step - self.path[anchor].step
+            rounding[chosen] = LARGEST_ERROR * num_steps * norm(np.zeros_like(unit), unit)
+        return since, rounding
+
+    def _rows(self, place: int, rows: NDArray[np.intp]) -> NDArray[np.float32]:
+        return np.atleast_2d(np.asarray(self.path[place].tensors[self.parameter]))[rows]
+
+    def _replay(self, place: int, rows: NDArray[np.intp]) -> NDArray[np.float32]:
+        """Rows of a snapshot of the path, decayed up to its end."""
+        start, end = self.path[place].step, self.path[-1].step
+        log = replace(self.log, learning_rates=self.log.learning_rates[start:])
+        return replay_decay(self._rows(place, rows), log, self.parameter, end - start)
+
+    def exposure_columns(self, num_rows: int) -> dict[str, Any]:
+        """Exposures since the reference and the last exposure of all rows."""
+        if self.history is None:
+            unknown = pd.array([pd.NA] * num_rows, dtype="Int64")
+            return {"num_steps": unknown, "last_step": unknown}
+        owners = np.repeat(np.arange(num_rows), self.history.counts)
+        since = np.bincount(owners[self.history.steps >= self.path[0].step], minlength=num_rows)
+        columns = {"num_steps": since, "last_step": self.history.last}
+        return {name: pd.array(column, dtype="Int64") for name, column in columns.items()}
+
+    def noise(self, num_rows: int) -> Array:
+        """(rows,) root mean square of ‖momentum‖ under sign noise; NaN for rows of no exposure, or where unknown."""
+        if self.history is None or self.steps is None:
+            return np.full(num_rows, np.nan)
+        hidden = self.path[0].tensors[self.parameter].shape[-1]
+        after = np.maximum(self.history.last, self.path[0].step)
+        squares = expected_squares(self.steps, self.history, hidden, after)
+        return np.where(self.history.counts > 0, np.sqrt(squares), np.nan)
+
+
+def _minus(left: NDArray[np.float32], right: NDArray[np.float32]) -> Array:
+    return np.subtract(left, right, dtype=np.float64)
+
+
+CAUSES: Mapping[str, str] = {
+    "did not move": "every coordinate is what it was",
+    "weight decay alone": "the replayed decay gives the row bit for bit",
+    "momentum after its last exposure": "not exposed since the reference but before it: Adam's moments, and decay",
+    "gradient": "exposed since the reference: gradients, the momentum that they left, and decay",
+    "unexplained": "never exposed (by SGD: not since the reference), yet not where decay leaves it: the log is "
+    "not of this run, or it decayed otherwise",
+    "exposure unknown": "neither still nor where decay leaves it, and exposure was not recorded",
+}
+"""Why a row moved (column ``cause``)."""
+
+ALL_ROWS = "all rows"
+BLOCK_ROWS = 512
+
+
+@with_columns
+def decompose(
+    source: Source,
+    parameter: str,
+    epoch: float | None = None,
+    *,
+    reference_epoch: float = 0,
+    log: OptimizerLog | None = None,
+) -> "pd.DataFrame":
+    """One line per row of a parameter (a LayerNorm vector is one row): its change since the reference, by cause.
+
+    ``num_steps`` counts the exposures since the reference; it and ``last_step`` are NA where exposure was not recorded.
+    ``momentum_noise`` is of sign_noise.py. Norms of parts do not add up to the drift: the parts have directions.
+
+    ``log``: needed where ``source`` is a trajectory. ValueError: no optimizer log, another than the run has, epochs out
+    of order.
+    """
+    trajectory, log = trajectory_of(source), resolve_log(source, log)
+    num_rows = count_rows(trajectory, parameter)
+    work = Interval.of(trajectory, parameter, trajectory.at(reference_epoch), trajectory.at_or_last(epoch), log)
+    parts = [work.measure(np.arange(i, min(i + BLOCK_ROWS, num_rows))) for i in range(0, num_rows, BLOCK_ROWS)]
+    measured = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    vocabulary = trajectory.vocabulary if parameter == "word_embeddings" else None
+    table = pd.DataFrame(
+        {
+            "row": np.arange(num_rows),
+            "token": list(vocabulary.tokens) if vocabulary else [""] * num_rows,
+            "stratum": assign_strata(trajectory, parameter),
+            **work.exposure_columns(num_rows),
+            **{name: column for name, column in measured.items() if name not in ("has_moved", "is_updated")},
+            "cause": _name_causes(work, measured["has_moved"], measured["is_updated"]),
+        }
+    )
+    table.insert(table.columns.get_loc("momentum_basis"), "momentum_noise", work.noise(num_rows))
+    return table
+
+
+def _name_causes(work: Interval, has_moved: NDArray[np.bool_], is_updated: NDArray[np.bool_]) -> NDArray[np.object_]:
+    conditions: list[Any] = [~has_moved, ~is_updated]
+    names = ["did not move", "weight decay alone"]
+    if work.history is None:
+        conditions, names = [*conditions, is_updated], [*names, "exposure unknown"]
+    else:
+        last = work.history.last
+        has_momentum = work.steps is None or work.steps.has_momentum
+        conditions += [last <= (0 if has_momentum else work.path[0].step), last <= work.path[0].step]
+        names += ["unexplained", "momentum after its last exposure"]
+    return np.select(conditions, names, "gradient").astype(object)
+
+
+@with_columns
+def explain(
+    source: Source,
+    parameter: str,
+    epoch: float | None = None,
+    *,
+    reference_epoch: float = 0,
+    log: OptimizerLog | None = None,
+) -> "pd.DataFrame":
+    """One line per stratum that has rows, and one for all rows: how many moved why, and what the parts amount to.
+
+    NaN: nothing moved, or, for ``unexplained_share``, no row that was never exposed did.
+    """
+    table = decompose(source, parameter, epoch, reference_epoch=reference_epoch, log=log)
+    groups = [(name, table[table["stratum"] == name]) for name in table["stratum"].cat.categories]
+    lines = [_summarise(name, rows) for name, rows in [*groups, (ALL_ROWS, table)] if len(rows)]
+    return pd.DataFrame(lines)
+
+
+def _summarise(name: str, rows: "pd.DataFrame") -> dict[str, Any]:
+    squares = {column: float(np.square(rows[column]).sum()) for column in ("drift", "decay", "update")}
+    total = squares["drift"] if squares["drift"] > 0 else np.nan
+    unseen = rows[rows["momentum_basis"] == "none"]
+    unseen_total = float(np.square(unseen["drift"]).sum())
+    unexplained = float(np.square(unseen["update"]).sum()) / unseen_total if unseen_total > 0 else np.nan
+    bounds = {side: float(np.square(rows[f"momentum_{side}"]).sum(min_count=1)) / total for side in ("low", "high")}
+    is_unknown = bool((rows["momentum_basis"] == "exposure unknown").any())
+    return {
+        "stratum": name,
+        "num_rows": len(rows),
+        **{f"num_{cause.replace(' ', '_')}": int((rows["cause"] == cause).sum()) for cause in CAUSES},
+        "squared_drift": squares["drift"],
+        "decay_share": squares["decay"] / total,
+        "update_share": squares["update"] / total,
+        "cross_share": (squares["drift"] - squares["decay"] - squares["update"]) / total,
+        "momentum_share_low": np.nan if is_unknown else bounds["low"],
+        "momentum_share_high": np.nan if is_unknown else bounds["high"],
+        "num_momentum_known": int(rows["momentum_basis"].isin(("exact", "one exposure", "extrapolated")).sum()),
+        "unexplained_share": unexplained,
+    }

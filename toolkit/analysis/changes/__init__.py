@@ -1,1 +1,0 @@
-"""Two tables in, what kind of change it was out."""

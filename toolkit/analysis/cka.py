@@ -1,0 +1,199 @@
+"""Two versions of the same rows in, how alike they are up to a rotation (Procrustes) or any linear map (CCA) out.
+
+The snapshots of one run share a basis, so un-aligned drift is what training did; Procrustes says how much of it a
+rotation could explain. It absorbs real drift where rows are few: (p-1)/(2n) of the square of small isotropic drift.
+"""
+
+import math
+
+import numpy as np
+
+from toolkit.analysis.cross_products import Moments, Refused, Rows, correlate, refuse_below
+from toolkit.analysis.measures import Array
+
+_ROUNDING = 1e-12
+
+
+def biased_cka(moments: Moments, *, is_standardised: bool = False) -> float:
+    """Linear CKA ‖XᵀY‖²_F / (‖XᵀX‖_F ‖YᵀY‖_F) of centred rows, 0 to 1: Kornblith et al. 2019, arXiv 1905.00414.
+
+    Unrelated rows do not give 0 but about p/(n+p) (independent Gaussians), and two rows always give 1: its null
+    belongs beside it. Refused where the rows of a version are all equal.
+    """
+    moments.check_varying("CKA")
+    xx, xy, yy = (math.sqrt(square) for square in _squared_products(moments, is_standardised))
+    return (xy / xx) * (xy / yy)
+
+
+def debiased_cka(moments: Moments, *, is_standardised: bool = False) -> float:
+    """HSIC₁(X,Y) / √(HSIC₁(X,X)·HSIC₁(Y,Y)): 0 on average for unrelated rows, so below 0 by chance, and never clipped.
+
+    HSIC₁ is the U-statistic of Song et al. 2012 (JMLR 13), put into CKA by Nguyen et al. 2021 (arXiv 2010.15327).
+    With linear kernels and centred rows it needs no n by n matrix (our derivation; a test holds it to that form):
+    n(n-3)·HSIC₁ = ‖XᵀY‖²_F - n/(n-2)·Σ‖x_i‖²‖y_i‖² + Σ‖x_i‖²·Σ‖y_i‖²/((n-1)(n-2)).
+    Refused for n ≤ 3, and where HSIC₁ of a version with itself is 0: all its rows equal, or equally far from one
+    another.
+    """
+    n = moments.num_rows
+    refuse_below(n, 4, "debiased CKA")
+    moments.check_varying("debiased CKA")
+    a, b = moments.standardised_norms if is_standardised else moments.norms
+    xx, xy, yy = _squared_products(moments, is_standardised)
+    of_x, of_both, of_y = _unbiased(xx, a, a, n), _unbiased(xy, a, b, n), _unbiased(yy, b, b, n)
+    # HSIC₁ of a version with itself is never below 0; where it is 0, rounding leaves a little.
+    if not (of_x > _ROUNDING * xx and of_y > _ROUNDING * yy):
+        raise Refused("debiased CKA is undefined: all rows of a version are equally far from one another")
+    return of_both / math.sqrt(of_x) / math.sqrt(of_y)
+
+
+def _unbiased(squared_product: float, a: Array, b: Array, n: int) -> float:
+    """n(n-3)·HSIC₁ from ‖XᵀY‖²_F and the squared norms of centred rows."""
+    total = float(a.sum()) * float(b.sum()) / ((n - 1) * (n - 2))
+    return squared_product - n / (n - 2) * float(a @ b) + total
+
+
+def _squared_products(moments: Moments, is_standardised: bool) -> tuple[float, float, float]:
+    """‖XᵀX‖², ‖XᵀY‖², ‖YᵀY‖²."""
+    xx, xy, yy = moments.xx, moments.xy, moments.yy
+    if is_standardised:
+        x, y = moments.scales
+        xx, xy, yy = xx * np.outer(x, x), xy * np.outer(x, y), yy * np.outer(y, y)
+    return float(np.vdot(xx, xx)), float(np.vdot(xy, xy)), float(np.vdot(yy, yy))
+
+
+def kernel(rows: Rows) -> Array:
+    """(items, items) float64 linear kernel of centred rows, diagonal 0; never of a whole word table."""
+    array = np.asarray(rows, np.float64)
+    centred = array - array.mean(axis=0)
+    product = np.asarray(centred @ centred.T)
+    np.fill_diagonal(product, 0.0)
+    return product
+
+
+def standardised(rows: Rows) -> Array:
+    """(items, columns) float64 with standard deviation 1 in every column; constant columns drop out."""
+    array = np.asarray(rows, np.float64)
+    deviations = array.std(axis=0)
+    return np.asarray(array[:, deviations > 0] / deviations[deviations > 0])
+
+
+def cka_of_kernels(reference: Array, current: Array, times: Array | None = None) -> float:
+    """Debiased CKA (Song et al. 2012, JMLR 13; Nguyen et al. 2021, arXiv 2010.15327) of items drawn ``times`` each.
+
+    ``reference`` and ``current``: :func:`kernel` of the same items. ``times``: (items,), None for once each, which is
+    :func:`toolkit.analysis.cka.debiased_cka`. The pairs of an item with its own copies count as the diagonal
+    does, that is not at all. NaN where HSIC₁ of a version with itself is not above 0.
+    """
+    weights = np.ones(len(reference)) if times is None else np.asarray(times, np.float64)
+    of_both = _hsic(reference, current, weights)
+    size = _hsic(reference, reference, weights) * _hsic(current, current, weights)
+    return of_both / math.sqrt(size) if size > 0 and of_both == of_both else math.nan
+
+
+def _hsic(left: Array, right: Array, weights: Array) -> float:
+    n = float(weights.sum())
+    sums_left, sums_right = left @ weights, right @ weights
+    trace = float(weights @ ((left * right) @ weights))
+    total = float(weights @ sums_left) * float(weights @ sums_right) / ((n - 1) * (n - 2))
+    return trace + total - 2 / (n - 2) * float(weights @ (sums_left * sums_right))
+
+
+VARIANCE_KEPT = 0.99
+"""Share of the variance that SVCCA keeps of each version (Raghu et al. 2017)."""
+
+ROWS_PER_COLUMN = 5
+"""CCA finds correlation in any rows that are few against the columns: refused below this ratio."""
+
+
+def procrustes_similarity(moments: Moments) -> float:
+    """‖XᵀY‖_* / (‖X‖_F ‖Y‖_F) of centred rows, 0 to 1: the cosine after the best rotation or reflection.
+
+    Orthogonal Procrustes (Schönemann 1966). Unmoved by rotation, translation and a common factor of either version.
+    1 for any two rows, and far above 0 for unrelated rows unless n is far above p. Refused where the rows of a version
+    are all equal.
+    """
+    moments.check_varying("Procrustes similarity")
+    norms = math.sqrt(np.trace(moments.xx)) * math.sqrt(np.trace(moments.yy))
+    return float(np.linalg.svd(moments.xy, compute_uv=False).sum()) / norms
+
+
+def unaligned_relative_drift(moments: Moments) -> float:
+    """‖Y - X‖_F / ‖X‖_F, nothing removed: the whole-parameter ``relative`` of measure_drift, over these rows."""
+    return math.sqrt(moments.squared_change) / _reference_norm(moments)
+
+
+def aligned_relative_drift(moments: Moments) -> float:
+    """min over rotations and reflections Q and translations c of ‖XQ + 1cᵀ - Y‖_F / ‖X‖_F.
+
+    Orthogonal Procrustes (Schönemann 1966) of centred rows, with the denominator of the un-aligned drift so that the
+    two compare. No scaling is removed.
+    """
+    return math.sqrt(moments.aligned_square) / _reference_norm(moments)
+
+
+def translation_share(moments: Moments) -> float:
+    """n‖mean Δ‖² / ‖Δ‖²_F, 0 to 1: the share of squared un-aligned drift that is one shift of all rows. Ours.
+
+    Isotropic drift gives 1/n. Refused where nothing moved.
+    """
+    return moments.num_rows * float(moments.offset @ moments.offset) / _squared_change(moments)
+
+
+def rotation_share(moments: Moments) -> float:
+    """(‖Δ‖² of centred rows - its least value over rotations and reflections of X) / ‖Δ‖²_F, 0 to 1. Ours.
+
+    The share of squared un-aligned drift that the best rotation removes after the common shift: translation share,
+    rotation share and (aligned / un-aligned)² add up to 1. Refused where nothing moved.
+    """
+    removed = moments.centred_change - moments.aligned_square
+    return removed / _squared_change(moments)
+
+
+def svcca(moments: Moments) -> float:
+    """Mean canonical correlation of the leading directions of both versions, 0 to 1.
+
+    Raghu et al. 2017, arXiv 1706.05806. Each version keeps the fewest principal directions that hold 99 % of its
+    variance. Refused for n < 5p.
+    """
+    _check_correlation(moments, "SVCCA")
+    return float(np.mean(canonical_correlations(moments, VARIANCE_KEPT)))
+
+
+def pwcca(moments: Moments, *, weights_of: str = "reference") -> float:
+    """Mean of the canonical correlations, weighted by how much of one version each accounts for, 0 to 1.
+
+    Morcos et al. 2018, arXiv 1806.05759. Weight of correlation i: Σ_j|⟨h_i, x_j⟩| over the columns x_j of the version
+    ``weights_of`` (``reference`` or ``current``), h_i its canonical variate of length 1. Asymmetric; the weights depend
+    on the basis of that version, so only the other one may be rotated (or mapped by any invertible matrix) without
+    changing the value. All directions are kept. Refused for n < 5p.
+    """
+    if weights_of not in ("reference", "current"):
+        raise ValueError(f"weights_of is 'reference' or 'current', not {weights_of!r}")
+    _check_correlation(moments, "PWCCA")
+    loadings = moments.variates.of_x if weights_of == "reference" else moments.variates.of_y
+    weights = np.abs(loadings).sum(axis=1)
+    return float(weights @ moments.variates.correlations / weights.sum())
+
+
+def canonical_correlations(moments: Moments, variance_kept: float = 1.0) -> Array:
+    """(directions,) canonical correlations, largest first, between the leading directions of both versions."""
+    return correlate(moments.axes_of_x.leading(variance_kept), moments.xy, moments.axes_of_y.leading(variance_kept))
+
+
+def _reference_norm(moments: Moments) -> float:
+    if not moments.square > 0:
+        raise Refused("relative drift is undefined: the reference is 0")
+    return math.sqrt(moments.square)
+
+
+def _squared_change(moments: Moments) -> float:
+    if not moments.squared_change > 0:
+        raise Refused("a share of the drift is undefined: no row moved")
+    return moments.squared_change
+
+
+def _check_correlation(moments: Moments, what: str) -> None:
+    moments.check_varying(what)
+    n, p = moments.num_rows, moments.num_columns
+    if n < ROWS_PER_COLUMN * p:
+        raise Refused(f"{what} needs at least {ROWS_PER_COLUMN} rows per column: {n} rows, {p} columns")

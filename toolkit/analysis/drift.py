@@ -1,0 +1,298 @@
+"""A trajectory in, the tidy table of its drift out: statistics of every measure, stratum, parameter and epoch."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from toolkit.analysis.blocks import BLOCK_ROWS, RowPass, Scratch, file_of, iterate_blocks, reinitialise, whole_values
+from toolkit.analysis.measures import MEASURES, Array, Measure, Measures, lengths, or_nan, select_measures
+from toolkit.analysis.strata import assign_strata, count_rows, table_exposure
+from toolkit.lookup import at_least
+from toolkit.schema import columns_of, with_columns
+from toolkit.snapshots.ownership import atomic_path, check_new
+from toolkit.snapshots.snapshot import Snapshot, Trajectory
+from toolkit.snapshots.store import Source, trajectory_of
+
+WRITTEN_ROWS = 65_536
+"""Rows of a table that are in memory at a time while it is written, and rows of each row group of the file."""
+
+
+@with_columns
+def measure_rows(
+    source: Source,
+    parameter: str,
+    epoch: float | None = None,
+    measures: Measures = MEASURES,
+    *,
+    reference_epoch: float = 0,
+) -> "pd.DataFrame":
+    """One line per row of a parameter (a LayerNorm vector is one row): what it is, how often seen, how far it moved.
+
+    Of the measures those that are asked for have a column. Exposure counts up to the epoch and is NA where it was not
+    recorded.
+    """
+    trajectory, chosen = trajectory_of(source), select_measures(measures)
+    path = _path(trajectory, reference_epoch, epoch)
+    identity = _Identity(trajectory, parameter)
+    rows = slice(0, identity.num_rows)
+    values, length, walked = _measure_rows(path[0], path, parameter, rows, chosen)
+    columns = identity.columns(rows, path[-1].step)
+    return pd.DataFrame(columns | values | {"path_efficiency": length / or_nan(walked)})
+
+
+def write_rows(
+    source: Source,
+    parameter: str,
+    path: str | Path,
+    *,
+    epochs: Iterable[float] | None = None,
+    measures: Measures = MEASURES,
+    block_rows: int = WRITTEN_ROWS,
+    overwrite: bool = False,
+) -> Path:
+    """Write what :func:`measure_rows` gives for every snapshot after epoch 0, or for ``epochs``, to one Parquet file.
+
+    Columns: epoch, then those of :func:`measure_rows`, with the same values; snapshots in order, rows in order within
+    each. At no time are more than ``block_rows`` lines in memory, and the file appears whole or not at all. Returns its
+    path. ValueError for an epoch without a snapshot, when there is nothing to write, and, unlike
+    ``DataFrame.to_parquet``, for a file that is there already, unless ``overwrite``; a link is never written to.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    trajectory, chosen = trajectory_of(source), select_measures(measures)
+    wanted, block_rows = _wanted(trajectory, epochs), at_least("block_rows", block_rows, 1)
+    path = Path(path)
+    if path.suffix != ".parquet":
+        raise ValueError(
+            f"the table is written as Parquet: name it {path.with_suffix('.parquet').name}, not {path.name}"
+        )
+    check_new(path, overwrite=overwrite)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    frames = _frames(trajectory, wanted, parameter, chosen, block_rows)
+    first = pa.Table.from_pandas(next(frames), preserve_index=False)
+    # Dictionaries of numbers that are all different would be built, found too large and thrown away.
+    repeated = ["epoch", "token", "stratum"]
+    with (
+        atomic_path(path, may_replace=overwrite) as temporary,
+        parquet.ParquetWriter(temporary, first.schema, use_dictionary=repeated) as file,
+    ):
+        file.write_table(first)
+        for frame in frames:
+            file.write_table(pa.Table.from_pandas(frame, schema=first.schema, preserve_index=False))
+    return path
+
+
+class _Identity:
+    """What the rows of a parameter are, and how often they were seen."""
+
+    def __init__(self, trajectory: Trajectory, parameter: str) -> None:
+        self.num_rows = count_rows(trajectory, parameter)
+        self._exposure = table_exposure(trajectory, parameter)
+        self._strata = assign_strata(trajectory, parameter)
+        vocabulary = trajectory.vocabulary if parameter == "word_embeddings" else None
+        self._tokens = vocabulary.tokens if vocabulary else ("",) * self.num_rows
+
+    def columns(self, rows: slice, last_step: int) -> dict[str, Any]:
+        """The columns before the measures, for some rows; steps and tokens as nullable integers, NA when unknown."""
+        if self._exposure is None:
+            num_steps = num_tokens = pd.array([pd.NA] * (rows.stop - rows.start), dtype="Int64")
+        else:
+            num_steps, num_tokens = (
+                pd.array(count(self.num_rows, last_step)[rows], dtype="Int64")
+                for count in (self._exposure.step_counts, self._exposure.token_counts)
+            )
+        return {
+            "row": np.arange(rows.start, rows.stop),
+            "token": list(self._tokens[rows]),
+            "stratum": self._strata[rows],
+            "num_steps": num_steps,
+            "num_tokens": num_tokens,
+        }
+
+
+def _frames(
+    trajectory: Trajectory, wanted: Sequence[Snapshot], parameter: str, chosen: Mapping[str, Measure], block_rows: int
+) -> Iterator["pd.DataFrame"]:
+    """The lines of the wanted snapshots, some rows at a time, each snapshot read once and the end of an epoch twice.
+
+    The way to each snapshot is continued from the end of the epoch before it, not walked again from the reference.
+    """
+    identity = _Identity(trajectory, parameter)
+    reference = last_end = trajectory.at(0)
+    walked = np.zeros(identity.num_rows)
+    for snapshot in (s for s in trajectory if reference.epoch < s.epoch <= wanted[-1].epoch):
+        is_wanted = any(snapshot is other for other in wanted)
+        if not is_wanted and not snapshot.is_epoch_end:
+            continue
+        for start in range(0, identity.num_rows, block_rows):
+            rows = slice(start, min(start + block_rows, identity.num_rows))
+            since = [last_end, snapshot]
+            values, length, step = _measure_rows(reference, since, parameter, rows, chosen if is_wanted else {})
+            if is_wanted:
+                columns = {"epoch": float(snapshot.epoch)} | identity.columns(rows, snapshot.step) | values
+                yield pd.DataFrame(columns | {"path_efficiency": length / or_nan(walked[rows] + step)})
+            if snapshot.is_epoch_end:
+                walked[rows] += step
+        if snapshot.is_epoch_end:
+            last_end = snapshot
+
+
+def _measure_rows(
+    reference: Snapshot, since: Sequence[Snapshot], parameter: str, rows: slice, chosen: Mapping[str, Measure]
+) -> tuple[dict[str, Array], Array, Array]:
+    """Of some rows: the measures from the reference to the last snapshot, ‖Δ‖, and the length of the way ``since``."""
+    snapshots = since if since[0] is reference else [reference, *since]
+    num_rows = rows.stop - rows.start
+    row_pass, (length, walked) = RowPass(chosen, num_rows), np.full((2, num_rows), np.nan)
+    parts = [_part(snapshot, parameter, rows) for snapshot in snapshots]
+    for part, blocks in iterate_blocks(parts, parameter, scratch=row_pass.scratch):
+        length[part] = row_pass.add(part, blocks[0], blocks[-1])
+        walked[part] = length[part] if len(blocks) == 2 else _walk(blocks[-len(since) :], row_pass.scratch)
+    return row_pass.values(), length, walked
+
+
+def _walk(blocks: Sequence[Array], scratch: Scratch) -> Array:
+    """Σ‖Eˢ - Eˢ⁻¹‖ of each row."""
+    total = np.zeros(len(blocks[0]))
+    for before, after in pairwise(blocks):
+        total += lengths(np.subtract(after, before, out=scratch.array("step", before.shape)))
+    return total
+
+
+def _part(snapshot: Snapshot, parameter: str, rows: slice) -> Snapshot:
+    """A snapshot of some rows of one parameter: a view, nothing is read."""
+    tensors = {parameter: np.atleast_2d(snapshot.tensors[parameter])[rows]} if parameter in snapshot.tensors else {}
+    return Snapshot(snapshot.epoch, snapshot.step, tensors)
+
+
+def _path(trajectory: Trajectory, reference_epoch: float, epoch: float | None) -> list[Snapshot]:
+    """The reference, the ends of epochs in between (so that runs with snapshots within epochs compare), the epoch."""
+    first, last = trajectory.at(reference_epoch), trajectory.at_or_last(epoch)
+    low, high = sorted((first.epoch, last.epoch))
+    between = [snapshot for snapshot in trajectory if snapshot.is_epoch_end and low < snapshot.epoch < high]
+    ordered = between if first.epoch <= last.epoch else between[::-1]
+    return [first, *ordered, last]
+
+
+def _wanted(trajectory: Trajectory, epochs: Iterable[float] | None) -> list[Snapshot]:
+    """The snapshots after epoch 0, or those of the given epochs, in order; ValueError when there are none."""
+    chosen = None if epochs is None else [trajectory.at(epoch) for epoch in epochs]
+    wanted = [s for s in trajectory if s.epoch > 0 and (chosen is None or any(s is other for other in chosen))]
+    if not wanted or (chosen is not None and len(wanted) < len(chosen)):
+        at_hand = ", ".join(f"{snapshot.epoch:g}" for snapshot in trajectory)
+        raise ValueError(f"rows are written for epochs after 0, each once; at hand: {at_hand}; asked for: {epochs}")
+    return wanted
+
+
+ALL_ROWS = "all rows"
+WHOLE = "whole parameter"
+
+STATISTICS: Mapping[str, Any] = {"mean": np.mean, "median": np.median, "max": np.max}
+"""Over the defined rows of a stratum. ``max`` is the plain maximum: of a signed measure the largest value, which need
+not be the farthest from 0."""
+
+Line = tuple[str, str, str, str, float, str, int, int]  # the columns from ``parameter`` on
+Indices = NDArray[np.intp]
+
+
+@with_columns
+def measure_drift(
+    source: Source,
+    measures: Measures = MEASURES,
+    *,
+    reference_epoch: float = 0,
+    seed: int = 0,
+    block_rows: int = BLOCK_ROWS,
+) -> "pd.DataFrame":
+    """The drift of every snapshot from the reference as a tidy table, one value per line.
+
+    For each parameter, each stratum that has rows and ``all rows``: mean, median and max of each measure over the rows
+    where it is defined (NaN where it is nowhere), with the number of rows and of undefined ones. For ``whole
+    parameter``: norm and relative, if chosen, of the parameter as one vector (statistic ``value``), and the same
+    numbers for a re-initialisation drawn with ``seed`` (statistic ``reinitialised``; see whole.py).
+    """
+    trajectory, chosen = trajectory_of(source), select_measures(measures)
+    reference = trajectory.at(reference_epoch)
+    parameters = [_parameter_lines(trajectory, reference, p, chosen, seed, block_rows) for p in trajectory.parameters]
+    rows = [
+        (float(snapshot.epoch), snapshot.step, *line)
+        for snapshot, of_parameters in zip(trajectory, zip(*parameters, strict=True), strict=True)
+        for line in chain.from_iterable(of_parameters)
+    ]
+    return pd.DataFrame(rows, columns=columns_of("measure_drift"))
+
+
+def _parameter_lines(
+    trajectory: Trajectory,
+    reference: Snapshot,
+    parameter: str,
+    chosen: Mapping[str, Measure],
+    seed: int,
+    block_rows: int,
+) -> list[list[Line]]:
+    """The lines of one parameter, for each snapshot."""
+    groups = _groups(trajectory, parameter)
+    yardstick = reinitialise(reference, parameter, seed, block_rows)
+    num_rows = len(groups[ALL_ROWS])
+    known: dict[str | int, list[Line]] = {}
+    lines_of_snapshots = []
+    for index, snapshot in enumerate(trajectory):
+        # A frozen parameter is one file for all epochs: what was computed from that file holds for all of them.
+        key = file_of(snapshot, parameter) or index
+        if key not in known:
+            values, whole = _measure((reference, snapshot), parameter, chosen, num_rows, block_rows)
+            of_whole = {"value": whole, "reinitialised": yardstick}
+            known[key] = _row_lines(parameter, values, groups, chosen)
+            known[key] += _whole_lines(parameter, of_whole, num_rows, chosen)
+        lines_of_snapshots.append(known[key])
+    return lines_of_snapshots
+
+
+def _measure(
+    pair: Sequence[Snapshot], parameter: str, chosen: Mapping[str, Measure], num_rows: int, block_rows: int
+) -> tuple[dict[str, Array], dict[str, float]]:
+    """The measures of every row, and those of the parameter as one vector, in one pass over both snapshots."""
+    row_pass = RowPass(chosen, num_rows)
+    for rows, (before, after) in iterate_blocks(pair, parameter, block_rows, scratch=row_pass.scratch):
+        row_pass.add(rows, before, after)
+    return row_pass.values(), whole_values(*row_pass.squares())
+
+
+def _row_lines(
+    parameter: str, values: Mapping[str, Array], groups: Mapping[str, Indices], chosen: Mapping[str, Measure]
+) -> list[Line]:
+    lines: list[Line] = []
+    for stratum, rows in groups.items():
+        for name, measure in chosen.items():
+            of_stratum = values[name][rows]
+            defined = of_stratum[~np.isnan(of_stratum)]
+            for statistic, function in STATISTICS.items():
+                value = float(function(defined)) if len(defined) else math.nan
+                counts = (len(rows), len(rows) - len(defined))
+                lines.append((parameter, stratum, name, statistic, value, measure.unit, *counts))
+    return lines
+
+
+def _whole_lines(
+    parameter: str, statistics: Mapping[str, Mapping[str, float]], num_rows: int, chosen: Mapping[str, Measure]
+) -> list[Line]:
+    return [
+        (parameter, WHOLE, name, statistic, values[name], measure.unit, num_rows, int(math.isnan(values[name])))
+        for name, measure in chosen.items()
+        for statistic, values in statistics.items()
+        if name in values
+    ]
+
+
+def _groups(trajectory: Trajectory, parameter: str) -> dict[str, Indices]:
+    """The rows of each stratum that has any, and of all strata together."""
+    strata = assign_strata(trajectory, parameter)
+    groups = {name: np.flatnonzero(strata == name) for name in strata.categories}
+    return {name: rows for name, rows in groups.items() if len(rows)} | {ALL_ROWS: np.arange(len(strata))}

@@ -1,0 +1,384 @@
+"""A trajectory in, the part of its tables' drift that no behaviour can show out, and the drift that is left.
+
+The embedding output LayerNorm(w_i + p_j + s_k) sees neither an offset moved from one table to another nor what
+LayerNorm takes away. The formulas are this project's.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from toolkit.analysis.blocks import iterate_blocks
+from toolkit.analysis.measures import Array, norm
+from toolkit.analysis.strata import assign_strata
+from toolkit.analysis.tokens_in_use import PROJECTED, Labels, NullSpace, ReferenceCorpus, reference_corpus
+from toolkit.lookup import unknown
+from toolkit.schema import columns_of, with_columns
+from toolkit.snapshots.snapshot import Snapshot, Trajectory
+from toolkit.snapshots.store import Source, trajectory_of
+
+
+def project(rows: Array) -> Array:
+    """Π = I - 11ᵀ/d on each row of (rows, hidden): what LayerNorm's mean subtraction leaves."""
+    return np.asarray(rows - rows.mean(axis=-1, keepdims=True))
+
+
+BLOCK_ROWS = 256
+"""More than elsewhere: each block is summed in a dozen short products, whose overhead small blocks would pay for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Centre:
+    """The gauge of one snapshot."""
+
+    means: Mapping[str, Array]
+    """Table to (hidden,): its projected rows' mean over the tokens of the corpus; w̄, p̄, s̄."""
+    fixed_means: Mapping[str, Array]
+    """The same after the shifts."""
+    shifts: Array
+    """(groups, hidden): what a group's rows of the second table have over the main group's, and the first table gets
+    instead. Only the sum of the two is seen, so this is a choice: it makes position 0 a mean position."""
+    mean_square: float
+    """E‖Πe_x‖² / hidden over the corpus; its root is the common scale."""
+
+    @property
+    def offset(self) -> Array:
+        """(hidden,) m = w̄ + p̄ + s̄, the mean of Πe_x."""
+        return np.asarray(sum(self.fixed_means.values()))
+
+    @property
+    def rms(self) -> float:
+        return math.sqrt(max(0.0, self.mean_square))  # rounding alone can put it below 0
+
+    def scale_since(self, reference: "Centre") -> float:
+        """Ratio of the common scales; NaN where either is 0."""
+        is_defined = self.mean_square > 0 and reference.mean_square > 0
+        return self.rms / reference.rms if is_defined else math.nan
+
+    def fix(self, table: str, projected: Array, labels: Labels) -> Array:
+        """(n, hidden) projected rows that the corpus uses, and their groups, to W', P' or S'."""
+        return projected + self._sign(table) * self.shifts[labels] - self.fixed_means[table]
+
+    def fix_change(self, reference: "Centre", table: str, projected: Array, labels: Labels) -> Array:
+        """(n, hidden) change of projected rows since the reference to the change of W', P' or S'.
+
+        The difference of two fixed tables would lose the digits of a small change.
+        """
+        shifts = self._sign(table) * (self.shifts - reference.shifts)
+        return projected + shifts[labels] - (self.fixed_means[table] - reference.fixed_means[table])
+
+    def _sign(self, table: str) -> float:
+        """Of the shifts: the first table takes over what the second gives away."""
+        return {0: 1.0, 1: -1.0}.get(list(self.means).index(table), 0.0)
+
+
+def measure_centres(snapshots: Sequence[Snapshot], corpus: ReferenceCorpus) -> list[Centre]:
+    """The gauge of each snapshot: one pass over every table, in blocks."""
+    shape = (len(snapshots), corpus.num_groups, snapshots[0].tensors[corpus.tables[0]].shape[1])
+    sums = {table: np.zeros(shape) for table in corpus.tables}
+    squares = np.zeros(len(snapshots))
+    for index, table in enumerate(corpus.tables):
+        partners = _partners(snapshots, corpus, index)
+        for rows, used, blocks in iterate_used(snapshots, corpus, table):
+            weights, labels = corpus.frequencies[table][rows][used], corpus.groups[table][rows][used]
+            for s, block in enumerate(map(project, blocks)):
+                squares[s] += np.sum(weights @ np.square(block))
+                for group in np.unique(labels):
+                    sums[table][s, group] += weights[labels == group] @ block[labels == group]
+                for shares, others in partners:
+                    squares[s] += 2 * np.sum(block * (shares[rows][used] @ others[s]))
+    masses = {n: np.asarray(np.bincount(corpus.groups[n] + 1, f)[1:], float) for n, f in corpus.frequencies.items()}
+    centres = []
+    for s in range(len(snapshots)):
+        of_groups = {table: sums[table][s] for table in corpus.tables}
+        both = squares[s] if corpus.design is not None else squares[s] + _independent(of_groups, masses)
+        centres.append(_centre(of_groups, masses, both / shape[-1]))
+    return centres
+
+
+def iterate_used(
+    snapshots: Sequence[Snapshot], corpus: ReferenceCorpus, table: str
+) -> Iterator[tuple[slice, Labels, list[Array]]]:
+    """Yield a slice, the places in it of rows that the corpus uses, and these rows of every snapshot."""
+    for rows, blocks in iterate_blocks(snapshots, table, BLOCK_ROWS):
+        used = np.flatnonzero(corpus.frequencies[table][rows] > 0)
+        if len(used):
+            yield rows, used, [block[used] for block in blocks]
+
+
+def _partners(snapshots: Sequence[Snapshot], corpus: ReferenceCorpus, index: int) -> list[tuple[Any, list[Array]]]:
+    """For each later table: sparse shares of tokens (rows of this table, of that), and that table's projected rows."""
+    from scipy.sparse import coo_array
+
+    if corpus.design is None:
+        return []
+    columns, shares = corpus.design.combinations.T, corpus.design.counts / corpus.design.counts.sum()
+    partners = []
+    for other in range(index + 1, len(corpus.tables)):
+        sizes = tuple(len(corpus.frequencies[corpus.tables[i]]) for i in (index, other))
+        together = coo_array((shares, (columns[index], columns[other])), shape=sizes).tocsr()
+        tensors = [snapshot.tensors[corpus.tables[other]] for snapshot in snapshots]
+        partners.append((together, [project(np.asarray(tensor, np.float64)) for tensor in tensors]))
+    return partners
+
+
+def _independent(sums: Mapping[str, Array], masses: Mapping[str, Array]) -> float:
+    """2 Σ E⟨x, y⟩ over pairs of tables that are drawn independently, the first two within their group."""
+    names = list(sums)
+    total = 0.0
+    for i, name in enumerate(names):
+        for other in names[i + 1 :]:
+            if (i, other) == (0, names[1]):
+                total += 2 * float(np.sum(sums[name] * sums[other] / masses[other][:, None]))
+            else:
+                total += 2 * float(sums[name].sum(axis=0) @ sums[other].sum(axis=0))
+    return total
+
+
+def _centre(sums: Mapping[str, Array], masses: Mapping[str, Array], mean_square: float) -> Centre:
+    means = {name: of_groups.sum(axis=0) for name, of_groups in sums.items()}
+    fixed, names = dict(means), list(means)
+    shifts = np.zeros_like(sums[names[0]])
+    if len(names) > 1:
+        of_groups = sums[names[1]] / masses[names[1]][:, None]
+        shifts = of_groups - of_groups[0]
+        fixed[names[0]] = means[names[0]] + masses[names[0]] @ shifts
+        fixed[names[1]] = means[names[1]] - masses[names[1]] @ shifts
+    return Centre(means, fixed, shifts, mean_square)
+
+
+DRIFTS = ("raw_drift", "pi_drift", "gauge_fixed_drift", "scaled_drift")
+
+ROUNDING = 1e-30
+"""Squared drift, as a share of the squared rows, below which float64 rounding of Π is all there is."""
+
+ONE_TABLE = "one table: no gauge between tables"
+NOTHING_LEFT = "no drift but what LayerNorm's mean subtraction removes"
+
+
+@dataclass(frozen=True, slots=True)
+class DriftSums:
+    """The drift of one snapshot from the reference."""
+
+    squares: Mapping[str, Array]
+    """Table to (4,): Σ f‖·‖² of each of DRIFTS."""
+    gauge_share: float
+    """Share, 0 to 1, of the squared drift after Π that offsets between the tables explain (ours).
+
+    1 - [Σf‖Δw'‖² + Σq‖Δp'‖² + Σg‖Δs'‖² + ‖Δm‖²/3] / [Σf‖Δw‖² + Σq‖Δp‖² + Σg‖Δs‖²], /2 with two tables. The first
+    bracket is the least drift to any state that only offsets tell from the current one.
+    """
+    gauge_share_of_all_directions: float
+    note: str
+    """Why a share is NaN; empty when it is not."""
+
+
+def drift_vectors(
+    before: Array, after: Array, table: str, labels: Labels, reference: Centre, centre: Centre
+) -> list[Array]:
+    """The change of used rows, each (n, hidden): raw, after Π, in the fixed gauge, and with the common scale out."""
+    projected = project(after - before)
+    fixed = reference.fix(table, project(before), labels)
+    change = centre.fix_change(reference, table, projected, labels)
+    scale = centre.scale_since(reference)
+    return [after - before, projected, change, (change - (scale - 1) * fixed) / scale]
+
+
+def sum_drifts(snapshots: list[Snapshot], centres: list[Centre], corpus: ReferenceCorpus) -> list[DriftSums]:
+    """The drift of each snapshot from the first: one pass over every table."""
+    bases = orthonormal(corpus.null_space(), corpus.frequencies)
+    num_later = len(snapshots) - 1
+    squares = {table: np.zeros((num_later, len(DRIFTS))) for table in corpus.tables}
+    sizes = np.zeros(num_later)
+    along = np.zeros((num_later, next(iter(bases.values())).shape[1], len(centres[0].offset)))
+    for table in corpus.tables:
+        for rows, used, (before, *others) in iterate_used(snapshots, corpus, table):
+            weights, labels = corpus.frequencies[table][rows][used], corpus.groups[table][rows][used]
+            sizes += weights @ np.sum(np.square(before), axis=1)
+            basis = bases[table][rows][used] * np.sqrt(weights)[:, None]
+            for index, after in enumerate(others):
+                vectors = drift_vectors(before, after, table, labels, centres[0], centres[index + 1])
+                squares[table][index] += [weights @ np.sum(np.square(vector), axis=1) for vector in vectors]
+                along[index] += basis.T @ vectors[1]
+    drifts = [
+        _sums({name: of_table[i] for name, of_table in squares.items()}, sizes[i], along[i], centres[0], centres[i + 1])
+        for i in range(num_later)
+    ]
+    if corpus.is_projected:
+        return [
+            replace(d, gauge_share=math.nan, gauge_share_of_all_directions=math.nan, note=PROJECTED) for d in drifts
+        ]
+    return drifts
+
+
+def orthonormal(nulls: NullSpace, frequencies: Mapping[str, Array]) -> dict[str, Array]:
+    """Table to (rows, null directions): orthonormal over all tables once each row is weighted by √frequency."""
+    names = list(nulls.directions)
+    weighted = np.vstack([nulls.directions[name] * np.sqrt(frequencies[name])[:, None] for name in names])
+    basis = np.linalg.qr(weighted)[0]
+    ends = np.cumsum([len(nulls.directions[name]) for name in names])[:-1]
+    return dict(zip(names, np.split(basis, ends), strict=True))
+
+
+def _sums(squares: Mapping[str, Array], size: float, along: Array, reference: Centre, centre: Centre) -> DriftSums:
+    raw, total = (sum(float(of_table[i]) for of_table in squares.values()) for i in (0, 1))
+    shares, note = (math.nan, math.nan), ""
+    if total <= ROUNDING * (size + raw):
+        note = NOTHING_LEFT
+    elif len(squares) == 1:
+        note = ONE_TABLE
+    else:
+        # Σ‖Δx̄‖² - ‖Δm‖²/k as one sum of squares; min() because rounding alone can put it a hair above 1.
+        changes = np.array([centre.means[name] - reference.means[name] for name in squares])
+        offsets = float(np.sum(np.square(changes - changes.mean(axis=0))))
+        shares = min(1.0, offsets / total), min(1.0, float(np.sum(np.square(along))) / total)
+    return DriftSums(squares, *shares, note)
+
+
+ALL_TABLES = "all tables"
+OFFSET = "common offset"
+Line = tuple[str, str, float, str, int, str]  # parameter, measure, value, unit, num_rows, reason
+
+
+@with_columns
+def measure_gauge(source: Source, epoch: float | None = None, *, reference_epoch: float = 0) -> "pd.DataFrame":
+    """The drift of the tables from the reference epoch in the fixed gauge, one value per line.
+
+    Per table, root mean squares over the tokens of the corpus: ``raw_drift``; ``pi_drift`` after Π;
+    ``gauge_fixed_drift`` of W', P', S'; ``scaled_drift``, the same with the snapshot divided by its ``common_scale``.
+    The last two also of m (``common offset``), and all four of each inseparable pair of rows, such as [CLS] and
+    position 0, as one row: its sum.
+
+    For ``all tables``: ``rms`` of Πe_x over the corpus, ``common_scale`` (its ratio to the reference's),
+    ``gauge_share``, ``gauge_share_of_all_directions`` (the same over every null direction that is known, the pairs'
+    among them) and ``num_null_directions``. ``epoch``: None for every snapshot. ``frequencies`` and ``note`` say what
+    had to be assumed.
+    """
+    trajectory = trajectory_of(source)
+    corpus = reference_corpus(trajectory)
+    chosen = list(trajectory) if epoch is None else [trajectory.at(epoch)]
+    snapshots = [trajectory.at(reference_epoch), *chosen]
+    reference, *centres = measure_centres(snapshots, corpus)
+    drifts = sum_drifts(snapshots, [reference, *centres], corpus)
+    num_nulls = corpus.null_space().num_directions
+    lines = []
+    for snapshot, centre, drift in zip(chosen, centres, drifts, strict=True):
+        lines_of_snapshot = [
+            *_table_lines(drift, corpus),
+            *_offset_lines(reference, centre),
+            *_pair_lines(snapshots[0], snapshot, reference, centre, corpus, trajectory),
+            *_whole_lines(reference, centre, drift, num_nulls),
+        ]
+        for *values, reason in lines_of_snapshot:
+            standing = PROJECTED if corpus.is_projected and reason != PROJECTED else ""
+            note = "; ".join(filter(None, (standing, corpus.note)))
+            lines.append((float(snapshot.epoch), snapshot.step, *values, corpus.frequency_source, reason, note))
+    return pd.DataFrame(lines, columns=columns_of("measure_gauge"))
+
+
+@with_columns
+def measure_gauge_rows(
+    source: Source, parameter: str, epoch: float | None = None, *, reference_epoch: float = 0
+) -> "pd.DataFrame":
+    """The drift of each row of a table in the fixed gauge, beside what it is without it.
+
+    ``gauge_fixed_drift`` is NaN in rows that the corpus never uses, and in a position row that is reported as one row
+    with the word row in ``merged_with``; where a projection stands before LayerNorm, it and ``pi_drift`` are NaN
+    throughout. Drifts are norms in weight units.
+    """
+    trajectory = trajectory_of(source)
+    corpus = reference_corpus(trajectory)
+    if parameter not in corpus.tables:
+        raise ValueError(unknown(parameter, "embedding table of this run", corpus.tables))
+    pair = [trajectory.at(reference_epoch), trajectory.at_or_last(epoch)]
+    raw, pi, fixed = _row_drifts(pair, parameter, corpus)
+    if corpus.is_projected:
+        pi[:] = fixed[:] = np.nan
+    merged = [""] * len(raw)
+    side = corpus.tables.index(parameter)
+    for rows in corpus.pairs if side < 2 else []:
+        merged[rows[side]] = _row_name(trajectory, corpus.tables[1 - side], rows[1 - side])
+        if side == 1:
+            fixed[rows[side]] = np.nan
+    vocabulary = trajectory.vocabulary if parameter == "word_embeddings" else None
+    columns = {
+        "row": np.arange(len(raw)),
+        "token": list(vocabulary.tokens) if vocabulary else [""] * len(raw),
+        "stratum": assign_strata(trajectory, parameter),
+        "frequency": corpus.frequencies[parameter],
+        "raw_drift": raw,
+        "pi_drift": pi,
+        "gauge_fixed_drift": fixed,
+        "merged_with": merged,
+    }
+    return pd.DataFrame(columns)
+
+
+def _row_drifts(pair: list[Snapshot], parameter: str, corpus: ReferenceCorpus) -> tuple[Array, Array, Array]:
+    reference, centre = measure_centres(pair, corpus)
+    num_rows = len(corpus.frequencies[parameter])
+    raw, pi, fixed = np.empty(num_rows), np.empty(num_rows), np.full(num_rows, np.nan)
+    for rows, (before, after) in iterate_blocks(pair, parameter):
+        change = project(after - before)
+        raw[rows], pi[rows] = norm(before, after), norm(np.zeros_like(change), change)
+        used = np.flatnonzero(corpus.frequencies[parameter][rows] > 0)
+        change = centre.fix_change(reference, parameter, change[used], corpus.groups[parameter][rows][used])
+        fixed[rows.start + used] = norm(np.zeros_like(change), change)
+    return raw, pi, fixed
+
+
+def _table_lines(drift: DriftSums, corpus: ReferenceCorpus) -> Iterator[Line]:
+    for table, squares in drift.squares.items():
+        num_rows = int(np.count_nonzero(corpus.frequencies[table]))
+        for measure, square in zip(DRIFTS, squares.tolist(), strict=True):
+            yield table, measure, math.sqrt(square), "weight units", num_rows, ""
+
+
+def _offset_lines(reference: Centre, centre: Centre) -> Iterator[Line]:
+    scaled = centre.offset / centre.scale_since(reference)
+    for measure, offset in zip(DRIFTS[2:], (centre.offset, scaled), strict=True):
+        yield OFFSET, measure, float(np.linalg.norm(offset - reference.offset)), "weight units", 1, ""
+
+
+def _pair_lines(
+    before: Snapshot,
+    after: Snapshot,
+    reference: Centre,
+    centre: Centre,
+    corpus: ReferenceCorpus,
+    trajectory: Trajectory,
+) -> Iterator[Line]:
+    """The drift of w_i + p_j for each inseparable pair; in the fixed gauge p'_j is 0."""
+    for rows in corpus.pairs:
+        named = list(zip(corpus.tables, rows, strict=False))
+        first, second = ([np.asarray(s.tensors[t][row], np.float64) for s in (before, after)] for t, row in named)
+        sums = [first[0] + second[0], first[1] + second[1]]
+        ends = [
+            project(total) - sum(c.fixed_means[table] for table in corpus.tables[:2])
+            for total, c in zip(sums, (reference, centre), strict=True)
+        ]
+        changes = [sums[1] - sums[0], project(sums[1] - sums[0]), ends[1] - ends[0]]
+        changes.append(ends[1] / centre.scale_since(reference) - ends[0])
+        name = " + ".join(_row_name(trajectory, t, r) for t, r in named)
+        for measure, change in zip(DRIFTS, changes, strict=True):
+            yield name, measure, float(np.linalg.norm(change)), "weight units", 1, ""
+
+
+def _whole_lines(reference: Centre, centre: Centre, drift: DriftSums, num_nulls: int) -> Iterator[Line]:
+    yield ALL_TABLES, "rms", centre.rms, "weight units", 0, ""
+    yield ALL_TABLES, "common_scale", centre.scale_since(reference), "1", 0, ""
+    yield ALL_TABLES, "gauge_share", drift.gauge_share, "1", 0, drift.note
+    yield ALL_TABLES, "gauge_share_of_all_directions", drift.gauge_share_of_all_directions, "1", 0, drift.note
+    yield ALL_TABLES, "num_null_directions", float(num_nulls), "1", 0, ""
+
+
+def _row_name(trajectory: Trajectory, table: str, row: int) -> str:
+    if table == "word_embeddings" and trajectory.vocabulary:
+        return trajectory.vocabulary.tokens[row]
+    if table == "position_embeddings":
+        return f"position {row - trajectory.position_offset}"
+    return f"{table} row {row}"

@@ -1,1 +1,0 @@
-"""Tables in, the shape of their clouds and updates out."""

@@ -1,0 +1,532 @@
+"""A trajectory in; out, the nearest words of a word before and after training, and how far each word kept its own.
+
+Similarity is the cosine of the rows as they are. That is what looking a word up in any other tool gives, so it is the
+default; but an offset common to all word rows, which position rows can undo and no behaviour shows, changes it. With
+``is_centred`` the mean of the candidates is subtracted from every row first, at each epoch its own: such an offset then
+changes nothing. A statement that holds only for one of the two is about the offset.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import combinations
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from toolkit.analysis.blocks import iterate_blocks, tables_of
+from toolkit.analysis.measures import Array
+from toolkit.analysis.nearest import Ids, nearest_neighbours
+from toolkit.analysis.strata import assign_strata, table_exposure
+from toolkit.analysis.updates import name_of
+from toolkit.lookup import at_least, lookup
+from toolkit.progress import shows_progress
+from toolkit.schema import columns_of, with_columns
+from toolkit.snapshots.snapshot import Snapshot, Trajectory
+from toolkit.snapshots.store import Source, trajectory_of
+
+PARAMETER = "word_embeddings"
+NO_WORDS = ("[PAD]", "other special", "[unused]")
+"""Strata that are no candidates unless ``include_unused`` asks for them."""
+
+
+@dataclass(frozen=True)
+class WordSearch:
+    """Which words are compared, and how; the same for every table."""
+
+    words: Ids
+    """Rows that are words and zero in neither table, ascending."""
+    k: int
+    is_centred: bool
+
+    @classmethod
+    def of(cls, pair: Sequence[Snapshot], words: Ids, k: int, is_centred: bool) -> "WordSearch":
+        """The words of a pair of snapshots; ValueError when there are too few for k neighbours that mean anything."""
+        is_zero = np.zeros(len(word_table(pair[0])), bool)
+        for rows, blocks in iterate_blocks(pair, PARAMETER):
+            is_zero[rows] = ~(blocks[0].any(axis=1) & blocks[1].any(axis=1))
+        words = words[~is_zero[words]]
+        if not 1 <= at_least("k", k, 0) < len(words):
+            raise ValueError(f"k must be 1 to {len(words) - 1}, the number of other words; got {k}")
+        return cls(words, k, is_centred)
+
+    def find(self, table: NDArray[Any]) -> tuple[Ids, Array]:
+        """(words, k) rows of the neighbours of each word, and their cosines."""
+        center = mean_row(table, self.words) if self.is_centred else None
+        return nearest_neighbours(table, self.k, queries=self.words, candidates=self.words, center=center)
+
+    def measure(self, table: NDArray[Any], before: Ids, similarity: Array) -> "Moved":
+        """What became, in another table, of the neighbours that each word had; ``find`` gave ``before`` its cosines."""
+        after = self.find(table)[0]
+        return Moved(overlaps(before, after), self._mean_similarity(table, before) - similarity.mean(axis=1))
+
+    def _mean_similarity(self, table: NDArray[Any], found: Ids) -> Array:
+        """(words,) mean cosine of each word with the rows found for it, in a table."""
+        center = mean_row(table, self.words) if self.is_centred else np.zeros(table.shape[1])
+        means = np.empty(len(found))
+        for start in range(0, len(found), 128):
+            part = slice(start, start + 128)
+            word, others = (_units(table[ids] - center) for ids in (self.words[part], found[part]))
+            means[part] = np.einsum("ij,ikj->i", word, others) / self.k
+        return means
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What became of each word's k neighbours; (words,) arrays."""
+
+    overlap: Array
+    """Share of them that is still among the k nearest."""
+    similarity_change: Array
+    """Change of the mean cosine with them."""
+
+
+def correct(overlap: Array, chance: float) -> Array:
+    """(overlap - chance) / (1 - chance); NaN where k is all other words, so that chance is 1."""
+    return (overlap - chance) / (1 - chance) if chance < 1 else np.full_like(overlap, np.nan)
+
+
+def overlaps(before: Ids, after: Ids) -> Array:
+    """(n,) share of the k rows in each line of ``before`` that are in the same line of ``after``."""
+    k = before.shape[1]
+    both = np.sort(np.concatenate([before, after], axis=1), axis=1)
+    # No line has a row twice, so a row that stands twice in both together is in each.
+    return np.asarray((both[:, 1:] == both[:, :-1]).sum(axis=1) / k)
+
+
+def find_row(trajectory: Trajectory, word: str | int) -> int:
+    """The row of a word given by its text, or by its row; ValueError with the three nearest texts."""
+    num_rows = len(word_table(trajectory.snapshots[0]))
+    if not isinstance(word, str):
+        if (row := at_least("the row of a word", word, 0)) >= num_rows:
+            raise ValueError(f"word row {row} is outside the table: rows are 0 to {num_rows - 1}")
+        return row
+    if trajectory.vocabulary is None:
+        raise ValueError(
+            f"this trajectory has no vocabulary to look {word!r} up in: give the number of its row instead"
+        )
+    tokens = trajectory.vocabulary.tokens
+    if word and word in tokens:
+        return tokens.index(word)
+    nearest = ", ".join(repr(text) for text in get_close_matches(word, dict.fromkeys(tokens), n=3, cutoff=0.5))
+    hint = f"; the nearest are {nearest}" if nearest else ""
+    raise ValueError(f"the vocabulary has no token {word!r} (words may be lower case or in pieces){hint}")
+
+
+def compared(trajectory: Trajectory, reference_epoch: float, epoch: float | None) -> tuple[Snapshot, Snapshot]:
+    """The snapshots of two epochs, the last one for None; ValueError when their word tables differ in shape."""
+    pair = trajectory.at(reference_epoch), trajectory.at_or_last(epoch)
+    shapes = [word_table(snapshot).shape for snapshot in pair]
+    if shapes[0] != shapes[1]:
+        raise ValueError(f"{PARAMETER} has shapes {shapes[0]} and {shapes[1]}: snapshots of one model are needed")
+    return pair
+
+
+def list_words(trajectory: Trajectory, snapshot: Snapshot, *, only_seen: bool, include_unused: bool) -> Ids:
+    """The rows that are candidates, ascending; all without a vocabulary."""
+    is_word = np.ones(len(word_table(snapshot)), bool)
+    if not include_unused:
+        is_word = ~np.isin(np.asarray(assign_strata(trajectory, PARAMETER)), NO_WORDS)
+    if only_seen:
+        exposure = table_exposure(trajectory, PARAMETER)
+        if exposure is None:
+            raise ValueError("only_seen needs the run's exposure, which was not recorded: leave it out")
+        is_word &= exposure.step_counts(len(is_word), snapshot.step) > 0
+    return np.flatnonzero(is_word)
+
+
+def word_table(snapshot: Snapshot) -> NDArray[Any]:
+    """The word rows of a snapshot (rows, hidden); ValueError when it has none."""
+    return tables_of([snapshot], PARAMETER)[0]
+
+
+def texts(trajectory: Trajectory, rows: Ids) -> list[str]:
+    """The token of each row, "" without a vocabulary."""
+    vocabulary = trajectory.vocabulary
+    return [vocabulary.tokens[row] if vocabulary else "" for row in rows]
+
+
+def mean_row(table: NDArray[Any], words: Ids) -> Array:
+    """(hidden,) float64 mean of some rows."""
+    total = np.zeros(table.shape[1])
+    for start in range(0, len(words), 2048):
+        total += table[words[start : start + 2048]].sum(axis=0, dtype=np.float64)
+    return total / len(words)
+
+
+def _units(rows: Array) -> Array:
+    return np.asarray(rows / np.sqrt(np.einsum("...j,...j->...", rows, rows))[..., None])
+
+
+NUM_MATCHED = 200
+"""Words of nearest exposure, at least, that a word's excess is compared with."""
+NUM_PERMUTATIONS = 1000
+
+
+@dataclass(frozen=True)
+class Changed:
+    """One run's words, how much each lost, and how much in random directions."""
+
+    table: pd.DataFrame
+    """Columns row, num_steps (float, NaN where unknown), overlap, chance, corrected_overlap, similarity_change,
+    random_overlap, excess and percentile."""
+    random: Sequence[pd.DataFrame]
+    """For each random draw, its excess over the other draws, and its similarity_change; columns row, excess, overlap,
+    similarity_change."""
+
+
+def find_changed(
+    pair: Sequence[Snapshot], search: WordSearch, steps: NDArray[np.int64] | None, num_draws: int, seed: Sequence[int]
+) -> Changed:
+    """What the words of a search lost between two snapshots; ``steps`` is the exposure of every row of the table.
+
+    Words never seen take no part in the comparison, though other words may have them as neighbours.
+    """
+    before, similarity = search.find(word_table(pair[0]))
+    moved = search.measure(word_table(pair[1]), before, similarity)
+    generator = np.random.default_rng(list(seed))
+    has_moved = not np.array_equal(word_table(pair[0]), word_table(pair[1]))  # frozen: nothing to draw
+    drawn = [
+        search.measure(move_randomly(pair, generator), before, similarity) if has_moved else moved
+        for _ in range(num_draws)
+    ]
+    total = np.sum([draw.overlap for draw in drawn], axis=0)
+    chance = search.k / (len(search.words) - 1)
+    of_words = np.full(len(search.words), np.nan) if steps is None else steps[search.words].astype(np.float64)
+    table = _lines(search.words, moved, total / num_draws)
+    table.insert(1, "num_steps", of_words)
+    table.insert(3, "chance", chance)
+    table.insert(4, "corrected_overlap", correct(moved.overlap, chance))
+    table["random_overlap"] = total / num_draws
+    is_kept = ~(of_words == 0)  # NaN stays
+    table = table[is_kept].reset_index(drop=True)
+    table["percentile"] = matched_percentiles(table["num_steps"].to_numpy(), table["excess"].to_numpy())
+    others = [(total - draw.overlap) / (num_draws - 1) for draw in drawn]
+    random = [_lines(search.words, draw, rest)[is_kept] for draw, rest in zip(drawn, others, strict=True)]
+    return Changed(table, [lines.reset_index(drop=True) for lines in random])
+
+
+def move_randomly(pair: Sequence[Snapshot], generator: np.random.Generator) -> NDArray[np.float32]:
+    """(rows, hidden) the rows before, each moved as far as it went, in a uniformly random direction of its own."""
+    moved = np.empty(word_table(pair[0]).shape, np.float32)
+    for rows, (before, after) in iterate_blocks(pair, PARAMETER):
+        directions = generator.standard_normal(before.shape)
+        lengths = np.linalg.norm(after - before, axis=1) / np.linalg.norm(directions, axis=1)
+        moved[rows] = before + lengths[:, None] * directions
+    return moved
+
+
+def matched_percentiles(exposure: Array, values: Array, num_matched: int = NUM_MATCHED) -> Array:
+    """(n,) share of the words of like exposure whose value is lower, ties counting half, itself left out.
+
+    Alike are all words of the same exposure, and where they are fewer than ``num_matched``, those of the next lower or
+    higher, whichever is nearer on a log scale. Unknown exposure (NaN) is one exposure. NaN for a single word.
+    """
+    known = np.nan_to_num(exposure, nan=1.0)
+    levels, starts = np.unique(np.sort(known), return_index=True)
+    ends, order = np.append(starts[1:], len(known)), np.argsort(known, kind="stable")
+    percentiles = np.full(len(values), np.nan)
+    for level in range(len(levels)):
+        low = high = level
+        while ends[high] - starts[low] < min(num_matched, len(known)):
+            down = levels[level] / levels[low - 1] if low > 0 else np.inf
+            up = levels[high + 1] / levels[level] if high + 1 < len(levels) else np.inf
+            low, high = (low - 1, high) if down <= up else (low, high + 1)
+        matched = np.sort(values[order[starts[low] : ends[high]]])
+        if len(matched) > 1:
+            own = order[starts[level] : ends[level]]
+            below, upto = (np.searchsorted(matched, values[own], side) for side in ("left", "right"))
+            percentiles[own] = (below + (upto - below - 1) / 2) / (len(matched) - 1)
+    return percentiles
+
+
+ORDERS: Mapping[str, float] = {"excess": 1.0, "overlap": -1.0}
+"""What a list can be ordered by, and the sign that puts the words that lost most first."""
+
+
+def choose(found: Sequence[Changed], num: int, order: str) -> pd.DataFrame:
+    """The list of most_changed, without texts: rank, row and the means over the runs of words compared in all."""
+    tables = [changed.table.set_index("row") for changed in found]
+    common = sorted(set.intersection(*(set(table.index) for table in tables)))
+    mean = sum(table.loc[common] for table in tables) / len(tables)
+    mean = mean.rename_axis("row").reset_index()
+    listed = [set(_top(changed.table, num, order)) for changed in found]
+    mean["num_runs"] = [sum(row in rows for rows in listed) for row in mean["row"]]
+    chosen: pd.DataFrame = mean.set_index("row").loc[_top(mean, num, order)].reset_index()
+    chosen.insert(0, "rank", np.arange(1, len(chosen) + 1))
+    names = ("num_steps", "overlap", "chance", "corrected_overlap", "similarity_change", "random_overlap", "excess")
+    return chosen[["rank", "row", *names, "percentile", "num_runs"]]
+
+
+def compare_lists(found: Sequence[Changed], num: int, seed: int, order: str) -> pd.DataFrame:
+    """The table of compare_changed, the runs by their places."""
+    generator = np.random.default_rng([*b"lists", seed])
+    lines = []
+    for a, b in combinations(range(len(found)), 2):
+        rows = np.intersect1d(found[a].table["row"], found[b].table["row"])
+        first, second = (_at(found[i].table, rows) for i in (a, b))
+        random = [
+            _agreement(_Standing.of(_at(one, rows), num, order), _Standing.of(_at(other, rows), num, order))
+            for one, other in zip(found[a].random, found[b].random, strict=True)
+        ]
+        standings = _Standing.of(first, num, order), _Standing.of(second, num, order)
+        observed = _agreement(*standings)
+        permuted = _permute(*standings, _bins(first, second), generator)
+        line: dict[str, Any] = {"first": a, "second": b, "num_words": len(rows)}
+        line |= {"num_first": int(standings[0].is_listed.sum()), "num_second": int(standings[1].is_listed.sum())}
+        for i, name in enumerate(("jaccard", "spearman")):
+            line |= {name: observed[i], f"{name}_permuted": permuted[:, i].mean()}
+            reached = np.sum(permuted[:, i] >= observed[i] - 1e-12)
+            line[f"{name}_p_permuted"] = (1 + reached) / (1 + len(permuted)) if np.isfinite(observed[i]) else np.nan
+            line[f"{name}_random"] = np.mean([draw[i] for draw in random])
+        lines.append(line)
+    return pd.DataFrame(lines)
+
+
+@dataclass(frozen=True)
+class _Standing:
+    """How the words of one run stand to one another."""
+
+    is_listed: NDArray[np.bool_]
+    rank: Array
+    """Rank of what the list is ordered by, at mean 0 and length 1; NaN where all are equal."""
+
+    @classmethod
+    def of(cls, table: pd.DataFrame, num: int, order: str) -> "_Standing":
+        rank = (ORDERS[order] * table[order]).round(9).rank().to_numpy()
+        rank = rank - rank.mean()
+        length = float(np.linalg.norm(rank))
+        return cls(np.isin(table["row"], _top(table, num, order)), rank / (length or np.nan))
+
+
+def _agreement(first: _Standing, second: _Standing, places: Ids | slice = slice(None)) -> tuple[float, float]:
+    """Jaccard index of the lists and Spearman's correlation over all words; NaN where undefined."""
+    listed = second.is_listed[places]
+    either = int((first.is_listed | listed).sum())
+    jaccard = float((first.is_listed & listed).sum() / either) if either else np.nan
+    return jaccard, float(first.rank @ second.rank[places])
+
+
+def _bins(first: pd.DataFrame, second: pd.DataFrame) -> Ids:
+    """(n,) words with one number are of like exposure in both runs: the same power of two."""
+    exposures = [np.nan_to_num(table["num_steps"].to_numpy(), nan=1.0) for table in (first, second)]
+    bins: Ids = np.unique(np.floor(np.log2(exposures)), axis=1, return_inverse=True)[1].reshape(-1)
+    return bins
+
+
+def _permute(first: _Standing, second: _Standing, bins: Ids, generator: np.random.Generator) -> Array:
+    """(permutations, 2) agreements when the second run's words change places within their bins."""
+    in_order = np.argsort(bins, kind="stable")
+    places = np.empty(len(bins), np.int64)
+    agreements = np.empty((NUM_PERMUTATIONS, 2))
+    for draw in range(NUM_PERMUTATIONS):
+        places[in_order] = np.lexsort((generator.random(len(bins)), bins))
+        agreements[draw] = _agreement(first, second, places)
+    return agreements
+
+
+def _top(table: pd.DataFrame, num: int, order: str) -> Ids:
+    """Rows of the words that lost most, of those that lost a neighbour and, by excess, more than by chance."""
+    lost = table[(table["overlap"] < 1) & ((table["excess"] > 1e-9) | (order == "overlap"))]
+    # Rounded, so that equal shares are ties; and ties never by row: that would make any two lists agree.
+    keys = -lost["similarity_change"].abs(), -(ORDERS[order] * lost[order]).round(9)
+    rows: Ids = lost["row"].to_numpy()[np.lexsort(keys)[:num]]
+    return rows
+
+
+def _at(table: pd.DataFrame, rows: Ids) -> pd.DataFrame:
+    return table.set_index("row").loc[rows].reset_index()
+
+
+def _lines(words: Ids, moved: Moved, expected: Array) -> pd.DataFrame:
+    values = {"overlap": moved.overlap, "similarity_change": moved.similarity_change}
+    return pd.DataFrame({"row": words, **values, "excess": expected - moved.overlap})
+
+
+@with_columns
+def neighbours(
+    source: Source,
+    word: str | int,
+    epoch: float | None = None,
+    k: int = 10,
+    *,
+    reference_epoch: float = 0,
+    only_seen: bool = False,
+    is_centred: bool = False,
+    include_unused: bool = False,
+) -> "pd.DataFrame":
+    """The k nearest words of one word (its text, or its row) at two epochs (default: the first and the last).
+
+    One line per rank; the text is "" without a vocabulary. Candidates are the rows of words: not special, not kept free
+    (``include_unused`` lets them in), and with ``only_seen`` seen in training up to the epoch. The tables are read by
+    blocks. ValueError for a word that the vocabulary lacks, a row that is zero and a run without exposure when
+    ``only_seen``.
+    """
+    trajectory = trajectory_of(source)
+    row = find_row(trajectory, word)
+    pair = compared(trajectory, reference_epoch, epoch)
+    at_least("k", k, 1)
+    candidates = list_words(trajectory, pair[1], only_seen=only_seen, include_unused=include_unused)
+    columns: dict[str, Any] = {"rank": np.arange(1, k + 1)}
+    rows = []
+    for snapshot, name in zip(pair, ("before", "after"), strict=True):
+        center = mean_row(word_table(snapshot), candidates) if is_centred else None
+        found, similarity = nearest_neighbours(
+            word_table(snapshot), k, queries=[row], candidates=candidates, center=center
+        )
+        if found[0, 0] < 0:
+            raise ValueError(f"row {row} is zero at epoch {snapshot.epoch:g}: it has no direction, hence no neighbours")
+        rows.append(found[0])
+        columns |= {f"row_{name}": found[0], f"neighbour_{name}": texts(trajectory, found[0])}
+        columns |= {f"similarity_{name}": similarity[0]}
+    columns |= {"is_lost": ~np.isin(rows[0], rows[1]), "is_new": ~np.isin(rows[1], rows[0])}
+    return pd.DataFrame(columns)[columns_of("neighbours")]
+
+
+@shows_progress("neighbours of every word")
+@with_columns
+def measure_neighbours(
+    source: Source,
+    epoch: float | None = None,
+    k: int = 10,
+    *,
+    reference_epoch: float = 0,
+    only_seen: bool = False,
+    is_centred: bool = False,
+    include_unused: bool = False,
+) -> "pd.DataFrame":
+    """How far each word kept its k nearest words between two epochs (default: the first and the last); a line per word.
+
+    ``num_steps`` is up to the epoch, NA where exposure was not recorded; ``chance`` is k/(n-1) for n candidates, and
+    ``corrected_overlap`` below 0 is possible. The words are the candidates of :func:`neighbours`. A row that is zero at
+    either epoch has NaN, and is no candidate at the other.
+    """
+    trajectory = trajectory_of(source)
+    pair = compared(trajectory, reference_epoch, epoch)
+    words = list_words(trajectory, pair[1], only_seen=only_seen, include_unused=include_unused)
+    search = WordSearch.of(pair, words, k, is_centred)
+    before, similarity = search.find(word_table(pair[0]))
+    moved = search.measure(word_table(pair[1]), before, similarity)
+    chance = k / (len(search.words) - 1)
+    measured = pd.DataFrame(
+        {
+            "overlap": moved.overlap,
+            "chance": chance,
+            "corrected_overlap": correct(moved.overlap, chance),
+            "similarity_before": similarity.mean(axis=1),
+            "similarity_change": moved.similarity_change,
+        },
+        index=search.words,
+    )
+    return _describe(trajectory, words, pair[1].step).join(measured, on="row")
+
+
+@shows_progress("neighbours of every word")
+@with_columns
+def most_changed(
+    source: Source | Sequence[Source],
+    epoch: float | None = None,
+    k: int = 10,
+    num: int = 50,
+    seed: int = 0,
+    *,
+    order: str = "excess",
+    num_draws: int = 2,
+    reference_epoch: float = 0,
+    is_centred: bool = False,
+) -> "pd.DataFrame":
+    r"""The ``num`` words that lost most of their k nearest words, beyond what any drift of that size loses.
+
+    Of one run, or of several that differ in their seed: then values are means over the runs, of words compared in all.
+    ``stratum`` is that of the first run, ``random_overlap`` a mean over ``num_draws`` draws: words whose neighbours are
+    close rivals lose some by any drift. ``percentile`` is among at least 200 words, among all without exposure, and
+    ``num_runs`` counts the runs whose own list has the word. With several runs, how well their lists agree stands on
+    every line, the mean over the pairs of :func:`compare_changed`; else NaN. Words never seen are left out where
+    exposure is known, and always words that lost nothing: a list can be short, and is empty where nothing moved. It
+    describes; the agreement is the test.
+
+    ``order`` is ``excess``, or ``overlap`` for the words that lost most, whether or not any drift would do it. A row
+    that moves as far as it is long can lose its neighbours in any direction: then only ``overlap`` shows it. Ties go by
+    the size of similarity_change. ValueError for another order or fewer than two draws.
+    """
+    lookup(ORDERS, order, "order")
+    at_least("num", num, 1)
+    sources = cast(list[Source], list(source) if isinstance(source, list | tuple) else [source])
+    found = _find_all(sources, epoch, k, seed, num_draws, reference_epoch, is_centred)
+    table = choose(found, num, order)
+    described = _describe(trajectory_of(sources[0]), table["row"].to_numpy(), 0)
+    for place, name in enumerate(("token", "stratum"), 2):
+        table.insert(place, name, described[name].to_numpy())
+    agreement = compare_lists(found, num, seed, order).mean(numeric_only=True) if len(found) > 1 else {}
+    for name in ("jaccard", "jaccard_permuted", "jaccard_random", "spearman", "spearman_permuted", "spearman_random"):
+        table[name] = agreement.get(name, np.nan)
+    return table
+
+
+@shows_progress("neighbours of every word")
+@with_columns
+def compare_changed(
+    sources: Sequence[Source],
+    epoch: float | None = None,
+    k: int = 10,
+    num: int = 50,
+    seed: int = 0,
+    *,
+    order: str = "excess",
+    num_draws: int = 2,
+    reference_epoch: float = 0,
+    is_centred: bool = False,
+) -> "pd.DataFrame":
+    """Whether runs agree on the words of :func:`most_changed`: one line per pair.
+
+    Beside the Jaccard index of the lists and the rank correlation of what orders them stands what each is by chance:
+    ``_permuted``, the mean over 1,000 exchanges of one run's words at random among words of like exposure in both, and
+    ``_random``, the mean when every row of both runs moves as far as it did in random directions. Agreement above the
+    first but not above the second is a property of the table before training: words whose neighbours are close rivals.
+    NaN where a list is empty. The options are those of :func:`most_changed`.
+    """
+    if len(sources) < 2:
+        raise ValueError(f"agreement needs two runs or more; got {len(sources)}")
+    lookup(ORDERS, order, "order")
+    found = _find_all(sources, epoch, k, seed, num_draws, reference_epoch, is_centred)
+    table = compare_lists(found, num, seed, order)
+    names = dict(enumerate(name_of(source, place) for place, source in enumerate(sources)))
+    return table.assign(first=table["first"].map(names), second=table["second"].map(names))
+
+
+def _find_all(
+    sources: Sequence[Source],
+    epoch: float | None,
+    k: int,
+    seed: int,
+    num_draws: int,
+    reference_epoch: float,
+    is_centred: bool,
+) -> list[Changed]:
+    if num_draws < 2:
+        raise ValueError(f"num_draws must be 2 or more, so that a draw can be compared with others; got {num_draws}")
+    found = []
+    for place, trajectory in enumerate(trajectory_of(source) for source in sources):
+        pair = compared(trajectory, reference_epoch, epoch)
+        words = list_words(trajectory, pair[1], only_seen=False, include_unused=False)
+        exposure = table_exposure(trajectory, PARAMETER)
+        steps = None if exposure is None else exposure.step_counts(len(word_table(pair[0])), pair[1].step)
+        search = WordSearch.of(pair, words, k, is_centred)
+        found.append(find_changed(pair, search, steps, num_draws, [*b"neighbours", seed, place]))
+    return found
+
+
+def _describe(trajectory: Trajectory, words: Ids, last_step: int) -> "pd.DataFrame":
+    exposure = table_exposure(trajectory, PARAMETER)
+    strata = assign_strata(trajectory, PARAMETER)
+    steps = None if exposure is None else exposure.step_counts(len(strata), last_step)[words]
+    return pd.DataFrame(
+        {
+            "row": words,
+            "token": texts(trajectory, words),
+            "stratum": strata[words],
+            "num_steps": pd.array([pd.NA] * len(words) if steps is None else steps, dtype="Int64"),
+        }
+    )

@@ -1,1 +1,0 @@
-"""Tables in, nearest words before and after out."""

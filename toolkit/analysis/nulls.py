@@ -1,0 +1,244 @@
+"""A run, a parameter and an epoch in, the sign-noise null out: how far rows drift on gradients that agree on nothing.
+
+The null keeps of each row what the run recorded - the steps that exposed it, the size of its gradient at each of them,
+the learning rates, clipping and decay - and tosses a coin for the sign of every coordinate at every step. A row that
+drifted no farther than that need not have learnt anything.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from toolkit.analysis.adam import AdamSteps, RowSteps, gradient_weights, replay_decay, resolve_log, row_steps
+from toolkit.analysis.measures import Array, norm
+from toolkit.analysis.strata import assign_strata, count_rows
+from toolkit.lookup import at_least
+from toolkit.schema import with_columns
+from toolkit.snapshots.optimizer_log import OptimizerLog
+from toolkit.snapshots.snapshot import Trajectory
+from toolkit.snapshots.store import Source, trajectory_of
+
+CHUNK_VALUES = 2**17
+"""Coordinates times steps simulated at a time: 1 MiB an array, so that the chain of them stays near the cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class DirectionNull:
+    """The drift of rows on random directions; arrays (rows,), weight units."""
+
+    mean: Array
+    deviation: Array
+    """Of one row's drift, with the uncertainty of ``mean`` from the simulation in it."""
+
+
+def random_directions(
+    steps: AdamSteps,
+    history: RowSteps,
+    decay: Array,
+    rows: NDArray[np.int64],
+    *,
+    num_coordinates: int,
+    seed: int,
+) -> DirectionNull:
+    """Drift of (n,) rows with (n, hidden) replayed ``decay`` and gradients of recorded norm in a random direction.
+
+    Each coordinate's gradient is Gaussian with the recorded norm as its root mean square over the row, anew at each
+    exposure, so coordinates are independent copies and ``num_coordinates`` of them, drawn per row from its number and
+    ``seed``, give the mean m₂ and variance of x², the squared movement. With decay d and p coordinates ‖d + x‖² has
+    mean ‖d‖² + p·m₂ and variance p·var(x²) + 4‖d‖²m₂, and ‖d + x‖ follows to second order (delta method; ours).
+    Rows of no exposure have their decay and no deviation.
+    """
+    hidden = decay.shape[1]
+    fixed = np.einsum("ij,ij->i", decay, decay)
+    mean, deviation = np.sqrt(fixed), np.zeros(len(history))
+    for i in np.flatnonzero(history.counts > 0):
+        moved = _move(steps, history.take(np.array([i])), hidden, num_coordinates, [*b"directions", seed, int(rows[i])])
+        second, fourth = np.mean(moved**2), np.mean(moved**4)
+        square = fixed[i] + hidden * second
+        variance = hidden * (fourth - second**2) + 4 * fixed[i] * second
+        of_simulation = hidden**2 * (fourth - second**2) / num_coordinates
+        if np.isnan(square):  # gradients of unknown size, under SGD
+            mean[i] = deviation[i] = np.nan
+        elif square > 0:
+            mean[i] = np.sqrt(square) * (1 - variance / (8 * square**2))
+            deviation[i] = np.sqrt((variance + of_simulation) / (4 * square))
+    return DirectionNull(mean, deviation)
+
+
+def _move(steps: AdamSteps, history: RowSteps, hidden: int, num_coordinates: int, seed: list[int]) -> Array:
+    """(coordinates,) size of the movement of one row's coordinates on Gaussian gradients."""
+    rng, exposed = np.random.default_rng(seed), history.steps
+    sizes = steps.sizes(history, hidden)[0, exposed]
+    start = int(exposed[0])  # nothing happens before, and it is a third of the work
+    later, size = steps.since(start), max(1, CHUNK_VALUES // (history.num_steps - start))
+    moved = []
+    for done in range(0, num_coordinates, size):
+        drawn = rng.standard_normal((min(size, num_coordinates - done), len(exposed))) * sizes
+        gradients = np.zeros((len(drawn), later.num_steps))
+        gradients[:, exposed - start] = np.abs(drawn)
+        weights = gradient_weights(later, gradients)[:, exposed - start]
+        moved.append(np.copysign(weights, drawn).sum(axis=1))
+    return np.asarray(np.abs(np.concatenate(moved)))
+
+
+SAMPLED_ROWS = 100
+"""Rows drawn from each stratum where the caller names none."""
+GROUP_ROWS, GROUP_VALUES, CHUNK_STEPS = 1_024, 2**21, 4_096
+"""Rows, rows times steps, and exposures handled at a time: neither a large table nor a long run fills the memory."""
+SMALLEST_VARIATION = 0.01
+"""A z-score is NaN where the null's standard deviation is below this share of its mean: at one exposure all random
+signs give one drift, and z says nothing."""
+
+Rows = NDArray[np.int64]
+
+
+@with_columns
+def sign_noise(
+    source: Source,
+    parameter: str,
+    epoch: float | None = None,
+    rows: Sequence[int] | Rows | None = None,
+    *,
+    log: OptimizerLog | None = None,
+    num_replicates: int = 500,
+    num_coordinates: int = 512,
+    seed: int = 0,
+) -> "pd.DataFrame":
+    """One line per row: its drift ‖Eᵗ - E⁰‖ beside that of ``num_replicates`` replays with random gradient signs.
+
+    ``rows``: default a seeded sample of at most 100 from each stratum; ``log``: needed where ``source`` is a
+    trajectory. Each recorded norm, times the clipping factor, is spread equally over the coordinates, each coordinate
+    of each step gets a sign of its own, and the recursion of AdamW, or of SGD without momentum, follows in closed form
+    (adam.py; tests hold it to torch.optim.AdamW within fp32 rounding, which moves a weight by at most 1.5 units in its
+    last place per step, and SGD's to its expectation, E‖Δ‖² = Σ(lr_t·‖g_t‖)² without decay).
+    Decay is the replayed one, to the bit. The numbers of a row do not depend on which others are asked for.
+
+    ``z`` is NaN where null_sd < 0.01 null. ``has_norms`` is False where norms are missing: then every gradient has the
+    same size, far above eps; under SGD, whose steps are as large as its gradients, the null is NaN. The columns
+    ``direction_...`` are the null of directions.py, from ``num_coordinates`` simulated coordinates (0: NaN).
+    **Of rows seen in few steps, claim what holds against both nulls**: their drift depends on how gradient sizes vary,
+    and one null fixes them where the other lets them vary. A row of no exposure has the replayed decay as its null,
+    without spread. ValueError: frozen parameter, no exposure or optimizer log, NaN learning rate.
+    """
+    trajectory, log = trajectory_of(source), resolve_log(source, log)
+    at_least("num_replicates", num_replicates, 2)  # a null of one value has no spread; its quantiles want hundreds
+    at_least("num_coordinates", num_coordinates, 0)
+    count_rows(trajectory, parameter)  # a name the model lacks is refused before anything else
+    first, last = trajectory.at(0), trajectory.at_or_last(epoch)
+    steps = AdamSteps.of(log, parameter, last.step)
+    chosen = _choose(trajectory, parameter, rows, seed)
+    history = row_steps(trajectory, parameter, last.step).take(chosen)
+    before, after = (np.atleast_2d(np.asarray(s.tensors[parameter]))[chosen] for s in (first, last))
+    drift = norm(before.astype(np.float64), after.astype(np.float64))
+    decay = np.subtract(replay_decay(before, log, parameter, last.step), before, dtype=np.float64)
+    null = np.empty((len(chosen), num_replicates))
+    for members in _groups(history):
+        weights = _weights(steps, history.take(members), before.shape[1])
+        null[members] = _simulate(weights, decay[members], num_replicates, seed)
+    table = _table(trajectory, parameter, chosen, history, drift, null)
+    if num_coordinates == 0:
+        return table.assign(direction_mean=np.nan, direction_sd=np.nan, direction_ratio=np.nan)
+    other = random_directions(steps, history, decay, chosen, num_coordinates=num_coordinates, seed=seed)
+    ratio = drift / np.where(other.mean > 0, other.mean, np.nan)
+    return table.assign(direction_mean=other.mean, direction_sd=other.deviation, direction_ratio=ratio)
+
+
+def is_beyond_both(rows: pd.DataFrame) -> pd.Series:
+    """Which rows of a table of :func:`sign_noise` drifted further than both nulls explain: 97.5 % of random signs, and
+    mean + 1.96 SD of random directions."""
+    further = rows["drift"] > rows["direction_mean"] + 1.96 * rows["direction_sd"]
+    return further & (rows["drift"] > rows["null_high"])
+
+
+def expected_squares(steps: AdamSteps, history: RowSteps, hidden: int, after: NDArray[np.int64] | None = None) -> Array:
+    """(n,) E‖movement by Adam‖² of each row under sign noise, exactly: hidden·Σ_s weight_s², no replicate needed.
+
+    ``after``: (n,) a step per row; only the movement after it counts.
+    """
+    squares = np.zeros(len(history))
+    for members in _groups(history):
+        part = history.take(members)
+        weights = gradient_weights(steps, steps.sizes(part, hidden), None if after is None else after[members])
+        squares[members] = hidden * np.square(part.at_exposures(weights)).sum(axis=1, dtype=np.float64)
+    return squares
+
+
+def _weights(steps: AdamSteps, history: RowSteps, hidden: int) -> NDArray[np.float32]:
+    """(n, most exposures) what the gradient of each exposure comes to in one coordinate; 0 beyond a row's last."""
+    return history.at_exposures(gradient_weights(steps, steps.sizes(history, hidden)))
+
+
+def _groups(history: RowSteps) -> Iterator[NDArray[np.intp]]:
+    """Places of rows with about as many exposures (the most at most twice the fewest), in pieces of bounded size."""
+    octave = np.ceil(np.log2(np.maximum(history.counts, 0.5)))
+    size = int(np.clip(GROUP_VALUES // max(history.num_steps, 1), 1, GROUP_ROWS))
+    for value in np.unique(octave):
+        members = np.flatnonzero(octave == value)
+        yield from (members[start : start + size] for start in range(0, len(members), size))
+
+
+def _simulate(weights: NDArray[np.float32], decay: Array, num_replicates: int, seed: int) -> Array:
+    """(n, replicates) ‖decay + Adam's movement‖ on random signs; weights (n, exposures), decay (n, hidden)."""
+    null = np.empty((len(weights), num_replicates))
+    for replicate in range(num_replicates):
+        moved = decay.copy()
+        rng = np.random.default_rng([*b"signs", seed, replicate])
+        for start in range(0, weights.shape[1], CHUNK_STEPS):
+            part = weights[:, start : start + CHUNK_STEPS]
+            moved -= part @ _signs(rng, part.shape[1], decay.shape[1])
+        null[:, replicate] = norm(np.zeros_like(moved), moved)
+    return null
+
+
+def _signs(rng: np.random.Generator, num_steps: int, hidden: int) -> NDArray[np.float32]:
+    """(steps, hidden) of -1 and 1; the first steps are the same however many are drawn."""
+    words = rng.integers(0, 2**64, size=(num_steps, -(-hidden // 64)), dtype=np.uint64)
+    bits = np.unpackbits(words.view(np.uint8), axis=1)[:, :hidden]
+    return bits.astype(np.float32) * 2 - 1
+
+
+def _choose(trajectory: Trajectory, parameter: str, rows: Sequence[int] | Rows | None, seed: int) -> Rows:
+    """The rows asked for, checked; by default at most SAMPLED_ROWS of each stratum, ascending."""
+    num_rows = count_rows(trajectory, parameter)
+    if rows is not None:
+        if not np.size(rows):
+            raise ValueError("no rows were given: pass row numbers, or leave rows out for some of each stratum")
+        if not np.issubdtype(np.asarray(rows).dtype, np.integer):
+            raise ValueError("rows are row numbers: take them from the column row of toolkit.measure_rows")
+        chosen = np.asarray(rows, dtype=np.int64).reshape(-1)
+        if chosen.min() < 0 or chosen.max() >= num_rows:
+            raise ValueError(f"{parameter} has rows 0 to {num_rows - 1}; asked for {chosen.min()} to {chosen.max()}")
+        return chosen
+    rng, strata = np.random.default_rng([*b"rows", seed]), assign_strata(trajectory, parameter)
+    members = [np.flatnonzero(strata == name) for name in strata.categories]
+    return np.sort(np.concatenate([rng.permutation(some)[:SAMPLED_ROWS] for some in members]))
+
+
+def _table(
+    trajectory: Trajectory, parameter: str, rows: Rows, history: RowSteps, drift: Array, null: Array
+) -> "pd.DataFrame":
+    mean, deviation = null.mean(axis=1), null.std(axis=1, ddof=1)
+    mean = np.clip(mean, null.min(axis=1), null.max(axis=1))  # a null of one value: not beside it by rounding
+    low, median, high = np.quantile(null, (0.025, 0.5, 0.975), axis=1)
+    has_spread = (deviation >= SMALLEST_VARIATION * mean) & (deviation > 0)
+    vocabulary = trajectory.vocabulary if parameter == "word_embeddings" else None
+    return pd.DataFrame(
+        {
+            "row": rows,
+            "token": [vocabulary.tokens[row] if vocabulary else "" for row in rows],
+            "stratum": assign_strata(trajectory, parameter)[rows],
+            "num_steps": history.counts,
+            "drift": drift,
+            "null": mean,
+            "null_low": low,
+            "null_high": high,
+            "null_sd": deviation,
+            "null_median": median,
+            "ratio": drift / np.where(mean > 0, mean, np.nan),
+            "z": (drift - mean) / np.where(has_spread, deviation, np.nan),
+            "has_norms": history.has_norms,
+        }
+    )

@@ -1,1 +1,0 @@
-"""Position and segment tables in, what they are made of out."""

@@ -1,0 +1,144 @@
+"""Weights and a learning rate in, what updates of that size can change at all out: the guard before any "no drift".
+
+A floating-point weight can only move in steps of one unit in its last place (ulp). An update below half of that is
+rounded away, every time, however long training lasts.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from toolkit.analysis.adam import given_log
+from toolkit.analysis.blocks import iterate_blocks
+from toolkit.analysis.measures import Array
+from toolkit.lookup import lookup
+from toolkit.schema import with_columns
+from toolkit.snapshots.optimizer_log import OptimizerLog
+from toolkit.snapshots.store import Source, trajectory_of
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A binary floating-point format."""
+
+    name: str
+    bits: int
+    """Significant bits, the hidden one included."""
+    lowest: int
+    """Exponent of the smallest subnormal number, 2^lowest."""
+    largest: float
+
+    def round(self, values: Array) -> Array:
+        """(...,) float64 to the nearest values of the format, ties to even; beyond the largest: infinity."""
+        exponents = np.maximum(np.frexp(values)[1] - self.bits, self.lowest)
+        rounded = np.ldexp(np.rint(np.ldexp(values, -exponents)), exponents)
+        return np.where(np.abs(rounded) > self.largest, np.copysign(np.inf, values), rounded)
+
+
+FORMATS = {
+    "fp32": Format("fp32", 24, -149, float(np.finfo(np.float32).max)),
+    "bf16": Format("bf16", 8, -133, (2 - 2.0**-7) * 2.0**127),
+    "fp16": Format("fp16", 11, -24, 65_504.0),
+}
+"""IEEE 754 binary32 and binary16, and bfloat16."""
+
+HALF_FORMATS = ("bf16", "fp16")
+"""The coarsest first: most bf16 weights are fp16 numbers too."""
+
+
+def movable_share(table: np.ndarray, learning_rate: float, dtype: str = "fp32") -> float:
+    """Share of the coordinates of a table that one update of size ``learning_rate`` changes, in either direction.
+
+    The table is first rounded to ``dtype`` (fp32, bf16, fp16); then a weight w counts when rounding w + lr and w - lr
+    (to the nearest, ties to even) both give another number. Adam's updates are about lr where gradients keep coming,
+    and at most 3.2 lr after a rare one (betas .9, .999). Many small ones do not add up, as each is rounded by itself.
+    ValueError: unknown dtype, a rate not above 0, weights beyond the dtype.
+    """
+    kind = lookup(FORMATS, dtype, "dtype")
+    if not learning_rate > 0:
+        raise ValueError(f"the learning rate must be above 0, not {learning_rate}")
+    num_movable, blocks = 0, np.array_split(np.asarray(table).reshape(-1), max(1, np.size(table) // 65_536))
+    for block in blocks:
+        weights = kind.round(block.astype(np.float64))
+        if not np.isfinite(weights).all():
+            raise ValueError(
+                f"the table holds values that {dtype} cannot hold: NaN, infinity or above {kind.largest:g}"
+            )
+        up, down = kind.round(weights + learning_rate), kind.round(weights - learning_rate)
+        num_movable += int(np.sum((up != weights) & (down != weights)))
+    return num_movable / np.size(table) if np.size(table) else float("nan")
+
+
+def stored_precision(table: np.ndarray) -> str:
+    """``fp16``, ``bf16`` or ``fp32``: what holds all values of a table exactly; fp32 files can hold bf16 weights."""
+    fits = dict.fromkeys(HALF_FORMATS, True)
+    for block in np.array_split(np.asarray(table).reshape(-1), max(1, np.size(table) // 65_536)):
+        values = block.astype(np.float64)
+        for name in HALF_FORMATS:
+            fits[name] = fits[name] and bool(np.array_equal(FORMATS[name].round(values), values))
+        if not any(fits.values()):
+            return "fp32"
+    return next(name for name in HALF_FORMATS if fits[name])
+
+
+@with_columns
+def guard_precision(
+    source: Source, epoch: float, *, log: OptimizerLog | None = None, learning_rate: float | None = None
+) -> "pd.DataFrame":
+    """One line per embedding parameter: could it have moved since epoch 0, did it, and what may be said of it.
+
+    ``log``: for a trajectory whose log is known; ``learning_rate``: the largest, where no log says it.
+    ``precision`` holds all values of both snapshots. The movable shares are of coordinates at epoch 0, NaN without a
+    rate, under SGD, whose updates are not of its size, or beyond the format. Where nothing moved and the weights have
+    half precision, ``finding`` is ``not identifiable: ...``: "no drift" is then never a finding. ValueError: an epoch
+    that is not after 0.
+    """
+    trajectory, log = trajectory_of(source), given_log(source, log)
+    first, last = trajectory.at(0), trajectory.at(epoch)
+    if last.epoch <= first.epoch:
+        raise ValueError(f"epoch {last.epoch:g} is not after the reference, epoch 0: nothing could have moved yet")
+    lines = []
+    for parameter in trajectory.parameters:
+        before, after = (np.asarray(snapshot.tensors[parameter]) for snapshot in (first, last))
+        is_frozen, rate = _largest_rate(log, parameter, last.step, learning_rate)
+        num_moved = sum(int(np.sum(a != b)) for _, (a, b) in iterate_blocks([first, last], parameter))
+        # A constant such as LayerNorm's first weights fits any precision; both snapshots must.
+        weights = stored_precision(np.concatenate([before.reshape(-1), after.reshape(-1)]))
+        shares = {f"movable_{name}": _share_or_nan(before, rate, name) for name in FORMATS}
+        values: dict[str, Any] = {"parameter": parameter, "precision": weights, "learning_rate": rate, **shares}
+        finding = _finding(num_moved, is_frozen, weights, shares)
+        lines.append({**values, "moved_share": num_moved / before.size, "finding": finding})
+    return pd.DataFrame(lines)
+
+
+def _largest_rate(
+    log: OptimizerLog | None, parameter: str, last_step: int, learning_rate: float | None
+) -> tuple[bool, float]:
+    """Whether the parameter was frozen in the whole run, and its largest learning rate so far; NaN where unknown."""
+    if log is None:
+        return False, float("nan") if learning_rate is None else learning_rate
+    rates = log.learning_rates
+    is_frozen = parameter not in log.weight_decay or bool(len(rates) and np.isnan(rates).all())
+    if log.is_sgd:  # its updates are as large as its gradients: the rate alone does not say what they can change
+        return is_frozen, float("nan")
+    known = rates[:last_step][~np.isnan(rates[:last_step])]
+    return is_frozen, float("nan") if is_frozen or not len(known) else float(known.max())
+
+
+def _share_or_nan(table: np.ndarray, rate: float, dtype: str) -> float:
+    is_undefined = np.isnan(rate) or rate <= 0 or float(np.abs(table).max(initial=0)) > FORMATS[dtype].largest
+    return float("nan") if is_undefined else movable_share(table, rate, dtype)
+
+
+def _finding(num_moved: int, is_frozen: bool, weights: str, shares: dict[str, float]) -> str:
+    if num_moved:
+        return "moved"
+    if is_frozen:
+        return "frozen"
+    if weights in HALF_FORMATS:
+        share = shares[f"movable_{weights}"]
+        could = "an unknown share" if np.isnan(share) else f"{100 * share:.3g} %"
+        return f"not identifiable: {weights} weights, of which one update can change {could}"
+    return "did not move"

@@ -1,1 +1,0 @@
-"""Two snapshots in, how far every row and parameter moved out."""

@@ -1,1 +1,0 @@
-"""Two tables in, how alike they are as spaces out."""

@@ -1,0 +1,111 @@
+"""A trajectory and a parameter in, one stratum for each of its rows out: rows that moved for the same reason.
+
+A mean over a whole vocabulary mixes rows that training moved with rows that only weight decay moved.
+Strata rest on the exposure of the whole run, so a row is in the same stratum at every epoch.
+"""
+
+import re
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from toolkit.analysis.blocks import tables_of
+from toolkit.lookup import unknown
+from toolkit.snapshots.exposure import TableExposure
+from toolkit.snapshots.snapshot import Trajectory
+
+Labels = NDArray[np.object_]
+Steps = NDArray[np.int64]
+
+UNKNOWN = "exposure unknown"
+"""Stratum of rows whose exposure was not recorded, where it decides."""
+
+BY_STEPS = ("seen in 0 steps", "seen in 1 step", "seen in 2-9 steps", "seen in 10-99 steps", "seen in >=100 steps")
+WORD_STRATA = ("[PAD]", "other special", "[unused]", *BY_STEPS, UNKNOWN)
+POSITION_STRATA = (
+    "padding rows",
+    "position 0",
+    "positions 1-127",
+    "positions 128 to longest",
+    "positions beyond longest",
+    UNKNOWN,
+)
+VECTOR_STRATA = ("all",)
+
+UNUSED = re.compile(r"\[unused\d+\]|madeupword\d+")
+"""Texts of rows that vocabularies keep free: BERT's and ModernBERT's, and RoBERTa's."""
+
+
+def assign_strata(trajectory: Trajectory, parameter: str) -> "pd.Categorical":
+    """The stratum of each row, ordered, with all category names of that parameter; a LayerNorm vector is one row."""
+    num_rows = count_rows(trajectory, parameter)
+    exposure = table_exposure(trajectory, parameter)
+    steps = None if exposure is None else exposure.step_counts(num_rows)
+    categories: tuple[str, ...] = VECTOR_STRATA
+    strata = np.full(num_rows, "all", dtype=object)
+    if parameter == "word_embeddings":
+        categories, strata = WORD_STRATA, _word_strata(trajectory, num_rows, steps)
+    elif parameter == "position_embeddings":
+        categories, strata = POSITION_STRATA, _position_strata(trajectory.position_offset, num_rows, steps)
+    elif parameter == "token_type_embeddings":
+        categories = (*_segments(num_rows), "unused segment", UNKNOWN)
+        strata = _segment_strata(num_rows, steps)
+    return pd.Categorical(strata, categories=categories, ordered=True)
+
+
+def count_rows(trajectory: Trajectory, parameter: str) -> int:
+    """Rows of a table, 1 for a LayerNorm vector; ValueError when the trajectory has no such parameter, or no rows."""
+    if parameter not in trajectory.parameters:
+        raise ValueError(unknown(parameter, "embedding parameter of this run", trajectory.parameters))
+    return len(tables_of(trajectory.snapshots[:1], parameter)[0])
+
+
+def table_exposure(trajectory: Trajectory, parameter: str) -> TableExposure | None:
+    """The exposure of a table, None when it was not recorded; ValueError when it names rows that the table lacks."""
+    exposure = trajectory.exposure
+    table = exposure.tables.get(parameter) if exposure else None
+    num_rows = count_rows(trajectory, parameter)
+    if table is not None and table.rows.size and int(table.rows.max()) >= num_rows:
+        raise ValueError(f"the exposure of {parameter} names row {table.rows.max()}, but the table has {num_rows} rows")
+    return table
+
+
+def _word_strata(trajectory: Trajectory, num_rows: int, steps: Steps | None) -> Labels:
+    strata: Labels = np.full(num_rows, UNKNOWN, dtype=object)
+    if steps is not None:
+        strata = np.array(BY_STEPS, dtype=object)[np.digitize(steps, (1, 2, 10, 100))]
+    vocabulary = trajectory.vocabulary
+    if vocabulary is None:
+        return strata
+    if len(vocabulary.tokens) != num_rows:
+        raise ValueError(f"the vocabulary has {len(vocabulary.tokens)} tokens, word_embeddings has {num_rows} rows")
+    # The last assignment wins: what a token is comes before how often it was seen, [PAD] before other special tokens.
+    strata[[row for row, text in enumerate(vocabulary.tokens) if not text or UNUSED.fullmatch(text)]] = "[unused]"
+    strata[sorted(vocabulary.special_rows)] = "other special"
+    if vocabulary.pad_row is not None:
+        strata[vocabulary.pad_row] = "[PAD]"
+    return strata
+
+
+def _position_strata(offset: int, num_rows: int, steps: Steps | None) -> Labels:
+    positions = np.arange(num_rows) - offset
+    if steps is None:
+        # Every text has a first position; which others it reached is what was not recorded.
+        known: list[Any] = [positions < 0, positions == 0]
+        return np.select(known, ["padding rows", "position 0"], UNKNOWN).astype(object)
+    longest = np.max(positions[steps > 0], initial=-1)
+    conditions: list[Any] = [positions < 0, positions > longest, positions == 0, positions < 128]
+    names = ["padding rows", "positions beyond longest", "position 0", "positions 1-127"]
+    return np.select(conditions, names, "positions 128 to longest").astype(object)
+
+
+def _segments(num_rows: int) -> tuple[str, ...]:
+    return tuple(f"segment {row}" for row in range(num_rows))
+
+
+def _segment_strata(num_rows: int, steps: Steps | None) -> Labels:
+    if steps is None:
+        return np.full(num_rows, UNKNOWN, dtype=object)
+    return np.where(steps > 0, _segments(num_rows), "unused segment").astype(object)

@@ -1,0 +1,345 @@
+"""A trajectory in, its reference corpus out: how often the run used each row, and which rows stood together."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from toolkit.analysis.measures import Array
+from toolkit.analysis.strata import count_rows, table_exposure
+from toolkit.families import TABLES
+from toolkit.schema import columns_of, with_columns
+from toolkit.snapshots.exposure import Design
+from toolkit.snapshots.snapshot import Trajectory
+from toolkit.snapshots.store import Source, trajectory_of
+
+Labels = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class NullSpace:
+    """A basis of the directions that no sum shows."""
+
+    directions: Mapping[str, Array]
+    """Table to (rows, null directions) float64, 0 in rows that were never used."""
+
+    @property
+    def num_directions(self) -> int:
+        return int(next(iter(self.directions.values())).shape[1])
+
+
+def label_groups(design: Design, num_rows: Mapping[str, int]) -> dict[str, Labels]:
+    """Per table (rows,): the group of each row, 0 the one with most tokens, -1 never used.
+
+    Groups are the connected components of the first two tables' rows; the rows of a third table are all in group 0.
+    Between two groups nothing is shared but the third table, so each can be shifted against the others unseen:
+    [CLS] with position 0 is such a group.
+    """
+    groups = {name: np.full(num_rows[name], -1) for name in design.tables}
+    for name, column in zip(design.tables, design.combinations.T, strict=True):
+        groups[name][column] = 0
+    if len(design.tables) == 1:
+        return groups
+    first, second = design.tables[:2]
+    labels = _components(design, num_rows[first], num_rows[second])
+    of_combination = labels[design.combinations[:, 0]]
+    tokens = np.bincount(of_combination, design.counts, labels.max() + 1)
+    rank = np.full(len(tokens), -1)
+    rank[np.argsort(-tokens, kind="stable")] = np.arange(len(tokens))
+    rank[tokens == 0] = -1
+    groups[first], groups[second] = rank[labels[: num_rows[first]]], rank[labels[num_rows[first] :]]
+    return groups
+
+
+def offset_directions(groups: Mapping[str, Labels]) -> NullSpace:
+    """The directions that groups alone prove: each group's first-table rows up and second-table rows down, and the
+    first table up and the third down. All there are when every pair of groups and third rows occurred together.
+    """
+    names = tuple(groups)
+    labels = np.arange(max(int(of_rows.max()) for of_rows in groups.values()) + 1)
+    # One table has no other to be shifted against.
+    columns = [(groups[name][:, None] == labels) * sign for name, sign in zip(names[:2], (1.0, -1.0), strict=False)]
+    columns = columns if len(names) > 1 else [np.empty((len(groups[names[0]]), 0))]
+    directions = dict(zip(names, columns, strict=False))
+    if len(names) == 3:
+        used = {name: (of_rows >= 0).astype(np.float64)[:, None] for name, of_rows in groups.items()}
+        third = {names[0]: used[names[0]], names[1]: 0 * used[names[1]], names[2]: -used[names[2]]}
+        directions[names[2]] = np.zeros((len(groups[names[2]]), len(labels)))
+        directions = {name: np.hstack([directions[name], third[name]]) for name in names}
+    return NullSpace(directions)
+
+
+def null_space(design: Design, num_rows: Mapping[str, int]) -> NullSpace:
+    """Every direction that the combinations leave free (ours): used rows - rank of the incidence matrix of them.
+
+    With three tables: along a spanning forest of the first two tables' graph each row is an integer function of the
+    third table's offsets s; what an edge outside the forest asks of s is an integer equation, solved in fractions.
+    """
+    groups = label_groups(design, num_rows)
+    known = offset_directions(groups)
+    if len(design.tables) < 3:
+        return known
+    first, second, third = design.tables
+    used_third, places = np.unique(design.combinations[:, 2], return_inverse=True)
+    potentials = _potentials(design, num_rows[first], num_rows[second], places.reshape(-1), len(used_third))
+    ends = potentials[design.combinations[:, 0]], potentials[num_rows[first] + design.combinations[:, 1]]
+    equations = ends[0] + ends[1] + np.eye(len(used_third), dtype=np.int64)[places.reshape(-1)]
+    solutions = _solve(np.unique(equations, axis=0))
+    of_third = np.zeros((num_rows[third], solutions.shape[1]))
+    of_third[used_third] = solutions
+    num_groups = int(groups[first].max()) + 1
+    new = {first: potentials[: num_rows[first]] @ solutions, second: potentials[num_rows[first] :] @ solutions}
+    new[third] = of_third
+    return NullSpace({name: np.hstack([known.directions[name][:, :num_groups], new[name]]) for name in design.tables})
+
+
+def _components(design: Design, num_first: int, num_second: int) -> Labels:
+    """(num_first + num_second,) connected component of every row of the first two tables, used or not."""
+    from scipy.sparse.csgraph import connected_components
+
+    size = num_first + num_second
+    graph = _graph(design.combinations[:, 0], num_first + design.combinations[:, 1], size)
+    return np.asarray(connected_components(graph, directed=False)[1], np.intp)
+
+
+def _graph(left: NDArray[np.integer[Any]], right: NDArray[np.integer[Any]], size: int) -> Any:
+    """Sparse adjacency of the nodes: first-table rows, then second-table rows."""
+    from scipy.sparse import coo_array
+
+    return coo_array((np.ones(len(left), np.int32), (left, right)), shape=(size, size)).tocsr()
+
+
+def _potentials(design: Design, num_first: int, num_second: int, places: Labels, num_third: int) -> NDArray[np.int64]:
+    """(first + second rows, third rows) integers X so that x_i + x_j + s_k = 0 along a spanning forest for x = X s."""
+    from scipy.sparse.csgraph import breadth_first_order
+
+    root = num_first + num_second
+    left, right = design.combinations[:, 0].astype(np.int64), num_first + design.combinations[:, 1].astype(np.int64)
+    # One node more, joined to one node of each component, makes one tree of the forest.
+    starts = np.unique(_components(design, num_first, num_second), return_index=True)[1]
+    graph = _graph(np.r_[left, np.full(len(starts), root)], np.r_[right, starts], root + 1)
+    order, before = breadth_first_order(graph, root, directed=False)
+    edges, combination = np.unique(left * root + right, return_index=True)  # any combination may stand for its edge
+    potentials = np.zeros((root + 1, num_third), np.int64)
+    for node in order[1:].tolist():
+        if (parent := int(before[node])) != root:
+            edge = np.searchsorted(edges, min(node, parent) * root + max(node, parent))
+            potentials[node] = -potentials[parent]
+            potentials[node, places[combination[edge]]] -= 1
+    return potentials[:root]
+
+
+def _solve(equations: NDArray[np.int64]) -> Array:
+    """(n, solutions) basis of the s with ``equations @ s == 0``, by Gauss-Jordan elimination in fractions."""
+    num_columns = equations.shape[1]
+    pivots: dict[int, list[Fraction]] = {}
+    for equation in equations.tolist():
+        row = [Fraction(value) for value in equation]
+        for column, pivot in pivots.items():
+            row = [a - row[column] * b for a, b in zip(row, pivot, strict=True)]
+        lead = next((column for column, value in enumerate(row) if value), None)
+        if lead is None:
+            continue
+        row = [value / row[lead] for value in row]
+        for column, pivot in pivots.items():
+            pivots[column] = [a - pivot[lead] * b for a, b in zip(pivot, row, strict=True)]
+        pivots[lead] = row
+    free = [column for column in range(num_columns) if column not in pivots]
+    solutions = np.zeros((num_columns, len(free)))
+    for index, column in enumerate(free):
+        solutions[column, index] = 1
+        for lead, pivot in pivots.items():
+            solutions[lead, index] = float(-pivot[column])
+    return solutions
+
+
+PROJECTED = "the sums are projected before LayerNorm, and no snapshot holds the projection: Π is no gauge here"
+
+FIRST_TOKENS = ("[CLS]", "<s>")
+"""Special tokens that stand at the first position of every text, and nowhere else."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceCorpus:
+    """The tokens that a gauge is fixed with: those of the whole run, so that it is the same at every epoch."""
+
+    frequencies: Mapping[str, Array]
+    """Table to (rows,) float64: share of the tokens that used each row; adds up to 1."""
+    groups: Mapping[str, Labels]
+    """Table to (rows,): see ``incidence.label_groups``; group 0 unless rows are inseparable."""
+    design: Design | None
+    frequency_source: str
+    """``run's tokens`` or ``uniform``."""
+    note: str
+    """What had to be assumed; empty when exposure and design were recorded."""
+    is_projected: bool = False
+    """Whether the sums are projected to another width before LayerNorm (DeBERTa with a small embedding size)."""
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        return tuple(self.frequencies)
+
+    @property
+    def num_groups(self) -> int:
+        return 1 + max(int(labels.max()) for labels in self.groups.values())
+
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """Groups of one row of the first and one of the second table, without the main group."""
+        if len(self.tables) == 1:
+            return []
+        of_groups = [np.bincount(self.groups[name] + 1, minlength=self.num_groups + 1) for name in self.tables[:2]]
+        alone = [g for g in range(1, self.num_groups) if of_groups[0][g + 1] == of_groups[1][g + 1] == 1]
+        first, second = ([int(np.flatnonzero(self.groups[n] == g)[0]) for g in alone] for n in self.tables[:2])
+        return list(zip(first, second, strict=True))
+
+    def null_space(self) -> NullSpace:
+        """The directions that no sum of rows shows; without a design those that are certain."""
+        if self.design is None:
+            return offset_directions(self.groups)
+        return null_space(self.design, {name: len(values) for name, values in self.frequencies.items()})
+
+
+def reference_corpus(trajectory: Trajectory) -> ReferenceCorpus:
+    """The run's own tokens; uniform frequencies, and a note, without exposure.
+
+    ValueError when the model has no embedding table or the recorded design lacks one.
+    """
+    tables = [name for name in trajectory.parameters if name in TABLES]
+    if not tables:
+        raise ValueError(f"a gauge needs embedding tables; this run has only {', '.join(trajectory.parameters)}")
+    counts = {name: _token_counts(trajectory, name) for name in tables}
+    is_recorded = all(values is not None for values in counts.values())
+    design = _design(trajectory, tables)
+    if is_recorded:
+        frequencies = {name: values / values.sum() for name, values in counts.items() if values is not None}
+    else:
+        frequencies = {name: _uniform(trajectory, name) for name in tables}
+    notes = [] if is_recorded else ["uniform frequencies: no exposure was recorded"]
+    if design is not None:
+        sizes = {name: len(values) for name, values in frequencies.items()}
+        groups = label_groups(design, sizes)
+        if num_more := null_space(design, sizes).num_directions - offset_directions(groups).num_directions:
+            notes.append(f"{num_more} more null directions than groups explain: the fixed gauge leaves them free")
+    else:
+        groups = {name: np.where(values > 0, 0, -1) for name, values in frequencies.items()}
+        notes.append("tables taken as independent: no design was recorded")
+        if pair := _first_pair(trajectory, counts):
+            notes.append("the first token and its position taken as inseparable, as the vocabulary tells")
+            for name, row in zip(tables, pair, strict=False):
+                groups[name][row] = 1
+            if not is_recorded:  # both rows of a pair are used by the same tokens
+                share, words = frequencies[tables[1]][pair[1]], frequencies[tables[0]]
+                words *= (1 - share) / (1 - words[pair[0]])
+                words[pair[0]] = share
+    source = "run's tokens" if is_recorded else "uniform"
+    widths = {trajectory.snapshots[0].tensors[name].shape[-1] for name in trajectory.parameters}
+    return ReferenceCorpus(frequencies, groups, design, source, "; ".join(notes), len(widths) > 1)
+
+
+def draw_combinations(
+    corpus: ReferenceCorpus, max_combinations: int, seed: int
+) -> tuple[NDArray[np.int64], Array, str]:
+    """(n, tables) rows that stand together, (n,) their shares, and how they were got.
+
+    All of the design when it has no more than ``max_combinations``; else as many tokens drawn from it with
+    replacement. Without a design each table is drawn on its own from its frequencies, within the same group.
+    """
+    generator = np.random.default_rng(seed)
+    if corpus.design is not None:
+        rows, counts = corpus.design.combinations.astype(np.int64), corpus.design.counts
+        if len(rows) <= max_combinations:
+            return rows, counts / counts.sum(), "all combinations of the run"
+        counts = generator.multinomial(max_combinations, counts / counts.sum())
+        how = f"{max_combinations:,} tokens drawn from {len(rows):,} combinations with seed {seed}"
+        return rows[counts > 0], counts[counts > 0] / max_combinations, how
+    first, *others = corpus.tables
+    columns = [generator.choice(len(corpus.frequencies[first]), max_combinations, p=corpus.frequencies[first])]
+    for name in others:
+        column = np.empty(max_combinations, np.int64)
+        within = corpus.groups[first][columns[0]] if name == corpus.tables[1] else np.zeros(max_combinations, int)
+        for group in np.unique(within):
+            shares = np.where(corpus.groups[name] == group, corpus.frequencies[name], 0)
+            places = np.flatnonzero(within == group)
+            column[places] = generator.choice(len(shares), len(places), p=shares / shares.sum())
+        columns.append(column)
+    rows, drawn = np.unique(np.stack(columns, axis=1), axis=0, return_counts=True)
+    return rows, drawn / max_combinations, f"tables drawn independently, {max_combinations:,} tokens with seed {seed}"
+
+
+def _token_counts(trajectory: Trajectory, table: str) -> NDArray[np.int64] | None:
+    exposure = table_exposure(trajectory, table)
+    counts = None if exposure is None else exposure.token_counts(count_rows(trajectory, table))
+    return counts if counts is not None and counts.any() else None
+
+
+def _design(trajectory: Trajectory, tables: list[str]) -> Design | None:
+    """The recorded design with its columns in the order of the tables."""
+    design = trajectory.exposure.design if trajectory.exposure else None
+    if design is None or not len(design.counts):
+        return None
+    if missing := [name for name in tables if name not in design.tables]:
+        raise ValueError(f"the design of this run lacks {', '.join(missing)}: it has {', '.join(design.tables)}")
+    columns = [design.tables.index(name) for name in tables]
+    return Design(tuple(tables), design.combinations[:, columns], design.counts)
+
+
+def _uniform(trajectory: Trajectory, table: str) -> Array:
+    """The same for every row that a real token can use: not for [PAD], nor for RoBERTa's padding positions."""
+    shares = np.ones(count_rows(trajectory, table))
+    if table == "position_embeddings":
+        shares[: trajectory.position_offset] = 0
+    if table == "word_embeddings" and trajectory.vocabulary and trajectory.vocabulary.pad_row is not None:
+        shares[trajectory.vocabulary.pad_row] = 0
+    return np.asarray(shares / shares.sum())
+
+
+def _first_pair(trajectory: Trajectory, counts: Mapping[str, NDArray[np.int64] | None]) -> tuple[int, int] | None:
+    """The rows of the first token and the first position, if the vocabulary names one and their counts agree."""
+    vocabulary, offset = trajectory.vocabulary, trajectory.position_offset
+    if vocabulary is None or tuple(counts)[:2] != TABLES[:2]:
+        return None
+    rows = [row for row in vocabulary.special_rows if vocabulary.tokens[row] in FIRST_TOKENS]
+    words, positions = (counts[name] for name in TABLES[:2])
+    if len(rows) != 1:
+        return None
+    if words is not None and positions is not None:
+        is_alone = words[rows[0]] == words.sum()
+        if words[rows[0]] == 0 or words[rows[0]] != positions[offset] or is_alone:
+            return None
+    return rows[0], offset
+
+
+UNKNOWN_DESIGN = "no design was recorded: not known"
+
+
+@with_columns
+def measure_design(source: Source) -> "pd.DataFrame":
+    """How many directions the run's tokens leave free, one quantity per line.
+
+    ``num_tokens``, ``num_combinations`` (distinct), ``num_used_rows`` over all tables, ``rank`` of their incidence
+    matrix (exact, from a graph: ours), ``rank_deficiency`` (used rows - rank), ``rank_deficiency_crossed`` (what is
+    left where everything occurred with everything: the least there can be) and ``num_inseparable_groups`` (rows that no
+    token shared with the rest, such as [CLS] and position 0). Without a recorded design the rank is not known: NaN.
+    """
+    corpus = reference_corpus(trajectory_of(source))
+    design = corpus.design
+    used = sum(int(np.count_nonzero(values)) for values in corpus.frequencies.values())
+    values = dict.fromkeys(("num_tokens", "num_combinations", "num_used_rows", "rank", "rank_deficiency"), math.nan)
+    reasons = dict.fromkeys(values, "" if design else UNKNOWN_DESIGN)
+    if design:
+        deficiency = corpus.null_space().num_directions
+        found = (int(design.counts.sum()), len(design.counts), used, used - deficiency, deficiency)
+        values = dict(zip(values, map(float, found), strict=True))
+    elif corpus.frequency_source != "uniform":
+        values["num_used_rows"], reasons["num_used_rows"] = used, ""
+    values["rank_deficiency_crossed"] = len(corpus.tables) - 1
+    values["num_inseparable_groups"] = corpus.num_groups - 1
+    notes = {"num_inseparable_groups": corpus.note}
+    lines = [(n, float(v), reasons.get(n, ""), notes.get(n, "")) for n, v in values.items()]
+    return pd.DataFrame(lines, columns=columns_of("measure_design"))

@@ -1,0 +1,186 @@
+"""How far each word's row moved at each epoch, as the mean of several seeds, with its neighbours before and after."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from toolkit.analysis.blocks import iterate_blocks
+from toolkit.analysis.measures import MEASURES
+from toolkit.analysis.nearest import nearest_neighbours
+from toolkit.analysis.neighbours import PARAMETER, list_words, word_table
+from toolkit.analysis.strata import table_exposure
+from toolkit.snapshots.snapshot import Snapshot, Trajectory
+
+NUM_NEIGHBOURS = 5
+NUM_NAMED = 1000
+"""So many words, those that moved most, have their neighbours told."""
+NUM_UNSEEN = 1000
+"""So many words that training never saw are kept."""
+MOST_EPOCHS = 8
+"""More epochs than these are thinned out evenly, the first and the last kept."""
+BLOCK_ROWS = 1024
+NO_DIRECTION = "undefined: the row is zero"
+COLUMNS = ("row", "token", "num_steps", "num_tokens", "is_seen", "epoch", "norm", "angle_degrees", "before", "after")
+MEASURED = ("norm", "angle_degrees")
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class WordRows:
+    """The words of one run, or of the runs of one condition."""
+
+    table: pd.DataFrame
+    """COLUMNS: a line per word and epoch; norm in weight units, the neighbours with their cosines as a text each."""
+    num_seen: int = 0
+    """Words that training saw, in the table or not; every word where that was not recorded."""
+    num_unseen: int = 0
+    num_epochs: int = 0
+    """Epochs after training began, in the table or not."""
+    refusal: str = ""
+    """Why the table is empty."""
+
+
+def measure_words(
+    trajectories: Sequence[Trajectory],
+    *,
+    most_seen: int | None = None,
+    num_unseen: int | None = None,
+    num_named: int | None = None,
+) -> WordRows:
+    """The words that training saw in any of the runs, and some that it never saw, evenly spaced in the vocabulary.
+
+    Drift, angle, steps and tokens are means over the runs, at the epochs that all of them kept; neighbours are those of
+    the first: the five nearest by cosine among all words, told of the ``num_named`` words that moved most. Every row
+    that training used is a word here ([CLS] too, [PAD] never); more than ``most_seen`` are thinned to those seen most.
+    """
+    first = trajectories[0]
+    if reason := _reason_against(trajectories):
+        return WordRows(pd.DataFrame(columns=list(COLUMNS)), refusal=reason)
+    snapshots = _common(trajectories)
+    seen = np.unique(np.concatenate([_seen(each) for each in trajectories]))
+    words = list_words(first, snapshots[0][-1], only_seen=False, include_unused=False)
+    unseen = np.setdiff1d(words, seen)
+    counts = _exposure(trajectories)
+    kept = seen_most(counts, seen, len(seen) if most_seen is None else most_seen)
+    rows = np.union1d(kept, evenly(unseen, NUM_UNSEEN if num_unseen is None else num_unseen))
+    table = _measured(first, snapshots, rows, counts.iloc[rows]).assign(before="", after="")
+    table.insert(4, "is_seen", table["row"].isin(seen))
+    named = table[table["epoch"] == table["epoch"].max()].sort_values("norm", ascending=False, kind="stable")
+    named_rows = np.sort(named["row"].head(NUM_NAMED if num_named is None else num_named).to_numpy())
+    for name, snapshot in (("before", snapshots[0][0]), ("after", snapshots[0][-1])):
+        texts = _neighbours(first, snapshot, words, named_rows)
+        table[name] = table["row"].map(texts).fillna("")
+    return WordRows(table[list(COLUMNS)], len(seen), len(unseen), len(_ends(first)) - 1)
+
+
+def evenly(rows: Rows, num: int) -> Rows:
+    """At most ``num`` of the rows at even distances: vocabularies are in the order of frequency, or of the alphabet."""
+    return rows[np.unique(np.linspace(0, len(rows) - 1, num).round().astype(int))] if num < len(rows) else rows
+
+
+def seen_most(counts: pd.DataFrame, rows: Rows, num: int) -> Rows:
+    """The rows seen in the most steps, by a table with num_steps whose index is the row; evenly spaced without it."""
+    steps = counts["num_steps"].loc[rows]
+    if num >= len(rows) or steps.isna().any():
+        return evenly(rows, num)
+    return np.sort(steps.sort_values(ascending=False, kind="stable").index[:num].to_numpy())
+
+
+def _reason_against(trajectories: Sequence[Trajectory]) -> str:
+    if any(PARAMETER not in each.parameters for each in trajectories):
+        return "its model has no word embeddings"
+    if not any(_has_moved(each) for each in trajectories):
+        return "its word embeddings did not move"
+    return "" if len(_seen(trajectories[0])) >= 3 else "training used fewer than three of its words"
+
+
+def _has_moved(trajectory: Trajectory) -> bool:
+    tables = [word_table(snapshot) for snapshot in (trajectory.snapshots[0], trajectory.snapshots[-1])]
+    return len(trajectory) > 1 and not np.array_equal(tables[0], tables[1])
+
+
+def _seen(trajectory: Trajectory) -> Rows:
+    """The rows that training used, [PAD] apart; every word where that was not recorded."""
+    exposure = table_exposure(trajectory, PARAMETER)
+    if exposure is None:
+        return list_words(trajectory, trajectory.snapshots[-1], only_seen=False, include_unused=False)
+    steps = exposure.step_counts(len(word_table(trajectory.snapshots[-1])))
+    pad = trajectory.vocabulary.pad_row if trajectory.vocabulary else None
+    return np.array([row for row in np.flatnonzero(steps) if row != pad], np.int64)
+
+
+def _exposure(trajectories: Sequence[Trajectory]) -> pd.DataFrame:
+    """num_steps and num_tokens of every row, means over the runs; one that any run saw has at least 1."""
+    num_rows = len(word_table(trajectories[0].snapshots[0]))
+    tables = [table_exposure(each, PARAMETER) for each in trajectories]
+    counts: dict[str, Any] = {}
+    for name in ("num_steps", "num_tokens"):
+        each = [
+            getattr(table, name.removeprefix("num_").rstrip("s") + "_counts")(num_rows) for table in tables if table
+        ]
+        mean = np.mean(each, axis=0) if len(each) == len(tables) else None
+        counts[name] = pd.NA if mean is None else np.maximum(mean.round(), mean > 0).astype(np.int64)
+    return pd.DataFrame(counts, index=range(num_rows)).astype("Int64")
+
+
+def _ends(trajectory: Trajectory) -> list[Snapshot]:
+    """The ends of the epochs, and the last snapshot."""
+    return [s for s in trajectory if s.is_epoch_end or s is trajectory.snapshots[-1]]
+
+
+def _common(trajectories: Sequence[Trajectory]) -> list[list[Snapshot]]:
+    """Of each run its snapshots at the epochs that all of them have, thinned; of the first run alone without two."""
+    ends = [{snapshot.epoch: snapshot for snapshot in _ends(each)} for each in trajectories]
+    epochs = [epoch for epoch in ends[0] if all(epoch in each for each in ends)]
+    if len(epochs) < 2:
+        epochs, ends = list(ends[0]), ends[:1]
+    places = np.unique(np.linspace(0, len(epochs) - 1, min(MOST_EPOCHS, len(epochs))).round().astype(int))
+    return [[each[epochs[i]] for i in places] for each in ends]
+
+
+def _measured(
+    trajectory: Trajectory, snapshots: Sequence[Sequence[Snapshot]], rows: Rows, counts: pd.DataFrame
+) -> pd.DataFrame:
+    """A line per row and epoch after the first: what toolkit.measure_rows says of it, as the mean over the runs."""
+    epochs = [snapshot.epoch for snapshot in snapshots[0][1:]]
+    values = {name: np.zeros((len(snapshots), len(epochs), len(rows))) for name in MEASURED}
+    for run, own in enumerate(snapshots):
+        for block, tables in iterate_blocks(own, PARAMETER, BLOCK_ROWS):
+            part = slice(*np.searchsorted(rows, (block.start, block.stop)))
+            of_block = rows[part] - block.start
+            for name, filled in values.items():
+                for epoch, table in enumerate(tables[1:]):
+                    filled[run, epoch, part] = MEASURES[name].function(tables[0][of_block], table[of_block])
+    means = {name: filled.mean(axis=0) for name, filled in values.items()}
+    tokens = [_token(trajectory, row) for row in rows]
+    own_rows = pd.DataFrame({"row": rows, "token": tokens}).join(counts.reset_index(drop=True))
+    frames = [
+        own_rows.assign(epoch=float(epoch), **{name: mean[i] for name, mean in means.items()})
+        for i, epoch in enumerate(epochs)
+    ]
+    return pd.concat(frames, ignore_index=True)
+
+
+def _token(trajectory: Trajectory, row: int) -> str:
+    token = trajectory.vocabulary.tokens[row] if trajectory.vocabulary else ""
+    return token or f"row {row}"
+
+
+def _neighbours(trajectory: Trajectory, snapshot: Snapshot, words: Rows, named: Rows) -> dict[int, str]:
+    """The neighbours of rows, nearest first, each with its cosine; NO_DIRECTION of a zero row."""
+    num = min(NUM_NEIGHBOURS, len(words) - 1)
+    found = zip(named, *nearest_neighbours(word_table(snapshot), num, queries=named, candidates=words), strict=True)
+    texts = {}
+    for row, others, cosines in found:
+        near = [
+            f"{_token(trajectory, other)} {cosine:.2f}"
+            for other, cosine in zip(others, cosines, strict=True)
+            if other >= 0
+        ]
+        texts[int(row)] = ", ".join(near) or NO_DIRECTION
+    return texts

@@ -1,0 +1,284 @@
+"""A loaded model in, the modules of its embedding layer out; what a family does not have is None."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from toolkit.families import TABLES
+from toolkit.models.classifier import Loaded, in_eval_mode
+from toolkit.snapshots.snapshot import check_word_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The embedding layer, module by module."""
+
+    embeddings: nn.Module
+    """The module as a whole: token ids in, (examples, tokens, width) vectors out."""
+    word: nn.Embedding
+    position: nn.Embedding | None
+    segment: nn.Embedding | None
+    layer_norm: nn.LayerNorm
+    inner_projection: nn.Linear | None
+    """Between the sum and LayerNorm (DeBERTa-v2 with narrow embeddings)."""
+    outer_projection: nn.Linear | None
+    """After the module, at the door of the encoder (ELECTRA and ALBERT)."""
+    relative: nn.Embedding | None
+    """The encoder's table of relative distances (DeBERTa-v2)."""
+    is_rotary: bool
+    """Whether the attention turns queries and keys by the angle of their places (ModernBERT)."""
+    convolution: nn.Module | None
+    """A convolution over neighbours in the encoder (large DeBERTa-v2 models)."""
+
+    @property
+    def tables(self) -> dict[str, nn.Embedding]:
+        """Canonical name to table, of those that the model has."""
+        tables = {
+            "word_embeddings": self.word,
+            "position_embeddings": self.position,
+            "token_type_embeddings": self.segment,
+        }
+        return {name: table for name, table in tables.items() if table is not None}
+
+    @property
+    def num_segments(self) -> int:
+        """Rows of the segment table; 0 where there is none."""
+        return 0 if self.segment is None else self.segment.num_embeddings
+
+
+def find_parts(loaded: Loaded) -> Parts:
+    """The embedding layer of a model of any family."""
+    backbone = loaded.model.backbone
+    found = {
+        canonical: _module(backbone, name.rpartition(".")[0])
+        for canonical, name in loaded.family.embedding_parameters.items()
+    }
+    pattern = loaded.family.components.get("projection", ("",))[0].removesuffix(".*")
+    projection = _module(backbone, pattern) if pattern else None
+    is_inner = pattern.startswith("embeddings.")
+    encoder = getattr(backbone, "encoder", None)
+    return Parts(
+        embeddings=backbone.get_submodule("embeddings"),
+        word=found["word_embeddings"],
+        position=found.get("position_embeddings"),
+        segment=found.get("token_type_embeddings"),
+        layer_norm=found["LayerNorm.weight"],
+        inner_projection=projection if is_inner else None,
+        outer_projection=None if is_inner else projection,
+        relative=getattr(encoder, "rel_embeddings", None),
+        is_rotary=hasattr(backbone, "rotary_emb"),
+        convolution=getattr(encoder, "conv", None),
+    )
+
+
+def _module(backbone: nn.Module, name: str) -> Any:
+    """A submodule, or None where the config left it out (the attribute is missing or None)."""
+    try:
+        return backbone.get_submodule(name)
+    except AttributeError:
+        return None
+
+
+def why_absent(loaded: Loaded, parameter: str) -> str:
+    """Why a model has no such embedding parameter, as one clause; empty when it has it."""
+    parts = find_parts(loaded)
+    if parameter in parts.tables:
+        return ""
+    name = loaded.family.name
+    if parameter == "position_embeddings":
+        inside = "rotary angles" if parts.is_rotary else "relative distances" if parts.relative is not None else ""
+        where = f"positions are {inside} in the attention" if inside else f"{name} was built without positions"
+        return f"not applicable: {where}"
+    if parameter == "token_type_embeddings":
+        is_known = parameter in loaded.family.embedding_parameters
+        return f"not applicable: {name} {'was built without' if is_known else 'has no'} segments"
+    if parameter == "LayerNorm.bias" and parts.layer_norm.bias is None:
+        return f"not applicable: {name} was built without this bias"
+    return ""
+
+
+def list_differences(loaded: Loaded) -> tuple[str, ...]:
+    """Read off the modules and the config, not off the family's name; none for a BERT."""
+    parts = find_parts(loaded)
+    config: Any = loaded.model.backbone.config
+    found: list[str] = []
+    for parameter in TABLES[1:]:
+        if reason := why_absent(loaded, parameter):
+            found.append(f"There are no {parameter.replace('_', ' ')}, {reason.removeprefix('not applicable: ')}.")
+    if parts.position is not None and loaded.position_offset:
+        last = loaded.position_offset - 1
+        rows = f"rows 0 to {last} belong" if last else "row 0 belongs"
+        found.append(
+            f"The first token has position row {last + 1}: {rows} to padding, so that the table reads as many tokens "
+            "less."
+        )
+    if parts.num_segments == 1:
+        found.append("The segment table has one row, which every token gets: it cannot tell two sentences apart.")
+    width, hidden = parts.word.embedding_dim, config.hidden_size
+    for projection, where in ((parts.inner_projection, "before"), (parts.outer_projection, "after")):
+        if projection is not None:
+            found.append(f"Rows have {width} numbers; a projection {where} LayerNorm makes {hidden} of them.")
+    if parts.layer_norm.bias is None:
+        found.append("LayerNorm has no bias here.")
+    if parts.relative is not None and parts.position is not None:
+        found.append("Besides the position table, relative distances enter in the attention of every layer.")
+    if parts.convolution is not None:
+        found.append("A convolution over neighbouring tokens follows the first layer.")
+    groups = getattr(config, "num_hidden_groups", config.num_hidden_layers)
+    if groups < config.num_hidden_layers:
+        found.append(f"{config.num_hidden_layers} layers share {groups} set(s) of weights.")
+    return tuple(found)
+
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """One text or one pair, token by token, without padding."""
+
+    texts: tuple[str, ...]
+    tokens: tuple[str, ...]
+    """As the tokenizer writes them."""
+    words: Rows
+    """(tokens,) rows of the word table."""
+    positions: Rows | None
+    """(tokens,) rows of the position table; None where there is none."""
+    segments: Rows | None
+    """(tokens,) rows of the segment table, as the model is given them; None where there is none."""
+    token_type_ids: Rows | None
+    """(tokens,) what the tokenizer gives, used or not; None where it gives none."""
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+
+def read_sentence(loaded: Loaded, text: str, pair: str | None = None) -> Sentence:
+    """Tokenize one text or one pair, nothing cut off.
+
+    ValueError when a text is empty or has no tokens, when it is longer than the model reads, or when the tokenizer
+    and the word table do not fit.
+    """
+    texts = (text,) if pair is None else (text, pair)
+    for flag, value in zip(("--text", "--pair"), texts, strict=False):
+        if not value.strip():
+            instead = "pass a sentence" if flag == "--text" else "leave it out, or pass a second sentence"
+            raise ValueError(f"{flag} is empty: {instead}")
+        if not loaded.tokenizer(value, add_special_tokens=False, verbose=False)["input_ids"]:
+            raise ValueError(f"{flag} {value!r} has no token that {loaded.source.name} knows: pass a sentence")
+    encoded = loaded.tokenizer(*texts, truncation=False, verbose=False)
+    words = np.asarray(encoded["input_ids"], np.int64)
+    if loaded.max_length is not None and len(words) > loaded.max_length:
+        what = "--text and --pair together are" if pair is not None else "--text is"
+        raise ValueError(
+            f"{what} {len(words)} tokens long, and {loaded.source.name} reads {loaded.max_length} at most: shorten it"
+        )
+    num_words = find_parts(loaded).word.num_embeddings
+    check_word_rows(loaded.source.name, int(words.max()) + 1, num_words)
+    given = encoded.get("token_type_ids")
+    types = None if given is None else np.asarray(given, np.int64)
+    return make_sentence(loaded, words, types, texts)
+
+
+def make_sentence(loaded: Loaded, words: Rows, token_type_ids: Rows | None, texts: tuple[str, ...] = ()) -> Sentence:
+    """A Sentence of these word rows: positions as the family counts them, segments where its table has a choice."""
+    parts = find_parts(loaded)
+    segments = None
+    if parts.segment is not None:
+        has_choice = parts.num_segments > 1 and token_type_ids is not None
+        segments = token_type_ids if has_choice else np.zeros(len(words), np.int64)
+    return Sentence(
+        texts=texts,
+        tokens=tuple(loaded.tokenizer.convert_ids_to_tokens(words.tolist())),
+        words=words,
+        positions=None if parts.position is None else position_rows(loaded, words),
+        segments=segments,
+        token_type_ids=token_type_ids,
+    )
+
+
+def position_rows(loaded: Loaded, words: Rows) -> Rows:
+    """(tokens,) position row of each token: 0, 1, 2 ..., or (RoBERTa) from padding_idx + 1, padding not counted."""
+    if loaded.family.position_start == "zero":
+        return np.arange(len(words))
+    config: Any = loaded.model.backbone.config
+    is_real = words != config.pad_token_id
+    rows: Rows = np.where(is_real, config.pad_token_id + np.cumsum(is_real), config.pad_token_id)
+    return rows
+
+
+def make_inputs(loaded: Loaded, sentence: Sentence) -> dict[str, torch.Tensor]:
+    """(1, tokens) tensors for the backbone; token_type_ids where its segment table has a choice, as in training."""
+    inputs = {"input_ids": sentence.words, "attention_mask": np.ones(len(sentence), np.int64)}
+    if sentence.segments is not None and find_parts(loaded).num_segments > 1:
+        inputs["token_type_ids"] = sentence.segments
+    device = next(loaded.model.backbone.parameters()).device
+    return {name: torch.as_tensor(values, device=device)[None] for name, values in inputs.items()}
+
+
+Array = NDArray[np.float64]
+
+SAME = 1e-9
+"""In float64, vectors that differ by less than this share of their size count as equal; rounding is far less (ours)."""
+
+
+@contextlib.contextmanager
+def in_float64(loaded: Loaded) -> Iterator[None]:
+    """Compute with the same weights in float64, so that equal and nearly equal can be told apart; then back to fp32.
+
+    fp32 values survive the way there and back bit for bit. The weights need twice their memory meanwhile.
+    """
+    backbone = loaded.model.backbone
+    if next(backbone.parameters()).dtype == torch.float64:
+        yield
+        return
+    backbone.double()
+    try:
+        yield
+    finally:
+        backbone.float()
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """What one forward pass gave, as float64 copies."""
+
+    embedded: Array
+    """(tokens, width) output of the embedding module."""
+    encoded: Array
+    """(tokens, hidden) output of the last layer."""
+
+
+def run_model(loaded: Loaded, sentence: Sentence, **changes: Any) -> Outputs:
+    """One forward pass in eval mode; ``changes`` replace or add arguments of the backbone."""
+    backbone = loaded.model.backbone
+    seen: list[torch.Tensor] = []
+    hook = find_parts(loaded).embeddings.register_forward_hook(lambda module, inputs, output: seen.append(output))
+    try:
+        with in_eval_mode(backbone), torch.inference_mode():
+            output = backbone(**(make_inputs(loaded, sentence) | changes))
+    finally:
+        hook.remove()
+    return Outputs(as_array(seen[0][0]), as_array(output.last_hidden_state[0]))
+
+
+def as_array(tensor: torch.Tensor) -> Array:
+    """A float64 copy on the CPU."""
+    return tensor.detach().cpu().double().numpy()
+
+
+def largest(difference: Array) -> float:
+    """The largest absolute value."""
+    return float(np.abs(difference).max())
+
+
+def relative_difference(values: Array, reference: Array) -> float:
+    """‖values - reference‖ / ‖reference‖ over all entries (Frobenius); NaN where the reference is 0."""
+    size = float(np.linalg.norm(reference))
+    return float(np.linalg.norm(values - reference)) / size if size else float("nan")

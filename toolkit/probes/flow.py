@@ -1,0 +1,527 @@
+"""Checkpoints and runs in, all tables on where position goes out: the ledger, decoding and counterfactuals."""
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from toolkit.comparison.arms import Group, Labels, arrange
+from toolkit.config import RunConfig, check_seed
+from toolkit.data.batches import EncodedSplit, EncodedTask, evaluation_batches
+from toolkit.data.files import read_file
+from toolkit.data.tasks import Split, Task, check_texts, load_task
+from toolkit.lookup import lookup
+from toolkit.models.classifier import Loaded, in_eval_mode, load_classifier
+from toolkit.models.positions import position_rows
+from toolkit.models.tuned import HEAD_FILE, check_model, load_tuned, load_untuned, name_of_start
+from toolkit.naming import shown_path
+from toolkit.probes.flow_decoding import NUM_TOKENS, decode_positions
+from toolkit.probes.flow_design import (
+    NUM_BLOCKS,
+    NUM_POSITIONS,
+    PLACE,
+    Array,
+    Stages,
+    Units,
+    bounds,
+    cross,
+    forward_stages,
+    own_columns,
+    stage_name,
+    unit_values,
+)
+from toolkit.probes.flow_ledger import has_position_table, num_segments_of, position_ledger
+from toolkit.probes.states import one_sequence_each, task_of
+from toolkit.progress import shows_progress
+from toolkit.schema import columns_of, with_columns
+from toolkit.snapshots.backbones import NO_FUNCTION
+from toolkit.snapshots.store import Run, listed, open_run
+from toolkit.training.encoding import encode_task
+from toolkit.training.evaluation import compute_scores, predict
+
+Line = dict[str, object]
+NO_MEAN = "no interval: no mean over texts"
+
+
+class Changes:
+    """Per text and stage, squared sizes and changes; the logits, which are few, as they are."""
+
+    def __init__(self, num_texts: int) -> None:
+        self.num_texts = num_texts
+        self.sizes: list[NDArray[np.float64]] = []
+        self.means: list[NDArray[np.float64]] = []
+        self.num_tokens = 0
+        self.changes: dict[str, list[NDArray[np.float64]]] = {}
+        self.logits: dict[str, NDArray[np.float32]] = {}
+
+    def add_before(self, chosen: NDArray[np.int64], stages: Stages) -> None:
+        if not self.sizes:
+            self.sizes = [np.zeros(self.num_texts) for _ in stages.layers]
+            self.means = [np.zeros(layer.shape[2]) for layer in stages.layers]
+        for k, layer in enumerate(stages.layers):
+            states = layer.double() * stages.mask.unsqueeze(-1)
+            self.sizes[k][chosen] = states.square().sum(dim=(1, 2)).cpu().numpy()
+            self.means[k] += states.sum(dim=(0, 1)).cpu().numpy()
+        self.num_tokens += int(stages.mask.sum())
+        self._keep("", chosen, stages)
+
+    def add_after(self, name: str, chosen: NDArray[np.int64], before: Stages, after: Stages) -> None:
+        changes = self.changes.setdefault(name, [np.zeros(self.num_texts) for _ in self.sizes])
+        for k, (old, new) in enumerate(zip(before.layers, after.layers, strict=True)):
+            change = (new.double() - old.double()) * before.mask.unsqueeze(-1)
+            changes[k][chosen] = change.square().sum(dim=(1, 2)).cpu().numpy()
+        self._keep(name, chosen, after)
+
+    def _keep(self, name: str, chosen: NDArray[np.int64], stages: Stages) -> None:
+        logits = stages.logits.cpu().numpy()
+        self.logits.setdefault(name, np.zeros((self.num_texts, logits.shape[1]), np.float32))[chosen] = logits
+
+    def state_lines(self) -> list[Line]:
+        """One line per change and stage."""
+        lines = []
+        for name, changes in self.changes.items():
+            for layer, (change, size, total) in enumerate(zip(changes, self.sizes, self.means, strict=True), start=-1):
+                spread = size.sum() - (total @ total) / self.num_tokens
+                start: Line = {"counterfactual": name, "layer": layer, "stage": stage_name(layer)}
+                lines.append(start | {"measure": "state"} | _ratio_line(change, size, spread))
+        return lines
+
+    def output_lines(self, kind: str, score: str, labels: NDArray[np.generic] | None) -> list[Line]:
+        """Three lines per change: logits, predictions (of classes) and the score (with labels)."""
+        lines = []
+        before = self.logits[""].astype(np.float64)
+        size = np.square(before).sum(axis=1)
+        spread = np.square(before - before.mean(axis=0)).sum()
+        for name in self.changes:
+            after = self.logits[name].astype(np.float64)
+            start: Line = {"counterfactual": name}
+            change = np.square(after - before).sum(axis=1)
+            lines.append(start | {"measure": "logits"} | _ratio_line(change, size, spread))
+            old, new = (predict(kind, self.logits[key]) for key in ("", name))
+            if kind == "classification":
+                line = _mean_line((old != new).astype(np.float64))
+                lines.append(start | {"measure": "predictions", "unit": "share"} | line)
+            if labels is not None:
+                scores = [compute_scores(kind, labels, self.logits[key])[score] for key in ("", name)]
+                line = {"value": scores[1] - scores[0], "unit_values": (), "reason": NO_MEAN}
+                if score == "accuracy":
+                    line = _mean_line((new == labels).astype(np.float64) - (old == labels))
+                lines.append(start | {"measure": "score", "reference": scores[0], "unit": score} | line)
+        return lines
+
+
+def _ratio_line(change: Array, size: Array, spread: float) -> Line:
+    """sqrt(sum of changes / sum of sizes), and the same for unrelated states as its reference."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        value = float(np.sqrt(change.sum() / size.sum()))
+        left_out = np.sqrt((change.sum() - change) / (size.sum() - size))
+        reference = float(np.sqrt(2 * spread / size.sum()))
+    units = unit_values([value, *left_out])
+    return {"value": value, **bounds(units), "reference": reference, "unit": "1", "reason": ""}
+
+
+def _mean_line(of_texts: Array) -> Line:
+    """A mean over texts of -1, 0 and 1: the texts are the units themselves."""
+    units: Units = tuple(of_texts.tolist())
+    return {"value": float(of_texts.mean()), **bounds(units, is_share=True), "reason": ""}
+
+
+SHIFT = 16
+Rows = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a replacement needs to know beside the rows."""
+
+    longest: int
+    """Tokens of the longest text: the rows in use."""
+    shift: int
+    seed: int
+
+
+def _shifted(rows: Rows, request: Request) -> Rows:
+    if request.longest + request.shift > len(rows):
+        raise ValueError(
+            f"a text of {request.longest} tokens shifted by {request.shift} needs {request.longest + request.shift} "
+            f"position rows, the model has {len(rows)}: pass a smaller --shift, or shorter texts"
+        )
+    return np.concatenate([rows[request.shift :], rows[: request.shift]])
+
+
+def _mean(rows: Rows, request: Request) -> Rows:
+    used = rows[: request.longest].astype(np.float64).mean(axis=0)
+    return np.tile(used, (len(rows), 1)).astype(np.float32)
+
+
+COUNTERFACTUALS: Mapping[str, Callable[[Rows, Request], Rows]] = {
+    "shifted": _shifted,
+    "permuted": lambda rows, request: position_rows("shuffled", rows, num_reached=request.longest, seed=request.seed),
+    "sinusoid": lambda rows, request: position_rows("sinusoidal", rows, num_reached=request.longest),
+    "mean": _mean,
+    "zero": lambda rows, request: position_rows("zero", rows, num_reached=request.longest),
+}
+"""Name to the rows that stand in for the table's, from a text's first position on: row i + shift for row i; the rows in
+use in an order that leaves none in its place; the sinusoid of equal mean square norm; the mean row in use everywhere,
+which takes order away and leaves the offset that all positions share; zeros, which take both."""
+
+
+@contextlib.contextmanager
+def replaced_positions(
+    loaded: Loaded, counterfactual: str, *, longest: int, shift: int = SHIFT, seed: int = 0
+) -> Iterator[None]:
+    """The model reads other position rows inside the block and has its own back, bit for bit, after it.
+
+    ValueError for a model without a position table, an unknown counterfactual, or a shift beyond the table.
+    """
+    if not has_position_table(loaded):
+        raise ValueError(f"not applicable: {loaded.source.name} ({loaded.family.name}) has no position table")
+    table = dict(loaded.model.backbone.named_parameters())[loaded.family.embedding_parameters["position_embeddings"]]
+    kept = table.detach().clone()
+    own = kept[loaded.position_offset :].cpu().numpy()
+    rows = lookup(COUNTERFACTUALS, counterfactual, "counterfactual")(own, Request(longest, shift, seed))
+    with torch.no_grad():
+        table[loaded.position_offset :] = torch.from_numpy(rows).to(table)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            table.copy_(kept)
+
+
+NUM_TEXTS = 200
+
+
+def measure_counterfactuals(
+    loaded: Loaded,
+    data: EncodedTask,
+    split: EncodedSplit,
+    *,
+    has_head: bool = False,
+    shift: int = SHIFT,
+    num_texts: int = NUM_TEXTS,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """How far states, logits, predictions and the score move under each counterfactual.
+
+    ``measure`` state: sqrt(sum |h' - h|² / sum |h|²) over real tokens, one line per stage; ``reference`` is the same
+    for a state replaced by that of a random other token, so that a value reads as a share of "unrelated". With a
+    trained head (``has_head``): logits likewise (reference: those of another text), predictions (share that changed),
+    and score (the task's headline score afterwards minus before; reference: before). Intervals: 95 % of Student's t
+    over texts, of a ratio by the jackknife; none for scores that are no mean over texts. ``unit_values`` (texts,) is
+    what they come from: of accuracy, right afterwards minus right before. ``num_texts``: the first of the split in a
+    random order. A model without a position table has one line that says not applicable. Definitions are ours.
+    """
+    columns = own_columns("counterfactuals")
+    if not has_position_table(loaded):
+        reason = "not applicable: the model has no position table"
+        return pd.DataFrame([{"measure": "state", "reason": reason}], columns=columns)
+    order = np.random.default_rng([*b"flow", seed]).permutation(len(split))[:num_texts]
+    longest = int(split.lengths[order].max())
+    sums = Changes(len(order))
+    with in_eval_mode(loaded.model):
+        for chosen in evaluation_batches(split.lengths[order]):
+            before = forward_stages(loaded, split, order[chosen], data)
+            sums.add_before(chosen, before)
+            for name in COUNTERFACTUALS:
+                with replaced_positions(loaded, name, longest=longest, shift=shift, seed=seed):
+                    after = forward_stages(loaded, split, order[chosen], data)
+                sums.add_after(name, chosen, before, after)
+    lines = sums.state_lines()
+    if has_head:
+        labels = None if split.labels is None else split.labels[order]
+        lines += sums.output_lines(data.task.kind, data.task.score, labels)
+    return pd.DataFrame(lines, columns=columns).assign(num_texts=len(order))
+
+
+PRETRAINED = "pretrained"
+RANDOM = "random weights"
+"""The null line: fresh weights of the same shape, never trained."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One model to look into."""
+
+    condition: str
+    name: str
+    """Distinct within its group: the run's, or the checkpoint's."""
+    seed: int | None
+    load: Callable[[], Loaded]
+    has_head: bool
+    """Whether its head was trained on the group's task."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextSource:
+    """What every model of a group is looked at with."""
+
+    title: str
+    task: Task
+    split: str
+    """The split of the task whose texts are read: one that no run was trained on."""
+    max_length: int
+
+    def encode(self, loaded: Loaded) -> tuple[EncodedTask, EncodedSplit]:
+        """Its texts as a model reads them."""
+        length = min(self.max_length, loaded.max_length or self.max_length)
+        task = _only(self.task, self.split)
+        data = encode_task(task, loaded, length)
+        one_sequence_each(data.splits["train"])
+        return data, data.splits["train"]
+
+    @property
+    def texts(self) -> tuple[tuple[str, ...], ...]:
+        return self.task.splits[self.split].texts
+
+
+def open_subjects(
+    places: Sequence[str | Path],
+    *,
+    texts: Path | None = None,
+    text_columns: tuple[str, ...] = (),
+    task: str = RunConfig().task,
+    labels: Labels | None = None,
+) -> list[tuple[TextSource, list[Subject]]]:
+    """Group what was named: runs by model and task, each group with its pretrained and random models beside them.
+
+    Checkpoints alone make one group, looked at with ``texts`` (a data file; ``text_columns``: one or
+    two) or a built-in ``task``; among runs they stand in
+    every group. Runs are looked at with the texts of their reported split, or ``texts``. ValueError for nothing named,
+    a run that kept no model, or texts that cannot be read.
+    """
+    if not places:
+        raise ValueError("nothing to look into: pass a checkpoint (minilm, a folder, a hub id) or run directories")
+    runs = [open_run(place) for place in places if _is_run(place)]
+    for run in runs:
+        if run.manifest["task"].get("kind") == "tokens":
+            raise ValueError(
+                f"{run.path}: flow compares one answer per text, and this run tags words: look at its body instead, "
+                f"{run.path / 'model'} (kept by --save-model), with the sentences of a file (--texts)"
+            )
+    checkpoints = [str(place) for place in places if not _is_run(place)]
+    own = None if texts is None else _read_texts(texts, text_columns)
+    if not runs:
+        source = own or _task_texts(load_task(RunConfig(task=task)), RunConfig(task=task))
+        return [(source, [*_checkpoints(checkpoints), _random(checkpoints[0])])]
+    found = []
+    for group in arrange(runs, labels):
+        run = group.runs[0].run
+        source = own or _task_texts(task_of(run), run.config)
+        found.append((source, [*_of_group(group), *_checkpoints(checkpoints)]))
+    return found
+
+
+def _is_run(place: str | Path) -> bool:
+    return (Path(place) / "snapshots").is_dir()
+
+
+def _of_group(group: Group) -> list[Subject]:
+    first = group.runs[0].run
+    pretrained = Subject(PRETRAINED, first.config.model, None, lambda: _load(name_of_start(first)), has_head=False)
+    tuned = [
+        Subject(arm.label, item.name, item.config.seed, _loader(item.run), has_head=_has_model(item.run))
+        for arm in group.arms
+        for item in arm.runs
+    ]
+    return [pretrained, *tuned, _random(first.config.model)]
+
+
+def _loader(run: Run) -> Callable[[], Loaded]:
+    """The tuned model; of feature extraction that kept none, the body, which is the one from before."""
+    if not _has_model(run) and run.manifest.get("regime", {}).get("label", run.config.freeze) == "backbone":
+        return lambda: load_untuned(run)
+    check_model(run)  # now, not after the models before it were looked at
+    return lambda: load_tuned(run)
+
+
+def _has_model(run: Run) -> bool:
+    return (run.path / "model" / HEAD_FILE).is_file()
+
+
+def _checkpoints(names: Sequence[str]) -> list[Subject]:
+    return [
+        Subject(shown_path(name) if Path(name).is_dir() else name, name, None, _checkpoint_loader(name), False)
+        for name in dict.fromkeys(names)
+    ]
+
+
+def _checkpoint_loader(name: str) -> Callable[[], Loaded]:
+    return lambda: _load(name)
+
+
+def _random(name: str) -> Subject:
+    return Subject(RANDOM, f"{RANDOM} ({shown_path(name)})", None, lambda: _load(name, "random"), has_head=False)
+
+
+def _load(name: str, init: str = "checkpoint") -> Loaded:
+    loaded = load_classifier(name, pooling="mean", num_outputs=2, init=init)
+    loaded.model.eval()
+    return loaded
+
+
+def _task_texts(task: Task, config: RunConfig) -> TextSource:
+    return TextSource(task.name, task, task.reported_split, config.max_length)
+
+
+def _only(task: Task, split: str) -> Task:
+    """A task with one split, under the name that every task has, so that nothing else is tokenized."""
+    return replace(task, splits={"train": task.splits[split]})
+
+
+def _read_texts(path: Path, columns: tuple[str, ...]) -> TextSource:
+    """A data file's texts as a task without labels."""
+    raw = read_file(path, columns, None)
+    if not raw.texts:
+        raise ValueError(f"{path} has no text: nothing to look at the model with")
+    check_texts(path.name, raw.texts)
+    texts = tuple(raw.texts)
+    split = Split(ids=np.arange(len(texts)), texts=texts, labels=None)
+    task = Task(
+        name=path.stem,
+        kind="classification",
+        label_names=(),
+        splits={"train": split},
+        reported_split="train",
+        score="accuracy",
+        file_hashes={},
+    )
+    return TextSource(path.stem, task, "train", RunConfig().max_length)
+
+
+Tables = dict[str, pd.DataFrame]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How closely to look."""
+
+    num_positions: int = NUM_POSITIONS
+    """Positions of the crossed design."""
+    num_blocks: int = NUM_BLOCKS
+    """Blocks of tokens that it rotates."""
+    shift: int = SHIFT
+    """Rows by which the shifted counterfactual moves."""
+    num_texts: int = NUM_TEXTS
+    """Texts that the counterfactuals read."""
+    num_tokens: int = NUM_TOKENS
+    """Tokens, at most, that the decoding probe fits on, and is scored on."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+
+
+@shows_progress("flow of position")
+@with_columns
+def measure_flow(
+    places: Sequence[Run | str | Path],
+    *,
+    texts: Path | None = None,
+    text_columns: tuple[str, ...] = (),
+    task: str = RunConfig().task,
+    labels: Labels | None = None,
+    settings: Settings | None = None,
+    on_subject: Callable[[str], None] | None = None,
+) -> Tables:
+    """Where position goes in every model named, and in the pretrained and a random one: a dict of four DataFrames.
+
+    ``ledger`` (shares of the variance), ``decoding`` (bits that a linear probe reads), ``counterfactuals`` (what
+    changes with other position rows) and ``models`` (what was looked at, and with what; one line per model).
+
+    Models that compute the same (feature extraction is the pretrained body) are measured once. Columns whose names end
+    in ``values`` hold one value per block or text (tuples), from which intervals over seeds and differences of models
+    are made. ``labels``: run directory name to condition. ``on_subject`` hears the name of each before its turn.
+    """
+    named = [place.path if isinstance(place, Run) else place for place in listed(places)]
+    settings = settings or Settings()
+    parts: dict[str, list[pd.DataFrame]] = {}
+    for source, subjects in open_subjects(named, texts=texts, text_columns=text_columns, task=task, labels=labels):
+        known: dict[str, Tables] = {}
+        for subject in subjects:
+            if on_subject:
+                on_subject(f"{subject.condition}: {subject.name} on {source.title}")
+            for name, table in measure_subject(subject, source, settings, known).items():
+                parts.setdefault(name, []).append(table)
+    return {name: pd.concat(_with_rows(tables), ignore_index=True) for name, tables in parts.items()}
+
+
+def measure_subject(subject: Subject, source: TextSource, settings: Settings, known: dict[str, Tables]) -> Tables:
+    """The tables of one model; ``known``: those of bodies already measured on these texts, by hash, and kept there."""
+    loaded = subject.load()
+    key = _fingerprint(loaded)
+    if key not in known:
+        known[key] = _measure_body(loaded, source, settings)
+    data, split = source.encode(loaded)
+    found = measure_counterfactuals(
+        loaded,
+        data,
+        split,
+        has_head=subject.has_head,
+        shift=settings.shift,
+        num_texts=settings.num_texts,
+        seed=settings.seed,
+    )
+    values = (subject.name, source.title, subject.condition, subject.seed)
+    place: Mapping[str, object] = dict(zip(PLACE, values, strict=True))
+    tables = {**known[key], "counterfactuals": found}
+    tables["models"] = tables["models"].assign(has_head=subject.has_head, split=source.split, body=key)
+    return {name: _placed(table, place)[columns_of(f"measure_flow.{name}")] for name, table in tables.items()}
+
+
+def _measure_body(loaded: Loaded, source: TextSource, settings: Settings) -> Tables:
+    """What needs no head."""
+    design = cross(
+        loaded,
+        source.texts,
+        num_segments=num_segments_of(loaded),
+        num_positions=settings.num_positions,
+        num_blocks=settings.num_blocks,
+        seed=settings.seed,
+    )
+    data, split = source.encode(loaded)
+    facts = {
+        "family": loaded.family.name,
+        "num_positions": design.num_positions,
+        "num_contents": design.num_contents,
+        "num_segments": design.num_arrangements,
+        "num_sequences": design.num_sequences,
+        "note": design.note,
+    }
+    return {
+        "ledger": position_ledger(loaded, design, seed=settings.seed),
+        "decoding": decode_positions(loaded, data, split, num_tokens=settings.num_tokens, seed=settings.seed),
+        "models": pd.DataFrame([facts]),
+    }
+
+
+def _fingerprint(loaded: Loaded) -> str:
+    """Eight hex digits of the sha256 over what a forward pass of the body is made of: weights, config and hooks."""
+    backbone: Any = loaded.model.backbone
+    fields = {name: value for name, value in backbone.config.to_dict().items() if name not in NO_FUNCTION}
+    is_reinjected = bool((loaded.positions or {}).get("is_reinjected"))
+    digest = hashlib.sha256(json.dumps([fields, is_reinjected], sort_keys=True, default=str).encode())
+    for name, tensor in sorted(backbone.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:8]
+
+
+def _placed(table: pd.DataFrame, place: Mapping[str, object]) -> pd.DataFrame:
+    """The table with its place in front."""
+    placed = table.copy()
+    for i, (name, value) in enumerate(place.items()):
+        placed.insert(i, name, pd.array([value] * len(placed), dtype="Int64") if name == "seed" else value)
+    return placed
+
+
+def _with_rows(tables: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
+    return [table for table in tables if len(table)] or list(tables[:1])

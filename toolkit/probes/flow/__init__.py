@@ -1,1 +1,0 @@
-"""A model and texts in, where position goes out: variance per layer, decoding in bits, counterfactual positions."""

@@ -1,0 +1,475 @@
+"""Similarity of every layer's states to those before training, with reference curves; drift of weights beside it."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from toolkit.analysis.cka import cka_of_kernels, kernel, standardised
+from toolkit.analysis.cross_products import Refused
+from toolkit.analysis.rsa import MIN_ITEMS, item_distances, rsa_of_distances
+from toolkit.comparison.arms import Group, Labels, ReportedRun, arrange
+from toolkit.comparison.intervals import is_constant, two_way_interval
+from toolkit.comparison.layer_trend import weight_tables, weights_of_arms
+from toolkit.data.batches import EncodedTask
+from toolkit.data.tasks import Split
+from toolkit.lookup import at_least
+from toolkit.models.classifier import Loaded
+from toolkit.models.tuned import check_model, load_tuned, load_untuned
+from toolkit.probes.states import TEXTS, encode_texts, stream_states, task_of
+from toolkit.progress import say, shows_progress
+from toolkit.schema import columns_of, with_columns
+from toolkit.snapshots.store import Run, runs_of
+
+Vectors = list[NDArray[np.float64]]
+"""Per layer (texts, hidden): the encoder's input (0), then the output of layers 1 to L."""
+
+
+def layer_vectors(loaded: Loaded, data: EncodedTask) -> Vectors:
+    """The mean over each text's real tokens at every layer, in float64.
+
+    The states of one batch at a time are held, and reduced before the next: memory grows with texts x layers x hidden.
+    """
+    split = data.splits[TEXTS]
+    vectors: Vectors = []
+    for states in stream_states(loaded, data, split):
+        means = [mean.double().cpu().numpy() for mean in states.mean_of_tokens()]
+        if not vectors:
+            vectors = [np.empty((len(split), mean.shape[1])) for mean in means]
+        for layer, mean in zip(vectors, means, strict=True):
+            layer[states.indices] = mean
+    return vectors
+
+
+Array = NDArray[np.float64]
+Kept = NDArray[np.bool_]
+Place = tuple[str, int, str]
+"""Domain of texts, layer, measure."""
+
+MAX_GROUPS = 30
+"""Texts are left out in at most so many groups: RSA ranks all pairs of texts anew for each (our choice)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Similarity:
+    """One value, its pseudo-value for every group of texts, and why there is none where it is NaN."""
+
+    value: float
+    pseudo: Array = field(default_factory=lambda: np.empty(0))
+    """(groups,), with ``value`` as their mean; none for too few texts."""
+    num_texts: int = 0
+    reason: str = ""
+
+
+def compare_layers(
+    first: Mapping[str, Vectors], second: Mapping[str, Vectors], seed: int = 0
+) -> dict[Place, Similarity]:
+    """Every measure of two models' vectors, (texts, hidden) per domain and layer; groups are drawn with ``seed``."""
+    return {
+        (name, layer, measure): compare(function, left, right, seed)
+        for name in first
+        for layer, (left, right) in enumerate(zip(first[name], second[name], strict=True))
+        for measure, function in MEASURES.items()
+    }
+
+
+def compare(measure: "Measure", left: Array, right: Array, seed: int = 0) -> Similarity:
+    """A measure of two (texts, hidden) versions with its pseudo-values h·θ - (h - 1)·θ without the group, h = n/m.
+
+    Jackknife over groups of m of the n texts (Tukey 1958; groups of unequal size as Busing, Meijer & van der Leeden
+    1999, doi:10.1023/A:1008800423698), re-centred at θ (ours). Below 20 texts there are none.
+    """
+    num = len(left)
+    try:
+        if num < 4:
+            raise Refused(f"similarity needs at least 4 texts, there are {num}")
+        of = measure(left, right)
+        value = of(np.ones(num, bool))
+        if math.isnan(value):
+            raise Refused("undefined: all texts of a model are equally far from one another")
+        if num < MIN_ITEMS:
+            return Similarity(value, num_texts=num)
+        groups = text_groups(num, seed)
+        times = num / np.bincount(groups)
+        without = np.array([of(groups != group) for group in range(len(times))])
+    except Refused as refusal:
+        return Similarity(math.nan, num_texts=num, reason=str(refusal))
+    pseudo = times * value - (times - 1) * without
+    return Similarity(value, pseudo + value - pseudo.mean(), num)
+
+
+def text_groups(num: int, seed: int = 0) -> NDArray[np.intp]:
+    """(num,) the group of every text: at most MAX_GROUPS, as equal as can be, the same for all models."""
+    size = math.ceil(num / MAX_GROUPS)
+    order = np.random.default_rng([*b"text groups", seed]).permutation(num)
+    return np.asarray(order % (num // size))
+
+
+Measure = Callable[[Array, Array], Callable[[Kept], float]]
+"""Two (texts, hidden) versions to the function of which texts are kept that gives their similarity."""
+
+
+def _cka(left: Array, right: Array) -> Callable[[Kept], float]:
+    before, after = kernel(left), kernel(right)  # the texts that are left out need not be centred anew: HSIC₁ does it
+    return lambda kept: cka_of_kernels(before, after, kept.astype(np.float64))
+
+
+def _standardised_cka(left: Array, right: Array) -> Callable[[Kept], float]:
+    def of(kept: Kept) -> float:
+        sides = (standardised(left[kept]), standardised(right[kept]))
+        if not all(side.shape[1] for side in sides):
+            raise Refused("undefined: all texts of a model are equal")
+        return cka_of_kernels(kernel(sides[0]), kernel(sides[1]))
+
+    return of
+
+
+def _rsa(left: Array, right: Array) -> Callable[[Kept], float]:
+    before, after = item_distances(left), item_distances(right)
+
+    def of(kept: Kept) -> float:
+        places = np.ix_(kept, kept)
+        return rsa_of_distances(before[places], after[places])
+
+    return of
+
+
+CKA, STANDARDISED, RSA = "debiased CKA", "debiased CKA, standardised columns", "RSA"
+MEASURES: Mapping[str, Measure] = {CKA: _cka, STANDARDISED: _standardised_cka, RSA: _rsa}
+
+BEFORE_AND_AFTER = "before and after"
+SEED_AND_SEED = "seed and seed"
+
+_PLACE = ["texts", "layer", "measure"]
+
+OWN_SEEDS, SHUFFLED, OTHER_ARM = "its own seeds", "shuffled labels", "first arm"
+"""What a condition is held against: the similarity of its own seeds to each other, or the similarity to before of a
+condition with shuffled labels or of the group's first one."""
+
+NO_SEED = "no seed in common"
+PAIR = "pair of seeds"
+STILL = "equal for all texts and seeds: no spread to make an interval from"
+
+Found = Mapping[Place, Similarity]
+
+
+@dataclass(frozen=True, eq=False)
+class ArmSimilarities:
+    """What was found of one arm: every seed against before, and every pair of seeds against each other."""
+
+    group: str
+    arm: str
+    is_shuffled: bool
+    size: int | None
+    """Training examples asked for: only arms of one size are held against each other."""
+    to_before: Mapping[int, Found]
+    between: Mapping[tuple[int, int], Found]
+
+
+def average(arms: Sequence[ArmSimilarities]) -> pd.DataFrame:
+    """One line per condition, comparison and place: ``means`` of :func:`measure_layers`.
+
+    ``low`` and ``high``: the 95 % interval of the mean over new seeds and new texts (of one seed or one pair, over new
+    texts), see :func:`interval_of_tables`.
+    """
+    return pd.DataFrame([line for arm in arms for line in _means_of(arm)], columns=columns_of("measure_layers.means"))
+
+
+def contrast(arms: Sequence[ArmSimilarities]) -> pd.DataFrame:
+    """``contrasts`` of :func:`measure_layers`: texts and seeds are paired.
+
+    ``value``: a condition's similarity to before (``similarity``) minus ``other_similarity``; below 0 it moved further.
+    ``between_seeds`` is NaN beside its own seeds, and with one seed each.
+    """
+    lines: list[dict[str, Any]] = []
+    for arm in arms:
+        peers = [other for other in arms if (other.group, other.size) == (arm.group, arm.size) and other is not arm]
+        lines += _against_own_seeds(arm)
+        if not arm.is_shuffled:
+            for other in peers:
+                if other.is_shuffled:
+                    lines += _against(arm, other, SHUFFLED)
+            first = next((other for other in arms if other in (*peers, arm) and not other.is_shuffled), arm)
+            lines += _against(arm, first, OTHER_ARM) if first is not arm else []
+    return pd.DataFrame(lines, columns=columns_of("measure_layers.contrasts"))
+
+
+def interval_of_tables(table: NDArray[np.float64], row: str = "seed") -> tuple[float, float, str]:
+    """95 % interval of the mean of (seeds, groups of texts) pseudo-values, or of differences of such, and a note.
+
+    ``row``: what a row of the table is, for the note where there is but one.
+
+    :func:`toolkit.comparison.intervals.two_way_interval` with groups of texts as the items: Student's t over
+    new seeds and new texts at once. (That pseudo-values may be treated as such is Tukey's idea for one sample; for two
+    factors it is ours, and a test holds its coverage.)
+    """
+    if not table.size:
+        return math.nan, math.nan, "too few texts for an interval"
+    if is_constant(table, size=1.0):  # similarities are at most 1
+        return math.nan, math.nan, STILL
+    interval = two_way_interval(table)
+    return interval.low, interval.high, interval.note.replace("items", "texts").replace("one seed:", f"one {row}:")
+
+
+def pseudo_of_seeds(between: Mapping[tuple[int, int], Similarity], seeds: Sequence[int]) -> NDArray[np.float64]:
+    """(seeds, groups) pseudo-values of the mean over pairs of seeds: K·mean - (K - 1)·mean of the pairs without a seed.
+
+    Of two seeds there is one pair: (1, groups), as without a second pair nothing says how pairs differ.
+    """
+    every = np.mean([found.pseudo for found in between.values()], axis=0)
+    if len(seeds) < 3:
+        return np.asarray(every[None])
+    without = [np.mean([found.pseudo for pair, found in between.items() if seed not in pair], axis=0) for seed in seeds]
+    return np.asarray(len(seeds) * every - (len(seeds) - 1) * np.array(without))
+
+
+def _means_of(arm: ArmSimilarities) -> Iterator[dict[str, Any]]:
+    lead = {"group": arm.group, "condition": arm.arm, "is_shuffled": arm.is_shuffled, "num_seeds": len(arm.to_before)}
+    for place in next(iter(arm.to_before.values())):
+        own = {seed: found[place] for seed, found in arm.to_before.items()}
+        yield lead | {"comparison": BEFORE_AND_AFTER} | _mean(place, list(own.values()), partial(_before, own))
+    seeds = list(arm.to_before)
+    for place in next(iter(arm.between.values()), {}):
+        pairs = {pair: found[place] for pair, found in arm.between.items()}
+        table = partial(pseudo_of_seeds, pairs, seeds)
+        yield lead | {"comparison": SEED_AND_SEED} | _mean(place, list(pairs.values()), table, PAIR)
+
+
+def _mean(
+    place: Place, own: Sequence[Similarity], table: Callable[[], NDArray[np.float64]], row: str = "seed"
+) -> dict[str, Any]:
+    """Mean and interval of one place; NaN with the reason where any of the values is refused."""
+    line: dict[str, Any] = dict(zip(_PLACE, place, strict=True))
+    line |= {"value": float(np.mean([one.value for one in own])), "num_texts": own[0].num_texts}
+    reason = next((one.reason for one in own if one.reason), "")
+    if reason:
+        return line | {"reason": reason, "note": ""}
+    low, high, note = interval_of_tables(table(), row)
+    # No similarity is above 1, where Student's t, which is symmetric, may reach.
+    return line | {"low": low, "high": min(high, 1.0) if high == high else high, "reason": "", "note": note}
+
+
+def _before(own: Mapping[int, Similarity]) -> NDArray[np.float64]:
+    return np.array([one.pseudo for one in own.values()])
+
+
+def _against_own_seeds(arm: ArmSimilarities) -> Iterator[dict[str, Any]]:
+    seeds = list(arm.to_before)
+    for place in next(iter(arm.between.values()), {}):
+        own = {seed: found[place] for seed, found in arm.to_before.items()}
+        between = {pair: found[place] for pair, found in arm.between.items()}
+        line = _line(arm, "its seeds with each other", OWN_SEEDS, place, own.values(), between.values())
+        if not line["reason"]:
+            tables = _before(own), pseudo_of_seeds(between, seeds)
+            first = tables[0] if len(tables[1]) > 1 else tables[0].mean(axis=0, keepdims=True)
+            line |= dict(zip(("low", "high", "note"), interval_of_tables(first - tables[1], PAIR), strict=True))
+        yield line
+
+
+def _against(arm: ArmSimilarities, other: ArmSimilarities, kind: str) -> Iterator[dict[str, Any]]:
+    seeds = [seed for seed in arm.to_before if seed in other.to_before]
+    for place in next(iter(arm.to_before.values())):
+        own, theirs = ([side.to_before[seed][place] for seed in seeds] for side in (arm, other))
+        line = _line(arm, other.arm, kind, place, own, theirs)
+        if not line["reason"]:
+            table = np.array([one.pseudo - two.pseudo for one, two in zip(own, theirs, strict=True)])
+            line |= dict(zip(("low", "high", "note"), interval_of_tables(table), strict=True))
+        yield line | {"between_seeds": _between_seeds((arm, other), place)}
+
+
+def _line(arm: ArmSimilarities, against: str, kind: str, place: Place, own: Any, others: Any) -> dict[str, Any]:
+    """A line without its interval; the reason says why there is no value."""
+    first, second = list(own), list(others)
+    reason = next((one.reason for one in (*first, *second) if one.reason), "" if first else NO_SEED)
+    means = [float(np.mean([one.value for one in side])) if side else math.nan for side in (first, second)]
+    return {"group": arm.group, "condition": arm.arm, "comparison": kind, "against": against} | {
+        **dict(zip(_PLACE, place, strict=True)),
+        "similarity": means[0],
+        "other_similarity": means[1],
+        "value": means[0] - means[1],
+        "low": math.nan,
+        "high": math.nan,
+        "between_seeds": math.nan,
+        "num_seeds": len(first),
+        "num_texts": first[0].num_texts if first else 0,
+        "reason": reason,
+        "note": "",
+    }
+
+
+def _between_seeds(arms: Sequence[ArmSimilarities], place: Place) -> float:
+    gaps = [
+        abs(one - two)
+        for arm in arms
+        for one, two in combinations([found[place].value for found in arm.to_before.values()], 2)
+    ]
+    return float(np.mean(gaps)) if gaps else math.nan
+
+
+FEWEST_TEXTS = 4
+"""The debiased CKA divides by n - 3."""
+
+Texts = Mapping[str, Sequence[tuple[str, ...]]]
+"""Name of a domain to its texts, singles or pairs as the task has them."""
+
+
+@shows_progress("states of every layer")
+@with_columns
+def measure_layer_drift(
+    runs: Sequence[Run | str | Path],
+    texts: Texts | None = None,
+    *,
+    max_texts: int = 300,
+    seed: int = 0,
+    labels: Labels | None = None,
+    on_progress: Callable[[str], None] = say,
+) -> pd.DataFrame:
+    """Similarity of every layer's states (sentence vectors), one pair of models per line.
+
+    States inherit what changed in all layers below: that those of the top change most does not say that its weights
+    did. How far the weights of each layer moved is :func:`toolkit.measure_weight_drift`.
+
+    ``before and after`` compares each run's tuned model with what it started from; ``seed and seed`` the tuned models
+    of two seeds of one condition, which is as much as training differs when nothing but chance does. A run with
+    ``--shuffle-labels`` (``is_shuffled``) says what training moves when there is nothing to learn but the examples.
+    Read a regime's curve beside both: :func:`measure_layers` does.
+
+    Measures, over the mean token vector of each text: ``debiased CKA`` and, where one column can decide it, ``debiased
+    CKA, standardised columns`` (:mod:`toolkit.analysis.cka`), and ``RSA`` (Spearman's, of Euclidean
+    distances). ``low`` and ``high``: 95 % over new texts for these two models
+    (:func:`toolkit.probes.layer_drift.interval_of_tables`). ``first`` and ``second``: a run by its seed, ``before``
+    for what it started from.
+
+    ``texts``: None takes every scored split of the task, so that a task with out-of-distribution splits is compared on
+    them too. At most ``max_texts`` of each, drawn with ``seed``, the same for all models. ``labels``: name of a run's
+    directory to the name of its condition. ValueError for no runs, or one that was made without ``--save-model``.
+    """
+    groups = _groups(runs, max_texts, labels)
+    return _table(_measure_states(groups, texts, max_texts, seed, on_progress))
+
+
+@with_columns
+def measure_layers(
+    runs: Sequence[Run | str | Path],
+    texts: Texts | None = None,
+    *,
+    max_texts: int = 300,
+    seed: int = 0,
+    labels: Labels | None = None,
+    on_progress: Callable[[str], None] = lambda _: None,
+) -> dict[str, pd.DataFrame]:
+    """What changed in each layer, its states and its weights: all tables of the report.
+
+    Of states: ``layer_drift`` (:func:`measure_layer_drift`, also for the arguments), ``means`` over seeds and
+    ``contrasts``, paired differences of each condition from its own seeds, from shuffled labels and from the group's
+    first condition, with intervals over seeds and texts. Of weights: ``weight_drift``, ``weight_means`` and
+    ``weight_trends`` (:mod:`toolkit.comparison.layer_trend`). Runs with ``--pair-encoding separate`` are in the tables
+    of weights only: an example has two sequences of states there.
+    """
+    groups = _groups(runs, max_texts, labels)
+    arms = _measure_states(_joint(groups), texts, max_texts, seed, on_progress)
+    weights = weight_tables(weights_of_arms(groups, on_progress))
+    renamed = {name: table.rename(columns={"arm": "condition"}) for name, table in weights.items()}
+    return {"layer_drift": _table(arms), "means": average(arms), "contrasts": contrast(arms), **renamed}
+
+
+def _groups(runs: Sequence[Run | str | Path], max_texts: int, labels: Labels | None) -> tuple[Group, ...]:
+    """The runs in groups and arms; ValueError for too few texts, or one that did not keep its model."""
+    at_least("max_texts", max_texts, FEWEST_TEXTS)
+    opened = runs_of(runs)
+    for run in opened:
+        check_model(run)
+    return arrange(opened, labels)
+
+
+def _measure_states(
+    groups: Sequence[Group], texts: Texts | None, max_texts: int, seed: int, on_progress: Callable[[str], None]
+) -> list[ArmSimilarities]:
+    return [arm for group in groups for arm in _arms_of(group, texts, max_texts, seed, on_progress)]
+
+
+def _table(arms: Sequence[ArmSimilarities]) -> pd.DataFrame:
+    return pd.DataFrame([line for arm in arms for line in _lines_of(arm)], columns=columns_of("measure_layer_drift"))
+
+
+def _joint(groups: Sequence[Group]) -> list[Group]:
+    """The groups with those arms alone that have one sequence, and so states, for each example."""
+    kept = [
+        (group.title, tuple(arm for arm in group.arms if arm.runs[0].run.config.pair_encoding == "joint"))
+        for group in groups
+    ]
+    return [Group(title, arms) for title, arms in kept if arms]
+
+
+def _arms_of(
+    group: Group, texts: Texts | None, max_texts: int, seed: int, on_progress: Callable[[str], None]
+) -> Iterator[ArmSimilarities]:
+    chosen = _choose(group.runs[0].run, texts, max_texts, seed)
+    before: dict[object, Mapping[str, Vectors]] = {}
+    for arm in group.arms:
+        after: dict[int, Mapping[str, Vectors]] = {}
+        to_before, between = {}, {}
+        for item in arm.runs:
+            on_progress(f"states of {item.name}")
+            start, own = _start_of(item), item.config.seed
+            if start not in before:
+                before[start] = _read(load_untuned(item.run), chosen, item)
+            after[own] = _read(load_tuned(item.run), chosen, item)
+            to_before[own] = compare_layers(before[start], after[own], seed)
+        for first, second in combinations(after, 2):
+            on_progress(f"{arm.label}: seeds {first} and {second}")
+            between[first, second] = compare_layers(after[first], after[second], seed)
+        is_shuffled = arm.runs[0].run.config.shuffle_labels
+        yield ArmSimilarities(group.title, arm.label, is_shuffled, arm.size, to_before, between)
+
+
+def _lines_of(arm: ArmSimilarities) -> Iterator[tuple[object, ...]]:
+    for own, found in arm.to_before.items():
+        for place, one in found.items():
+            yield (*_facts(arm, BEFORE_AND_AFTER), "before", f"seed {own}", *_values(place, one))
+    for (first, second), found in arm.between.items():
+        for place, one in found.items():
+            yield (*_facts(arm, SEED_AND_SEED), f"seed {first}", f"seed {second}", *_values(place, one))
+
+
+def _facts(arm: ArmSimilarities, comparison: str) -> tuple[object, ...]:
+    return (arm.group, arm.arm, arm.is_shuffled, comparison)
+
+
+def _values(place: Place, one: Similarity) -> tuple[object, ...]:
+    low, high, _ = interval_of_tables(one.pseudo[None])
+    return (*place, one.value, low, min(high, 1.0) if high == high else high, one.num_texts, one.reason)
+
+
+def _choose(run: Run, texts: Texts | None, max_texts: int, seed: int) -> dict[str, list[tuple[str, ...]]]:
+    """The texts of each domain, the same for every model; ValueError when a domain has too few to say anything."""
+    if texts is None:
+        splits: Mapping[str, Split] = task_of(run).splits
+        texts = {name: split.texts for name, split in splits.items() if name != "train"}
+    chosen = {}
+    for name, own in texts.items():
+        if len(own) < FEWEST_TEXTS:
+            raise ValueError(f"texts {name!r}: similarity needs at least {FEWEST_TEXTS} texts; got {len(own)}")
+        order = np.random.default_rng([*b"layer texts", seed]).permutation(len(own))[:max_texts]
+        chosen[name] = [own[i] for i in np.sort(order)]
+    return chosen
+
+
+def _read(loaded: Loaded, chosen: Mapping[str, Sequence[tuple[str, ...]]], item: ReportedRun) -> dict[str, Vectors]:
+    length = item.run.config.max_length
+    return {name: layer_vectors(loaded, encode_texts(loaded, own, length)) for name, own in chosen.items()}
+
+
+def _start_of(item: ReportedRun) -> tuple[object, ...]:
+    """What tells apart the models that runs of one group start from: equal for runs that start from the same."""
+    config = item.run.config
+    is_drawn = config.init == "random" or config.positions == "shuffled"
+    drawn = config.seed if is_drawn else None
+    return (config.init, config.positions, config.reinject_positions, config.max_length, drawn)

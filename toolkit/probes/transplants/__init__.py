@@ -1,1 +1,0 @@
-"""A tuned run in, what each component's drift is worth to its scores out: transplants and their Shapley values."""

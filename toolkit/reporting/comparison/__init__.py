@@ -1,1 +1,0 @@
-"""Finished runs in, the report that compares them out."""

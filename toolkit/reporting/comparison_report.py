@@ -1,0 +1,412 @@
+"""Finished runs in, a report folder out: index.html, report.md, cards.json, evidence, figures and tables."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import takewhile
+from pathlib import Path
+
+import pandas as pd
+
+from toolkit.comparison.arms import Group
+from toolkit.comparison.cards import make_cards
+from toolkit.comparison.drift_table import drift_table_of_groups
+from toolkit.comparison.evidence import Evidence, check_evidence, read_evidence, save_evidence
+from toolkit.comparison.measure import measure
+from toolkit.comparison.report_data import ReportData, strata_table
+from toolkit.comparison.verdicts import Card, save_cards
+from toolkit.naming import command_path, command_place
+from toolkit.progress import say, shows_progress
+from toolkit.reporting import render_latex as latex
+from toolkit.reporting.cells import interval, shell_words, text_of
+from toolkit.reporting.folder import check_out, publish, report_folder
+from toolkit.reporting.page import (
+    Block,
+    CodeBlock,
+    FoldBlock,
+    Page,
+    Section,
+    TableBlock,
+    TextBlock,
+    folds,
+    shown,
+    table_block,
+)
+from toolkit.reporting.render_html import start_library
+from toolkit.reporting.render_latex import export_table
+from toolkit.reporting.sources import find_runs
+from toolkit.reporting.topics.caveats import covered
+from toolkit.reporting.topics.claims import claims_block, decided, described, limits_section, verdicts_frame
+from toolkit.reporting.topics.drift_and_score import COST
+from toolkit.reporting.topics.drift_tables import drift_topics, exposure_block
+from toolkit.reporting.topics.first_screen import answers_of, compared_of, picture_of, tiles_of
+from toolkit.reporting.topics.runs import (
+    DIFFERENCE,
+    MANY_RUNS,
+    SUMMARY,
+    TESTS,
+    data_section,
+    definitions_section,
+    run_section,
+    runs_frame,
+    shown_comparison,
+    study_sections,
+    versions_section,
+)
+from toolkit.reporting.topics.words import words_section
+from toolkit.snapshots import files
+from toolkit.snapshots.store import Run
+
+
+def commands_of(
+    runs: Sequence[Run | str | Path],
+    groups: Sequence[Group],
+    out: Path,
+    settings: Mapping[str, object],
+    *,
+    is_arranged: bool,
+) -> str:
+    """The commands that make the runs and the report, with no absolute path in them, below the line that says where.
+
+    ``is_arranged``: arms or pairs were named in Python, for which there is no flag.
+    """
+    made = [run.command for group in groups for run in group.runs]
+    if len(made) > MANY_RUNS:
+        made = [f"# the {len(made)} commands of the runs are in tables/runs.csv"]
+    if is_arranged:
+        made.append("# arms or pairs were named in Python (toolkit.write_report); this command names its own")
+    words = ["--out", command_path(out)]
+    for name, value in settings.items():
+        words += [f"--{name}", str(value)] if value is not None else []
+    places = " ".join(_shown_places([run.path if isinstance(run, Run) else Path(run) for run in runs]))
+    return "\n".join([command_place(), *made, f"python -m toolkit report {places} {shell_words(words)}"])
+
+
+def _shown_places(paths: Sequence[Path]) -> list[str]:
+    """Run directories as words for a shell; many as one pattern, if a shell finds these with it in this order only."""
+    shown = [command_path(path) for path in paths]
+    parents = {path.resolve().parent for path in paths}
+    is_here = all(Path(word).resolve() == path.resolve() for word, path in zip(shown, paths, strict=True))
+    if len(paths) > MANY_RUNS and len(parents) == 1 and is_here:
+        names = [Path(word).name for word in shown]
+        there = sorted(path.name for path in parents.pop().iterdir())
+        ends = zip(min(names), max(names), strict=False)
+        common = "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], ends))
+        for start in ("", common):
+            if names == [name for name in there if name.startswith(start) and (start or not name.startswith("."))]:
+                return [shell_words([(Path(shown[0]).parent / start).as_posix()]) + ("*" if start else "/*")]
+    return [shell_words([word]) for word in shown]
+
+
+COMPACT = "Drift of the embedding parameters from before training, means ± standard deviations over seeds"
+MOST_CSV_LINES = 20_000
+"""Longer tables are Parquet only: as text they would be megabytes that nobody reads."""
+
+PAPER: Mapping[str, tuple[str, ...]] = {
+    "comparison": ("group", *DIFFERENCE[:-1]),
+    "tests": ("group", *TESTS),
+    "summary": ("group", *SUMMARY),
+    "cost": ("group", *COST),
+    "efficiency": (
+        "group",
+        "split",
+        "base",
+        "num_train_examples",
+        "score",
+        "num_seeds",
+        "mean",
+        "sd",
+        "difference_points",
+    ),
+    "association": ("model", "base", "parameter", "num_tasks", "spearman", "p", "q", "note"),
+    "tuning": (),
+    "verdicts": ("question", "answer", "value", "interval"),
+}
+"""Tables that are also written as LaTeX, with the columns that fit on a page; all columns where none are named."""
+
+CAPTIONS: Mapping[str, str] = {
+    "comparison": "Differences between arms on the same items, paired by seed",
+    "tests": "Tests of the differences between arms",
+    "summary": "Scores at the last epoch over seeds",
+    "cost": "Cost beside score, means over seeds",
+    "efficiency": "Scores by number of training examples",
+    "association": "Rank correlation over tasks of drift, as a multiple of its noise, with what it gained",
+    "tuning": "Settings tried, with the score on the split held out of train, and those chosen",
+    "verdicts": "Questions and answers",
+}
+
+
+def report_tables(data: ReportData, cards: Sequence[Card]) -> dict[str, pd.DataFrame]:
+    """File name to table, all groups together."""
+    parts = {
+        "verdicts": verdicts_frame(cards),
+        "comparison": data.comparison,
+        "comparison_by_seed": data.seeds,
+        "summary": data.summary,
+        "side_by_side": data.sides,
+        "cost": data.cost,
+        "efficiency": data.efficiency,
+        "drift_and_score": data.joined,
+        "association": data.association,
+        "shuffled_labels": data.labels,
+        "floors": data.floors,
+        "near_duplicates": data.duplicates,
+        "tuning": data.tuning if data.tuning is not None else pd.DataFrame(),
+        "runs": runs_frame(data.groups),
+        "last_scores": data.scores,
+        "scores": _joined([each.scores for each in data.details]),
+        "baselines": _joined([each.baselines for each in data.details]),
+        "drift": _joined([each.drift for each in data.details]),
+        "drift_compact": drift_table_of_groups([each.group for each in data.details], data.evidence.drift),
+        "strata": _joined([strata_table(each.drift) for each in data.details]),
+        "positions": _joined([each.positions for each in data.details]),
+        "tokens": _joined([each.tokens for each in data.details]),
+    }
+    return {name: table for name, table in parts.items() if len(table)}
+
+
+def _joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    filled = [frame for frame in frames if len(frame)]
+    return pd.concat(filled, ignore_index=True) if filled else frames[0]
+
+
+def write_tables(folder: Path, tables: Mapping[str, pd.DataFrame], title: str) -> None:
+    """Write every table as Parquet, as CSV unless it is very long, and as LaTeX where PAPER has it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, table in tables.items():
+        if len(table) <= MOST_CSV_LINES:
+            files.write_text(folder / f"{name}.csv", table.to_csv(index=False, lineterminator="\n"))
+        files.write_with(folder / f"{name}.parquet", partial(_write_parquet, table))
+    printed = paper_tables(tables)
+    if "drift_compact" in tables:
+        compact = partial(export_table, tables["drift_compact"], caption=COMPACT, label="drift-compact")
+        printed["drift_compact"] = compact("latex")
+        files.write_text(folder / "drift_compact.md", compact("markdown"))
+        files.write_text(folder / "drift_compact.html", compact("html"))
+    for name, text in printed.items():
+        files.write_text(folder / f"{name}.tex", text)
+    files.write_text(folder / "tables.tex", latex.document(printed, title))
+
+
+def _write_parquet(table: pd.DataFrame, path: Path) -> None:
+    # One type per column: Parquet has no column of numbers and words, as a tuning table may have.
+    mixed = [c for c in table if table[c].dtype == object and table[c].map(type).nunique() > 1]
+    table.astype(dict.fromkeys(mixed, str)).to_parquet(path, index=False, compression="zstd")
+
+
+def paper_tables(tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:
+    """Name to LaTeX of the tables that a paper prints."""
+    sources = {**tables, **({"tests": tables["comparison"]} if "comparison" in tables else {})}
+    printed = {}
+    for name, columns in PAPER.items():
+        if name not in sources:
+            continue
+        table = _with_texts(name, sources)
+        over = covered(table) if name == "comparison" else ""
+        caption = CAPTIONS[name] + (f", with intervals over {over}" if over else "")
+        block = _paper_block(table, columns or [str(c) for c in table.columns], caption)
+        if isinstance(block, TableBlock):
+            printed[name] = latex.table(shown(block), name.replace("_", "-"))
+    return printed
+
+
+SHARED = ("group", "score", "num_seeds", "num_train_examples", "margin_points")
+"""Columns that go into the caption where all lines have the same value: a page is narrow."""
+
+
+def _paper_block(table: pd.DataFrame, columns: Sequence[str], caption: str) -> Block:
+    own = [name for name in SHARED if name in columns and name in table and table[name].nunique(dropna=False) == 1]
+    block = table_block(table, columns, caption)
+    if len(table) < 2 or not own or not isinstance(block, TableBlock):
+        return block
+    said = [f"{block.columns[name].label} {text_of(table[name].iloc[0])}" for name in own]
+    kept = {name: column for name, column in block.columns.items() if name not in own}
+    return TableBlock(table=block.table, caption=f"{caption} ({', '.join(said)})", columns=kept)
+
+
+def _with_texts(name: str, sources: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """A table with the columns that are read rather than computed with: pairs and intervals."""
+    table = sources[name]
+    if name in ("comparison", "tests"):
+        return shown_comparison(table, sources["comparison_by_seed"])
+    if name == "verdicts":
+        spans = [interval(low, high) for low, high in zip(table["low"], table["high"], strict=True)]
+        return table.assign(interval=spans, value=[text_of(value) for value in table["value"]])
+    return table
+
+
+Progress = Callable[[str], None]
+
+
+@shows_progress("opening runs")
+def write_report(
+    runs: Sequence[Run | str | Path],
+    out: str | Path,
+    *,
+    title: str | None = None,
+    question: str | None = None,
+    expected: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    tasks: Mapping[str, str] | None = None,
+    pairs: Sequence[tuple[str, str]] | None = None,
+    margin_points: float = 1.0,
+    command: str | None = None,
+    tuning: pd.DataFrame | None = None,
+    on_progress: Progress = say,
+) -> Path:
+    """Compare runs and write a report into ``out``; the path of its report.md, beside which index.html lies.
+
+    Runs of one model and task are compared with each other; other models and tasks get parts of their own. ``labels``
+    (run directory name to arm), ``pairs`` and ``margin_points`` are those of :func:`toolkit.compare`; ``tasks`` is run
+    directory name to what its task is called, by default what its data are called; ``question`` stands under the title,
+    ``expected`` is what was expected before the runs;
+    ``command`` is what makes runs and report again, if that is not ``report`` itself; ``tuning`` is what a study tried
+    and chose. What a glob brings along (an unfinished run, a folder that is none) is left out, and the report says so;
+    so is a pair that names an arm of which every run diverged. Files of an earlier report in ``out`` are replaced or
+    removed, others stay.
+    ValueError when no run is left, as of :func:`toolkit.compare`, and, before anything is computed, where no report can
+    go to ``out``: a file, a run directory, a folder that holds anything but no earlier report, or one in which a file
+    of that report has changed since.
+    """
+    out = check_out(out)
+    start_library()
+    sources = find_runs(runs).note_lost(labels, tasks)
+    if pairs is not None:
+        pairs = [pair for pair in pairs if not sources.lost.intersection(pair)]
+    evidence = measure(
+        sources.runs,
+        labels,
+        pairs=pairs,
+        margin_points=margin_points,
+        tasks=tasks,
+        tuning=tuning,
+        words={"title": title, "question": question, "expected": expected, "left_out": sources.left_out},
+        on_progress=on_progress,
+    )
+    if command is None:
+        known = {"title": title, "question": question, "margin-points": None if margin_points == 1 else margin_points}
+        command = commands_of(runs, evidence.groups, out, known, is_arranged=bool(labels or pairs or tasks))
+    evidence = replace(evidence, page={**evidence.page, "command": command})
+    return publish_evidence(evidence, out, on_progress)
+
+
+def report_from(folder: str | Path, out: str | Path | None = None, *, on_progress: Progress = lambda _: None) -> Path:
+    """Make a report again from the evidence of ``folder`` alone, by today's rules; the path of its report.md.
+
+    Into ``out``, or in the place of the report itself. What the evidence of an earlier version did not keep is left out
+    or named. ValueError where the evidence is not whole, or not as it was written, and as :func:`write_report` where no
+    report can go to ``out``.
+    """
+    out = check_out(folder if out is None else out)
+    check_evidence(folder)
+    return publish_evidence(read_evidence(folder), out, on_progress)
+
+
+def publish_evidence(evidence: Evidence, out: Path, on_progress: Progress = lambda _: None) -> Path:
+    """Everything that follows from evidence: tables, cards and page, in ``out``; the path of report.md."""
+    with report_folder(out) as folder:
+        data = ReportData(save_evidence(evidence, folder), on_progress=on_progress)
+        cards = make_cards(data)
+        save_cards(cards, folder, data.evidence.hashes)
+        on_progress("drawing figures")
+        page = make_page(data, cards)
+        on_progress("writing the pages")
+        _write(folder, page, data, cards)
+    return out / "report.md"
+
+
+def _write(out: Path, page: Page, data: ReportData, cards: Sequence[Card]) -> None:
+    write_tables(out / "tables", report_tables(data, cards), page.title)
+    tasks = {name for group in data.groups for name in (group.title, group.runs[0].task)}
+    publish(page, out, tasks)
+
+
+def _file_names(groups: Sequence[Group]) -> list[str]:
+    """What the file names of each group's figures begin with: nothing for one group, else its number and title."""
+    if len(groups) == 1:
+        return [""]
+    slugs = (re.sub(r"[^a-z0-9]+", "-", group.title.lower()).strip("-")[:60] for group in groups)
+    return [f"{i}-{slug}_" for i, slug in enumerate(slugs, start=1)]
+
+
+def make_page(data: ReportData, cards: Sequence[Card]) -> Page:
+    """All that a report says, for report.md and index.html alike."""
+    title = data.evidence.page.get("title")
+    question = data.evidence.page.get("question")
+    return Page(
+        title=title if title is not None else "Embedding drift: " + ", ".join(group.title for group in data.groups),
+        question=question or "What moves when the model is fine-tuned, and does it matter for its score?",
+        lead=compared_of(data),
+        tiles=tiles_of(data),
+        answers=answers_of(data),
+        picture=picture_of(data),
+        sections=tuple(_sections(data, cards)),
+    )
+
+
+def _sections(data: ReportData, cards: Sequence[Card]) -> list[Section]:
+    """Every part below the first screen, in the order in which a reader asks: what moved, why, whether it matters."""
+    study = {section.id: section for section in study_sections(data)}
+    moved = {s.id: s for s in drift_topics(data.details, _file_names(data.groups), described(cards))}
+    commands, expected = (data.evidence.page.get(name) for name in ("command", "expected"))
+    repeat = (CodeBlock(text=commands) if commands else TextBlock(text="Which command made it was not kept."),)
+    scores, comparison = study["scores"], study.get("comparison")
+    # One task is one point: beside its score there is no relation to be seen.
+    main = [n for n in ("shuffled-labels", "drift-and-score", "data-efficiency") if n in study]
+    main = [name for name in main if name != "drift-and-score" or len(data.groups) > 1]
+    rest = [name for name in ("drift-and-score", "cost", "tuning") if name in study and name not in main]
+    words = words_section(data.words)
+    return [
+        *([words] if words else []),
+        replace(scores, blocks=(*scores.blocks, folded(moved["training"]))),
+        moved["drift"],
+        *([_why(data, moved)] if "word-rows" in moved else []),
+        *(study[name] for name in main),
+        Section(
+            id="sure",
+            title="How sure this is",
+            lead=f"Expected before the runs: {expected}" if expected else SURE,
+            blocks=(
+                claims_block(decided(cards), "Questions with an answer"),
+                *((folded(comparison),) if comparison else ()),
+                *(folded(study[name]) for name in rest),
+            ),
+        ),
+        limits_section(data, cards),
+        Section(id="again", title="How to repeat it", lead=REPEAT, blocks=repeat),
+        Section(
+            id="details",
+            title="Runs, data, versions, definitions",
+            lead=ABOUT,
+            blocks=tuple(
+                folded(section)
+                for section in (run_section(data), data_section(data), versions_section(data), definitions_section())
+            ),
+        ),
+    ]
+
+
+def _why(data: ReportData, moved: Mapping[str, Section]) -> Section:
+    blocks = folds([tables.group.title for tables in data.details], [[exposure_block(t)] for t in data.details])
+    parts = (folded(moved[name]) for name in ("word-rows", "positions", "segments", "tokens"))
+    return Section(id="why", title="Why rows moved: what training exposed", lead=EXPOSED, blocks=(*blocks, *parts))
+
+
+EXPOSED = (
+    "A row that no batch held has no gradient, so that only weight decay can move it: where replaying the logged decay "
+    "leaves nothing, decay is the whole cause."
+)
+SURE = "The questions that these runs decide, then every comparison with its tests."
+REPEAT = "python -m toolkit verify recomputes every answer of this report from its own evidence."
+ABOUT = (
+    "This report is about a model that changed in training, not about data that changed. Each run kept its embedding "
+    "parameters before training (epoch 0) and after every epoch; drift is how far they are from epoch 0. A condition "
+    "is a set of runs that differ in nothing but the seed."
+)
+
+
+def folded(section: Section) -> FoldBlock:
+    """A section as a part of another one, closed."""
+    lead = (TextBlock(text=section.lead),) if section.lead else ()
+    return FoldBlock(title=section.title, blocks=(*lead, *section.blocks))

@@ -1,0 +1,259 @@
+"""The numbers of a report in, its section on differences between arms out: gap first, then difference, then tests."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from toolkit.comparison.report_data import ReportData
+from toolkit.comparison.summaries import check_table
+from toolkit.reporting.cells import NOT_APPLICABLE, interval, points
+from toolkit.reporting.charts import REFERENCE, Chart, Charts, data_of, panels, tips, wrap
+from toolkit.reporting.page import Block, FoldBlock, NoteBlock, Section, chart_blocks, folds, table_block
+from toolkit.reporting.topics.caveats import (
+    against_probe_block,
+    covered,
+    headline,
+    largest_size,
+    linear_probes,
+    pair_caveats,
+    reach_points,
+    task_names,
+)
+
+VERDICTS = {
+    "supported": ("#D55E00", "circle"),
+    "equivalent": ("#009E73", "diamond"),
+    "not supported": ("#0072B2", "square"),
+    "under-powered": ("#767B84", "triangle-up"),
+    "not judged": ("#767B84", "cross"),
+    "not measurable here": ("#767B84", "triangle-down"),
+}
+"""A verdict is told by its shape as well as by its colour."""
+SAID = {
+    "supported": "the scores differ",
+    "equivalent": "no difference beyond the margin",
+    "not supported": "undecided",
+    "under-powered": "undecided: too few data",
+}
+"""Verdict to what the legend says."""
+
+
+def plot_differences(comparison: pd.DataFrame, *, width: int = 420) -> Chart | None:
+    """A panel per pair, a line per task and split: the difference in points, the interval that decided, the margin.
+
+    ``comparison`` is :func:`toolkit.compare`'s table. The interval is of 90 % for ``equivalent`` and else of 95 %,
+    dotted where it is over items alone, from one seed; it ends where differences of this score end. ``width``: of a
+    panel, in pixels, while there are few. None where nothing was compared. ValueError for another table.
+    """
+    import altair
+
+    check_table(comparison, ("first", "second", "is_headline", "difference_points", "low_points"), "compare")
+    table = largest_size(headline(comparison))
+    table = table[table["difference_points"].notna()]
+    if table.empty:
+        return None
+    shown = _lines(table)
+    places = list(dict.fromkeys(shown["place"]))
+    names_of = dict(zip(shown["pair"], zip(shown["one"], shown["other"], strict=True), strict=True))
+    pairs = list(names_of)
+    verdicts = [name for name in VERDICTS if name in set(shown["verdict"])]
+    reach = max(map(reach_points, table["score"]))
+    low, high = max(shown["low"].min(), -reach), min(shown["high"].max(), reach)
+    margin = float(shown["margin"].max())
+    ends = [low, high, 0.0] + ([] if math.isnan(margin) else [-1.3 * margin, 1.3 * margin])
+    scale = altair.Scale(domain=[min(ends), max(ends)], nice=True, clamp=True)
+    x = altair.X("difference:Q", scale=scale, title="difference (points)", axis=altair.Axis(tickCount=6))
+    names = altair.Scale(domain=verdicts, range=[VERDICTS[name][0] for name in verdicts])
+    shapes = altair.Scale(domain=verdicts, range=[VERDICTS[name][1] for name in verdicts])
+    words = " : ".join(f"datum.label == '{name}' ? '{text}'" for name, text in SAID.items())
+    legend = altair.Legend(title=None, labelExpr=f"{words} : datum.label")
+    colour = altair.Color("verdict:N", scale=names, legend=legend)
+    said = tips(
+        pair="difference",
+        place="task and split",
+        difference=("points", "+.2f"),
+        interval="interval",
+        verdict="verdict",
+        over="seeds",
+    )
+    once = altair.Chart(altair.Data(values=[{}]))
+    behind = [once.mark_rule(color=REFERENCE).encode(x=altair.datum(0, scale=scale))]
+    if not math.isnan(margin):
+        band = once.mark_rect(color=REFERENCE, fillOpacity=0.16)
+        behind = [band.encode(x=altair.datum(-margin, scale=scale), x2=altair.datum(margin)), *behind]
+    columns = 2 if len(pairs) > 2 or (len(pairs) > 1 and len(places) > 6) else 1
+    step = 24 if len(places) <= 8 else 17
+    sizes = {"width": width if columns == 1 else 245, "height": max(step * len(places), 50)}
+    parts = []
+    for i, pair in enumerate(pairs):
+        axis = altair.Axis(domain=False, ticks=False, labels=not i % columns, labelLimit=170)
+        y = altair.Y("place:N", sort=places, scale=altair.Scale(domain=places), title=None, axis=axis)
+        base = altair.Chart(data_of(shown[shown["pair"] == pair])).encode(y=y, tooltip=said)
+        spans = base.mark_rule(strokeWidth=2.2).encode(
+            x=altair.X("low:Q", scale=scale, title=x["title"], axis=x["axis"]), x2="high:Q", color=colour
+        )
+        front = [
+            spans.transform_filter("datum.num_seeds > 1"),
+            spans.transform_filter("datum.num_seeds == 1").mark_rule(strokeWidth=2.2, strokeDash=[2, 2]),
+            base.mark_point(filled=True, size=75).encode(
+                x=x, color=colour, shape=altair.Shape("verdict:N", scale=shapes, title="Verdict")
+            ),
+        ]
+        panel = altair.layer(*behind, *front).properties(**sizes)
+        first, second = names_of[pair]
+        title = [*wrap(first, 38), *wrap(f"minus {second}", 38)] if columns > 1 else wrap(pair, 64)
+        parts.append(panel if len(pairs) == 1 else panel.properties(title=title))
+    return panels(parts, columns)
+
+
+def _lines(table: pd.DataFrame) -> pd.DataFrame:
+    """What is drawn of each comparison: with the interval of its verdict, 90 % for equivalent and else 95 %."""
+    lines: list[dict[str, Any]] = []
+    tasks = task_names(table)
+    has_many = tasks.nunique() > 1
+    for task, line in zip(tasks, table.to_dict("records"), strict=True):
+        is_equivalent = line.get("verdict") == "equivalent"
+        low, high = (
+            (line["low90_points"], line["high90_points"])
+            if is_equivalent
+            else (line["low_points"], line["high_points"])
+        )
+        one, other = (str(line.get(f"{side}_base") or line[side]) for side in ("first", "second"))
+        lines.append(
+            {
+                "one": one,
+                "other": other,
+                "pair": f"{one} minus {other}",
+                "place": f"{task}: {line['split']}" if has_many else str(line["split"]),
+                "difference": line["difference_points"],
+                "low": low,
+                "high": high,
+                "interval": f"{low:+.2f} to {high:+.2f} ({90 if is_equivalent else 95} %)" if low == low else "none",
+                "margin": line["margin_points"],
+                "verdict": str(line.get("verdict") or "not supported"),
+                "num_seeds": int(line["num_seeds"]),
+                "over": "one seed: items only" if line["num_seeds"] == 1 else f"{line['num_seeds']:.0f} seeds",
+            }
+        )
+    return pd.DataFrame(lines)
+
+
+DIFFERENCE = (
+    "pair",
+    "split",
+    "detectable_gap_points",
+    "difference",
+    "interval",
+    "verdict",
+    "first_mean",
+    "second_mean",
+    "interval90",
+    "margin_points",
+    "num_seeds",
+    "num_items",
+    "score",
+    "note",
+)
+"""The smallest detectable gap stands before what was found."""
+TESTS = (
+    "pair",
+    "split",
+    "p",
+    "q",
+    "sign_flip_p",
+    "smallest_p",
+    "mcnemar",
+    "tost_p",
+    "bootstrap_interval",
+    "noise_floor_points",
+    "score",
+)
+
+
+def estimand(data: ReportData) -> str:
+    """What a seed is in these runs, and what their intervals do not cover."""
+    draws = any(run.config.max_train_examples is not None for run in data.runs)
+    drawn = ", and the training examples that were drawn" if draws else ""
+    text = f"A seed is the initialisation of the head, the order of the data and dropout, together{drawn}."
+    if data.tuning is None or data.tuning.empty:
+        return text
+    seeds = int(data.tuning["num_seeds"].iloc[0])
+    chosen = f"{seeds} seed{'' if seeds == 1 else 's'} each"
+    return f"{text} Settings were chosen on part of train with {chosen}: the intervals do not cover that choice."
+
+
+def comparison_section(data: ReportData, charts: Charts) -> Section | None:
+    """The smallest detectable gap, then the difference with its intervals, then every test."""
+    if data.comparison.empty:
+        return None
+    table = largest_size(shown_comparison(data.comparison, data.seeds))
+    table = table.assign(pair=_minus(table["first_base"], table["second_base"]))
+    bodies: list[Sequence[Block]] = []
+    for group in data.groups:
+        own = table[table["group"] == group.title]
+        seeds = data.seeds[(data.seeds["group"] == group.title) & data.seeds["first"].isin(own["first"])]
+        tested = table_block(own, TESTS, f"Tests on {group.title}")
+        tests = FoldBlock(title=f"All tests: {group.title}", blocks=(tested,))
+        each = FoldBlock(title=f"Seed by seed: {group.title}", blocks=(_seed_by_seed(seeds, group.title),))
+        bodies.append([table_block(own, DIFFERENCE, f"Differences on {group.title}"), tests, each])
+    over = covered(headline(table))
+    spans = f", with the interval that decided over {over}" if over else ", without intervals"
+    caption = (
+        f"Difference between two conditions on each split{spans}; the margin is shaded. The interval is of 90 % for "
+        "equivalent, else of 95 %; a dotted one is over items only. All panels have one scale."
+    )
+    figure = chart_blocks(charts, "differences", caption, "Forest plot of the differences between conditions")
+    lead = (
+        "First condition minus second on the same items at the last epoch, paired by seed, in points (hundredths of "
+        "the score). The smallest detectable gap stands before the difference: a smaller one could not have been "
+        "found. "
+        f"q takes into account how many comparisons this report makes. {estimand(data)}"
+    )
+    features = against_probe_block(linear_probes([own.group for own in data.details]))
+    blocks = (*figure, *folds([group.title for group in data.groups], bodies), *features, *caveats_of_pairs(data))
+    return Section(id="comparison", title="Comparison", lead=lead, blocks=blocks)
+
+
+def shown_comparison(table: pd.DataFrame, seeds: pd.DataFrame) -> pd.DataFrame:
+    """``toolkit.compare`` with the columns as they are read: pairs, intervals as texts, McNemar over seeds."""
+    spans = {"interval": ("low_points", "high_points"), "interval90": ("low90_points", "high90_points")}
+    spans["bootstrap_interval"] = ("bootstrap_low_points", "bootstrap_high_points")
+    texts = {
+        name: [interval(low, high) for low, high in zip(table[ends[0]], table[ends[1]], strict=True)]
+        for name, ends in spans.items()
+    }
+    texts["difference"] = [points(value) for value in table["difference_points"]]
+    counts = mcnemar_counts(seeds)
+    keys = zip(table["group"], table["first"], table["second"], table["split"], strict=True)
+    return table.assign(
+        pair=_minus(table["first"], table["second"]), mcnemar=[counts.get(key, NOT_APPLICABLE) for key in keys], **texts
+    )
+
+
+def _minus(first: pd.Series, second: pd.Series) -> list[str]:
+    return [f"{one} minus {other}" for one, other in zip(first, second, strict=True)]
+
+
+def mcnemar_counts(seeds: pd.DataFrame) -> Mapping[tuple[object, ...], str]:
+    """Group, pair and split to ``2 of 5``: the seeds whose exact McNemar p is below .05, of those that have one."""
+    tested = seeds[seeds["mcnemar_p"].notna()]
+    keys = ["group", "first", "second", "split"]
+    return {
+        tuple(key): f"{int((part < 0.05).sum())} of {len(part)}"
+        for key, part in tested.groupby(keys, sort=False)["mcnemar_p"]
+    }
+
+
+def _seed_by_seed(seeds: pd.DataFrame, title: str) -> Block:
+    table = seeds.assign(pair=_minus(seeds["first"], seeds["second"]))
+    names = ["pair", "split", "seed", "num_items", "first_score", "second_score", "difference_points"]
+    names += ["num_only_first_right", "num_only_second_right", "mcnemar_p", "q", "note"]
+    return table_block(table, names, f"Exact McNemar test of every seed on {title}; it covers items, not seeds")
+
+
+def caveats_of_pairs(data: ReportData) -> tuple[Block, ...]:
+    """Seeds that one side of a pair lacks, and pairs that differ in more than the regime."""
+    sentences = pair_caveats(data)
+    return (NoteBlock(text="\n\n".join(sentences)),) if sentences else ()

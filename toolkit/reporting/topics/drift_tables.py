@@ -1,0 +1,349 @@
+"""The tables of every group in, the sections on what moved out: parameters, words, positions, segments, tokens."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from toolkit.analysis.drift import ALL_ROWS
+from toolkit.comparison.arms import Arm
+from toolkit.comparison.measure import RANKINGS
+from toolkit.comparison.report_data import GroupTables, order_of, ordered_strata
+from toolkit.families import EMBEDDING_PARAMETERS, TABLES
+from toolkit.reporting.cells import listing, mean_and_sd, span, stratum_text
+from toolkit.reporting.charts import Chart, Charts, draw
+from toolkit.reporting.page import Block, FoldBlock, Section, TextBlock, chart_blocks, folds, rows_block
+from toolkit.reporting.topics.drift import plot_drift, plot_position_drift, plot_word_boxes
+from toolkit.reporting.topics.scores import plot_scores_over_epochs, probe_block, training_block
+
+HOWS = {
+    "relative drift": "‖Δ‖ / ‖E⁰‖ of the whole parameter, mean ± standard deviation over seeds, in float64.",
+    "re-initialised": "The same number for an independent re-initialisation of the same shape: a yardstick.",
+    "left by weight decay (%)": "Of the squared drift of the unexposed words: what replaying the logged weight decay "
+    "does not give.",
+    "stratum": "Rows that moved for different reasons are never averaged; steps are optimizer steps of the whole run.",
+    "median ‖Δ‖": "Median over the rows of the stratum, mean ± standard deviation over seeds.",
+    "median relative": "Median of ‖Δ‖ / ‖E⁰‖ over rows; a row that was 0 has none and is counted.",
+    "median angle (degrees)": "Angle between the row before and after training.",
+    "median radial change": "Part of the change along the row itself: weight decay makes it negative.",
+}
+"""What the columns are, for whoever asks."""
+
+
+def drift_block(tables: GroupTables) -> Block:
+    """A line per parameter, a column per condition: relative drift at the last epoch, beside a re-initialisation."""
+    arms = tables.group.arms
+    rows: list[list[object]] = []
+    for parameter in EMBEDDING_PARAMETERS:
+        rows.append([parameter, *(_drift_of(tables, arm, parameter) for arm in arms)])
+        if len(tables.drift):
+            yardsticks = [_yardstick(tables, arm, parameter) for arm in arms if arm.has(parameter)]
+            rows[-1].append(mean_and_sd(np.concatenate(yardsticks)) if yardsticks else None)
+    header = ["parameter", *(arm.label for arm in arms), *(["re-initialised"] if len(tables.drift) else [])]
+    hows = HOWS | {arm.label: HOWS["relative drift"] for arm in arms}
+    return rows_block(header, rows, f"Relative drift of each parameter on {tables.group.title} at the last epoch", hows)
+
+
+def _drift_of(tables: GroupTables, arm: Arm, parameter: str) -> str | None:
+    if not arm.has(parameter):
+        return None
+    drift = tables.relative_drift(arm, parameter)
+    if (drift == 0).all():
+        return "0 (bit-identical)" if arm.is_proven_frozen(parameter) else "0"
+    return mean_and_sd(drift)
+
+
+def _yardstick(tables: GroupTables, arm: Arm, parameter: str) -> np.ndarray:
+    lines = tables.whole(arm, parameter, statistic="reinitialised")
+    values: np.ndarray = lines.groupby("run", sort=False)["value"].last().reindex(arm.names).to_numpy(np.float64)
+    return values
+
+
+def exposure_block(tables: GroupTables) -> Block:
+    """A line per condition whose words moved: how far exposed and unexposed words did, and what decay leaves open."""
+    rows: list[list[object]] = []
+    known = {line["run"]: line for line in tables.exposed.to_dict("records")}
+    for arm in tables.group.arms:
+        line = known.get(arm.runs[0].name)
+        if line is None or not has_moved_words(tables, arm):
+            continue
+        names = ("num_exposed", "median_exposed", "num_unexposed", "median_unexposed", "share_unmoved")
+        cells: list[object] = [None if line[name] != line[name] else line[name] for name in names]
+        cells[-1] = None if cells[-1] is None else 100 * line["share_unmoved"]
+        if not line["is_recorded"]:
+            cells = [None] * len(cells)
+        rows.append([arm.label, *cells, _left_by_decay(line)])
+    header = [
+        "condition",
+        "exposed words",
+        "median ‖Δ‖",
+        "unexposed words",
+        "their median ‖Δ‖",
+        "exactly as before (%)",
+    ]
+    header.append("left by weight decay (%)")
+    caption = f"Words that training exposed and words that it did not, on {tables.group.title}, first seed"
+    return rows_block(header, rows, caption, HOWS)
+
+
+def has_moved_words(tables: GroupTables, arm: Arm) -> bool:
+    """Whether any word row of the first seed of an arm moved."""
+    own = tables.boxes[tables.boxes["run"] == arm.runs[0].name] if len(tables.boxes) else tables.boxes
+    return bool(len(own)) and bool((own["num_moved"] > 0).any())
+
+
+def _left_by_decay(line: dict[Any, Any]) -> object:
+    """The share of the unexposed words' squared drift that replayed weight decay leaves; without a log None."""
+    if not line["has_log"]:
+        return None
+    return "0, bit for bit" if line["left_by_decay"] == 0 else 100 * line["left_by_decay"]
+
+
+def strata_block(tables: GroupTables, parameter: str) -> Block:
+    """One line per stratum and arm of a table's rows at the last epoch, one in all for an arm where none moved."""
+    assert parameter in TABLES
+    if not any(arm.has(parameter) for arm in tables.group.arms):
+        return TextBlock(text=f"Not applicable: this model has no {parameter}.")
+    header = ["stratum", "condition", "rows", "median ‖Δ‖", "greatest ‖Δ‖", "median relative", "median angle (degrees)"]
+    header += ["median radial change"]
+    columns = [("norm", "median"), ("norm", "max"), *((m, "median") for m in ("relative", "angle_degrees", "radial"))]
+    parts = [(arm, tables.of(arm, parameter)) for arm in tables.group.arms]
+    found = ordered_strata(stratum for _, lines in parts for stratum in lines["stratum"])
+    rows: list[list[object]] = []
+    for stratum in (s for s in found if s != "whole parameter"):
+        for arm, lines in parts:
+            own = lines[lines["stratum"] == stratum]
+            if len(own) and (stratum == ALL_ROWS or not _is_still(lines)):
+                cells = [_statistic(own, *column) for column in columns]
+                rows.append([stratum_text(stratum), arm.label, span(own["num_rows"]), *cells])
+    return rows_block(header, rows, f"Rows of {parameter} on {tables.group.title} at the last epoch", HOWS)
+
+
+def _is_still(lines: pd.DataFrame) -> bool:
+    """Whether no row moved; then one line for all rows says everything."""
+    return bool((lines.loc[(lines["measure"] == "norm") & (lines["statistic"] == "max"), "value"] == 0).all())
+
+
+def _statistic(lines: pd.DataFrame, measure: str, statistic: str) -> str:
+    own = lines[(lines["measure"] == measure) & (lines["statistic"] == statistic)]
+    text = mean_and_sd(own["value"])
+    undefined = own["num_undefined"].sum()
+    if not undefined:
+        return text
+    return f"{text} ({undefined} of {own['num_rows'].sum()} rows{' undefined' if own['value'].notna().any() else ''})"
+
+
+def still_arms(tables: GroupTables, parameter: str) -> str:
+    """One sentence on the arms in which no row moved and of which a figure of rows shows nothing; empty without any."""
+    arms = [arm for arm in tables.group.arms if arm.has(parameter)]
+    still = [arm.label for arm in arms if tables.relative_drift(replace(arm, runs=arm.runs[:1]), parameter)[0] == 0]
+    return f"No row moved under {listing(still)}." if still else ""
+
+
+def token_blocks(tables: GroupTables) -> list[tuple[str, Block]]:
+    """For each arm its name and the two rankings of the tokens that moved most, side by side, of its first seed."""
+    return [(_token_title(arm), _token_block(tables, arm)) for arm in tables.group.arms]
+
+
+def _token_title(arm: Arm) -> str:
+    return f"{arm.label}, seed {arm.runs[0].config.seed}"
+
+
+def _token_block(tables: GroupTables, arm: Arm) -> Block:
+    if not arm.has("word_embeddings"):
+        return TextBlock(text="Not applicable: this model has no word_embeddings.")
+    own = tables.tokens[tables.tokens["run"] == arm.runs[0].name] if len(tables.tokens) else tables.tokens
+    if own.empty:
+        known = tables.exposed.loc[tables.exposed["run"] == arm.runs[0].name, "is_recorded"].astype(bool).any()
+        text = "No row seen in training moved." if known else "Not applicable: exposure was not recorded."
+        return TextBlock(text=text)
+    sides = [own[own["ranking"] == ranking].to_dict("records") for ranking in RANKINGS]
+    header = ["rank", "by ‖Δ‖: token", "‖Δ‖", "steps", "tokens", "by angle: token", "degrees", "steps", "tokens"]
+    rows = []
+    for i in range(max(len(side) for side in sides)):
+        cells: list[object] = [i + 1]
+        for ranking, side in zip(RANKINGS, sides, strict=True):
+            cells += _token_cells(side[i], ranking) if i < len(side) else [""] * 4
+        rows.append(cells)
+    return rows_block(header, rows, f"Tokens that moved most: {_token_title(arm)}")
+
+
+def _token_cells(line: dict[str, Any], ranking: str) -> list[object]:
+    token = str(line["token"]) or f"(row {line['row']})"
+    return [token, float(line[ranking]), int(line["num_steps"]), int(line["num_tokens"])]
+
+
+Make = Callable[[GroupTables, Charts, str], Sequence[Block]]
+
+FIRST_SEED = "Single rows are those of the first seed of each condition; the table's numbers are over all seeds."
+
+
+def drift_topics(tables: Sequence[GroupTables], prefixes: Sequence[str], claims: Mapping[str, Block]) -> list[Section]:
+    """One section per topic that there is something of, in it one fold per task.
+
+    ``claims``: title of a group to its verdicts on drift; ``prefixes``: what the names of each group's charts begin
+    with.
+    """
+    regimes = order_of(tables)
+    charts = [group_charts(own, regimes) for own in tables]
+
+    def drift(own: GroupTables, drawn: Charts, prefix: str) -> Sequence[Block]:
+        claim = claims.get(own.group.title)
+        return [*_drift(own, drawn, prefix), *((claim,) if claim else ())]
+
+    topics: list[tuple[str, str, str, Make]] = [
+        ("training", "Scores and drift over epochs", TRAINING, _training),
+        ("drift", "Drift of each parameter", drift_lead(tables), drift),
+        ("word-rows", "Word rows, seen and never seen", WORDS, _words),
+        (
+            "positions",
+            "Positions",
+            f"Positions beyond the longest training text get no gradient. {FIRST_SEED}",
+            _positions,
+        ),
+        ("segments", "Segments", SEGMENTS, _segments),
+        ("tokens", "Tokens that moved most", TOKENS, _tokens),
+    ]
+    if all(own.drift.empty for own in tables):  # the evidence of an earlier version kept nothing of single rows
+        topics = topics[:2]
+    titles = [own.group.title for own in tables]
+    return [
+        Section(
+            id=name,
+            title=title,
+            lead=lead,
+            blocks=folds(titles, [make(*each) for each in zip(tables, charts, prefixes, strict=True)]),
+        )
+        for name, title, lead, make in topics
+    ]
+
+
+def group_charts(tables: GroupTables, regimes: Sequence[str]) -> Charts:
+    """The charts of one group, those that there is something to draw of; ``regimes``: the order of their colours."""
+    rates = tables.baselines.groupby("split", sort=False)["majority_rate"].mean()
+    score = tables.group.runs[0].score
+    scores = tables.with_arms(tables.scores[tables.scores["split"].isin(rates.index)])
+    majority = {str(split): float(rate) for split, rate in rates.items()} if score == "accuracy" else None
+    return draw(
+        {
+            "scores_over_epochs": lambda: (
+                plot_scores_over_epochs(scores, score, majority=majority, regimes=regimes) if score in scores else None
+            ),
+            "drift_over_epochs": lambda: _if_any(plot_drift, tables.with_arms(tables.drift), regimes),
+            "word_drift_by_exposure": lambda: (
+                None
+                if tables.boxes.empty
+                else plot_word_boxes(tables.with_arms(tables.boxes), tables.with_arms(tables.dots), regimes=regimes)
+            ),
+            "position_drift": lambda: _if_any(plot_position_drift, tables.with_arms(tables.positions), regimes),
+        }
+    )
+
+
+def _if_any(plot: Callable[..., Chart | None], rows: pd.DataFrame, regimes: Sequence[str]) -> Chart | None:
+    """A chart of rows that the model may not have."""
+    return None if rows.empty else plot(rows, regimes=regimes)
+
+
+TRAINING = (
+    "Before training (epoch 0) and after every epoch. The linear probe is the score of the linear head that "
+    "cross-validation finds within the training split on the same frozen features (logistic regression, strength "
+    "chosen by log loss, or ridge regression, by squared error): a yardstick, no strict bound."
+)
+DRIFT = (
+    "Drift is how far a parameter is from epoch 0. The yardstick is the same number for a re-initialisation of the "
+    "parameter that has nothing to do with what it had learned{bias}. The verdicts on drift are about the "
+    "rows that training showed, without the offset that they share, which is why their numbers differ "
+    "from those of the whole parameter."
+)
+WORDS = (
+    "A row that no batch showed has no gradient; only weight decay can move it. A row seen once goes on moving by "
+    f"Adam's momentum. The strata count optimizer steps of the whole run. {FIRST_SEED}"
+)
+SEGMENTS = (
+    "The gradient of a segment row is the sum of those of all its tokens, so its drift is a shared shift and no sign "
+    "that segments were learned. With single sentences only row 0 is in use."
+)
+TOKENS = (
+    "Among the word rows seen in training, at the last epoch; steps and tokens are the row's exposure. Adam moves a "
+    "row by the count of the steps that showed it and hardly by the size of its gradient: a rare row carries little "
+    "more than the gradient's sign, so these lists are no ranking of importance."
+)
+
+
+def drift_lead(tables: Sequence[GroupTables]) -> str:
+    """What drift is; of LayerNorm.bias only where some model has one that was not 0 before."""
+    yardsticks = [
+        own.whole(arm, "LayerNorm.bias", statistic="reinitialised")["value"]
+        for own in tables
+        for arm in own.group.arms
+        if len(own.drift)
+    ]
+    has_one = any(values.notna().any() for values in yardsticks)
+    return DRIFT.format(bias="; LayerNorm.bias then becomes 0, which is relative 1" if has_one else "")
+
+
+def _bars(tables: GroupTables) -> str:
+    return "; bars span the seeds" if any(len(arm.runs) > 1 for arm in tables.group.arms) else ""
+
+
+def _training(tables: GroupTables, charts: Charts, prefix: str) -> Sequence[Block]:
+    title = tables.group.title
+    caption = (
+        f"Headline score of every labelled split of {title} at each epoch{_bars(tables)}. Dotted: the majority class."
+    )
+    blocks: list[Block] = [
+        *chart_blocks(charts, "scores_over_epochs", caption, f"Scores over epochs on {title}", prefix)
+    ]
+    probe = probe_block(tables)
+    if probe or len(tables.drift):
+        blocks += [probe or TextBlock(text="Linear probe: not applicable, no run recorded one.")]
+    return [*blocks, FoldBlock(title=f"Before and after training: {title}", blocks=(training_block(tables),))]
+
+
+def _drift(tables: GroupTables, charts: Charts, prefix: str) -> Sequence[Block]:
+    title = tables.group.title
+    caption = (
+        f"Relative drift ‖Δ‖ / ‖E⁰‖ of each whole parameter from epoch 0 on {title}, on a logarithmic axis"
+        f"{_bars(tables)}. Marks on the floor are exactly 0. Dotted: a re-initialised parameter."
+    )
+    figure = chart_blocks(charts, "drift_over_epochs", caption, f"Drift over epochs on {title}", prefix)
+    return [*figure, drift_block(tables)]
+
+
+def _words(tables: GroupTables, charts: Charts, prefix: str) -> Sequence[Block]:
+    title = tables.group.title
+    caption = (
+        f"Drift of the word rows on {title} at the last epoch by how often training showed them: quartiles (box) and 5 "
+        "to 95 % (line) of the rows that moved; fewer than five rows are drawn one by one. At the right, how many "
+        "rows there are and the share that is exactly 0. Only conditions under which rows moved are drawn."
+    )
+    figure = chart_blocks(charts, "word_drift_by_exposure", caption, f"Word drift by exposure on {title}", prefix)
+    return [*figure, *_still(tables, TABLES[0]), strata_block(tables, TABLES[0])]
+
+
+def _positions(tables: GroupTables, charts: Charts, prefix: str) -> Sequence[Block]:
+    title = tables.group.title
+    caption = (
+        f"Drift of each position row on {title} at the last epoch. Lines on the floor are exactly 0. Dotted: the end "
+        "of the longest training text."
+    )
+    figure = chart_blocks(charts, "position_drift", caption, f"Drift of position rows on {title}", prefix)
+    return [*figure, *_still(tables, TABLES[1]), strata_block(tables, TABLES[1])]
+
+
+def _segments(tables: GroupTables, charts: Charts, prefix: str) -> Sequence[Block]:
+    return [strata_block(tables, TABLES[2])]
+
+
+def _still(tables: GroupTables, parameter: str) -> tuple[Block, ...]:
+    sentence = still_arms(tables, parameter)
+    return (TextBlock(text=sentence),) if sentence else ()
+
+
+def _tokens(tables: GroupTables, charts: Charts, prefix: str) -> Sequence[Block]:
+    return [
+        FoldBlock(title=name, blocks=(block,), is_open=not i) for i, (name, block) in enumerate(token_blocks(tables))
+    ]

@@ -1,0 +1,343 @@
+"""Runs in, what was run out: runs and arms, data, definitions of the measures, hashes, versions."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from toolkit.analysis.measures import MEASURES
+from toolkit.comparison.arms import Arm, Group, ReportedRun
+from toolkit.comparison.evidence import NOT_KEPT
+from toolkit.comparison.report_data import ReportData, order_of
+from toolkit.comparison.shuffled_labels import MEASURES as LABEL_MEASURES
+from toolkit.naming import shorten
+from toolkit.reporting.cells import NOT_APPLICABLE, interval, listing, number
+from toolkit.reporting.charts import Charts, draw
+from toolkit.reporting.page import Block, NoteBlock, Section, TextBlock, folds, rows_block, table_block
+from toolkit.reporting.topics.caveats import caveats as caveats
+from toolkit.reporting.topics.caveats import edge_warning, unstable
+from toolkit.reporting.topics.comparison import DIFFERENCE as DIFFERENCE
+from toolkit.reporting.topics.comparison import TESTS as TESTS
+from toolkit.reporting.topics.comparison import comparison_section, plot_differences
+from toolkit.reporting.topics.comparison import shown_comparison as shown_comparison
+from toolkit.reporting.topics.drift_and_score import (
+    cost_section,
+    drift_and_score_section,
+    efficiency_section,
+    plot_drift_and_score,
+)
+from toolkit.reporting.topics.scores import SUMMARY as SUMMARY
+from toolkit.reporting.topics.scores import plot_cost, plot_data_efficiency, plot_scores, scores_section
+from toolkit.schema import COLUMNS
+
+LABEL_HOWS = {
+    "real": "Mean over seeds of the measure under real labels; of ratios the geometric mean.",
+    "shuffled": "The same of the runs that learned shuffled labels, at the same settings.",
+    "real labels add": "The difference, or of ratios how much further in per cent, with its interval over seeds.",
+    "smallest detectable": "What these seeds would show with 80 % power.",
+} | {name: measure.how for name, measure in LABEL_MEASURES.items()}
+
+
+def study_charts(data: ReportData) -> Charts:
+    """The charts of all groups together, those that there is something to draw of."""
+    regimes = order_of(data.details)
+    margin = float(pd.to_numeric(data.comparison["margin_points"]).max())
+    return draw(
+        {
+            "differences": lambda: plot_differences(data.comparison),
+            "scores_by_arm": lambda: plot_scores(data.scores, regimes=regimes),
+            "data_efficiency": lambda: plot_data_efficiency(data.scores, regimes=regimes),
+            "cost_against_score": lambda: plot_cost(data.scores, regimes=regimes),
+            # One task is one point, and no relation.
+            "drift_against_gain": lambda: (
+                plot_drift_and_score(data.joined, margin_points=margin) if len(data.groups) > 1 else None
+            ),
+        }
+    )
+
+
+def study_sections(data: ReportData) -> list[Section]:
+    """Scores, comparison, cost, data efficiency, drift and score, tuning: those that there is something to say of."""
+    charts = study_charts(data)
+    sections = [scores_section(data, charts), comparison_section(data, charts), cost_section(data, charts)]
+    sections += [efficiency_section(data, charts), labels_section(data), drift_and_score_section(data, charts)]
+    sections += [tuning_section(data)]
+    return [section for section in sections if section is not None]
+
+
+def labels_section(data: ReportData) -> Section | None:
+    """What real labels add to drift; no section where no labels were shuffled."""
+    if data.labels.empty:
+        return None
+    header = ["condition", "control", "parameter", "measure", "real", "shuffled", "real labels add", "interval"]
+    header += ["smallest detectable", "q", "verdict", "why"]
+    titles = list(dict.fromkeys(data.labels["group"]))
+    bodies = []
+    for title in titles:
+        rows: list[list[object]] = []
+        for line in data.labels[data.labels["group"] == title].to_dict("records"):
+            unit = str(line["unit"])
+            row: list[object] = [line["arm"], line["control"], line["parameter"], line["measure"].replace("_", " ")]
+            row += [number(line["real"]), number(line["shuffled"]), f"{number(line['value'])} {unit}"]
+            row += [interval(line["low"], line["high"]), f"{number(line['detectable_gap'])} {unit}", number(line["q"])]
+            rows.append([*row, line["verdict"], line["reason"]])
+        bodies.append([rows_block(header, rows, f"Drift under real and under shuffled labels on {title}", LABEL_HOWS)])
+    lead = (
+        "Runs on shuffled labels can only memorise. What they share with runs on real labels, a multiple of sign noise "
+        "above 1 for one, is no sign of learning; what real labels add is. Seeds agree where they have the same "
+        "targets, so that agreement is held against one permutation for all seeds."
+    )
+    return Section(id="shuffled-labels", title="Real against shuffled labels", lead=lead, blocks=folds(titles, bodies))
+
+
+def tuning_section(data: ReportData) -> Section | None:
+    """What was tried for each arm, on which split it was chosen, and what was chosen."""
+    if data.tuning is None:
+        return None
+    table = data.tuning
+    if table.empty:
+        return Section(
+            id="tuning", title="Tuning", lead="Nothing was tuned: every condition was run with the settings given."
+        )
+    warned = tuple(NoteBlock(text=text, is_warning=True) for text in (unstable(data), edge_warning(data)) if text)
+    counts = table.groupby([c for c in ("task", "arm") if c in table], sort=False).size()
+    budget = f"{int(counts.min())}" if counts.min() == counts.max() else f"{int(counts.min())} to {int(counts.max())}"
+    lead = (
+        f"Every condition had the same budget ({budget} settings per task), chosen by the score on the split "
+        "selection, which was held out of the training data. No setting was chosen on the reported split."
+    )
+    tasks = [str(task) for task in dict.fromkeys(table["task"])] if "task" in table else []
+    bodies = [
+        [table_block(table[table["task"] == task], list(table.columns), f"Settings tried on {task}")] for task in tasks
+    ]
+    blocks = folds(tasks, bodies) if tasks else (table_block(table, list(table.columns), "Settings tried"),)
+    return Section(id="tuning", title="Tuning", lead=lead, blocks=(*warned, *blocks))
+
+
+RUN_COLUMNS: tuple[str, ...] = (
+    "run",
+    "model",
+    "task",
+    "arm",
+    "seed",
+    "epochs",
+    "learning rate",
+    "head learning rate",
+    "batch size",
+)
+RUN_COLUMNS += ("precision", "pooling", "features", "pair encoding", "head", "trainable parameters", "seconds", "state")
+
+
+def runs_frame(groups: Sequence[Group]) -> pd.DataFrame:
+    """One line per run: what was trained, how, what it cost, its hashes, and the command that repeats it."""
+    lines = [_line(run, arm) for group in groups for arm in group.arms for run in arm.runs]
+    return pd.DataFrame(lines)
+
+
+def _line(run: ReportedRun, arm: Arm) -> dict[str, object]:
+    line = dict(zip(RUN_COLUMNS, [*_run_cells(run, arm), "failed" if run.is_failed else "finished"], strict=True))
+    line |= _hash_cells(run) | {"command": run.command}
+    if run.hashes["config.json"] == NOT_KEPT:  # by evidence of an earlier version, which says nothing of the run
+        line = {name: NOT_KEPT if value == "not recorded" else value for name, value in line.items()}
+    return line
+
+
+def runs_block(groups: Sequence[Group]) -> Block:
+    """One line per run."""
+    lines = runs_frame(groups)[list(RUN_COLUMNS)]
+    return rows_block(list(RUN_COLUMNS), lines.to_numpy(dtype=object).tolist(), "What was run: one line per run")
+
+
+def arms_block(groups: Sequence[Group]) -> Block:
+    """One line per arm: its seeds and how it was trained, where all its runs agree."""
+    lines = runs_frame(groups)
+    rows = []
+    for (model, task, arm), own in lines.groupby(["model", "task", "arm"], sort=False):
+        shared = [_agreed(own[name]) for name in RUN_COLUMNS[5:15]]
+        seeds = listing([str(seed) for seed in own["seed"]]) if len(own) <= 3 else f"{len(own)} seeds"
+        rows.append([model, task, arm, seeds, *shared, int((own["state"] == "failed").sum())])
+    header = ["model", "task", "arm", "seeds", *RUN_COLUMNS[5:15], "failed"]
+    return rows_block(header, rows, "What was run: one line per arm")
+
+
+def _agreed(values: pd.Series) -> object:
+    found = list(dict.fromkeys(values))
+    return found[0] if len(found) == 1 else "varies"
+
+
+def _run_cells(run: ReportedRun, arm: Arm) -> list[object]:
+    config, model = run.config, run.part("model")
+    epochs = f"{config.num_epochs}" + (f" (at most {config.max_steps} steps)" if config.max_steps else "")
+    if config.head_training == "early-stopping":
+        epochs = f"{run.last_epoch:g} (early stopping)"
+    rate = NOT_APPLICABLE if arm.is_feature_extraction else f"{config.learning_rate:g}"
+    trainable, total = model.get("num_trainable"), model.get("num_parameters")
+    seconds = [value for name, value in run.part("cost").items() if name.startswith("seconds_")]
+    return [
+        run.name,
+        run.model,
+        run.task,
+        arm.label,
+        str(config.seed),
+        epochs,
+        rate,
+        f"{config.head_learning_rate:g}",
+        f"{config.batch_size} (at most {config.batch_tokens} tokens)" if config.batch_tokens else config.batch_size,
+        str(run.manifest.get("precision") or config.precision),
+        str(model.get("pooling") or config.pooling),
+        config.features,
+        config.pair_encoding,
+        str(model.get("head") or "not recorded"),
+        f"{trainable:,} of {total:,}" if trainable is not None and total is not None else "not recorded",
+        number(float(sum(seconds))) if seconds else "not recorded",
+    ]
+
+
+def _hash_cells(run: ReportedRun) -> dict[str, object]:
+    """The run's digest (the end of its name), the sha256 of config and manifest, and the machine."""
+    manifest, digest = run.manifest, run.name.rpartition("_")[2]
+    devices = manifest.get("devices")
+    return {
+        "config digest": digest if re.fullmatch(r"[0-9a-f]{8}", digest) else "not recorded",
+        "sha256 of config.json": run.hashes["config.json"],
+        "sha256 of manifest.json": run.hashes["manifest.json"],
+        "git commit": str(manifest.get("git_commit") or "not recorded"),
+        "devices": ", ".join(map(str, devices)) if isinstance(devices, list) else str(devices or "not recorded"),
+        "processes": str(manifest.get("num_processes") or "not recorded"),
+    }
+
+
+def data_block(group: Group) -> Block:
+    """One line per split of the task, as the first run recorded it: examples, truncated and empty texts, what it was
+    read from, and the sha256 of that."""
+    run = group.runs[0]
+    splits: dict[str, dict[str, Any]] = run.part("task").get("splits") or {}
+    keys = ("num_examples", "num_truncated", "num_empty_texts")
+    rows = [
+        [name, *(facts.get(k, "not recorded") for k in keys), *_source_cells(run, name)]
+        for name, facts in splits.items()
+    ]
+    if not rows:
+        return TextBlock(text="Not recorded.")
+    header = ["split", "examples", "truncated", "empty texts", "read from", "sha256"]
+    return rows_block(header, rows, f"Splits of {group.title}, as the first run read them")
+
+
+def _source_cells(run: ReportedRun, split: str) -> tuple[str, str]:
+    """What a split was read from, and the sha256 of that file or, of a dataset of the hub, of its texts and labels."""
+    config = run.config
+    role = "train" if split == "selection" else split  # held out of it
+    files = {"train": config.train_file, "validation": config.validation_file}
+    files |= {name: path for name, _, path in (entry.partition("=") for entry in (*config.test_file, *config.ood_file))}
+    if config.train_file:
+        path = files.get(role)
+        # With its folder, which as a rule is called as the data are; of an absolute path the name is all there is.
+        source = "/".join(Path(path).parts[-2:]) if path else "not recorded"
+    elif config.dataset:
+        source = " ".join(filter(None, [shorten(config.dataset), config.dataset_config]))
+    else:
+        source = config.task
+        if role not in run.data_sha256:
+            return source, NOT_APPLICABLE  # built in: the version of the toolkit says what it is
+    return source, run.data_sha256.get(role, "not recorded")
+
+
+def definitions_block() -> Block:
+    """One line per measure."""
+    header = ["measure", "unit", "what it is", "source", "signed"]
+    rows = [[name, m.unit, m.description, m.source, "yes" if m.is_signed else "no"] for name, m in MEASURES.items()]
+    return rows_block(header, rows, "Measures of a row")
+
+
+def hashes_block(groups: Sequence[Group]) -> Block:
+    """One line per run."""
+    lines = runs_frame(groups)
+    names = ["run", "config digest", "sha256 of config.json", "sha256 of manifest.json", "git commit", "devices"]
+    names += ["processes", "precision"]
+    return rows_block(names, lines[names].to_numpy(dtype=object).tolist(), "Hashes and machines")
+
+
+def versions_block(runs: Sequence[ReportedRun]) -> Block:
+    """One line per package; its versions, and by how many runs each was used where they differ."""
+    names = dict.fromkeys(name for run in runs for name in run.part("versions"))
+    rows = []
+    for name in names:
+        found = pd.Series([str(run.part("versions").get(name, "absent")) for run in runs]).value_counts(sort=False)
+        shown = [str(version) if len(found) == 1 else f"{version} ({count} runs)" for version, count in found.items()]
+        rows.append([name, ", ".join(shown)])
+    return (
+        rows_block(["package", "version"], rows, "Versions") if rows else TextBlock(text="Versions were not recorded.")
+    )
+
+
+MANY_RUNS = 12
+"""With more runs than these the text has a line per arm, and tables/runs a line per run with its command."""
+
+RUNS = (
+    "Failed is a run whose accuracy on the reported split is the majority class's or less. The backbone's learning "
+    "rate is not applicable where the whole backbone is frozen."
+)
+
+
+def run_section(data: ReportData) -> Section:
+    """What was run."""
+    blocks: list[Block] = [arms_block(data.groups)]
+    if len(data.runs) <= MANY_RUNS:
+        blocks = [runs_block(data.groups)]
+    else:
+        blocks.append(TextBlock(text=f"Each of the {len(data.runs)} runs, with its command, is in tables/runs.csv."))
+    blocks += [NoteBlock(text=sentence) for sentence in data.left_out]
+    return Section(id="runs", title="Runs", lead=RUNS, blocks=tuple(blocks))
+
+
+def data_section(data: ReportData) -> Section:
+    """Splits and near-duplicates."""
+    titles = [group.title for group in data.groups]
+    splits = folds(titles, [[data_block(group)] for group in data.groups])
+    blocks: tuple[Block, ...] = (*_duplicates(data), *splits)
+    return Section(id="data", title="Data", lead="Counted when each task was read.", blocks=blocks)
+
+
+def _duplicates(data: ReportData) -> tuple[Block, ...]:
+    """Counts per run and split, and by name the tasks in which nobody looked: 0 found is not the same."""
+    counts: dict[tuple[str, str], list[int]] = {}
+    missed = []
+    for group in data.groups:
+        found = [run.part("task").get("num_near_duplicates") for run in group.runs]
+        for each in found:
+            for split, count in (each or {}).items():
+                counts.setdefault((group.title, split), []).append(int(count))
+        missed += [group.title] if all(each is None for each in found) else []
+    if not counts:
+        return (TextBlock(text="Near-duplicates between training data and scored splits were not looked for."),)
+    rows = [[title, split, per_run(own), len(own)] for (title, split), own in counts.items()]
+    header = ["model and task", "split", "near-duplicates per run", "runs"]
+    hows = {header[2]: COLUMNS["num_near_duplicates"].meaning}
+    block = rows_block(header, rows, "Training examples removed because they nearly repeat a scored item", hows)
+    return (block, TextBlock(text=f"Near-duplicates were not looked for in {listing(missed)}.")) if missed else (block,)
+
+
+def per_run(counts: Sequence[int]) -> str:
+    """A count that every run has, or its range over the runs."""
+    return str(min(counts)) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+
+
+def definitions_section() -> Section:
+    """The measures of a row."""
+    lead = (
+        "Δ is the change of a row from epoch 0, E⁰ the row at epoch 0, in float64. A value that is not defined is "
+        "printed as undefined and counted; what a model does not have is printed as not applicable."
+    )
+    return Section(id="definitions", title="Definitions", lead=lead, blocks=(definitions_block(),))
+
+
+def versions_section(data: ReportData) -> Section:
+    """Versions, and the hashes of every run where there are few."""
+    blocks: list[Block] = [versions_block(data.runs)] if data.is_whole else []
+    if len(data.runs) <= MANY_RUNS:
+        blocks.insert(0, hashes_block(data.groups))
+    else:
+        blocks.append(TextBlock(text="The hashes of every run are in tables/runs.csv."))
+    return Section(id="versions", title="Versions and hashes", blocks=tuple(blocks))
