@@ -1,4 +1,4 @@
-"""Command lines in, exit codes out: ``embedding-drift`` (``python -m toolkit``) and finetune.py.
+"""The console script ``embedding-drift`` (``python -m toolkit``) and finetune.py: flags, one-line errors, exit codes.
 
 A mistake of the user's is one line on stderr and exit code 2; EMBEDDING_DRIFT_DEBUG=1 shows the traceback instead.
 Imports are late, so that ``--help`` answers at once.

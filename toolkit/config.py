@@ -1,4 +1,4 @@
-"""Flags in, a validated RunConfig out: every knob of one run, with the digest that names its directory."""
+"""RunConfig: every setting of one run, validated, with the digest that names its directory."""
 
 import hashlib
 import json

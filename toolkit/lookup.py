@@ -1,4 +1,4 @@
-"""A table and a name in, the table's entry out, or an error that names the choices and the nearest match."""
+"""Entries of tables by name, with errors that name the choices and the nearest match; counts in words; JSON files."""
 
 import json
 import operator

@@ -1,4 +1,4 @@
-"""Freed memory stays with the process: large tensors of every step would otherwise be mapped, zeroed and unmapped."""
+"""Settings of this process: freed memory is kept for the next step, and whether the hub may be asked."""
 
 import ctypes
 import os

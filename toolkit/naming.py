@@ -1,4 +1,4 @@
-"""Paths and names in, what a report may show of them out: distinct, and never an absolute path."""
+"""Names and paths as a report may show them: distinct, and never an absolute path."""
 
 import html
 import os

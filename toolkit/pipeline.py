@@ -1,4 +1,4 @@
-"""A config in, a finished run directory out: the training half on one screen."""
+"""The training half on one screen: from a config to a finished run directory."""
 
 import time
 from collections.abc import Mapping

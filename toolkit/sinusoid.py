@@ -1,4 +1,4 @@
-"""A shape in, the sinusoidal position table of that shape out: what stands beside learned ones or in their place."""
+"""The sinusoidal position table."""
 
 import numpy as np
 from numpy.typing import NDArray

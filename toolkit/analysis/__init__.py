@@ -1,1 +1,1 @@
-"""Snapshots and logs of finished runs in, measures, strata, tables and nulls out. Never needs a model."""
+"""Measurements of one run or one pair of checkpoints: snapshots and logs are enough, a model is never needed."""

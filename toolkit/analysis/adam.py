@@ -1,4 +1,4 @@
-"""A run's optimizer log in, AdamW as arithmetic out: what each gradient comes to.
+"""AdamW as arithmetic on a run's optimizer log: what each step's gradient contributed to a row.
 
 AdamW (Kingma & Ba 2015, arXiv 1412.6980; Loshchilov & Hutter 2019, arXiv 1711.05101) is linear in the gradients of a
 coordinate once its second moment v is known: the gradient g of step s moves it at every step t ≥ s by

@@ -1,4 +1,4 @@
-"""Snapshots in, the rows of one parameter out: checked float64 blocks, a few dozen rows at a time."""
+"""Block-wise float64 passes over the rows of one parameter, so that a table never lies in memory whole."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""A run, a parameter and an epoch in, why each row moved out: weight decay, gradients, momentum after the last of them.
+"""Why each row moved: weight decay, gradients, and momentum after the last gradient.
 
 Δ = decay + update, exactly: decay is what replaying the logged decay makes of the reference, update is the rest, which
 is what Adam's steps did. The update splits into the part up to the row's last exposure (``gradient``) and the part

@@ -1,4 +1,4 @@
-"""The survey of one parameter in, the kind of its change out: each kind an exact rule, tried from special to general.
+"""The kinds of change that a parameter can have undergone: exact rules, tried from the special to the general.
 
 An exact kind is a formula for Eᵗ from E⁰. It holds when every coordinate of every moved row is where the formula puts
 it, up to ROUNDINGS roundings in the precision of the values: a mixture leaves more than that somewhere. Ours.

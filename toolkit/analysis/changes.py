@@ -1,4 +1,4 @@
-"""Two snapshots in, one line per embedding parameter out: what kind of change it underwent, how large, and the rest."""
+"""What kind of change each embedding parameter underwent between two snapshots, and how large it was."""
 
 import math
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Two versions of the same rows in, how alike they are up to a rotation (Procrustes) or any linear map (CCA) out.
+"""Similarity of two versions of the same rows up to a rotation (Procrustes, CKA) or any linear map (CCA).
 
 The snapshots of one run share a basis, so un-aligned drift is what training did; Procrustes says how much of it a
 rotation could explain. It absorbs real drift where rows are few: (p-1)/(2n) of the square of small isotropic drift.

@@ -1,4 +1,4 @@
-"""Two versions of the same rows in, their cross-products out, block by block: what CKA, Procrustes and CCA need."""
+"""Cross-products of two versions of the same rows, summed in blocks: what CKA, Procrustes and CCA are made of."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

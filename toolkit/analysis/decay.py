@@ -1,4 +1,4 @@
-"""Rows that weight decay alone moved, told from rows that training moved, by the rows before and after and no log."""
+"""Rows that only weight decay moved, separated from trained rows by the tables before and after alone."""
 
 import math
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""A trajectory in, the tidy table of its drift out: statistics of every measure, stratum, parameter and epoch."""
+"""The drift table of a trajectory: every measure, stratum, parameter and epoch; and its rows one by one."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence

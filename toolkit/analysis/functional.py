@@ -1,4 +1,4 @@
-"""A trajectory in, how far the embedding output itself has moved out, and what each component has to do with it."""
+"""Drift of the embedding output itself, and the share of it that each component accounts for."""
 
 import math
 from collections.abc import Iterator, Mapping

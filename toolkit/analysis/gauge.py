@@ -1,4 +1,4 @@
-"""A trajectory in, the part of its tables' drift that no behaviour can show out, and the drift that is left.
+"""The part of the tables' drift that no output can show (offsets moved between tables), and what is left.
 
 The embedding output LayerNorm(w_i + p_j + s_k) sees neither an offset moved from one table to another nor what
 LayerNorm takes away. The formulas are this project's.

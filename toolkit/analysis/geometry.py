@@ -1,4 +1,4 @@
-"""A run and a parameter in, a table of the shape of its rows out: anisotropy, ranks, rogue dimensions, with nulls."""
+"""The shape of a cloud of rows: anisotropy, ranks and rogue dimensions, with nulls."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

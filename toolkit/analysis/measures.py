@@ -1,4 +1,4 @@
-"""Two versions of the same rows in, one number per row out: how far, and in which way, each row has moved.
+"""The row measures: one number per row for how far, and in which way, it moved.
 
 Every function takes ``reference`` and ``current``, both (rows, hidden) float64, and returns (rows,) float64; Δ is their
 difference. Undefined is NaN, never 0.

@@ -1,4 +1,4 @@
-"""A table of rows in, the exact nearest neighbours of its rows by cosine out; nothing of size rows x rows is kept.
+"""Exact nearest neighbours by cosine, without a matrix of rows x rows.
 
 Many queries go through a cheap product first (screening.py), which proves for each query which rows can be its
 neighbours; what it cannot decide goes to the next finer product, float64 at last.

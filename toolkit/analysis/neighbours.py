@@ -1,4 +1,4 @@
-"""A trajectory in; out, the nearest words of a word before and after training, and how far each word kept its own.
+"""Nearest words before and after training, and how far each word kept its neighbours.
 
 Similarity is the cosine of the rows as they are. That is what looking a word up in any other tool gives, so it is the
 default; but an offset common to all word rows, which position rows can undo and no behaviour shows, changes it. With

@@ -1,4 +1,4 @@
-"""A run, a parameter and an epoch in, the sign-noise null out: how far rows drift on gradients that agree on nothing.
+"""The sign-noise null: how far rows drift on gradients whose signs agree on nothing.
 
 The null keeps of each row what the run recorded - the steps that exposed it, the size of its gradient at each of them,
 the learning rates, clipping and decay - and tosses a coin for the sign of every coordinate at every step. A row that

@@ -1,4 +1,4 @@
-"""Snapshots in, what their position table is like out: every statistic beside the same of four reference tables.
+"""Statistics of a position table, each beside the same statistic of four reference tables.
 
 The references have the table's own window and hidden size: the sinusoid, iid Gaussian rows, smooth random curves, and
 the table itself with its rows shuffled. Rows before the first position (RoBERTa's padding rows) are left out.

@@ -1,4 +1,4 @@
-"""Weights and a learning rate in, what updates of that size can change at all out: the guard before any "no drift".
+"""The smallest change that a weight's precision admits: the guard before any claim of "no drift".
 
 A floating-point weight can only move in steps of one unit in its last place (ulp). An update below half of that is
 rounded away, every time, however long training lasts.

@@ -1,4 +1,4 @@
-"""A run and an epoch in, how the drift of a table's seen rows goes with exposure and initial norm out: a regression."""
+"""Regression of the exposed rows' drift on exposure and initial norm."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A position table in, verdicts out: does it carry the sinusoid's waves, is it made of waves of its own?
+"""Whether a position table carries the sinusoid's waves, or is made of waves of its own.
 
 Principal directions and slow waves of *any* smooth curve look like sine and cosine, so that shares explained by the
 sinusoid's directions are description only. Each verdict rests on a statistic (:mod:`line_match`, :mod:`orbits`) and

@@ -1,4 +1,4 @@
-"""Two versions of the same items in, representational similarity out: do distances between items stay in order?"""
+"""Representational similarity: whether the distances between items keep their order."""
 
 import math
 from dataclasses import dataclass

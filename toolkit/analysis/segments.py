@@ -1,4 +1,4 @@
-"""Snapshots in, the segment rows out: how long, how alike, how exposed and how far they moved, alone and together.
+"""The segment rows: their length, likeness, exposure and drift, alone and together.
 
 With single sentences only row 0 gets a gradient, and it is the sum of all position rows' gradients: its drift is a
 shift of every token alike, no learning about segments. So the difference and the mean of two rows are told apart.

@@ -1,4 +1,4 @@
-"""Two snapshots of one parameter in, every matrix similarity beside its null out, or why it is refused."""
+"""Every matrix similarity of two versions of a parameter beside its null, or the reason why it is refused."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Nothing in, the table of matrix similarities out: what each one is, what leaves it alone, when it is refused."""
+"""The list of matrix similarities: what each is, what leaves it unchanged, when it is refused."""
 
 import math
 from collections.abc import Callable, Mapping

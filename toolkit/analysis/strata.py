@@ -1,4 +1,4 @@
-"""A trajectory and a parameter in, one stratum for each of its rows out: rows that moved for the same reason.
+"""Strata of rows: rows of one parameter that moved for the same reason.
 
 A mean over a whole vocabulary mixes rows that training moved with rows that only weight decay moved.
 Strata rest on the exposure of the whole run, so a row is in the same stratum at every epoch.

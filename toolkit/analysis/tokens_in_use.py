@@ -1,4 +1,4 @@
-"""A trajectory in, its reference corpus out: how often the run used each row, and which rows stood together."""
+"""How often a run used each row, and which rows it used together."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""A run, a parameter and an epoch in, a table of the update Δ out: its spectrum and alignment with E⁰, with nulls."""
+"""The update of a parameter as a matrix: spectrum, alignment with the table before, agreement of seeds, with nulls."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence

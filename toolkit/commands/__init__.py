@@ -1,4 +1,4 @@
-"""The flags of each command of ``python -m toolkit`` in, its exit code out: one file per command."""
+"""The commands of ``python -m toolkit``: one file each."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""``drift PLACES``: checkpoints or a run in, why its rows moved out."""
+"""``drift PLACES``: why the rows of a run, or of checkpoints in order, moved."""
 
 from dataclasses import dataclass
 from pathlib import Path

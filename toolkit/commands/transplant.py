@@ -1,4 +1,4 @@
-"""``transplant RUNS``: runs that kept their models in, what the drift of each embedding component is worth out."""
+"""``transplant RUNS``: what the drift of each embedding component is worth to runs that kept their models."""
 
 from dataclasses import dataclass
 from pathlib import Path

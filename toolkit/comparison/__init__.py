@@ -1,1 +1,1 @@
-"""Finished runs in, their scores, costs and drift compared out, with intervals, tests and verdicts."""
+"""Many runs beside each other: conditions, intervals, tests, verdicts and cards."""

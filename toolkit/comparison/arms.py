@@ -1,4 +1,4 @@
-"""Run directories in, groups of comparable arms out.
+"""Conditions: runs that differ in nothing but the seed, grouped by model and task, and paired for comparison.
 
 A group is all runs of one model and one task; an arm is those of its runs that differ in nothing but the seed. What a
 task is a study says itself: it may read the same data in two ways.

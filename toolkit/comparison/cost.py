@@ -1,4 +1,4 @@
-"""Finished runs in, what each arm cost beside what it scored out, with its share of full fine-tuning's cost."""
+"""What each condition cost beside what it scored, and its share of full fine-tuning's cost."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The evidence of a report in, its cards on drift out: whether it is beyond noise, and offsets that tables share."""
+"""Cards on drift: whether it is beyond noise, and offsets that two tables share."""
 
 import math
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Paired differences of two arms in, every number that a comparison prints of them out, in points.
+"""The numbers that a comparison prints of paired differences, in points.
 
 Two cases: differences of items (an accuracy) have the two-way interval over seeds and items; differences of scores that
 are no mean over items have one over seeds only.

@@ -1,4 +1,4 @@
-"""A run in, the drift of each embedding parameter beside what random gradient signs would have moved it out.
+"""The drift of each embedding parameter of a run beside what random gradient signs would have moved it.
 
 The rows that training showed are judged together, without the offset that they share: what all rows of one table move
 in common can be moved to another table without any output noticing (a gauge quantity). All of this is ours.

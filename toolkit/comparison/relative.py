@@ -1,4 +1,4 @@
-"""Finished runs in, each arm's score as a share of a reference arm's out, with its interval: relative quality."""
+"""Relative quality: a condition's score as a share of a reference's, with its interval."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Runs beside runs of the same settings that learned shuffled labels: did a parameter move as only real labels move it?
+"""Runs beside runs on shuffled labels: whether a parameter moved as only real labels move it.
 
 That a drift is larger than random gradient signs would make it does not say that anything was learned: under shuffled
 labels, which training can only memorise, that ratio may be as large. What learning makes of a drift is what real labels

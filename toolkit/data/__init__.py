@@ -1,1 +1,1 @@
-"""Tasks and files in, encoded batches out."""
+"""Tasks and data files, up to encoded batches."""

@@ -1,4 +1,4 @@
-"""A Task and a tokenizer in, encoded splits, the order of every epoch and padded batches out."""
+"""Encoded splits, the order of examples in every epoch, and padded batches."""
 
 import warnings
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Word lists in, four controlled tasks out (three of texts, one of words): in each, one property carries the label.
+"""The four controlled tasks (three of texts, one of words): in each, one known property carries the label.
 
 The examples come in units of two or four, which differ in that property and in nothing else and whose labels balance.
 No unit is parted between splits, so in every split whatever the label must not depend on is at chance by construction:

@@ -1,4 +1,4 @@
-"""Texts of two splits in; which training examples nearly repeat a scored item, and training without them, out."""
+"""Training examples that nearly repeat a scored item, and training sets without them."""
 
 import re
 import unicodedata

@@ -1,4 +1,4 @@
-"""A data file in, its texts and labels out: .tsv (no quoting), .csv, .jsonl, .parquet, .conll."""
+"""Reading data files (.tsv without quoting, .csv, .jsonl, .parquet, .conll) and data sets of the hub."""
 
 import contextlib
 import csv

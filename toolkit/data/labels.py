@@ -1,4 +1,4 @@
-"""Labels as they came in, integer classes or float targets out, with every reason to refuse them."""
+"""Labels as integer classes or float targets, with every reason to refuse them."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""What every source of data hands over: texts and labels as they came, split by split."""
+"""Texts and labels as they came, split by split: what every source of data hands over."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

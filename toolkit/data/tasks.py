@@ -1,4 +1,4 @@
-"""A config in, a Task out: named splits of texts and encoded labels, whatever source they come from."""
+"""Tasks: named splits of texts and encoded labels, whatever source they come from."""
 
 import warnings
 from collections.abc import Callable, Mapping

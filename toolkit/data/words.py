@@ -1,4 +1,4 @@
-"""Nothing in, the word lists of the controlled tasks out: pure data, each list one string parted by ", ".
+"""The word lists of the controlled tasks: pure data, each list one string parted by ", ".
 
 Written for this project, free to use. Every content word is one token of BERT's uncased vocabulary, so a word is one
 row of the embedding table; the two domains of a task (`IN`, `OOD`) share function words only. Both laws are tested.

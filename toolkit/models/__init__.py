@@ -1,1 +1,1 @@
-"""A checkpoint and a regime in, a classifier with frozen components out."""
+"""Checkpoints, classifiers on top of them, and which of their components are frozen."""

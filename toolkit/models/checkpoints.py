@@ -1,4 +1,4 @@
-"""A name in, the checkpoint's config, weights and tokenizer out: embedded, local folder or hub."""
+"""A checkpoint's config, weights and tokenizer: embedded, from a local folder or from the hub."""
 
 import contextlib
 import warnings

@@ -1,4 +1,4 @@
-"""Anybody's model in, its embedding module and what it is called out."""
+"""The embedding module of anybody's model, and what it is called."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A loaded classifier and a config in, the same with the position table that training is to start from out."""
+"""The position table that training starts from, and positions added again at every layer."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A model and a regime's name in, frozen components out: which parameters train is data, not code."""
+"""Regimes: which components are frozen. They are data, not code."""
 
 import contextlib
 import re

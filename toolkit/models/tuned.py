@@ -1,4 +1,4 @@
-"""A run directory in, its classifier out: as it was tuned, or as it was before training."""
+"""The classifier of a finished run, as it was tuned or as it was before training."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A model and a sentence in, everything that anatomy measures out."""
+"""What the embedding layer does with one sentence: parameters, gradients, sums, permutations, special tokens."""
 
 import contextlib
 import math

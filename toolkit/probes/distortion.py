@@ -1,4 +1,4 @@
-"""Runs that kept their models in, how far features moved, how well heads began and which gradients came first out."""
+"""How far fine-tuning moved the features, how well heads began, and which gradients came first."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace

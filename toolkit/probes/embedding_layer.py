@@ -1,4 +1,4 @@
-"""A loaded model in, the modules of its embedding layer out; what a family does not have is None."""
+"""The modules of a model's embedding layer; what a family does not have is None."""
 
 import contextlib
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Checkpoints and runs in, all tables on where position goes out: the ledger, decoding and counterfactuals."""
+"""Where position goes, layer by layer: the variance ledger, decoding and counterfactuals of checkpoints and runs."""
 
 import contextlib
 import hashlib

@@ -1,4 +1,4 @@
-"""A model and natural texts in, how many bits of a token's position its state gives away, per layer, out."""
+"""How many bits of a token's position its state gives away, per layer."""
 
 from dataclasses import dataclass
 

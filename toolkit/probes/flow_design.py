@@ -1,4 +1,4 @@
-"""Texts and a model in, the crossed design out: the same tokens at every position and, in pairs, in both segments.
+"""The crossed design of flow: the same tokens at every position and, in pairs, in both segments.
 
 In natural text a position comes with its tokens (sentences begin with "the"), so that no variance can be given to
 either. Here blocks of consecutive tokens are rotated inside a fixed frame of special tokens: over the T rotations of a

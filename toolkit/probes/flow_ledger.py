@@ -1,4 +1,4 @@
-"""A model and a crossed design in, the ledger out: how much of each layer's variance is position, content, segment."""
+"""The ledger of flow: how much of each layer's variance is position, content and segment."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Similarity of every layer's states to those before training, with reference curves; drift of weights beside it."""
+"""Similarity of every layer's states to those before training, beside reference curves and the drift of weights."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""A model and encoded texts in, the hidden states of every layer out, one batch at a time."""
+"""Hidden states of every layer for encoded texts, one batch at a time."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

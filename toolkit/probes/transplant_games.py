@@ -1,4 +1,4 @@
-"""A run with its model in, the value of every coalition of tuned components out: one evaluation pass for each."""
+"""The value of every coalition of tuned components: one evaluation pass for each."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""The embedding parameters before and after training in, the players of a transplant out: what each puts where."""
+"""The players of a transplant: which embedding component each puts where."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Runs in, the tables of their transplants out: what the drift of each embedding component is worth to the scores."""
+"""What the drift of each embedding component is worth to the tuned model's scores."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,1 +1,1 @@
-"""Runs and drift tables in, figures and a report out."""
+"""Pages, charts and tables of runs and checkpoints, and the folders that hold them."""

@@ -1,4 +1,4 @@
-"""Finished runs in, a report folder out: index.html, report.md, cards.json, evidence, figures and tables."""
+"""The report that compares finished runs: its page, tables, cards and evidence."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""How the embeddings of one run, or of checkpoints in order, drifted: the topics of that report, as a page."""
+"""Reports of one run, of checkpoints in order, and of a position table."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

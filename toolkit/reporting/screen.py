@@ -1,4 +1,4 @@
-"""Facts of a run in, tables on the terminal out."""
+"""What the terminal shows of a run."""
 
 import math
 import shlex

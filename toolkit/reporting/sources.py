@@ -1,4 +1,4 @@
-"""What a user named on the command line in, trajectories to analyse out: run directories, or any checkpoints."""
+"""What a user named on the command line, opened: run directories or any checkpoints, and each table of them once."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

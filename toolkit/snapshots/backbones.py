@@ -1,4 +1,4 @@
-"""Two checkpoints, or a run that kept its model, in; every parameter of both backbones out, memory-mapped."""
+"""Every parameter of two backbones, memory-mapped, from two checkpoints or a run that kept its model."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Rows of each optimizer step in, their exposure out: steps, token counts and gradient norms, stored as CSR."""
+"""Exposure: the rows of each optimizer step, with token counts and gradient norms, stored as CSR."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

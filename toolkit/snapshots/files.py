@@ -1,4 +1,4 @@
-"""Bytes and tensors in, files that are whole or absent out; and memory-mapped tensors back."""
+"""Atomic file writes and memory-mapped reads."""
 
 import errno
 import hashlib

@@ -1,4 +1,4 @@
-"""Checkpoints of any origin in, one Trajectory of their embedding parameters out, with notes on what was compared."""
+"""Checkpoints of any origin as one Trajectory of their embedding parameters, with notes on what was compared."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What the optimizer did at each step in, optimizer.json out and back: enough to replay the update of any row."""
+"""optimizer.json: what the optimizer did at each step, enough to replay the update of any row."""
 
 import json
 from collections.abc import Iterable, Mapping

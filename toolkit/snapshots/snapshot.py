@@ -1,4 +1,4 @@
-"""Snapshot files in, Snapshot and Trajectory out: the embedding parameters at each moment of one run, mapped lazily."""
+"""Snapshot and Trajectory: the embedding parameters at each moment of one run, mapped lazily."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

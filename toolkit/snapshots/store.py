@@ -1,4 +1,4 @@
-"""The seam: a run's parts in, a run directory out, and back again through :func:`open_run`."""
+"""The run directory: written by a run, read by :func:`open_run`."""
 
 import contextlib
 import errno

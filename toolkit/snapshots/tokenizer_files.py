@@ -1,4 +1,4 @@
-"""The tokenizer files beside a checkpoint in, its vocabulary out: row -> token text, without a tokenizer."""
+"""The vocabulary of a checkpoint (row to token text) from its tokenizer files, without a tokenizer."""
 
 import importlib.util
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""The weight files of a checkpoint in, its parameters out: found by name, memory-mapped, converted on use."""
+"""The parameters in a checkpoint's weight files: found by name, memory-mapped, converted on use."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,1 +1,1 @@
-"""Studies: many runs that answer one question, carried out and compared."""
+"""Studies: many runs that answer one question, and their comparison."""

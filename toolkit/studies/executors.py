@@ -1,4 +1,4 @@
-"""What carries the runs of a study out: the interface, and the executor for this machine.
+"""How jobs are carried out: the interface, and the executor for this machine.
 
 An executor knows commands and nothing of what they do. Whether a job is done is asked of the job itself, never
 remembered, so that the same list of jobs can be handed in again after any interruption.

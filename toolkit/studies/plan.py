@@ -1,4 +1,4 @@
-"""The run directories that a study will have, and which of them are finished.
+"""The run directories that a study needs, and which of them are finished.
 
 No model is loaded: the names of a model's parameters, which say what a regime freezes, come from its config alone.
 """

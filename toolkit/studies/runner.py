@@ -1,4 +1,4 @@
-"""Carrying a study out: what is missing is run, what is finished is kept, and an interruption loses nothing.
+"""Carrying out a study: missing runs are made, finished ones kept, and an interruption loses nothing.
 
 The only state is the run directories: a run counts as done when its manifest, which is written last, is there.
 """

@@ -1,4 +1,4 @@
-"""Study: arms x tasks x seeds, and the tuning grid; the cells that it consists of."""
+"""A study file: its conditions, tasks, seeds, and the settings that each condition may try."""
 
 import math
 import runpy

@@ -1,4 +1,4 @@
-"""The choice of a setting for each arm and task, by the scores of the tuning runs."""
+"""Which of the tried settings each condition takes on each task."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

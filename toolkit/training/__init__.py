@@ -1,1 +1,1 @@
-"""A model and batches in, moments of training out."""
+"""Training: a model and batches, up to the files of a run directory."""

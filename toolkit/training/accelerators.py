@@ -1,4 +1,4 @@
-"""A config in, the Accelerator that runs it out: precision, threads and trackers resolved."""
+"""The Accelerator of a run: precision, threads and trackers, and what every run starts with."""
 
 import importlib.util
 import os

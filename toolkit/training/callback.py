@@ -1,4 +1,4 @@
-"""transformers.Trainer in, a run directory out: one callback, which sentence-transformers' trainer takes too."""
+"""The callback that records any transformers.Trainer (or sentence-transformers trainer) as a run directory."""
 
 import math
 from pathlib import Path

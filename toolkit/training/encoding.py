@@ -1,4 +1,4 @@
-"""A task and a loaded classifier in, every split in tokens out."""
+"""Every split of a task as tokens."""
 
 import math
 import warnings

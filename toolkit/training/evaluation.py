@@ -1,4 +1,4 @@
-"""A model and splits in, its outputs for every example out, shared out over processes and threads."""
+"""A model's outputs for every example, shared between processes and threads, and the scores of them."""
 
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""A model, data and a config in, the moments of fine-tuning out; the caller saves."""
+"""The training loop: moments of fine-tuning, one after another; the caller saves."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""A model and a config in, the optimizer's parameter groups and the learning rate of every step out."""
+"""Losses, the optimizer's parameter groups, and the learning rate of every step."""
 
 import math
 from collections.abc import Mapping

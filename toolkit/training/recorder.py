@@ -1,4 +1,4 @@
-"""Optimizer steps in, the run's exposure and optimizer log out."""
+"""Exposure and optimizer log, recorded while our own loop trains."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any

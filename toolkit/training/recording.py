@@ -1,4 +1,4 @@
-"""A model in anybody's training loop in, a run directory out: ``toolkit.record``."""
+"""``toolkit.record``: a model in anybody's training loop, recorded as a run directory."""
 
 import warnings
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Moments of training in, the files of a run directory out, one call each; the manifest last."""
+"""The files of a run directory, written as training goes; the manifest last."""
 
 from collections.abc import Iterable, Mapping
 from functools import partial

@@ -1,4 +1,4 @@
-"""Forward passes of an embedding module in, the rows that each optimizer step used out: exposure in anybody's loop."""
+"""The rows that each optimizer step used, watched through forward passes: exposure in anybody's loop."""
 
 import inspect
 from collections.abc import Callable, Collection

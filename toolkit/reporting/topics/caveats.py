@@ -1,4 +1,4 @@
-"""The numbers of a report in, what has to be read with any of them out: one sentence each."""
+"""What a reader of a comparison must know: which lines count, what linear probes reached, and what weakens a claim."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""The numbers of a report in, its section on differences between arms out: gap first, then difference, then tests."""
+"""Differences between conditions: the smallest detectable gap first, then the difference, then the tests."""
 
 import math
 from collections.abc import Mapping, Sequence

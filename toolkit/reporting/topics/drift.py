@@ -1,4 +1,4 @@
-"""Tables of drift in, their charts out: parameters by epoch, word rows by exposure, positions."""
+"""Charts of drift: parameters by epoch, word rows by exposure, positions."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Drift joined with score in, the chart of both out: drift beyond noise against what forbidding it cost.
+"""Whether drift was worth its cost: drift beyond noise, gains, cost and data efficiency.
 
 Drift is a multiple of what random gradient signs would have done (``times_noise``), by which tasks may be compared at
 one learning rate only. Of a regime without one (another optimizer) it is the drift of the exposed rows, in per cent,

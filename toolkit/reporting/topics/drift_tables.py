@@ -1,4 +1,4 @@
-"""The tables of every group in, the sections on what moved out: parameters, words, positions, segments, tokens."""
+"""What moved: the sections on parameters, words, positions, segments and tokens of each group."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Runs in, what was run out: runs and arms, data, definitions of the measures, hashes, versions."""
+"""What was run: runs, data, tuning, hashes and versions, and the definitions of measures."""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Tables of scores in, their charts out: last scores by regime, over epochs, by number of examples and by seconds."""
+"""Scores: by condition, over epochs, by number of examples, and by seconds."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Parameters in groups in, the same as views of one buffer per group out: one call updates them all."""
+"""Parameters as views of one buffer per group, so that one call updates them all."""
 
 import contextlib
 import mmap

@@ -1,4 +1,4 @@
-"""Hidden states in, those above one BERT layer out: one recorded function instead of some thirty.
+"""One BERT layer as one recorded function instead of some thirty.
 
 BERT's layer is self-attention and a feed-forward network, each followed by dropout, a residual sum and LayerNorm
 (Vaswani et al. 2017; Devlin et al. 2019). Here its derivative is written out, which saves passes over memory, records

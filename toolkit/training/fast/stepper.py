@@ -1,4 +1,4 @@
-"""Batches in, optimizer steps of one CPU process out: what `toolkit.training.loop.Stepper` does, in less time.
+"""Optimizer steps of one CPU process: what `toolkit.training.loop.Stepper` does, in less time.
 
 Where the plain step's time goes, and what is done about it here: dropout's random bits (`dropout`), gradients, moments
 and updates of word rows that no batch shows (`words`), casts of weights and states (`half`), gradients in fresh memory
