@@ -92,8 +92,9 @@ def _finetune(config: RunConfig) -> int:
     from accelerate import PartialState
 
     from toolkit.pipeline import finetune
+    from toolkit.reporting import screen
 
-    finetune(config)
+    finetune(config, screen=screen)
     PartialState().destroy_process_group()
     return 0
 

@@ -1,10 +1,10 @@
 """The training half on one screen: from a config to a finished run directory."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tqdm import tqdm
 
@@ -14,7 +14,6 @@ from toolkit.data.tasks import load_task
 from toolkit.models.classifier import Loaded, load_classifier
 from toolkit.models.positions import prepare_positions
 from toolkit.models.regimes import BACKBONE, Regime, apply_regime, list_components, parse_regime
-from toolkit.reporting.screen import epoch_line, print_components, print_result, print_task
 from toolkit.snapshots.snapshot import capture
 from toolkit.snapshots.store import MANIFEST, Run, RunWriter, check_startable, open_run
 from toolkit.training.accelerators import build_accelerator, start_together
@@ -34,8 +33,24 @@ from toolkit.training.recorder import Recorder
 from toolkit.training.saver import Saver, fingerprint
 
 
-def finetune(config: RunConfig, *, reuse_finished: bool = False) -> Run:
+class Screen(Protocol):
+    """What shows a run while it is made, as `toolkit.reporting.screen` does on a terminal."""
+
+    def print_task(
+        self, name: str, carrier: str | None, rows: Iterable[tuple[str, int, int, int, float]], max_length: int
+    ) -> None: ...
+
+    def print_components(self, title: str, rows: Sequence[tuple[str, int, bool]]) -> None: ...
+
+    def epoch_line(self, score: str, rows: Sequence[Mapping[str, Any]]) -> str: ...
+
+    def print_result(self, run: Run, seconds: float) -> None: ...
+
+
+def finetune(config: RunConfig, *, reuse_finished: bool = False, screen: Screen | None = None) -> Run:
     """Run one config and return its run directory; every process of a launch calls this.
+
+    Nothing but a progress bar is shown without a ``screen``; ``finetune.py`` passes `toolkit.reporting.screen`.
 
     A finished run of the same config is refused unless ``config.overwrite`` is set, or returned with
     ``reuse_finished``, so that a script can be repeated after an interruption, if data, config.json and tokenizer of
@@ -74,8 +89,8 @@ def finetune(config: RunConfig, *, reuse_finished: bool = False) -> Run:
     try:
         frozen = apply_regime(loaded.model, regime, loaded.family)
         if writer is not None:
-            _print_plan(loaded, data, config, components, regime)
-        _train_and_save(accelerator, loaded, data, config, regime, frozen, path.name, writer)
+            _print_plan(screen, loaded, data, config, components, regime)
+        _train_and_save(accelerator, loaded, data, config, regime, frozen, path.name, writer, screen)
     except NonFiniteLossError as error:
         if writer is not None:
             writer.write_divergence(str(error))
@@ -85,8 +100,8 @@ def finetune(config: RunConfig, *, reuse_finished: bool = False) -> Run:
             writer.release()
     accelerator.wait_for_everyone()
     run = open_run(path)
-    if accelerator.is_main_process:
-        print_result(run, time.perf_counter() - started)
+    if screen is not None and accelerator.is_main_process:
+        screen.print_result(run, time.perf_counter() - started)
     return run
 
 
@@ -99,18 +114,25 @@ def _check_head_stage(config: RunConfig, regime: Regime) -> None:
 
 
 def _print_plan(
-    loaded: Loaded, data: EncodedTask, config: RunConfig, components: Mapping[str, tuple[str, ...]], regime: Regime
+    screen: Screen | None,
+    loaded: Loaded,
+    data: EncodedTask,
+    config: RunConfig,
+    components: Mapping[str, tuple[str, ...]],
+    regime: Regime,
 ) -> None:
     """What is about to run, before it does."""
+    if screen is None:
+        return
     rows = [
         (name, len(split), split.num_truncated, split.num_empty_texts, unknown_share(split, loaded.tokenizer))
         for name, split in data.splits.items()
     ]
-    print_task(data.task.name, data.task.carrier, rows, config.max_length)
+    screen.print_task(data.task.name, data.task.carrier, rows, config.max_length)
     sizes = {name: p.numel() for name, p in loaded.model.named_parameters()}
     positions = f", positions {config.positions}" if config.positions != "checkpoint" else ""
     positions += ", added again before each layer" if config.reinject_positions else ""
-    print_components(
+    screen.print_components(
         f"{config.model} ({loaded.family.name}), regime {regime.label}, precision {config.precision}{positions}",
         [(leaf, sum(sizes[n] for n in names), leaf not in regime.frozen) for leaf, names in components.items()],
     )
@@ -125,6 +147,7 @@ def _train_and_save(
     frozen: tuple[str, ...],
     name: str,
     writer: RunWriter | None,
+    screen: Screen | None,
 ) -> None:
     from accelerate.utils import set_seed
 
@@ -138,7 +161,7 @@ def _train_and_save(
     set_seed(config.seed, device_specific=True)
     is_stopped = config.head_training == "early-stopping"
     num_steps = None if is_stopped else Plan.of(config, data.splits["train"].lengths).num_steps
-    with _Progress(accelerator, config, name, num_steps) as progress:
+    with _Progress(accelerator, config, name, num_steps, screen) as progress:
 
         def on_step(log: StepLog, seconds: float) -> None:
             progress.on_step(log, seconds)
@@ -198,8 +221,10 @@ def _compute_outputs(moment: Moment, saver: Saver | None) -> Mapping[str, Any] |
 class _Progress:
     """The bar and the trackers of one run; silent on every process but the main one."""
 
-    def __init__(self, accelerator: Any, config: RunConfig, name: str, num_steps: int | None) -> None:
-        self.accelerator, self.seconds = accelerator, {"training": 0.0}
+    def __init__(
+        self, accelerator: Any, config: RunConfig, name: str, num_steps: int | None, screen: Screen | None
+    ) -> None:
+        self.accelerator, self.seconds, self.screen = accelerator, {"training": 0.0}, screen
         self.evaluation_seconds = 0.0
         self.bar = tqdm(total=num_steps, unit="step", disable=not accelerator.is_main_process, mininterval=0.5)
         if config.log_with:
@@ -222,6 +247,7 @@ class _Progress:
             self.accelerator.log({"train/loss": log.loss, "train/learning_rate": log.learning_rate}, step=log.step)
 
     def on_scores(self, step: int, headline: str, scores: list[Mapping[str, Any]]) -> None:
-        self.bar.write(epoch_line(headline, scores))
+        if self.screen is not None:
+            self.bar.write(self.screen.epoch_line(headline, scores))
         values = {f"{row['split']}/{k}": v for row in scores for k, v in row.items() if isinstance(v, float) and v == v}
         self.accelerator.log(values, step=step)
