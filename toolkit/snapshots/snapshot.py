@@ -5,15 +5,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import torch
 
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES, ModelFamily
 from toolkit.naming import Described
 from toolkit.snapshots.exposure import Exposure
 from toolkit.snapshots.files import map_tensor, read_header
+
+if TYPE_CHECKING:
+    import torch
 
 FORMAT = "1"
 """Version of the snapshot files; a reader refuses another."""
@@ -207,7 +209,7 @@ def read_snapshot(path: Path, check: Callable[[str], object] | None = None) -> S
     return Snapshot(tensors.epoch, tensors.step, tensors)
 
 
-def capture(backbone: torch.nn.Module, family: ModelFamily) -> dict[str, np.ndarray]:
+def capture(backbone: "torch.nn.Module", family: ModelFamily) -> dict[str, np.ndarray]:
     """Copy the embedding parameters to fp32 arrays: tables (rows, hidden), LayerNorm (hidden,).
 
     ``backbone`` is unwrapped (no DDP around it). A parameter that the model lacks is left out. Under FSDP2 every rank
@@ -221,8 +223,10 @@ def capture(backbone: torch.nn.Module, family: ModelFamily) -> dict[str, np.ndar
     }
 
 
-def to_array(parameter: torch.Tensor) -> np.ndarray:
+def to_array(parameter: "torch.Tensor") -> np.ndarray:
     """A detached fp32 copy of a parameter in CPU memory; a sharded one (DTensor) is gathered first."""
+    import torch
+
     tensor: Any = parameter.detach()
     if hasattr(tensor, "full_tensor"):
         tensor = tensor.full_tensor()

@@ -26,6 +26,7 @@ from tests.training.fast.test_layer import (
 from toolkit.models.classifier import load_classifier
 from toolkit.training.accelerators import build_accelerator
 from toolkit.training.evaluation import scoring
+from toolkit.training.fast import layer as fast_layer
 from toolkit.training.fast.layer import fuse_layers, narrow_top, part_layers, run_first
 
 FIRST, SECOND = slice(0, 1), slice(1, 2)
@@ -48,7 +49,7 @@ def test_its_state_and_gradients_are_those_of_the_layer(kind):
 def test_dropout_stands_where_the_layer_has_it(monkeypatch):
     """With masks given, three of them, and the layer's own for its other tokens, which must not matter."""
     layer, states = _layer(dropout=0.25), _states()
-    layer.pack_dropout(layer)
+    fast_layer.pack_dropout(layer)
     drawn = []
 
     def draw(shape, level, dtype):
@@ -57,7 +58,7 @@ def test_dropout_stands_where_the_layer_has_it(monkeypatch):
         drawn.append(torch.randint(0, 3, shape).to(dtype))
         return drawn[-1]
 
-    monkeypatch.setattr(layer, "draw_mask", draw)
+    monkeypatch.setattr(fast_layer, "draw_mask", draw)
     found = _run(run_first, layer, _mask("padding"), states, FIRST)
     assert [tuple(mask.shape) for mask in drawn] == [(EXAMPLES, HEADS, TOKENS, 1), *[(EXAMPLES, 1, HIDDEN)] * 2]
     layer.unpack_dropout(layer)
