@@ -61,7 +61,7 @@ def test_dropout_stands_where_the_layer_has_it(monkeypatch):
     monkeypatch.setattr(fast_layer, "draw_mask", draw)
     found = _run(run_first, layer, _mask("padding"), states, FIRST)
     assert [tuple(mask.shape) for mask in drawn] == [(EXAMPLES, HEADS, TOKENS, 1), *[(EXAMPLES, 1, HIDDEN)] * 2]
-    layer.unpack_dropout(layer)
+    fast_layer.unpack_dropout(layer)
     shares, first, second = drawn
     others = torch.randint(0, 3, (EXAMPLES, TOKENS - 1, HIDDEN)).double()
     masks = iter(
