@@ -27,7 +27,7 @@ from toolkit.comparison.intervals import (
     two_way_interval,
 )
 
-BENCHMARK = Path(__file__).parents[3] / "experiments" / "benchmarks" / "coverage.py"
+BENCHMARK = Path(__file__).parents[2] / "experiments" / "benchmarks" / "coverage.py"
 SHAPES = st.tuples(st.integers(2, 6), st.integers(2, 8))
 DISCORDANCE = SHAPES.flatmap(lambda shape: arrays(np.float64, shape, elements=st.sampled_from([-1.0, 0.0, 1.0])))
 REAL = SHAPES.flatmap(lambda shape: arrays(np.float64, shape, elements=st.integers(-1000, 1000).map(lambda i: i / 64)))
