@@ -181,7 +181,7 @@ def test_tiles_and_answers_have_the_numbers_of_the_tables(read_study, data_of):
     }
     drift = data.details[0].whole(data.details[0].group.arms[0], "word_embeddings")
     last = drift.groupby("run")["value"].last().mean()
-    assert dict(tiles["full fine-tuning"].lines)["words moved"] == f"{100 * last:.2g} % of length"
+    assert dict(tiles["full fine-tuning"].lines)["words moved"] == f"{100 * last:.2g} % of norm"
     lines = data.comparison[data.comparison["is_reported_split"].astype(bool)]
     answers = {answer.question: answer for answer in answers_of(data)}
     for question, second in ((FREEZING, "embeddings frozen"), (EXTRACTION, "feature extraction")):

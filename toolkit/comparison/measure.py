@@ -50,7 +50,7 @@ FEW = 5
 NUM_TOP_TOKENS = 20
 RANKINGS = ("norm", "angle_degrees")
 """The measures by which the tokens that moved most are ranked."""
-NUM_WORDS = 24_000
+NUM_WORDS = 10_000
 """Words of all conditions together of which drift and neighbours are kept for the map: about what a page holds."""
 
 
@@ -352,8 +352,9 @@ def _describe(run: ReportedRun, model: str) -> dict[str, Any]:
 def command_of_run(run: ReportedRun) -> str:
     """The command that repeats a run into the folder in which it lies, with no absolute path in it."""
     command, folder = with_paths(run.known_config, command_path).to_command(), RunConfig().output_dir
-    if run.run.path.is_dir():
-        folder = command_path(run.run.path.parent)
+    place = run.run.path.parent
+    if run.run.path.is_dir() and place.resolve() != Path(folder).resolve():  # runs/ may be a link to another disk
+        folder = command_path(place)
     if not Path("finetune.py").is_file():  # the installed package has the same entry point
         command = command.replace("finetune.py", "--module toolkit.cli", 1)
     return command if folder == RunConfig().output_dir else f"{command} --output-dir {shlex.quote(folder)}"

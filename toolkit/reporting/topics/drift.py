@@ -48,7 +48,7 @@ def plot_drift(drift: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> 
     lines, time, legend = in_time(lines, shown)
     zero = [name for name in shown if (lines.loc[lines["regime"] == name, "norm"] == 0).any()]
     above = 2.2 * lines["reinitialised"].max()  # room for its name
-    axis = log_axis([*lines["relative"], above], ["relative drift", "(of its own length)"], len(zero), HEIGHT)
+    axis = log_axis([*lines["relative"], above], ["relative drift", "(of its own norm)"], len(zero), HEIGHT)
     found = [name for name in EMBEDDING_PARAMETERS if name in set(lines["parameter"])]
     columns = min(len(found), 3)
     picker, look = picked(names, shown, **legend)

@@ -59,7 +59,7 @@ def _tile(data: ReportData, name: str, colour: str) -> Tile:
     return Tile(
         title=name,
         value=f"{min(means):.3f} to {max(means):.3f}",
-        detail=f"{len(scores)} tasks",
+        detail=f"score, {len(scores)} tasks",
         lines=moved,
         colour=colour,
     )
@@ -93,7 +93,7 @@ def _lines(data: ReportData, name: str) -> tuple[tuple[str, str], ...]:
     distinct = set(texts.values()) - {NOT_APPLICABLE}
     if len(distinct) == 1 and (same := distinct.pop()).startswith("0"):
         return (*trained, ("embeddings moved", same))
-    of = " of length" if len(data.details) == 1 else ""  # beside a range over tasks there is no room
+    of = " of norm" if len(data.details) == 1 else ""  # beside a range over tasks there is no room
     return (*trained, *((f"{what} moved", text + of * text.endswith("%")) for what, text in texts.items()))
 
 
@@ -137,11 +137,12 @@ def compared_of(data: ReportData) -> str:
     """What was trained, on what and how often, in one sentence."""
     models = list(dict.fromkeys(str(run.model) for run in data.runs))
     tasks = list(dict.fromkeys(str(run.task) for run in data.runs))
-    on = listing(tasks) if len(tasks) < 4 else f"{len(tasks)} tasks"
+    few = f"the task {tasks[0]}" if len(tasks) == 1 else listing(tasks)
+    on = few if len(tasks) < 4 else f"{len(tasks)} tasks"
     seeds = f"{data.num_seeds} seeds each" if data.num_seeds > 1 else "one seed each"
     ways = conditions(data)
     how = f"in {len(ways)} conditions, {seeds}" if len(ways) > 1 else f"in one condition ({ways[0]}), {seeds}"
-    return f"{listing(models)} was fine-tuned on {on} {how}: {len(data.runs)} runs."
+    return f"{listing(models)} was trained on {on} {how}: {len(data.runs)} runs."
 
 
 def answers_of(data: ReportData) -> tuple[Answer, ...]:
@@ -203,14 +204,14 @@ def _drift_answer(data: ReportData) -> tuple[Answer, ...]:
         return (Answer(question=MOVED, verdict="no", text="Every embedding parameter is what it was before training."),)
     name = trained[0]
     parts = [f"{SHORT[each]} by {found}" for each in SHORT if (found := _moved(data, name, each)) != NOT_APPLICABLE]
-    texts = [f"Under {name}, in % of their own length: {', '.join(parts)}."]
+    texts = [f"Under {name}, in % of their norm: {', '.join(parts)}."]
     own = data.joined[(data.joined["base"] == name) & (data.joined["parameter"] == "word_embeddings")]
     means = own.groupby("group", sort=False)["times_noise"].mean().dropna()
     if len(means):
         ends = list(dict.fromkeys(f"{value:.1f}" for value in (means.min(), means.max())))
         texts.append(
-            f"Words seen in training moved {' to '.join(ends)} times as far as equally large random steps would take "
-            "them (a coin toss for every sign): that alone shows no learning."
+            f"Words seen in training moved {' to '.join(ends)} times as far as steps of the same size in "
+            "random directions would take them. This by itself does not show that anything was learned."
         )
     return (Answer(question=MOVED, verdict="yes", text=" ".join(texts)),)
 
@@ -292,7 +293,7 @@ def picture_of(data: ReportData) -> ChartBlock | None:
 
 
 MOVED_CAPTION = (
-    "Above: the length of each parameter's change at the last epoch, mean over seeds; what did not move has no mark."
+    "Above: the norm of each parameter's change at the last epoch, mean over seeds; what did not move has no mark."
 )
 PAIRS_CAPTION = (
     "Below: 1 point is 0.01 of the score; lines are the intervals that decided (90 % for no difference, else 95 %); "
@@ -330,7 +331,7 @@ def plot_parameters(data: ReportData, *, width: int = WIDTH) -> Chart | None:
     x = altair.X(
         "drift:Q",
         scale=altair.Scale(type="log", domain=ends, nice=False),
-        title="moved by, in % of its own length",
+        title="moved by, in % of its norm (log scale)",
         axis=altair.Axis(values=log_ticks(*ends), format="~g"),
     )
     marks = altair.Chart(data_of(moved)).mark_point(filled=True, size=70, opacity=1)
@@ -402,7 +403,7 @@ def plot_pairs(data: ReportData, *, width: int = WIDTH) -> Chart | None:
     )
     dots = base.mark_point(filled=True, size=70, opacity=1).encode(x=x, color=colour, shape=shape)
     height = max(17 * len(tasks), 26 * len(pairs))
-    return altair.layer(*behind, ranges, dots).properties(width=width, height=height, title="What freezing changed")
+    return altair.layer(*behind, ranges, dots).properties(width=width, height=height, title="Difference in score")
 
 
 def _by(

@@ -1,0 +1,65 @@
+"""Remove what need not be committed of a report: python experiments/slim.py reports/NAME ...
+
+The page, SVG, PDF, LaTeX, Parquet, pictures that report.md does not show and CSV files above 50 kB go; a report with
+evidence gets them again by `python -m toolkit report --from reports/NAME`, any other by the command that made it.
+`python -m toolkit verify` accepts that they are not kept. Pictures of at most 256 colours get a palette: the same
+pixels in less than half the bytes.
+"""
+
+import argparse
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+from PIL import Image, ImageChops
+
+from toolkit.comparison.evidence import WRITTEN, large_tables, spare_files, written_files
+from toolkit.snapshots import files
+
+
+def slim(out: Path) -> int:
+    """Bytes that were removed of a report, by its own list of files."""
+    names = [name for name in written_files(out) if (out / name).is_file()]
+    known = json.loads((out / WRITTEN).read_text(encoding="utf-8"))
+    large = sorted({*known.get("large", []), *large_tables(out, names)})  # reports of earlier versions do not name them
+    if large:
+        known["large"] = large
+    spare = [out / name for name in spare_files(out, names)]
+    size = sum(path.stat().st_size for path in spare)
+    for name in names:
+        if name.endswith(".png") and (content := with_palette(out / name)):
+            size += (out / name).stat().st_size - len(content)
+            files.write_bytes(out / name, content, may_replace=True)
+            known["files"][name] = files.sha256_of_file(out / name)
+    files.write_text(out / WRITTEN, json.dumps(known, indent=1) + "\n", may_replace=True)
+    for path in spare:
+        path.unlink(missing_ok=True)
+    return size
+
+
+def with_palette(path: Path) -> bytes | None:
+    """A picture with a palette; None where that would change a pixel, or save nothing."""
+    with Image.open(path) as picture:
+        pixels: Any = picture.convert("RGB")
+    if len(pixels.getcolors(1 << 24)) > 256:
+        return None
+    small = pixels.quantize(256, dither=Image.Dither.NONE)
+    content = io.BytesIO()
+    small.save(content, "PNG", optimize=True)
+    is_same = ImageChops.difference(small.convert("RGB"), pixels).getbbox() is None
+    return content.getvalue() if is_same and len(content.getvalue()) < path.stat().st_size else None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("reports", nargs="+", type=Path, help="folders of reports")
+    for out in parser.parse_args().reports:
+        size = slim(out)
+        left = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+        print(f"{out}: {size / 1e6:.1f} MB removed, {left / 1e6:.1f} MB left")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
