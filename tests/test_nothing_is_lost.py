@@ -285,7 +285,10 @@ ALLOWED = {
     ("snapshots/files.py", "open(path, 'r+b')"),
     ("snapshots/store.py", "scores.to_csv(path, index=False)"),
     ("snapshots/store.py", "predictions.to_parquet(path, index=False)"),
-    ("comparison/evidence.py", "table.to_parquet(path, index=False, compression='zstd')"),
+    (
+        "comparison/evidence.py",
+        "table.to_parquet(path, index=False, use_dictionary=others, use_byte_stream_split=floats, **packed)",
+    ),
     (
         "reporting/comparison_report.py",
         "table.astype(dict.fromkeys(mixed, str)).to_parquet(path, index=False, compression='zstd')",

@@ -252,9 +252,8 @@ def _write_parquet(table: pd.DataFrame, path: Path) -> None:
     # Bytes of like weight beside each other: a third less for floats that are no round numbers.
     floats = [str(name) for name in table if pd.api.types.is_float_dtype(table[name])]
     others = [str(name) for name in table if name not in floats]
-    table.to_parquet(
-        path, index=False, compression="zstd", use_dictionary=others, use_byte_stream_split=floats, compression_level=19
-    )
+    packed: dict[str, Any] = {"compression": "zstd", "compression_level": 19}
+    table.to_parquet(path, index=False, use_dictionary=others, use_byte_stream_split=floats, **packed)
 
 
 def _line(value: Any) -> str:
