@@ -102,7 +102,7 @@ def test_the_estimate_is_what_the_runs_then_take(
     tiny_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And a planted error, the epochs of a run not counted, is far outside of what counts as right."""
-    runs = plan_runs(long_study(tiny_config, 40).final_cells({}), tmp_path / "runs")
+    runs = plan_runs(long_study(tiny_config, 5).final_cells({}), tmp_path / "runs")
     estimated = seconds_estimated(runs, InProcess())
     taken = seconds_taken(runs, InProcess())
     assert estimated == pytest.approx(taken, rel=0.1)
