@@ -2,7 +2,7 @@
 
 Δ = decay + update, exactly: decay is what replaying the logged decay makes of the reference, update is the rest, which
 is what Adam's steps did. The update splits into the part up to the row's last exposure (``gradient``) and the part
-after it (``momentum``), known as momentum.py says; SGD without momentum has none. A rounding of training belongs to the
+after it (``momentum``), as far as the logs bound it; SGD without momentum has none. A rounding of training belongs to the
 update.
 """
 
@@ -291,7 +291,7 @@ def decompose(
     """One line per row of a parameter (a LayerNorm vector is one row): its change since the reference, by cause.
 
     ``num_steps`` counts the exposures since the reference; it and ``last_step`` are NA where exposure was not recorded.
-    ``momentum_noise`` is of sign_noise.py. Norms of parts do not add up to the drift: the parts have directions.
+    ``momentum_noise`` is of nulls.py. Norms of parts do not add up to the drift: the parts have directions.
 
     ``log``: needed where ``source`` is a trajectory. ValueError: no optimizer log, another than the run has, epochs out
     of order.

@@ -216,7 +216,7 @@ def measure_drift(
     For each parameter, each stratum that has rows and ``all rows``: mean, median and max of each measure over the rows
     where it is defined (NaN where it is nowhere), with the number of rows and of undefined ones. For ``whole
     parameter``: norm and relative, if chosen, of the parameter as one vector (statistic ``value``), and the same
-    numbers for a re-initialisation drawn with ``seed`` (statistic ``reinitialised``; see whole.py).
+    numbers for a re-initialisation drawn with ``seed`` (statistic ``reinitialised``).
     """
     trajectory, chosen = trajectory_of(source), select_measures(measures)
     reference = trajectory.at(reference_epoch)

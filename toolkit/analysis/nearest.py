@@ -1,6 +1,6 @@
 """Exact nearest neighbours by cosine, without a matrix of rows x rows.
 
-Many queries go through a cheap product first (screening.py), which proves for each query which rows can be its
+Many queries go through a cheap product first, which proves for each query which rows can be its
 neighbours; what it cannot decide goes to the next finer product, float64 at last.
 """
 

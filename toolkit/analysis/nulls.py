@@ -118,7 +118,7 @@ def sign_noise(
 
     ``z`` is NaN where null_sd < 0.01 null. ``has_norms`` is False where norms are missing: then every gradient has the
     same size, far above eps; under SGD, whose steps are as large as its gradients, the null is NaN. The columns
-    ``direction_...`` are the null of directions.py, from ``num_coordinates`` simulated coordinates (0: NaN).
+    ``direction_...`` are the null of the directions, from ``num_coordinates`` simulated coordinates (0: NaN).
     **Of rows seen in few steps, claim what holds against both nulls**: their drift depends on how gradient sizes vary,
     and one null fixes them where the other lets them vary. A row of no exposure has the replayed decay as its null,
     without spread. ValueError: frozen parameter, no exposure or optimizer log, NaN learning rate.

@@ -54,7 +54,7 @@ def measure_updates(
     Rows: those with exposure by the epoch (``touched``), without a record all that moved, or the ones asked for (row
     indices, or the name of a stratum). Δ is not centred: a shift that all rows share is one of its directions.
 
-    ``energy_top``: share of ‖Δ‖²_F in the k largest singular directions; ``effective_rank``: of Δ, see spectra.py.
+    ``energy_top``: share of ‖Δ‖²_F in the k largest singular directions; ``effective_rank``: of Δ, see geometry.py.
     Their null (ours) gives each row a random direction and its own observed length: a few long rows concentrate the
     energy without any structure. Only values outside its quantiles, over ``num_null`` draws, say something.
     ``alignment_top``: share of ‖Δ‖²_F in the span of the k first principal directions of all rows of E⁰ about their

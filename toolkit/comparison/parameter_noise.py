@@ -54,7 +54,7 @@ def measure_beyond_noise(source: Source, *, log: OptimizerLog | None = None) -> 
     """One line per embedding parameter at the last epoch, columns COLUMNS.
 
     drift is the quantity that is judged: over the n rows that training showed, √(Σ‖Δ_i - c‖² / Σ‖E⁰_i‖²) with c their
-    mean change (a LayerNorm vector has no c). null is the root mean square of the same under sign noise (sign_noise.py:
+    mean change (a LayerNorm vector has no c). null is the root mean square of the same under sign noise (nulls.py:
     the steps that showed each row, its gradients' sizes, random signs, replayed decay d): √((1 - 1/n)·ΣS_i +
     Σ‖d_i - d̄‖²) with exact S_i. times_noise = drift / null: number of steps and how often rows were shown are in both.
     null_low and null_high bound the null's central 95 %, from a variance of the square of at most (2ΣS_i² +

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 SAMPLED_ROWS = 200
 NUM_REPLICATES, NUM_COORDINATES = 200, 256
-"""Of the nulls of the sampled rows (sign_noise.py)."""
+"""Of the nulls of the sampled rows (nulls.py)."""
 
 SHUFFLING = ("shuffle_labels", "label_seed")
 
