@@ -2,8 +2,8 @@
 
 Δ = decay + update, exactly: decay is what replaying the logged decay makes of the reference, update is the rest, which
 is what Adam's steps did. The update splits into the part up to the row's last exposure (``gradient``) and the part
-after it (``momentum``), as far as the logs bound it; SGD without momentum has none. A rounding of training belongs to the
-update.
+after it (``momentum``), as far as the logs bound it; SGD without momentum has none. A rounding of training belongs to
+the update.
 """
 
 from collections.abc import Mapping, Sequence
