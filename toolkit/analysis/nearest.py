@@ -37,8 +37,8 @@ def list_screens() -> tuple[str, ...]:
     import torch
 
     supported = [getattr(torch.cpu, name, None) for name in ("_is_amx_tile_supported", "_is_avx512_bf16_supported")]
-    has_library = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    has_bf16 = has_library and any(function and function() for function in supported)
+    has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    has_bf16 = has_onednn and any(function and function() for function in supported)
     # At a lower setting torch may compute an "fp32" product in bf16, and the bound would not hold.
     has_fp32 = torch.get_float32_matmul_precision() == "highest"
     return ("bf16",) * has_bf16 + ("fp32",) * has_fp32
