@@ -189,6 +189,27 @@ def test_tiles_and_answers_have_the_numbers_of_the_tables(read_study, data_of):
         assert f"{line['difference_points']:+.1f}" in answers[question].text
 
 
+@pytest.mark.parametrize(("verdict", "value"), [("equivalent", 0.2), ("supported", 3.2), ("supported", -3.2)])
+def test_no_is_never_left_to_mean_good_or_bad(read_study, data_of, verdict, value):
+    data = data_of(*read_study(num_seeds=3))
+    table = data.comparison.assign(verdict=verdict, difference_points=value, margin_points=1.0)
+    data.__dict__["comparison"] = table  # a cached property
+    found = {answer.question: answer.verdict for answer in answers_of(data)}
+    freezing = {"equivalent": "no, equal within 1", 3.2: "yes, it costs 3.2 points", -3.2: "yes, it gains 3.2 points"}
+    extraction = {"equivalent": "yes, equal within 1", 3.2: "no, 3.2 points worse", -3.2: "better, 3.2 points more"}
+    kind = verdict if verdict == "equivalent" else value
+    assert (found[FREEZING], found[EXTRACTION]) == (freezing[kind], extraction[kind])
+
+
+def test_a_task_that_leaves_nothing_to_gain_is_named_where_two_conditions_reach_its_end(read_study, data_of):
+    for names, is_said in ((["full fine-tuning"], False), (["full fine-tuning", "embeddings frozen"], True)):
+        data = data_of(*read_study(num_seeds=3))
+        scores = data.scores.copy()
+        scores["value"] = np.where(scores["base"].isin(names), 1.0, 0.9)
+        data.__dict__["scores"] = scores
+        assert ("leaves nothing to gain" in answers_of(data)[-1].text) == is_said
+
+
 def test_a_run_whose_embeddings_did_not_move_says_no(read_run, data_of):
     data = data_of([read_run("backbone", seed) for seed in range(3)])
     answer, _ = answers_of(data)

@@ -167,9 +167,21 @@ def _open(data: ReportData) -> Answer:
     parts = [f"What holds for {others}."]
     if not any(run.config.shuffle_labels for run in data.runs):
         parts.append("How much of the movement is learning: no run had shuffled labels.")
+    parts += _at_ceiling(data)
     if num_open := int((~verdicts).sum()):
         parts.append(f"{num_open} of {len(verdicts)} comparisons of scores (all splits) stay undecided.")
     return Answer(question=OPEN, verdict="", text=" ".join(parts))
+
+
+def _at_ceiling(data: ReportData) -> list[str]:
+    """Tasks on which two conditions or more leave nothing to gain: an equal score there may hide a difference."""
+    scores = [_scores(data, name) for name in conditions(data)]
+    tasks = dict.fromkeys(task for own in scores for task in own)
+    full = [task for task in tasks if sum(own[task].mean() >= CEILING for own in scores if task in own) > 1]
+    if not full:
+        return []
+    which = "What a harder task would show" if len(full) == 1 else "What harder tasks would show"
+    return [f"{which}: {listing(full)} leave{'s' * (len(full) == 1)} nothing to gain (scores of {CEILING} or more)."]
 
 
 def compared(data: ReportData) -> pd.DataFrame:
@@ -222,6 +234,8 @@ WORDS = {
     "": {"equivalent": "no", "supported": "yes"},
 }
 """Question to what a verdict means as its answer; any other verdict is undecided, or not judged."""
+CEILING = 0.995
+"""A mean score from which on less than one example in two hundred is left to gain."""
 
 
 def _answer(lines: pd.DataFrame, first: str, second: str, kinds: dict[str, str]) -> Answer:
@@ -236,8 +250,8 @@ def _answer(lines: pd.DataFrame, first: str, second: str, kinds: dict[str, str])
         found.setdefault(word, []).append(line)
     asked = question or f"Do {first} and {second} score differently?"
     if len(lines) == 1:
-        ((verdict, (line,)),) = found.items()
-        return Answer(question=asked, verdict=verdict, text=_alone(line, first, second))
+        ((word, (line,)),) = found.items()
+        return Answer(question=asked, verdict=_with_size(word, line, question), text=_alone(line, first, second))
     ranked = sorted(found.items(), key=lambda item: -len(item[1]))
     counts = [f"{word} on {len(own)}" for word, own in ranked]
     verdict = ranked[0][0] if len(ranked) == 1 else ", ".join([f"{counts[0]} of {len(lines)} tasks", *counts[1:]])
@@ -247,15 +261,30 @@ def _answer(lines: pd.DataFrame, first: str, second: str, kinds: dict[str, str])
     return Answer(question=asked, verdict=verdict, text=text)
 
 
+def _with_size(word: str, line: dict[Any, Any], question: str) -> str:
+    """An answer with its size: "no" alone is good news under one question and bad news under another."""
+    if line["verdict"] == "equivalent":
+        return f"{word}, equal within {line['margin_points']:g}"
+    if line["verdict"] != "supported":
+        return word
+    value = line["difference_points"]
+    if question == EXTRACTION:
+        return f"{word}, {abs(value):.1f} points {'worse' if value > 0 else 'more'}"
+    if question == FREEZING:
+        return f"{word}, it {'costs' if value > 0 else 'gains'} {abs(value):.1f} points"
+    return f"{word}, by {value:+.1f} points"
+
+
 def few_seeds(line: dict[Any, Any]) -> str:
     """What stands for a verdict where too few seeds allow none."""
     return "one seed: not judged" if line["num_seeds"] == 1 else "two seeds: not judged"
 
 
 def _among(line: dict[Any, Any]) -> str:
-    """The difference on one of several tasks; its interval is in the picture."""
+    """The difference on one of several tasks; its interval is in the picture, where it has one."""
     value = line["difference_points"]
-    return f"{line['task_name']} {f'{value:+.1f}' if value == value else 'not measurable here'}"
+    alone = " (no interval)" if math.isnan(line["low_points"]) else ""
+    return f"{line['task_name']} {f'{value:+.1f}{alone}' if value == value else 'not measurable here'}"
 
 
 def _alone(line: dict[Any, Any], first: str, second: str) -> str:
