@@ -195,8 +195,8 @@ def test_no_is_never_left_to_mean_good_or_bad(read_study, data_of, verdict, valu
     table = data.comparison.assign(verdict=verdict, difference_points=value, margin_points=1.0)
     data.__dict__["comparison"] = table  # a cached property
     found = {answer.question: answer.verdict for answer in answers_of(data)}
-    freezing = {"equivalent": "no, equal within 1", 3.2: "yes, it costs 3.2 points", -3.2: "yes, it gains 3.2 points"}
-    extraction = {"equivalent": "yes, equal within 1", 3.2: "no, 3.2 points worse", -3.2: "better, 3.2 points more"}
+    freezing = {"equivalent": "no, within ±1 points", 3.2: "yes, it costs 3.2 points", -3.2: "yes, it gains 3.2 points"}
+    extraction = {"equivalent": "yes, within ±1 points", 3.2: "no, 3.2 points worse", -3.2: "better, 3.2 points more"}
     kind = verdict if verdict == "equivalent" else value
     assert (found[FREEZING], found[EXTRACTION]) == (freezing[kind], extraction[kind])
 
@@ -207,7 +207,7 @@ def test_a_task_that_leaves_nothing_to_gain_is_named_where_two_conditions_reach_
         scores = data.scores.copy()
         scores["value"] = np.where(scores["base"].isin(names), 1.0, 0.9)
         data.__dict__["scores"] = scores
-        assert ("leaves nothing to gain" in answers_of(data)[-1].text) == is_said
+        assert ("nothing is left to gain on" in answers_of(data)[-1].text) == is_said
 
 
 def test_a_run_whose_embeddings_did_not_move_says_no(read_run, data_of):

@@ -161,15 +161,12 @@ def _open(data: ReportData) -> Answer:
     """What no run here can say, and how many comparisons stay undecided."""
     table = largest_size(headline(data.comparison)) if len(data.comparison) else data.comparison
     verdicts = table["verdict"].isin(["supported", "equivalent"]) if len(table) else pd.Series([], dtype=bool)
-    models, tasks = ({str(run.model) for run in data.runs}, {str(run.task) for run in data.runs})
-    name = next(iter(models)) if len(models) == 1 else "these"
-    others = f"models other than {name}, or tasks other than {next(iter(tasks)) if len(tasks) == 1 else 'these'}"
-    parts = [f"What holds for {others}."]
+    parts = ["What holds for other models or tasks."]
     if not any(run.config.shuffle_labels for run in data.runs):
         parts.append("How much of the movement is learning: no run had shuffled labels.")
     parts += _at_ceiling(data)
     if num_open := int((~verdicts).sum()):
-        parts.append(f"{num_open} of {len(verdicts)} comparisons of scores (all splits) stay undecided.")
+        parts.append(f"{num_open} of {len(verdicts)} comparisons stay undecided.")
     return Answer(question=OPEN, verdict="", text=" ".join(parts))
 
 
@@ -180,8 +177,7 @@ def _at_ceiling(data: ReportData) -> list[str]:
     full = [task for task in tasks if sum(own[task].mean() >= CEILING for own in scores if task in own) > 1]
     if not full:
         return []
-    which = "What a harder task would show" if len(full) == 1 else "What harder tasks would show"
-    return [f"{which}: {listing(full)} leave{'s' * (len(full) == 1)} nothing to gain (scores of {CEILING} or more)."]
+    return [f"What harder tasks would show: nothing is left to gain on {listing(full)}."]
 
 
 def compared(data: ReportData) -> pd.DataFrame:
@@ -264,7 +260,7 @@ def _answer(lines: pd.DataFrame, first: str, second: str, kinds: dict[str, str])
 def _with_size(word: str, line: dict[Any, Any], question: str) -> str:
     """An answer with its size: "no" alone is good news under one question and bad news under another."""
     if line["verdict"] == "equivalent":
-        return f"{word}, equal within {line['margin_points']:g}"
+        return f"{word}, within ±{line['margin_points']:g} points"
     if line["verdict"] != "supported":
         return word
     value = line["difference_points"]
