@@ -599,7 +599,7 @@ def test_a_copy_of_the_model_is_not_watched(tiny_model: Any, tmp_path: Path) -> 
     copies = [torch.optim.swa_utils.AveragedModel(model).module, torch.load(tmp_path / "model.pt", weights_only=False)]
     recording.close()
     for copy in copies:
-        (hook,) = copy.bert.embeddings._forward_pre_hooks.values()
+        (hook,) = copy.bert.embeddings._forward_hooks.values()
         copy.train()(**encode(tokenizer, TEXTS))
         assert list(vars(hook.__self__)) == ["problem"]
 

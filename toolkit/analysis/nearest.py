@@ -36,9 +36,10 @@ def list_screens() -> tuple[str, ...]:
     """The products that are worth trying before float64 on this CPU, fastest first."""
     import torch
 
-    supported = [getattr(torch.cpu, name, None) for name in ("_is_amx_tile_supported", "_is_avx512_bf16_supported")]
+    # Older releases do not say what the CPU can do: fp32 is then tried first.
+    capabilities = getattr(torch.cpu, "get_capabilities", dict)()
     has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    has_bf16 = has_onednn and any(function and function() for function in supported)
+    has_bf16 = has_onednn and any(capabilities.get(name) for name in ("amx_bf16", "avx512_bf16"))
     # At a lower setting torch may compute an "fp32" product in bf16, and the bound would not hold.
     has_fp32 = torch.get_float32_matmul_precision() == "highest"
     return ("bf16",) * has_bf16 + ("fp32",) * has_fp32

@@ -36,9 +36,9 @@ def uncompiled(hook: Hook) -> Hook:
 class ExposureWatch:
     """Counts the rows that training forward passes use, and closes the count at each optimizer step.
 
-    A pass counts when the module is in training mode and records gradients. One inside a backward pass is a
-    recomputation (gradient checkpointing): it counts only when the pass that it repeats did not, because that ran
-    without gradients, as re-entrant checkpointing does it.
+    A pass counts when the module is in training mode and a gradient reaches its output, once. So a pass that gradient
+    checkpointing repeats counts once: of the two, the gradient goes through one. Where everything below the output is
+    frozen, no gradient will come; every such pass counts, but one tensor of ids only once in a step.
 
     Padding is what the attention mask hides; where the backbone was given none (or not one of a number per token), what
     the word table's padding_idx says, and a table without one has none. ``shared`` names tables that also serve
@@ -56,7 +56,7 @@ class ExposureWatch:
         self._design = DesignCounter(self._names)
         self._pending: list[Rows] = []
         # The tensors themselves are kept until the step ends, so that their addresses are not given out again.
-        self._counted: dict[Key, torch.Tensor] = {}
+        self._frozen: dict[Key, torch.Tensor] = {}
         self._masks: dict[Key, torch.Tensor] = {}
         self.problem: str | None = None
         """Why exposure cannot be recorded; None while it can."""
@@ -67,7 +67,7 @@ class ExposureWatch:
         torch.compiler.reset()
         self._handles = (
             embeddings.backbone.register_forward_pre_hook(self._on_backbone, with_kwargs=True),
-            embeddings.module.register_forward_pre_hook(self._on_forward, with_kwargs=True),
+            embeddings.module.register_forward_hook(self._on_forward, with_kwargs=True),
         )
 
     def close(self) -> None:
@@ -93,7 +93,9 @@ class ExposureWatch:
                 self._masks[_key(ids)] = mask
 
     @uncompiled
-    def _on_forward(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _on_forward(
+        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: torch.Tensor
+    ) -> None:
         if not module.training or not torch.is_grad_enabled() or self.problem or self._is_closed:
             return
         given = self._signature.bind_partial(*args, **kwargs).arguments
@@ -101,11 +103,18 @@ class ExposureWatch:
         if ids is None:
             self.problem = "a forward pass was given inputs_embeds, not input_ids: its rows are not known"
             return
-        key = _key(ids)
-        if _is_in_backward() and key in self._counted:
+        if not output.requires_grad:
+            if _key(ids) not in self._frozen:
+                self._frozen[_key(ids)] = ids
+                self._pending.append(self._rows(ids, given))
             return
-        self._counted[key] = ids
-        self._pending.append(self._rows(ids, given))
+        waiting = [self._rows(ids, given)]
+
+        def on_gradient(_: torch.Tensor) -> None:
+            self._pending.extend(waiting)
+            waiting.clear()  # a graph that is kept may be gone through again: it is still one pass
+
+        output.register_hook(on_gradient)
 
     def _rows(self, ids: torch.Tensor, given: dict[str, Any]) -> Rows:
         """The rows of each real token, as the module itself derives them; every array (tokens,)."""
@@ -125,7 +134,7 @@ class ExposureWatch:
 
     def drop_step(self) -> None:
         """Forget the passes since the last step: their gradients were thrown away."""
-        self._pending, self._counted, self._masks = [], {}, {}
+        self._pending, self._frozen, self._masks = [], {}, {}
 
     def end_step(self, gather: Callable[[Rows], list[Rows]], gradient_scale: float = 1.0) -> None:
         """Close one optimizer step, before its update: gradients are as the optimizer gets them.
@@ -136,7 +145,7 @@ class ExposureWatch:
         optimizer), save where this step used them too: then their tokens count with its own.
         """
         own = {name: np.concatenate([np.empty(0, np.int64), *(r[name] for r in self._pending)]) for name in self._names}
-        self._pending, self._counted, self._masks = [], {}, {}
+        self._pending, self._frozen, self._masks = [], {}, {}
         parts = gather(own)
         # Of every table, whatever is known of it here: under FSDP2 all processes take part in gathering it.
         gradients = {name: whole(self._embeddings.parameters[name].grad) for name in self._steps}
@@ -171,8 +180,3 @@ class ExposureWatch:
 
 def _key(ids: torch.Tensor) -> Key:
     return ids.data_ptr(), tuple(ids.shape)
-
-
-def _is_in_backward() -> bool:
-    """Whether autograd is running: a forward pass now repeats an earlier one."""
-    return bool(torch._C._current_graph_task_id() != -1)

@@ -228,6 +228,12 @@ def _times(states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
     return states if mask is None else states * mask
 
 
+def _softmax_backward(gradient: torch.Tensor, shares: torch.Tensor, scale: float) -> torch.Tensor:
+    """``scale`` times shares (gradient - Σ gradient shares), the sum over the last dimension but one, in place."""
+    weighted = gradient.mul_(shares)
+    return torch.addcmul(weighted, shares, weighted.sum(-2, keepdim=True), value=-1, out=weighted).mul_(scale)
+
+
 def _gradients(needed: Any, gradient: torch.Tensor, inputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     """Of a linear map's weight and bias."""
     weight = torch.mm(gradient.t(), inputs) if needed[0] else None
@@ -306,8 +312,7 @@ class _Layer(torch.autograd.Function):
         d_q, d_k, d_v = d_qkv.view(3, -1, tokens, width)
         torch.bmm(kept.view(-1, tokens, tokens), d_a, out=d_v)
         d_shares = torch.bmm(v, d_a.transpose(1, 2)).view(shares.shape)
-        d_scores = torch._softmax_backward_data(_times(d_shares, drop), shares, -2, shares.dtype)
-        d_scores = d_scores.mul_(width**-0.5).view(-1, tokens, tokens)
+        d_scores = _softmax_backward(_times(d_shares, drop), shares, width**-0.5).view(-1, tokens, tokens)
         torch.bmm(d_scores.transpose(1, 2), k, out=d_q)
         torch.bmm(d_scores, q, out=d_k)
         by_token = d_qkv.permute(1, 3, 0, 2, 4).reshape(-1, 3 * hidden)
