@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from toolkit.cli import parse_config
-from toolkit.config import ADDED, DATA_FILES, NOT_IN_DIGEST, RunConfig, check_freeze, digest, run_name
+from toolkit.config import RunConfig, check_freeze, digest, fields_that, run_name
 from toolkit.lookup import lookup
 
 CHANGES = {
@@ -68,8 +68,18 @@ CHANGES = {
 NEEDED = {"label_seed": {"shuffle_labels": True}}
 """What else a field's other value needs."""
 
+FIRST = """
+model task freeze pooling init seed epochs max_steps batch_size gradient_accumulation_steps learning_rate
+head_learning_rate weight_decay warmup_fraction max_gradient_norm dropout max_length max_train_examples precision
+snapshot_steps train_file validation_file test_file dataset dataset_config text_columns label_column output_dir
+overwrite save_model log_with""".split()  # noqa: SIM905
+"""The fields of format 1."""
+PLACES = {"output_dir", "overwrite", "save_model", "task_name", "log_with"}
+FILES = {"train_file", "validation_file", "test_file"}
+"""Fields that the digest of a run does not cover: where things go, and files, which it knows by their sha256."""
+
 DIGEST_OF_THE_DEFAULTS = "13ba40cf"
-"""As it was before any of ADDED was there."""
+"""As it was in format 1."""
 
 
 def base_and_changed(name: str) -> tuple[RunConfig, RunConfig]:
@@ -92,14 +102,23 @@ def test_config_json_and_command_line_give_the_config_back(name: str) -> None:
 @pytest.mark.parametrize("name", CHANGES)
 def test_digest_covers_what_changes_the_numbers_and_nothing_else(name: str) -> None:
     base, config = base_and_changed(name)
-    is_covered = name not in (*NOT_IN_DIGEST, *DATA_FILES)
+    is_covered = name not in PLACES | FILES
     assert (digest(config, {}) != digest(base, {})) == is_covered
 
 
 def test_fields_that_came_later_leave_the_names_of_older_runs() -> None:
-    old = {k: v for k, v in asdict(RunConfig(epochs=3)).items() if k not in (*NOT_IN_DIGEST, *DATA_FILES, *ADDED)}
+    own = asdict(RunConfig(epochs=3))
+    old = {name: own[name] for name in FIRST if name not in PLACES | FILES}
     text = json.dumps({"fields": old, "data": {}}, sort_keys=True)
     assert digest(RunConfig(), {}) == hashlib.sha256(text.encode()).hexdigest()[:8] == DIGEST_OF_THE_DEFAULTS
+
+
+def test_every_field_bears_on_numbers_time_or_place() -> None:
+    """What a field bears on decides names, comparisons and dry runs: one that bears on nothing is forgotten there."""
+    bears = {effect: {*fields_that(affect=effect)} for effect in ("numbers", "time", "place")}
+    assert set.union(*bears.values()) == CHANGES.keys()
+    assert bears["place"] == PLACES
+    assert not bears["numbers"] & PLACES
 
 
 def test_what_a_split_is_said_to_be_names_another_run() -> None:

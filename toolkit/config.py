@@ -4,11 +4,11 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Collection, Mapping
+from dataclasses import Field, asdict, dataclass, field, fields, replace
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from toolkit.families import EMBEDDING_PARAMETERS, FAMILIES, REGIMES
 from toolkit.lookup import parse_object, unknown
@@ -17,35 +17,8 @@ from toolkit.naming import Described
 FORMAT = 1
 """Version of config.json; a reader refuses a higher one."""
 
-NOT_IN_DIGEST = ("output_dir", "overwrite", "log_with", "save_model", "task_name")
-"""Fields that change where things go, not what the numbers are; ``task`` holds the task_name of a run."""
-
-ADDED = (
-    "head_epochs",
-    "selection_fraction",
-    "remove_near_duplicates",
-    "shuffle_labels",
-    "positions",
-    "reinject_positions",
-    "batch_tokens",
-    "label_kind",
-    "label_seed",
-    "optimizer",
-    "features",
-    "pair_encoding",
-    "head",
-    "head_training",
-    "ood_file",
-)
-"""Fields that came after format 1: at their defaults they stay out of the digest, so that older runs keep names."""
-
 EPOCHS = 3
 """What ``--epochs`` is where it is left out."""
-
-FORMER = {"head_training": "epochs"}
-"""Fields of ADDED that had another value, though no name, before they came than their default is now. At that value
-they stay out of the digest, and a config.json without the field means it. Their default is ``auto``, which no run
-directory is named by: it is resolved first."""
 
 SINGLE_FEATURES = ("last", "second-to-last")
 JOINED_FEATURES = ("last4-concat", "last4-sum", "all-concat", "mix")
@@ -63,56 +36,87 @@ MAX_EPOCHS = 1_000_000
 MAX_NAME = 48
 """Characters of a model's, task's or regime's name that a run directory's name has room for."""
 
-RECIPE = ("pooling", "features", "pair_encoding", "head")
-"""Fields that say what a head reads and what it is."""
+Effect = Literal["numbers", "time", "place"]
+"""What a field bears on: the numbers of a run, the seconds of its steps and scorings, or where things go.
 
-DATA_FILES = ("train_file", "validation_file", "test_file")
-"""Fields that name files: the digest takes the files' sha256 in their place."""
+The digest that names a run leaves out what bears on a place. A field that does not bear on numbers makes no two runs
+differ in their embeddings, up to rounding; a dry run times one of several runs that differ in nothing that bears on
+time.
+"""
+
+Subject = Literal["data", "examples", "model", "recipe"]
+"""What a field says: which data are learned from, which examples of them there are, where training starts, what a head
+reads and is."""
+
+NEVER = object()
+"""The former value of a field that had none before it came."""
+
+T = TypeVar("T")
+
+
+def setting(
+    default: T,
+    affects: tuple[Effect, ...] = ("numbers", "time"),
+    *,
+    says: Subject | None = None,
+    is_hashed: bool = False,
+    is_later: bool = False,
+    former: object = NEVER,
+) -> T:
+    """A field of a config with all that other code must know of it: a new field is sorted in here and nowhere else.
+
+    ``is_hashed``: it names files, whose sha256 stand in its place in the digest. ``is_later``: it came after format 1,
+    so that at its default it stays out of the digest, and older runs keep their names. ``former``: it had this value,
+    though no name, before it came; at that value too it stays out, and a config.json without the field means it. Its
+    default is then ``auto``, which no run directory is named by: it is resolved first.
+    """
+    known = {"affects": affects, "says": says, "is_hashed": is_hashed, "is_later": is_later, "former": former}
+    return field(default=default, metadata=known)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
     """What is learned and scored."""
 
-    task: str = "polarity"
+    task: str = setting("polarity", says="data")
     """Built-in task: polarity, order, pair, or roles (whose words are tagged).
     Task of GLUE: sst2, cola, mrpc, stsb, qqp, mnli, qnli, rte.
     Your own data: --train-file or --dataset."""
-    train_file: str | None = None
+    train_file: str | None = setting(None, says="data", is_hashed=True)
     """Your training data, in place of --task: a .tsv (no quoting), .csv, .jsonl, .parquet or .conll file.
     Columns of lists (words and their tags), or .conll, are a token task."""
-    validation_file: str | None = None
+    validation_file: str | None = setting(None, says="data", is_hashed=True)
     """Your validation data; required with --train-file."""
-    test_file: tuple[str, ...] = ()
+    test_file: tuple[str, ...] = setting((), ("time",), says="examples", is_hashed=True)
     """More splits to score, each with a name of yours: NAME=PATH [NAME=PATH ...]."""
-    ood_file: tuple[str, ...] = ()
+    ood_file: tuple[str, ...] = setting((), ("time",), says="examples", is_later=True)
     """The same for splits that are out of the distribution of the training data.
     Reports tell them apart by this flag, whatever the splits are called."""
-    dataset: str | None = None
+    dataset: str | None = setting(None, says="data")
     """A dataset of the Hugging Face hub, in place of --task."""
-    dataset_config: str | None = None
+    dataset_config: str | None = setting(None, says="data")
     """Configuration (subset) of --dataset."""
-    text_columns: tuple[str, ...] = ()
+    text_columns: tuple[str, ...] = setting((), says="examples")
     """Names of the one or two text columns of your data; by default text, or sentence."""
-    label_column: str = "label"
+    label_column: str = setting("label", says="examples")
     """Column of the labels. Integers or strings mean classification, floats regression.
     A word in a column that is mostly floats is refused."""
-    label_kind: Literal["auto", "classes", "targets"] = "auto"
+    label_kind: Literal["auto", "classes", "targets"] = setting("auto", says="examples", is_later=True)
     """What the labels of your data are: classes, targets of a regression, or, by auto, what they are written as.
     Needed where pandas wrote the classes 0 and 1 as 0.0 and 1.0, or where a rating is written as an integer."""
-    task_name: str | None = None
+    task_name: str | None = setting(None, ("place",), says="examples")
     """What your own data are called in reports and in the names of runs; None: the name of the file or dataset."""
-    max_length: int = 128
+    max_length: int = setting(128)
     """Most tokens of an example, special tokens included. Longer texts are truncated, and how many is counted."""
-    max_train_examples: int | None = None
+    max_train_examples: int | None = setting(None)
     """Train on this many examples only, drawn with --seed; None: on all."""
-    selection_fraction: float = 0.0
+    selection_fraction: float = setting(0.0, ("numbers",), is_later=True)
     """For choosing settings: hold out this share of train (0: none) as the split `selection`, and score that alone."""
-    remove_near_duplicates: bool = False
+    remove_near_duplicates: bool = setting(False, is_later=True)
     """Remove training examples that nearly repeat a scored one; manifest.json says how many."""
-    shuffle_labels: bool = False
+    shuffle_labels: bool = setting(False, ("numbers",), is_later=True)
     """Permute the training labels: what moves when there is nothing to learn but the examples?"""
-    label_seed: int | None = None
+    label_seed: int | None = setting(None, ("numbers",), is_later=True)
     """Permute them with this seed: an example then has the same wrong label in runs of every --seed.
     (Of these --max-train-examples would draw other examples.)
     None: with --seed, so that each run has another permutation."""
@@ -122,32 +126,32 @@ class DataConfig:
 class ModelConfig:
     """Where training starts, what it leaves as it is, and what the head reads."""
 
-    model: str = "minilm"
+    model: str = setting("minilm", says="model")
     """Checkpoint to start from: minilm (embedded, offline), a hub id (optionally id@revision) or a local folder."""
-    freeze: str = "none"
+    freeze: str = setting("none")
     """Regime, that is what is not trained: none (full fine-tuning);
     embeddings (the five embedding parameters);
     backbone (all but the head: feature extraction);
     or components, such as position_embeddings,LayerNorm.weight,layers.0-3."""
-    pooling: Literal["mean", "cls", "pooler"] = "mean"
+    pooling: Literal["mean", "cls", "pooler"] = setting("mean", says="recipe")
     """How token vectors become one feature vector: their mean, the first token's (cls), or the pooler's output."""
-    features: str = "last"
+    features: str = setting("last", says="recipe", is_later=True)
     """Layers whose states are pooled: last; second-to-last; layers.K (the output of block K, counted from 0);
     last4-concat or last4-sum (Devlin et al. 2019, section 5.3); all-concat (all blocks);
     or mix (all blocks and the embeddings, in learned shares; Peters et al. 2018)."""
-    pair_encoding: Literal["joint", "separate"] = "joint"
+    pair_encoding: Literal["joint", "separate"] = setting("joint", says="recipe", is_later=True)
     """How two texts are read: joint (as one sequence) or separate (each alone).
     Of separate ones the head gets u, v, |u-v| and u*v of their features (Conneau et al. 2017), and in regression
     their cosine too."""
-    head: Literal["linear", "mlp", "bilstm"] = "linear"
+    head: Literal["linear", "mlp", "bilstm"] = setting("linear", says="recipe", is_later=True)
     """What answers from the features: one linear layer, or mlp, a hidden layer (tanh, dropout) before it.
     Of a token task also bilstm: two layers over an example's words, in both directions (Devlin et al. 2019, 5.3)."""
-    init: Literal["checkpoint", "random"] = "checkpoint"
+    init: Literal["checkpoint", "random"] = setting("checkpoint", ("numbers",))
     """Weights to start from: the checkpoint's, or random ones of the same architecture (was pretraining worth it?)."""
-    positions: Literal["checkpoint", "sinusoidal", "shuffled", "zero"] = "checkpoint"
+    positions: Literal["checkpoint", "sinusoidal", "shuffled", "zero"] = setting("checkpoint", is_later=True)
     """Position table to start from: the checkpoint's; sinusoidal (scaled to the size of its rows);
     shuffled (its rows in random order, as far as --max-length reaches); or zero."""
-    reinject_positions: bool = False
+    reinject_positions: bool = setting(False, is_later=True)
     """Add the positions' part of the encoder's input again before each layer after the first."""
 
 
@@ -155,42 +159,44 @@ class ModelConfig:
 class TrainingConfig:
     """How the rest is trained."""
 
-    seed: int = 0
+    seed: int = setting(0, ("numbers",))
     """One seed for all that is random: head initialisation, data order, dropout (and fresh weights)."""
-    epochs: int | None = None
+    epochs: int | None = setting(None, ("numbers",))
     """Passes over the training split; None: 3."""
-    head_epochs: int = 0
+    head_epochs: int = setting(0, is_later=True)
     """First train the head alone for this many epochs on cached features (LP-FT); epoch 0 comes after them."""
-    head_training: Literal["auto", "epochs", "early-stopping"] = "auto"
+    head_training: Literal["auto", "epochs", "early-stopping"] = setting(
+        "auto", ("numbers",), is_later=True, former="epochs"
+    )
     """How long to train: epochs (as many as --epochs), or early-stopping (of a frozen backbone only).
     That trains the head until the loss on a held-out tenth of train stops falling, whatever --epochs says.
     auto: early-stopping where the backbone is wholly frozen, else epochs."""
-    max_steps: int | None = None
+    max_steps: int | None = setting(None, ("numbers",))
     """Stop after this many optimizer steps, even if --epochs asks for more; None: no limit."""
-    batch_size: int = 32
+    batch_size: int = setting(32)
     """Examples per optimizer step, counted over all processes and accumulation steps."""
-    batch_tokens: int | None = None
+    batch_tokens: int | None = setting(None, is_later=True)
     """Also limit a batch to this many tokens, padding included (but to no less than one example); None: no limit.
     Long texts come in smaller batches, and weigh more there, since each step is the mean of its batch."""
-    gradient_accumulation_steps: int = 1
+    gradient_accumulation_steps: int = setting(1, ("time",))
     """Split each process's share of a batch into this many parts.
     The numbers stay the same up to rounding and dropout's draws."""
-    optimizer: Literal["adamw", "sgd"] = "adamw"
+    optimizer: Literal["adamw", "sgd"] = setting("adamw", is_later=True)
     """adamw, or sgd without momentum: no row moves after its last gradient, and decay is the same product as AdamW's.
     sgd's steps are as small as its gradients: at AdamW's learning rates it hardly trains; try 100 to 10,000 times."""
-    learning_rate: float = 5e-5
+    learning_rate: float = setting(5e-5, ("numbers",))
     """Peak learning rate of the backbone (linear warm-up, then linear decay)."""
-    head_learning_rate: float = 1e-3
+    head_learning_rate: float = setting(1e-3, ("numbers",))
     """Peak learning rate of the head (same schedule)."""
-    weight_decay: float = 0.01
+    weight_decay: float = setting(0.01, ("numbers",))
     """Decoupled weight decay: a step multiplies weights by 1 - rate * decay. LayerNorm and biases are not decayed."""
-    warmup_fraction: float = 0.1
+    warmup_fraction: float = setting(0.1, ("numbers",))
     """Share (0 to 1) of all optimizer steps in which the learning rate rises to its peak."""
-    max_gradient_norm: float = 1.0
+    max_gradient_norm: float = setting(1.0, ("numbers",))
     """Scale gradients down where their Euclidean norm, over all parameters, is above this."""
-    dropout: float | None = None
+    dropout: float | None = setting(None)
     """Dropout probability (0 or more, below 1) everywhere in the backbone; None: the checkpoint's own."""
-    precision: Literal["auto", "no", "bf16"] = "auto"
+    precision: Literal["auto", "no", "bf16"] = setting("auto")
     """Precision to compute in; no is fp32, auto is bf16 where the hardware has it, else fp32. Weights stay fp32."""
 
 
@@ -198,16 +204,16 @@ class TrainingConfig:
 class OutputConfig:
     """What is kept, and where."""
 
-    output_dir: str = "runs"
+    output_dir: str = setting("runs", ("place",))
     """Folder in which the run directory is made."""
-    overwrite: bool = False
+    overwrite: bool = setting(False, ("place",))
     """Replace a finished run of the same config, which is refused otherwise."""
-    snapshot_steps: int | Literal["log"] | None = None
+    snapshot_steps: int | Literal["log"] | None = setting(None, ("time",))
     """Also snapshot every N optimizer steps, or at steps 1, 2, 4, 8, ... (log); None: after every epoch only."""
-    save_model: bool = False
+    save_model: bool = setting(False, ("place", "time"))
     """Also write the tuned model (safetensors; from_pretrained loads it).
     The commands layers, flow and transplant, and anatomy of a run, need it."""
-    log_with: Literal["tensorboard", "wandb", "mlflow", "trackio"] | None = None
+    log_with: Literal["tensorboard", "wandb", "mlflow", "trackio"] | None = setting(None, ("place",))
     """Also send the numbers to this tracker, through Accelerate."""
 
 
@@ -257,7 +263,7 @@ class RunConfig(Described, OutputConfig, DataConfig, TrainingConfig, ModelConfig
 
     def facts(self) -> dict[str, str]:
         """What is trained on what, and every other field that is not at its default."""
-        values = {field.name: (getattr(self, field.name), field.default) for field in fields(self)}
+        values = {each.name: (getattr(self, each.name), each.default) for each in fields(self)}
         named = ("model", "task", "freeze", "seed")
         return {name: str(value) for name, (value, default) in values.items() if name in named or value != default}
 
@@ -268,12 +274,12 @@ class RunConfig(Described, OutputConfig, DataConfig, TrainingConfig, ModelConfig
     def to_command(self) -> str:
         """The shell command that repeats this run: the flags that differ from their defaults."""
         words = ["accelerate", "launch", "finetune.py"]
-        for field in fields(self):
-            value = getattr(self, field.name)
-            is_named_by_data = field.name == "task" and (self.train_file or self.dataset)
-            if value == field.default or field.name in ("output_dir", "overwrite") or is_named_by_data:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            is_named_by_data = each.name == "task" and (self.train_file or self.dataset)
+            if value == each.default or each.name in ("output_dir", "overwrite") or is_named_by_data:
                 continue
-            words.append("--" + field.name.replace("_", "-"))
+            words.append("--" + each.name.replace("_", "-"))
             if value is not True:
                 words += [shlex.quote(str(v)) for v in (value if isinstance(value, tuple) else (value,))]
         return " ".join(words)
@@ -283,16 +289,24 @@ class RunConfig(Described, OutputConfig, DataConfig, TrainingConfig, ModelConfig
         """Parse config.json; ValueError for an unknown field, a newer format or text that is not JSON."""
         values = parse_object(text, source, newest=FORMAT)
         values.pop("format", None)
-        names = tuple(field.name for field in fields(cls))
+        names = tuple(each.name for each in fields(cls))
         for name in values:
             if name not in names:
                 raise ValueError(f"{source}: {unknown(name, 'field', names)}")
-        values = FORMER | values
+        values = {
+            each.name: former for each in fields(cls) if (former := each.metadata["former"]) is not NEVER
+        } | values
         arguments: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
         try:
             return cls(**arguments)
         except ValueError as error:
             raise ValueError(f"{source}: {error}") from None
+
+
+def fields_that(*, affect: Effect | None = None, say: Collection[str] = ()) -> tuple[str, ...]:
+    """Names of the fields that bear on ``affect``, or that say one of ``say``, in their order."""
+    known = ((each.name, each.metadata) for each in fields(RunConfig))
+    return tuple(name for name, own in known if affect in own["affects"] or own["says"] in say)
 
 
 def check_freeze(text: str) -> None:
@@ -329,7 +343,7 @@ def _check_features(config: RunConfig) -> None:
 
 def recipe_of(config: RunConfig) -> dict[str, Any]:
     """The fields that say what a head reads and what it is, as ``load_classifier`` takes them."""
-    return {name: getattr(config, name) for name in RECIPE}
+    return {name: getattr(config, name) for name in fields_that(say=("recipe",))}
 
 
 def resolve_head_training(config: RunConfig, *, is_frozen: bool) -> RunConfig:
@@ -413,17 +427,22 @@ def _require(is_met: bool, config: RunConfig, name: str, expected: str) -> None:
         raise ValueError(f"{flag} must be {expected}; got {getattr(config, name)!r}")
 
 
+def is_named_by(own: Field[Any], value: object) -> bool:
+    """Whether a field at this value is part of the digest."""
+    known = own.metadata
+    is_as_before = known["is_later"] and value in (own.default, known["former"])
+    return not ("place" in known["affects"] or known["is_hashed"] or is_as_before)
+
+
 def digest(config: RunConfig, file_hashes: Mapping[str, str]) -> str:
     """Eight hex digits over the fields that change the numbers and the sha256 of the data files.
 
     ``file_hashes`` maps the role of a file (``train``, ``validation``, a test split's name; ``model`` for the weights
     of a local folder) to its sha256. The number of processes, which changes dropout's draws, is in the manifest only.
     """
-    defaults = {field.name: field.default for field in fields(RunConfig)}
     own = asdict(replace(config, epochs=config.num_epochs))
     own["ood_file"] = tuple(entry.partition("=")[0] for entry in config.ood_file)  # their sha256 are in file_hashes
-    values = {k: v for k, v in own.items() if k not in (*NOT_IN_DIGEST, *DATA_FILES)}
-    values = {k: v for k, v in values.items() if k not in ADDED or v not in (defaults[k], FORMER.get(k, defaults[k]))}
+    values = {each.name: own[each.name] for each in fields(RunConfig) if is_named_by(each, own[each.name])}
     text = json.dumps({"fields": values, "data": dict(file_hashes)}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 

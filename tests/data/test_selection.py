@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from toolkit import finetune
-from toolkit.config import ADDED, RunConfig, digest
+from toolkit.config import RunConfig
 from toolkit.data.tasks import load_task
 
 
@@ -78,13 +78,3 @@ def test_no_setting_is_chosen_on_a_repeated_item_of_the_reported_split(
         seen = [text for split in task.splits.values() for text in split.texts if text in reported]
         assert len(seen) == num_repeated
     assert set(task.num_near_duplicates or ()) == {"validation", "ood", "selection"}
-
-
-@pytest.mark.parametrize("name", ADDED)
-def test_a_later_field_at_its_default_changes_no_name(name: str) -> None:
-    values: dict[str, Any] = {"head_epochs": 1, "selection_fraction": 0.5, "positions": "shuffled", "batch_tokens": 99}
-    values |= {"label_kind": "classes", "label_seed": 3, "optimizer": "sgd", "ood_file": ("far=far.tsv",)}
-    values |= {"features": "mix", "pair_encoding": "separate", "head": "mlp", "head_training": "early-stopping"}
-    assert digest(RunConfig(), {}) == "13ba40cf", "what it was before the field came"
-    beside = {"shuffle_labels": True} if name == "label_seed" else {}  # which it goes with
-    assert digest(RunConfig(**beside, **{name: values.get(name, True)}), {}) != digest(RunConfig(**beside), {})

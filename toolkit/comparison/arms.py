@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from toolkit.comparison.runs import ReportedRun as ReportedRun
 from toolkit.comparison.runs import canonical_name as canonical_name
 from toolkit.comparison.runs import count_at_chance, counted_score, last_score, read_reported, reported_first
-from toolkit.config import NOT_IN_DIGEST, RunConfig
+from toolkit.config import RunConfig, fields_that
 from toolkit.lookup import unknown
 from toolkit.naming import distinct, names_of
 from toolkit.snapshots.store import SMALL_FILES, Run, runs_of
@@ -28,13 +28,7 @@ SPOKEN = {"none": "full fine-tuning", "embeddings": "embeddings frozen", "backbo
 Labels = Mapping[str, str]
 """Name of a run directory to the label of its arm."""
 
-_SOURCE = ("model", "task", "train_file", "validation_file", "dataset", "dataset_config")
-"""Fields that say what is learned from what: runs that differ here are in different groups."""
-
 _SIZE = "max_train_examples"
-
-NO_CAUSE = ("snapshot_steps", "test_file", "gradient_accumulation_steps")
-"""Settings that no embedding depends on, up to rounding."""
 
 
 @dataclass(frozen=True)
@@ -284,13 +278,18 @@ def _magnitude(size: object) -> float:
     return float(size) if isinstance(size, int) else float("inf")
 
 
+def without_numbers() -> set[str]:
+    """Fields that no embedding depends on, up to rounding."""
+    return {each.name for each in fields(RunConfig)} - {*fields_that(affect="numbers")}
+
+
 def settings(item: ReportedRun) -> dict[str, object]:
     """Every field that makes two runs of one model, task and regime different, except the seed.
 
     A test file is its split's name and the start of its sha256, where that is known; that a split is out of
     distribution changes no number.
     """
-    left_out = (*_SOURCE, *NOT_IN_DIGEST, "freeze", "seed", "ood_file")
+    left_out = (*fields_that(affect="place", say=("data", "model")), "freeze", "seed", "ood_file")
     found = {k: v for k, v in asdict(item.config).items() if k not in left_out}
     files = []
     for entry in (*item.config.test_file, *item.config.ood_file):
@@ -305,7 +304,7 @@ def differences_beside_seed(first: ReportedRun, second: ReportedRun) -> list[str
     Weights and data only where both runs know them: an unfinished one has no hashes yet.
     """
     one, other = ({**_source(item), "freeze": item.regime, **settings(item)} for item in (first, second))
-    left_out = {*NO_CAUSE, *(() if one["weights"] and other["weights"] else ("weights",))}
+    left_out = {*without_numbers(), *(() if one["weights"] and other["weights"] else ("weights",))}
     if bool(first.data_sha256) != bool(second.data_sha256):
         left_out |= {"train_data", "validation_data"}
     return [name for name in one if name not in left_out and one[name] != other[name]]

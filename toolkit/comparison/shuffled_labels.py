@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from toolkit.analysis.nulls import is_beyond_both, sign_noise
 from toolkit.analysis.strata import count_rows, table_exposure
-from toolkit.comparison.arms import NO_CAUSE, Arm, Group, arrange, differing_settings
+from toolkit.comparison.arms import Arm, Group, arrange, differing_settings, without_numbers
 from toolkit.comparison.estimates import EQUIVALENCE_LEVEL, p_value
 from toolkit.comparison.parameter_noise import changes_of_shown, measure_beyond_noise
 from toolkit.comparison.runs import ReportedRun
@@ -216,7 +216,7 @@ def other_settings(real: Arm, shuffled: Arm) -> list[str]:
     """In what else than the labels two conditions differ, as far as embeddings depend on it."""
     names = differing_settings(real, shuffled)
     is_same_regime = real.runs[0].regime == shuffled.runs[0].regime
-    found = [name.replace("_", " ") for name in names if name not in (*SHUFFLING, *NO_CAUSE)]
+    found = [name.replace("_", " ") for name in names if name not in {*SHUFFLING, *without_numbers()}]
     return found if is_same_regime else ["freeze", *found]
 
 

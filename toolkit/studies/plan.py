@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolkit.config import RunConfig, resolve_head_training, run_name
+from toolkit.config import RunConfig, fields_that, resolve_head_training, run_name
 from toolkit.snapshots.files import sha256_of_file
 from toolkit.snapshots.store import DIVERGED, MANIFEST, open_run
 from toolkit.studies.study import Cell
@@ -155,14 +155,6 @@ def left_to_do(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
     return [run for run in runs if not (run.is_finished or run.has_diverged)]
 
 
-SOURCE = (
-    "task", "train_file", "validation_file", "test_file", "ood_file", "dataset", "dataset_config", "text_columns",
-    "label_column", "task_name",
-    "label_kind",
-)  # fmt: skip
-"""Fields that say which examples there are."""
-
-
 def without_repeats(cells: Sequence[Cell]) -> list[Cell]:
     """The cells without those whose size is more than train has, where a smaller one has all of train already.
 
@@ -195,7 +187,7 @@ def _but_for_size(cell: Cell) -> tuple[object, ...]:
 
 def num_train(config: RunConfig) -> int:
     """Examples of train before any are drawn, held out or removed; the data are read once."""
-    return _num_train(RunConfig(**{name: getattr(config, name) for name in SOURCE}))
+    return _num_train(RunConfig(**{name: getattr(config, name) for name in fields_that(say=("data", "examples"))}))
 
 
 @lru_cache

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from toolkit.config import RunConfig
+from toolkit.config import RunConfig, fields_that
 from toolkit.snapshots.ownership import remove_empty_folder, remove_temporary_folders, temporary_folder
 from toolkit.snapshots.store import Run, open_run, try_lock
 from toolkit.studies.executors import Event, Executor
@@ -33,11 +33,6 @@ TRIAL_STEPS = 12
 
 STOPPING_EPOCHS = 40
 """A guess at the epochs of a head until early stopping stops: between a dozen and 200, short ones."""
-
-SAME_COST = ("seed", "label_seed", "shuffle_labels", "init", "learning_rate", "head_learning_rate", "weight_decay",
-    "warmup_fraction", "max_gradient_norm", "epochs", "max_steps", "head_training", "selection_fraction",
-    "log_with")  # fmt: skip
-"""Fields in which runs of one kind may differ. One that is missing here costs another trial, and no wrong estimate."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +106,8 @@ def trial_config(config: RunConfig) -> RunConfig:
 
     Numbers of training examples of as many digits are one class.
     """
-    same: dict[str, Any] = {f.name: f.default for f in fields(RunConfig) if f.name in SAME_COST}
+    costly = fields_that(affect="time")
+    same: dict[str, Any] = {each.name: each.default for each in fields(RunConfig) if each.name not in costly}
     return replace(config, **same | {"head_training": "epochs", "epochs": 1, "max_steps": TRIAL_STEPS})
 
 
@@ -148,7 +144,8 @@ def estimate(
                 raise ValueError(f"a trial run of {describe(run.cell)} failed: {ends[run.name].detail}")
         opened = {kind: open_run(run.path) for kind, run in trials.items()}
         measured = {kind: Trial.of(run, ends[run.path.name].seconds) for kind, run in opened.items()}
-        compared = {trials[kind].cell.task: Compared.of(run) for kind, run in opened.items()}
+        known = {kind: Compared.of(run) for kind, run in opened.items()}
+        compared = {run.cell.task: known[_kind(run.config)] for run in runs}
     return {run.name: measured[_kind(run.config)].seconds_of(run.config) for run in runs}, compared
 
 
