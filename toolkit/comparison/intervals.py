@@ -301,7 +301,7 @@ def _noncentrality(df: float, power: float, alpha: float) -> float:
     """The non-centrality at which a two-sided t test of level alpha has this power.
 
     P(|T| > t) given the chi of the denominator is normal; its mean over the chi's quantiles is a Gauss-Legendre sum.
-    scipy's non-central t gives NaN for thousands of degrees of freedom, and this does not.
+    ``scipy.stats.nct`` gives NaN at most degrees of freedom that occur here (1.17.1), and this does not.
     """
     from scipy.optimize import brentq
     from scipy.special import ndtr

@@ -5,9 +5,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from toolkit.comparison.intervals import checked
 
-MOST_ENUMERATED = 16
-"""Seeds up to which all 2^K sign flips are tried (65,536)."""
 NUM_DRAWS = 99_999
+"""Sign flips that are tried: all 2^K of up to 16 seeds, random ones of more."""
 _BLOCK_FLIPS = 1_000_000
 
 
@@ -30,39 +29,32 @@ def sign_flip(differences: ArrayLike, *, num_draws: int = NUM_DRAWS, seed: int =
     """Two-sided p that per-seed differences are symmetric about 0, by flipping their signs.
 
     ``differences``: float64 (seeds K,). p = the share of sign patterns whose |sum| is at least the observed one
-    (Fisher's randomisation test for pairs). All 2^K patterns up to K = 16; beyond, ``num_draws`` random patterns and
-    the observed one, (1 + hits)/(1 + draws), which is never 0 (Phipson & Smyth 2010). K seeds cannot reach below
+    (Fisher's randomisation test for pairs). All patterns where 2^K is at most ``num_draws``; else as many random ones
+    and the observed one, (1 + hits)/(1 + draws), which is never 0 (Phipson & Smyth 2010). K seeds cannot reach below
     `smallest_p(K)`. NaN for no seed. ValueError: no finite one-dimensional array.
     """
     values = checked(differences, 1)
-    if not len(values):
-        return float("nan")
-    size = np.abs(values).sum()
-    # Sums in another order differ by rounding: without the tolerance the observed pattern may not count itself.
-    threshold = abs(float(values.sum())) - 1e-12 * size
-    num_seeds = len(values)
-    if num_seeds <= MOST_ENUMERATED:
-        # |sum| is the same for a pattern and its opposite: the first sign is held, half of the patterns are tried.
-        codes = np.arange(2 ** (num_seeds - 1))[:, None]
-        signs = 1 - 2 * ((codes >> np.arange(num_seeds)) & 1)
-        return float(np.mean(np.abs(signs @ values) >= threshold))
-    hits, block = 0, _BLOCK_FLIPS // num_seeds
-    rng = np.random.default_rng(seed)
-    for start in range(0, num_draws, block):
-        signs = _draw_signs(rng, min(block, num_draws - start), num_seeds)
-        hits += int((np.abs(signs @ values) >= threshold).sum())
-    return (1 + hits) / (1 + num_draws)
+    if len(values) < 2:
+        return smallest_p(len(values))
+    from scipy.stats import permutation_test
+
+    size = float(np.abs(values).sum()) or 1.0
+
+    def distance(signed: NDArray[np.float64], axis: int = -1) -> NDArray[np.float64]:
+        # Sums in another order differ by rounding: rounded, the observed pattern counts itself.
+        return np.asarray(np.round(np.abs(signed.sum(axis=axis)) / size, 12))
+
+    options = {"permutation_type": "samples", "n_resamples": num_draws, "batch": _BLOCK_FLIPS // len(values)}
+    return float(
+        permutation_test((values,), distance, vectorized=True, alternative="greater", rng=seed, **options).pvalue
+    )
 
 
 def smallest_p(num_seeds: int, *, num_draws: int = NUM_DRAWS) -> float:
-    """The smallest p of sign_flip: 2/2^K, where all K seeds point one way; 1/(1 + draws) beyond 16; NaN for none."""
+    """The smallest p of sign_flip: 2/2^K, all K seeds pointing one way; 1/(1 + draws) of random flips; NaN for none."""
     if num_seeds < 1:
         return float("nan")
-    return 2.0 ** (1 - num_seeds) if num_seeds <= MOST_ENUMERATED else 1 / (1 + num_draws)
-
-
-def _draw_signs(rng: np.random.Generator, num_draws: int, num_seeds: int) -> NDArray[np.int64]:
-    return 2 * rng.integers(0, 2, size=(num_draws, num_seeds)) - 1
+    return 2.0 ** (1 - num_seeds) if 2**num_seeds <= num_draws else 1 / (1 + num_draws)
 
 
 def benjamini_hochberg(p: ArrayLike) -> NDArray[np.float64]:

@@ -114,7 +114,7 @@ class ExposureWatch:
             self._pending.extend(waiting)
             waiting.clear()  # a graph that is kept may be gone through again: it is still one pass
 
-        output.register_hook(on_gradient)
+        output.register_hook(on_gradient)  # type: ignore[no-untyped-call]
 
     def _rows(self, ids: torch.Tensor, given: dict[str, Any]) -> Rows:
         """The rows of each real token, as the module itself derives them; every array (tokens,)."""
