@@ -1,8 +1,9 @@
 """Question: does a change of the code change any number?
 
 One run of each regime on each built-in task (a few examples, one epoch, fixed seeds, the plain training step), and
-every public table on them: each file, tensor and column becomes one sha256. Made before and after a change and
-compared, every difference is named. A column counts by its values: its name and place may change, its numbers may not.
+every public table on them and on planted changes: each file, tensor and column becomes one sha256. Made before and
+after a change and compared, every difference is named. A column counts by its values: its name and place may change,
+its numbers may not.
 
     python experiments/same_results.py before.json     # at the last commit before the change
     python experiments/same_results.py after.json --against before.json
@@ -14,15 +15,19 @@ import argparse
 import hashlib
 import json
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 import toolkit
+
+Tensor = NDArray[np.float32]
 
 TASKS = ("polarity", "order", "pair", "roles")
 REGIMES = ("none", "embeddings", "backbone")
@@ -63,6 +68,10 @@ def sums_of(folder: Path) -> Iterator[tuple[str, Any]]:
     full = [run for run in runs if run.config.task == "order" and run.config.freeze == "none"]
     for name, make in calls(full, runs):
         yield name, columns_of(make())
+    for kind, after in planted(full[0].trajectory.snapshots[0].tensors).items():
+        snapshot = type(full[0].trajectory.snapshots[0])
+        pair = [snapshot(0, 0, full[0].trajectory.snapshots[0].tensors), snapshot(1, 1, after)]
+        yield f"planted {kind}", columns_of(toolkit.measure_changes(type(full[0].trajectory)(pair)))
     for name in CARDS:
         for card in toolkit.make_cards(Path("reports") / name):
             kept = (card.value, card.interval, card.equivalence, card.null, card.detectable_gap, card.q, card.verdict)
@@ -115,6 +124,26 @@ def calls(full: list[toolkit.Run], runs: list[toolkit.Run]) -> Iterator[tuple[st
         yield name, lambda name=name: getattr(toolkit, name)(full)  # type: ignore[misc]
     for name in ("compare", "compare_seeds", "summarise_scores", "last_scores", "join_drift", "summarise_floors"):
         yield name, lambda name=name: getattr(toolkit, name)(runs)  # type: ignore[misc]
+
+
+def planted(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """Kind of change to the parameters of a model that was changed in this way."""
+    words, rng = tensors["word_embeddings"], np.random.default_rng(0)
+    some, swapped = rng.choice(len(words), 50, replace=False), words.copy()
+    swapped[some[:2]] = words[some[1::-1]]
+    moved = words.copy()
+    moved[some] += rng.normal(0, 1e-3, moved[some].shape).astype(np.float32)
+    low_rank = np.outer(rng.normal(size=len(words)), rng.normal(size=words.shape[1])) * 1e-4
+    after = {
+        "nothing": words,
+        "decay": words * np.float32(1 - 1e-4),
+        "offset": words + np.float32(0.01),
+        "cast": words.astype(np.float16).astype(np.float32),
+        "training on some rows": moved,
+        "swapped rows": swapped,
+        "low rank": words + low_rank.astype(np.float32),
+    }
+    return {kind: {**tensors, "word_embeddings": own} for kind, own in after.items()}
 
 
 def columns_of(table: pd.DataFrame) -> list[str]:
