@@ -207,7 +207,7 @@ def position_ledger(loaded: Loaded, design: CrossedDesign, *, seed: int = 0) -> 
     the factor's interaction with the blocks, what it does to single texts and not to all. ``shuffled_*``: the same
     states dealt at random to the cells. A residual line per stage has η² only, with its ``unit_values``. Not applicable
     is NaN with a ``reason``. Source of the formulas: :class:`Squares`; the design is ours. In planted
-    simulations (8 and 16 blocks, tests/probes/flow/test_sums.py) the interval covers 90 to 96 % where position
+    simulations (8 and 16 blocks, tests/probes/test_flow_sums.py) the interval covers 90 to 96 % where position
     has an effect, and more where it has none. States are read in the dtype of the weights and added up in float64; only
     sums are kept.
     """

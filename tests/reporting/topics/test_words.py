@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.reporting.page.pages import HOSTILE as HOSTILE_RUNS
-from tests.reporting.page.pages import INJECTION, make_words
+from tests.reporting.pages import HOSTILE as HOSTILE_RUNS
+from tests.reporting.pages import INJECTION, make_words
 from tests.run_directories import HIDDEN, HOSTILE, NUM_WORDS, TOKENS, MakeRun
 from toolkit.analysis import word_rows as measured
 from toolkit.analysis.drift import measure_rows

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.probes.transplants.conftest import GetRun
+from tests.probes.conftest import GetRun
 from toolkit.analysis.functional import shapley_values
 from toolkit.data.batches import evaluation_batches, make_batch
 from toolkit.data.tasks import load_task

@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.reporting.page.pages import HOSTILE
+from tests.reporting.pages import HOSTILE
 from toolkit.reporting.cells import visible
 from toolkit.reporting.render_html import script_json
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.probes.transplants.conftest import GetRun
+from tests.probes.conftest import GetRun
 from toolkit.cli import main
 from toolkit.pipeline import finetune
 from toolkit.probes.transplant_games import Settings

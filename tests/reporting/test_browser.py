@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from tests.reporting.page.pages import INJECTION, make_page, make_words, make_words_section
+from tests.reporting.pages import INJECTION, make_page, make_words, make_words_section
 from toolkit.reporting.page import ChartBlock, Page, Section, TableBlock, TextBlock
 from toolkit.reporting.render_html import render_page
 from toolkit.reporting.topics.words_chart import plot_words

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from tests.analysis.gauge.fixed_gauge import corpus_of, fix_gauge, gauge_share
+from tests.analysis.fixed_gauge import corpus_of, fix_gauge, gauge_share
 from toolkit.analysis.gauge import measure_gauge, measure_gauge_rows
 from toolkit.analysis.tokens_in_use import reference_corpus
 from toolkit.families import TABLES

@@ -10,7 +10,7 @@ import pytest
 
 from toolkit.probes.transplants import Transplants
 
-SCRIPT = Path(__file__).parents[3] / "experiments" / "transplants.py"
+SCRIPT = Path(__file__).parents[2] / "experiments" / "transplants.py"
 COMPONENTS = ("word", "position", "segment")
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.conftest import FAMILY_CONFIGS
-from tests.probes.anatomy.conftest import PAIR, TEXT
+from tests.probes.conftest import PAIR, TEXT
 from toolkit.models.classifier import Loaded
 from toolkit.probes import anatomy
 from toolkit.probes.anatomy import Anatomy, compare_one_hot, decompose_tokens, prove_sum

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from tests.analysis.gauge.fixed_gauge import corpus_of, fix_gauge
+from tests.analysis.fixed_gauge import corpus_of, fix_gauge
 from toolkit.analysis.functional import functional_drift, shapley_values
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
 from toolkit.snapshots.exposure import Design, Exposure, StepRows, TableExposure

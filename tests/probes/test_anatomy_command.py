@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.conftest import COMMON, FAMILY_CONFIGS, build_tokenizer
-from tests.probes.anatomy.conftest import PAIR, TEXT
+from tests.probes.conftest import PAIR, TEXT
 from toolkit.cli import main
 from toolkit.config import RunConfig
 from toolkit.pipeline import finetune

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.probes.flow.planted import blocked, cells, summed
+from tests.probes.flow_planted import blocked, cells, summed
 from toolkit.probes.flow_design import bounds, leave_one_out, unit_values
 
 SHAPE = (5, 8, 2)

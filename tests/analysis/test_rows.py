@@ -25,7 +25,7 @@ BY_TRIANGLE = ("cosine_distance", "angle_degrees")
 ROUNDING = 8 * 2.0**-52
 """Of an angle in radians, and of a chord: the definition rounds each coordinate of two unit vectors."""
 
-BENCHMARKS = Path(__file__).parents[3] / "experiments" / "benchmarks"
+BENCHMARKS = Path(__file__).parents[2] / "experiments" / "benchmarks"
 
 
 def _in_one_pass(before, after, measures=MEASURES, block_rows=3):

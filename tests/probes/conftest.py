@@ -1,4 +1,4 @@
-"""Tiny runs that kept their models, trained once per test session."""
+"""Measured or trained once a session: the anatomy of a tiny model of every family, and runs that kept their models."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,10 +8,39 @@ from typing import Any
 import pytest
 
 from toolkit.config import RunConfig
+from toolkit.models.classifier import Loaded
 from toolkit.pipeline import finetune
+from toolkit.probes.anatomy import Anatomy, open_model, take_apart
 from toolkit.snapshots.store import Run
 
 GetRun = Callable[..., Run]
+TEXT, PAIR = "the film is good .", "the doctor saw a teacher ."
+
+
+@pytest.fixture(scope="session")
+def opened(tiny_model: Callable[[str], Path]) -> Callable[[str], Loaded]:
+    """A function: model type to its tiny model, loaded once."""
+    models: dict[str, Loaded] = {}
+
+    def get(model_type: str) -> Loaded:
+        if model_type not in models:
+            models[model_type] = open_model(str(tiny_model(model_type)))
+        return models[model_type]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def anatomy_of(opened: Callable[[str], Loaded]) -> Callable[[str], Anatomy]:
+    """A function: model type to the anatomy of its tiny model on the pair TEXT, PAIR."""
+    found: dict[str, Anatomy] = {}
+
+    def get(model_type: str) -> Anatomy:
+        if model_type not in found:
+            found[model_type] = take_apart(opened(model_type), TEXT, PAIR)
+        return found[model_type]
+
+    return get
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.analysis.gauge.fixed_gauge import corpus_of
+from tests.analysis.fixed_gauge import corpus_of
 from toolkit.analysis.tokens_in_use import (
     draw_combinations,
     measure_design,

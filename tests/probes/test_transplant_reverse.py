@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy.special import softmax
 
-from tests.probes.transplants.conftest import GetRun
+from tests.probes.conftest import GetRun
 from toolkit.analysis.functional import shapley_values
 from toolkit.data.tasks import load_task
 from toolkit.models.tuned import load_untuned

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 import pandas as pd
 import pytest
 
-from tests.reporting.page.pages import INJECTION, make_chart, make_page, make_words_section
+from tests.reporting.pages import INJECTION, make_chart, make_page, make_words_section
 from toolkit.reporting.cells import Column
 from toolkit.reporting.page import ChartBlock, Page, Section, TableBlock, TextBlock
 from toolkit.reporting.render_html import render_page
