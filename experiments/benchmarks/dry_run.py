@@ -20,9 +20,9 @@ from typing import Any
 from rich.console import Console
 
 from toolkit import Comparison, Study
-from toolkit.studies.executors import EXECUTORS, ExecutorOptions
+from toolkit.studies.executors import ExecutorOptions
 from toolkit.studies.progress import makespan
-from toolkit.studies.runner import make_jobs, plan_study
+from toolkit.studies.runner import EXECUTORS, make_jobs, plan_study
 from toolkit.studies.trial import estimate
 
 BOUND = 0.25

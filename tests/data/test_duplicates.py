@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import toolkit.data.duplicates as duplicates
 from toolkit.data.builtin import BUILTIN_TASKS
-from toolkit.data.duplicates import THRESHOLD, near_duplicates, remove_near_duplicates, words_of
-from toolkit.data.tasks import Split
+from toolkit.data.duplicates import THRESHOLD, near_duplicates, words_of
+from toolkit.data.tasks import Split, remove_near_duplicates
 
 Example = tuple[str, ...]
 

@@ -26,8 +26,9 @@ from tests.studies.counted_jobs import (
     wait_until,
 )
 from toolkit.lookup import lookup
-from toolkit.studies import executors
-from toolkit.studies.executors import EXECUTORS, Event, Executor, ExecutorOptions, Job
+from toolkit.studies import runner
+from toolkit.studies.executors import Event, Executor, ExecutorOptions, Job
+from toolkit.studies.runner import EXECUTORS
 
 ONCE = ["waiting", "running", "finished"]
 NEEDED = {"ray": "ray", "slurm": "submitit"}
@@ -286,11 +287,11 @@ def test_unknown_executor_is_answered_with_the_nearest() -> None:
 
 @pytest.mark.parametrize(("extra", "module"), NEEDED.items())
 def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, extra: str, module: str) -> None:
-    monkeypatch.setattr(executors, "find_spec", lambda wanted: None if wanted == module else find_spec(wanted))
+    monkeypatch.setattr(runner, "find_spec", lambda wanted: None if wanted == module else find_spec(wanted))
     with pytest.raises(ValueError, match=rf"pip install 'embedding-drift-toolkit\[{extra}\]'"):
         EXECUTORS[extra](ExecutorOptions())
 
 
 def test_importing_executors_brings_no_extra() -> None:
-    code = "import sys, toolkit.studies.executors; print({'ray', 'submitit', 'torch'} & set(sys.modules))"
+    code = "import sys, toolkit.studies.runner; print({'ray', 'submitit', 'torch'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"

@@ -17,7 +17,8 @@ from tests.studies.counted_jobs import (
     states,
     wait_until,
 )
-from toolkit.studies.executors import EXECUTORS, ExecutorOptions
+from toolkit.studies.executors import ExecutorOptions
+from toolkit.studies.runner import EXECUTORS
 
 pytest.importorskip("ray", reason="the extra 'ray' is not installed")
 

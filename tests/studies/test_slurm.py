@@ -21,7 +21,8 @@ from tests.studies.counted_jobs import (
     states,
     wait_until,
 )
-from toolkit.studies.executors import EXECUTORS, Event, ExecutorOptions, Job
+from toolkit.studies.executors import Event, ExecutorOptions, Job
+from toolkit.studies.runner import EXECUTORS
 
 pytest.importorskip("submitit", reason="the extra 'slurm' is not installed")
 

@@ -17,10 +17,10 @@ from tests.studies.tiny_studies import ARMS, GRID, InProcess, Recorded, config_o
 from toolkit.comparison.intervals import detectable_gap_planned
 from toolkit.config import RunConfig
 from toolkit.studies import trial as module
-from toolkit.studies.executors import EXECUTORS, Executor, ExecutorOptions, Job
+from toolkit.studies.executors import Executor, ExecutorOptions, Job
 from toolkit.studies.plan import PlannedRun, plan_runs
 from toolkit.studies.progress import makespan
-from toolkit.studies.runner import make_jobs, plan_study, run_study
+from toolkit.studies.runner import EXECUTORS, make_jobs, plan_study, run_study
 from toolkit.studies.study import Study
 from toolkit.studies.trial import (
     DISCORDANCES,

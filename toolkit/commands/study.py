@@ -29,10 +29,9 @@ class StudyCommand:
     options: Annotated[ExecutorOptions, tyro.conf.arg(name="")] = field(default_factory=ExecutorOptions)
 
     def run(self) -> int:
-        from toolkit.studies.executors import EXECUTORS
         from toolkit.studies.plan import left_to_do
         from toolkit.studies.progress import StudyProgress
-        from toolkit.studies.runner import plan_study, run_study, study_command
+        from toolkit.studies.runner import EXECUTORS, plan_study, run_study, study_command
         from toolkit.studies.study import load_study
         from toolkit.studies.trial import dry_run
 

@@ -1,18 +1,14 @@
-"""Training examples that nearly repeat a scored item, and training sets without them."""
+"""Examples that nearly repeat others."""
 
 import re
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from math import ceil
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    from toolkit.data.tasks import Split
 
 Bigrams = frozenset[str]
 
@@ -55,30 +51,6 @@ def near_duplicates(
         raise ValueError(f"threshold must be above 0 and at most 1, got {threshold}")
     index = _Index(others, threshold)
     return np.array([index.holds(_bigrams_of(example)) for example in texts], dtype=bool)
-
-
-def remove_near_duplicates(
-    train: "Split", scored: Mapping[str, "Split"], threshold: float = THRESHOLD
-) -> tuple["Split", dict[str, int]]:
-    """The training split without the examples that nearly repeat an item of any scored split.
-
-    Returns:
-        The examples that stay, in their old order with their old ids; and per scored split how many of the given
-        training examples nearly repeat one of its items (an example that repeats items of two splits counts in both).
-
-    Raises:
-        ValueError: no example would stay.
-    """
-    repeats = {name: near_duplicates(train.texts, split.texts, threshold) for name, split in scored.items()}
-    stays = np.ones(len(train), dtype=bool)
-    for repeated in repeats.values():
-        stays &= ~repeated
-    if not stays.any():
-        raise ValueError(
-            f"every one of the {len(train)} training examples nearly repeats an example of {', '.join(scored)}: "
-            "are these the same data? Give other files or keep near-duplicates"
-        )
-    return train.take(np.flatnonzero(stays)), {name: int(repeated.sum()) for name, repeated in repeats.items()}
 
 
 def words_of(text: str) -> list[str]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from toolkit.config import RunConfig
 from toolkit.data.builtin import BUILTIN_TASKS, BUILTIN_TOKEN_TASKS, OUT_OF_DISTRIBUTION
-from toolkit.data.duplicates import remove_near_duplicates
+from toolkit.data.duplicates import THRESHOLD, near_duplicates
 from toolkit.data.files import CONLL, GLUE, check_file, read_dataset, read_file, read_glue
 from toolkit.data.labels import encode_labels
 from toolkit.data.raw import RawSplit, RawTask
@@ -252,11 +252,13 @@ def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig
             raise ValueError(f"the {len(splits['train'])} training examples drawn have one label only: draw more")
     removed: dict[str, int] | None = {} if config.remove_near_duplicates else None
     if removed is not None:
-        _remove(splits, removed)
+        scored = {name: split for name, split in splits.items() if name != "train"}
+        splits["train"], removed = remove_near_duplicates(splits["train"], scored)
     if config.selection_fraction:  # after that: settings must not be chosen on items of another split either
         splits, reported = _hold_out(splits["train"], config), SELECTION
         if removed is not None:
-            _remove(splits, removed)
+            splits["train"], also = remove_near_duplicates(splits["train"], {SELECTION: splits[SELECTION]})
+            removed |= also
     if config.shuffle_labels:
         splits["train"] = _shuffle_labels(splits["train"], labels["train"], config)
     return Task(
@@ -323,11 +325,28 @@ def _doubt_files(hashes: Mapping[str, str]) -> None:
         warnings.warn(f"the same file is trained on and scored as {', '.join(same)}", stacklevel=2)
 
 
-def _remove(splits: dict[str, Split], counts: dict[str, int]) -> None:
-    """Take the near-duplicates of every scored split out of train, in place, and note how many."""
-    scored = {name: split for name, split in splits.items() if name != "train"}
-    splits["train"], removed = remove_near_duplicates(splits["train"], scored)
-    counts.update(removed)
+def remove_near_duplicates(
+    train: Split, scored: Mapping[str, Split], threshold: float = THRESHOLD
+) -> tuple[Split, dict[str, int]]:
+    """The training split without the examples that nearly repeat an item of any scored split.
+
+    Returns:
+        The examples that stay, in their old order with their old ids; and per scored split how many of the given
+        training examples nearly repeat one of its items (an example that repeats items of two splits counts in both).
+
+    Raises:
+        ValueError: no example would stay.
+    """
+    repeats = {name: near_duplicates(train.texts, split.texts, threshold) for name, split in scored.items()}
+    stays = np.ones(len(train), dtype=bool)
+    for repeated in repeats.values():
+        stays &= ~repeated
+    if not stays.any():
+        raise ValueError(
+            f"every one of the {len(train)} training examples nearly repeats an example of {', '.join(scored)}: "
+            "are these the same data? Give other files or keep near-duplicates"
+        )
+    return train.take(np.flatnonzero(stays)), {name: int(repeated.sum()) for name, repeated in repeats.items()}
 
 
 def _shuffle_labels(train: Split, every: NDArray[Any] | None, config: RunConfig) -> Split:

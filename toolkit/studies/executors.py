@@ -14,11 +14,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, Literal, Protocol
-
-from toolkit.lookup import Table
 
 State = Literal["waiting", "running", "retried", "finished", "failed"]
 
@@ -389,27 +386,3 @@ class LocalExecutor(Executor):
         environment, retries = share_threads(self.options.workers), self.options.retries
         with ThreadPoolExecutor(self.options.workers) as pool, Commands() as commands:
             yield lambda jobs: [pool.submit(commands.carry_out, job, environment, retries) for job in jobs]
-
-
-def require(module: str, extra: str) -> None:
-    """ValueError that names the extra when a module is not installed."""
-    if find_spec(module) is None:
-        raise ValueError(f"--executor {extra} needs {module}: pip install 'embedding-drift-toolkit[{extra}]'")
-
-
-def _ray(options: ExecutorOptions) -> Executor:
-    require("ray", "ray")
-    from toolkit.studies.ray_executor import RayExecutor
-
-    return RayExecutor(options)
-
-
-def _slurm(options: ExecutorOptions) -> Executor:
-    require("submitit", "slurm")
-    from toolkit.studies.slurm import SlurmExecutor
-
-    return SlurmExecutor(options)
-
-
-EXECUTORS: Mapping[str, Callable[[ExecutorOptions], Executor]] = Table(local=LocalExecutor, ray=_ray, slurm=_slurm)
-"""Name, as in ``--executor``, to what builds the executor or says which extra is missing."""

@@ -6,8 +6,9 @@ The only state is the run directories: a run counts as done when its manifest, w
 import hashlib
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ import pandas as pd
 
 import toolkit
 from toolkit.config import KEEP_THREADS
+from toolkit.lookup import Table
 from toolkit.naming import command_path, command_place
 from toolkit.snapshots import files
 from toolkit.snapshots.store import MANIFEST, Run, open_run
-from toolkit.studies.executors import Event, Executor, Job, check_log
+from toolkit.studies.executors import Event, Executor, ExecutorOptions, Job, LocalExecutor, check_log
 from toolkit.studies.plan import PlannedRun, describe, left_to_do, notes_on, plan_runs, without_repeats
 from toolkit.studies.study import Cell, Study
 from toolkit.studies.tuning import choose, chosen_settings
@@ -203,3 +205,27 @@ def _job(run: PlannedRun) -> Job:
         is_done=(run.path / MANIFEST).exists,
         environment={KEEP_THREADS: "1"},  # OMP_NUM_THREADS is a run's share of the cores, also when that share is 1
     )
+
+
+def require(module: str, extra: str) -> None:
+    """ValueError that names the extra when a module is not installed."""
+    if find_spec(module) is None:
+        raise ValueError(f"--executor {extra} needs {module}: pip install 'embedding-drift-toolkit[{extra}]'")
+
+
+def _ray(options: ExecutorOptions) -> Executor:
+    require("ray", "ray")
+    from toolkit.studies.ray_executor import RayExecutor
+
+    return RayExecutor(options)
+
+
+def _slurm(options: ExecutorOptions) -> Executor:
+    require("submitit", "slurm")
+    from toolkit.studies.slurm import SlurmExecutor
+
+    return SlurmExecutor(options)
+
+
+EXECUTORS: Mapping[str, Callable[[ExecutorOptions], Executor]] = Table(local=LocalExecutor, ray=_ray, slurm=_slurm)
+"""Name, as in ``--executor``, to what builds the executor or says which extra is missing."""
