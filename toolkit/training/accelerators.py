@@ -80,8 +80,8 @@ def has_bf16() -> bool:
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if torch.backends.mps.is_available():
         return False
-    is_supported = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
-    return bool(is_supported and is_supported())
+    capabilities: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()  # older releases do not say
+    return bool(capabilities.get("avx512_bf16"))
 
 
 def build_accelerator(config: RunConfig) -> Any:
