@@ -288,13 +288,32 @@ def decompose(
     reference_epoch: float = 0,
     log: OptimizerLog | None = None,
 ) -> "pd.DataFrame":
-    """One line per row of a parameter (a LayerNorm vector is one row): its change since the reference, by cause.
+    """The change of every row since the reference, split by cause.
 
-    ``num_steps`` counts the exposures since the reference; it and ``last_step`` are NA where exposure was not recorded.
-    ``momentum_noise`` is of nulls.py. Norms of parts do not add up to the drift: the parts have directions.
+    Parameters
+    ----------
+    source
+        A run, the path of a run directory, a trajectory, or imported checkpoints.
+    parameter
+        Name of an embedding parameter, such as ``word_embeddings``.
+    epoch
+        Epoch of the snapshot; None is the last one.
+    reference_epoch
+        Epoch of the snapshot that changes are counted from.
+    log
+        Optimizer log of the run; needed where ``source`` is a trajectory, which has none.
 
-    ``log``: needed where ``source`` is a trajectory. ValueError: no optimizer log, another than the run has, epochs out
-    of order.
+    Returns
+    -------
+    pandas.DataFrame
+        One line per row; a LayerNorm vector is one row. The parts are vectors, so that their norms do not add up to the
+        drift. ``num_steps`` counts the exposures since the reference; it and ``last_step`` are NA where exposure was
+        not recorded. ``momentum_noise`` is the null of toolkit.analysis.nulls.
+
+    Raises
+    ------
+    ValueError
+        There is no optimizer log, ``log`` is not the run's own, or the epochs are not in order.
     """
     trajectory, log = trajectory_of(source), resolve_log(source, log)
     num_rows = count_rows(trajectory, parameter)
@@ -338,9 +357,31 @@ def explain(
     reference_epoch: float = 0,
     log: OptimizerLog | None = None,
 ) -> "pd.DataFrame":
-    """One line per stratum that has rows, and one for all rows: how many moved why, and what the parts amount to.
+    """How many rows of each stratum moved for which cause, and what the parts of their change amount to.
 
-    NaN: nothing moved, or, for ``unexplained_share``, no row that was never exposed did.
+    Parameters
+    ----------
+    source
+        A run, the path of a run directory, a trajectory, or imported checkpoints.
+    parameter
+        Name of an embedding parameter, such as ``word_embeddings``.
+    epoch
+        Epoch of the snapshot; None is the last one.
+    reference_epoch
+        Epoch of the snapshot that changes are counted from.
+    log
+        Optimizer log of the run; needed where ``source`` is a trajectory, which has none.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One line per stratum that has rows, and one for all rows. NaN: nothing moved, or, for ``unexplained_share``, no
+        unexposed row did.
+
+    Raises
+    ------
+    ValueError
+        As :func:`toolkit.decompose`.
     """
     table = decompose(source, parameter, epoch, reference_epoch=reference_epoch, log=log)
     groups = [(name, table[table["stratum"] == name]) for name in table["stratum"].cat.categories]

@@ -80,18 +80,39 @@ def functional_drift(
 ) -> "pd.DataFrame":
     """How far the embedding layer's output moved over the run's own tokens, split by component.
 
-    It is E_x‖LN(eᵗ_x) - LN(e⁰_x)‖² / E_x‖LN(e⁰_x)‖², a share of the squared norm before. Lines: ``functional_drift`` of
-    the ``embedding output``, and the ``shapley`` value of each component: W', P', S' in the fixed gauge (the tables'
-    names), m (``common offset``), weight and bias together (``LayerNorm``), and ``inseparable rows`` ([CLS] and
-    position 0), of which nothing can say whether the word or the position moved. v(S) is the functional drift when the
-    components in S are from the epoch and the rest from the reference; the Shapley values add up to the drift of the
-    output and can be negative. A component that the model lacks has no line. One NaN line where a projection stands
-    before LayerNorm. The split is ours; Shapley 1953.
+    Parameters
+    ----------
+    source
+        A run, the path of a run directory, a trajectory, or imported checkpoints.
+    epoch
+        Epoch of the snapshot; None takes every snapshot.
+    reference_epoch
+        Epoch of the snapshot that changes are counted from.
+    eps
+        The embedding LayerNorm's eps; None takes the run's own (1e-12, BERT's, where it is not known).
+    max_combinations
+        Combinations of rows to evaluate; more than these are sampled, and ``sample`` says how.
+    seed
+        Seed of every random draw.
 
-    ``eps``: the embedding LayerNorm's; None takes the run's own (1e-12, BERT's, where it is not known). ``epoch``: None
-    for every snapshot. More than ``max_combinations`` combinations are sampled with ``seed``; ``sample`` says how. A
-    common scale of all tables changes no output but does move each component: ``common_scale`` is a column, and
-    ``note`` warns where it could matter to the split. All is NaN where the reference's output is 0.
+    Returns
+    -------
+    pandas.DataFrame
+        ``functional_drift`` of the ``embedding output`` is E_x‖LN(eᵗ_x) - LN(e⁰_x)‖² / E_x‖LN(e⁰_x)‖², a share of the
+        squared norm before; NaN where the output before is 0.
+
+        ``shapley`` of each component is its share of that drift; the values add up to it and can be negative. The
+        components are W', P', S' in the fixed gauge (by the tables' names), m (``common offset``), weight and bias
+        together (``LayerNorm``) and ``inseparable rows`` ([CLS] and position 0), of which nothing can say whether the
+        word or the position moved. A component that the model lacks has no line.
+
+        A common scale of all tables changes no output but does move each component: ``common_scale`` is a column, and
+        ``note`` warns where it could matter to the split. A model with a projection before LayerNorm has one line, NaN.
+
+    Notes
+    -----
+    v(S) is the functional drift when the components in S are from the epoch and the rest from the reference; Shapley
+    values as of Shapley 1953. The split into these components is ours.
     """
     trajectory = trajectory_of(source)
     eps = trajectory.layer_norm_eps if eps is None else eps

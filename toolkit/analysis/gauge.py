@@ -246,17 +246,30 @@ Line = tuple[str, str, float, str, int, str]  # parameter, measure, value, unit,
 
 @with_columns
 def measure_gauge(source: Source, epoch: float | None = None, *, reference_epoch: float = 0) -> "pd.DataFrame":
-    """The drift of the tables from the reference epoch in the fixed gauge, one value per line.
+    """The drift of the tables in the fixed gauge: without the offsets between tables that no output depends on.
 
-    Per table, root mean squares over the tokens of the corpus: ``raw_drift``; ``pi_drift`` after Π;
-    ``gauge_fixed_drift`` of W', P', S'; ``scaled_drift``, the same with the snapshot divided by its ``common_scale``.
-    The last two also of m (``common offset``), and all four of each inseparable pair of rows, such as [CLS] and
-    position 0, as one row: its sum.
+    Parameters
+    ----------
+    source
+        A run, the path of a run directory, a trajectory, or imported checkpoints.
+    epoch
+        Epoch of the snapshot; None takes every snapshot.
+    reference_epoch
+        Epoch of the snapshot that changes are counted from.
 
-    For ``all tables``: ``rms`` of Πe_x over the corpus, ``common_scale`` (its ratio to the reference's),
-    ``gauge_share``, ``gauge_share_of_all_directions`` (the same over every null direction that is known, the pairs'
-    among them) and ``num_null_directions``. ``epoch``: None for every snapshot. ``frequencies`` and ``note`` say what
-    had to be assumed.
+    Returns
+    -------
+    pandas.DataFrame
+        Per table, root mean squares over the tokens of the corpus: ``raw_drift``; ``pi_drift`` after Π;
+        ``gauge_fixed_drift`` of W', P', S'; ``scaled_drift``, the same with the snapshot divided by its
+        ``common_scale``. The last two also of m (``common offset``), and all four of each inseparable pair of rows,
+        such as [CLS] and position 0, as one row: its sum.
+
+        For ``all tables``: ``rms`` of Πe_x over the corpus, ``common_scale`` (its ratio to the reference's),
+        ``gauge_share``, ``gauge_share_of_all_directions`` (the same over every null direction that is known, the pairs'
+        among them) and ``num_null_directions``.
+
+        ``frequencies`` and ``note`` say what had to be assumed.
     """
     trajectory = trajectory_of(source)
     corpus = reference_corpus(trajectory)
@@ -284,11 +297,30 @@ def measure_gauge(source: Source, epoch: float | None = None, *, reference_epoch
 def measure_gauge_rows(
     source: Source, parameter: str, epoch: float | None = None, *, reference_epoch: float = 0
 ) -> "pd.DataFrame":
-    """The drift of each row of a table in the fixed gauge, beside what it is without it.
+    """The drift of each row of a table in the fixed gauge, beside its drift as it is.
 
-    ``gauge_fixed_drift`` is NaN in rows that the corpus never uses, and in a position row that is reported as one row
-    with the word row in ``merged_with``; where a projection stands before LayerNorm, it and ``pi_drift`` are NaN
-    throughout. Drifts are norms in weight units.
+    Parameters
+    ----------
+    source
+        A run, the path of a run directory, a trajectory, or imported checkpoints.
+    parameter
+        Name of an embedding parameter, such as ``word_embeddings``.
+    epoch
+        Epoch of the snapshot; None is the last one.
+    reference_epoch
+        Epoch of the snapshot that changes are counted from.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One line per row; drifts are norms in weight units. ``gauge_fixed_drift`` is NaN in rows that the corpus never
+        uses, and in a position row that is reported as one row with the word row in ``merged_with``. Where a projection
+        stands before LayerNorm, it and ``pi_drift`` are NaN throughout.
+
+    Raises
+    ------
+    ValueError
+        The run has no embedding table of that name.
     """
     trajectory = trajectory_of(source)
     corpus = reference_corpus(trajectory)

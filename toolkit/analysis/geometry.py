@@ -370,13 +370,43 @@ def measure_geometry(
     num_null: int = 3,
     seed: int = 0,
 ) -> "pd.DataFrame":
-    """The geometry of a table's rows at an epoch (default: every end of an epoch), one value per line.
+    """The geometry of a table's rows, one value per line.
 
-    Groups: ``all rows`` and, unless ``by_stratum`` is off, every stratum that has rows; with ``rows``, only those (row
-    indices, or the name of a stratum). ``null`` and ``null_sd`` are over ``num_null`` independent Gaussian tables
-    of the same shape; the SD of so few is rough, and 0 draws leave both NaN. A value that would say nothing is NaN and
-    ``reason`` says why. ``num_undefined`` counts the rows that the statistic had to leave out (length 0). Streams:
-    nothing larger than a block of rows, a (hidden, hidden) matrix and one null table of at most 2²⁵ values is kept.
+    Parameters
+    ----------
+    source
+        A run, the path of a run directory, a trajectory, or imported checkpoints.
+    parameter
+        Name of an embedding parameter, such as ``word_embeddings``.
+    epoch
+        Epoch of the snapshot; None takes every end of an epoch.
+    rows
+        Indices of rows, or the name of a stratum; None takes all rows.
+    by_stratum
+        Measure every stratum that has rows beside ``all rows``, where ``rows`` is None.
+    statistics
+        Names of entries of GEOMETRY, or a mapping of the same kind; None takes all.
+    num_null
+        Number of draws of the null. With 0, ``null`` and ``null_sd`` are NaN.
+    seed
+        Seed of every random draw.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``null`` and ``null_sd`` are over independent Gaussian tables of the same shape; the SD of a few draws is rough.
+        A value that would say nothing is NaN, and ``reason`` says why. ``num_undefined`` counts the rows that the
+        statistic had to leave out (length 0).
+
+    Raises
+    ------
+    ValueError
+        The parameter is a LayerNorm vector, or the table lacks such rows.
+
+    Notes
+    -----
+    Nothing larger than a block of rows, a (hidden, hidden) matrix and one null table of at most 2²⁵ values is kept in
+    memory.
     """
     trajectory, chosen = trajectory_of(source), select_statistics(statistics)
     at_least("num_null", num_null, 0)

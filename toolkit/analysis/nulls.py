@@ -107,21 +107,51 @@ def sign_noise(
     num_coordinates: int = 512,
     seed: int = 0,
 ) -> "pd.DataFrame":
-    """One line per row: its drift ‖Eᵗ - E⁰‖ beside that of ``num_replicates`` replays with random gradient signs.
+    """The drift of rows beside that of replays in which every gradient has random signs.
 
-    ``rows``: default a seeded sample of at most 100 from each stratum; ``log``: needed where ``source`` is a
-    trajectory. Each recorded norm, times the clipping factor, is spread equally over the coordinates, each coordinate
-    of each step gets a sign of its own, and the recursion of AdamW, or of SGD without momentum, follows in closed form
-    (adam.py; tests hold it to torch.optim.AdamW within fp32 rounding, which moves a weight by at most 1.5 units in its
-    last place per step, and SGD's to its expectation, E‖Δ‖² = Σ(lr_t·‖g_t‖)² without decay).
-    Decay is the replayed one, to the bit. The numbers of a row do not depend on which others are asked for.
+    Parameters
+    ----------
+    source
+        A run, the path of a run directory, a trajectory, or imported checkpoints.
+    parameter
+        Name of an embedding parameter, such as ``word_embeddings``.
+    epoch
+        Epoch of the snapshot; None is the last one.
+    rows
+        Indices of rows; None draws at most 100 from each stratum.
+    log
+        Optimizer log of the run; needed where ``source`` is a trajectory, which has none.
+    num_replicates
+        Number of replays.
+    num_coordinates
+        Number of simulated coordinates behind the null of the directions (the columns ``direction_...``); 0 leaves it
+        NaN.
+    seed
+        Seed of every random draw.
 
-    ``z`` is NaN where null_sd < 0.01 null. ``has_norms`` is False where norms are missing: then every gradient has the
-    same size, far above eps; under SGD, whose steps are as large as its gradients, the null is NaN. The columns
-    ``direction_...`` are the null of the directions, from ``num_coordinates`` simulated coordinates (0: NaN).
-    **Of rows seen in few steps, claim what holds against both nulls**: their drift depends on how gradient sizes vary,
-    and one null fixes them where the other lets them vary. A row of no exposure has the replayed decay as its null,
-    without spread. ValueError: frozen parameter, no exposure or optimizer log, NaN learning rate.
+    Returns
+    -------
+    pandas.DataFrame
+        One line per row; its numbers do not depend on which others are asked for. ``z`` is NaN where null_sd < 0.01
+        null. ``has_norms`` is False where norms are missing: then every gradient has the same size, far above eps;
+        under SGD, whose steps are as large as its gradients, the null is then NaN. An unexposed row has the replayed
+        decay as its null, without spread.
+
+    Raises
+    ------
+    ValueError
+        The parameter was frozen, exposure or optimizer log are missing, or a learning rate is NaN.
+
+    Notes
+    -----
+    Each recorded norm, times the clipping factor, is spread equally over the coordinates, each coordinate of each step
+    gets a sign of its own, and the recursion of AdamW, or of SGD without momentum, follows in closed form
+    (toolkit.analysis.adam). Tests hold it to torch.optim.AdamW within fp32 rounding, which moves a weight by at most
+    1.5 units in its last place per step, and SGD's to its expectation, E‖Δ‖² = Σ(lr_t·‖g_t‖)² without decay. Decay is
+    the replayed one, to the bit.
+
+    **Of rows exposed in few steps, claim what holds against both nulls**: their drift depends on how gradient sizes
+    vary, and one null fixes them where the other lets them vary.
     """
     trajectory, log = trajectory_of(source), resolve_log(source, log)
     at_least("num_replicates", num_replicates, 2)  # a null of one value has no spread; its quantiles want hundreds

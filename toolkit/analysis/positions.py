@@ -302,12 +302,32 @@ def measure_positions(
     *,
     num_draws: int = NUM_DRAWS,
 ) -> pd.DataFrame:
-    """One line per statistic of the positions ``window`` = (start, stop) at an epoch (default: all, at the last).
+    """What the position table looks like: its statistics beside those of reference tables.
 
-    ``value`` is the table's; the references are tables of the same window. Where a value is refused it is NaN and
-    ``reason`` says why. The notes of ``line_match`` (does it carry the sinusoid's waves?) and ``orbit_share`` (is it
-    made of waves at all?) are verdicts with their grounds, from ``num_draws`` tables of each control. ValueError when
-    the model has no position table or no such window.
+    Parameters
+    ----------
+    source
+        A run, the path of a run directory, a trajectory, or imported checkpoints.
+    epoch
+        Epoch of the snapshot; None is the last one.
+    window
+        (start, stop) of the positions; None takes all.
+    seed
+        Seed of every random draw.
+    num_draws
+        Number of tables of each control.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One line per statistic: ``value`` is the table's, the references are tables of the same window. Where a value is
+        refused it is NaN, and ``reason`` says why. The notes of ``line_match`` (does it carry the sinusoid's waves?)
+        and ``orbit_share`` (is it made of waves at all?) are verdicts with their grounds.
+
+    Raises
+    ------
+    ValueError
+        The model has no position table, or no such window.
     """
     snapshot = snapshot_at(source, epoch)
     table = position_table(source, snapshot.epoch, window)

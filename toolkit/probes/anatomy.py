@@ -680,11 +680,28 @@ class Anatomy(Described):
 
 @with_columns
 def take_apart(loaded: Loaded, text: str, pair: str | None = None, *, name: str | None = None) -> Anatomy:
-    """An Anatomy: what the embedding layer of a model does with one text or pair, one table or record per question.
+    """What the embedding layer of a model does with one text or pair.
 
-    ``loaded``: what :func:`toolkit.open_model` returns; it is left as it was. ``name``: what to call the model
-    (default: as it was loaded). ValueError for an empty text, one without tokens, or one that is longer than the model
-    reads, and for a model's name in its place.
+    Parameters
+    ----------
+    loaded
+        What :func:`toolkit.open_model` returns; it is left as it was.
+    text
+        The text, or the first of a pair.
+    pair
+        The second text; None for a single text.
+    name
+        What to call the model; None calls it as it was loaded.
+
+    Returns
+    -------
+    Anatomy
+        One table or record per question.
+
+    Raises
+    ------
+    ValueError
+        The text is empty, has no tokens or is longer than the model reads, or ``loaded`` is a model's name.
     """
     if isinstance(loaded, str | Path):
         raise ValueError(f"expected a model; got {loaded}: pass open_model({str(loaded)!r})")

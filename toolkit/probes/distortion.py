@@ -121,26 +121,47 @@ def measure_distortion(
     num_gradient_examples: int = 512,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Feature distortion of finished runs with ``--save-model``: one value per line.
+    """How far fine-tuning moved the features (feature distortion), and how well the head fitted them at the start.
 
-    Idea: Kumar et al. 2022 (arXiv 2202.10054): a head that is not yet aligned with the features makes fine-tuning
-    distort them, those of in-distribution texts above all, and training the head first (LP-FT) prevents it. The
-    definitions are ours (their theory is for two-layer linear networks). ``place`` is a split (all but
-    train) or a part of the model; all in fp32 and eval mode, whatever the run computed in:
+    Parameters
+    ----------
+    runs
+        Finished runs with ``--save-model``, or the paths of their directories.
+    out_of_distribution
+        Names of the splits that are out of distribution, or one name; None takes those that each run's manifest names.
+    num_gradient_examples
+        Number of training examples behind the gradient norms.
+    seed
+        Seed of every random draw.
 
-    - ``feature_distance``, ``relative_feature_distance`` and ``shared_share`` per split, of pooled features before and
-      after the run: see :func:`feature_movement`.
-    - ``head_alignment`` per split, of the head that training began with (with ``--head-epochs`` the one after the
-      head stage, which is repeated) and the best linear head on the features before: see :func:`head_alignment`;
-      ``start_loss`` and ``ceiling_loss``: their losses (nats, or squared error).
-    - ``gradient_norm`` per part (embeddings, body, head): Euclidean norm of the gradient of the mean loss at step 0,
-      without dropout or clipping, over ``num_gradient_examples`` training examples drawn with ``seed``; body: all of
-      the backbone but the embedding parameters. Of a part that is frozen in part, that of the rest.
+    Returns
+    -------
+    pandas.DataFrame
+        One value per line; ``place`` is a split (all but train) or a part of the model. All is computed in fp32 and
+        eval mode, whatever the run computed in. Undefined is NaN, and ``reason`` says why.
 
-    ``out_of_distribution``: names of the splits that are so, or one; None takes those that each run's manifest names
-    (:func:`toolkit.comparison.runs.splits_out_of_distribution`).
-    Undefined is NaN with a ``reason``. ValueError: no runs, no saved model, a split that no run has, data that cannot
-    be read any more.
+        Per split, ``feature_distance``, ``relative_feature_distance`` and ``shared_share`` of pooled features before
+        and after the run: see :func:`toolkit.probes.distortion.feature_movement`.
+
+        Per split, ``head_alignment`` of the head that training began with (with ``--head-epochs`` the one after the
+        head stage, which is repeated) and the linear probe on the features before: see
+        :func:`toolkit.probes.distortion.head_alignment`. ``start_loss`` and ``ceiling_loss`` are the losses of the two
+        (nats, or squared error).
+
+        Per part (embeddings, body, head), ``gradient_norm``: Euclidean norm of the gradient of the mean loss at step 0,
+        without dropout or clipping. Body: all of the backbone but the embedding parameters. Of a part that is frozen in
+        part, that of the rest.
+
+    Raises
+    ------
+    ValueError
+        There are no runs, no saved model or no split of that name, or the data can no longer be read.
+
+    References
+    ----------
+    Kumar et al. 2022 (arXiv 2202.10054): a head that is not yet aligned with the features makes fine-tuning distort
+    them, those of in-distribution texts above all; training the head first (LP-FT) prevents it. The definitions are
+    ours (their theory is for two-layer linear networks).
     """
     opened = runs_of(runs)
     if not opened:

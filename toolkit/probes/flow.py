@@ -432,14 +432,34 @@ def measure_flow(
     settings: Settings | None = None,
     on_subject: Callable[[str], None] | None = None,
 ) -> Tables:
-    """Where position goes in every model named, and in the pretrained and a random one: a dict of four DataFrames.
+    """Where position goes in the forward pass of models, beside the pretrained and a random one.
 
-    ``ledger`` (shares of the variance), ``decoding`` (bits that a linear probe reads), ``counterfactuals`` (what
-    changes with other position rows) and ``models`` (what was looked at, and with what; one line per model).
+    Parameters
+    ----------
+    places
+        Runs, paths of run directories, or checkpoints (``minilm``, folders, hub ids).
+    texts
+        Data file with the texts to read; None takes the reported split of each run's task.
+    text_columns
+        Columns of that file: one or two.
+    task
+        Built-in task whose texts are read where only checkpoints are named.
+    labels
+        Name of a run's directory to the name of its condition.
+    settings
+        How closely to look (:class:`toolkit.probes.flow.FlowSettings`); None takes the defaults.
+    on_subject
+        Called with the name of each model before its turn.
 
-    Models that compute the same (feature extraction is the pretrained body) are measured once. Columns whose names end
-    in ``values`` hold one value per block or text (tuples), from which intervals over seeds and differences of models
-    are made. ``labels``: run directory name to condition. ``on_subject`` hears the name of each before its turn.
+    Returns
+    -------
+    dict of pandas.DataFrame
+        ``ledger`` (shares of the variance), ``decoding`` (bits that a linear probe reads), ``counterfactuals`` (what
+        changes with other position rows) and ``models`` (what was looked at, and with what; one line per model).
+
+        Models that compute the same (feature extraction is the pretrained body) are measured once. Columns whose names
+        end in ``values`` hold tuples of one value per block or text, from which intervals over seeds and differences of
+        models are made.
     """
     named = [place.path if isinstance(place, Run) else place for place in listed(places)]
     settings = settings or Settings()

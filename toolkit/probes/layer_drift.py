@@ -331,25 +331,47 @@ def measure_layer_drift(
     labels: Labels | None = None,
     on_progress: Callable[[str], None] = say,
 ) -> pd.DataFrame:
-    """Similarity of every layer's states (sentence vectors), one pair of models per line.
+    """Similarity of every layer's states (sentence vectors) between two models, one pair of models per line.
 
+    Parameters
+    ----------
+    runs
+        Finished runs with ``--save-model``, or the paths of their directories.
+    texts
+        Name of a set of texts to its texts, singles or pairs as the task has them; None takes every scored split of the
+        task, so that a task with out-of-distribution splits is compared on them too.
+    max_texts
+        Number of texts to draw from each set, the same for all models.
+    seed
+        Seed of every random draw.
+    labels
+        Name of a run's directory to the name of its condition.
+    on_progress
+        Called with one line of text on what is being done.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``before and after`` compares each run's tuned model with what it started from; ``seed and seed`` the tuned
+        models of two seeds of one condition, which is as much as training differs when nothing but chance does. A run
+        with ``--shuffle-labels`` (``is_shuffled``) says what training moves when there is nothing to learn but the
+        examples. Read a regime's curve beside both: :func:`toolkit.probes.layer_drift.measure_layers` does. ``first``
+        and ``second``: a run by its seed, ``before`` for what it started from.
+
+        Measures, over the mean token vector of each text: ``debiased CKA`` and, where one column can decide it,
+        ``debiased CKA, standardised columns`` (:mod:`toolkit.analysis.cka`), and ``RSA`` (Spearman's, of Euclidean
+        distances). The interval is over new texts for these two models
+        (:func:`toolkit.probes.layer_drift.interval_of_tables`).
+
+    Raises
+    ------
+    ValueError
+        There are no runs, or one was made without ``--save-model``.
+
+    Notes
+    -----
     States inherit what changed in all layers below: that those of the top change most does not say that its weights
     did. How far the weights of each layer moved is :func:`toolkit.measure_weight_drift`.
-
-    ``before and after`` compares each run's tuned model with what it started from; ``seed and seed`` the tuned models
-    of two seeds of one condition, which is as much as training differs when nothing but chance does. A run with
-    ``--shuffle-labels`` (``is_shuffled``) says what training moves when there is nothing to learn but the examples.
-    Read a regime's curve beside both: :func:`measure_layers` does.
-
-    Measures, over the mean token vector of each text: ``debiased CKA`` and, where one column can decide it, ``debiased
-    CKA, standardised columns`` (:mod:`toolkit.analysis.cka`), and ``RSA`` (Spearman's, of Euclidean
-    distances). ``low`` and ``high``: 95 % over new texts for these two models
-    (:func:`toolkit.probes.layer_drift.interval_of_tables`). ``first`` and ``second``: a run by its seed, ``before``
-    for what it started from.
-
-    ``texts``: None takes every scored split of the task, so that a task with out-of-distribution splits is compared on
-    them too. At most ``max_texts`` of each, drawn with ``seed``, the same for all models. ``labels``: name of a run's
-    directory to the name of its condition. ValueError for no runs, or one that was made without ``--save-model``.
     """
     groups = _groups(runs, max_texts, labels)
     return _table(_measure_states(groups, texts, max_texts, seed, on_progress))
@@ -367,11 +389,34 @@ def measure_layers(
 ) -> dict[str, pd.DataFrame]:
     """What changed in each layer, its states and its weights: all tables of the report.
 
-    Of states: ``layer_drift`` (:func:`measure_layer_drift`, also for the arguments), ``means`` over seeds and
-    ``contrasts``, paired differences of each condition from its own seeds, from shuffled labels and from the group's
-    first condition, with intervals over seeds and texts. Of weights: ``weight_drift``, ``weight_means`` and
-    ``weight_trends`` (:mod:`toolkit.comparison.layer_trend`). Runs with ``--pair-encoding separate`` are in the tables
-    of weights only: an example has two sequences of states there.
+    Parameters
+    ----------
+    runs
+        Finished runs with ``--save-model``, or the paths of their directories.
+    texts
+        Name of a set of texts to its texts; None takes every scored split of the task.
+    max_texts
+        Number of texts to draw from each set, the same for all models.
+    seed
+        Seed of every random draw.
+    labels
+        Name of a run's directory to the name of its condition.
+    on_progress
+        Called with one line of text on what is being done.
+
+    Returns
+    -------
+    dict of pandas.DataFrame
+        Of states: ``layer_drift`` (:func:`toolkit.measure_layer_drift`), ``means`` over seeds and ``contrasts``, paired
+        differences of each condition from its own seeds, from shuffled labels and from the group's first condition,
+        with intervals over seeds and texts. Of weights: ``weight_drift``, ``weight_means`` and ``weight_trends``
+        (:mod:`toolkit.comparison.layer_trend`). Runs with ``--pair-encoding separate`` are in the tables of weights
+        only: an example has two sequences of states there.
+
+    Raises
+    ------
+    ValueError
+        As :func:`toolkit.measure_layer_drift`.
     """
     groups = _groups(runs, max_texts, labels)
     arms = _measure_states(_joint(groups), texts, max_texts, seed, on_progress)

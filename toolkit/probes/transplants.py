@@ -217,12 +217,35 @@ def measure_transplants(
 ) -> Transplants:
     """What the drift of words, positions, segments, their common offset and LayerNorm is worth to a tuned model.
 
-    Returns Transplants, whose ``tables`` are DataFrames by name; log-likelihood in nats per item, accuracy in points.
+    Parameters
+    ----------
+    runs
+        Finished runs with ``--save-model``, or the paths of their directories. Runs that differ in nothing but the seed
+        are one condition.
+    settings
+        What to transplant and where to score it (:class:`toolkit.probes.transplant_games.TransplantSettings`); None
+        takes the defaults.
+    reverse
+        Also put the tuned components into the body from before training, under a probe that is fitted again.
+    on_progress
+        Called with the run's name, the number of passes done and the number to do.
+
+    Returns
+    -------
+    Transplants
+        Its ``tables`` are DataFrames by name. Log-likelihood is in nats per item, accuracy in points; intervals are
+        over the seeds of a condition and the same items.
+
+    Raises
+    ------
+    ValueError
+        As :func:`toolkit.probes.transplant_games.play_run`, and where the runs of a condition have different items.
+
+    Notes
+    -----
     v(S) is the mean log-likelihood of the labels (accuracy beside it) in the tuned body and head, with the components
     in S tuned and the rest from before training. Exact Shapley values over all 2^players coalitions add up to v(all) -
-    v(none). Runs that differ in their seed only are one arm: its intervals are over seeds and the same items. With
-    ``reverse`` also the tuned components in the body from before, under a re-fitted probe. ValueError as of
-    :func:`toolkit.probes.transplant_games.play_run`, and where the runs of an arm have different items.
+    v(none).
     """
     settings = settings or Settings()
     directions = ["forward", "reverse"] if reverse else [settings.direction]

@@ -376,13 +376,27 @@ class _Opened:
 
 
 def import_checkpoints(places: Sequence[str | Path], *, resolve: Resolve | None = find_embedded) -> Imported:
-    """Open checkpoints in the given order; nothing but their embedding parameters is read, and those are mapped.
+    """Open the embedding parameters of checkpoints, in the given order, memory-mapped; nothing else is read.
 
-    A place is the folder of a checkpoint (one safetensors file or shards), a folder of transformers.Trainer (its
-    checkpoint-* folders, in order of the step) or a pattern such as ``out/checkpoint-*``, a single .safetensors file, a
-    run directory (its epochs) or one of its snapshot files, a hub id with or without ``@revision``, or a name that
-    ``resolve`` knows (default: ``minilm``, the embedded model).
-    ValueError with one line when a place holds no weights that can be read, or the checkpoints cannot be compared.
+    Parameters
+    ----------
+    places
+        Each is the folder of a checkpoint (one safetensors file or shards), a folder of transformers.Trainer (its
+        checkpoint-* folders, in order of the step) or a pattern such as ``out/checkpoint-*``, a single .safetensors
+        file, a run directory (its epochs) or one of its snapshot files, a hub id with or without ``@revision``, or a
+        name that ``resolve`` knows.
+    resolve
+        Function from a name to the folder of its checkpoint; the default knows ``minilm``, the embedded model.
+
+    Returns
+    -------
+    Imported
+        What every analysis takes; its epochs are 0, 1, 2 ... in the given order.
+
+    Raises
+    ------
+    ValueError
+        A place holds no weights that can be read, or the checkpoints cannot be compared.
     """
     if isinstance(places, str | Path):
         places = [places]

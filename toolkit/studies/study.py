@@ -44,14 +44,11 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Study(Described):
-    """Arms x tasks x seeds (x sizes), the comparisons asked, and a tuning grid of equal budget per arm.
+    """A question and the runs that answer it: arms x tasks x seeds (x sizes), and what is compared.
 
-    What makes an arm, a task or a setting is a dict of the fields of :class:`toolkit.RunConfig`, which
-    ``finetune.py --help`` lists. ``common``: those of every run; a task's and then an arm's win over them. ``sizes``:
-    numbers of training examples, for data-efficiency curves. ``margin_points``: the difference, in hundredths of the
-    score, below which nobody would care. ``grid``: arm to the settings tried on each task, as many for every arm, with
-    ``tuning_seeds`` (none of ``seeds``) and the fields ``tuning``, of which selection_fraction holds out the part of
-    train that they are chosen on. ValueError, in one line, for a study that cannot be run.
+    What makes an arm, a task or a setting is a dict of fields of :class:`toolkit.RunConfig`, which ``finetune.py
+    --help`` lists. An optional grid tunes every arm with the same number of tries. ValueError, in one line, for a study
+    that cannot be run.
     """
 
     title: str

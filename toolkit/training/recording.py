@@ -215,21 +215,45 @@ def record(
     overwrite: bool = False,
     facts: Mapping[str, Any] | None = None,
 ) -> "Recording":
-    """Start recording the embedding parameters of ``model``, in any training loop; call it before training.
+    """Start recording the embedding parameters of a model in any training loop; call it before training.
 
-    ``with toolkit.record(model, run_dir) as recording:`` around the loop, ``recording.snapshot(epoch=0)`` before the
-    first step (which takes it where it is forgotten) and ``recording.snapshot(epoch=)`` after every epoch; what comes
-    after the last snapshot is lost. Exposure is taken from the forward passes in training mode, gradient norms (as the
-    optimizer gets them) and learning rates from the optimizer that updates the embedding parameters, whichever it is.
-    With several processes each of them calls everything, after DDP or FSDP2 has the model (a torch.compile may come
-    later); rows are those of all processes; a model that tensor parallelism shares out has no exposure.
+    Write ``with toolkit.record(model, run_dir) as recording:`` around the loop, ``recording.snapshot(epoch=0)`` before
+    the first step (which takes it where it is forgotten) and ``recording.snapshot(epoch=)`` after every epoch; what
+    comes after the last snapshot is lost.
 
-    ``tokenizer`` gives the rows their texts; ``facts`` go into config.json as they are. ``overwrite`` replaces a
-    finished run, which is kept until the new one is finished. ValueError for a model of no supported family, for a
-    tokenizer of more tokens than the model has word rows, for a directory that holds anything else than an unfinished
-    run, which starts again, or with ``overwrite`` a finished one, and for trainable embeddings in half precision, which
-    hardly move (unless ``allow_half``), and for a model of which a process holds only flat parts (FSDP1, DeepSpeed
-    ZeRO-3).
+    Parameters
+    ----------
+    model
+        A model of a supported family.
+    run_dir
+        The run directory to write: new, empty, or with an unfinished run, which starts again.
+    tokenizer
+        Gives the rows their texts; None leaves them without.
+    allow_half
+        Also record trainable embeddings in half precision, which hardly move.
+    overwrite
+        Replace a finished run; it is kept until the new one is finished.
+    facts
+        Written into config.json as they are.
+
+    Returns
+    -------
+    Recording
+        The run directory that is being written, also a context manager that finishes it.
+
+    Raises
+    ------
+    ValueError
+        The model is of no supported family, a process holds only flat parts of it (FSDP1, DeepSpeed ZeRO-3), the
+        tokenizer has more tokens than the model has word rows, the directory holds anything else, or trainable
+        embeddings are in half precision.
+
+    Notes
+    -----
+    Exposure is taken from the forward passes in training mode, gradient norms (as the optimizer gets them) and learning
+    rates from the optimizer that updates the embedding parameters, whichever it is. With several processes each of them
+    calls everything, after DDP or FSDP2 has the model (a torch.compile may come later); rows are those of all
+    processes. A model that tensor parallelism shares out has no exposure.
     """
     return Recording(model, Path(run_dir), tokenizer, allow_half, overwrite, dict(facts or {}))
 
@@ -282,9 +306,9 @@ class Recording:
     def snapshot(self, *, epoch: float, step: int | None = None) -> None:
         """Write the embedding parameters as they are now, and what is known of the steps so far.
 
-        ``epoch`` is whole at the end of an epoch (0 before training) and a fraction between two; ``step`` is the number
-        of optimizer steps that were seen, and need not be given. ValueError for another number, and when ``epoch``
-        does not come after the last one, or is not 0 in the first.
+        ``epoch`` is a whole number at the end of an epoch (0 before training) and a fraction between two. ``step`` is
+        the number of optimizer steps that were seen, and need not be given. ValueError for another number, when
+        ``epoch`` does not come after the last one, and when the first is not 0.
         """
         step = self.num_steps if step is None else step
         if self._last is not None and (epoch <= self._last[0] or step < self._last[1]):
