@@ -5,7 +5,7 @@ neighbours; what it cannot decide goes to the next finer product, float64 at las
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -37,7 +37,7 @@ def list_screens() -> tuple[str, ...]:
     import torch
 
     # Older releases do not say what the CPU can do: fp32 is then tried first.
-    capabilities = getattr(torch.cpu, "get_capabilities", dict)()
+    capabilities: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     has_bf16 = has_onednn and any(capabilities.get(name) for name in ("amx_bf16", "avx512_bf16"))
     # At a lower setting torch may compute an "fp32" product in bf16, and the bound would not hold.
