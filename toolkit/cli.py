@@ -119,7 +119,7 @@ def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise ValueError(f"--config: {path} is no text: pass the config.json of a run") from None
+        raise ValueError(f"--config: {path} is not a text file: pass the config.json of a run") from None
 
 
 def _take_config(args: list[str]) -> tuple[list[str], Path | None]:

@@ -34,7 +34,7 @@ from toolkit.training.saver import Saver, fingerprint
 
 
 class Screen(Protocol):
-    """What shows a run while it is made, as `toolkit.reporting.screen` does on a terminal."""
+    """Reports the progress of a run, as `toolkit.reporting.screen` does on a terminal."""
 
     def print_task(
         self, name: str, carrier: str | None, rows: Iterable[tuple[str, int, int, int, float]], max_length: int

@@ -93,7 +93,7 @@ def check_replayable(log: OptimizerLog) -> None:
 
 
 def check_parameter(log: OptimizerLog, parameter: str) -> None:
-    """ValueError for a name that is no embedding parameter's nor one of the log, which has over a hundred."""
+    """ValueError for a name that is neither an embedding parameter's nor in the log, which has over a hundred."""
     if parameter not in EMBEDDING_PARAMETERS and parameter not in log.weight_decay:
         said = unknown(parameter, "parameter", EMBEDDING_PARAMETERS)
         raise ValueError(f"{said}; or any other that was trained, by its name in the optimizer log")
@@ -223,7 +223,7 @@ def resolve_log(source: Source, log: OptimizerLog | None) -> OptimizerLog:
             raise ValueError("a trajectory has no optimizer log: pass the run, or log=run.optimizer_log beside it")
         problems = run.manifest.get("problems") if run.is_finished else None
         because = f" ({'; '.join(problems)})" if problems else ""
-        raise ValueError(f"{run.path} has no optimizer.json: why rows moved cannot be told without it{because}")
+        raise ValueError(f"{run.path} has no optimizer.json: without it, why rows moved is not known{because}")
     check_replayable(log)
     return log
 
@@ -236,7 +236,7 @@ def given_log(source: Source, log: OptimizerLog | None) -> OptimizerLog | None:
         return log if own is None else own
     ours, theirs = (json.loads(each.to_json()) for each in (own, log))
     if differs := [name.replace("_", " ") for name in ours if ours[name] != theirs[name]]:
-        raise ValueError(f"log= is not of {run.path}: its own differs in {' and '.join(differs)}; leave log= out")
+        raise ValueError(f"log= is not of {run.path}: the run's own differs in {' and '.join(differs)}; leave log= out")
     return log
 
 

@@ -14,7 +14,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from toolkit.analysis.adam import AdamSteps, RowSteps, replay_decay, resolve_log, row_steps
+from toolkit.analysis.adam import AdamSteps, Ints, RowSteps, replay_decay, resolve_log, row_steps
+from toolkit.analysis.drift import ALL_ROWS
 from toolkit.analysis.measures import Array, norm
 from toolkit.analysis.nulls import expected_squares
 from toolkit.analysis.strata import assign_strata, count_rows, table_exposure
@@ -23,8 +24,6 @@ from toolkit.schema import with_columns
 from toolkit.snapshots.optimizer_log import OptimizerLog
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
-
-Ints = NDArray[np.int64]
 
 BASES = {
     "exact": "a snapshot lies at the last exposure, the row was not exposed since the reference, or SGD keeps none",
@@ -149,7 +148,7 @@ by the decay of either and by the update."""
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class StepRange:
     """All that the rows of one parameter between two snapshots are judged by."""
 
     parameter: str
@@ -165,7 +164,7 @@ class Interval:
     @classmethod
     def of(
         cls, trajectory: Trajectory, parameter: str, reference: Snapshot, current: Snapshot, log: OptimizerLog
-    ) -> "Interval":
+    ) -> "StepRange":
         if reference.step >= current.step:
             raise ValueError(
                 f"epoch {current.epoch:g} (step {current.step}) is not after the reference, epoch "
@@ -275,7 +274,6 @@ CAUSES: Mapping[str, str] = {
 }
 """Why a row moved (column ``cause``)."""
 
-ALL_ROWS = "all rows"
 BLOCK_ROWS = 512
 
 
@@ -317,7 +315,7 @@ def decompose(
     """
     trajectory, log = trajectory_of(source), resolve_log(source, log)
     num_rows = count_rows(trajectory, parameter)
-    work = Interval.of(trajectory, parameter, trajectory.at(reference_epoch), trajectory.at_or_last(epoch), log)
+    work = StepRange.of(trajectory, parameter, trajectory.at(reference_epoch), trajectory.at_or_last(epoch), log)
     parts = [work.measure(np.arange(i, min(i + BLOCK_ROWS, num_rows))) for i in range(0, num_rows, BLOCK_ROWS)]
     measured = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     vocabulary = trajectory.vocabulary if parameter == "word_embeddings" else None
@@ -335,7 +333,7 @@ def decompose(
     return table
 
 
-def _name_causes(work: Interval, has_moved: NDArray[np.bool_], is_updated: NDArray[np.bool_]) -> NDArray[np.object_]:
+def _name_causes(work: StepRange, has_moved: NDArray[np.bool_], is_updated: NDArray[np.bool_]) -> NDArray[np.object_]:
     conditions: list[Any] = [~has_moved, ~is_updated]
     names = ["did not move", "weight decay alone"]
     if work.history is None:

@@ -12,9 +12,9 @@ import pandas as pd
 from toolkit.analysis.change_kinds import (
     IDENTICAL,
     ROUNDINGS,
+    FittedRotation,
     Kind,
     Pair,
-    Rotation,
     Survey,
     count_cast,
     find_cast,
@@ -186,7 +186,7 @@ def measure_changes(source: Source, reference_epoch: float = 0, epoch: float | N
 
 
 def _check_finite(trajectory: Trajectory, snapshot: Snapshot, name: str) -> None:
-    # A parameter that a snapshot lacks is told by the survey.
+    # The survey reports a parameter that a snapshot lacks.
     where = name_undefined(
         name, snapshot.tensors.get(name, np.zeros(1)), trajectory.vocabulary, trajectory.position_offset
     )
@@ -195,7 +195,7 @@ def _check_finite(trajectory: Trajectory, snapshot: Snapshot, name: str) -> None
         raise ValueError(f"{name} holds NaN or infinity {at} {where}: the run diverged, leave it out")
 
 
-def find_kind(found: Survey) -> tuple[Kind, Rotation | None]:
+def find_kind(found: Survey) -> tuple[Kind, FittedRotation | None]:
     """The first kind that holds, and the orthogonal map where it was fitted."""
     if found.num_moved == 0:
         return IDENTICAL, None
@@ -221,7 +221,7 @@ def _rest(found: Survey) -> Kind:
     return Kind("general", found.relative_of_moved, "1", f"every {one} moved{said}", math.nan, facts=facts)
 
 
-def _line(trajectory: Trajectory, found: Survey, kind: Kind, rotation: Rotation | None) -> dict[str, Any]:
+def _line(trajectory: Trajectory, found: Survey, kind: Kind, rotation: FittedRotation | None) -> dict[str, Any]:
     squares, n, p = found.squared_change, found.num_moved, found.num_columns
     is_defined = squares > 0
     aligned = found.squared_before * squares

@@ -148,7 +148,7 @@ def _warning(scale: float, drift: float) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Game:
+class OutputGame:
     """The functional drift and what each coalition of components makes of it."""
 
     drift: float
@@ -218,7 +218,7 @@ class _State:
         return [*parts, *([merged] if self.is_merged else []), self.centre.offset]
 
 
-def play(before: _State, after: _State, shares: Array, eps: float) -> Game:
+def play(before: _State, after: _State, shares: Array, eps: float) -> OutputGame:
     """Every coalition of the components of two states, in blocks of combinations; shares: (combinations,)."""
     players = (*before.players, *([LAYER_NORM] if before.has_layer_norm else []))
     values, drift, size = np.zeros(2 ** len(players)), 0.0, 0.0
@@ -244,7 +244,7 @@ def play(before: _State, after: _State, shares: Array, eps: float) -> Game:
                 index = coalition | has_norm << len(changes)
                 values[index] += shares[block] @ _squares(directions * weight + bias - base)
     size = size if has_output and size > 0 else math.nan  # what rounding leaves of no output is none
-    return Game(drift / size, players, values / size)
+    return OutputGame(drift / size, players, values / size)
 
 
 def _vector(snapshot: Snapshot, name: str) -> Array | None:

@@ -15,7 +15,7 @@ import pandas as pd
 from toolkit.analysis.blocks import iterate_blocks
 from toolkit.analysis.measures import Array, norm
 from toolkit.analysis.strata import assign_strata
-from toolkit.analysis.tokens_in_use import PROJECTED, Labels, NullSpace, ReferenceCorpus, reference_corpus
+from toolkit.analysis.tokens_in_use import PROJECTED, GroupLabels, NullSpace, ReferenceCorpus, reference_corpus
 from toolkit.lookup import unknown
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
@@ -59,11 +59,11 @@ class Centre:
         is_defined = self.mean_square > 0 and reference.mean_square > 0
         return self.rms / reference.rms if is_defined else math.nan
 
-    def fix(self, table: str, projected: Array, labels: Labels) -> Array:
+    def fix(self, table: str, projected: Array, labels: GroupLabels) -> Array:
         """(n, hidden) projected rows that the corpus uses, and their groups, to W', P' or S'."""
         return projected + self._sign(table) * self.shifts[labels] - self.fixed_means[table]
 
-    def fix_change(self, reference: "Centre", table: str, projected: Array, labels: Labels) -> Array:
+    def fix_change(self, reference: "Centre", table: str, projected: Array, labels: GroupLabels) -> Array:
         """(n, hidden) change of projected rows since the reference to the change of W', P' or S'.
 
         The difference of two fixed tables would lose the digits of a small change.
@@ -102,7 +102,7 @@ def measure_centres(snapshots: Sequence[Snapshot], corpus: ReferenceCorpus) -> l
 
 def iterate_used(
     snapshots: Sequence[Snapshot], corpus: ReferenceCorpus, table: str
-) -> Iterator[tuple[slice, Labels, list[Array]]]:
+) -> Iterator[tuple[slice, GroupLabels, list[Array]]]:
     """Yield a slice, the places in it of rows that the corpus uses, and these rows of every snapshot."""
     for rows, blocks in iterate_blocks(snapshots, table, BLOCK_ROWS):
         used = np.flatnonzero(corpus.frequencies[table][rows] > 0)
@@ -178,7 +178,7 @@ class DriftSums:
 
 
 def drift_vectors(
-    before: Array, after: Array, table: str, labels: Labels, reference: Centre, centre: Centre
+    before: Array, after: Array, table: str, labels: GroupLabels, reference: Centre, centre: Centre
 ) -> list[Array]:
     """The change of used rows, each (n, hidden): raw, after Π, in the fixed gauge, and with the common scale out."""
     projected = project(after - before)

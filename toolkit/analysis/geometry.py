@@ -7,12 +7,10 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from toolkit.analysis import geometry
 from toolkit.analysis.blocks import Scratch, file_of, iterate_blocks, tables_of
 from toolkit.analysis.cross_products import Refused
-from toolkit.analysis.drift import ALL_ROWS
+from toolkit.analysis.drift import ALL_ROWS, Indices
 from toolkit.analysis.measures import Array
 from toolkit.analysis.strata import assign_strata, count_rows
 from toolkit.families import TABLES
@@ -238,10 +236,10 @@ def _partition_ratio(cloud: Cloud) -> float:
 
 
 def _isoscore(cloud: Cloud) -> float:
-    needed = geometry.ISOSCORE_ROWS_PER_DIMENSION * cloud.hidden
+    needed = ISOSCORE_ROWS_PER_DIMENSION * cloud.hidden
     if cloud.num_rows < needed:
         raise Refused(f"{cloud.num_rows} rows, and IsoScore needs {needed} at hidden {cloud.hidden}")
-    return geometry.isoscore_of(cloud.squared_singular_values, cloud.hidden)
+    return isoscore_of(cloud.squared_singular_values, cloud.hidden)
 
 
 def _cosine_share(k: int) -> Callable[[Cloud], float]:
@@ -257,7 +255,7 @@ def _cosine_share(k: int) -> Callable[[Cloud], float]:
 
 
 def _variance_share(k: int) -> Callable[[Cloud], float]:
-    return lambda cloud: geometry.energy_in_top(np.sort(np.diag(cloud.products))[::-1], k)
+    return lambda cloud: energy_in_top(np.sort(np.diag(cloud.products))[::-1], k)
 
 
 _TIMKEY = "W. Timkey & M. van Schijndel, All Bark and No Bite: Rogue Dimensions (EMNLP 2021)"
@@ -291,19 +289,19 @@ GEOMETRY: Mapping[str, GeometryStatistic] = Table(
             ),
             GeometryStatistic(
                 name="effective_rank",
-                function=lambda cloud: geometry.entropy_rank(cloud.squared_singular_values),
+                function=lambda cloud: entropy_rank(cloud.squared_singular_values),
                 source=_ROY,
                 description="Number of directions among which the squared lengths are divided, by entropy.",
             ),
             GeometryStatistic(
                 name="stable_rank",
-                function=lambda cloud: geometry.stable_rank_of(cloud.squared_singular_values),
+                function=lambda cloud: stable_rank_of(cloud.squared_singular_values),
                 source="M. Rudelson & R. Vershynin, Sampling from large matrices (JACM 2007)",
                 description="Sum of the squared lengths over the part along the first principal direction.",
             ),
             GeometryStatistic(
                 name="participation_ratio",
-                function=lambda cloud: geometry.participation_ratio_of(cloud.squared_singular_values),
+                function=lambda cloud: participation_ratio_of(cloud.squared_singular_values),
                 source="(Σσ²)²/Σσ⁴, the inverse Simpson index of σ²/Σσ²",
                 description="Number of directions among which the squared lengths are divided, by their squares.",
             ),
@@ -354,8 +352,6 @@ BLOCK_ROWS = 1024
 
 MAX_KEPT = 2**25
 """Values of a null table that are kept between readings: 256 MB, and BERT's words are fewer."""
-
-Indices = NDArray[np.intp]
 
 
 @with_columns
@@ -435,7 +431,7 @@ def group_rows(
     num_rows = count_rows(trajectory, parameter)
     if parameter not in TABLES:
         tables = ", ".join(name for name in TABLES if name in trajectory.parameters)
-        raise ValueError(f"{parameter} is one vector, and its geometry would need rows; choose from: {tables}")
+        raise ValueError(f"{parameter} is one vector and has no rows to measure; choose from: {tables}")
     if rows is not None and not isinstance(rows, str):
         chosen = np.unique(np.asarray(rows, dtype=np.intp))
         if len(chosen) == 0 or chosen[0] < 0 or chosen[-1] >= num_rows:

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from toolkit.analysis.adam import AdamSteps, RowSteps, gradient_weights, replay_decay, resolve_log, row_steps
+from toolkit.analysis.adam import AdamSteps, Ints, RowSteps, gradient_weights, replay_decay, resolve_log, row_steps
 from toolkit.analysis.measures import Array, norm
 from toolkit.analysis.strata import assign_strata, count_rows
 from toolkit.lookup import at_least
@@ -92,15 +92,13 @@ SMALLEST_VARIATION = 0.01
 """A z-score is NaN where the null's standard deviation is below this share of its mean: at one exposure all random
 signs give one drift, and z says nothing."""
 
-Rows = NDArray[np.int64]
-
 
 @with_columns
 def sign_noise(
     source: Source,
     parameter: str,
     epoch: float | None = None,
-    rows: Sequence[int] | Rows | None = None,
+    rows: Sequence[int] | Ints | None = None,
     *,
     log: OptimizerLog | None = None,
     num_replicates: int = 500,
@@ -230,7 +228,7 @@ def _signs(rng: np.random.Generator, num_steps: int, hidden: int) -> NDArray[np.
     return bits.astype(np.float32) * 2 - 1
 
 
-def _choose(trajectory: Trajectory, parameter: str, rows: Sequence[int] | Rows | None, seed: int) -> Rows:
+def _choose(trajectory: Trajectory, parameter: str, rows: Sequence[int] | Ints | None, seed: int) -> Ints:
     """The rows asked for, checked; by default at most SAMPLED_ROWS of each stratum, ascending."""
     num_rows = count_rows(trajectory, parameter)
     if rows is not None:
@@ -248,7 +246,7 @@ def _choose(trajectory: Trajectory, parameter: str, rows: Sequence[int] | Rows |
 
 
 def _table(
-    trajectory: Trajectory, parameter: str, rows: Rows, history: RowSteps, drift: Array, null: Array
+    trajectory: Trajectory, parameter: str, rows: Ints, history: RowSteps, drift: Array, null: Array
 ) -> "pd.DataFrame":
     mean, deviation = null.mean(axis=1), null.std(axis=1, ddof=1)
     mean = np.clip(mean, null.min(axis=1), null.max(axis=1))  # a null of one value: not beside it by rounding

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from toolkit.analysis import positions, resemblance
+from toolkit.analysis import resemblance
 from toolkit.analysis.blocks import iterate_blocks
 from toolkit.analysis.cross_products import Refused
 from toolkit.analysis.geometry import effective_rank
@@ -207,11 +207,11 @@ class PositionStatistic:
 def _cosine_at(lag: int, table: Array, _: int) -> float:
     if lag >= len(table):
         raise Refused(f"lag {lag} needs more than {len(table)} rows")
-    return float(np.diagonal(positions.cosine_gram(table), lag).mean())
+    return float(np.diagonal(cosine_gram(table), lag).mean())
 
 
 def _monotonicity(width: int, table: Array, _: int) -> float:
-    return positions.local_monotonicity(table, width)
+    return local_monotonicity(table, width)
 
 
 def _explained(rank: int, table: Array, _: int) -> float:
@@ -235,7 +235,7 @@ STATISTICS: Mapping[str, PositionStatistic] = {
         for lag in (1, 2, 5, 10, 50)
     },
     "translation_invariance": PositionStatistic(
-        function=lambda table, _: positions.translation_invariance(table),
+        function=lambda table, _: translation_invariance(table),
         unit="1",
         description="Share of the cosines' variance that the distance of two rows explains; 1 for the sinusoid.",
     ),
@@ -248,12 +248,12 @@ STATISTICS: Mapping[str, PositionStatistic] = {
         for width in (8, 32)
     },
     "decoding_error": PositionStatistic(
-        function=lambda table, seed: positions.decoding_error(table, seed=seed),
+        function=lambda table, seed: decoding_error(table, seed=seed),
         unit="positions",
         description="Mean absolute error of ridge regression of the position, on rows held out; chance n / 4.",
     ),
     "order_error": PositionStatistic(
-        function=lambda table, seed: positions.order_error(table, seed=seed),
+        function=lambda table, seed: order_error(table, seed=seed),
         unit="1",
         description="Error rate of telling which of two rows comes first, on positions held out; chance .5.",
     ),
@@ -366,7 +366,7 @@ def position_table(source: Source, epoch: float | None = None, window: Window | 
     """(positions, hidden) float64 rows of the position table, from the first position on; ValueError without one."""
     trajectory, snapshot = trajectory_of(source), snapshot_at(source, epoch)
     if PARAMETER not in snapshot.tensors:
-        raise ValueError(f"this model has no {PARAMETER}: its positions are no rows, and there is nothing to measure")
+        raise ValueError(f"this model has no {PARAMETER}: there is nothing to measure")
     blocks = [rows for _, (rows,) in iterate_blocks([snapshot], PARAMETER)]
     table = np.concatenate(blocks)[trajectory.position_offset :]
     start, stop = window or (0, len(table))

@@ -115,7 +115,8 @@ def _check(regressors: dict[str, Array], parameter: str, num_rows: int) -> None:
     for name, values in regressors.items():
         if len(values) < FEWEST_ROWS:
             raise ValueError(
-                f"{len(values)} of {num_rows} rows of {parameter} were seen and moved; a regression needs {FEWEST_ROWS}"
+                f"{len(values)} of {num_rows} rows of {parameter} were exposed and moved; "
+                f"a regression needs {FEWEST_ROWS}"
             )
         if np.ptp(values) == 0:
             raise ValueError(f"{name} is the same for all {len(values)} rows of {parameter}: it has no slope")

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from toolkit.analysis.blocks import Scratch, iterate_blocks
 from toolkit.analysis.cross_products import Refused, Rows, check_rows, refuse_below
+from toolkit.analysis.drift import ALL_ROWS
 from toolkit.analysis.similarity_table import (
     ITEMS,
     NOISE,
@@ -34,7 +35,6 @@ __all__ = ["SIMILARITIES", "Similarity", "compare_rows", "measure_similarity"]
 MAX_WORKERS = 4
 """Draws of a null at a time: each holds a version of up to MAX_NULL_ROWS rows in float64."""
 
-ALL_ROWS = "all rows"
 SEEN = "seen rows"
 
 Similarities = Mapping[str, Similarity] | Iterable[str]  # a mapping such as SIMILARITIES, or names of its entries
@@ -197,7 +197,7 @@ def _draw_nulls(
     if not draws:
         return {name: [] for name in kinds}
     if names[NOISE]:
-        _ = base.drift_lengths, base.moments.null_type  # or each of the first draws would compute them
+        _ = base.drift_lengths, base.products.null_type  # or each of the first draws would compute them
     num_threads = count_threads()
     num_workers = min(num_threads, MAX_WORKERS, len(draws))
     limit = partial(threadpool_limits, num_threads // num_workers, user_api="blas")
@@ -260,7 +260,7 @@ def _named_rows(trajectory: Trajectory, parameter: str, num_rows: int, name: str
     if name == SEEN:
         exposure = table_exposure(trajectory, parameter)
         if exposure is None:
-            raise ValueError(f"which rows of {parameter} were seen is not known: the run has no exposure of it")
+            raise ValueError(f"which rows of {parameter} were exposed is not known: the run has no exposure of it")
         chosen = exposure.step_counts(num_rows) > 0
     else:
         strata = assign_strata(trajectory, parameter)

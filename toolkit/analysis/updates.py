@@ -9,12 +9,11 @@ import numpy as np
 import pandas as pd
 
 from toolkit.analysis.blocks import iterate_blocks, tables_of
-from toolkit.analysis.drift import ALL_ROWS
+from toolkit.analysis.drift import ALL_ROWS, Indices
 from toolkit.analysis.geometry import (
     BLOCK_ROWS,
     MIN_ROWS,
     Cloud,
-    Indices,
     energy_in_top,
     entropy_rank,
     group_rows,

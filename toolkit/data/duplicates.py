@@ -35,21 +35,31 @@ def near_duplicates(
     bigrams, both ends marked (our choice). They make order count: reversing who did it to whom in a five-word sentence
     leaves .5.
 
-    Args:
-        texts: per example its one or two texts.
-        others: the same, for the examples that must not be repeated.
-        threshold: least similarity, in (0, 1].
+    Parameters
+    ----------
+    texts
+        Per example its one or two texts.
+    others
+        The same, for the examples that must not be repeated.
+    threshold
+        Least similarity, above 0 and at most 1.
 
-    Returns:
-        bool, one entry per example of ``texts``.
+    Returns
+    -------
+    numpy.ndarray
+        (examples,) bool, for each example of ``texts``.
 
-    Raises:
-        ValueError: a threshold outside (0, 1].
+    Raises
+    ------
+    ValueError
+        The threshold is outside its range.
 
+    Notes
+    -----
     Exact, without comparing every pair: two sets with a Jaccard similarity of t or more share at least ceil(t n) of the
-    n elements of each, so that in one common order their first n - ceil(t n) + 1 elements must meet (the prefix
-    filter of similarity joins: Chaudhuri et al. 2006, Bayardo et al. 2007). With the rarest bigrams first, few pairs
-    do, and those are compared in full.
+    n elements of each, so that in one common order their first n - ceil(t n) + 1 elements must meet (the prefix filter
+    of similarity joins: Chaudhuri et al. 2006, Bayardo et al. 2007). With the rarest bigrams first, few pairs do, and
+    those are compared in full.
     """
     if not 0 < threshold <= 1:
         raise ValueError(f"threshold must be above 0 and at most 1, got {threshold}")
@@ -57,19 +67,13 @@ def near_duplicates(
     return np.array([index.holds(_bigrams_of(example)) for example in texts], dtype=bool)
 
 
-def remove_near_duplicates(
-    train: "Split", scored: Mapping[str, "Split"], threshold: float = THRESHOLD
-) -> tuple["Split", dict[str, int]]:
-    """The training split without the examples that nearly repeat an item of any scored split.
+def remove_near_duplicates(train: "Split", scored: Mapping[str, "Split"]) -> tuple["Split", dict[str, int]]:
+    """The training split without examples that nearly repeat an item of any scored split; ValueError when none stays.
 
-    Returns:
-        The examples that stay, in their old order with their old ids; and per scored split how many of the given
-        training examples nearly repeat one of its items (an example that repeats items of two splits counts in both).
-
-    Raises:
-        ValueError: no example would stay.
+    Returned are the examples that stay, in their old order with their old ids, and per scored split how many of the
+    given training examples nearly repeat one of its items (an example that repeats items of two splits counts in both).
     """
-    repeats = {name: near_duplicates(train.texts, split.texts, threshold) for name, split in scored.items()}
+    repeats = {name: near_duplicates(train.texts, split.texts) for name, split in scored.items()}
     stays = np.ones(len(train), dtype=bool)
     for repeated in repeats.values():
         stays &= ~repeated
@@ -119,7 +123,7 @@ class _Index:
                     self.holders[place, bigram].append(number)
 
     def holds(self, example: tuple[Bigrams, ...]) -> bool:
-        """Is there an example whose texts are all similar to these?"""
+        """Whether there is an example whose texts are all similar to these."""
         # Each text alone finds all candidates: take the one with fewer (a premise may recur in thousands of pairs).
         found = [
             [self.holders[place, bigram] for bigram in self._prefix(text) if (place, bigram) in self.holders]

@@ -31,10 +31,10 @@ STILL = "no feature moved"
 NO_SPREAD = "all features are equal: no spread to hold a distance against"
 CONSTANT = "a head gives every text one answer"
 
-Array = NDArray[np.floating[Any]]
+Features = NDArray[np.floating[Any]]
 
 
-def feature_movement(before: Array, after: Array) -> dict[str, tuple[float, str]]:
+def feature_movement(before: Features, after: Features) -> dict[str, tuple[float, str]]:
     """How far (texts, hidden) pooled features moved, each with a note where it is undefined; float64 inside.
 
     ``feature_distance``: mean over texts of ‖f' - f‖, in the features' unit. ``relative_feature_distance``:
@@ -53,7 +53,7 @@ def feature_movement(before: Array, after: Array) -> dict[str, tuple[float, str]
     }
 
 
-def head_alignment(start: Array, best: Array) -> tuple[float, str]:
+def head_alignment(start: Features, best: Features) -> tuple[float, str]:
     """Cosine of two heads on the same features, from their (texts, outputs) outputs, and a note where it is undefined.
 
     Outputs are centred over texts (a bias is no direction) and, of several, over outputs (which softmax cannot see);
@@ -109,7 +109,7 @@ def _parts(loaded: Loaded) -> Mapping[str, list[str]]:
 
 
 FROZEN = "frozen: it gets no gradient"
-NO_CEILING = "no best linear head: a class has fewer than two training examples"
+NO_PROBE = "no best linear head: a class has fewer than two training examples"
 
 
 @shows_progress("feature distortion")
@@ -207,14 +207,14 @@ def _lines_of(run: Run, out: Collection[str] | None, num_gradient_examples: int,
 
 
 def _start(
-    data: EncodedTask, split: str, outputs: Array, ceiling: NDArray[np.float32] | None
+    data: EncodedTask, split: str, outputs: Features, best: NDArray[np.float32] | None
 ) -> dict[str, tuple[float, str]]:
     """Of one split, how the head that training began with stands to the best linear one."""
     kind, labels = data.task.kind, data.splits[split].labels
-    none = (float("nan"), NO_CEILING)
+    none = (float("nan"), NO_PROBE)
     unlabelled = "" if labels is not None else "no labels"
-    losses = [none if x is None else (compute_scores(kind, labels, x)["loss"], unlabelled) for x in (outputs, ceiling)]
-    alignment = none if ceiling is None else head_alignment(outputs, ceiling)
+    losses = [none if x is None else (compute_scores(kind, labels, x)["loss"], unlabelled) for x in (outputs, best)]
+    alignment = none if best is None else head_alignment(outputs, best)
     return {"head_alignment": alignment, "start_loss": losses[0], "ceiling_loss": losses[1]}
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from toolkit.analysis.cka import cka_of_kernels, kernel, standardised
 from toolkit.analysis.cross_products import Refused
+from toolkit.analysis.measures import Array
 from toolkit.analysis.rsa import MIN_ITEMS, item_distances, rsa_of_distances
 from toolkit.comparison.arms import Group, Labels, ReportedRun, arrange
 from toolkit.comparison.intervals import is_constant, two_way_interval
@@ -48,7 +49,6 @@ def layer_vectors(loaded: Loaded, data: EncodedTask) -> Vectors:
     return vectors
 
 
-Array = NDArray[np.float64]
 Kept = NDArray[np.bool_]
 Place = tuple[str, int, str]
 """Domain of texts, layer, measure."""
@@ -58,7 +58,7 @@ MAX_GROUPS = 30
 
 
 @dataclass(frozen=True, eq=False)
-class Similarity:
+class LayerSimilarity:
     """One value, its pseudo-value for every group of texts, and why there is none where it is NaN."""
 
     value: float
@@ -70,7 +70,7 @@ class Similarity:
 
 def compare_layers(
     first: Mapping[str, Vectors], second: Mapping[str, Vectors], seed: int = 0
-) -> dict[Place, Similarity]:
+) -> dict[Place, LayerSimilarity]:
     """Every measure of two models' vectors, (texts, hidden) per domain and layer; groups are drawn with ``seed``."""
     return {
         (name, layer, measure): compare(function, left, right, seed)
@@ -80,7 +80,7 @@ def compare_layers(
     }
 
 
-def compare(measure: "Measure", left: Array, right: Array, seed: int = 0) -> Similarity:
+def compare(measure: "Measure", left: Array, right: Array, seed: int = 0) -> LayerSimilarity:
     """A measure of two (texts, hidden) versions with its pseudo-values h·θ - (h - 1)·θ without the group, h = n/m.
 
     Jackknife over groups of m of the n texts (Tukey 1958; groups of unequal size as Busing, Meijer & van der Leeden
@@ -95,14 +95,14 @@ def compare(measure: "Measure", left: Array, right: Array, seed: int = 0) -> Sim
         if math.isnan(value):
             raise Refused("undefined: all texts of a model are equally far from one another")
         if num < MIN_ITEMS:
-            return Similarity(value, num_texts=num)
+            return LayerSimilarity(value, num_texts=num)
         groups = text_groups(num, seed)
         times = num / np.bincount(groups)
         without = np.array([of(groups != group) for group in range(len(times))])
     except Refused as refusal:
-        return Similarity(math.nan, num_texts=num, reason=str(refusal))
+        return LayerSimilarity(math.nan, num_texts=num, reason=str(refusal))
     pseudo = times * value - (times - 1) * without
-    return Similarity(value, pseudo + value - pseudo.mean(), num)
+    return LayerSimilarity(value, pseudo + value - pseudo.mean(), num)
 
 
 def text_groups(num: int, seed: int = 0) -> NDArray[np.intp]:
@@ -157,7 +157,7 @@ NO_SEED = "no seed in common"
 PAIR = "pair of seeds"
 STILL = "equal for all texts and seeds: no spread to make an interval from"
 
-Found = Mapping[Place, Similarity]
+Found = Mapping[Place, LayerSimilarity]
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,7 +218,7 @@ def interval_of_tables(table: NDArray[np.float64], row: str = "seed") -> tuple[f
     return interval.low, interval.high, interval.note.replace("items", "texts").replace("one seed:", f"one {row}:")
 
 
-def pseudo_of_seeds(between: Mapping[tuple[int, int], Similarity], seeds: Sequence[int]) -> NDArray[np.float64]:
+def pseudo_of_seeds(between: Mapping[tuple[int, int], LayerSimilarity], seeds: Sequence[int]) -> NDArray[np.float64]:
     """(seeds, groups) pseudo-values of the mean over pairs of seeds: K·mean - (K - 1)·mean of the pairs without a seed.
 
     Of two seeds there is one pair: (1, groups), as without a second pair nothing says how pairs differ.
@@ -243,7 +243,7 @@ def _means_of(arm: ArmSimilarities) -> Iterator[dict[str, Any]]:
 
 
 def _mean(
-    place: Place, own: Sequence[Similarity], table: Callable[[], NDArray[np.float64]], row: str = "seed"
+    place: Place, own: Sequence[LayerSimilarity], table: Callable[[], NDArray[np.float64]], row: str = "seed"
 ) -> dict[str, Any]:
     """Mean and interval of one place; NaN with the reason where any of the values is refused."""
     line: dict[str, Any] = dict(zip(_PLACE, place, strict=True))
@@ -256,7 +256,7 @@ def _mean(
     return line | {"low": low, "high": min(high, 1.0) if high == high else high, "reason": "", "note": note}
 
 
-def _before(own: Mapping[int, Similarity]) -> NDArray[np.float64]:
+def _before(own: Mapping[int, LayerSimilarity]) -> NDArray[np.float64]:
     return np.array([one.pseudo for one in own.values()])
 
 
@@ -488,7 +488,7 @@ def _facts(arm: ArmSimilarities, comparison: str) -> tuple[object, ...]:
     return (arm.group, arm.arm, arm.is_shuffled, comparison)
 
 
-def _values(place: Place, one: Similarity) -> tuple[object, ...]:
+def _values(place: Place, one: LayerSimilarity) -> tuple[object, ...]:
     low, high, _ = interval_of_tables(one.pseudo[None])
     return (*place, one.value, low, min(high, 1.0) if high == high else high, one.num_texts, one.reason)
 

@@ -16,8 +16,7 @@ from toolkit.comparison.arms import Arm, arrange
 from toolkit.comparison.intervals import two_way_interval
 from toolkit.models.tuned import check_model
 from toolkit.naming import Described
-from toolkit.probes import transplants
-from toolkit.probes.transplant_games import UNITS, Game, Settings, play_run
+from toolkit.probes.transplant_games import UNITS, Game, TransplantSettings, play_run
 from toolkit.probes.transplant_players import CHANGES, RANDOM, ROTATED, UNCHANGED
 from toolkit.progress import say, shows_progress
 from toolkit.schema import columns_of, with_columns
@@ -210,7 +209,7 @@ class Transplants(Described):
 @with_columns
 def measure_transplants(
     runs: Sequence[Run | str | Path],
-    settings: Settings | None = None,
+    settings: TransplantSettings | None = None,
     *,
     reverse: bool = False,
     on_progress: OnProgress = lambda name, done, total: say(f"{name}: {done} of {total}"),
@@ -247,7 +246,7 @@ def measure_transplants(
     in S tuned and the rest from before training. Exact Shapley values over all 2^players coalitions add up to v(all) -
     v(none).
     """
-    settings = settings or Settings()
+    settings = settings or TransplantSettings()
     directions = ["forward", "reverse"] if reverse else [settings.direction]
     groups = arrange(runs)
     for run in (item.run for group in groups for item in group.runs):
@@ -270,7 +269,7 @@ def join(parts: Sequence[Transplants]) -> Transplants:
     return Transplants(**joined)
 
 
-def _of_arm(arm: Arm, settings: Settings, on_progress: OnProgress) -> Transplants:
+def _of_arm(arm: Arm, settings: TransplantSettings, on_progress: OnProgress) -> Transplants:
     games: dict[int, Game] = {}
     for item in arm.runs:
 
@@ -281,7 +280,7 @@ def _of_arm(arm: Arm, settings: Settings, on_progress: OnProgress) -> Transplant
     return tabulate(arm, games, settings)
 
 
-def tabulate(arm: Arm, games: dict[int, Game], settings: Settings) -> Transplants:
+def tabulate(arm: Arm, games: dict[int, Game], settings: TransplantSettings) -> Transplants:
     """The tables of one arm from the games of its seeds."""
     played = list(games.values())
     for game in played[1:]:
@@ -289,13 +288,13 @@ def tabulate(arm: Arm, games: dict[int, Game], settings: Settings) -> Transplant
             raise ValueError(f"{arm.label}: the seeds have different components or items; pass them one at a time")
     first = arm.runs[0]
     values = (first.model, first.task, arm.label, played[0].split, settings.direction, settings.coordinates)
-    lead = dict(zip(transplants.LEAD, values, strict=True))
+    lead = dict(zip(LEAD, values, strict=True))
     lines = {
-        "shapley": transplants.shapley_lines(played),
-        "interactions": transplants.interaction_lines(played),
-        "singles": transplants.single_lines(played),
-        "coalitions": transplants.coalition_lines(games),
-        "checks": transplants.check_lines(games),
+        "shapley": shapley_lines(played),
+        "interactions": interaction_lines(played),
+        "singles": single_lines(played),
+        "coalitions": coalition_lines(games),
+        "checks": check_lines(games),
     }
     frames = {
         name: pd.DataFrame([lead | line for line in own], columns=columns_of(f"measure_transplants.{name}"))

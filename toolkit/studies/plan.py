@@ -181,7 +181,7 @@ def notes_on(cells: Sequence[Cell]) -> list[str]:
 
 
 def _but_for_size(cell: Cell) -> tuple[object, ...]:
-    """What two cells share if a size is all that tells them apart."""
+    """What two cells share if they differ in nothing but the size."""
     return (cell.stage, cell.task, cell.arm, cell.seed, cell.setting)
 
 

@@ -62,7 +62,7 @@ class Study(Described):
     seeds: Sequence[int]
     comparisons: Sequence[Comparison]
     margin_points: float = 1.0
-    """The difference, in hundredths of the score, below which nobody would care: of all comparisons."""
+    """Smaller differences, in hundredths of the score, do not matter; for all comparisons."""
     common: Mapping[str, Any] = field(default_factory=dict)
     """Fields of every run; those of a task and then of an arm win over them."""
     sizes: Sequence[int] = ()
@@ -92,8 +92,8 @@ class Study(Described):
             is_list = isinstance(values, Sequence) and not isinstance(values, str)
             _require(is_list, f"{name} must be a list; got {values!r}")
         for each in self.comparisons:
-            told = f'comparisons must be Comparison("first arm", "second arm"); got {each!r}'
-            _require(isinstance(each, Comparison), told)
+            message = f'comparisons must be Comparison("first arm", "second arm"); got {each!r}'
+            _require(isinstance(each, Comparison), message)
         _require(bool(self.arms and self.tasks and self.seeds), "a study needs arms, tasks and seeds")
         _require(len(set(self.seeds)) == len(self.seeds), f"seeds are given twice: {list(self.seeds)}")
         _require(len(set(self.sizes)) == len(self.sizes), f"sizes are given twice: {list(self.sizes)}")

@@ -122,7 +122,7 @@ def train_head_until_it_stops(
     epochs (and PATIENCE_STEPS) without a loss that is lower by MIN_FALL and LEAST_FALL, or after MOST_EPOCHS (and
     MOST_STEPS): a small split has few steps in an epoch.
 
-    ``recorder`` hears of the steps that led to the head that is kept and of no later one. ``facts``: what the manifest
+    ``recorder`` is given the steps that led to the head that is kept and no later one. ``facts``: what the manifest
     says of it is put here. ValueError when nothing can be held out, NonFiniteLossError for what is not finite.
     """
     check_outputs(features, 0)

@@ -1,4 +1,4 @@
-"""``toolkit.record``: a model in anybody's training loop, recorded as a run directory."""
+"""``toolkit.record``: a model in any training loop, recorded as a run directory."""
 
 import warnings
 from collections import Counter
@@ -18,7 +18,7 @@ from toolkit.snapshots.optimizer_log import OptimizerLog
 from toolkit.snapshots.snapshot import check_word_rows, read_vocabulary, to_array
 from toolkit.snapshots.store import Run, RunWriter, facts_of, open_run, read_git_commit, read_versions
 from toolkit.training.accelerators import start_together
-from toolkit.training.watch import ExposureWatch, Rows, uncompiled
+from toolkit.training.watch import ExposureWatch, RowsByTable, uncompiled
 
 SHARED_BATCH = (
     "parameters are shared out otherwise than by FSDP2 over all processes (tensor parallel, say): which processes see "
@@ -42,9 +42,9 @@ def check_whole(parameters: Mapping[str, nn.Parameter]) -> None:
             )
         if parameter.ndim != (1 if name.startswith("LayerNorm") else 2):
             raise ValueError(
-                f"{name} has the shape {tuple(parameter.shape)} here: a process has but a flat part of it (FSDP1, "
-                "DeepSpeed ZeRO-3): use FSDP2 (torch.distributed.fsdp.fully_shard; fsdp_version 2 in Accelerate and "
-                "Trainer)"
+                f"{name} has the shape {tuple(parameter.shape)} here: this process holds only a flat part of it "
+                "(FSDP1, DeepSpeed ZeRO-3): use FSDP2 (torch.distributed.fsdp.fully_shard; fsdp_version 2 in "
+                "Accelerate and Trainer)"
             )
 
 
@@ -317,7 +317,7 @@ class Recording:
             raise ValueError(
                 f"step {step} was given, but {self.num_steps} optimizer steps of the embedding parameters were seen: "
                 "leave step= out to take these (fewer are seen where record() came after some, where a GradScaler "
-                "skipped some, and none of an optimizer that is no torch.optim.Optimizer)"
+                "skipped some, and none of an optimizer that is not a torch.optim.Optimizer)"
             )
         if self._last is None and epoch != 0:
             raise ValueError(f"the first snapshot is of epoch {epoch:g}: call snapshot(epoch=0) before training")
@@ -356,7 +356,9 @@ class Recording:
                 raise RuntimeError(f"frozen parameters have changed: {_some(moved)}")
             if self._last is not None and (left := self.num_steps - self._last[1]):
                 last = f"epoch {self._last[0]:g}, step {self._last[1]}"
-                self.note(f"no snapshot shows the last {left} optimizer steps (it ends at {last}): take one at the end")
+                self.note(
+                    f"no snapshot covers the last {left} optimizer steps (the last is of {last}): take one at the end"
+                )
             if self._writer is not None:
                 if self._saw_no_step(self._writer):
                     self.note(NO_STEP_SEEN)
@@ -529,7 +531,7 @@ def _barrier() -> None:
         torch.distributed.barrier()
 
 
-def _gather(rows: Rows) -> list[Rows]:
+def _gather(rows: RowsByTable) -> list[RowsByTable]:
     """The rows of every process; one collective per optimizer step."""
     if _world_size() == 1:
         return [rows]
