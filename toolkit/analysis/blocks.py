@@ -109,7 +109,7 @@ BASIC = ("change", "reference")
 
 
 class RowPass:
-    """Filled block by block, in any order; then the measures of ``num_rows`` rows.
+    """The measures of ``num_rows`` rows, accumulated block by block in any order.
 
     A measure that is not an entry of MEASURES, or has the name of one and another function, is called for every block.
     """

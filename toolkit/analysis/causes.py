@@ -285,7 +285,7 @@ def decompose(
     *,
     reference_epoch: float = 0,
     log: OptimizerLog | None = None,
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """The change of every row since the reference, split by cause.
 
     Parameters
@@ -354,7 +354,7 @@ def explain(
     *,
     reference_epoch: float = 0,
     log: OptimizerLog | None = None,
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """How many rows of each stratum moved for which cause, and what the parts of their change amount to.
 
     Parameters
@@ -387,7 +387,7 @@ def explain(
     return pd.DataFrame(lines)
 
 
-def _summarise(name: str, rows: "pd.DataFrame") -> dict[str, Any]:
+def _summarise(name: str, rows: pd.DataFrame) -> dict[str, Any]:
     squares = {column: float(np.square(rows[column]).sum()) for column in ("drift", "decay", "update")}
     total = squares["drift"] if squares["drift"] > 0 else np.nan
     unseen = rows[rows["momentum_basis"] == "none"]

@@ -123,7 +123,7 @@ EXACT = (
 
 
 @with_columns
-def measure_changes(source: Source, reference_epoch: float = 0, epoch: float | None = None) -> "pd.DataFrame":
+def measure_changes(source: Source, reference_epoch: float = 0, epoch: float | None = None) -> pd.DataFrame:
     """What kind of change each embedding parameter underwent between two snapshots.
 
     Parameters

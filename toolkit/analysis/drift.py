@@ -31,7 +31,7 @@ def measure_rows(
     measures: Measures = MEASURES,
     *,
     reference_epoch: float = 0,
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """How far each row of a parameter moved, beside what the row is and how often training exposed it.
 
     Parameters
@@ -159,7 +159,7 @@ class _Identity:
 
 def _frames(
     trajectory: Trajectory, wanted: Sequence[Snapshot], parameter: str, chosen: Mapping[str, Measure], block_rows: int
-) -> Iterator["pd.DataFrame"]:
+) -> Iterator[pd.DataFrame]:
     """The lines of the wanted snapshots, some rows at a time, each snapshot read once and the end of an epoch twice.
 
     The way to each snapshot is continued from the end of the epoch before it, not walked again from the reference.
@@ -250,7 +250,7 @@ def measure_drift(
     reference_epoch: float = 0,
     seed: int = 0,
     block_rows: int = BLOCK_ROWS,
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """The drift of every snapshot from the reference, one value per line.
 
     Parameters

@@ -77,7 +77,7 @@ def functional_drift(
     eps: float | None = None,
     max_combinations: int = 10_000,
     seed: int = 0,
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """How far the embedding layer's output moved over the run's own tokens, split by component.
 
     Parameters
@@ -99,7 +99,7 @@ def functional_drift(
     -------
     pandas.DataFrame
         ``functional_drift`` of the ``embedding output`` is E_x‖LN(eᵗ_x) - LN(e⁰_x)‖² / E_x‖LN(e⁰_x)‖², a share of the
-        squared norm before; NaN where the output before is 0.
+        squared norm before. All is NaN where the output before is 0.
 
         ``shapley`` of each component is its share of that drift; the values add up to it and can be negative. The
         components are W', P', S' in the fixed gauge (by the tables' names), m (``common offset``), weight and bias
@@ -253,7 +253,7 @@ def _vector(snapshot: Snapshot, name: str) -> Array | None:
 
 
 def _coalitions(total: Array, changes: list[Array], first: int = 0, coalition: int = 0) -> Iterator[tuple[int, Array]]:
-    """Every coalition of the changes and the sum with them, nobody first; each sum is one addition from another, and
+    """Every coalition of the changes and the sum with them, none first; each sum is one addition from another, and
     a change of exactly 0 leaves it exactly the same.
     """
     if first == len(changes):

@@ -1,4 +1,4 @@
-"""The part of the tables' drift that no output can show (offsets moved between tables), and what is left.
+"""The part of the tables' drift that no output depends on (offsets moved between tables), and the rest.
 
 The embedding output LayerNorm(w_i + p_j + s_k) sees neither an offset moved from one table to another nor what
 LayerNorm takes away. The formulas are this project's.
@@ -245,7 +245,7 @@ Line = tuple[str, str, float, str, int, str]  # parameter, measure, value, unit,
 
 
 @with_columns
-def measure_gauge(source: Source, epoch: float | None = None, *, reference_epoch: float = 0) -> "pd.DataFrame":
+def measure_gauge(source: Source, epoch: float | None = None, *, reference_epoch: float = 0) -> pd.DataFrame:
     """The drift of the tables in the fixed gauge: without the offsets between tables that no output depends on.
 
     Parameters
@@ -296,7 +296,7 @@ def measure_gauge(source: Source, epoch: float | None = None, *, reference_epoch
 @with_columns
 def measure_gauge_rows(
     source: Source, parameter: str, epoch: float | None = None, *, reference_epoch: float = 0
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """The drift of each row of a table in the fixed gauge, beside its drift as it is.
 
     Parameters

@@ -365,7 +365,7 @@ def measure_geometry(
     statistics: Mapping[str, GeometryStatistic] | Iterable[str] | None = None,
     num_null: int = 3,
     seed: int = 0,
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """The geometry of a table's rows, one value per line.
 
     Parameters

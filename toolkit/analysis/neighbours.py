@@ -356,7 +356,7 @@ def neighbours(
     only_seen: bool = False,
     is_centred: bool = False,
     include_unused: bool = False,
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """The nearest words of one word at two epochs.
 
     Parameters
@@ -376,7 +376,7 @@ def neighbours(
     is_centred
         Subtract the mean of the words first, so that an offset that all words share changes no neighbour.
     include_unused
-        Let rows that the vocabulary keeps free be neighbours too.
+        Let special tokens and rows that the vocabulary keeps free be neighbours too.
 
     Returns
     -------
@@ -421,7 +421,7 @@ def measure_neighbours(
     only_seen: bool = False,
     is_centred: bool = False,
     include_unused: bool = False,
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """How many of its nearest words each word kept between two epochs.
 
     Parameters
@@ -439,7 +439,7 @@ def measure_neighbours(
     is_centred
         Subtract the mean of the words first, so that an offset that all words share changes no neighbour.
     include_unused
-        Let rows that the vocabulary keeps free be neighbours too.
+        Let special tokens and rows that the vocabulary keeps free be neighbours too.
 
     Returns
     -------
@@ -481,7 +481,7 @@ def most_changed(
     num_draws: int = 2,
     reference_epoch: float = 0,
     is_centred: bool = False,
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """The words that lost most of their nearest words, beyond what a random drift of that size loses.
 
     Parameters
@@ -556,7 +556,7 @@ def compare_changed(
     num_draws: int = 2,
     reference_epoch: float = 0,
     is_centred: bool = False,
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """Whether runs agree on the words of :func:`most_changed`.
 
     Parameters
@@ -626,7 +626,7 @@ def _find_all(
     return found
 
 
-def _describe(trajectory: Trajectory, words: Ids, last_step: int) -> "pd.DataFrame":
+def _describe(trajectory: Trajectory, words: Ids, last_step: int) -> pd.DataFrame:
     exposure = table_exposure(trajectory, PARAMETER)
     strata = assign_strata(trajectory, PARAMETER)
     steps = None if exposure is None else exposure.step_counts(len(strata), last_step)[words]

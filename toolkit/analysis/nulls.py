@@ -1,4 +1,4 @@
-"""The sign-noise null: how far rows drift on gradients whose signs agree on nothing.
+"""The sign-noise null: how far rows drift when the signs of their gradients are random.
 
 The null keeps of each row what the run recorded - the steps that exposed it, the size of its gradient at each of them,
 the learning rates, clipping and decay - and tosses a coin for the sign of every coordinate at every step. A row that
@@ -104,7 +104,7 @@ def sign_noise(
     num_replicates: int = 500,
     num_coordinates: int = 512,
     seed: int = 0,
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """The drift of rows beside that of replays in which every gradient has random signs.
 
     Parameters
@@ -247,7 +247,7 @@ def _choose(trajectory: Trajectory, parameter: str, rows: Sequence[int] | Ints |
 
 def _table(
     trajectory: Trajectory, parameter: str, rows: Ints, history: RowSteps, drift: Array, null: Array
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     mean, deviation = null.mean(axis=1), null.std(axis=1, ddof=1)
     mean = np.clip(mean, null.min(axis=1), null.max(axis=1))  # a null of one value: not beside it by rounding
     low, median, high = np.quantile(null, (0.025, 0.5, 0.975), axis=1)

@@ -28,7 +28,7 @@ from toolkit.snapshots.store import Source, trajectory_of
 NUM_FOLDS = 5
 NUM_PAIRS = 20_000
 PENALTIES = np.geomspace(1e-9, 1e5, 29)
-"""Ridge penalties on offer, for standardised columns; plain least squares is degenerate where rows ≈ columns."""
+"""Ridge penalties to choose from, for standardised columns; plain least squares is degenerate where rows ≈ columns."""
 
 
 def predict_positions(table: Array, *, seed: int = 0, is_shuffled: bool = True) -> Array:
@@ -51,7 +51,7 @@ def predict_positions(table: Array, *, seed: int = 0, is_shuffled: bool = True) 
 
 
 def decoding_error(table: Array, *, seed: int = 0, is_shuffled: bool = True) -> float:
-    """Mean absolute error, in positions, of :func:`predict_positions`; n / 4 is that of always saying the middle."""
+    """Mean absolute error, in positions, of :func:`predict_positions`; n / 4 where always the middle is predicted."""
     predicted = predict_positions(table, seed=seed, is_shuffled=is_shuffled)
     return float(np.abs(predicted - np.arange(len(table))).mean())
 

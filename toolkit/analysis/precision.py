@@ -102,7 +102,7 @@ def stored_precision(table: np.ndarray) -> str:
 @with_columns
 def guard_precision(
     source: Source, epoch: float, *, log: OptimizerLog | None = None, learning_rate: float | None = None
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """Whether each embedding parameter could have moved at all in its precision, and whether it did.
 
     Parameters

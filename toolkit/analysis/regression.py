@@ -29,7 +29,7 @@ def regress_drift(
     epoch: float | None = None,
     exposure: str = "num_steps",
     log: OptimizerLog | None = None,
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """Least squares of log ‖Δ‖ on log exposure and log ‖E⁰‖, over rows that were exposed and moved.
 
     Parameters

@@ -54,7 +54,7 @@ def measure_similarity(
     num_null: int = 20,
     k: int = 10,
     seed: int = 0,
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """Every similarity of a parameter before and after, beside its null, one per line.
 
     Parameters
@@ -114,7 +114,7 @@ def compare_rows(
     num_null: int = 20,
     k: int = 10,
     seed: int = 0,
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """Every similarity of two versions of the same rows, beside its null, one per line.
 
     Parameters

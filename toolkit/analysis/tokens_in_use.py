@@ -321,7 +321,7 @@ UNKNOWN_DESIGN = "no design was recorded: not known"
 
 
 @with_columns
-def measure_design(source: Source) -> "pd.DataFrame":
+def measure_design(source: Source) -> pd.DataFrame:
     """How many directions the run's tokens leave free, one quantity per line.
 
     ``num_tokens``, ``num_combinations`` (distinct), ``num_used_rows`` over all tables, ``rank`` of their incidence

@@ -47,7 +47,7 @@ def measure_updates(
     reference_epoch: float = 0,
     num_null: int = 40,
     seed: int = 0,
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """How concentrated the update Δ of a table is, and how it lies to the table before, one value per line.
 
     Parameters
@@ -249,7 +249,7 @@ def measure_agreement(
     reference_epoch: float = 0,
     num_null: int = 100,
     seed: int = 0,
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """Whether runs moved the same rows in the same directions: the agreement of Δ between each two runs.
 
     Parameters

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LayersCommand:
-    """Which layers changed? States and weights of each, against before training, other seeds, shuffled labels."""
+    """Which layers changed? States and weights, compared with before training, other seeds and shuffled labels."""
 
     places: tyro.conf.Positional[tuple[str, ...]]
     """Run directories made with --save-model; other seeds, and runs with --shuffle-labels, are the references. Or two

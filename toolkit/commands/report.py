@@ -19,7 +19,7 @@ class ReportCommand:
     from_: Annotated[Path | None, tyro.conf.arg(name="from")] = None
     """Folder of a report, which is made again from its evidence alone, without a run: pages, figures, tables, cards."""
     title: str | None = None
-    """Title of the report; None: made from the names of the runs."""
+    """Title of the report; None: made from the runs."""
     question: str | None = None
     """Question that the report answers, printed under its title; None: no question."""
     margin_points: float = 1.0

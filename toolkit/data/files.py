@@ -285,7 +285,7 @@ def read_glue(name: str) -> RawTask:
 
 
 def read_dataset(name: str, config: str | None, text_columns: tuple[str, ...], label_column: str) -> RawTask:
-    """Read a dataset of the hub; ValueError when it cannot be had, saying what to pass instead."""
+    """Read a dataset of the hub; ValueError when it cannot be read, saying what to pass instead."""
     dataset = _load(name, config)
     splits, label_names = {}, None
     for split_name in _ordered(tuple(dataset)):

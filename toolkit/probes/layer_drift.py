@@ -54,7 +54,7 @@ Place = tuple[str, int, str]
 """Domain of texts, layer, measure."""
 
 MAX_GROUPS = 30
-"""Texts are left out in at most so many groups: RSA ranks all pairs of texts anew for each (our choice)."""
+"""Largest number of groups in which texts are left out: RSA ranks all pairs of texts anew for each (our choice)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,13 +162,13 @@ Found = Mapping[Place, LayerSimilarity]
 
 @dataclass(frozen=True, eq=False)
 class ArmSimilarities:
-    """What was found of one arm: every seed against before, and every pair of seeds against each other."""
+    """What was found of one condition: every seed against before, and every pair of seeds against each other."""
 
     group: str
     arm: str
     is_shuffled: bool
     size: int | None
-    """Training examples asked for: only arms of one size are held against each other."""
+    """Training examples asked for: only conditions of one size are compared."""
     to_before: Mapping[int, Found]
     between: Mapping[tuple[int, int], Found]
 
@@ -426,7 +426,7 @@ def measure_layers(
 
 
 def _groups(runs: Sequence[Run | str | Path], max_texts: int, labels: Labels | None) -> tuple[Group, ...]:
-    """The runs in groups and arms; ValueError for too few texts, or one that did not keep its model."""
+    """The runs by group and condition; ValueError for too few texts, or one that did not keep its model."""
     at_least("max_texts", max_texts, FEWEST_TEXTS)
     opened = runs_of(runs)
     for run in opened:
@@ -445,7 +445,7 @@ def _table(arms: Sequence[ArmSimilarities]) -> pd.DataFrame:
 
 
 def _joint(groups: Sequence[Group]) -> list[Group]:
-    """The groups with those arms alone that have one sequence, and so states, for each example."""
+    """The groups with only those conditions that have one sequence, and so states, for each example."""
     kept = [
         (group.title, tuple(arm for arm in group.arms if arm.runs[0].run.config.pair_encoding == "joint"))
         for group in groups
@@ -513,7 +513,7 @@ def _read(loaded: Loaded, chosen: Mapping[str, Sequence[tuple[str, ...]]], item:
 
 
 def _start_of(item: ReportedRun) -> tuple[object, ...]:
-    """What tells apart the models that runs of one group start from: equal for runs that start from the same."""
+    """What distinguishes the models that runs of one group start from: equal for runs that start from the same."""
     config = item.run.config
     is_drawn = config.init == "random" or config.positions == "shuffled"
     drawn = config.seed if is_drawn else None

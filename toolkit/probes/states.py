@@ -80,7 +80,7 @@ class States:
 
 
 def one_sequence_each(split: EncodedSplit) -> None:
-    """ValueError for texts of a pair that are encoded apart: which states are an example's is not defined there."""
+    """ValueError for texts of a pair that are encoded separately: the states of an example are then not defined."""
     if split.num_sequences > 1:
         raise ValueError(
             "the texts of a pair are encoded separately (--pair-encoding separate): take a run that reads them jointly"

@@ -311,7 +311,7 @@ class ReverseScorer:
         self.num_passes = 0
 
     def start(self, components: Components) -> dict[int, Scores]:
-        """Choose the probe's strength on nobody's and on everybody's features, which are kept for their scores."""
+        """Choose the probe's strength on the features with no and with all components tuned, which are kept."""
         coalitions = dict.fromkeys((0, components.moving))
         found = {coalition: self._features(components.place(coalition)) for coalition in coalitions}
         self.probe.choose_strength([train for train, _ in found.values()])

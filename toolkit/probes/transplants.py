@@ -281,7 +281,7 @@ def _of_arm(arm: Arm, settings: TransplantSettings, on_progress: OnProgress) -> 
 
 
 def tabulate(arm: Arm, games: dict[int, Game], settings: TransplantSettings) -> Transplants:
-    """The tables of one arm from the games of its seeds."""
+    """The tables of one condition from the games of its seeds."""
     played = list(games.values())
     for game in played[1:]:
         if game.players != played[0].players or not np.array_equal(game.ids, played[0].ids):

@@ -91,7 +91,7 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 
 SETTLED_NS = 100_000_000
-"""A file that was written within so many nanoseconds may be written again without another time: it is hashed again."""
+"""A file written less than these nanoseconds ago can change without its time changing: it is hashed again."""
 _KNOWN: dict[str, tuple[tuple[int, ...], str]] = {}
 """Path to (inode, size and times of change, sha256) of every file whose hash was asked for."""
 

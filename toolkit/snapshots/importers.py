@@ -178,7 +178,7 @@ def find_places(place: str | Path, resolve: Resolve | None = None) -> tuple[list
 
 
 def shown_names(places: Sequence[Place]) -> list[str]:
-    """One name for each place, distinct: as few parts of its path as tell it from the others, at most three."""
+    """One name for each place, distinct: as few parts of its path as distinguish it, at most three."""
     names = []
     for place in places:
         others = [other.parts for other in places if other.parts != place.parts]
@@ -269,7 +269,7 @@ def run_of_snapshot(path: Path) -> Path:
 
 
 def _stays_inside(name: str) -> bool:
-    """Whether a name that a checkpoint's files give stays below their folder: an index may come from anybody."""
+    """Whether a name that a checkpoint's files give stays below their folder: an index may come from anyone."""
     return not Path(name).is_absolute() and ".." not in Path(name).parts
 
 

@@ -21,7 +21,6 @@ from pathlib import Path, PurePosixPath
 MANIFEST = "manifest.json"
 JOURNAL = "unfinished.json"
 """In a run that is being written: each of its files, named there before it is made; becomes the manifest in the end."""
-REPORT_LIST = "files.json"
 FORMAT = 1
 """Version of every list; what a newer one names is not known to be ours."""
 

@@ -634,12 +634,12 @@ def start_run(path: Path, *, overwrite: bool = False, is_recorded: bool = False)
 
 @dataclass(frozen=True, repr=False)
 class Run(Described):
-    """One run directory, read lazily. A checkpoint, a task, a regime and a seed, and what came of them."""
+    """One run directory, read lazily. A checkpoint, a task, a regime and a seed, and their results."""
 
     path: Path
 
     def facts(self) -> dict[str, str]:
-        """What one asks first of a run, in words; of a damaged one also what is wrong with it."""
+        """The main facts of a run, in words; of a damaged one also what is wrong with it."""
         state = "finished" if self.is_finished else "diverged" if self.has_diverged else "unfinished"
         known = {"run": str(self.path), "state": state}
         try:
@@ -853,7 +853,7 @@ class Run(Described):
 
 
 def _read_table(path: Path, read: "Callable[[Path], pd.DataFrame]", columns: tuple[str, ...]) -> "pd.DataFrame":
-    """A table of a run; ValueError when it is damaged, lacks a column or a row, or its epochs are no numbers."""
+    """A table of a run; ValueError when it is damaged, lacks a column or a row, or its epochs are not numbers."""
     try:
         table = read(path)
     except Exception as error:  # pandas and pyarrow have a dozen types of their own

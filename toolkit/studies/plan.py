@@ -107,7 +107,7 @@ def _regime_label(freeze: str, model: str, pooling: str) -> str:
 
 @lru_cache
 def _leaves(model: str, pooling: str) -> tuple[str, ...]:
-    """The leaf components of a classifier; ValueError for a checkpoint that cannot be had."""
+    """The leaf components of a classifier; ValueError for a checkpoint that cannot be found."""
     import torch
     from torch import nn
     from transformers import AutoModel

@@ -44,7 +44,7 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Study(Described):
-    """A question and the runs that answer it: arms x tasks x seeds (x sizes), and what is compared.
+    """A question and the runs that answer it: arms (conditions) x tasks x seeds (x sizes), and what is compared.
 
     What makes an arm, a task or a setting is a dict of fields of :class:`toolkit.RunConfig`, which ``finetune.py
     --help`` lists. An optional grid tunes every arm with the same number of tries. ValueError, in one line, for a study

@@ -53,7 +53,7 @@ MIN_FALL = 1e-3
 LEAST_FALL = 1e-4
 """Least such fall, as a share of the loss of the best constant answer: a task that is solved ends its training."""
 MOST_EPOCHS, MOST_STEPS = 200, 3000
-"""Early stopping stops after so many epochs in any case, if they hold so many steps."""
+"""Epochs and steps after which early stopping stops in any case, once both are reached."""
 CHUNK_ROWS = 1024
 """Examples whose head inputs are made at a time, where all of them are not needed together."""
 

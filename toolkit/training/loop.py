@@ -70,7 +70,7 @@ class Plan:
         return cls(steps, min(sum(steps), config.max_steps or sum(steps)), config.snapshot_steps)
 
     def epochs_done(self, step: int) -> float:
-        """Epochs after so many steps; a fraction within one."""
+        """Epochs done after a number of steps; a fraction within an epoch."""
         ends = np.cumsum(self.epoch_steps)
         epoch = min(int(np.searchsorted(ends, step)), len(ends) - 1)
         size = self.epoch_steps[epoch]

@@ -43,7 +43,7 @@ def check_finite(norm: float, step: int) -> None:
 
 
 def check_outputs(outputs: Mapping[str, NDArray[np.float32]], step: int) -> None:
-    """NonFiniteLossError when a split's outputs (examples, width) after so many steps are not finite.
+    """NonFiniteLossError when a split's outputs (examples, width) after a number of steps are not finite.
 
     The last step has no next one whose gradient would show it, and the greatest of NaNs is a class like any other.
     """

@@ -411,7 +411,7 @@ class Recording:
         if not callable(closure):
             self._end_step(optimizer)
             return None
-        told = self._told(optimizer, closure)
+        told = self._with_end(optimizer, closure)
         return ((args[0], told, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": told})
 
     def _check_same(self) -> None:
@@ -426,11 +426,11 @@ class Recording:
             del self._frozen[name], self._before[name]
             _check_precision(self._embeddings.parameters, self._allow_half)
 
-    def _told(self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any]) -> Callable[[], Any]:
+    def _with_end(self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any]) -> Callable[[], Any]:
         """The closure of one step, at whose first end the step is noted."""
         has_ended = False
 
-        def told() -> Any:
+        def ending() -> Any:
             nonlocal has_ended
             loss = closure()
             if has_ended:  # LBFGS: several passes and updates in what it calls a step
@@ -440,7 +440,7 @@ class Recording:
             has_ended = True
             return loss
 
-        return told
+        return ending
 
     def _end_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Note one step, when its gradients are as the update will find them."""
