@@ -103,8 +103,8 @@ def band_of(num_rows: int, hidden: int) -> Band:
     num_lines = min(int(math.log(1 / slowest) / spacing), hidden // 2) if slowest < 1 else 0
     if num_lines < MIN_LINES:
         raise Refused(
-            f"in {num_rows} rows only {num_lines} waves of the sinusoid of width {hidden} can be separated "
-            f"({MIN_LINES} are needed): take more rows"
+            f"in {num_rows} rows only {num_lines} waves of the sinusoid of width {hidden} are apart ({MIN_LINES} are "
+            "needed): take more rows"
         )
     # From half a spacing below the slowest to half a spacing above the fastest, whose frequency is 1.
     low, high = math.exp(-spacing * (num_lines - 0.5)), math.exp(spacing / 2)

@@ -156,7 +156,7 @@ def test_the_noisy_sinusoid_has_the_noise_that_it_says():
 
 
 def test_too_few_rows_are_not_identifiable():
-    with pytest.raises(Refused, match="in 128 rows only 0 waves of the sinusoid of width 384 can be separated"):
+    with pytest.raises(Refused, match="in 128 rows only 0 waves of the sinusoid of width 384 are apart"):
         band_of(128, 384)
     found = resemblance.judge_resemblance(SINUSOID[:128])
     assert (found.answer, len(found.positive)) == ("not identifiable", 0)
