@@ -142,14 +142,14 @@ def shapley_by_seed(coalitions: pd.DataFrame) -> NDArray[np.float64]:
 def run_planted(seeds: Sequence[int], out: Path, runs: str) -> None:
     """Every case: train what is missing, transplant, print what was recovered, write the report."""
     from toolkit.pipeline import finetune
-    from toolkit.probes.transplant_games import Settings
+    from toolkit.probes.transplant_games import TransplantSettings
     from toolkit.probes.transplants import join, measure_transplants
     from toolkit.reporting.topics.transplants import write_transplant_report
 
     found, recoveries = [], []
     for case in CASES:
         own = [finetune(planted_config(case, seed, runs), reuse_finished=True) for seed in seeds]
-        found.append(measure_transplants(own, Settings(max_examples=NUM_ITEMS, num_draws=NUM_DRAWS)))
+        found.append(measure_transplants(own, TransplantSettings(max_examples=NUM_ITEMS, num_draws=NUM_DRAWS)))
         recoveries.append(recovered(case, found[-1]))
         print(recoveries[-1].to_string(index=False), flush=True)
     table = pd.concat(recoveries, ignore_index=True)

@@ -74,11 +74,11 @@ def main() -> None:
     if set(arguments.arms) != set(ARMS):
         print("Trained; without --arms the same command also writes the report.")
         return
-    from toolkit.probes.flow import Settings, measure_flow
+    from toolkit.probes.flow import FlowSettings, measure_flow
     from toolkit.reporting.topics.flow import write_flow_report
 
     labels = {run.path.resolve().name: arm for arm, own in runs.items() for run in own}
-    settings = Settings(num_blocks=16, num_texts=400, num_tokens=2500)  # half a minute for each model on one core
+    settings = FlowSettings(num_blocks=16, num_texts=400, num_tokens=2500)  # half a minute for each model on one core
     flow = measure_flow([run.path for own in runs.values() for run in own], labels=labels, settings=settings)
     # Where the runs lie is not shown: the numbers do not depend on it.
     command = f"python experiments/where_position_goes.py --out {shown_path(arguments.out)}"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from toolkit.commands.positions import Positions
+from toolkit.commands.positions import PositionsCommand
 from toolkit.lookup import at_least
 
 
@@ -22,4 +22,4 @@ def test_others_are_refused(value):
 @pytest.mark.parametrize("length", [0, -5])
 def test_the_default_length_of_positions_is_checked_before_anything_is_read(length):
     with pytest.raises(ValueError, match=f"--default-length must be a whole number of at least 1; got {length}"):
-        Positions("nowhere", default_length=length).run()
+        PositionsCommand("nowhere", default_length=length).run()

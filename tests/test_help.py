@@ -46,3 +46,32 @@ def test_help_names_no_constant_that_toolkit_does_not_export(name: str) -> None:
     # A constant that is a text may be called what it says: CKA.
     constants = {key for module in modules for key, value in vars(module).items() if not isinstance(value, str)}
     assert not words & constants - set(toolkit.__all__)
+
+
+def parameters_of(name: str) -> dict[str, str]:
+    """Parameter to what help() says of it, of a public function that lists its parameters."""
+    found = re.search(r"^Parameters\n-+\n(.*?)(?=\n\n\w+\n---|\Z)", help_of(name), re.S | re.M)
+    blocks = re.findall(r"^(\S[^\n]*)\n((?: {4}[^\n]*\n?|\n)+)", found[1] + "\n", re.M) if found else []
+    return {each: " ".join(text.split()) for names, text in blocks for each in names.split(", ")}
+
+
+def home_of(name: str) -> str:
+    return str(getattr(toolkit, name).__module__).split(".")[1]
+
+
+FUNCTIONS = [name for name in toolkit.__all__ if inspect.isfunction(getattr(toolkit, name))]
+LISTING = [name for name in FUNCTIONS if home_of(name) not in ("comparison", "reporting")]
+
+
+@pytest.mark.parametrize("name", LISTING)
+def test_help_says_what_every_parameter_is_where_there_are_more_than_two(name: str) -> None:
+    own = list(inspect.signature(getattr(toolkit, name)).parameters)
+    assert list(parameters_of(name)) == own or (len(own) <= 2 and not parameters_of(name))
+
+
+@pytest.mark.parametrize("parameter", ["source", "parameter", "reference_epoch", "log", "seed", "num_null", "labels"])
+def test_a_parameter_is_described_by_the_same_words_everywhere(parameter: str) -> None:
+    # replay_decay takes an optimizer log and no source: its parameter need not be an embedding parameter.
+    names = [name for name in LISTING if name != "replay_decay"]
+    found = [parameters_of(name).get(parameter) for name in names]
+    assert len({re.split(r"[.;] |\.$", text)[0] for text in found if text is not None}) == 1

@@ -14,13 +14,13 @@ import pytest
 import toolkit
 from tests.planted_folder import FILES, LINKS, contents, plant
 from tests.run_directories import write_run
-from toolkit.commands.drift import Drift
+from toolkit.commands.drift import DriftCommand
 from toolkit.commands.flow import FlowCommand
-from toolkit.commands.layers import Layers
-from toolkit.commands.positions import Positions
-from toolkit.commands.report import Report
+from toolkit.commands.layers import LayersCommand
+from toolkit.commands.positions import PositionsCommand
+from toolkit.commands.report import ReportCommand
 from toolkit.commands.study import StudyCommand
-from toolkit.commands.transplant import Transplant
+from toolkit.commands.transplant import TransplantCommand
 from toolkit.config import RunConfig
 from toolkit.snapshots.store import Run, start_run
 from toolkit.studies.plan import resolve, run_path
@@ -51,12 +51,12 @@ def write_tables(module: str, name: str) -> Callable[[Path], object]:
 
 
 REPORTS: dict[str, Callable[[Path], object]] = {
-    "report": lambda out: Report(runs=(GONE,), out=out).run(),
-    "drift": lambda out: Drift(places=("nowhere", "neither"), out=out).run(),
-    "positions": lambda out: Positions(model="nowhere", out=out).run(),
-    "layers": lambda out: Layers(places=(GONE,), out=out).run(),
+    "report": lambda out: ReportCommand(runs=(GONE,), out=out).run(),
+    "drift": lambda out: DriftCommand(places=("nowhere", "neither"), out=out).run(),
+    "positions": lambda out: PositionsCommand(model="nowhere", out=out).run(),
+    "layers": lambda out: LayersCommand(places=(GONE,), out=out).run(),
     "flow": lambda out: FlowCommand(places=("nowhere",), out=out).run(),
-    "transplant": lambda out: Transplant(runs=(GONE,), out=out).run(),
+    "transplant": lambda out: TransplantCommand(runs=(GONE,), out=out).run(),
     "study": lambda out: StudyCommand(file=ROOT / "experiments/three_regimes.py", out=out, output_dir=GONE).run(),
     "write_report": lambda out: toolkit.write_report([GONE], out),
     "write_drift_report": lambda out: toolkit.write_drift_report([GONE, GONE], out),

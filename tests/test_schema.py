@@ -18,9 +18,9 @@ from toolkit.analysis.resemblance import find_waves
 from toolkit.analysis.similarity import compare_rows
 from toolkit.config import RunConfig
 from toolkit.pipeline import finetune
-from toolkit.probes.flow import Settings as FlowSettings
+from toolkit.probes.flow import FlowSettings
 from toolkit.probes.layer_drift import measure_layers
-from toolkit.probes.transplant_games import Settings as TransplantSettings
+from toolkit.probes.transplant_games import TransplantSettings
 from toolkit.schema import COLUMNS, COUNT, FLAG, NUMBER, TABLES, TEXT, VALUES, Column, columns_of
 from toolkit.snapshots.store import Run
 

@@ -27,7 +27,7 @@ USER_ERROR = 2
 INTERRUPTED = 130
 DESCRIPTION = "Fine-tune BERT under one regime; its embedding parameters are kept per epoch."
 """At most 80 characters: tyro does not wrap it."""
-COMMANDS_DESCRIPTION = "Analyse runs and checkpoints. COMMAND --help: its flags. Exit code 2: a mistake."
+COMMANDS_DESCRIPTION = "Analyse runs and checkpoints. COMMAND --help: its flags. Exit code 2: bad input."
 BROKEN_PIPE = 141
 """As a shell reports a process that SIGPIPE ended: what was asked for may not have been done."""
 
@@ -119,7 +119,7 @@ def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise ValueError(f"--config: {path} is no text: pass the config.json of a run") from None
+        raise ValueError(f"--config: {path} is not a text file: pass the config.json of a run") from None
 
 
 def _take_config(args: list[str]) -> tuple[list[str], Path | None]:

@@ -5,6 +5,7 @@ import os
 import shlex
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,18 @@ def shown_command(command: str, places: Iterable[str | Path], out: str | Path, t
     shown = [command_path(place) if Path(place).exists() else str(place) for place in places]
     words = ["python", "-m", "toolkit", command, *shown, "--out", command_path(out)]
     return f"{command_place()}\n{shlex.join([*words, *(('--title', title) if title is not None else ())])}"
+
+
+def shown_flags(command: Any, *names: str) -> str:
+    """The flags of a command (a dataclass) that are not at their defaults, to go after its other words in a shell."""
+    words: list[str] = []
+    for field in (each for each in fields(command) if each.name in names):
+        value = getattr(command, field.name)
+        if value != field.default:
+            values = () if value is True else value if isinstance(value, tuple) else (value,)
+            words += [f"--{field.name.replace('_', '-')}"]
+            words += [shown_path(each) if isinstance(each, Path) else str(each) for each in values]
+    return "".join(f" {shlex.quote(word)}" for word in words)
 
 
 class Described:

@@ -34,7 +34,7 @@ from toolkit.training.saver import Saver, fingerprint
 
 
 class Screen(Protocol):
-    """What shows a run while it is made, as `toolkit.reporting.screen` does on a terminal."""
+    """Reports the progress of a run, as `toolkit.reporting.screen` does on a terminal."""
 
     def print_task(
         self, name: str, carrier: str | None, rows: Iterable[tuple[str, int, int, int, float]], max_length: int
@@ -48,14 +48,28 @@ class Screen(Protocol):
 
 
 def finetune(config: RunConfig, *, reuse_finished: bool = False, screen: Screen | None = None) -> Run:
-    """Run one config and return its run directory; every process of a launch calls this.
+    """Train one config and write its run directory; every process of a launch calls this.
 
-    Nothing but a progress bar is shown without a ``screen``; ``finetune.py`` passes `toolkit.reporting.screen`.
+    Parameters
+    ----------
+    config
+        Everything that the run depends on.
+    reuse_finished
+        Return a finished run of the same config, so that a script can be repeated after an interruption, if data,
+        config.json and tokenizer of the checkpoint are still its own. Otherwise such a run is refused, unless
+        ``config.overwrite`` is set.
+    screen
+        Reports progress, as toolkit.reporting.screen does on a terminal; None leaves one progress bar.
 
-    A finished run of the same config is refused unless ``config.overwrite`` is set, or returned with
-    ``reuse_finished``, so that a script can be repeated after an interruption, if data, config.json and tokenizer of
-    the checkpoint are still its own.
-    ValueError for anything about the config, the checkpoint or the data that cannot work, before a file is written.
+    Returns
+    -------
+    Run
+        The finished run.
+
+    Raises
+    ------
+    ValueError
+        The config, the checkpoint or the data cannot work; no file has been written then.
     """
     started = time.perf_counter()
     check_freeze(config.freeze)

@@ -16,7 +16,7 @@ from toolkit.analysis.cka import (
     translation_share,
     unaligned_relative_drift,
 )
-from toolkit.analysis.cross_products import Refused, moments_of
+from toolkit.analysis.cross_products import Refused, cross_products_of
 from toolkit.analysis.drift import measure_drift
 from toolkit.analysis.similarity import measure_similarity
 
@@ -33,28 +33,28 @@ def test_procrustes_against_scipy_on_the_rows(seed, n, p, size):
     y = x @ _rotation(rng, p) + size * noise
     a, b = x - x.mean(0), y - y.mean(0)
     rotation, nuclear = orthogonal_procrustes(a, b)
-    moments, norm = moments_of(x, y), np.linalg.norm(x)
-    assert procrustes_similarity(moments) == pytest.approx(nuclear / np.linalg.norm(a) / np.linalg.norm(b), rel=1e-10)
-    assert unaligned_relative_drift(moments) == pytest.approx(np.linalg.norm(y - x) / norm, rel=1e-10)
-    assert aligned_relative_drift(moments) == pytest.approx(np.linalg.norm(a @ rotation - b) / norm, abs=1e-7)
-    shares = translation_share(moments), rotation_share(moments)
-    left = (aligned_relative_drift(moments) / unaligned_relative_drift(moments)) ** 2
+    products, norm = cross_products_of(x, y), np.linalg.norm(x)
+    assert procrustes_similarity(products) == pytest.approx(nuclear / np.linalg.norm(a) / np.linalg.norm(b), rel=1e-10)
+    assert unaligned_relative_drift(products) == pytest.approx(np.linalg.norm(y - x) / norm, rel=1e-10)
+    assert aligned_relative_drift(products) == pytest.approx(np.linalg.norm(a @ rotation - b) / norm, abs=1e-7)
+    shares = translation_share(products), rotation_share(products)
+    left = (aligned_relative_drift(products) / unaligned_relative_drift(products)) ** 2
     assert sum(shares) + left == pytest.approx(1, abs=1e-12)
     assert min(shares) >= 0
 
 
 def test_what_similarity_procrustes_finds_where_there_is_none():
     x, y = np.random.default_rng(0).normal(size=(2, 512, 768))
-    assert procrustes_similarity(moments_of(x, y)) == pytest.approx(0.834, abs=0.004)
-    assert procrustes_similarity(moments_of(x[:2], y[:2])) == pytest.approx(1, abs=1e-10)
+    assert procrustes_similarity(cross_products_of(x, y)) == pytest.approx(0.834, abs=0.004)
+    assert procrustes_similarity(cross_products_of(x[:2], y[:2])) == pytest.approx(1, abs=1e-10)
 
 
 def _absorbed(n, p):
     rng = np.random.default_rng(n + p)
     x = rng.normal(size=(n, p))
-    moments = moments_of(x, x + 0.02 * rng.normal(size=(n, p)))
-    assert 100 * unaligned_relative_drift(moments) == pytest.approx(2, abs=0.01)
-    return 100 * aligned_relative_drift(moments), rotation_share(moments)
+    products = cross_products_of(x, x + 0.02 * rng.normal(size=(n, p)))
+    assert 100 * unaligned_relative_drift(products) == pytest.approx(2, abs=0.01)
+    return 100 * aligned_relative_drift(products), rotation_share(products)
 
 
 def test_procrustes_absorbs_real_drift_where_rows_are_few():
@@ -75,26 +75,27 @@ def test_the_shares_find_what_was_planted():
     x, noise = rng.normal(size=(2, 2000, 12))
     x += 0.3
     skew = rng.normal(size=(12, 12)) * 0.01
-    turned = moments_of(x, (x - x.mean(0)) @ np.linalg.matrix_power(np.eye(12) + (skew - skew.T) / 64, 64) + x.mean(0))
+    turn = np.linalg.matrix_power(np.eye(12) + (skew - skew.T) / 64, 64)
+    turned = cross_products_of(x, (x - x.mean(0)) @ turn + x.mean(0))
     assert rotation_share(turned) == pytest.approx(1, abs=1e-3)
     assert translation_share(turned) < 1e-12
-    shifted = moments_of(x, x + rng.normal(size=12))
+    shifted = cross_products_of(x, x + rng.normal(size=12))
     assert translation_share(shifted) == pytest.approx(1, abs=1e-12)
-    shrunk = moments_of(x - x.mean(0), 0.9 * (x - x.mean(0)))
+    shrunk = cross_products_of(x - x.mean(0), 0.9 * (x - x.mean(0)))
     assert rotation_share(shrunk) < 1e-12
     assert aligned_relative_drift(shrunk) == pytest.approx(0.1, rel=1e-12)
-    mirrored = moments_of(x, x * np.where(np.arange(12) == 3, -1, 1))
+    mirrored = cross_products_of(x, x * np.where(np.arange(12) == 3, -1, 1))
     assert aligned_relative_drift(mirrored) == pytest.approx(0, abs=1e-7)
-    similarities = [procrustes_similarity(moments_of(x, x + size * noise)) for size in (0, 0.1, 0.3, 1, 3)]
+    similarities = [procrustes_similarity(cross_products_of(x, x + size * noise)) for size in (0, 0.1, 0.3, 1, 3)]
     assert similarities[0] == pytest.approx(1, abs=1e-12)
     assert np.all(np.diff(similarities) < -1e-3)
 
 
 def test_small_drift_keeps_its_digits():
     x, delta = np.random.default_rng(2).normal(size=(2, 300, 10))
-    drifts = [aligned_relative_drift(moments_of(x, x + size * delta)) / size for size in (1e-9, 1e-6)]
+    drifts = [aligned_relative_drift(cross_products_of(x, x + size * delta)) / size for size in (1e-9, 1e-6)]
     assert drifts[0] == pytest.approx(drifts[1], rel=1e-5)
-    assert aligned_relative_drift(moments_of(x, x)) == 0
+    assert aligned_relative_drift(cross_products_of(x, x)) == 0
 
 
 def test_unaligned_drift_is_that_of_the_whole_parameter(make_trajectory):
@@ -113,7 +114,7 @@ def test_canonical_correlations_against_subspace_angles(seed, p, size):
     x, noise = rng.normal(1, 1, (2, 8 * p + 4, p))
     y = x @ rng.normal(size=(p, p)) + size * noise
     expected = np.sort(np.cos(subspace_angles(x - x.mean(0), y - y.mean(0))))[::-1]
-    assert np.allclose(canonical_correlations(moments_of(x, y)), expected, atol=1e-6)
+    assert np.allclose(canonical_correlations(cross_products_of(x, y)), expected, atol=1e-6)
 
 
 def _plain_svcca(x, y):
@@ -139,44 +140,44 @@ def test_svcca_and_pwcca_against_their_definitions():
     rng = np.random.default_rng(3)
     x = rng.normal(2, 1, (400, 20)) * np.geomspace(1, 0.01, 20)
     y = x @ rng.normal(size=(20, 20)) + 0.3 * rng.normal(size=(400, 20))
-    moments, swapped = moments_of(x, y), moments_of(y, x)
-    assert svcca(moments) == pytest.approx(_plain_svcca(x, y), rel=1e-9)
-    assert svcca(swapped) == pytest.approx(svcca(moments), rel=1e-9)
-    assert pwcca(moments) == pytest.approx(_plain_pwcca(x, y), rel=1e-9)
-    assert pwcca(moments, weights_of="current") == pytest.approx(_plain_pwcca(y, x), rel=1e-9)
-    assert abs(pwcca(moments) - pwcca(swapped)) > 0.01, "it is asymmetric"
-    assert len(canonical_correlations(moments, 0.99)) < 20
-    turned = moments_of(x @ _rotation(rng, 20), y)
-    assert abs(pwcca(turned) - pwcca(moments)) > 1e-3, "the weights depend on the basis of their version"
-    mapped = moments_of(x, y @ rng.normal(size=(20, 20)))
-    assert pwcca(mapped) == pytest.approx(pwcca(moments), rel=1e-6)
+    products, swapped = cross_products_of(x, y), cross_products_of(y, x)
+    assert svcca(products) == pytest.approx(_plain_svcca(x, y), rel=1e-9)
+    assert svcca(swapped) == pytest.approx(svcca(products), rel=1e-9)
+    assert pwcca(products) == pytest.approx(_plain_pwcca(x, y), rel=1e-9)
+    assert pwcca(products, weights_of="current") == pytest.approx(_plain_pwcca(y, x), rel=1e-9)
+    assert abs(pwcca(products) - pwcca(swapped)) > 0.01, "it is asymmetric"
+    assert len(canonical_correlations(products, 0.99)) < 20
+    turned = cross_products_of(x @ _rotation(rng, 20), y)
+    assert abs(pwcca(turned) - pwcca(products)) > 1e-3, "the weights depend on the basis of their version"
+    mapped = cross_products_of(x, y @ rng.normal(size=(20, 20)))
+    assert pwcca(mapped) == pytest.approx(pwcca(products), rel=1e-6)
 
 
 def test_svcca_and_pwcca_find_what_was_planted_and_little_else():
     rng = np.random.default_rng(4)
     x, noise = rng.normal(size=(2, 3000, 15))
     for measure in (svcca, pwcca):
-        values = [measure(moments_of(x, x + size * noise)) for size in (0, 0.3, 1, 3)]
+        values = [measure(cross_products_of(x, x + size * noise)) for size in (0, 0.3, 1, 3)]
         assert values[0] == pytest.approx(1, abs=1e-9)
         assert np.all(np.diff(values) < -0.03)
-        assert measure(moments_of(x, noise)) < 0.1
-        assert measure(moments_of(x, x @ _rotation(rng, 15) * 4 + 1)) == pytest.approx(1, abs=1e-9)
+        assert measure(cross_products_of(x, noise)) < 0.1
+        assert measure(cross_products_of(x, x @ _rotation(rng, 15) * 4 + 1)) == pytest.approx(1, abs=1e-9)
 
 
 def test_refusals():
     x, y = np.random.default_rng(5).normal(size=(2, 49, 10))
     for measure in (svcca, pwcca):
         with pytest.raises(Refused, match="needs at least 5 rows per column: 49 rows, 10 columns"):
-            measure(moments_of(x, y))
+            measure(cross_products_of(x, y))
     with pytest.raises(Refused, match="no row moved"):
-        rotation_share(moments_of(x, x))
+        rotation_share(cross_products_of(x, x))
     with pytest.raises(Refused, match="no row moved"):
-        translation_share(moments_of(x, x))
+        translation_share(cross_products_of(x, x))
     with pytest.raises(Refused, match="the reference is 0"):
-        aligned_relative_drift(moments_of(0 * x, y))
+        aligned_relative_drift(cross_products_of(0 * x, y))
     with pytest.raises(Refused, match="all equal"):
-        procrustes_similarity(moments_of(np.ones((9, 2)), x[:9, :2]))
+        procrustes_similarity(cross_products_of(np.ones((9, 2)), x[:9, :2]))
     with pytest.raises(Refused, match="all equal"):
-        svcca(moments_of(np.ones((20, 2)), x[:20, :2]))
+        svcca(cross_products_of(np.ones((20, 2)), x[:20, :2]))
     with pytest.raises(ValueError, match="'reference' or 'current', not 'before'"):
-        pwcca(moments_of(x, y), weights_of="before")
+        pwcca(cross_products_of(x, y), weights_of="before")

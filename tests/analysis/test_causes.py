@@ -277,7 +277,9 @@ def test_the_log_of_another_run_is_refused(planted, tmp_path):
         (replace(planted.log, clipping_factors=planted.log.clipping_factors / 7), "clipping factors"),
     ):
         for measure in (decompose, explain):
-            with pytest.raises(ValueError, match=f"is not of {tmp_path}: its own differs in {what}[a-z ]*; leave log="):
+            with pytest.raises(
+                ValueError, match=f"is not of {tmp_path}: the run's own differs in {what}[a-z ]*; leave log="
+            ):
                 measure(run, WORDS, 1, log=log)
         with pytest.raises(ValueError, match=f"differs in {what}"):
             guard_precision(run, 1, log=log)

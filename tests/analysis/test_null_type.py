@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from toolkit.analysis import cross_products as moments_module
-from toolkit.analysis.cross_products import moments_of
+from toolkit.analysis import cross_products
+from toolkit.analysis.cross_products import cross_products_of
 from toolkit.analysis.similarity import compare_rows
 from toolkit.analysis.similarity_table import SIMILARITIES
 
@@ -22,8 +22,8 @@ def test_nulls_in_float32_are_those_of_float64(monkeypatch, null, size):
     x, y = _versions(size=size)
     names = [name for name, entry in SIMILARITIES.items() if entry.sample == "rows"]
     double = compare_rows(x, y, names, null=null, num_null=5).set_index("measure")
-    monkeypatch.setattr(moments_module, "SHORT_VALUES", 0)
-    assert moments_of(x, y).null_type is np.float32
+    monkeypatch.setattr(cross_products, "SHORT_VALUES", 0)
+    assert cross_products_of(x, y).null_type is np.float32
     short = compare_rows(x, y, names, null=null, num_null=5).set_index("measure")
     assert double["value"].equals(short["value"])  # no value of the tables themselves is computed so
     assert not double["null"].equals(short["null"])
@@ -56,17 +56,17 @@ def _tiny(x):
 @pytest.mark.parametrize("spoil", [_collinear, _constant, _far, _huge, _tiny])
 @pytest.mark.parametrize("side", [0, 1])
 def test_tables_on_which_rounding_would_show_stay_in_float64(monkeypatch, spoil, side):
-    monkeypatch.setattr(moments_module, "SHORT_VALUES", 0)
+    monkeypatch.setattr(cross_products, "SHORT_VALUES", 0)
     versions = _versions()
-    assert moments_of(*versions).null_type is np.float32
+    assert cross_products_of(*versions).null_type is np.float32
     spoil(versions[side])
-    assert moments_of(*versions).null_type is np.float64
+    assert cross_products_of(*versions).null_type is np.float64
 
 
 def test_small_tables_and_those_of_float64_stay_in_float64(monkeypatch):
     x, y = _versions()
-    assert moments_of(x, y).null_type is np.float64
-    monkeypatch.setattr(moments_module, "SHORT_VALUES", x.size)
-    assert moments_of(x, y).null_type is np.float32
-    assert moments_of(x, y.astype(np.float64)).null_type is np.float64
-    assert moments_of(x.astype(np.float64), y).null_type is np.float64
+    assert cross_products_of(x, y).null_type is np.float64
+    monkeypatch.setattr(cross_products, "SHORT_VALUES", x.size)
+    assert cross_products_of(x, y).null_type is np.float32
+    assert cross_products_of(x, y.astype(np.float64)).null_type is np.float64
+    assert cross_products_of(x.astype(np.float64), y).null_type is np.float64

@@ -153,7 +153,7 @@ def test_rows_that_did_not_move_or_started_at_0_are_left_out():
 
 def test_refusals():
     trajectory, log, *_ = _world(0.5, 0, num_rows=FEWEST_ROWS - 1, unseen=0)
-    with pytest.raises(ValueError, match=r"19 of 19 rows of word_embeddings were seen and moved; .* needs 20"):
+    with pytest.raises(ValueError, match=r"19 of 19 rows of word_embeddings were exposed and moved; .* needs 20"):
         regress_drift(_float32(trajectory), epoch=1, log=log)
     exposed = np.zeros((5, 30), bool)
     exposed[2] = True

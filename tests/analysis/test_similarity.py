@@ -80,7 +80,7 @@ FAULTS = {
         "scaling changes it",
     ),
     "standardised": (
-        replace(BIASED, function=lambda pair: cka.biased_cka(pair.moments, is_standardised=True)),
+        replace(BIASED, function=lambda pair: cka.biased_cka(pair.products, is_standardised=True)),
         "rotation changes it",
     ),
     "a shift that is said not to matter": (replace(OVERLAP, invariant_to=SHAPE), "translation changes it"),
@@ -90,7 +90,7 @@ FAULTS = {
     ),
     "asymmetric": (replace(DRIFT, is_symmetric=True), "symmetry"),
     "not 0 for nothing": (
-        replace(DRIFT, function=lambda pair: 1e-3 + unaligned_relative_drift(pair.moments)),
+        replace(DRIFT, function=lambda pair: 1e-3 + unaligned_relative_drift(pair.products)),
         "identical versions",
     ),
     "by place": (
@@ -149,7 +149,7 @@ def test_the_permuted_null_of_few_rows_that_hardly_moved(num_rows, drift):
         current = reference + drift * rng.normal(size=reference.shape)
         (line,) = compare_rows(reference, current, ["unaligned_relative_drift"], seed=seed).to_dict("records")
         assert line["num_null"] == 20
-        smallest = unaligned_relative_drift(TablePair(reference, current).moments)
+        smallest = unaligned_relative_drift(TablePair(reference, current).products)
         assert line["null_low"] >= smallest * (1 - 1e-6)
 
 
@@ -168,7 +168,7 @@ def test_what_noise_takes_over_from_its_origin_is_what_its_tables_give():
     pair = TablePair(x, y)
     drawn = NULLS["isotropic drift"](pair, np.random.default_rng(0))
     fresh = TablePair(x, drawn.current)
-    assert drawn.moments.xx is pair.moments.xx
+    assert drawn.products.xx is pair.products.xx
     for name, entry in SIMILARITIES.items():
         assert entry.function(drawn) == pytest.approx(entry.function(fresh), rel=1e-12), name
 
@@ -255,7 +255,7 @@ def test_a_long_table_is_sampled_and_says_so(monkeypatch):
         on_them = compare_rows(x[rows], y[rows], [name], num_null=0).value.item()
         assert lines.value_of_null_rows[name] == on_them != lines.value[name]
     assert lines.num_used[["debiased_cka", "rsa_pearson", "knn_overlap"]].tolist() == [300, 15, 40]
-    assert lines.value["debiased_cka"] == cka.debiased_cka(pair.moments)
+    assert lines.value["debiased_cka"] == cka.debiased_cka(pair.products)
     assert not set(pair.items) - set(pair.queries)
 
 

@@ -326,7 +326,7 @@ REFUSED = {
     ),
     "numbers of eight bits": (
         lambda t: t | {"encoder.layer.0.output.dense.weight": np.zeros((16, 32), np.int8)},
-        "as I8, which is no floating-point weight: dequantise",
+        "as I8, which is not a floating-point weight: dequantise",
     ),
     "an adapter": (
         lambda t: t | {"encoder.layer.0.attention.self.query.lora_A.default.weight": np.zeros((2, 16), np.float32)},

@@ -197,7 +197,7 @@ def test_many_claims_on_noise_take_support_from_one_that_is_barely_above(evidenc
         ("the exposure of word_embeddings was not recorded", "not recorded"),
         ("the exposure of word_embeddings ends at step 3, the snapshot is of 9", "not recorded"),
         ("the optimizer log has 3 steps, the snapshot is of step 9", "not recorded"),
-        ("r has no optimizer.json: why rows moved cannot be told without it", "not recorded"),
+        ("r has no optimizer.json: without it, why rows moved is not known", "not recorded"),
         ("only torch.optim.AdamW can be replayed; this run used SGD", "not measurable here"),
         ("the learning rate of step 1 is NaN: the backbone was frozen, nothing to replay", "not measurable here"),
     ],

@@ -200,8 +200,8 @@ def test_regression_keeps_its_targets() -> None:
         ({"train": [0, 1], "validation": [2]}, "'validation' has the label 2, which training lacks"),
         ({"train": ["a", "b", " "]}, "'train', row 3: the label is missing"),
         ({"train": [0, 1], "test": [0, None]}, "'test', row 2: the label is missing"),
-        ({"train": [0.1, 0.2], "validation": ["x"]}, "labels that are no numbers"),
-        ({"train": ["0.1", "0.2"], "validation": ["1", "nan"]}, r"labels that are no numbers.*: row 2 \('nan'\)"),
+        ({"train": [0.1, 0.2], "validation": ["x"]}, "labels that are not numbers"),
+        ({"train": ["0.1", "0.2"], "validation": ["1", "nan"]}, r"labels that are not numbers.*: row 2 \('nan'\)"),
         ({"train": [0.1, 0.2], "validation": [float("inf")]}, "infinite"),
         ({"train": ["0.1", "1e999"]}, r"'train' has an infinite label: row 2 \(inf\)"),
         ({"train": list(range(2000))}, "2000 distinct labels"),
@@ -220,7 +220,7 @@ def test_one_word_among_targets_makes_no_classification(suffix: str, word: str, 
     frame = pd.DataFrame({"text": "a", "label": pd.Series([*labels[:39], word], dtype=object)})
     split = read_file(write(frame, tmp_path / f"data{suffix}"), (), "label")
     with pytest.raises(
-        ValueError, match=rf"'train' has .* no finite numbers \(row 40 \('{word}'\)\) where most are floats"
+        ValueError, match=rf"'train' has .* not finite numbers \(row 40 \('{word}'\)\) where most are floats"
     ):
         encode_labels({"train": split.labels})
 

@@ -13,10 +13,10 @@ from toolkit.commands.flow import FlowCommand
 from toolkit.config import RunConfig
 from toolkit.models.tuned import load_untuned
 from toolkit.pipeline import finetune
-from toolkit.probes.flow import COUNTERFACTUALS, PRETRAINED, RANDOM, Settings, _fingerprint, _loader, measure_flow
+from toolkit.probes.flow import COUNTERFACTUALS, PRETRAINED, RANDOM, FlowSettings, _fingerprint, _loader, measure_flow
 from toolkit.reporting.topics import flow_numbers
 
-SMALL = Settings(num_positions=8, num_blocks=3, shift=4, num_texts=12, num_tokens=200)
+SMALL = FlowSettings(num_positions=8, num_blocks=3, shift=4, num_texts=12, num_tokens=200)
 TinyModel = Callable[[str], Path]
 
 
@@ -87,7 +87,7 @@ def test_the_score_before_is_that_of_the_run(tables, runs: list[Path]) -> None:
 def test_the_words_of_probe_and_report_agree() -> None:
     assert (flow_numbers.PRETRAINED, flow_numbers.RANDOM) == (PRETRAINED, RANDOM)
     assert tuple(COUNTERFACTUALS) == flow_numbers.COUNTERFACTUALS
-    command, settings = FlowCommand(("minilm",)), Settings()
+    command, settings = FlowCommand(("minilm",)), FlowSettings()
     assert (command.positions, command.blocks) == (settings.num_positions, settings.num_blocks)
     assert (command.shift, command.num_texts, command.seed) == (settings.shift, settings.num_texts, settings.seed)
 
@@ -102,7 +102,7 @@ def test_a_checkpoint_on_texts_of_a_file(tiny_model: TinyModel, tiny_files) -> N
 
 def test_the_command_writes_the_report(tiny_model: TinyModel, tiny_files, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("toolkit.probes.flow.Settings", partial(Settings, num_tokens=SMALL.num_tokens))
+    monkeypatch.setattr("toolkit.probes.flow.FlowSettings", partial(FlowSettings, num_tokens=SMALL.num_tokens))
     flags = ["--positions", "8", "--blocks", "3", "--shift", "4", "--num-texts", "12", "--task", "pair"]
     with pytest.raises(SystemExit) as stop:
         main(["flow", str(tiny_model("bert")), *flags, "--out", str(tmp_path / "out")])

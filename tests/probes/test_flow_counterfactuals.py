@@ -11,7 +11,7 @@ from tests.conftest import FAMILY_CONFIGS
 from toolkit.data.batches import make_batch
 from toolkit.data.builtin import BUILTIN_TASKS
 from toolkit.models.classifier import Loaded, load_classifier
-from toolkit.probes.flow import COUNTERFACTUALS, Changes, measure_counterfactuals, replaced_positions
+from toolkit.probes.flow import COUNTERFACTUALS, OutputChanges, measure_counterfactuals, replaced_positions
 from toolkit.probes.flow_design import unit_values
 from toolkit.probes.states import TEXTS, encode_texts
 from toolkit.sinusoid import sinusoidal_table
@@ -108,7 +108,7 @@ def test_the_changes_are_those_of_two_forward_passes(tiny_model: TinyModel, pool
 
 
 def test_the_units_of_a_score_are_right_afterwards_minus_right_before():
-    changes = Changes(5)
+    changes = OutputChanges(5)
     before = [[2.0, 0], [2, 0], [0, 2], [0, 2], [2, 0]]
     after = [[0.0, 2], [2, 0], [2, 0], [0, 2], [2, 0]]
     changes.logits, changes.changes = {"": np.float32(before), "zero": np.float32(after)}, {"zero": []}

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from toolkit.analysis.weight_drift import measure_weight_drift
-from toolkit.commands.layers import Layers
+from toolkit.commands.layers import LayersCommand
 from toolkit.config import RunConfig
 from toolkit.pipeline import finetune
 from toolkit.probes.layer_drift import (
@@ -156,7 +156,7 @@ def test_the_command_keeps_two_tasks_apart(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     runs = (train(), train(**tiny_files("order")))
-    assert Layers(places=tuple(str(run.path) for run in runs), out=tmp_path / "report").run() == 0
+    assert LayersCommand(places=tuple(str(run.path) for run in runs), out=tmp_path / "report").run() == 0
     shown = capsys.readouterr().out
     assert shown.count("Similarity of states: mean") == 2
     assert shown.count("Relative drift of the weights: mean") == 2
@@ -191,7 +191,7 @@ def test_texts_that_are_encoded_apart_have_weights_and_no_states(
     train: Callable[..., Run], tiny_files: Callable[[str], dict[str, Any]], tmp_path: Path, capsys
 ) -> None:
     joint, apart = (train(**tiny_files("pair"), pair_encoding=kind) for kind in ("joint", "separate"))
-    assert Layers(places=(str(apart.path),), out=tmp_path / "report").run() == 0
+    assert LayersCommand(places=(str(apart.path),), out=tmp_path / "report").run() == 0
     shown = capsys.readouterr().out
     assert "Relative drift of the weights: mean" in shown
     assert "Similarity of states" not in shown
@@ -207,7 +207,7 @@ def test_the_command_compares_two_checkpoints_without_a_run(
 ) -> None:
     run = train(freeze="layers.0")
     start, tuned = str(run.config.model), str(run.path / "model")
-    assert Layers(places=(start, tuned), out=tmp_path / "report").run() == 0
+    assert LayersCommand(places=(start, tuned), out=tmp_path / "report").run() == 0
     shown = capsys.readouterr().out
     assert "Relative drift of the weights: mean" in shown
     assert "Similarity of states" not in shown
@@ -219,11 +219,11 @@ def test_the_command_compares_two_checkpoints_without_a_run(
     own = measure_weight_drift(run, by="layer").set_index("component")
     assert means.relative_drift["layers.1"] == pytest.approx(own.relative_drift["layers.1"], rel=1e-12)
     for places, said in (
-        ((start,), "is no run directory"),
-        ((start, tuned, str(run.path)), "is no run directory"),
+        ((start,), "is not a run directory"),
+        ((start, tuned, str(run.path)), "is not a run directory"),
         ((), "nothing to compare"),
     ):
         with pytest.raises(ValueError, match=said):
-            Layers(places=places).run()
+            LayersCommand(places=places).run()
     with pytest.raises(ValueError, match="--texts: states need runs"):
-        Layers(places=(start, tuned), texts=("a=b",)).run()
+        LayersCommand(places=(start, tuned), texts=("a=b",)).run()

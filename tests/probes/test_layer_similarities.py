@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import spearmanr
 
 from toolkit.analysis.cka import debiased_cka
-from toolkit.analysis.cross_products import moments_of
+from toolkit.analysis.cross_products import cross_products_of
 from toolkit.probes.layer_drift import (
     CKA,
     MAX_GROUPS,
@@ -18,7 +18,7 @@ from toolkit.probes.layer_drift import (
     STANDARDISED,
     STILL,
     ArmSimilarities,
-    Similarity,
+    LayerSimilarity,
     compare,
     contrast,
     interval_of_tables,
@@ -38,7 +38,7 @@ def two_versions(num: int, noise: float = 1.0, seed: int = 0) -> tuple[np.ndarra
 
 def by_hand(measure: str, x: np.ndarray, y: np.ndarray) -> float:
     if measure != RSA:
-        return debiased_cka(moments_of(x, y), is_standardised=measure == STANDARDISED)
+        return debiased_cka(cross_products_of(x, y), is_standardised=measure == STANDARDISED)
     pairs = np.triu_indices(len(x), 1)
     distances = [np.linalg.norm(side[:, None] - side[None], axis=2)[pairs] for side in (x, y)]
     return float(spearmanr(*distances)[0])
@@ -99,7 +99,7 @@ def tables_of(rng: np.random.Generator, spread: float, num: int) -> tuple[np.nda
     x = rng.normal(size=(num, HIDDEN)) * SIZES
     after = models(rng, x, spread)
     before = np.stack([compare(MEASURES[CKA], x, y).pseudo for y in after])
-    pairs: dict[tuple[int, int], Similarity] = {
+    pairs: dict[tuple[int, int], LayerSimilarity] = {
         (i, j): compare(MEASURES[CKA], after[i], after[j]) for i, j in combinations(range(3), 2)
     }
     assert pseudo_of_seeds(pairs, range(3)).mean() == pytest.approx(np.mean([one.value for one in pairs.values()]))
@@ -110,8 +110,8 @@ def values_of(rng: np.random.Generator, spread: float, num: int) -> list[float]:
     """Mean similarity to before and between the seeds, without pseudo-values."""
     x = rng.normal(size=(num, HIDDEN)) * SIZES
     after = models(rng, x, spread)
-    pairs = [debiased_cka(moments_of(one, other)) for one, other in combinations(after, 2)]
-    return [float(np.mean([debiased_cka(moments_of(x, y)) for y in after])), float(np.mean(pairs))]
+    pairs = [debiased_cka(cross_products_of(one, other)) for one, other in combinations(after, 2)]
+    return [float(np.mean([debiased_cka(cross_products_of(x, y)) for y in after])), float(np.mean(pairs))]
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.15])
@@ -148,7 +148,7 @@ def test_arms_are_held_against_those_of_their_own_group_and_size_alone() -> None
     rng, place = np.random.default_rng(4), ("validation", 1, CKA)
 
     def arm_of(group: str, name: str, size: int | None) -> ArmSimilarities:
-        found = [Similarity(value, value + rng.normal(0, 0.02, 30), 300) for value in rng.random(3)]
+        found = [LayerSimilarity(value, value + rng.normal(0, 0.02, 30), 300) for value in rng.random(3)]
         return ArmSimilarities(group, name, "shuffled" in name, size, {i: {place: f} for i, f in enumerate(found)}, {})
 
     families = [

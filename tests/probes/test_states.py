@@ -45,5 +45,5 @@ def test_the_mode_is_put_back(tiny_model: Callable[[str], Path]) -> None:
 @pytest.mark.parametrize("texts", [[], [("a",), ("a", "b")], [("a", "b", "c")]])
 def test_texts_must_be_alike(tiny_model: Callable[[str], Path], texts: list[tuple[str, ...]]) -> None:
     loaded = load_classifier(str(tiny_model("bert")), pooling="mean", num_outputs=2)
-    with pytest.raises(ValueError, match="singles or pairs, all alike"):
+    with pytest.raises(ValueError, match="all single texts or all pairs"):
         encode_texts(loaded, texts)

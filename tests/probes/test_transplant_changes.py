@@ -3,7 +3,16 @@
 import numpy as np
 import pytest
 
-from toolkit.probes.transplant_players import RANDOM, ROTATED, Components, Part, Player, Rotation, can_rotate, perturbed
+from toolkit.probes.transplant_players import (
+    RANDOM,
+    ROTATED,
+    Components,
+    Part,
+    Player,
+    RandomRotation,
+    can_rotate,
+    perturbed,
+)
 
 HIDDEN = 12
 
@@ -79,7 +88,7 @@ def test_players_outside_the_coalition_are_left_as_they_are(kind):
 
 
 def test_a_rotation_is_orthogonal_and_the_centred_one_keeps_means():
-    rotation = Rotation(HIDDEN, np.random.default_rng(0))
+    rotation = RandomRotation(HIDDEN, np.random.default_rng(0))
     np.testing.assert_allclose(rotation.whole @ rotation.whole.T, np.eye(HIDDEN), atol=1e-12)
     projection = np.eye(HIDDEN) - 1 / HIDDEN
     np.testing.assert_allclose(rotation.centred @ rotation.centred.T, projection, atol=1e-12)

@@ -16,7 +16,7 @@ from toolkit.models.tuned import load_tuned
 from toolkit.pipeline import finetune
 from toolkit.probes.transplant_games import (
     Body,
-    Settings,
+    TransplantSettings,
     build_components,
     design_of,
     draw_items,
@@ -69,7 +69,7 @@ def reference_logits(run, *, with_first_snapshot=False):
 @pytest.mark.parametrize("task", ["single", "pair"])
 def test_raw_coordinates_end_in_the_tuned_model_and_in_the_embeddings_from_before(tuned_run: GetRun, task: str) -> None:
     run = tuned_run(task)
-    game = play_run(run, Settings(coordinates="raw", num_draws=0))
+    game = play_run(run, TransplantSettings(coordinates="raw", num_draws=0))
     assert game.players == ("word", "position", "segment", "LayerNorm")
     for coalition, is_before in ((-1, False), (0, True)):
         logits, split = reference_logits(run, with_first_snapshot=is_before)
@@ -100,14 +100,14 @@ def test_the_fixed_gauge_changes_no_output(tuned_run: GetRun, task: str, model_t
 
 
 def test_the_check_of_a_game_agrees_and_shows_its_control(tuned_run: GetRun) -> None:
-    game = play_run(tuned_run("pair"), Settings(num_draws=0))
+    game = play_run(tuned_run("pair"), TransplantSettings(num_draws=0))
     assert game.gauge is not None
     assert game.gauge.difference <= 1e-5 < 1e-3 < game.gauge.control
     assert game.players == ("word", "position", "segment", "inseparable rows", "common offset", "LayerNorm")
 
 
 def test_efficiency_and_one_pass_per_coalition(tuned_run: GetRun) -> None:
-    game = play_run(tuned_run("pair"), Settings(num_draws=2))
+    game = play_run(tuned_run("pair"), TransplantSettings(num_draws=2))
     for values in game.values.values():
         total = values[-1] - values[0]
         np.testing.assert_allclose(shapley_values(values).sum(axis=0), total, atol=1e-12)
@@ -119,12 +119,12 @@ def test_single_sentences_give_segments_exactly_0_though_their_row_moved(tuned_r
     run = tuned_run("single")
     tables = [snapshot.tensors["token_type_embeddings"] for snapshot in run.trajectory]
     assert not np.array_equal(tables[0], tables[-1])
-    game = play_run(run, Settings(num_draws=1))
+    game = play_run(run, TransplantSettings(num_draws=1))
     segment = game.players.index("segment")
     assert not shapley_values(game.values[LIKELIHOOD])[segment].any()
     assert game.rms_changes[segment] == 0
     assert game.stillness[segment] == ONE_ROW
-    raw = play_run(run, Settings(num_draws=0, coordinates="raw"))
+    raw = play_run(run, TransplantSettings(num_draws=0, coordinates="raw"))
     assert shapley_values(raw.values[LIKELIHOOD])[segment].any()  # what the gauge takes away
 
 
@@ -139,7 +139,7 @@ FROZEN = {
 @pytest.mark.parametrize("coordinates", ["fixed", "raw"])
 @pytest.mark.parametrize("freeze", FROZEN)
 def test_what_was_frozen_gets_exactly_0(tuned_run: GetRun, freeze: str, coordinates: str) -> None:
-    game = play_run(tuned_run("pair", freeze=freeze), Settings(num_draws=1, coordinates=coordinates))
+    game = play_run(tuned_run("pair", freeze=freeze), TransplantSettings(num_draws=1, coordinates=coordinates))
     phi = dict(zip(game.players, shapley_values(game.values[LIKELIHOOD]), strict=True))
     assert not phi[FROZEN[freeze]].any()
     assert game.stillness[game.players.index(FROZEN[freeze])] == UNCHANGED
@@ -150,13 +150,13 @@ def test_what_was_frozen_gets_exactly_0(tuned_run: GetRun, freeze: str, coordina
 
 
 def test_all_embeddings_frozen_is_one_pass_and_all_0(tuned_run: GetRun) -> None:
-    game = play_run(tuned_run("pair", freeze="embeddings"), Settings(num_draws=2))
+    game = play_run(tuned_run("pair", freeze="embeddings"), TransplantSettings(num_draws=2))
     assert game.num_passes == 1 + 3
     assert not shapley_values(game.values[LIKELIHOOD]).any()
 
 
 def test_a_pass_that_is_saved_would_have_given_the_same(tuned_run: GetRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, settings = tuned_run("single", freeze="position_embeddings"), Settings(num_draws=0)
+    run, settings = tuned_run("single", freeze="position_embeddings"), TransplantSettings(num_draws=0)
     few = play_run(run, settings)
     monkeypatch.setattr(Components, "moving", property(lambda self: 2 ** len(self.players) - 1))
     all_of_them = play_run(run, settings)
@@ -241,8 +241,9 @@ def test_a_moved_row_is_seen_by_its_own_player_alone(tuned_run: GetRun) -> None:
 def test_where_a_projection_stands_before_layer_norm_only_raw_coordinates_work(tuned_run: GetRun) -> None:
     run = tuned_run("single", "deberta-v2")
     with pytest.raises(ValueError, match="raw coordinates"):
-        play_run(run, Settings())
-    game = play_run(run, Settings(coordinates="raw", num_draws=1))  # which turns rows and LayerNorm of unlike widths
+        play_run(run, TransplantSettings())
+    # Turns rows and LayerNorm of unlike widths.
+    game = play_run(run, TransplantSettings(coordinates="raw", num_draws=1))
     logits, split = reference_logits(run)
     np.testing.assert_array_equal(game.values[LIKELIHOOD][-1], score_items(logits, split.labels)[LIKELIHOOD])
     assert "segment" not in game.players
@@ -252,15 +253,15 @@ def test_where_a_projection_stands_before_layer_norm_only_raw_coordinates_work(t
 def test_where_positions_enter_again_only_raw_coordinates_work(tuned_run: GetRun) -> None:
     run = tuned_run("single", reinject_positions=True)
     with pytest.raises(ValueError, match="raw coordinates"):
-        play_run(run, Settings())
-    game = play_run(run, Settings(coordinates="raw", num_draws=0))
+        play_run(run, TransplantSettings())
+    game = play_run(run, TransplantSettings(coordinates="raw", num_draws=0))
     logits, split = reference_logits(run)
     np.testing.assert_array_equal(game.values[LIKELIHOOD][-1], score_items(logits, split.labels)[LIKELIHOOD])
 
 
 def test_items_are_drawn_alike_and_scored_as_among_all(tuned_run: GetRun) -> None:
     run = tuned_run("single")
-    few, every = (play_run(run, Settings(num_draws=0, coordinates="raw", max_examples=n)) for n in (10, None))
+    few, every = (play_run(run, TransplantSettings(num_draws=0, coordinates="raw", max_examples=n)) for n in (10, None))
     places = np.flatnonzero(np.isin(every.ids, few.ids))
     assert len(few.ids) == 10
     np.testing.assert_array_equal(every.ids[places], few.ids)
@@ -281,11 +282,11 @@ def test_mistakes_are_one_line(tuned_run: GetRun) -> None:
         ({"dtype": "float16"}, "float32"),
     ):
         with pytest.raises(ValueError, match=message):
-            play_run(run, Settings(**settings))
+            play_run(run, TransplantSettings(**settings))
 
 
 def test_a_run_that_tags_words_is_refused_for_that(tuned_run: GetRun, tmp_path: Path) -> None:
     own = {"train_file": None, "validation_file": None, "test_file": (), "text_columns": (), "task": "roles"}
     config = replace(tuned_run("single").config, **own, max_train_examples=16, max_steps=1, output_dir=str(tmp_path))
     with pytest.raises(ValueError, match="by the class of each text, and roles tags every word"):
-        play_run(finetune(config), Settings())
+        play_run(finetune(config), TransplantSettings())

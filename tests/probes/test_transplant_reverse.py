@@ -12,12 +12,12 @@ from tests.probes.conftest import GetRun
 from toolkit.analysis.functional import shapley_values
 from toolkit.data.tasks import load_task
 from toolkit.models.tuned import load_untuned
-from toolkit.probes.transplant_games import Body, Probe, Settings, build_components, play_run, score_items
+from toolkit.probes.transplant_games import Body, Probe, TransplantSettings, build_components, play_run, score_items
 from toolkit.training.encoding import encode_task
 from toolkit.training.features import PROBE_STRENGTHS
 
 LIKELIHOOD = "log-likelihood"
-REVERSE = Settings(direction="reverse", num_reverse_draws=0)
+REVERSE = TransplantSettings(direction="reverse", num_reverse_draws=0)
 
 
 def untuned_body(run, dtype="float32", *, with_last_snapshot=False):

@@ -10,7 +10,7 @@ import pytest
 from tests.probes.conftest import GetRun
 from toolkit.cli import main
 from toolkit.pipeline import finetune
-from toolkit.probes.transplant_games import Settings
+from toolkit.probes.transplant_games import TransplantSettings
 from toolkit.probes.transplants import measure_transplants
 from toolkit.schema import columns_of
 
@@ -19,7 +19,7 @@ def test_seeds_are_one_arm_and_other_regimes_another(tuned_run: GetRun) -> None:
     runs = [tuned_run("pair", seed=seed) for seed in (0, 1)] + [tuned_run("pair", freeze="position_embeddings")]
     heard: list[tuple[str, int, int]] = []
     found = measure_transplants(
-        runs, Settings(num_draws=1, max_examples=12), on_progress=lambda *event: heard.append(event)
+        runs, TransplantSettings(num_draws=1, max_examples=12), on_progress=lambda *event: heard.append(event)
     )
     for name, table in found.tables.items():
         assert list(table.columns) == columns_of(f"measure_transplants.{name}")
@@ -45,7 +45,7 @@ def test_seeds_are_one_arm_and_other_regimes_another(tuned_run: GetRun) -> None:
 
 def test_reverse_is_measured_beside_forward(tuned_run: GetRun) -> None:
     run = tuned_run("single", freeze="position_embeddings,token_type_embeddings")
-    found = measure_transplants([run], Settings(coordinates="raw", num_draws=2), reverse=True)
+    found = measure_transplants([run], TransplantSettings(coordinates="raw", num_draws=2), reverse=True)
     for table in (found.shapley, found.singles):
         assert table["direction"].unique().tolist() == ["forward", "reverse"]
     assert found.checks["num_draws"].tolist() == [2, 1]

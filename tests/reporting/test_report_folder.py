@@ -158,7 +158,7 @@ def test_a_folder_with_no_more_than_a_killed_reports_lock_takes_a_report(tmp_pat
     write(tmp_path, {"a": "1"})
     assert names_in(tmp_path) == {"a", WRITTEN}
     (tmp_path / LOCK).write_text("mine")
-    with pytest.raises(ValueError, match=r"is no lock file of ours: move it away"):
+    with pytest.raises(ValueError, match=r"it is not a lock file of this toolkit: move it away"):
         write(tmp_path, {"a": "2"})
     assert (tmp_path / LOCK).read_text() == "mine"
 

@@ -518,7 +518,7 @@ def test_places_that_hold_nothing_to_read(tmp_path: Path, monkeypatch: pytest.Mo
         / "trainer"
         / "pytorch_model_fsdp_0": "torch.distributed.checkpoint (.distcp): put it together with `acc",
         tmp_path / "deepspeed": "is a checkpoint of DeepSpeed",
-        tmp_path / "text.txt": "is no safetensors file",
+        tmp_path / "text.txt": "is not a safetensors file",
         tmp_path / "several": "pass one of a.safetensors, b.safetensors",
         adapter: "adapter_model holds no embedding tables by the names of any supported family",
         tmp_path / "gone": "no file or folder",
@@ -532,7 +532,7 @@ def test_places_that_hold_nothing_to_read(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(ValueError, match="unsupported architecture 'gpt2'"):
         import_checkpoints([write(tmp_path / "gpt", tensors_of(), model_type="gpt2")])
     quantised = tensors_of() | {BERT["word_embeddings"]: np.ones((8, 4), np.int8)}
-    assert "as I8, which is no floating-point weight" in refused(write(tmp_path / "q", quantised))
+    assert "as I8, which is not a floating-point weight" in refused(write(tmp_path / "q", quantised))
 
 
 @pytest.mark.parametrize(("dtype", "shown"), [("float8_e4m3fn", "F8_E4M3"), ("float8_e5m2", "F8_E5M2")])

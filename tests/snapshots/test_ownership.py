@@ -181,7 +181,7 @@ def test_an_old_run_that_is_changed_while_its_successor_is_written_is_kept(tmp_p
     writer.write_config(RunConfig())
     (path / "notes.txt").write_text("mine")
     with pytest.warns(
-        UserWarning, match=r"notes\.txt is no file of the run that was replaced: it is kept in .*\.run\.swap/old"
+        UserWarning, match=r"notes\.txt was not written by the run that was replaced: it is kept in .*\.run\.swap/old"
     ):
         writer.finish({"value": 2.0})
     assert open_run(path).manifest["value"] == 2.0

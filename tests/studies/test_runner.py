@@ -221,7 +221,7 @@ def test_the_command_says_what_is_left_and_then_where_the_report_is(
     study_file: Path, report: Recorded, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command("mine.py", "--limit", "1") == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "3 runs are left: the same command goes on"
+    assert capsys.readouterr().out.splitlines()[-1] == "3 runs are left: the same command continues"
     assert command("mine.py", "--workers", "2") == 0
     out = capsys.readouterr().out.splitlines()
     assert out[-2:] == ["Report: reports/mine/report.md", "Open:   reports/mine/index.html"]

@@ -52,7 +52,7 @@ def test_a_text_that_names_the_row_that_the_model_pads_with_is_refused(
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"pad_token_id": None}, r"config.json of .* has no pad_token_id, after which RoBERTa counts"),
+        ({"pad_token_id": None}, r"config.json of .* has no pad_token_id, from which RoBERTa counts"),
         ({"position_embedding_type": "relative_key"}, r"made with position_embedding_type 'relative_key'"),
     ],
 )

@@ -451,7 +451,7 @@ def test_states_of_texts_apart_are_refused_where_an_example_has_one_sequence(tin
 
     loaded = load_classifier(tiny_pairs.model, pooling="mean", num_outputs=2, pair_encoding="separate")
     data = encode_task(load_task(tiny_pairs), loaded, 40)
-    with pytest.raises(ValueError, match="encoded apart"):
+    with pytest.raises(ValueError, match="encoded separately"):
         next(stream_states(loaded, data, data.splits["train"]))
 
 

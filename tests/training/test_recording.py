@@ -480,7 +480,7 @@ def test_what_cannot_be_recorded_is_refused(tiny_model: Any, tmp_path: Path) -> 
     assert (mine / "chapter.tex").read_text() == "words"
     recording = toolkit.record(model, tmp_path / "run")
     recording.snapshot(epoch=0, step=0)
-    with pytest.raises(ValueError, match=r"step 5 was given, but 0 optimizer steps.* GradScaler .* no torch\.optim"):
+    with pytest.raises(ValueError, match=r"step 5 was given, but 0 optimizer steps.* GradScaler .* not a torch\.optim"):
         recording.snapshot(epoch=1, step=5)
     with pytest.raises(ValueError, match="snapshots come in order"):
         recording.snapshot(epoch=0, step=0)
@@ -513,7 +513,7 @@ def test_forgotten_snapshots(tiny_model: Any, tmp_path: Path) -> None:
         if step == 1:
             recording.snapshot(epoch=1)
     with pytest.warns(
-        UserWarning, match=r"no snapshot shows the last 2 optimizer steps \(it ends at epoch 1, step 1\)"
+        UserWarning, match=r"no snapshot covers the last 2 optimizer steps \(the last is of epoch 1, step 1\)"
     ):
         run = recording.finish()
     assert [(s.epoch, s.step) for s in run.trajectory] == [(0, 0), (1, 1)]

@@ -101,7 +101,7 @@ def test_a_sharded_model_is_recorded_whole(way: str, shared: Path, tiny_model: A
 @pytest.mark.parametrize(
     ("way", "said"),
     [
-        ("fsdp1", "a process has but a flat part of it (FSDP1, DeepSpeed ZeRO-3): use FSDP2"),
+        ("fsdp1", "this process holds only a flat part of it (FSDP1, DeepSpeed ZeRO-3): use FSDP2"),
         ("too early", "word_embeddings was replaced after record(), by fully_shard"),
     ],
 )

@@ -230,7 +230,7 @@ def test_lists_of_tokens_compare_over_seeds_only(config: RunConfig, tmp_path: Pa
 
 
 def test_what_does_not_go_with_words_is_refused(config: RunConfig) -> None:
-    with pytest.raises(ValueError, match="a token task pools nothing"):
+    with pytest.raises(ValueError, match="a token task does not pool"):
         toolkit.finetune(replace(config, pooling="cls"))
-    with pytest.raises(ValueError, match="bilstm reads the words of a token task"):
+    with pytest.raises(ValueError, match="bilstm is for token tasks"):
         toolkit.finetune(RunConfig(model=config.model, head="bilstm"))

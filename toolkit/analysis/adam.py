@@ -31,16 +31,38 @@ BLOCK_VALUES = 65_536
 def replay_decay(
     rows: NDArray[np.float32], log: OptimizerLog, parameter: str, last_step: int | None = None
 ) -> NDArray[np.float32]:
-    """What weight decay alone makes of ``rows`` in ``last_step`` steps (default: all): (n, hidden) float32 both.
+    """What weight decay alone makes of some rows.
 
-    Decoupled weight decay (Loshchilov & Hutter 2019, arXiv 1711.05101) as torch.optim.AdamW rounds it: a zero gradient
-    leaves both moments 0 and the Adam update ±0 (eps > 0), and what is left of a step is one fp32 product with
-    1 - lr·wd rounded to fp32. So the product alone is bit-identical to the optimizer, plain and fused, on the CPU
-    (a test holds it to both), and lr·wd ≤ 2⁻²⁵ rounds to 1: nothing happens. torch's fused CUDA kernel
-    subtracts lr·wd·E instead (read in its source, not run), so such a run leaves a share that decay would explain.
+    Parameters
+    ----------
+    rows
+        (n, hidden) float32 rows before the first step.
+    log
+        Optimizer log of the run.
+    parameter
+        Name of the parameter that the rows belong to. A frozen one (absent from ``log.weight_decay``) does not change.
+    last_step
+        Number of steps to replay; None replays all. Steps without a learning rate (NaN) change nothing.
 
-    SGD's decay is the same product (toolkit.training.optimizer). A frozen parameter (absent from ``log.weight_decay``)
-    and steps without a learning rate (NaN) change nothing.
+    Returns
+    -------
+    numpy.ndarray
+        (n, hidden) float32 rows after the last step.
+
+    Raises
+    ------
+    ValueError
+        The rows are not float32, the log is shorter than ``last_step``, another optimizer than AdamW or SGD without
+        momentum made it, or no parameter has that name.
+
+    Notes
+    -----
+    Decoupled weight decay (Loshchilov & Hutter 2019, arXiv 1711.05101) as torch.optim.AdamW rounds it: with a zero
+    gradient both moments stay 0 and the Adam update is ±0 (eps > 0), which leaves one fp32 product with 1 - lr·wd
+    rounded to fp32. That product is bit-identical to the optimizer, plain and fused, on the CPU (a test holds it to
+    both); lr·wd ≤ 2⁻²⁵ rounds to 1, so that nothing happens. torch's fused CUDA kernel subtracts lr·wd·E instead (read
+    in its source, not run): there a share remains that decay would explain. SGD's decay is the same product
+    (toolkit.training.optimizer).
     """
     check_replayable(log)
     check_parameter(log, parameter)
@@ -71,7 +93,7 @@ def check_replayable(log: OptimizerLog) -> None:
 
 
 def check_parameter(log: OptimizerLog, parameter: str) -> None:
-    """ValueError for a name that is no embedding parameter's nor one of the log, which has over a hundred."""
+    """ValueError for a name that is neither an embedding parameter's nor in the log, which has over a hundred."""
     if parameter not in EMBEDDING_PARAMETERS and parameter not in log.weight_decay:
         said = unknown(parameter, "parameter", EMBEDDING_PARAMETERS)
         raise ValueError(f"{said}; or any other that was trained, by its name in the optimizer log")
@@ -201,7 +223,7 @@ def resolve_log(source: Source, log: OptimizerLog | None) -> OptimizerLog:
             raise ValueError("a trajectory has no optimizer log: pass the run, or log=run.optimizer_log beside it")
         problems = run.manifest.get("problems") if run.is_finished else None
         because = f" ({'; '.join(problems)})" if problems else ""
-        raise ValueError(f"{run.path} has no optimizer.json: why rows moved cannot be told without it{because}")
+        raise ValueError(f"{run.path} has no optimizer.json: without it, why rows moved is not known{because}")
     check_replayable(log)
     return log
 
@@ -214,7 +236,7 @@ def given_log(source: Source, log: OptimizerLog | None) -> OptimizerLog | None:
         return log if own is None else own
     ours, theirs = (json.loads(each.to_json()) for each in (own, log))
     if differs := [name.replace("_", " ") for name in ours if ours[name] != theirs[name]]:
-        raise ValueError(f"log= is not of {run.path}: its own differs in {' and '.join(differs)}; leave log= out")
+        raise ValueError(f"log= is not of {run.path}: the run's own differs in {' and '.join(differs)}; leave log= out")
     return log
 
 

@@ -13,7 +13,7 @@ from toolkit.snapshots.snapshot import MappedTensors, Snapshot
 
 BLOCK_ROWS = 64
 """Rows converted to float64 at a time: 0.4 MB at hidden 768, so that a block and all that is computed from it stay in
-the cache of one core (``experiments/benchmarks/rows.py --block-rows`` shows what other sizes cost)."""
+the cache of one core (experiments/benchmarks/rows.py times a pass)."""
 
 ALIGNMENT = 64
 """Bytes of a cache line, and of the widest vector register: a block that starts elsewhere makes each vector straddle
@@ -109,9 +109,9 @@ BASIC = ("change", "reference")
 
 
 class RowPass:
-    """Filled block by block, in any order; then the measures of ``num_rows`` rows.
+    """The measures of ``num_rows`` rows, accumulated block by block in any order.
 
-    A measure that is no entry of MEASURES, or has the name of one and another function, is called for every block.
+    A measure that is not an entry of MEASURES, or has the name of one and another function, is called for every block.
     """
 
     def __init__(self, measures: Mapping[str, Measure], num_rows: int) -> None:
@@ -200,7 +200,7 @@ FORMULAS: Mapping[str, tuple[tuple[str, ...], Callable[[Sums], Array]]] = {
     "max_abs": (("max_abs",), lambda sums: sums["max_abs"]),
     "l1": (("l1",), lambda sums: sums["l1"]),
 }
-"""Entry of MEASURES to the sums it needs beside those of BASIC, and how it follows from them."""
+"""Entry of MEASURES to the sums it needs beside those of BASIC, and how it follows from them; see there."""
 
 INITIAL_VALUES = {"LayerNorm.weight": 1.0, "LayerNorm.bias": 0.0}
 """What torch.nn.LayerNorm.reset_parameters writes; transformers does the same."""
@@ -218,11 +218,9 @@ def squares(reference: Array, current: Array) -> Array:
     return np.array([np.vdot(change, change), np.vdot(reference, reference)])
 
 
-def whole_drift(
-    reference: Snapshot, current: Snapshot, parameter: str, block_rows: int = BLOCK_ROWS
-) -> dict[str, float]:
+def whole_drift(reference: Snapshot, current: Snapshot, parameter: str) -> dict[str, float]:
     """``norm`` and ``relative`` of a parameter's change from ``reference``, as one vector (:func:`whole_values`)."""
-    blocks = iterate_blocks((reference, current), parameter, block_rows, scratch=Scratch())
+    blocks = iterate_blocks((reference, current), parameter, scratch=Scratch())
     return whole_values(*sum((squares(before, after) for _, (before, after) in blocks), np.zeros(2)))
 
 

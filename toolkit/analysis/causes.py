@@ -14,7 +14,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from toolkit.analysis.adam import AdamSteps, RowSteps, replay_decay, resolve_log, row_steps
+from toolkit.analysis.adam import AdamSteps, Ints, RowSteps, replay_decay, resolve_log, row_steps
+from toolkit.analysis.drift import ALL_ROWS
 from toolkit.analysis.measures import Array, norm
 from toolkit.analysis.nulls import expected_squares
 from toolkit.analysis.strata import assign_strata, count_rows, table_exposure
@@ -23,8 +24,6 @@ from toolkit.schema import with_columns
 from toolkit.snapshots.optimizer_log import OptimizerLog
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
-
-Ints = NDArray[np.int64]
 
 BASES = {
     "exact": "a snapshot lies at the last exposure, the row was not exposed since the reference, or SGD keeps none",
@@ -149,7 +148,7 @@ by the decay of either and by the update."""
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class StepRange:
     """All that the rows of one parameter between two snapshots are judged by."""
 
     parameter: str
@@ -165,7 +164,7 @@ class Interval:
     @classmethod
     def of(
         cls, trajectory: Trajectory, parameter: str, reference: Snapshot, current: Snapshot, log: OptimizerLog
-    ) -> "Interval":
+    ) -> "StepRange":
         if reference.step >= current.step:
             raise ValueError(
                 f"epoch {current.epoch:g} (step {current.step}) is not after the reference, epoch "
@@ -275,7 +274,6 @@ CAUSES: Mapping[str, str] = {
 }
 """Why a row moved (column ``cause``)."""
 
-ALL_ROWS = "all rows"
 BLOCK_ROWS = 512
 
 
@@ -287,18 +285,37 @@ def decompose(
     *,
     reference_epoch: float = 0,
     log: OptimizerLog | None = None,
-) -> "pd.DataFrame":
-    """One line per row of a parameter (a LayerNorm vector is one row): its change since the reference, by cause.
+) -> pd.DataFrame:
+    """The change of every row since the reference, split by cause.
 
-    ``num_steps`` counts the exposures since the reference; it and ``last_step`` are NA where exposure was not recorded.
-    ``momentum_noise`` is of nulls.py. Norms of parts do not add up to the drift: the parts have directions.
+    Parameters
+    ----------
+    source
+        A run, the path of a run directory, a trajectory, or imported checkpoints.
+    parameter
+        Name of an embedding parameter, such as ``word_embeddings``.
+    epoch
+        Epoch of the snapshot; None is the last one.
+    reference_epoch
+        Epoch of the snapshot that changes are counted from.
+    log
+        Optimizer log of the run; needed where ``source`` is a trajectory, which has none.
 
-    ``log``: needed where ``source`` is a trajectory. ValueError: no optimizer log, another than the run has, epochs out
-    of order.
+    Returns
+    -------
+    pandas.DataFrame
+        One line per row; a LayerNorm vector is one row. The parts are vectors, so that their norms do not add up to the
+        drift. ``num_steps`` counts the exposures since the reference; it and ``last_step`` are NA where exposure was
+        not recorded. ``momentum_noise`` is the null of toolkit.analysis.nulls.
+
+    Raises
+    ------
+    ValueError
+        There is no optimizer log, ``log`` is not the run's own, or the epochs are not in order.
     """
     trajectory, log = trajectory_of(source), resolve_log(source, log)
     num_rows = count_rows(trajectory, parameter)
-    work = Interval.of(trajectory, parameter, trajectory.at(reference_epoch), trajectory.at_or_last(epoch), log)
+    work = StepRange.of(trajectory, parameter, trajectory.at(reference_epoch), trajectory.at_or_last(epoch), log)
     parts = [work.measure(np.arange(i, min(i + BLOCK_ROWS, num_rows))) for i in range(0, num_rows, BLOCK_ROWS)]
     measured = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     vocabulary = trajectory.vocabulary if parameter == "word_embeddings" else None
@@ -316,7 +333,7 @@ def decompose(
     return table
 
 
-def _name_causes(work: Interval, has_moved: NDArray[np.bool_], is_updated: NDArray[np.bool_]) -> NDArray[np.object_]:
+def _name_causes(work: StepRange, has_moved: NDArray[np.bool_], is_updated: NDArray[np.bool_]) -> NDArray[np.object_]:
     conditions: list[Any] = [~has_moved, ~is_updated]
     names = ["did not move", "weight decay alone"]
     if work.history is None:
@@ -337,10 +354,32 @@ def explain(
     *,
     reference_epoch: float = 0,
     log: OptimizerLog | None = None,
-) -> "pd.DataFrame":
-    """One line per stratum that has rows, and one for all rows: how many moved why, and what the parts amount to.
+) -> pd.DataFrame:
+    """How many rows of each stratum moved for which cause, and what the parts of their change amount to.
 
-    NaN: nothing moved, or, for ``unexplained_share``, no row that was never exposed did.
+    Parameters
+    ----------
+    source
+        A run, the path of a run directory, a trajectory, or imported checkpoints.
+    parameter
+        Name of an embedding parameter, such as ``word_embeddings``.
+    epoch
+        Epoch of the snapshot; None is the last one.
+    reference_epoch
+        Epoch of the snapshot that changes are counted from.
+    log
+        Optimizer log of the run; needed where ``source`` is a trajectory, which has none.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One line per stratum that has rows, and one for all rows. NaN: nothing moved, or, for ``unexplained_share``, no
+        unexposed row did.
+
+    Raises
+    ------
+    ValueError
+        As :func:`toolkit.decompose`.
     """
     table = decompose(source, parameter, epoch, reference_epoch=reference_epoch, log=log)
     groups = [(name, table[table["stratum"] == name]) for name in table["stratum"].cat.categories]
@@ -348,7 +387,7 @@ def explain(
     return pd.DataFrame(lines)
 
 
-def _summarise(name: str, rows: "pd.DataFrame") -> dict[str, Any]:
+def _summarise(name: str, rows: pd.DataFrame) -> dict[str, Any]:
     squares = {column: float(np.square(rows[column]).sum()) for column in ("drift", "decay", "update")}
     total = squares["drift"] if squares["drift"] > 0 else np.nan
     unseen = rows[rows["momentum_basis"] == "none"]

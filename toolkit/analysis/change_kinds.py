@@ -42,7 +42,7 @@ def spacing_exponents(form: Format, values: Array) -> NDArray[np.int64]:
 
 
 class FormatFinder:
-    """Finds the coarsest format that holds every value it is shown: weights cast up to fp32 keep few bits."""
+    """Finds the coarsest format that holds every value it is given: weights cast up to fp32 keep few bits."""
 
     def __init__(self) -> None:
         self._fits = list(HALF_FORMATS)
@@ -254,7 +254,7 @@ def count_cast(found: Survey) -> tuple[str, int]:
 
 
 def find_cast(found: Survey) -> Kind | None:
-    """Every value of every row that changed is the old one rounded to a half precision; how many rows is said."""
+    """Every value of every row that changed is the old one rounded to a half precision; the detail counts the rows."""
     name, num_cast = count_cast(found)
     if num_cast != found.num_changed:
         return None
@@ -398,7 +398,7 @@ def find_low_rank(found: Survey) -> Kind | None:
     spectral norm of about the largest √Σv of a row plus that of a column (a test holds it to simulated ones), which is
     taken ROUNDINGS times, and not below what eigenvalues of ΔᵀΔ in float64 resolve. It is low up to LOW_RANK_SHARE of
     the moved rows or columns, and holds where these directions leave roundings of every row: a steep spectrum that has
-    no end, and a few changed rows, are no low rank.
+    no end, and a few changed rows, are not low rank.
     """
     most = int(LOW_RANK_SHARE * min(found.num_moved, found.num_columns))
     if not found.pair.is_table or most < 1:
@@ -448,7 +448,7 @@ above 4.4; at 1e-7, where a large value moves in one draw of many, 1 of 2,000 ca
 SMALLEST = 16
 """Moved rows and columns that a table must have: with 8 the scores came up to 6.4 in 500 draws of noise."""
 FIRST, LAST = -60, 20
-"""Exponents of the grid steps that are told apart; a finer step than 2⁻⁶⁰ rounds nothing that could matter."""
+"""Exponents of the grid steps that are distinguished; a finer step than 2⁻⁶⁰ rounds nothing that could matter."""
 STEPS = np.ldexp(1.0, np.arange(FIRST, LAST + 1))
 
 
@@ -474,7 +474,7 @@ VECTOR_LIMIT = 3.5
 """For a vector, whose few entries never reach LIMIT: of 20,000 draws of noise on 64, 128, 384, 768 and 1,024 entries
 .25 to .39 % had one of the six scores above it, and would be general."""
 NUM_DRAWS = 400
-"""Draws of each alternative whose share that would have been found is said."""
+"""Draws of each alternative, of which the share that would have been found is reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -644,14 +644,14 @@ def score_vectors(before: Array, changes: Array) -> Array:
     return np.asarray(np.abs(np.stack(scores)))
 
 
-def vector_power(before: Array, num_draws: int = NUM_DRAWS) -> dict[str, float]:
-    """Share of draws in which a change that is no noise would have been found in a vector of these entries.
+def vector_power(before: Array) -> dict[str, float]:
+    """Share of draws in which a change that is not noise would have been found in a vector of these entries.
 
     ``tied``: correlated by .3 with the values; ``heavy``: Student's t of 3 degrees of freedom; ``even``: uniform, as
     steps of one size are flatter than a Gaussian.
     """
     rng = np.random.default_rng([*b"noise", len(before)])
-    shape = (num_draws, len(before))
+    shape = (NUM_DRAWS, len(before))
     values = (before - before.mean()) / (before.std() or 1)
     draws = {
         "tied": 0.3 * values + math.sqrt(1 - 0.3**2) * rng.normal(size=shape),
@@ -710,7 +710,7 @@ to 8 for rows of 16 to 2,048 columns, one in fp64 left 1. Noise of relative size
 
 
 @dataclass(frozen=True, slots=True)
-class Rotation:
+class FittedRotation:
     """The orthogonal Procrustes solution for the moved rows, raw: neither centred nor scaled."""
 
     map: Array
@@ -731,7 +731,7 @@ def rotation_null(num_rows: int, num_columns: int) -> float:
     return rank * (num_columns - (rank + 1) / 2) / (num_rows * num_columns)
 
 
-def fit_rotation(found: Survey) -> Rotation | None:
+def fit_rotation(found: Survey) -> FittedRotation | None:
     """Two passes over the moved rows; None where there are fewer of them than columns, so that a map absorbs at least
     half of any change and is no finding.
 
@@ -752,10 +752,10 @@ def fit_rotation(found: Survey) -> Rotation | None:
         total += float(squares.sum())
         is_exact = is_exact and bool((np.sqrt(squares) <= allowed * np.sqrt(np.square(b).sum(axis=1))).all())
     share = total / found.squared_change
-    return Rotation(turn, share, is_exact and share <= UNEXPLAINED)
+    return FittedRotation(turn, share, is_exact and share <= UNEXPLAINED)
 
 
-def kind_of_rotation(found: Survey, rotation: Rotation | None) -> Kind | None:
+def kind_of_rotation(found: Survey, rotation: FittedRotation | None) -> Kind | None:
     """``rotation`` where the map is exact, its size the mean angle over the columns' invariant planes in degrees."""
     if rotation is None or not rotation.is_exact:
         return None
@@ -768,6 +768,6 @@ def kind_of_rotation(found: Survey, rotation: Rotation | None) -> Kind | None:
     return Kind("rotation", float(angles.mean()), "degrees", detail, rotation.residual)
 
 
-def removed_share(rotation: Rotation | None) -> float:
+def removed_share(rotation: FittedRotation | None) -> float:
     """Share of Σ‖Δ‖² that the best orthogonal map explains; NaN where it was not fitted."""
     return math.nan if rotation is None else 1 - rotation.residual

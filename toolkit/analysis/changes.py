@@ -12,9 +12,9 @@ import pandas as pd
 from toolkit.analysis.change_kinds import (
     IDENTICAL,
     ROUNDINGS,
+    FittedRotation,
     Kind,
     Pair,
-    Rotation,
     Survey,
     count_cast,
     find_cast,
@@ -123,30 +123,44 @@ EXACT = (
 
 
 @with_columns
-def measure_changes(source: Source, reference_epoch: float = 0, epoch: float | None = None) -> "pd.DataFrame":
-    """What kind of change each embedding parameter underwent between two snapshots (default: to the last).
+def measure_changes(source: Source, reference_epoch: float = 0, epoch: float | None = None) -> pd.DataFrame:
+    """What kind of change each embedding parameter underwent between two snapshots.
 
-    One line per embedding parameter, from the word table to the bias of LayerNorm; one that the model lacks is ``not
-    applicable`` and NaN. For a LayerNorm vector each entry counts as a row. The three shares say how much of Σ‖Δ‖² the
-    best common offset, the best factor and the best orthogonal map explain, **each alone**: they overlap and need not
-    add up. Each stands beside its null, the share that it would explain of isotropic noise; a map is not fitted for
-    fewer moved rows than columns, nor where a simpler kind holds.
+    Parameters
+    ----------
+    source
+        A run, the path of a run directory, a trajectory, or imported checkpoints.
+    reference_epoch
+        Epoch of the snapshot that changes are counted from.
+    epoch
+        Epoch of the snapshot; None is the last one.
 
-    ``kind`` is the first that holds of identical, equal in value, cast, rounding, one row (entry), permuted rows,
-    decay, scaling, common offset, rotation, decay and training, low rank, noise, some rows (entries) and general;
-    ``detail`` says in one or two short clauses of what. ``value`` is in ``unit``: degrees for a rotation (mean angle),
-    c - 1 for a scaling, the vector's length for an offset, rows for a permutation, Σ lr·decay for decay, else ‖Δ‖/‖E⁰‖
-    of the moved rows (for decay and training, of those that decay alone did not move). ``relative_drift`` is that of
-    the whole parameter, ``num_moved`` the rows of which a bit differs. ``num_cast``: rows that are the old ones rounded
-    to a half precision (NaN where not counted). ``num_decayed``: rows that weight decay alone moved, ``sum_lr_decay``:
-    -ln s, what came of Σ lr·decay in them (fp32 rounds each step, so that the schedule's own sum may be another: 2.9
-    times smaller at a rate of 3e-6 with a decay of .01); NaN for other kinds. ``num_directions``: the rank of the
-    change, where it is low. ``farthest``: the rows that moved farthest for their norm, by token or position, with
-    ‖Δ‖/‖E⁰‖. ``residual`` is the share of Σ‖Δ‖² that the kind leaves (NaN where it predicts no value). ``precision`` is
-    the coarsest of fp32, fp16 and bf16 that holds all values, ``note`` what must be known beside the kind, such as what
-    a test for noise would have found.
+    Returns
+    -------
+    pandas.DataFrame
+        One line per embedding parameter, from the word table to the bias of LayerNorm; one that the model lacks is
+        ``not applicable`` and NaN. Each entry of a LayerNorm vector counts as a row.
 
-    ValueError where there is no other snapshot to compare with, or a value is NaN or infinite: the line names its row.
+        ``kind`` is the first that holds of: identical, equal in value, cast, rounding, one row (entry), permuted rows,
+        decay, scaling, common offset, rotation, decay and training, low rank, noise, some rows (entries), general.
+
+        ``value`` depends on the kind, and ``unit`` names its unit: the mean angle of a rotation (degrees), c - 1 of a
+        scaling, the length of an offset, the number of permuted rows, Σ lr·decay of decay; else ‖Δ‖/‖E⁰‖ of the moved
+        rows (for decay and training, of those that decay alone did not move).
+
+        The three shares say how much of Σ‖Δ‖² the best common offset, the best factor and the best orthogonal map
+        explain, **each alone**: they overlap and need not add up. Each null is the share that it would explain of
+        isotropic noise. A map is not fitted for fewer moved rows than columns, nor where a simpler kind holds.
+
+        ``num_cast`` is NaN where it was not counted, ``num_decayed`` and ``sum_lr_decay`` for kinds without decay, and
+        ``residual`` where the kind predicts no value. ``sum_lr_decay`` is what came of Σ lr·decay in the rows: fp32
+        rounds each step, so that the schedule's own sum may be another (2.9 times smaller at a rate of 3e-6 with a
+        decay of .01).
+
+    Raises
+    ------
+    ValueError
+        There is no other snapshot to compare with, or a value is NaN or infinite: the message names its row.
     """
     trajectory = trajectory_of(source)
     before = trajectory.at(reference_epoch)
@@ -172,7 +186,7 @@ def measure_changes(source: Source, reference_epoch: float = 0, epoch: float | N
 
 
 def _check_finite(trajectory: Trajectory, snapshot: Snapshot, name: str) -> None:
-    # A parameter that a snapshot lacks is told by the survey.
+    # The survey reports a parameter that a snapshot lacks.
     where = name_undefined(
         name, snapshot.tensors.get(name, np.zeros(1)), trajectory.vocabulary, trajectory.position_offset
     )
@@ -181,7 +195,7 @@ def _check_finite(trajectory: Trajectory, snapshot: Snapshot, name: str) -> None
         raise ValueError(f"{name} holds NaN or infinity {at} {where}: the run diverged, leave it out")
 
 
-def find_kind(found: Survey) -> tuple[Kind, Rotation | None]:
+def find_kind(found: Survey) -> tuple[Kind, FittedRotation | None]:
     """The first kind that holds, and the orthogonal map where it was fitted."""
     if found.num_moved == 0:
         return IDENTICAL, None
@@ -207,7 +221,7 @@ def _rest(found: Survey) -> Kind:
     return Kind("general", found.relative_of_moved, "1", f"every {one} moved{said}", math.nan, facts=facts)
 
 
-def _line(trajectory: Trajectory, found: Survey, kind: Kind, rotation: Rotation | None) -> dict[str, Any]:
+def _line(trajectory: Trajectory, found: Survey, kind: Kind, rotation: FittedRotation | None) -> dict[str, Any]:
     squares, n, p = found.squared_change, found.num_moved, found.num_columns
     is_defined = squares > 0
     aligned = found.squared_before * squares

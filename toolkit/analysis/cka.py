@@ -8,24 +8,24 @@ import math
 
 import numpy as np
 
-from toolkit.analysis.cross_products import Moments, Refused, Rows, correlate, refuse_below
+from toolkit.analysis.cross_products import CrossProducts, Refused, Rows, correlate, refuse_below
 from toolkit.analysis.measures import Array
 
 _ROUNDING = 1e-12
 
 
-def biased_cka(moments: Moments, *, is_standardised: bool = False) -> float:
+def biased_cka(products: CrossProducts, *, is_standardised: bool = False) -> float:
     """Linear CKA ‖XᵀY‖²_F / (‖XᵀX‖_F ‖YᵀY‖_F) of centred rows, 0 to 1: Kornblith et al. 2019, arXiv 1905.00414.
 
     Unrelated rows do not give 0 but about p/(n+p) (independent Gaussians), and two rows always give 1: its null
     belongs beside it. Refused where the rows of a version are all equal.
     """
-    moments.check_varying("CKA")
-    xx, xy, yy = (math.sqrt(square) for square in _squared_products(moments, is_standardised))
+    products.check_varying("CKA")
+    xx, xy, yy = (math.sqrt(square) for square in _squared_products(products, is_standardised))
     return (xy / xx) * (xy / yy)
 
 
-def debiased_cka(moments: Moments, *, is_standardised: bool = False) -> float:
+def debiased_cka(products: CrossProducts, *, is_standardised: bool = False) -> float:
     """HSIC₁(X,Y) / √(HSIC₁(X,X)·HSIC₁(Y,Y)): 0 on average for unrelated rows, so below 0 by chance, and never clipped.
 
     HSIC₁ is the U-statistic of Song et al. 2012 (JMLR 13), put into CKA by Nguyen et al. 2021 (arXiv 2010.15327).
@@ -34,11 +34,11 @@ def debiased_cka(moments: Moments, *, is_standardised: bool = False) -> float:
     Refused for n ≤ 3, and where HSIC₁ of a version with itself is 0: all its rows equal, or equally far from one
     another.
     """
-    n = moments.num_rows
+    n = products.num_rows
     refuse_below(n, 4, "debiased CKA")
-    moments.check_varying("debiased CKA")
-    a, b = moments.standardised_norms if is_standardised else moments.norms
-    xx, xy, yy = _squared_products(moments, is_standardised)
+    products.check_varying("debiased CKA")
+    a, b = products.standardised_norms if is_standardised else products.norms
+    xx, xy, yy = _squared_products(products, is_standardised)
     of_x, of_both, of_y = _unbiased(xx, a, a, n), _unbiased(xy, a, b, n), _unbiased(yy, b, b, n)
     # HSIC₁ of a version with itself is never below 0; where it is 0, rounding leaves a little.
     if not (of_x > _ROUNDING * xx and of_y > _ROUNDING * yy):
@@ -52,11 +52,11 @@ def _unbiased(squared_product: float, a: Array, b: Array, n: int) -> float:
     return squared_product - n / (n - 2) * float(a @ b) + total
 
 
-def _squared_products(moments: Moments, is_standardised: bool) -> tuple[float, float, float]:
+def _squared_products(products: CrossProducts, is_standardised: bool) -> tuple[float, float, float]:
     """‖XᵀX‖², ‖XᵀY‖², ‖YᵀY‖²."""
-    xx, xy, yy = moments.xx, moments.xy, moments.yy
+    xx, xy, yy = products.xx, products.xy, products.yy
     if is_standardised:
-        x, y = moments.scales
+        x, y = products.scales
         xx, xy, yy = xx * np.outer(x, x), xy * np.outer(x, y), yy * np.outer(y, y)
     return float(np.vdot(xx, xx)), float(np.vdot(xy, xy)), float(np.vdot(yy, yy))
 
@@ -105,61 +105,61 @@ ROWS_PER_COLUMN = 5
 """CCA finds correlation in any rows that are few against the columns: refused below this ratio."""
 
 
-def procrustes_similarity(moments: Moments) -> float:
+def procrustes_similarity(products: CrossProducts) -> float:
     """‖XᵀY‖_* / (‖X‖_F ‖Y‖_F) of centred rows, 0 to 1: the cosine after the best rotation or reflection.
 
     Orthogonal Procrustes (Schönemann 1966). Unmoved by rotation, translation and a common factor of either version.
     1 for any two rows, and far above 0 for unrelated rows unless n is far above p. Refused where the rows of a version
     are all equal.
     """
-    moments.check_varying("Procrustes similarity")
-    norms = math.sqrt(np.trace(moments.xx)) * math.sqrt(np.trace(moments.yy))
-    return float(np.linalg.svd(moments.xy, compute_uv=False).sum()) / norms
+    products.check_varying("Procrustes similarity")
+    norms = math.sqrt(np.trace(products.xx)) * math.sqrt(np.trace(products.yy))
+    return float(np.linalg.svd(products.xy, compute_uv=False).sum()) / norms
 
 
-def unaligned_relative_drift(moments: Moments) -> float:
+def unaligned_relative_drift(products: CrossProducts) -> float:
     """‖Y - X‖_F / ‖X‖_F, nothing removed: the whole-parameter ``relative`` of measure_drift, over these rows."""
-    return math.sqrt(moments.squared_change) / _reference_norm(moments)
+    return math.sqrt(products.squared_change) / _reference_norm(products)
 
 
-def aligned_relative_drift(moments: Moments) -> float:
+def aligned_relative_drift(products: CrossProducts) -> float:
     """min over rotations and reflections Q and translations c of ‖XQ + 1cᵀ - Y‖_F / ‖X‖_F.
 
     Orthogonal Procrustes (Schönemann 1966) of centred rows, with the denominator of the un-aligned drift so that the
     two compare. No scaling is removed.
     """
-    return math.sqrt(moments.aligned_square) / _reference_norm(moments)
+    return math.sqrt(products.aligned_square) / _reference_norm(products)
 
 
-def translation_share(moments: Moments) -> float:
+def translation_share(products: CrossProducts) -> float:
     """n‖mean Δ‖² / ‖Δ‖²_F, 0 to 1: the share of squared un-aligned drift that is one shift of all rows. Ours.
 
     Isotropic drift gives 1/n. Refused where nothing moved.
     """
-    return moments.num_rows * float(moments.offset @ moments.offset) / _squared_change(moments)
+    return products.num_rows * float(products.offset @ products.offset) / _squared_change(products)
 
 
-def rotation_share(moments: Moments) -> float:
+def rotation_share(products: CrossProducts) -> float:
     """(‖Δ‖² of centred rows - its least value over rotations and reflections of X) / ‖Δ‖²_F, 0 to 1. Ours.
 
     The share of squared un-aligned drift that the best rotation removes after the common shift: translation share,
     rotation share and (aligned / un-aligned)² add up to 1. Refused where nothing moved.
     """
-    removed = moments.centred_change - moments.aligned_square
-    return removed / _squared_change(moments)
+    removed = products.centred_change - products.aligned_square
+    return removed / _squared_change(products)
 
 
-def svcca(moments: Moments) -> float:
+def svcca(products: CrossProducts) -> float:
     """Mean canonical correlation of the leading directions of both versions, 0 to 1.
 
     Raghu et al. 2017, arXiv 1706.05806. Each version keeps the fewest principal directions that hold 99 % of its
     variance. Refused for n < 5p.
     """
-    _check_correlation(moments, "SVCCA")
-    return float(np.mean(canonical_correlations(moments, VARIANCE_KEPT)))
+    _check_correlation(products, "SVCCA")
+    return float(np.mean(canonical_correlations(products, VARIANCE_KEPT)))
 
 
-def pwcca(moments: Moments, *, weights_of: str = "reference") -> float:
+def pwcca(products: CrossProducts, *, weights_of: str = "reference") -> float:
     """Mean of the canonical correlations, weighted by how much of one version each accounts for, 0 to 1.
 
     Morcos et al. 2018, arXiv 1806.05759. Weight of correlation i: Σ_j|⟨h_i, x_j⟩| over the columns x_j of the version
@@ -169,31 +169,31 @@ def pwcca(moments: Moments, *, weights_of: str = "reference") -> float:
     """
     if weights_of not in ("reference", "current"):
         raise ValueError(f"weights_of is 'reference' or 'current', not {weights_of!r}")
-    _check_correlation(moments, "PWCCA")
-    loadings = moments.variates.of_x if weights_of == "reference" else moments.variates.of_y
+    _check_correlation(products, "PWCCA")
+    loadings = products.variates.of_x if weights_of == "reference" else products.variates.of_y
     weights = np.abs(loadings).sum(axis=1)
-    return float(weights @ moments.variates.correlations / weights.sum())
+    return float(weights @ products.variates.correlations / weights.sum())
 
 
-def canonical_correlations(moments: Moments, variance_kept: float = 1.0) -> Array:
+def canonical_correlations(products: CrossProducts, variance_kept: float = 1.0) -> Array:
     """(directions,) canonical correlations, largest first, between the leading directions of both versions."""
-    return correlate(moments.axes_of_x.leading(variance_kept), moments.xy, moments.axes_of_y.leading(variance_kept))
+    return correlate(products.axes_of_x.leading(variance_kept), products.xy, products.axes_of_y.leading(variance_kept))
 
 
-def _reference_norm(moments: Moments) -> float:
-    if not moments.square > 0:
+def _reference_norm(products: CrossProducts) -> float:
+    if not products.square > 0:
         raise Refused("relative drift is undefined: the reference is 0")
-    return math.sqrt(moments.square)
+    return math.sqrt(products.square)
 
 
-def _squared_change(moments: Moments) -> float:
-    if not moments.squared_change > 0:
+def _squared_change(products: CrossProducts) -> float:
+    if not products.squared_change > 0:
         raise Refused("a share of the drift is undefined: no row moved")
-    return moments.squared_change
+    return products.squared_change
 
 
-def _check_correlation(moments: Moments, what: str) -> None:
-    moments.check_varying(what)
-    n, p = moments.num_rows, moments.num_columns
+def _check_correlation(products: CrossProducts, what: str) -> None:
+    products.check_varying(what)
+    n, p = products.num_rows, products.num_columns
     if n < ROWS_PER_COLUMN * p:
         raise Refused(f"{what} needs at least {ROWS_PER_COLUMN} rows per column: {n} rows, {p} columns")

@@ -125,7 +125,7 @@ SHORT_VALUES = 1 << 22
 
 
 @dataclass(frozen=True)
-class Moments:
+class CrossProducts:
     """Sums over n rows of X (the reference) and Y = X + Δ (the current version), columns centred, float64.
 
     Δ is kept instead of Y, so that a drift of 1e-8 is not lost in the difference of two large sums. What only some
@@ -250,10 +250,10 @@ class Moments:
 
 
 @dataclass(frozen=True)
-class PermutedMoments(Moments):
-    """Those of X and the rows of Y in another order: what depends on one version alone is the origin's."""
+class PermutedCrossProducts(CrossProducts):
+    """The cross-products of X and the rows of Y in another order: what depends on one version alone is the origin's."""
 
-    origin: Moments = field(kw_only=True, repr=False)
+    origin: CrossProducts = field(kw_only=True, repr=False)
     order: NDArray[np.intp] = field(kw_only=True, repr=False)
 
     @LazyProperty
@@ -281,8 +281,8 @@ class PermutedMoments(Moments):
         return self.origin.axes_of_y
 
 
-def moments_of(reference: Rows, current: Rows) -> Moments:
-    """The moments of two versions of the same rows, (n, p) each; two passes over blocks, never an n by n matrix."""
+def cross_products_of(reference: Rows, current: Rows) -> CrossProducts:
+    """The cross-products of two versions of the same rows, (n, p) each, in two passes over blocks; no n by n matrix."""
     check_rows(reference, current, "a similarity")
     num_rows, p = reference.shape
     mean, offset, square = np.zeros(p), np.zeros(p), 0.0
@@ -298,36 +298,36 @@ def moments_of(reference: Rows, current: Rows) -> Moments:
         xx += x.T @ x
         xd += x.T @ delta
         centred_change += float(np.vdot(delta, delta))
-    return Moments((reference, current), mean, offset, square, xx, xd, centred_change)
+    return CrossProducts((reference, current), mean, offset, square, xx, xd, centred_change)
 
 
-def permuted_moments(moments: Moments, current: Rows, order: NDArray[np.intp]) -> PermutedMoments:
-    """The moments of X and ``current``, Y[order], given those of the two in order: one product of tables."""
-    xy, centred_change, kind = np.zeros_like(moments.xx), 0.0, moments.null_type
-    mean_x, mean_y = moments.mean.astype(kind), (moments.mean + moments.offset).astype(kind)
-    for _, x, y in _blocks(moments.versions[0], current, kind):
+def permuted_cross_products(products: CrossProducts, current: Rows, order: NDArray[np.intp]) -> PermutedCrossProducts:
+    """The cross-products of X and ``current``, Y[order], given those of the two in order: one product of tables."""
+    xy, centred_change, kind = np.zeros_like(products.xx), 0.0, products.null_type
+    mean_x, mean_y = products.mean.astype(kind), (products.mean + products.offset).astype(kind)
+    for _, x, y in _blocks(products.versions[0], current, kind):
         x, y = x - mean_x, y - mean_y
         xy += x.T @ y
         delta = y - x  # from the traces it could come out below 0
         centred_change += float(np.vecdot(delta, delta).sum(dtype=np.float64))
-    return PermutedMoments(
-        (moments.versions[0], current),
-        *(moments.mean, moments.offset, moments.square, moments.xx),
-        xd=xy - moments.xx,
+    return PermutedCrossProducts(
+        (products.versions[0], current),
+        *(products.mean, products.offset, products.square, products.xx),
+        xd=xy - products.xx,
         centred_change=centred_change,
-        origin=moments,
+        origin=products,
         order=order,
     )
 
 
-def noise_moments(moments: Moments, lengths: Array, generator: np.random.Generator) -> Moments:
-    """The moments of X and X + Δ, whose rows Δ_i have (n,) given ``lengths`` and random directions; in one pass.
+def noise_cross_products(products: CrossProducts, lengths: Array, generator: np.random.Generator) -> CrossProducts:
+    """The cross-products of X and X + Δ, whose rows Δ_i have (n,) given ``lengths`` and random directions; in one pass.
 
     The second version is float64: rounded to float32 the sum would lose what a small drift is made of.
     """
-    reference, kind = moments.versions[0], moments.null_type
-    current, mean = np.empty(reference.shape), moments.mean.astype(kind)
-    offset, xd = np.zeros(moments.num_columns), np.zeros_like(moments.xx)
+    reference, kind = products.versions[0], products.null_type
+    current, mean = np.empty(reference.shape), products.mean.astype(kind)
+    offset, xd = np.zeros(products.num_columns), np.zeros_like(products.xx)
     for start in range(0, len(current), BLOCK_ROWS):
         rows = slice(start, start + BLOCK_ROWS)
         delta = generator.standard_normal(current[rows].shape, np.float32).astype(kind, copy=False)
@@ -337,7 +337,9 @@ def noise_moments(moments: Moments, lengths: Array, generator: np.random.Generat
         xd += (reference[rows] - mean).T @ delta  # XᵀΔ is the same when Δ is not centred
     offset /= len(current)
     centred_change = float(lengths @ lengths) - len(current) * float(offset @ offset)
-    return Moments((reference, current), moments.mean, offset, moments.square, moments.xx, xd, max(centred_change, 0.0))
+    return CrossProducts(
+        (reference, current), products.mean, offset, products.square, products.xx, xd, max(centred_change, 0.0)
+    )
 
 
 def _blocks(

@@ -38,8 +38,8 @@ MANTISSA = np.uint64(2**23 - 1)
 class RowSplit:
     """Each row's best factor, what it leaves, and where the rows fall apart into two groups.
 
-    An exposed row is no multiple of what it was; a row that decay alone moved is, up to the roundings of its steps, and
-    the factor is the same for all of them (SCIENCE.md, section 2, "Exposure from two checkpoints").
+    An exposed row is not a multiple of what it was; a row that decay alone moved is, up to the roundings of its steps,
+    and the factor is the same for all of them.
     """
 
     factors: Array
@@ -141,7 +141,7 @@ class Decay:
 
 def fit_decay(found: Survey, rows: NDArray[np.bool_]) -> Decay | None:
     """The decay of the given rows, (rows,) bool; None where it is not what moved them. For fp32 only: a type of two
-    bytes rounds once more, and hardly any decay moves it (SCIENCE.md, section 1)."""
+    bytes rounds once more, and hardly any decay moves it."""
     if found.form.name in HALF_FORMATS or not is_repeated_shrinking(_only(found, rows)):
         return None
     squares = inner = changed = 0.0

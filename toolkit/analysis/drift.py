@@ -31,11 +31,27 @@ def measure_rows(
     measures: Measures = MEASURES,
     *,
     reference_epoch: float = 0,
-) -> "pd.DataFrame":
-    """One line per row of a parameter (a LayerNorm vector is one row): what it is, how often seen, how far it moved.
+) -> pd.DataFrame:
+    """How far each row of a parameter moved, beside what the row is and how often training exposed it.
 
-    Of the measures those that are asked for have a column. Exposure counts up to the epoch and is NA where it was not
-    recorded.
+    Parameters
+    ----------
+    source
+        A run, the path of a run directory, a trajectory, or imported checkpoints.
+    parameter
+        Name of an embedding parameter, such as ``word_embeddings``.
+    epoch
+        Epoch of the snapshot; None is the last one.
+    measures
+        Names of entries of MEASURES, or a mapping of the same kind.
+    reference_epoch
+        Epoch of the snapshot that changes are counted from.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One line per row; a LayerNorm vector is one row. Only the chosen measures have a column. Exposure is counted up
+        to the epoch, and NA where it was not recorded.
     """
     trajectory, chosen = trajectory_of(source), select_measures(measures)
     path = _path(trajectory, reference_epoch, epoch)
@@ -56,12 +72,36 @@ def write_rows(
     block_rows: int = WRITTEN_ROWS,
     overwrite: bool = False,
 ) -> Path:
-    """Write what :func:`measure_rows` gives for every snapshot after epoch 0, or for ``epochs``, to one Parquet file.
+    """Write what :func:`measure_rows` gives for many snapshots to one Parquet file.
 
-    Columns: epoch, then those of :func:`measure_rows`, with the same values; snapshots in order, rows in order within
-    each. At no time are more than ``block_rows`` lines in memory, and the file appears whole or not at all. Returns its
-    path. ValueError for an epoch without a snapshot, when there is nothing to write, and, unlike
-    ``DataFrame.to_parquet``, for a file that is there already, unless ``overwrite``; a link is never written to.
+    Parameters
+    ----------
+    source
+        A run, the path of a run directory, a trajectory, or imported checkpoints.
+    parameter
+        Name of an embedding parameter, such as ``word_embeddings``.
+    path
+        The file to write, named ``.parquet``; its folder is made where it is missing.
+    epochs
+        Epochs of the snapshots; None takes every snapshot after epoch 0.
+    measures
+        Names of entries of MEASURES, or a mapping of the same kind.
+    block_rows
+        Number of lines held in memory at a time.
+    overwrite
+        Replace a file that exists. A link is never written to.
+
+    Returns
+    -------
+    pathlib.Path
+        The file: the epoch, then the columns of :func:`measure_rows` with the same values; snapshots in order, and the
+        rows of each in order. It appears whole or not at all.
+
+    Raises
+    ------
+    ValueError
+        An epoch has no snapshot, there is nothing to write, or the file exists and ``overwrite`` is off (unlike
+        ``DataFrame.to_parquet``, which would replace it).
     """
     import pyarrow as pa
     from pyarrow import parquet
@@ -119,7 +159,7 @@ class _Identity:
 
 def _frames(
     trajectory: Trajectory, wanted: Sequence[Snapshot], parameter: str, chosen: Mapping[str, Measure], block_rows: int
-) -> Iterator["pd.DataFrame"]:
+) -> Iterator[pd.DataFrame]:
     """The lines of the wanted snapshots, some rows at a time, each snapshot read once and the end of an epoch twice.
 
     The way to each snapshot is continued from the end of the epoch before it, not walked again from the reference.
@@ -210,13 +250,30 @@ def measure_drift(
     reference_epoch: float = 0,
     seed: int = 0,
     block_rows: int = BLOCK_ROWS,
-) -> "pd.DataFrame":
-    """The drift of every snapshot from the reference as a tidy table, one value per line.
+) -> pd.DataFrame:
+    """The drift of every snapshot from the reference, one value per line.
 
-    For each parameter, each stratum that has rows and ``all rows``: mean, median and max of each measure over the rows
-    where it is defined (NaN where it is nowhere), with the number of rows and of undefined ones. For ``whole
-    parameter``: norm and relative, if chosen, of the parameter as one vector (statistic ``value``), and the same
-    numbers for a re-initialisation drawn with ``seed`` (statistic ``reinitialised``).
+    Parameters
+    ----------
+    source
+        A run, the path of a run directory, a trajectory, or imported checkpoints.
+    measures
+        Names of entries of MEASURES, or a mapping of the same kind.
+    reference_epoch
+        Epoch of the snapshot that changes are counted from.
+    seed
+        Seed of every random draw.
+    block_rows
+        Number of rows converted to float64 at a time.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Per snapshot, parameter and stratum that has rows, and for ``all rows``: mean, median and max of each measure
+        over the rows where it is defined; NaN where it is defined nowhere.
+
+        For ``whole parameter``: norm and relative, if chosen, of the parameter as one vector (statistic ``value``), and
+        the same of a random re-initialisation as a yardstick (statistic ``reinitialised``).
     """
     trajectory, chosen = trajectory_of(source), select_measures(measures)
     reference = trajectory.at(reference_epoch)

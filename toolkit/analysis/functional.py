@@ -77,21 +77,42 @@ def functional_drift(
     eps: float | None = None,
     max_combinations: int = 10_000,
     seed: int = 0,
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """How far the embedding layer's output moved over the run's own tokens, split by component.
 
-    It is E_x‖LN(eᵗ_x) - LN(e⁰_x)‖² / E_x‖LN(e⁰_x)‖², a share of the squared norm before. Lines: ``functional_drift`` of
-    the ``embedding output``, and the ``shapley`` value of each component: W', P', S' in the fixed gauge (the tables'
-    names), m (``common offset``), weight and bias together (``LayerNorm``), and ``inseparable rows`` ([CLS] and
-    position 0), of which nothing can say whether the word or the position moved. v(S) is the functional drift when the
-    components in S are from the epoch and the rest from the reference; the Shapley values add up to the drift of the
-    output and can be negative. A component that the model lacks has no line. One NaN line where a projection stands
-    before LayerNorm. The split is ours; Shapley 1953.
+    Parameters
+    ----------
+    source
+        A run, the path of a run directory, a trajectory, or imported checkpoints.
+    epoch
+        Epoch of the snapshot; None takes every snapshot.
+    reference_epoch
+        Epoch of the snapshot that changes are counted from.
+    eps
+        The embedding LayerNorm's eps; None takes the run's own (1e-12, BERT's, where it is not known).
+    max_combinations
+        Combinations of rows to evaluate; more than these are sampled, and ``sample`` says how.
+    seed
+        Seed of every random draw.
 
-    ``eps``: the embedding LayerNorm's; None takes the run's own (1e-12, BERT's, where it is not known). ``epoch``: None
-    for every snapshot. More than ``max_combinations`` combinations are sampled with ``seed``; ``sample`` says how. A
-    common scale of all tables changes no output but does move each component: ``common_scale`` is a column, and
-    ``note`` warns where it could matter to the split. All is NaN where the reference's output is 0.
+    Returns
+    -------
+    pandas.DataFrame
+        ``functional_drift`` of the ``embedding output`` is E_x‖LN(eᵗ_x) - LN(e⁰_x)‖² / E_x‖LN(e⁰_x)‖², a share of the
+        squared norm before. All is NaN where the output before is 0.
+
+        ``shapley`` of each component is its share of that drift; the values add up to it and can be negative. The
+        components are W', P', S' in the fixed gauge (by the tables' names), m (``common offset``), weight and bias
+        together (``LayerNorm``) and ``inseparable rows`` ([CLS] and position 0), of which nothing can say whether the
+        word or the position moved. A component that the model lacks has no line.
+
+        A common scale of all tables changes no output but does move each component: ``common_scale`` is a column, and
+        ``note`` warns where it could matter to the split. A model with a projection before LayerNorm has one line, NaN.
+
+    Notes
+    -----
+    v(S) is the functional drift when the components in S are from the epoch and the rest from the reference; Shapley
+    values as of Shapley 1953. The split into these components is ours.
     """
     trajectory = trajectory_of(source)
     eps = trajectory.layer_norm_eps if eps is None else eps
@@ -127,7 +148,7 @@ def _warning(scale: float, drift: float) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Game:
+class OutputGame:
     """The functional drift and what each coalition of components makes of it."""
 
     drift: float
@@ -197,7 +218,7 @@ class _State:
         return [*parts, *([merged] if self.is_merged else []), self.centre.offset]
 
 
-def play(before: _State, after: _State, shares: Array, eps: float) -> Game:
+def play(before: _State, after: _State, shares: Array, eps: float) -> OutputGame:
     """Every coalition of the components of two states, in blocks of combinations; shares: (combinations,)."""
     players = (*before.players, *([LAYER_NORM] if before.has_layer_norm else []))
     values, drift, size = np.zeros(2 ** len(players)), 0.0, 0.0
@@ -223,7 +244,7 @@ def play(before: _State, after: _State, shares: Array, eps: float) -> Game:
                 index = coalition | has_norm << len(changes)
                 values[index] += shares[block] @ _squares(directions * weight + bias - base)
     size = size if has_output and size > 0 else math.nan  # what rounding leaves of no output is none
-    return Game(drift / size, players, values / size)
+    return OutputGame(drift / size, players, values / size)
 
 
 def _vector(snapshot: Snapshot, name: str) -> Array | None:
@@ -232,7 +253,7 @@ def _vector(snapshot: Snapshot, name: str) -> Array | None:
 
 
 def _coalitions(total: Array, changes: list[Array], first: int = 0, coalition: int = 0) -> Iterator[tuple[int, Array]]:
-    """Every coalition of the changes and the sum with them, nobody first; each sum is one addition from another, and
+    """Every coalition of the changes and the sum with them, none first; each sum is one addition from another, and
     a change of exactly 0 leaves it exactly the same.
     """
     if first == len(changes):

@@ -1,4 +1,4 @@
-"""The part of the tables' drift that no output can show (offsets moved between tables), and what is left.
+"""The part of the tables' drift that no output depends on (offsets moved between tables), and the rest.
 
 The embedding output LayerNorm(w_i + p_j + s_k) sees neither an offset moved from one table to another nor what
 LayerNorm takes away. The formulas are this project's.
@@ -15,7 +15,7 @@ import pandas as pd
 from toolkit.analysis.blocks import iterate_blocks
 from toolkit.analysis.measures import Array, norm
 from toolkit.analysis.strata import assign_strata
-from toolkit.analysis.tokens_in_use import PROJECTED, Labels, NullSpace, ReferenceCorpus, reference_corpus
+from toolkit.analysis.tokens_in_use import PROJECTED, GroupLabels, NullSpace, ReferenceCorpus, reference_corpus
 from toolkit.lookup import unknown
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
@@ -59,11 +59,11 @@ class Centre:
         is_defined = self.mean_square > 0 and reference.mean_square > 0
         return self.rms / reference.rms if is_defined else math.nan
 
-    def fix(self, table: str, projected: Array, labels: Labels) -> Array:
+    def fix(self, table: str, projected: Array, labels: GroupLabels) -> Array:
         """(n, hidden) projected rows that the corpus uses, and their groups, to W', P' or S'."""
         return projected + self._sign(table) * self.shifts[labels] - self.fixed_means[table]
 
-    def fix_change(self, reference: "Centre", table: str, projected: Array, labels: Labels) -> Array:
+    def fix_change(self, reference: "Centre", table: str, projected: Array, labels: GroupLabels) -> Array:
         """(n, hidden) change of projected rows since the reference to the change of W', P' or S'.
 
         The difference of two fixed tables would lose the digits of a small change.
@@ -102,7 +102,7 @@ def measure_centres(snapshots: Sequence[Snapshot], corpus: ReferenceCorpus) -> l
 
 def iterate_used(
     snapshots: Sequence[Snapshot], corpus: ReferenceCorpus, table: str
-) -> Iterator[tuple[slice, Labels, list[Array]]]:
+) -> Iterator[tuple[slice, GroupLabels, list[Array]]]:
     """Yield a slice, the places in it of rows that the corpus uses, and these rows of every snapshot."""
     for rows, blocks in iterate_blocks(snapshots, table, BLOCK_ROWS):
         used = np.flatnonzero(corpus.frequencies[table][rows] > 0)
@@ -178,7 +178,7 @@ class DriftSums:
 
 
 def drift_vectors(
-    before: Array, after: Array, table: str, labels: Labels, reference: Centre, centre: Centre
+    before: Array, after: Array, table: str, labels: GroupLabels, reference: Centre, centre: Centre
 ) -> list[Array]:
     """The change of used rows, each (n, hidden): raw, after Π, in the fixed gauge, and with the common scale out."""
     projected = project(after - before)
@@ -245,18 +245,31 @@ Line = tuple[str, str, float, str, int, str]  # parameter, measure, value, unit,
 
 
 @with_columns
-def measure_gauge(source: Source, epoch: float | None = None, *, reference_epoch: float = 0) -> "pd.DataFrame":
-    """The drift of the tables from the reference epoch in the fixed gauge, one value per line.
+def measure_gauge(source: Source, epoch: float | None = None, *, reference_epoch: float = 0) -> pd.DataFrame:
+    """The drift of the tables in the fixed gauge: without the offsets between tables that no output depends on.
 
-    Per table, root mean squares over the tokens of the corpus: ``raw_drift``; ``pi_drift`` after Π;
-    ``gauge_fixed_drift`` of W', P', S'; ``scaled_drift``, the same with the snapshot divided by its ``common_scale``.
-    The last two also of m (``common offset``), and all four of each inseparable pair of rows, such as [CLS] and
-    position 0, as one row: its sum.
+    Parameters
+    ----------
+    source
+        A run, the path of a run directory, a trajectory, or imported checkpoints.
+    epoch
+        Epoch of the snapshot; None takes every snapshot.
+    reference_epoch
+        Epoch of the snapshot that changes are counted from.
 
-    For ``all tables``: ``rms`` of Πe_x over the corpus, ``common_scale`` (its ratio to the reference's),
-    ``gauge_share``, ``gauge_share_of_all_directions`` (the same over every null direction that is known, the pairs'
-    among them) and ``num_null_directions``. ``epoch``: None for every snapshot. ``frequencies`` and ``note`` say what
-    had to be assumed.
+    Returns
+    -------
+    pandas.DataFrame
+        Per table, root mean squares over the tokens of the corpus: ``raw_drift``; ``pi_drift`` after Π;
+        ``gauge_fixed_drift`` of W', P', S'; ``scaled_drift``, the same with the snapshot divided by its
+        ``common_scale``. The last two also of m (``common offset``), and all four of each inseparable pair of rows,
+        such as [CLS] and position 0, as one row: its sum.
+
+        For ``all tables``: ``rms`` of Πe_x over the corpus, ``common_scale`` (its ratio to the reference's),
+        ``gauge_share``, ``gauge_share_of_all_directions`` (the same over every null direction that is known, the pairs'
+        among them) and ``num_null_directions``.
+
+        ``frequencies`` and ``note`` say what had to be assumed.
     """
     trajectory = trajectory_of(source)
     corpus = reference_corpus(trajectory)
@@ -283,12 +296,31 @@ def measure_gauge(source: Source, epoch: float | None = None, *, reference_epoch
 @with_columns
 def measure_gauge_rows(
     source: Source, parameter: str, epoch: float | None = None, *, reference_epoch: float = 0
-) -> "pd.DataFrame":
-    """The drift of each row of a table in the fixed gauge, beside what it is without it.
+) -> pd.DataFrame:
+    """The drift of each row of a table in the fixed gauge, beside its drift as it is.
 
-    ``gauge_fixed_drift`` is NaN in rows that the corpus never uses, and in a position row that is reported as one row
-    with the word row in ``merged_with``; where a projection stands before LayerNorm, it and ``pi_drift`` are NaN
-    throughout. Drifts are norms in weight units.
+    Parameters
+    ----------
+    source
+        A run, the path of a run directory, a trajectory, or imported checkpoints.
+    parameter
+        Name of an embedding parameter, such as ``word_embeddings``.
+    epoch
+        Epoch of the snapshot; None is the last one.
+    reference_epoch
+        Epoch of the snapshot that changes are counted from.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One line per row; drifts are norms in weight units. ``gauge_fixed_drift`` is NaN in rows that the corpus never
+        uses, and in a position row that is reported as one row with the word row in ``merged_with``. Where a projection
+        stands before LayerNorm, it and ``pi_drift`` are NaN throughout.
+
+    Raises
+    ------
+    ValueError
+        The run has no embedding table of that name.
     """
     trajectory = trajectory_of(source)
     corpus = reference_corpus(trajectory)

@@ -7,12 +7,10 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from toolkit.analysis import geometry
 from toolkit.analysis.blocks import Scratch, file_of, iterate_blocks, tables_of
 from toolkit.analysis.cross_products import Refused
-from toolkit.analysis.drift import ALL_ROWS
+from toolkit.analysis.drift import ALL_ROWS, Indices
 from toolkit.analysis.measures import Array
 from toolkit.analysis.strata import assign_strata, count_rows
 from toolkit.families import TABLES
@@ -238,10 +236,10 @@ def _partition_ratio(cloud: Cloud) -> float:
 
 
 def _isoscore(cloud: Cloud) -> float:
-    needed = geometry.ISOSCORE_ROWS_PER_DIMENSION * cloud.hidden
+    needed = ISOSCORE_ROWS_PER_DIMENSION * cloud.hidden
     if cloud.num_rows < needed:
         raise Refused(f"{cloud.num_rows} rows, and IsoScore needs {needed} at hidden {cloud.hidden}")
-    return geometry.isoscore_of(cloud.squared_singular_values, cloud.hidden)
+    return isoscore_of(cloud.squared_singular_values, cloud.hidden)
 
 
 def _cosine_share(k: int) -> Callable[[Cloud], float]:
@@ -257,7 +255,7 @@ def _cosine_share(k: int) -> Callable[[Cloud], float]:
 
 
 def _variance_share(k: int) -> Callable[[Cloud], float]:
-    return lambda cloud: geometry.energy_in_top(np.sort(np.diag(cloud.products))[::-1], k)
+    return lambda cloud: energy_in_top(np.sort(np.diag(cloud.products))[::-1], k)
 
 
 _TIMKEY = "W. Timkey & M. van Schijndel, All Bark and No Bite: Rogue Dimensions (EMNLP 2021)"
@@ -291,19 +289,19 @@ GEOMETRY: Mapping[str, GeometryStatistic] = Table(
             ),
             GeometryStatistic(
                 name="effective_rank",
-                function=lambda cloud: geometry.entropy_rank(cloud.squared_singular_values),
+                function=lambda cloud: entropy_rank(cloud.squared_singular_values),
                 source=_ROY,
                 description="Number of directions among which the squared lengths are divided, by entropy.",
             ),
             GeometryStatistic(
                 name="stable_rank",
-                function=lambda cloud: geometry.stable_rank_of(cloud.squared_singular_values),
+                function=lambda cloud: stable_rank_of(cloud.squared_singular_values),
                 source="M. Rudelson & R. Vershynin, Sampling from large matrices (JACM 2007)",
                 description="Sum of the squared lengths over the part along the first principal direction.",
             ),
             GeometryStatistic(
                 name="participation_ratio",
-                function=lambda cloud: geometry.participation_ratio_of(cloud.squared_singular_values),
+                function=lambda cloud: participation_ratio_of(cloud.squared_singular_values),
                 source="(Σσ²)²/Σσ⁴, the inverse Simpson index of σ²/Σσ²",
                 description="Number of directions among which the squared lengths are divided, by their squares.",
             ),
@@ -355,8 +353,6 @@ BLOCK_ROWS = 1024
 MAX_KEPT = 2**25
 """Values of a null table that are kept between readings: 256 MB, and BERT's words are fewer."""
 
-Indices = NDArray[np.intp]
-
 
 @with_columns
 def measure_geometry(
@@ -369,14 +365,44 @@ def measure_geometry(
     statistics: Mapping[str, GeometryStatistic] | Iterable[str] | None = None,
     num_null: int = 3,
     seed: int = 0,
-) -> "pd.DataFrame":
-    """The geometry of a table's rows at an epoch (default: every end of an epoch), one value per line.
+) -> pd.DataFrame:
+    """The geometry of a table's rows, one value per line.
 
-    Groups: ``all rows`` and, unless ``by_stratum`` is off, every stratum that has rows; with ``rows``, only those (row
-    indices, or the name of a stratum). ``null`` and ``null_sd`` are over ``num_null`` independent Gaussian tables
-    of the same shape; the SD of so few is rough, and 0 draws leave both NaN. A value that would say nothing is NaN and
-    ``reason`` says why. ``num_undefined`` counts the rows that the statistic had to leave out (length 0). Streams:
-    nothing larger than a block of rows, a (hidden, hidden) matrix and one null table of at most 2²⁵ values is kept.
+    Parameters
+    ----------
+    source
+        A run, the path of a run directory, a trajectory, or imported checkpoints.
+    parameter
+        Name of an embedding parameter, such as ``word_embeddings``.
+    epoch
+        Epoch of the snapshot; None takes every end of an epoch.
+    rows
+        Indices of rows, or the name of a stratum; None takes all rows.
+    by_stratum
+        Measure every stratum that has rows beside ``all rows``, where ``rows`` is None.
+    statistics
+        Names of entries of GEOMETRY, or a mapping of the same kind; None takes all.
+    num_null
+        Number of draws of the null. With 0, ``null`` and ``null_sd`` are NaN.
+    seed
+        Seed of every random draw.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``null`` and ``null_sd`` are over independent Gaussian tables of the same shape; the SD of a few draws is rough.
+        A value that would say nothing is NaN, and ``reason`` says why. ``num_undefined`` counts the rows that the
+        statistic had to leave out (length 0).
+
+    Raises
+    ------
+    ValueError
+        The parameter is a LayerNorm vector, or the table lacks such rows.
+
+    Notes
+    -----
+    Nothing larger than a block of rows, a (hidden, hidden) matrix and one null table of at most 2²⁵ values is kept in
+    memory.
     """
     trajectory, chosen = trajectory_of(source), select_statistics(statistics)
     at_least("num_null", num_null, 0)
@@ -405,7 +431,7 @@ def group_rows(
     num_rows = count_rows(trajectory, parameter)
     if parameter not in TABLES:
         tables = ", ".join(name for name in TABLES if name in trajectory.parameters)
-        raise ValueError(f"{parameter} is one vector, and its geometry would need rows; choose from: {tables}")
+        raise ValueError(f"{parameter} is one vector and has no rows to measure; choose from: {tables}")
     if rows is not None and not isinstance(rows, str):
         chosen = np.unique(np.asarray(rows, dtype=np.intp))
         if len(chosen) == 0 or chosen[0] < 0 or chosen[-1] >= num_rows:

@@ -356,13 +356,38 @@ def neighbours(
     only_seen: bool = False,
     is_centred: bool = False,
     include_unused: bool = False,
-) -> "pd.DataFrame":
-    """The k nearest words of one word (its text, or its row) at two epochs (default: the first and the last).
+) -> pd.DataFrame:
+    """The nearest words of one word at two epochs.
 
-    One line per rank; the text is "" without a vocabulary. Candidates are the rows of words: not special, not kept free
-    (``include_unused`` lets them in), and with ``only_seen`` seen in training up to the epoch. The tables are read by
-    blocks. ValueError for a word that the vocabulary lacks, a row that is zero and a run without exposure when
-    ``only_seen``.
+    Parameters
+    ----------
+    source
+        A run, the path of a run directory, a trajectory, or imported checkpoints.
+    word
+        Text of the word, or its row.
+    epoch
+        Epoch of the snapshot; None is the last one.
+    k
+        Number of nearest neighbours of each word.
+    reference_epoch
+        Epoch of the snapshot that changes are counted from.
+    only_seen
+        Only words that training exposed up to the epoch can be neighbours.
+    is_centred
+        Subtract the mean of the words first, so that an offset that all words share changes no neighbour.
+    include_unused
+        Let special tokens and rows that the vocabulary keeps free be neighbours too.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One line per rank; texts are empty without a vocabulary. Neighbours are rows of words: special tokens and rows
+        that the vocabulary keeps free are left out. The table is read by blocks.
+
+    Raises
+    ------
+    ValueError
+        The vocabulary lacks the word, its row is zero, or ``only_seen`` is set for a run without exposure.
     """
     trajectory = trajectory_of(source)
     row = find_row(trajectory, word)
@@ -396,12 +421,32 @@ def measure_neighbours(
     only_seen: bool = False,
     is_centred: bool = False,
     include_unused: bool = False,
-) -> "pd.DataFrame":
-    """How far each word kept its k nearest words between two epochs (default: the first and the last); a line per word.
+) -> pd.DataFrame:
+    """How many of its nearest words each word kept between two epochs.
 
-    ``num_steps`` is up to the epoch, NA where exposure was not recorded; ``chance`` is k/(n-1) for n candidates, and
-    ``corrected_overlap`` below 0 is possible. The words are the candidates of :func:`neighbours`. A row that is zero at
-    either epoch has NaN, and is no candidate at the other.
+    Parameters
+    ----------
+    source
+        A run, the path of a run directory, a trajectory, or imported checkpoints.
+    epoch
+        Epoch of the snapshot; None is the last one.
+    k
+        Number of nearest neighbours of each word.
+    reference_epoch
+        Epoch of the snapshot that changes are counted from.
+    only_seen
+        Only words that training exposed up to the epoch can be neighbours.
+    is_centred
+        Subtract the mean of the words first, so that an offset that all words share changes no neighbour.
+    include_unused
+        Let special tokens and rows that the vocabulary keeps free be neighbours too.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One line per word that can be a neighbour (see :func:`neighbours`). ``num_steps`` is counted up to the epoch,
+        and NA where exposure was not recorded. ``chance`` is k/(n-1) for n candidates; ``corrected_overlap`` can be
+        below 0. A row that is zero at either epoch has NaN, and is no candidate at the other.
     """
     trajectory = trajectory_of(source)
     pair = compared(trajectory, reference_epoch, epoch)
@@ -436,20 +481,53 @@ def most_changed(
     num_draws: int = 2,
     reference_epoch: float = 0,
     is_centred: bool = False,
-) -> "pd.DataFrame":
-    r"""The ``num`` words that lost most of their k nearest words, beyond what any drift of that size loses.
+) -> pd.DataFrame:
+    """The words that lost most of their nearest words, beyond what a random drift of that size loses.
 
-    Of one run, or of several that differ in their seed: then values are means over the runs, of words compared in all.
-    ``stratum`` is that of the first run, ``random_overlap`` a mean over ``num_draws`` draws: words whose neighbours are
-    close rivals lose some by any drift. ``percentile`` is among at least 200 words, among all without exposure, and
-    ``num_runs`` counts the runs whose own list has the word. With several runs, how well their lists agree stands on
-    every line, the mean over the pairs of :func:`compare_changed`; else NaN. Words never seen are left out where
-    exposure is known, and always words that lost nothing: a list can be short, and is empty where nothing moved. It
-    describes; the agreement is the test.
+    Parameters
+    ----------
+    source
+        A run, the path of a run directory, a trajectory, or imported checkpoints; or several that differ in their seed.
+    epoch
+        Epoch of the snapshot; None is the last one.
+    k
+        Number of nearest neighbours of each word.
+    num
+        Number of words to list.
+    seed
+        Seed of every random draw.
+    order
+        ``excess`` (beyond what random drifts of that size lose) or ``overlap`` (whether or not any drift would lose
+        it).
+    num_draws
+        Number of random drifts of the observed size that the loss is compared with; at least 2.
+    reference_epoch
+        Epoch of the snapshot that changes are counted from.
+    is_centred
+        Subtract the mean of the words first, so that an offset that all words share changes no neighbour.
 
-    ``order`` is ``excess``, or ``overlap`` for the words that lost most, whether or not any drift would do it. A row
-    that moves as far as it is long can lose its neighbours in any direction: then only ``overlap`` shows it. Ties go by
-    the size of similarity_change. ValueError for another order or fewer than two draws.
+    Returns
+    -------
+    pandas.DataFrame
+        One line per word; of several runs, means over the runs, of words compared in all. ``stratum`` is that of the
+        first run, ``num_runs`` counts the runs whose own list has the word, and the mean agreement of the lists over
+        the pairs of :func:`compare_changed` stands on every line (NaN for one run).
+
+        ``random_overlap`` is the mean over the random drifts: words whose neighbours are close rivals lose some by any
+        drift. ``percentile`` is among at least 200 words of like exposure, among all words where exposure is unknown.
+
+        Unexposed words are left out where exposure is known, and always words that lost nothing: the list can be short,
+        and is empty where nothing moved. Ties go by the size of ``similarity_change``.
+
+    Raises
+    ------
+    ValueError
+        Another ``order``, or fewer than two draws.
+
+    Notes
+    -----
+    The list describes; the agreement of runs is the test. A row that moves as far as it is long can lose its neighbours
+    in any direction, so that only the order ``overlap`` finds it.
     """
     lookup(ORDERS, order, "order")
     at_least("num", num, 1)
@@ -478,14 +556,44 @@ def compare_changed(
     num_draws: int = 2,
     reference_epoch: float = 0,
     is_centred: bool = False,
-) -> "pd.DataFrame":
-    """Whether runs agree on the words of :func:`most_changed`: one line per pair.
+) -> pd.DataFrame:
+    """Whether runs agree on the words of :func:`most_changed`.
 
-    Beside the Jaccard index of the lists and the rank correlation of what orders them stands what each is by chance:
-    ``_permuted``, the mean over 1,000 exchanges of one run's words at random among words of like exposure in both, and
-    ``_random``, the mean when every row of both runs moves as far as it did in random directions. Agreement above the
-    first but not above the second is a property of the table before training: words whose neighbours are close rivals.
-    NaN where a list is empty. The options are those of :func:`most_changed`.
+    Parameters
+    ----------
+    sources
+        Runs, paths of run directories, trajectories or imported checkpoints; at least two.
+    epoch
+        Epoch of the snapshot; None is the last one.
+    k
+        Number of nearest neighbours of each word.
+    num
+        Number of words in each list.
+    seed
+        Seed of every random draw.
+    order
+        ``excess`` (beyond what random drifts of that size lose) or ``overlap`` (whether or not any drift would lose
+        it).
+    num_draws
+        Number of random drifts of the observed size that the loss is compared with; at least 2.
+    reference_epoch
+        Epoch of the snapshot that changes are counted from.
+    is_centred
+        Subtract the mean of the words first, so that an offset that all words share changes no neighbour.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One line per pair of runs: the Jaccard index of their lists and the rank correlation of what orders them, each
+        with two values by chance. ``_permuted`` is the mean over 1,000 exchanges of one run's words at random among
+        words of like exposure in both; ``_random`` is the mean when every row of both runs moves as far as it did in
+        random directions. Agreement above the first but not above the second is a property of the table before
+        training: words whose neighbours are close rivals. NaN where a list is empty.
+
+    Raises
+    ------
+    ValueError
+        As :func:`most_changed`.
     """
     if len(sources) < 2:
         raise ValueError(f"agreement needs two runs or more; got {len(sources)}")
@@ -518,7 +626,7 @@ def _find_all(
     return found
 
 
-def _describe(trajectory: Trajectory, words: Ids, last_step: int) -> "pd.DataFrame":
+def _describe(trajectory: Trajectory, words: Ids, last_step: int) -> pd.DataFrame:
     exposure = table_exposure(trajectory, PARAMETER)
     strata = assign_strata(trajectory, PARAMETER)
     steps = None if exposure is None else exposure.step_counts(len(strata), last_step)[words]

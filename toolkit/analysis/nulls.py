@@ -1,4 +1,4 @@
-"""The sign-noise null: how far rows drift on gradients whose signs agree on nothing.
+"""The sign-noise null: how far rows drift when the signs of their gradients are random.
 
 The null keeps of each row what the run recorded - the steps that exposed it, the size of its gradient at each of them,
 the learning rates, clipping and decay - and tosses a coin for the sign of every coordinate at every step. A row that
@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from toolkit.analysis.adam import AdamSteps, RowSteps, gradient_weights, replay_decay, resolve_log, row_steps
+from toolkit.analysis.adam import AdamSteps, Ints, RowSteps, gradient_weights, replay_decay, resolve_log, row_steps
 from toolkit.analysis.measures import Array, norm
 from toolkit.analysis.strata import assign_strata, count_rows
 from toolkit.lookup import at_least
@@ -92,36 +92,64 @@ SMALLEST_VARIATION = 0.01
 """A z-score is NaN where the null's standard deviation is below this share of its mean: at one exposure all random
 signs give one drift, and z says nothing."""
 
-Rows = NDArray[np.int64]
-
 
 @with_columns
 def sign_noise(
     source: Source,
     parameter: str,
     epoch: float | None = None,
-    rows: Sequence[int] | Rows | None = None,
+    rows: Sequence[int] | Ints | None = None,
     *,
     log: OptimizerLog | None = None,
     num_replicates: int = 500,
     num_coordinates: int = 512,
     seed: int = 0,
-) -> "pd.DataFrame":
-    """One line per row: its drift ‖Eᵗ - E⁰‖ beside that of ``num_replicates`` replays with random gradient signs.
+) -> pd.DataFrame:
+    """The drift of rows beside that of replays in which every gradient has random signs.
 
-    ``rows``: default a seeded sample of at most 100 from each stratum; ``log``: needed where ``source`` is a
-    trajectory. Each recorded norm, times the clipping factor, is spread equally over the coordinates, each coordinate
-    of each step gets a sign of its own, and the recursion of AdamW, or of SGD without momentum, follows in closed form
-    (adam.py; tests hold it to torch.optim.AdamW within fp32 rounding, which moves a weight by at most 1.5 units in its
-    last place per step, and SGD's to its expectation, E‖Δ‖² = Σ(lr_t·‖g_t‖)² without decay).
-    Decay is the replayed one, to the bit. The numbers of a row do not depend on which others are asked for.
+    Parameters
+    ----------
+    source
+        A run, the path of a run directory, a trajectory, or imported checkpoints.
+    parameter
+        Name of an embedding parameter, such as ``word_embeddings``.
+    epoch
+        Epoch of the snapshot; None is the last one.
+    rows
+        Indices of rows; None draws at most 100 from each stratum.
+    log
+        Optimizer log of the run; needed where ``source`` is a trajectory, which has none.
+    num_replicates
+        Number of replays.
+    num_coordinates
+        Number of simulated coordinates behind the null of the directions (the columns ``direction_...``); 0 leaves it
+        NaN.
+    seed
+        Seed of every random draw.
 
-    ``z`` is NaN where null_sd < 0.01 null. ``has_norms`` is False where norms are missing: then every gradient has the
-    same size, far above eps; under SGD, whose steps are as large as its gradients, the null is NaN. The columns
-    ``direction_...`` are the null of the directions, from ``num_coordinates`` simulated coordinates (0: NaN).
-    **Of rows seen in few steps, claim what holds against both nulls**: their drift depends on how gradient sizes vary,
-    and one null fixes them where the other lets them vary. A row of no exposure has the replayed decay as its null,
-    without spread. ValueError: frozen parameter, no exposure or optimizer log, NaN learning rate.
+    Returns
+    -------
+    pandas.DataFrame
+        One line per row; its numbers do not depend on which others are asked for. ``z`` is NaN where null_sd < 0.01
+        null. ``has_norms`` is False where norms are missing: then every gradient has the same size, far above eps;
+        under SGD, whose steps are as large as its gradients, the null is then NaN. An unexposed row has the replayed
+        decay as its null, without spread.
+
+    Raises
+    ------
+    ValueError
+        The parameter was frozen, exposure or optimizer log are missing, or a learning rate is NaN.
+
+    Notes
+    -----
+    Each recorded norm, times the clipping factor, is spread equally over the coordinates, each coordinate of each step
+    gets a sign of its own, and the recursion of AdamW, or of SGD without momentum, follows in closed form
+    (toolkit.analysis.adam). Tests hold it to torch.optim.AdamW within fp32 rounding, which moves a weight by at most
+    1.5 units in its last place per step, and SGD's to its expectation, E‖Δ‖² = Σ(lr_t·‖g_t‖)² without decay. Decay is
+    the replayed one, to the bit.
+
+    **Of rows exposed in few steps, claim what holds against both nulls**: their drift depends on how gradient sizes
+    vary, and one null fixes them where the other lets them vary.
     """
     trajectory, log = trajectory_of(source), resolve_log(source, log)
     at_least("num_replicates", num_replicates, 2)  # a null of one value has no spread; its quantiles want hundreds
@@ -200,7 +228,7 @@ def _signs(rng: np.random.Generator, num_steps: int, hidden: int) -> NDArray[np.
     return bits.astype(np.float32) * 2 - 1
 
 
-def _choose(trajectory: Trajectory, parameter: str, rows: Sequence[int] | Rows | None, seed: int) -> Rows:
+def _choose(trajectory: Trajectory, parameter: str, rows: Sequence[int] | Ints | None, seed: int) -> Ints:
     """The rows asked for, checked; by default at most SAMPLED_ROWS of each stratum, ascending."""
     num_rows = count_rows(trajectory, parameter)
     if rows is not None:
@@ -218,8 +246,8 @@ def _choose(trajectory: Trajectory, parameter: str, rows: Sequence[int] | Rows |
 
 
 def _table(
-    trajectory: Trajectory, parameter: str, rows: Rows, history: RowSteps, drift: Array, null: Array
-) -> "pd.DataFrame":
+    trajectory: Trajectory, parameter: str, rows: Ints, history: RowSteps, drift: Array, null: Array
+) -> pd.DataFrame:
     mean, deviation = null.mean(axis=1), null.std(axis=1, ddof=1)
     mean = np.clip(mean, null.min(axis=1), null.max(axis=1))  # a null of one value: not beside it by rounding
     low, median, high = np.quantile(null, (0.025, 0.5, 0.975), axis=1)

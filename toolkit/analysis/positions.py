@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from toolkit.analysis import positions, resemblance
+from toolkit.analysis import resemblance
 from toolkit.analysis.blocks import iterate_blocks
 from toolkit.analysis.cross_products import Refused
 from toolkit.analysis.geometry import effective_rank
@@ -28,7 +28,7 @@ from toolkit.snapshots.store import Source, trajectory_of
 NUM_FOLDS = 5
 NUM_PAIRS = 20_000
 PENALTIES = np.geomspace(1e-9, 1e5, 29)
-"""Ridge penalties on offer, for standardised columns; plain least squares is degenerate where rows ≈ columns."""
+"""Ridge penalties to choose from, for standardised columns; plain least squares is degenerate where rows ≈ columns."""
 
 
 def predict_positions(table: Array, *, seed: int = 0, is_shuffled: bool = True) -> Array:
@@ -51,7 +51,7 @@ def predict_positions(table: Array, *, seed: int = 0, is_shuffled: bool = True) 
 
 
 def decoding_error(table: Array, *, seed: int = 0, is_shuffled: bool = True) -> float:
-    """Mean absolute error, in positions, of :func:`predict_positions`; n / 4 is that of always saying the middle."""
+    """Mean absolute error, in positions, of :func:`predict_positions`; n / 4 where always the middle is predicted."""
     predicted = predict_positions(table, seed=seed, is_shuffled=is_shuffled)
     return float(np.abs(predicted - np.arange(len(table))).mean())
 
@@ -207,11 +207,11 @@ class PositionStatistic:
 def _cosine_at(lag: int, table: Array, _: int) -> float:
     if lag >= len(table):
         raise Refused(f"lag {lag} needs more than {len(table)} rows")
-    return float(np.diagonal(positions.cosine_gram(table), lag).mean())
+    return float(np.diagonal(cosine_gram(table), lag).mean())
 
 
 def _monotonicity(width: int, table: Array, _: int) -> float:
-    return positions.local_monotonicity(table, width)
+    return local_monotonicity(table, width)
 
 
 def _explained(rank: int, table: Array, _: int) -> float:
@@ -235,7 +235,7 @@ STATISTICS: Mapping[str, PositionStatistic] = {
         for lag in (1, 2, 5, 10, 50)
     },
     "translation_invariance": PositionStatistic(
-        function=lambda table, _: positions.translation_invariance(table),
+        function=lambda table, _: translation_invariance(table),
         unit="1",
         description="Share of the cosines' variance that the distance of two rows explains; 1 for the sinusoid.",
     ),
@@ -248,12 +248,12 @@ STATISTICS: Mapping[str, PositionStatistic] = {
         for width in (8, 32)
     },
     "decoding_error": PositionStatistic(
-        function=lambda table, seed: positions.decoding_error(table, seed=seed),
+        function=lambda table, seed: decoding_error(table, seed=seed),
         unit="positions",
         description="Mean absolute error of ridge regression of the position, on rows held out; chance n / 4.",
     ),
     "order_error": PositionStatistic(
-        function=lambda table, seed: positions.order_error(table, seed=seed),
+        function=lambda table, seed: order_error(table, seed=seed),
         unit="1",
         description="Error rate of telling which of two rows comes first, on positions held out; chance .5.",
     ),
@@ -302,12 +302,32 @@ def measure_positions(
     *,
     num_draws: int = NUM_DRAWS,
 ) -> pd.DataFrame:
-    """One line per statistic of the positions ``window`` = (start, stop) at an epoch (default: all, at the last).
+    """What the position table looks like: its statistics beside those of reference tables.
 
-    ``value`` is the table's; the references are tables of the same window. Where a value is refused it is NaN and
-    ``reason`` says why. The notes of ``line_match`` (does it carry the sinusoid's waves?) and ``orbit_share`` (is it
-    made of waves at all?) are verdicts with their grounds, from ``num_draws`` tables of each control. ValueError when
-    the model has no position table or no such window.
+    Parameters
+    ----------
+    source
+        A run, the path of a run directory, a trajectory, or imported checkpoints.
+    epoch
+        Epoch of the snapshot; None is the last one.
+    window
+        (start, stop) of the positions; None takes all.
+    seed
+        Seed of every random draw.
+    num_draws
+        Number of tables of each control.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One line per statistic: ``value`` is the table's, the references are tables of the same window. Where a value is
+        refused it is NaN, and ``reason`` says why. The notes of ``line_match`` (does it carry the sinusoid's waves?)
+        and ``orbit_share`` (is it made of waves at all?) are verdicts with their grounds.
+
+    Raises
+    ------
+    ValueError
+        The model has no position table, or no such window.
     """
     snapshot = snapshot_at(source, epoch)
     table = position_table(source, snapshot.epoch, window)
@@ -346,7 +366,7 @@ def position_table(source: Source, epoch: float | None = None, window: Window | 
     """(positions, hidden) float64 rows of the position table, from the first position on; ValueError without one."""
     trajectory, snapshot = trajectory_of(source), snapshot_at(source, epoch)
     if PARAMETER not in snapshot.tensors:
-        raise ValueError(f"this model has no {PARAMETER}: its positions are no rows, and there is nothing to measure")
+        raise ValueError(f"this model has no {PARAMETER}: there is nothing to measure")
     blocks = [rows for _, (rows,) in iterate_blocks([snapshot], PARAMETER)]
     table = np.concatenate(blocks)[trajectory.position_offset :]
     start, stop = window or (0, len(table))

@@ -49,12 +49,28 @@ HALF_FORMATS = ("bf16", "fp16")
 
 
 def movable_share(table: np.ndarray, learning_rate: float, dtype: str = "fp32") -> float:
-    """Share of the coordinates of a table that one update of size ``learning_rate`` changes, in either direction.
+    """Share of the coordinates of a table that one update of a given size changes, in either direction.
 
-    The table is first rounded to ``dtype`` (fp32, bf16, fp16); then a weight w counts when rounding w + lr and w - lr
-    (to the nearest, ties to even) both give another number. Adam's updates are about lr where gradients keep coming,
-    and at most 3.2 lr after a rare one (betas .9, .999). Many small ones do not add up, as each is rounded by itself.
-    ValueError: unknown dtype, a rate not above 0, weights beyond the dtype.
+    Parameters
+    ----------
+    table
+        Values of any shape; they are first rounded to ``dtype``.
+    learning_rate
+        Size of the update. Adam's updates are about lr where gradients keep coming, and at most 3.2 lr after a rare one
+        (betas .9, .999).
+    dtype
+        ``fp32``, ``bf16`` or ``fp16``.
+
+    Returns
+    -------
+    float
+        Share, 0 to 1, of the weights w for which rounding w + lr and w - lr (to the nearest, ties to even) both give
+        another number. Many small updates do not add up, as each is rounded by itself.
+
+    Raises
+    ------
+    ValueError
+        An unknown dtype, a rate not above 0, or weights beyond the range of the dtype.
     """
     kind = lookup(FORMATS, dtype, "dtype")
     if not learning_rate > 0:
@@ -86,14 +102,32 @@ def stored_precision(table: np.ndarray) -> str:
 @with_columns
 def guard_precision(
     source: Source, epoch: float, *, log: OptimizerLog | None = None, learning_rate: float | None = None
-) -> "pd.DataFrame":
-    """One line per embedding parameter: could it have moved since epoch 0, did it, and what may be said of it.
+) -> pd.DataFrame:
+    """Whether each embedding parameter could have moved at all in its precision, and whether it did.
 
-    ``log``: for a trajectory whose log is known; ``learning_rate``: the largest, where no log says it.
-    ``precision`` holds all values of both snapshots. The movable shares are of coordinates at epoch 0, NaN without a
-    rate, under SGD, whose updates are not of its size, or beyond the format. Where nothing moved and the weights have
-    half precision, ``finding`` is ``not identifiable: ...``: "no drift" is then never a finding. ValueError: an epoch
-    that is not after 0.
+    Parameters
+    ----------
+    source
+        A run, the path of a run directory, a trajectory, or imported checkpoints.
+    epoch
+        Epoch of the snapshot, after 0.
+    log
+        Optimizer log of the run; needed where ``source`` is a trajectory, which has none.
+    learning_rate
+        The largest learning rate, where no log says it.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One line per embedding parameter, compared with epoch 0. ``precision`` holds all values of both snapshots. The
+        movable shares (see :func:`movable_share`) are of coordinates at epoch 0; NaN without a rate, under SGD, whose
+        updates are not of its size, or beyond the format. Where nothing moved and the weights have half precision,
+        ``finding`` is ``not identifiable: ...``: "no drift" is then never a finding.
+
+    Raises
+    ------
+    ValueError
+        The epoch is not after 0.
     """
     trajectory, log = trajectory_of(source), given_log(source, log)
     first, last = trajectory.at(0), trajectory.at(epoch)

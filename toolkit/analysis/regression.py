@@ -29,18 +29,39 @@ def regress_drift(
     epoch: float | None = None,
     exposure: str = "num_steps",
     log: OptimizerLog | None = None,
-) -> "pd.DataFrame":
-    """Least squares of log ‖Δ‖ on log exposure and log ‖E⁰‖ over rows that were seen and moved, with 95 % intervals.
+) -> pd.DataFrame:
+    """Least squares of log ‖Δ‖ on log exposure and log ‖E⁰‖, over rows that were exposed and moved.
 
-    One line per term and outcome. Outcome ``drift`` is what was observed; ``sign noise`` is, on the same rows, the
-    root mean square drift that random gradient signs of recorded norms give. **A slope below 1 on exposure is no
-    finding**: Adam's normalised steps make noise grow as a root of the number of steps, so drift per occurrence falls
-    with frequency by construction. Only what differs between the two outcomes is of the data. Rows share gradients of
-    one run, so the intervals are narrower than a repeat with another seed would show.
+    Parameters
+    ----------
+    source
+        A run, the path of a run directory, a trajectory, or imported checkpoints.
+    parameter
+        Name of an embedding parameter, such as ``word_embeddings``.
+    epoch
+        Epoch of the snapshot; None is the last one.
+    exposure
+        ``num_steps`` or ``num_tokens``, counted up to the epoch.
+    log
+        Optimizer log of the run; needed where ``source`` is a trajectory, which has none.
 
-    ``exposure``: ``num_steps`` or ``num_tokens``, up to the epoch. Standard errors are HC3 (MacKinnon & White 1985,
-    through statsmodels). ValueError: fewer than 20 rows, a regressor that is constant, frozen parameter, no exposure or
-    optimizer log.
+    Returns
+    -------
+    pandas.DataFrame
+        One line per term and outcome, with 95 % intervals. Outcome ``drift`` is what was observed; ``sign noise`` is,
+        on the same rows, the root mean square drift that random gradient signs of recorded norms give.
+
+    Raises
+    ------
+    ValueError
+        Fewer than 20 rows, a regressor that is constant, a frozen parameter, or no exposure or optimizer log.
+
+    Notes
+    -----
+    **A slope below 1 on exposure is no finding**: Adam's normalised steps make noise grow as a root of the number of
+    steps, so that drift per occurrence falls with frequency by construction. Only what differs between the two outcomes
+    comes from the data. Rows share the gradients of one run, so the intervals are narrower than repeats with other
+    seeds would be. Standard errors are HC3 (MacKinnon & White 1985, through statsmodels).
     """
     trajectory, log = trajectory_of(source), resolve_log(source, log)
     lookup(EXPOSURES, exposure, "exposure")
@@ -94,7 +115,8 @@ def _check(regressors: dict[str, Array], parameter: str, num_rows: int) -> None:
     for name, values in regressors.items():
         if len(values) < FEWEST_ROWS:
             raise ValueError(
-                f"{len(values)} of {num_rows} rows of {parameter} were seen and moved; a regression needs {FEWEST_ROWS}"
+                f"{len(values)} of {num_rows} rows of {parameter} were exposed and moved; "
+                f"a regression needs {FEWEST_ROWS}"
             )
         if np.ptp(values) == 0:
             raise ValueError(f"{name} is the same for all {len(values)} rows of {parameter}: it has no slope")

@@ -30,13 +30,13 @@ Line = tuple[str, str, float, str, str, str]  # parameter, measure, value, unit,
 
 @with_columns
 def measure_segments(source: Source, epoch: float | None = None) -> pd.DataFrame:
-    """One value per line of the segment rows at an epoch (default: at every snapshot).
+    """The segment rows: their lengths, drift and exposure, and how they lie to each other, one value per line.
 
-    ``parameter`` names what is measured: ``segment k``, and for every pair of rows ``segments j and k`` (cosine),
-    ``difference k - j`` and ``mean of j and k``. Measures: norm, drift (‖Δ‖ from the first snapshot), relative_drift,
-    num_steps and num_tokens (exposure so far), cosine. What does not apply has no line: a model with one row has no
-    difference, a model without the table no lines at all. NaN, with a reason, is what applies but is undefined or was
-    not recorded.
+    ``epoch`` is that of the snapshot; None takes every snapshot. ``parameter`` names what is measured: ``segment k``,
+    and for every pair of rows ``segments j and k`` (cosine), ``difference k - j`` and ``mean of j and k``. Measures:
+    norm, drift (‖Δ‖ from the first snapshot), relative_drift, num_steps and num_tokens (exposure so far), cosine. What
+    does not apply has no line: a model with one row has no difference, a model without the table no lines at all. What
+    applies but is undefined or was not recorded is NaN, with a reason.
     """
     trajectory = trajectory_of(source)
     snapshots = list(trajectory) if epoch is None else [trajectory.at(epoch)]

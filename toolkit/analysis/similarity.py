@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from toolkit.analysis.blocks import Scratch, iterate_blocks
 from toolkit.analysis.cross_products import Refused, Rows, check_rows, refuse_below
+from toolkit.analysis.drift import ALL_ROWS
 from toolkit.analysis.similarity_table import (
     ITEMS,
     NOISE,
@@ -34,7 +35,6 @@ __all__ = ["SIMILARITIES", "Similarity", "compare_rows", "measure_similarity"]
 MAX_WORKERS = 4
 """Draws of a null at a time: each holds a version of up to MAX_NULL_ROWS rows in float64."""
 
-ALL_ROWS = "all rows"
 SEEN = "seen rows"
 
 Similarities = Mapping[str, Similarity] | Iterable[str]  # a mapping such as SIMILARITIES, or names of its entries
@@ -54,12 +54,42 @@ def measure_similarity(
     num_null: int = 20,
     k: int = 10,
     seed: int = 0,
-) -> "pd.DataFrame":
-    """The similarities between the reference and an epoch (default: the last) of one parameter, one per line.
+) -> pd.DataFrame:
+    """Every similarity of a parameter before and after, beside its null, one per line.
 
-    ``rows``: a stratum, ``seen rows`` (used in at least one step), indices, or all. The other arguments are those of
-    :func:`toolkit.analysis.similarity.compare_rows`. ValueError for an unknown parameter, epoch, stratum or
-    measure.
+    Parameters
+    ----------
+    source
+        A run, the path of a run directory, a trajectory, or imported checkpoints.
+    parameter
+        Name of an embedding parameter, such as ``word_embeddings``.
+    epoch
+        Epoch of the snapshot; None is the last one.
+    rows
+        Indices of rows, the name of a stratum, or ``seen rows`` (exposed in at least one step); None takes all rows.
+    measures
+        Names of entries of SIMILARITIES, or a mapping of the same kind.
+    reference_epoch
+        Epoch of the snapshot that changes are counted from.
+    null
+        Name of the null for all measures; None takes the one that each measure names.
+    num_null
+        Number of draws of the null.
+    k
+        Number of nearest neighbours of each row.
+    seed
+        Seed of every random draw.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One line per measure and side. The null has the shape of the value. Outside its range a measure is refused:
+        ``value`` is NaN, and ``reason`` says why.
+
+    Raises
+    ------
+    ValueError
+        An unknown parameter, epoch, stratum or measure.
     """
     trajectory = trajectory_of(source)
     num_rows = count_rows(trajectory, parameter)
@@ -84,12 +114,28 @@ def compare_rows(
     num_null: int = 20,
     k: int = 10,
     seed: int = 0,
-) -> "pd.DataFrame":
-    """The similarities of two versions of the same rows, (n, p) float32 or float64 both.
+) -> pd.DataFrame:
+    """Every similarity of two versions of the same rows, beside its null, one per line.
 
-    They may come from two runs. Beside each value stands a null of the same shape, ``num_null`` draws with ``seed``:
-    the entry of NULLS that the measure names, or ``null`` for all. Outside its range a measure is refused: value NaN,
-    the reason beside it. ``k``: neighbours of a row. Draws are evaluated in several threads.
+    Parameters
+    ----------
+    reference, current
+        (n, p) float32 or float64; they may come from two runs.
+    measures
+        Names of entries of SIMILARITIES, or a mapping of the same kind.
+    null
+        Name of the null for all measures; None takes the one that each measure names.
+    num_null
+        Number of draws of the null. They are evaluated in several threads.
+    k
+        Number of nearest neighbours of each row.
+    seed
+        Seed of every random draw.
+
+    Returns
+    -------
+    pandas.DataFrame
+        As of :func:`toolkit.measure_similarity`.
     """
     k, num_null = at_least("k", k, 1), at_least("num_null", num_null, 0)
     check_rows(reference, current, "a similarity")
@@ -151,7 +197,7 @@ def _draw_nulls(
     if not draws:
         return {name: [] for name in kinds}
     if names[NOISE]:
-        _ = base.drift_lengths, base.moments.null_type  # or each of the first draws would compute them
+        _ = base.drift_lengths, base.products.null_type  # or each of the first draws would compute them
     num_threads = count_threads()
     num_workers = min(num_threads, MAX_WORKERS, len(draws))
     limit = partial(threadpool_limits, num_threads // num_workers, user_api="blas")
@@ -214,7 +260,7 @@ def _named_rows(trajectory: Trajectory, parameter: str, num_rows: int, name: str
     if name == SEEN:
         exposure = table_exposure(trajectory, parameter)
         if exposure is None:
-            raise ValueError(f"which rows of {parameter} were seen is not known: the run has no exposure of it")
+            raise ValueError(f"which rows of {parameter} were exposed is not known: the run has no exposure of it")
         chosen = exposure.step_counts(num_rows) > 0
     else:
         strata = assign_strata(trajectory, parameter)

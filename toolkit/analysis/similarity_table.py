@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from toolkit.analysis import cka
 from toolkit.analysis.cross_products import (
     BLOCK_ROWS,
+    CrossProducts,
     LazyProperty,
-    Moments,
     Rows,
-    moments_of,
-    noise_moments,
-    permuted_moments,
+    cross_products_of,
+    noise_cross_products,
+    permuted_cross_products,
 )
 from toolkit.analysis.measures import Array
 from toolkit.analysis.rsa import (
@@ -76,8 +76,8 @@ class TablePair:
         return lengths
 
     @LazyProperty
-    def moments(self) -> Moments:
-        return moments_of(self.reference, self.current)
+    def products(self) -> CrossProducts:
+        return cross_products_of(self.reference, self.current)
 
     @LazyProperty
     def distances(self) -> tuple[Array, Array]:
@@ -101,8 +101,8 @@ class PermutedPair(TablePair):
     order: NDArray[np.int64] = field(kw_only=True)
 
     @LazyProperty
-    def moments(self) -> Moments:
-        return permuted_moments(self.origin.moments, self.current, self.order)
+    def products(self) -> CrossProducts:
+        return permuted_cross_products(self.origin.products, self.current, self.order)
 
     @LazyProperty
     def distances(self) -> tuple[Array, Array]:
@@ -142,9 +142,9 @@ def _gaussians(pair: TablePair, generator: np.random.Generator) -> TablePair:
 
 def _noise(pair: TablePair, generator: np.random.Generator) -> TablePair:
     """The reference, and the reference plus Gaussian noise as long, row by row, as the real drift."""
-    moments = noise_moments(pair.moments, pair.drift_lengths, generator)
-    drawn = TablePair(pair.reference, moments.versions[1], pair.k, pair.seed)
-    vars(drawn)["moments"] = moments  # where the lazy property would keep them: they came with the draw
+    products = noise_cross_products(pair.products, pair.drift_lengths, generator)
+    drawn = TablePair(pair.reference, products.versions[1], pair.k, pair.seed)
+    vars(drawn)["products"] = products  # where the lazy property would keep them: they came with the draw
     return drawn
 
 
@@ -203,8 +203,8 @@ class Similarity:
     """95 % interval over resampled rows, where there is a sound one."""
 
 
-def _of_moments(function: Callable[[Moments], float]) -> Callable[[TablePair], float]:
-    return lambda pair: function(pair.moments)
+def _of_products(function: Callable[[CrossProducts], float]) -> Callable[[TablePair], float]:
+    return lambda pair: function(pair.products)
 
 
 def _rsa(pair: TablePair, *, is_ranked: bool) -> float:
@@ -241,36 +241,36 @@ _SHIFT_AND_SCALE = frozenset({SCALING, TRANSLATION})
 SIMILARITIES: Mapping[str, Similarity] = Table(
     {
         "biased_cka": Similarity(
-            function=_of_moments(cka.biased_cka),
+            function=_of_products(cka.biased_cka),
             source=_CKA,
             description="Whether rows relate to one another as before; unrelated rows give about p/(n+p), not 0.",
         ),
         "biased_cka_standardised": Similarity(
-            function=_of_moments(partial(cka.biased_cka, is_standardised=True)),
+            function=_of_products(partial(cka.biased_cka, is_standardised=True)),
             source=_CKA + _STANDARDISED,
             description="The same with every column given one weight.",
             invariant_to=_SHIFT_AND_SCALE,
         ),
         "debiased_cka": Similarity(
-            function=_of_moments(cka.debiased_cka),
+            function=_of_products(cka.debiased_cka),
             source=_HSIC,
             description="Whether rows relate to one another as before; 0 on average for unrelated rows.",
             min_rows=4,
         ),
         "debiased_cka_standardised": Similarity(
-            function=_of_moments(partial(cka.debiased_cka, is_standardised=True)),
+            function=_of_products(partial(cka.debiased_cka, is_standardised=True)),
             source=_HSIC + _STANDARDISED,
             description="The same with every column given one weight.",
             invariant_to=_SHIFT_AND_SCALE,
             min_rows=4,
         ),
         "procrustes_similarity": Similarity(
-            function=_of_moments(cka.procrustes_similarity),
+            function=_of_products(cka.procrustes_similarity),
             source=_PROCRUSTES,
             description="Cosine of the two tables after the best shift and rotation.",
         ),
         "unaligned_relative_drift": Similarity(
-            function=_of_moments(cka.unaligned_relative_drift),
+            function=_of_products(cka.unaligned_relative_drift),
             source="by definition",
             description="Length of the change as a share of the reference, nothing removed: the primary number.",
             identical=0.0,
@@ -280,7 +280,7 @@ SIMILARITIES: Mapping[str, Similarity] = Table(
             min_rows=1,
         ),
         "aligned_relative_drift": Similarity(
-            function=_of_moments(cka.aligned_relative_drift),
+            function=_of_products(cka.aligned_relative_drift),
             source=_PROCRUSTES,
             description="What is left of it after the best shift and rotation, which absorb real drift of few rows.",
             identical=0.0,
@@ -290,7 +290,7 @@ SIMILARITIES: Mapping[str, Similarity] = Table(
             null=NOISE,
         ),
         "translation_share": Similarity(
-            function=_of_moments(cka.translation_share),
+            function=_of_products(cka.translation_share),
             source=_OURS,
             description="Share of the squared change that is one shift of all rows.",
             identical=math.nan,
@@ -299,7 +299,7 @@ SIMILARITIES: Mapping[str, Similarity] = Table(
             min_rows=2,
         ),
         "rotation_share": Similarity(
-            function=_of_moments(cka.rotation_share),
+            function=_of_products(cka.rotation_share),
             source=_OURS,
             description="Share of the squared change that the best rotation or reflection removes after that shift.",
             identical=math.nan,
@@ -307,19 +307,19 @@ SIMILARITIES: Mapping[str, Similarity] = Table(
             null=NOISE,
         ),
         "svcca": Similarity(
-            function=_of_moments(cka.svcca),
+            function=_of_products(cka.svcca),
             source="Raghu et al. 2017 (arXiv 1706.05806)",
             description="Mean canonical correlation of the directions that hold 99 % of each version's variance.",
         ),
         "pwcca_reference": Similarity(
-            function=_of_moments(cka.pwcca),
+            function=_of_products(cka.pwcca),
             source=_PWCCA,
             description="Canonical correlations weighted by how much of the reference they account for.",
             is_symmetric=False,
             direction="weights of the reference",
         ),
         "pwcca_current": Similarity(
-            function=_of_moments(partial(cka.pwcca, weights_of="current")),
+            function=_of_products(partial(cka.pwcca, weights_of="current")),
             source=_PWCCA,
             description="Canonical correlations weighted by how much of the current version they account for.",
             invariant_to=_SHIFT_AND_SCALE,

@@ -16,7 +16,7 @@ from toolkit.lookup import unknown
 from toolkit.snapshots.exposure import TableExposure
 from toolkit.snapshots.snapshot import Trajectory
 
-Labels = NDArray[np.object_]
+StratumNames = NDArray[np.object_]
 Steps = NDArray[np.int64]
 
 UNKNOWN = "exposure unknown"
@@ -72,8 +72,8 @@ def table_exposure(trajectory: Trajectory, parameter: str) -> TableExposure | No
     return table
 
 
-def _word_strata(trajectory: Trajectory, num_rows: int, steps: Steps | None) -> Labels:
-    strata: Labels = np.full(num_rows, UNKNOWN, dtype=object)
+def _word_strata(trajectory: Trajectory, num_rows: int, steps: Steps | None) -> StratumNames:
+    strata: StratumNames = np.full(num_rows, UNKNOWN, dtype=object)
     if steps is not None:
         strata = np.array(BY_STEPS, dtype=object)[np.digitize(steps, (1, 2, 10, 100))]
     vocabulary = trajectory.vocabulary
@@ -89,7 +89,7 @@ def _word_strata(trajectory: Trajectory, num_rows: int, steps: Steps | None) -> 
     return strata
 
 
-def _position_strata(offset: int, num_rows: int, steps: Steps | None) -> Labels:
+def _position_strata(offset: int, num_rows: int, steps: Steps | None) -> StratumNames:
     positions = np.arange(num_rows) - offset
     if steps is None:
         # Every text has a first position; which others it reached is what was not recorded.
@@ -105,7 +105,7 @@ def _segments(num_rows: int) -> tuple[str, ...]:
     return tuple(f"segment {row}" for row in range(num_rows))
 
 
-def _segment_strata(num_rows: int, steps: Steps | None) -> Labels:
+def _segment_strata(num_rows: int, steps: Steps | None) -> StratumNames:
     if steps is None:
         return np.full(num_rows, UNKNOWN, dtype=object)
     return np.where(steps > 0, _segments(num_rows), "unused segment").astype(object)

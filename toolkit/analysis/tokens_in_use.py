@@ -18,7 +18,7 @@ from toolkit.snapshots.exposure import Design
 from toolkit.snapshots.snapshot import Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
 
-Labels = NDArray[np.intp]
+GroupLabels = NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class NullSpace:
         return int(next(iter(self.directions.values())).shape[1])
 
 
-def label_groups(design: Design, num_rows: Mapping[str, int]) -> dict[str, Labels]:
+def label_groups(design: Design, num_rows: Mapping[str, int]) -> dict[str, GroupLabels]:
     """Per table (rows,): the group of each row, 0 the one with most tokens, -1 never used.
 
     Groups are the connected components of the first two tables' rows; the rows of a third table are all in group 0.
@@ -56,7 +56,7 @@ def label_groups(design: Design, num_rows: Mapping[str, int]) -> dict[str, Label
     return groups
 
 
-def offset_directions(groups: Mapping[str, Labels]) -> NullSpace:
+def offset_directions(groups: Mapping[str, GroupLabels]) -> NullSpace:
     """The directions that groups alone prove: each group's first-table rows up and second-table rows down, and the
     first table up and the third down. All there are when every pair of groups and third rows occurred together.
     """
@@ -98,7 +98,7 @@ def null_space(design: Design, num_rows: Mapping[str, int]) -> NullSpace:
     return NullSpace({name: np.hstack([known.directions[name][:, :num_groups], new[name]]) for name in design.tables})
 
 
-def _components(design: Design, num_first: int, num_second: int) -> Labels:
+def _components(design: Design, num_first: int, num_second: int) -> GroupLabels:
     """(num_first + num_second,) connected component of every row of the first two tables, used or not."""
     from scipy.sparse.csgraph import connected_components
 
@@ -114,7 +114,9 @@ def _graph(left: NDArray[np.integer[Any]], right: NDArray[np.integer[Any]], size
     return coo_array((np.ones(len(left), np.int32), (left, right)), shape=(size, size)).tocsr()
 
 
-def _potentials(design: Design, num_first: int, num_second: int, places: Labels, num_third: int) -> NDArray[np.int64]:
+def _potentials(
+    design: Design, num_first: int, num_second: int, places: GroupLabels, num_third: int
+) -> NDArray[np.int64]:
     """(first + second rows, third rows) integers X so that x_i + x_j + s_k = 0 along a spanning forest for x = X s."""
     from scipy.sparse.csgraph import breadth_first_order
 
@@ -170,7 +172,7 @@ class ReferenceCorpus:
 
     frequencies: Mapping[str, Array]
     """Table to (rows,) float64: share of the tokens that used each row; adds up to 1."""
-    groups: Mapping[str, Labels]
+    groups: Mapping[str, GroupLabels]
     """Table to (rows,): see ``incidence.label_groups``; group 0 unless rows are inseparable."""
     design: Design | None
     frequency_source: str
@@ -319,7 +321,7 @@ UNKNOWN_DESIGN = "no design was recorded: not known"
 
 
 @with_columns
-def measure_design(source: Source) -> "pd.DataFrame":
+def measure_design(source: Source) -> pd.DataFrame:
     """How many directions the run's tokens leave free, one quantity per line.
 
     ``num_tokens``, ``num_combinations`` (distinct), ``num_used_rows`` over all tables, ``rank`` of their incidence

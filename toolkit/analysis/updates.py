@@ -9,12 +9,11 @@ import numpy as np
 import pandas as pd
 
 from toolkit.analysis.blocks import iterate_blocks, tables_of
-from toolkit.analysis.drift import ALL_ROWS
+from toolkit.analysis.drift import ALL_ROWS, Indices
 from toolkit.analysis.geometry import (
     BLOCK_ROWS,
     MIN_ROWS,
     Cloud,
-    Indices,
     energy_in_top,
     entropy_rank,
     group_rows,
@@ -48,18 +47,43 @@ def measure_updates(
     reference_epoch: float = 0,
     num_null: int = 40,
     seed: int = 0,
-) -> "pd.DataFrame":
-    """The update of a table at an epoch (default: the last snapshot), one value per line.
+) -> pd.DataFrame:
+    """How concentrated the update Δ of a table is, and how it lies to the table before, one value per line.
 
-    Rows: those with exposure by the epoch (``touched``), without a record all that moved, or the ones asked for (row
-    indices, or the name of a stratum). Δ is not centred: a shift that all rows share is one of its directions.
+    Parameters
+    ----------
+    source
+        A run, the path of a run directory, a trajectory, or imported checkpoints.
+    parameter
+        Name of an embedding parameter, such as ``word_embeddings``.
+    epoch
+        Epoch of the snapshot; None is the last one.
+    ks
+        Numbers of directions to measure.
+    rows
+        Indices of rows, or the name of a stratum; None takes the rows exposed by the epoch (``touched``), or without a
+        record of exposure all that moved.
+    reference_epoch
+        Epoch of the snapshot that changes are counted from.
+    num_null
+        Number of draws of the null.
+    seed
+        Seed of every random draw.
 
-    ``energy_top``: share of ‖Δ‖²_F in the k largest singular directions; ``effective_rank``: of Δ, see geometry.py.
-    Their null (ours) gives each row a random direction and its own observed length: a few long rows concentrate the
-    energy without any structure. Only values outside its quantiles, over ``num_null`` draws, say something.
-    ``alignment_top``: share of ‖Δ‖²_F in the span of the k first principal directions of all rows of E⁰ about their
-    mean, chance k/hidden. Its null (ours) turns that span at random, 400 times, and keeps Δ as it is: an
-    update of few directions aligns more or less by luck, which random rows would not show.
+    Returns
+    -------
+    pandas.DataFrame
+        ``energy_top``: share of ‖Δ‖²_F in the k largest singular directions. ``effective_rank``: of Δ, as in
+        toolkit.analysis.geometry. ``alignment_top``: share of ‖Δ‖²_F in the span of the k first principal directions of
+        all rows of E⁰ about their mean; chance is k/hidden.
+
+    Notes
+    -----
+    Δ is not centred: a shift that all rows share is one of its directions. The nulls are ours. That of the first two
+    gives each row a random direction and its own observed length, since a few long rows concentrate the energy without
+    any structure: only values outside its quantiles say something. That of ``alignment_top`` turns the span at random,
+    400 times, and keeps Δ as it is: an update of few directions aligns more or less by luck, which random rows would
+    not show.
     """
     at_least("num_null", num_null, 0)
     trajectory = trajectory_of(source)
@@ -225,16 +249,42 @@ def measure_agreement(
     reference_epoch: float = 0,
     num_null: int = 100,
     seed: int = 0,
-) -> "pd.DataFrame":
-    """Agreement of Δ between each two runs at an epoch (default: the last of the first run).
+) -> pd.DataFrame:
+    """Whether runs moved the same rows in the same directions: the agreement of Δ between each two runs.
 
-    Per stratum and for ``all rows``: ``mean_cosine``, the mean over the rows of the cosine between the row's Δ in the
-    two runs (rows that did not move in both have none and are counted in ``num_undefined``), and ``whole_cosine``, of
-    the two Δ as one vector each, where rows that moved far count more (definitions and null ours). Null: the second
-    run's rows permuted within the stratum, ``num_null`` times; of ``all rows`` within each stratum.
-    A row that the two runs have in different strata (each draws its own batches) is in stratum ``different strata``.
+    Parameters
+    ----------
+    sources
+        Runs, paths of run directories, trajectories or imported checkpoints; at least two.
+    parameter
+        Name of an embedding parameter, such as ``word_embeddings``.
+    epoch
+        Epoch of the snapshots; None is the last one of the first run.
+    reference_epoch
+        Epoch of the snapshot that changes are counted from.
+    num_null
+        Number of draws of the null.
+    seed
+        Seed of every random draw.
 
-    ValueError for fewer than two runs, and for runs that did not start from the same parameter and vocabulary.
+    Returns
+    -------
+    pandas.DataFrame
+        Per pair of runs and stratum, and for ``all rows``: ``mean_cosine``, the mean over the rows of the cosine
+        between the row's Δ in the two runs (rows that did not move in both have none and are counted in
+        ``num_undefined``), and ``whole_cosine``, of the two Δ as one vector each, where rows that moved far count more.
+        A row that the two runs have in different strata (each draws its own batches) is in stratum ``different
+        strata``.
+
+    Raises
+    ------
+    ValueError
+        Fewer than two runs, or runs that did not start from the same parameter and vocabulary.
+
+    Notes
+    -----
+    Definitions and null are ours. Null: the second run's rows permuted within the stratum; of ``all rows``, within each
+    stratum.
     """
     if not isinstance(sources, list | tuple):
         raise ValueError(f"agreement is between runs: pass a list of at least 2, not a {type(sources).__name__}")

@@ -49,7 +49,7 @@ def measure_weight_drift(
 
     Returns
     -------
-    pd.DataFrame
+    pandas.DataFrame
         By parameter, or by layer: the sums of squares of a layer's tensors put together, and the median of its
         matrices' angles. Norms are Frobenius norms in float64 of the stored values, relative_drift is ‖Δ‖/‖W⁰‖,
         angle_degrees 2·atan2(‖û - v̂‖, ‖û + v̂‖) of the two tensors as vectors (Kahan's form, which keeps its digits

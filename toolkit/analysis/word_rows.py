@@ -6,18 +6,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from toolkit.analysis.blocks import iterate_blocks
 from toolkit.analysis.measures import MEASURES
-from toolkit.analysis.nearest import nearest_neighbours
+from toolkit.analysis.nearest import Ids, nearest_neighbours
 from toolkit.analysis.neighbours import PARAMETER, list_words, word_table
 from toolkit.analysis.strata import table_exposure
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 
 NUM_NEIGHBOURS = 5
 NUM_NAMED = 1000
-"""So many words, those that moved most, have their neighbours told."""
+"""Number of words, those that moved most, whose neighbours are listed."""
 NUM_UNSEEN = 1000
 """So many words that training never saw are kept."""
 MOST_EPOCHS = 8
@@ -26,8 +25,6 @@ BLOCK_ROWS = 1024
 NO_DIRECTION = "undefined: the row is zero"
 COLUMNS = ("row", "token", "num_steps", "num_tokens", "is_seen", "epoch", "norm", "angle_degrees", "before", "after")
 MEASURED = ("norm", "angle_degrees")
-
-Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -55,7 +52,7 @@ def measure_words(
     """The words that training saw in any of the runs, and some that it never saw, evenly spaced in the vocabulary.
 
     Drift, angle, steps and tokens are means over the runs, at the epochs that all of them kept; neighbours are those of
-    the first: the five nearest by cosine among all words, told of the ``num_named`` words that moved most. Every row
+    the first: the five nearest by cosine among all words, for the ``num_named`` words that moved most. Every row
     that training used is a word here ([CLS] too, [PAD] never); more than ``most_seen`` are thinned to those seen most.
     """
     first = trajectories[0]
@@ -78,12 +75,12 @@ def measure_words(
     return WordRows(table[list(COLUMNS)], len(seen), len(unseen), len(_ends(first)) - 1)
 
 
-def evenly(rows: Rows, num: int) -> Rows:
+def evenly(rows: Ids, num: int) -> Ids:
     """At most ``num`` of the rows at even distances: vocabularies are in the order of frequency, or of the alphabet."""
     return rows[np.unique(np.linspace(0, len(rows) - 1, num).round().astype(int))] if num < len(rows) else rows
 
 
-def seen_most(counts: pd.DataFrame, rows: Rows, num: int) -> Rows:
+def seen_most(counts: pd.DataFrame, rows: Ids, num: int) -> Ids:
     """The rows seen in the most steps, by a table with num_steps whose index is the row; evenly spaced without it."""
     steps = counts["num_steps"].loc[rows]
     if num >= len(rows) or steps.isna().any():
@@ -104,7 +101,7 @@ def _has_moved(trajectory: Trajectory) -> bool:
     return len(trajectory) > 1 and not np.array_equal(tables[0], tables[1])
 
 
-def _seen(trajectory: Trajectory) -> Rows:
+def _seen(trajectory: Trajectory) -> Ids:
     """The rows that training used, [PAD] apart; every word where that was not recorded."""
     exposure = table_exposure(trajectory, PARAMETER)
     if exposure is None:
@@ -144,7 +141,7 @@ def _common(trajectories: Sequence[Trajectory]) -> list[list[Snapshot]]:
 
 
 def _measured(
-    trajectory: Trajectory, snapshots: Sequence[Sequence[Snapshot]], rows: Rows, counts: pd.DataFrame
+    trajectory: Trajectory, snapshots: Sequence[Sequence[Snapshot]], rows: Ids, counts: pd.DataFrame
 ) -> pd.DataFrame:
     """A line per row and epoch after the first: what toolkit.measure_rows says of it, as the mean over the runs."""
     epochs = [snapshot.epoch for snapshot in snapshots[0][1:]]
@@ -171,7 +168,7 @@ def _token(trajectory: Trajectory, row: int) -> str:
     return token or f"row {row}"
 
 
-def _neighbours(trajectory: Trajectory, snapshot: Snapshot, words: Rows, named: Rows) -> dict[int, str]:
+def _neighbours(trajectory: Trajectory, snapshot: Snapshot, words: Ids, named: Ids) -> dict[int, str]:
     """The neighbours of rows, nearest first, each with its cosine; NO_DIRECTION of a zero row."""
     num = min(NUM_NEIGHBOURS, len(words) - 1)
     found = zip(named, *nearest_neighbours(word_table(snapshot), num, queries=named, candidates=words), strict=True)

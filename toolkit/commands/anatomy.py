@@ -16,7 +16,7 @@ class AnatomyCommand:
     text: str
     """The sentence that the model reads."""
     pair: str | None = None
-    """A second sentence, which the model reads together with the first; None: there is none."""
+    """A second sentence, which the model reads together with the first; None: a single sentence."""
     is_json: Annotated[bool, tyro.conf.arg(name="json"), tyro.conf.FlagCreatePairsOff] = False
     """Print JSON instead of text: the same numbers. Keys: toolkit/probes/anatomy.py."""
     out: Path | None = None
@@ -26,10 +26,9 @@ class AnatomyCommand:
 
     def run(self) -> int:
         import json
-        import shlex
         import sys
 
-        from toolkit.naming import shorten, shown_command
+        from toolkit.naming import shorten, shown_command, shown_flags
         from toolkit.probes.anatomy import as_document, open_model, take_apart
         from toolkit.reporting.folder import check_out
         from toolkit.reporting.render_terminal import print_page
@@ -44,12 +43,7 @@ class AnatomyCommand:
         else:
             print_page(anatomy_page(document, title=self.title), has_charts=self.out is not None)
         if self.out is not None:
-            command = shown_command("anatomy", (self.model,), self.out, self.title)
-            command += "".join(
-                f" --{flag} {shlex.quote(text)}"
-                for flag, text in (("text", self.text), ("pair", self.pair))
-                if text is not None
-            )
+            command = shown_command("anatomy", (self.model,), self.out, self.title) + shown_flags(self, "text", "pair")
             report = write_anatomy_report(document, self.out, title=self.title, command=command)
             print(f"Report: {report}", file=sys.stderr if self.is_json else None)
         return 0

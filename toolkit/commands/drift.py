@@ -7,8 +7,8 @@ import tyro
 
 
 @dataclass(frozen=True, slots=True)
-class Drift:
-    """Say how the embeddings changed between checkpoints, or how far and why they moved in a run."""
+class DriftCommand:
+    """How did embeddings change between checkpoints? In a run: how far, and why?"""
 
     places: tyro.conf.Positional[tuple[str, ...]]
     """Either two or more checkpoints in order (minilm, hub ids with @revision, folders, .safetensors files),

@@ -36,8 +36,8 @@ class FlowCommand:
     def run(self) -> int:
         import sys
 
-        from toolkit.naming import shown_command
-        from toolkit.probes.flow import Settings, measure_flow
+        from toolkit.naming import shown_command, shown_flags
+        from toolkit.probes.flow import FlowSettings, measure_flow
         from toolkit.reporting.folder import check_out
         from toolkit.reporting.render_terminal import print_page
         from toolkit.reporting.topics.flow import flow_page, write_flow_report
@@ -48,7 +48,7 @@ class FlowCommand:
         for name, value in numbers.items():
             if value < 1:
                 raise ValueError(f"--{name.replace('_', '-')} must be at least 1; got {value}")
-        settings = Settings(
+        settings = FlowSettings(
             num_positions=self.positions,
             num_blocks=self.blocks,
             shift=self.shift,
@@ -66,18 +66,6 @@ class FlowCommand:
         print_page(flow_page(tables, title=self.title), has_charts=self.out is not None)
         if self.out is not None:
             command = shown_command("flow", self.places, self.out, self.title)
-            print(f"Report: {write_flow_report(tables, self.out, title=self.title, command=command + self._flags())}")
+            command += shown_flags(self, "texts", "text_columns", "task", *numbers, "seed")
+            print(f"Report: {write_flow_report(tables, self.out, title=self.title, command=command)}")
         return 0
-
-    def _flags(self) -> str:
-        """The flags that change the numbers, as the report's command shows them."""
-        import shlex
-
-        from toolkit.naming import shown_path
-
-        words: list[str] = [] if self.texts is None else ["--texts", shown_path(self.texts)]
-        words += ["--text-columns", *self.text_columns] if self.text_columns else []
-        for name in ("task", "positions", "blocks", "shift", "num_texts", "seed"):
-            if (value := getattr(self, name)) != type(self).__dataclass_fields__[name].default:
-                words += [f"--{name.replace('_', '-')}", str(value)]
-        return "".join(f" {shlex.quote(word)}" for word in words)

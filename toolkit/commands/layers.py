@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Layers:
-    """Which layers changed? States and weights of each beside before training, two seeds and shuffled labels."""
+class LayersCommand:
+    """Which layers changed? States and weights, compared with before training, other seeds and shuffled labels."""
 
     places: tyro.conf.Positional[tuple[str, ...]]
     """Run directories made with --save-model; other seeds, and runs with --shuffle-labels, are the references. Or two
@@ -23,7 +23,7 @@ class Layers:
     text_columns: tuple[str, ...] = ()
     """Names of the one or two text columns of these files; by default those of the runs."""
     max_texts: int = 300
-    """Most texts to read of each split or file, drawn at random, the same for all models."""
+    """Number of texts to read of each split or file, at most; drawn at random, the same for all models."""
     out: Path | None = None
     """Folder to write the report and its figures into; None: print the tables only."""
     title: str | None = None
@@ -64,7 +64,9 @@ class Layers:
 
         if len(self.places) != 2:
             other = next(place for place in self.places if not is_run(place))
-            raise ValueError(f"{other} is no run directory: pass run directories, or two checkpoints and nothing else")
+            raise ValueError(
+                f"{other} is not a run directory: pass run directories, or two checkpoints and nothing else"
+            )
         if self.texts:
             raise ValueError(
                 "--texts: states need runs made with --save-model; of two checkpoints weights are compared"

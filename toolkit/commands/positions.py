@@ -7,7 +7,7 @@ import tyro
 
 
 @dataclass(frozen=True, slots=True)
-class Positions:
+class PositionsCommand:
     """Do a model's position embeddings resemble sine and cosine? Statistics and a verdict, beside control tables."""
 
     model: tyro.conf.Positional[str]

@@ -8,22 +8,22 @@ import tyro
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ReportCommand:
     """Compare finished runs: scores, drift and verdicts in index.html and report.md, with figures and tables."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]] = ()
     """Run directories. Unfinished ones and other folders that a glob (runs/*) brings along are left out and named."""
     out: Path | None = None
-    """Folder of its own to write the report into; made if need be. A report that is there is replaced. With --from:
-    None for the place of the report itself."""
+    """Folder for this report alone, made where it is missing; a report that is there is replaced. With --from,
+    None: the report's own folder."""
     from_: Annotated[Path | None, tyro.conf.arg(name="from")] = None
     """Folder of a report, which is made again from its evidence alone, without a run: pages, figures, tables, cards."""
     title: str | None = None
-    """Title of the report; None: one is made up from the runs."""
+    """Title of the report; None: made from the runs."""
     question: str | None = None
-    """Question that the report answers, printed under its title; None: nothing is."""
+    """Question that the report answers, printed under its title; None: no question."""
     margin_points: float = 1.0
-    """Margin of equivalence: smaller differences would interest nobody. In points, that is hundredths of the score."""
+    """Margin of equivalence in points (hundredths of the score): smaller differences do not matter."""
 
     def run(self) -> int:
         import sys

@@ -11,7 +11,7 @@ from toolkit.studies.executors import ExecutorOptions
 
 @dataclass(frozen=True, slots=True)
 class StudyCommand:
-    """Carry out a study (arms x tasks x seeds) and write its report; runs that are finished are skipped."""
+    """Run a study (arms x tasks x seeds) and write its report; runs that are finished are skipped."""
 
     file: tyro.conf.Positional[Path]
     """Python file that defines STUDY = toolkit.Study(...)."""
@@ -23,9 +23,9 @@ class StudyCommand:
     """Print the runs, an estimate of their time (from a few steps of each kind of run, which are not kept), and the
     smallest difference that they could show; run nothing else."""
     limit: int | None = None
-    """Stop after this many runs; the same command goes on later. None: no limit."""
+    """Stop after this many runs; the same command continues later. None: no limit."""
     executor: Literal["local", "ray", "slurm"] = "local"
-    """What carries the runs out: this machine, Ray or Slurm (extras of the package: ray, slurm)."""
+    """Where the runs are executed: on this machine, by Ray or by Slurm (extras of the package: ray, slurm)."""
     options: Annotated[ExecutorOptions, tyro.conf.arg(name="")] = field(default_factory=ExecutorOptions)
 
     def run(self) -> int:
@@ -53,7 +53,9 @@ class StudyCommand:
                 command=study_command(self.file, out, self.output_dir),
             )
         if report is None:
-            print(f"{len(left_to_do(plan_study(study, self.output_dir).runs))} runs are left: the same command goes on")
+            print(
+                f"{len(left_to_do(plan_study(study, self.output_dir).runs))} runs are left: the same command continues"
+            )
         else:
             print(f"Report: {report}\nOpen:   {report.with_name('index.html')}")
         return 0

@@ -1,16 +1,16 @@
 """``transplant RUNS``: what the drift of each embedding component is worth to runs that kept their models."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
 import tyro
 
-from toolkit.naming import shown_command
+from toolkit.naming import shown_command, shown_flags
 
 
 @dataclass(frozen=True, slots=True)
-class Transplant:
+class TransplantCommand:
     """Which component's drift does the tuned model need? Put embeddings from before back, one by one (Shapley)."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
@@ -20,10 +20,10 @@ class Transplant:
     max_examples: int | None = None
     """Score this many items of the split only, the same ones for every run; None: all."""
     reverse: bool = False
-    """Also the other way round: tuned embeddings in the body from before training,
+    """Also the reverse: tuned embeddings in the body from before training,
     under a logistic regression that is fitted again on train."""
     coordinates: Literal["fixed", "raw"] = "fixed"
-    """fixed: offsets between the tables, which no output shows, are taken out first. raw: the tables as they are."""
+    """fixed: without the offsets between tables, on which no output depends. raw: the tables as they are."""
     num_draws: int = 5
     """Random changes of the same size and of each kind beside each transplant; each costs one more pass."""
     num_reverse_draws: int = 1
@@ -36,7 +36,7 @@ class Transplant:
     """Title of the report; None: the default one."""
 
     def run(self) -> int:
-        from toolkit.probes.transplant_games import Settings
+        from toolkit.probes.transplant_games import TransplantSettings
         from toolkit.probes.transplants import measure_transplants
         from toolkit.progress import counting_progress
         from toolkit.reporting.folder import check_out
@@ -45,7 +45,7 @@ class Transplant:
 
         if self.out is not None:
             check_out(self.out)
-        settings = Settings(
+        settings = TransplantSettings(
             split=self.split,
             max_examples=self.max_examples,
             coordinates=self.coordinates,
@@ -57,18 +57,8 @@ class Transplant:
             found = measure_transplants(self.runs, settings, reverse=self.reverse, on_progress=hear)
         print_page(transplants_page(found.tables, title=self.title), has_charts=self.out is not None)
         if self.out is not None:
-            path = write_transplant_report(found.tables, self.out, title=self.title, command=self._command())
+            command = shown_command("transplant", self.runs, self.out, self.title)
+            command += shown_flags(self, "reverse", *(field.name for field in fields(settings)))
+            path = write_transplant_report(found.tables, self.out, title=self.title, command=command)
             print(f"Report: {path}")
         return 0
-
-    def _command(self) -> str:
-        """What makes the report again."""
-        assert self.out is not None
-        words = shown_command("transplant", self.runs, self.out, self.title)
-        for flag, value in (("--split", self.split), ("--max-examples", self.max_examples)):
-            words += f" {flag} {value}" if value is not None else ""
-        words += " --reverse" if self.reverse else ""
-        words += f" --coordinates {self.coordinates}" if self.coordinates != "fixed" else ""
-        words += f" --num-draws {self.num_draws}" if self.num_draws != 5 else ""
-        words += f" --num-reverse-draws {self.num_reverse_draws}" if self.num_reverse_draws != 1 else ""
-        return words + (f" --dtype {self.dtype}" if self.dtype != "float32" else "")

@@ -7,7 +7,7 @@ import tyro
 
 
 @dataclass(frozen=True, slots=True)
-class Verify:
+class VerifyCommand:
     """Check that a run (all hashes) or a report (all hashes and verdicts) is as written; exit code 1 if not."""
 
     directory: tyro.conf.Positional[Path]

@@ -79,30 +79,30 @@ Unit: TypeAlias = tuple[Example, ...]
 
 
 def _shuffled(items: Sequence[T], bits: np.random.PCG64) -> list[T]:
-    """Items in, the same items in random order out."""
+    """The items in random order."""
     # Raw bits, not Generator.permutation: numpy keeps a bit generator's stream, methods may change (NEP 19).
     return [items[i] for i in np.argsort(bits.random_raw(len(items)), kind="stable")]
 
 
 def _deck(listed: str, bits: np.random.PCG64) -> Iterator[str]:
-    """A word list in, its words without end out, in shuffled rounds: each word is used equally often, within one."""
+    """The words of a list without end, in shuffled rounds: each is used equally often, within one."""
     cards = listed.split(", ")
     while True:
         yield from _shuffled(cards, bits)
 
 
 def _decks(lists: Mapping[str, str], bits: np.random.PCG64) -> dict[str, Iterator[str]]:
-    """Named word lists in, a deck for each out."""
+    """A deck for each named word list."""
     return {name: _deck(listed, bits) for name, listed in lists.items()}
 
 
 def _sentence(text: str) -> str:
-    """A clause in, a sentence out; str.capitalize would put names into lower case."""
+    """A clause as a sentence; str.capitalize would put names into lower case."""
     return f"{text[0].upper()}{text[1:]}."
 
 
 def _polarity_units(domain: words.PolarityWords, bits: np.random.PCG64) -> Iterator[Unit]:
-    """Words in, units without end out: a new context with a negative (0) and with a positive (1) adjective."""
+    """Units without end: a new context with a negative (0) and with a positive (1) adjective."""
     names = _deck(domain.names, bits)
     topics = [(cycle(_shuffled(domain.frames, bits)), _decks(topic, bits)) for topic in domain.topics]
     seen: set[str] = set()
@@ -116,7 +116,7 @@ def _polarity_units(domain: words.PolarityWords, bits: np.random.PCG64) -> Itera
 
 
 def _events(domain: Mapping[str, str], bits: np.random.PCG64) -> Iterator[tuple[bool, tuple[str, ...]]]:
-    """Words in, events without end out: whether the adjunct stands first; person, animal, verb and adjunct."""
+    """Events without end: whether the adjunct stands first; person, animal, verb and adjunct."""
     decks = _decks(domain, bits)
     seen: set[tuple[str, ...]] = set()
     for is_fronted in cycle((False, True)):
@@ -128,7 +128,7 @@ def _events(domain: Mapping[str, str], bits: np.random.PCG64) -> Iterator[tuple[
 
 
 def _order_units(domain: Mapping[str, str], bits: np.random.PCG64) -> Iterator[Unit]:
-    """Words in, units without end out: one event in both voices and both orders; 1 where the person is the actor."""
+    """Units without end: one event in both voices and both orders; 1 where the person is the actor."""
     for is_fronted, (person, animal, verb, adjunct) in _events(domain, bits):
         unit = []
         for is_passive, (first, second) in product((False, True), ((person, animal), (animal, person))):
@@ -143,7 +143,7 @@ ROLE_TAGS = ("O", "B-actor", "I-actor", "B-acted_upon", "I-acted_upon")
 
 
 def _role_units(domain: Mapping[str, str], bits: np.random.PCG64) -> Iterator[TokenUnit]:
-    """Words in, units without end out: one event in both voices and both orders, each word with its tag."""
+    """Units without end: one event in both voices and both orders, each word with its tag."""
     for is_fronted, (person, animal, verb, adjunct) in _events(domain, bits):
         unit = []
         for is_passive, (first, second) in product((False, True), ((person, animal), (animal, person))):
@@ -160,7 +160,7 @@ def _role_units(domain: Mapping[str, str], bits: np.random.PCG64) -> Iterator[To
 
 
 def _pair_units(domain: Sequence[words.Taxonomy], bits: np.random.PCG64) -> Iterator[Unit]:
-    """Taxonomies in, units without end out: (word, kind) and (kind, root) in one frame (1), and both swapped (0)."""
+    """Units without end: (word, kind) and (kind, root) in one frame (1), and both swapped (0)."""
     kinds = []
     for taxonomy in domain:
         for kind, listed in (entry.split(": ") for entry in taxonomy.kinds.split("; ")):
@@ -178,12 +178,12 @@ def _pair_units(domain: Sequence[words.Taxonomy], bits: np.random.PCG64) -> Iter
 
 
 def _article(noun: str) -> str:
-    """A noun in, "a" or "an" out; the word lists have no silent h and no noun like "unit"."""
+    """``a`` or ``an``; the word lists have no silent h and no noun like "unit"."""
     return "an" if noun[0] in "aeiou" else "a"
 
 
 def _splits(known: Iterator[Unit], new: Iterator[Unit], bits: np.random.PCG64) -> dict[str, BuiltinSplit]:
-    """Units of both domains in, shuffled splits out; the sizes are multiples of a unit, so none is parted."""
+    """Shuffled splits of units of both domains; the sizes are multiples of a unit, so none is divided."""
     splits = {}
     for name, size in SPLIT_SIZES.items():
         examples: list[Example] = []

@@ -31,21 +31,31 @@ def near_duplicates(
     bigrams, both ends marked (our choice). They make order count: reversing who did it to whom in a five-word sentence
     leaves .5.
 
-    Args:
-        texts: per example its one or two texts.
-        others: the same, for the examples that must not be repeated.
-        threshold: least similarity, in (0, 1].
+    Parameters
+    ----------
+    texts
+        Per example its one or two texts.
+    others
+        The same, for the examples that must not be repeated.
+    threshold
+        Least similarity, above 0 and at most 1.
 
-    Returns:
-        bool, one entry per example of ``texts``.
+    Returns
+    -------
+    numpy.ndarray
+        (examples,) bool, for each example of ``texts``.
 
-    Raises:
-        ValueError: a threshold outside (0, 1].
+    Raises
+    ------
+    ValueError
+        The threshold is outside its range.
 
+    Notes
+    -----
     Exact, without comparing every pair: two sets with a Jaccard similarity of t or more share at least ceil(t n) of the
-    n elements of each, so that in one common order their first n - ceil(t n) + 1 elements must meet (the prefix
-    filter of similarity joins: Chaudhuri et al. 2006, Bayardo et al. 2007). With the rarest bigrams first, few pairs
-    do, and those are compared in full.
+    n elements of each, so that in one common order their first n - ceil(t n) + 1 elements must meet (the prefix filter
+    of similarity joins: Chaudhuri et al. 2006, Bayardo et al. 2007). With the rarest bigrams first, few pairs do, and
+    those are compared in full.
     """
     if not 0 < threshold <= 1:
         raise ValueError(f"threshold must be above 0 and at most 1, got {threshold}")
@@ -91,7 +101,7 @@ class _Index:
                     self.holders[place, bigram].append(number)
 
     def holds(self, example: tuple[Bigrams, ...]) -> bool:
-        """Is there an example whose texts are all similar to these?"""
+        """Whether there is an example whose texts are all similar to these."""
         # Each text alone finds all candidates: take the one with fewer (a premise may recur in thousands of pairs).
         found = [
             [self.holders[place, bigram] for bigram in self._prefix(text) if (place, bigram) in self.holders]

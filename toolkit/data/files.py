@@ -29,15 +29,6 @@ LINE = "line"
 """Name of a table's index where that is the line of the file that each row begins on, the header's being 1."""
 
 
-def _read_tsv(path: Path) -> pd.DataFrame:
-    # No quoting: a quotation mark is a character like any other, as in GLUE's files.
-    return _read_table(path, "\t", csv.QUOTE_NONE)
-
-
-def _read_csv(path: Path) -> pd.DataFrame:
-    return _read_table(path, ",", csv.QUOTE_MINIMAL)
-
-
 def _read_table(path: Path, delimiter: str, quoting: Any) -> pd.DataFrame:
     """Cells as text, indexed by the line of the file that each row begins on; None where a row is too short.
 
@@ -104,15 +95,12 @@ def _read_jsonl(path: Path) -> pd.DataFrame:
     return pd.DataFrame(rows, dtype=object)
 
 
-def _read_parquet(path: Path) -> pd.DataFrame:
-    return pd.read_parquet(path)
-
-
 READERS: Mapping[str, Callable[[Path], pd.DataFrame]] = {
-    ".tsv": _read_tsv,
-    ".csv": _read_csv,
+    # No quoting: a quotation mark is a character like any other, as in GLUE's files.
+    ".tsv": lambda path: _read_table(path, "\t", csv.QUOTE_NONE),
+    ".csv": lambda path: _read_table(path, ",", csv.QUOTE_MINIMAL),
     ".jsonl": _read_jsonl,
-    ".parquet": _read_parquet,
+    ".parquet": pd.read_parquet,
 }
 
 
@@ -139,7 +127,7 @@ def read_file(path: Path, text_columns: tuple[str, ...], label_column: str | Non
             return read_conll(path)
         frame = READERS[kind](path)
     except UnicodeDecodeError as error:
-        raise ValueError(f"cannot read {path}: {error}: save it as UTF-8 text, not packed") from None
+        raise ValueError(f"cannot read {path}: {error}: save it as UTF-8 text, not compressed") from None
     except (ValueError, OSError) as error:  # pandas' and pyarrow's errors are ValueErrors or OSErrors
         raise ValueError(f"cannot read {path}: {str(error).splitlines()[0]}") from None
     return split_of_frame(frame, text_columns, label_column, str(path))
@@ -297,7 +285,7 @@ def read_glue(name: str) -> RawTask:
 
 
 def read_dataset(name: str, config: str | None, text_columns: tuple[str, ...], label_column: str) -> RawTask:
-    """Read a dataset of the hub; ValueError when it cannot be had, saying what to pass instead."""
+    """Read a dataset of the hub; ValueError when it cannot be read, saying what to pass instead."""
     dataset = _load(name, config)
     splits, label_names = {}, None
     for split_name in _ordered(tuple(dataset)):

@@ -66,7 +66,7 @@ def encode_labels(
 
 
 def _check_numbers(train: list[object]) -> None:
-    """ValueError where labels that are no numbers would turn targets into classes without a word.
+    """ValueError where labels that are not numbers would silently turn targets into classes.
 
     Most labels are numbers, some of them floats: then a word is a mistake. So is nan or inf as text beside any number.
     Integers beside other words (1, 2, none) are names of classes.
@@ -79,8 +79,8 @@ def _check_numbers(train: list[object]) -> None:
     if is_regression or all(_is_hole(train[i]) for i in strange):
         beside = "most are floats, which mean regression" if is_regression else "the others are numbers"
         raise ValueError(
-            f"split 'train' has labels that are no finite numbers ({_rows(train, strange)}) where {beside}: "
-            "mend or drop these rows, or, if the labels name classes, write all of them as words"
+            f"split 'train' has labels that are not finite numbers ({_rows(train, strange)}) where {beside}: "
+            "correct or drop these rows, or, if the labels name classes, write all of them as words"
         )
 
 
@@ -209,7 +209,7 @@ def _encode_targets(present: Mapping[str, list[object] | None]) -> EncodedLabels
             continue
         if strange := [i for i, label in enumerate(labels) if not _is_number(label)]:
             raise ValueError(
-                f"split {split!r} has labels that are no numbers, but training has floats: {_rows(labels, strange)}"
+                f"split {split!r} has labels that are not numbers, but training has floats: {_rows(labels, strange)}"
             )
         values = np.array([float(label) for label in labels])  # type: ignore[arg-type]
         if infinite := np.flatnonzero(~np.isfinite(values)).tolist():

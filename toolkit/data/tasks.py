@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from toolkit.config import RunConfig
 from toolkit.data.builtin import BUILTIN_TASKS, BUILTIN_TOKEN_TASKS, OUT_OF_DISTRIBUTION
-from toolkit.data.duplicates import THRESHOLD, near_duplicates
+from toolkit.data.duplicates import near_duplicates
 from toolkit.data.files import CONLL, GLUE, check_file, read_dataset, read_file, read_glue
 from toolkit.data.labels import encode_labels
 from toolkit.data.raw import RawSplit, RawTask
@@ -117,19 +118,15 @@ def _builtin_tokens(name: str) -> Callable[[], RawTask]:
     return read
 
 
-def _glue(name: str) -> Callable[[], RawTask]:
-    return lambda: read_glue(name)
-
-
 MANY = 20
-"""Examples from which on a class for each of them is hardly meant."""
+"""With at least this many examples, one class per example is probably a mistake."""
 FEW = 3
-"""Different whole numbers up to which a regression on them is hardly meant."""
+"""With at most this many different whole numbers as labels, a regression on them is probably a mistake."""
 
 TASKS: Mapping[str, Callable[[], RawTask]] = {
     **{name: _builtin(name) for name in BUILTIN_TASKS},
     **{name: _builtin_tokens(name) for name in BUILTIN_TOKEN_TASKS},
-    **{name: _glue(name) for name in GLUE},
+    **{name: partial(read_glue, name) for name in GLUE},
 }
 """Task name to the function that reads its splits."""
 
@@ -208,7 +205,7 @@ def _named_files(entries: tuple[str, ...], flag: str) -> dict[str, Path]:
 
 
 def _refuse_stray_flags(config: RunConfig) -> None:
-    """A flag whose data are not asked for would be ignored without a word."""
+    """A flag whose data are not asked for would be ignored silently."""
     own = "--train-file or --dataset"
     needs = {
         "validation_file": (config.train_file, "--train-file"),
@@ -325,19 +322,13 @@ def _doubt_files(hashes: Mapping[str, str]) -> None:
         warnings.warn(f"the same file is trained on and scored as {', '.join(same)}", stacklevel=2)
 
 
-def remove_near_duplicates(
-    train: Split, scored: Mapping[str, Split], threshold: float = THRESHOLD
-) -> tuple[Split, dict[str, int]]:
-    """The training split without the examples that nearly repeat an item of any scored split.
+def remove_near_duplicates(train: Split, scored: Mapping[str, Split]) -> tuple[Split, dict[str, int]]:
+    """The training split without examples that nearly repeat an item of any scored split; ValueError when none stays.
 
-    Returns:
-        The examples that stay, in their old order with their old ids; and per scored split how many of the given
-        training examples nearly repeat one of its items (an example that repeats items of two splits counts in both).
-
-    Raises:
-        ValueError: no example would stay.
+    Returned are the examples that stay, in their old order with their old ids, and per scored split how many of the
+    given training examples nearly repeat one of its items (an example that repeats items of two splits counts in both).
     """
-    repeats = {name: near_duplicates(train.texts, split.texts, threshold) for name, split in scored.items()}
+    repeats = {name: near_duplicates(train.texts, split.texts) for name, split in scored.items()}
     stays = np.ones(len(train), dtype=bool)
     for repeated in repeats.values():
         stays &= ~repeated
@@ -350,7 +341,7 @@ def remove_near_duplicates(
 
 
 def _shuffle_labels(train: Split, every: NDArray[Any] | None, config: RunConfig) -> Split:
-    """The same texts, and no relation between them and their labels but chance.
+    """The same texts with labels that are related to them by chance alone.
 
     With a label seed the labels of the whole split as it was read, ``every``, are permuted once, whatever part of it a
     run draws: runs of other seeds draw other examples, and an example that two of them share must have one label.

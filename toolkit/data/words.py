@@ -17,7 +17,7 @@ class PolarityWords(NamedTuple):
 
 
 class Taxonomy(NamedTuple):
-    """Three levels (word < kind < root) and what can be said of every word in them, at every place."""
+    """Three levels (word < kind < root) with actions that fit every word in them, at every place."""
 
     root: str
     kinds: str

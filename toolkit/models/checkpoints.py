@@ -166,7 +166,7 @@ class Source:
     def _cannot(self, part: str, error: Exception) -> str:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         if self.is_hub and not is_hub_reachable():
-            reason = "it is no folder, it is not in the local cache, and the hub cannot be reached"
+            reason = "it is not a folder, it is not in the local cache, and the hub cannot be reached"
         if self.is_hub and "/" not in self.name:
             return f"{unknown(self.name, 'model', (EMBEDDED,))}, a local folder or a hub id; {reason}"
         instead = f"; pass {EMBEDDED} (embedded, offline) or a local folder" if self.is_hub else ""

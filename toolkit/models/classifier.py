@@ -153,9 +153,11 @@ def load_classifier(
             "compute something else than it was trained to: take a checkpoint with absolute positions"
         )
     if is_token_task and pooling != "mean":
-        raise ValueError(f"--pooling {pooling}: a token task pools nothing, each word answers for itself: leave it out")
+        raise ValueError(
+            f"--pooling {pooling}: a token task does not pool, since each word has its own label: leave it out"
+        )
     if head == "bilstm" and not is_token_task:
-        raise ValueError("--head bilstm reads the words of a token task: take linear or mlp")
+        raise ValueError("--head bilstm is for token tasks: take linear or mlp")
     if pooling == "pooler" and not family.has_pooler:
         raise ValueError(f"--pooling pooler: {family.name} has no pooler; choose from: mean, cls")
     if dropout is not None:
@@ -167,7 +169,7 @@ def load_classifier(
     if tokenizer.pad_token_id is None:
         raise ValueError(f"the tokenizer of {name} has no padding token")
     if family.position_start == "after_padding" and config.pad_token_id is None:
-        raise ValueError(f"the config.json of {name} has no pad_token_id, after which {family.name} counts positions")
+        raise ValueError(f"the config.json of {name} has no pad_token_id, from which {family.name} counts positions")
     generator = torch.Generator().manual_seed(seed)
     offset = config.pad_token_id + 1 if family.position_start == "after_padding" else 0
     limit = getattr(config, "max_position_embeddings", None)

@@ -1,4 +1,4 @@
-"""The embedding module of anybody's model, and what it is called."""
+"""The embedding module of any supported model, and what it is called."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -22,7 +22,7 @@ from toolkit.snapshots.snapshot import to_array
 def reinject(backbone: nn.Module, family: ModelFamily) -> "Reinjection":
     """Hook ``backbone``, which has a position table, so that every forward pass adds positions again; see Reinjection.
 
-    The hooks are no part of what ``save_pretrained`` writes: whoever loads the weights again has to call this again.
+    The hooks are not part of what ``save_pretrained`` writes: whoever loads the weights again has to call this again.
     """
     return Reinjection(backbone, family)
 
@@ -113,7 +113,7 @@ def _layers(backbone: nn.Module, family: ModelFamily) -> list[nn.Module]:
     return list(backbone.get_submodule(pattern.partition(".{K}")[0]).children())
 
 
-Rows = NDArray[np.float32]
+PositionRows = NDArray[np.float32]
 
 
 def prepare_positions(loaded: Loaded, config: RunConfig) -> Loaded:
@@ -141,7 +141,7 @@ def prepare_positions(loaded: Loaded, config: RunConfig) -> Loaded:
     return replace(loaded, positions=_describe(config, before, to_array(table), first, num_reached))
 
 
-def position_rows(kind: str, rows: Rows, *, num_reached: int, seed: int = 0) -> Rows:
+def position_rows(kind: str, rows: PositionRows, *, num_reached: int, seed: int = 0) -> PositionRows:
     """(rows, hidden) fp32: the rows that stand in for a checkpoint's position ``rows`` (of texts' first token on).
 
     ``checkpoint``: themselves. ``zero``: zeros. ``sinusoidal``: the table of Vaswani et al. 2017, times one number that
@@ -154,14 +154,14 @@ def position_rows(kind: str, rows: Rows, *, num_reached: int, seed: int = 0) -> 
     return lookup(POSITION_TABLES, kind, "positions")(rows, num_reached, seed)
 
 
-def _sinusoidal(rows: Rows, num_reached: int, seed: int) -> Rows:
+def _sinusoidal(rows: PositionRows, num_reached: int, seed: int) -> PositionRows:
     table = sinusoidal_table(*rows.shape)
     size = np.sqrt(np.square(rows, dtype=np.float64).sum(axis=1).mean())
-    scaled: Rows = (table * (size / np.sqrt(rows.shape[1] / 2))).astype(np.float32)
+    scaled: PositionRows = (table * (size / np.sqrt(rows.shape[1] / 2))).astype(np.float32)
     return scaled
 
 
-def _shuffled(rows: Rows, num_reached: int, seed: int) -> Rows:
+def _shuffled(rows: PositionRows, num_reached: int, seed: int) -> PositionRows:
     order = derangement(num_reached, seed)
     return np.concatenate([rows[:num_reached][order], rows[num_reached:]])
 
@@ -177,7 +177,7 @@ def derangement(num: int, seed: int = 0) -> NDArray[np.int64]:
             return order
 
 
-POSITION_TABLES: Mapping[str, Callable[[Rows, int, int], Rows]] = {
+POSITION_TABLES: Mapping[str, Callable[[PositionRows, int, int], PositionRows]] = {
     "checkpoint": lambda rows, num_reached, seed: rows,
     "sinusoidal": _sinusoidal,
     "shuffled": _shuffled,
@@ -197,7 +197,9 @@ def _flags(config: RunConfig) -> list[str]:
     return table + (["--reinject-positions"] if config.reinject_positions else [])
 
 
-def _describe(config: RunConfig, before: Rows, after: Rows, first: int, num_reached: int) -> dict[str, Any]:
+def _describe(
+    config: RunConfig, before: PositionRows, after: PositionRows, first: int, num_reached: int
+) -> dict[str, Any]:
     """What the manifest says: enough to see which table training started from, and which one it replaced."""
     return {
         "table": config.positions,

@@ -13,6 +13,7 @@ import pandas as pd
 import torch
 from torch import nn
 
+from toolkit.analysis.measures import Array
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES, family_of
 from toolkit.models.checkpoints import find_checkpoint
 from toolkit.models.classifier import Loaded, in_eval_mode, load_classifier
@@ -21,9 +22,8 @@ from toolkit.models.tuned import load_tuned
 from toolkit.naming import Described
 from toolkit.probes.embedding_layer import (
     SAME,
-    Array,
+    Ids,
     Parts,
-    Rows,
     Sentence,
     as_array,
     find_parts,
@@ -116,7 +116,7 @@ def _differentiate(
     return {name: found.get(name) for name in names}
 
 
-def _used(padded: Sentence, parameter: str) -> Rows | None:
+def _used(padded: Sentence, parameter: str) -> Ids | None:
     return {
         "word_embeddings": padded.words,
         "position_embeddings": padded.positions,
@@ -317,7 +317,7 @@ def measure_permutation(loaded: Loaded, sentence: Sentence, seed: int = 0) -> Pe
     return Permutation(tuple(order.tolist()), pd.DataFrame(lines, columns=columns_of("take_apart.permutation.table")))
 
 
-def _draw_order(length: int, seed: int) -> Rows:
+def _draw_order(length: int, seed: int) -> Ids:
     rng = np.random.default_rng(seed)
     straight = np.arange(length)
     if length < 2:  # one token has one order
@@ -415,13 +415,13 @@ def compare_segments(loaded: Loaded, sentence: Sentence) -> Segments:
     return Segments(types, num_rows, pd.DataFrame(lines, columns=columns_of("take_apart.segments.changes")), note)
 
 
-def _changes(segments: Rows) -> dict[str, Rows]:
+def _changes(segments: Ids) -> dict[str, Ids]:
     changes = {
         "swapped": np.where(segments == 0, 1, np.where(segments == 1, 0, segments)),
         "all 0": np.zeros_like(segments),
         "all 1": np.ones_like(segments),
     }
-    kept: dict[str, Rows] = {}
+    kept: dict[str, Ids] = {}
     for name, changed in changes.items():
         is_new = not any(np.array_equal(changed, other) for other in (segments, *kept.values()))
         if is_new:
@@ -553,7 +553,7 @@ def decompose_tokens(loaded: Loaded, sentence: Sentence) -> pd.DataFrame:
     are those of the tables as stored: a constant moved from one table to another changes them and nothing else. NaN
     where e is 0.
     """
-    rows: dict[str, Rows | None] = {
+    rows: dict[str, Ids | None] = {
         "word": sentence.words,
         "position": sentence.positions,
         "segment": sentence.segments,
@@ -680,11 +680,28 @@ class Anatomy(Described):
 
 @with_columns
 def take_apart(loaded: Loaded, text: str, pair: str | None = None, *, name: str | None = None) -> Anatomy:
-    """An Anatomy: what the embedding layer of a model does with one text or pair, one table or record per question.
+    """What the embedding layer of a model does with one text or pair.
 
-    ``loaded``: what :func:`toolkit.open_model` returns; it is left as it was. ``name``: what to call the model
-    (default: as it was loaded). ValueError for an empty text, one without tokens, or one that is longer than the model
-    reads, and for a model's name in its place.
+    Parameters
+    ----------
+    loaded
+        What :func:`toolkit.open_model` returns; it is left as it was.
+    text
+        The text, or the first of a pair.
+    pair
+        The second text; None for a single text.
+    name
+        What to call the model; None calls it as it was loaded.
+
+    Returns
+    -------
+    Anatomy
+        One table or record per question.
+
+    Raises
+    ------
+    ValueError
+        The text is empty, has no tokens or is longer than the model reads, or ``loaded`` is a model's name.
     """
     if isinstance(loaded, str | Path):
         raise ValueError(f"expected a model; got {loaded}: pass open_model({str(loaded)!r})")

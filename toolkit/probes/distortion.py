@@ -31,10 +31,10 @@ STILL = "no feature moved"
 NO_SPREAD = "all features are equal: no spread to hold a distance against"
 CONSTANT = "a head gives every text one answer"
 
-Array = NDArray[np.floating[Any]]
+Features = NDArray[np.floating[Any]]
 
 
-def feature_movement(before: Array, after: Array) -> dict[str, tuple[float, str]]:
+def feature_movement(before: Features, after: Features) -> dict[str, tuple[float, str]]:
     """How far (texts, hidden) pooled features moved, each with a note where it is undefined; float64 inside.
 
     ``feature_distance``: mean over texts of ‖f' - f‖, in the features' unit. ``relative_feature_distance``:
@@ -53,7 +53,7 @@ def feature_movement(before: Array, after: Array) -> dict[str, tuple[float, str]
     }
 
 
-def head_alignment(start: Array, best: Array) -> tuple[float, str]:
+def head_alignment(start: Features, best: Features) -> tuple[float, str]:
     """Cosine of two heads on the same features, from their (texts, outputs) outputs, and a note where it is undefined.
 
     Outputs are centred over texts (a bias is no direction) and, of several, over outputs (which softmax cannot see);
@@ -109,7 +109,7 @@ def _parts(loaded: Loaded) -> Mapping[str, list[str]]:
 
 
 FROZEN = "frozen: it gets no gradient"
-NO_CEILING = "no best linear head: a class has fewer than two training examples"
+NO_PROBE = "no best linear head: a class has fewer than two training examples"
 
 
 @shows_progress("feature distortion")
@@ -121,26 +121,47 @@ def measure_distortion(
     num_gradient_examples: int = 512,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Feature distortion of finished runs with ``--save-model``: one value per line.
+    """How far fine-tuning moved the features (feature distortion), and how well the head fitted them at the start.
 
-    Idea: Kumar et al. 2022 (arXiv 2202.10054): a head that is not yet aligned with the features makes fine-tuning
-    distort them, those of in-distribution texts above all, and training the head first (LP-FT) prevents it. The
-    definitions are ours (their theory is for two-layer linear networks). ``place`` is a split (all but
-    train) or a part of the model; all in fp32 and eval mode, whatever the run computed in:
+    Parameters
+    ----------
+    runs
+        Finished runs with ``--save-model``, or the paths of their directories.
+    out_of_distribution
+        Names of the splits that are out of distribution, or one name; None takes those that each run's manifest names.
+    num_gradient_examples
+        Number of training examples behind the gradient norms.
+    seed
+        Seed of every random draw.
 
-    - ``feature_distance``, ``relative_feature_distance`` and ``shared_share`` per split, of pooled features before and
-      after the run: see :func:`feature_movement`.
-    - ``head_alignment`` per split, of the head that training began with (with ``--head-epochs`` the one after the
-      head stage, which is repeated) and the best linear head on the features before: see :func:`head_alignment`;
-      ``start_loss`` and ``ceiling_loss``: their losses (nats, or squared error).
-    - ``gradient_norm`` per part (embeddings, body, head): Euclidean norm of the gradient of the mean loss at step 0,
-      without dropout or clipping, over ``num_gradient_examples`` training examples drawn with ``seed``; body: all of
-      the backbone but the embedding parameters. Of a part that is frozen in part, that of the rest.
+    Returns
+    -------
+    pandas.DataFrame
+        One value per line; ``place`` is a split (all but train) or a part of the model. All is computed in fp32 and
+        eval mode, whatever the run computed in. Undefined is NaN, and ``reason`` says why.
 
-    ``out_of_distribution``: names of the splits that are so, or one; None takes those that each run's manifest names
-    (:func:`toolkit.comparison.runs.splits_out_of_distribution`).
-    Undefined is NaN with a ``reason``. ValueError: no runs, no saved model, a split that no run has, data that cannot
-    be read any more.
+        Per split, ``feature_distance``, ``relative_feature_distance`` and ``shared_share`` of pooled features before
+        and after the run: see :func:`toolkit.probes.distortion.feature_movement`.
+
+        Per split, ``head_alignment`` of the head that training began with (with ``--head-epochs`` the one after the
+        head stage, which is repeated) and the linear probe on the features before: see
+        :func:`toolkit.probes.distortion.head_alignment`. ``start_loss`` and ``ceiling_loss`` are the losses of the two
+        (nats, or squared error).
+
+        Per part (embeddings, body, head), ``gradient_norm``: Euclidean norm of the gradient of the mean loss at step 0,
+        without dropout or clipping. Body: all of the backbone but the embedding parameters. Of a part that is frozen in
+        part, that of the rest.
+
+    Raises
+    ------
+    ValueError
+        There are no runs, no saved model or no split of that name, or the data can no longer be read.
+
+    References
+    ----------
+    Kumar et al. 2022 (arXiv 2202.10054): a head that is not yet aligned with the features makes fine-tuning distort
+    them, those of in-distribution texts above all; training the head first (LP-FT) prevents it. The definitions are
+    ours (their theory is for two-layer linear networks).
     """
     opened = runs_of(runs)
     if not opened:
@@ -186,14 +207,14 @@ def _lines_of(run: Run, out: Collection[str] | None, num_gradient_examples: int,
 
 
 def _start(
-    data: EncodedTask, split: str, outputs: Array, ceiling: NDArray[np.float32] | None
+    data: EncodedTask, split: str, outputs: Features, best: NDArray[np.float32] | None
 ) -> dict[str, tuple[float, str]]:
     """Of one split, how the head that training began with stands to the best linear one."""
     kind, labels = data.task.kind, data.splits[split].labels
-    none = (float("nan"), NO_CEILING)
+    none = (float("nan"), NO_PROBE)
     unlabelled = "" if labels is not None else "no labels"
-    losses = [none if x is None else (compute_scores(kind, labels, x)["loss"], unlabelled) for x in (outputs, ceiling)]
-    alignment = none if ceiling is None else head_alignment(outputs, ceiling)
+    losses = [none if x is None else (compute_scores(kind, labels, x)["loss"], unlabelled) for x in (outputs, best)]
+    alignment = none if best is None else head_alignment(outputs, best)
     return {"head_alignment": alignment, "start_loss": losses[0], "ceiling_loss": losses[1]}
 
 

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from toolkit.analysis.measures import Array
 from toolkit.families import TABLES
 from toolkit.models.classifier import Loaded, in_eval_mode
 from toolkit.snapshots.snapshot import check_word_rows
@@ -136,7 +137,7 @@ def list_differences(loaded: Loaded) -> tuple[str, ...]:
     return tuple(found)
 
 
-Rows = NDArray[np.int64]
+Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,13 +147,13 @@ class Sentence:
     texts: tuple[str, ...]
     tokens: tuple[str, ...]
     """As the tokenizer writes them."""
-    words: Rows
+    words: Ids
     """(tokens,) rows of the word table."""
-    positions: Rows | None
+    positions: Ids | None
     """(tokens,) rows of the position table; None where there is none."""
-    segments: Rows | None
+    segments: Ids | None
     """(tokens,) rows of the segment table, as the model is given them; None where there is none."""
-    token_type_ids: Rows | None
+    token_type_ids: Ids | None
     """(tokens,) what the tokenizer gives, used or not; None where it gives none."""
 
     def __len__(self) -> int:
@@ -186,7 +187,7 @@ def read_sentence(loaded: Loaded, text: str, pair: str | None = None) -> Sentenc
     return make_sentence(loaded, words, types, texts)
 
 
-def make_sentence(loaded: Loaded, words: Rows, token_type_ids: Rows | None, texts: tuple[str, ...] = ()) -> Sentence:
+def make_sentence(loaded: Loaded, words: Ids, token_type_ids: Ids | None, texts: tuple[str, ...] = ()) -> Sentence:
     """A Sentence of these word rows: positions as the family counts them, segments where its table has a choice."""
     parts = find_parts(loaded)
     segments = None
@@ -203,13 +204,13 @@ def make_sentence(loaded: Loaded, words: Rows, token_type_ids: Rows | None, text
     )
 
 
-def position_rows(loaded: Loaded, words: Rows) -> Rows:
+def position_rows(loaded: Loaded, words: Ids) -> Ids:
     """(tokens,) position row of each token: 0, 1, 2 ..., or (RoBERTa) from padding_idx + 1, padding not counted."""
     if loaded.family.position_start == "zero":
         return np.arange(len(words))
     config: Any = loaded.model.backbone.config
     is_real = words != config.pad_token_id
-    rows: Rows = np.where(is_real, config.pad_token_id + np.cumsum(is_real), config.pad_token_id)
+    rows: Ids = np.where(is_real, config.pad_token_id + np.cumsum(is_real), config.pad_token_id)
     return rows
 
 
@@ -222,15 +223,13 @@ def make_inputs(loaded: Loaded, sentence: Sentence) -> dict[str, torch.Tensor]:
     return {name: torch.as_tensor(values, device=device)[None] for name, values in inputs.items()}
 
 
-Array = NDArray[np.float64]
-
 SAME = 1e-9
 """In float64, vectors that differ by less than this share of their size count as equal; rounding is far less (ours)."""
 
 
 @contextlib.contextmanager
 def in_float64(loaded: Loaded) -> Iterator[None]:
-    """Compute with the same weights in float64, so that equal and nearly equal can be told apart; then back to fp32.
+    """Compute with the same weights in float64, so that equal is distinguishable from nearly equal; then back to fp32.
 
     fp32 values survive the way there and back bit for bit. The weights need twice their memory meanwhile.
     """

@@ -5,6 +5,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
+from toolkit.analysis.measures import Array
 from toolkit.comparison.arms import Group, Labels, arrange
 from toolkit.config import RunConfig, check_seed
 from toolkit.data.batches import EncodedSplit, EncodedTask, evaluation_batches
@@ -20,7 +22,7 @@ from toolkit.data.files import read_file
 from toolkit.data.tasks import Split, Task, check_texts, load_task
 from toolkit.lookup import lookup
 from toolkit.models.classifier import Loaded, in_eval_mode, load_classifier
-from toolkit.models.positions import position_rows
+from toolkit.models.positions import PositionRows, position_rows
 from toolkit.models.tuned import HEAD_FILE, check_model, load_tuned, load_untuned, name_of_start
 from toolkit.naming import shown_path
 from toolkit.probes.flow_decoding import NUM_TOKENS, decode_positions
@@ -28,7 +30,6 @@ from toolkit.probes.flow_design import (
     NUM_BLOCKS,
     NUM_POSITIONS,
     PLACE,
-    Array,
     Stages,
     Units,
     bounds,
@@ -51,7 +52,7 @@ Line = dict[str, object]
 NO_MEAN = "no interval: no mean over texts"
 
 
-class Changes:
+class OutputChanges:
     """Per text and stage, squared sizes and changes; the logits, which are few, as they are."""
 
     def __init__(self, num_texts: int) -> None:
@@ -135,7 +136,6 @@ def _mean_line(of_texts: Array) -> Line:
 
 
 SHIFT = 16
-Rows = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class Request:
     seed: int
 
 
-def _shifted(rows: Rows, request: Request) -> Rows:
+def _shifted(rows: PositionRows, request: Request) -> PositionRows:
     if request.longest + request.shift > len(rows):
         raise ValueError(
             f"a text of {request.longest} tokens shifted by {request.shift} needs {request.longest + request.shift} "
@@ -157,12 +157,12 @@ def _shifted(rows: Rows, request: Request) -> Rows:
     return np.concatenate([rows[request.shift :], rows[: request.shift]])
 
 
-def _mean(rows: Rows, request: Request) -> Rows:
+def _mean(rows: PositionRows, request: Request) -> PositionRows:
     used = rows[: request.longest].astype(np.float64).mean(axis=0)
     return np.tile(used, (len(rows), 1)).astype(np.float32)
 
 
-COUNTERFACTUALS: Mapping[str, Callable[[Rows, Request], Rows]] = {
+COUNTERFACTUALS: Mapping[str, Callable[[PositionRows, Request], PositionRows]] = {
     "shifted": _shifted,
     "permuted": lambda rows, request: position_rows("shuffled", rows, num_reached=request.longest, seed=request.seed),
     "sinusoid": lambda rows, request: position_rows("sinusoidal", rows, num_reached=request.longest),
@@ -216,7 +216,7 @@ def measure_counterfactuals(
     for a state replaced by that of a random other token, so that a value reads as a share of "unrelated". With a
     trained head (``has_head``): logits likewise (reference: those of another text), predictions (share that changed),
     and score (the task's headline score afterwards minus before; reference: before). Intervals: 95 % of Student's t
-    over texts, of a ratio by the jackknife; none for scores that are no mean over texts. ``unit_values`` (texts,) is
+    over texts, of a ratio by the jackknife; none for scores that are not a mean over texts. ``unit_values`` (texts,) is
     what they come from: of accuracy, right afterwards minus right before. ``num_texts``: the first of the split in a
     random order. A model without a position table has one line that says not applicable. Definitions are ours.
     """
@@ -226,7 +226,7 @@ def measure_counterfactuals(
         return pd.DataFrame([{"measure": "state", "reason": reason}], columns=columns)
     order = np.random.default_rng([*b"flow", seed]).permutation(len(split))[:num_texts]
     longest = int(split.lengths[order].max())
-    sums = Changes(len(order))
+    sums = OutputChanges(len(order))
     with in_eval_mode(loaded.model):
         for chosen in evaluation_batches(split.lengths[order]):
             before = forward_stages(loaded, split, order[chosen], data)
@@ -299,7 +299,7 @@ def open_subjects(
     a run that kept no model, or texts that cannot be read.
     """
     if not places:
-        raise ValueError("nothing to look into: pass a checkpoint (minilm, a folder, a hub id) or run directories")
+        raise ValueError("no model is named: pass a checkpoint (minilm, a folder, a hub id) or run directories")
     runs = [open_run(place) for place in places if _is_run(place)]
     for run in runs:
         if run.manifest["task"].get("kind") == "tokens":
@@ -349,13 +349,9 @@ def _has_model(run: Run) -> bool:
 
 def _checkpoints(names: Sequence[str]) -> list[Subject]:
     return [
-        Subject(shown_path(name) if Path(name).is_dir() else name, name, None, _checkpoint_loader(name), False)
+        Subject(shown_path(name) if Path(name).is_dir() else name, name, None, partial(_load, name), False)
         for name in dict.fromkeys(names)
     ]
-
-
-def _checkpoint_loader(name: str) -> Callable[[], Loaded]:
-    return lambda: _load(name)
 
 
 def _random(name: str) -> Subject:
@@ -381,7 +377,7 @@ def _read_texts(path: Path, columns: tuple[str, ...]) -> TextSource:
     """A data file's texts as a task without labels."""
     raw = read_file(path, columns, None)
     if not raw.texts:
-        raise ValueError(f"{path} has no text: nothing to look at the model with")
+        raise ValueError(f"{path} has no text for the model to read")
     check_texts(path.name, raw.texts)
     texts = tuple(raw.texts)
     split = Split(ids=np.arange(len(texts)), texts=texts, labels=None)
@@ -401,7 +397,7 @@ Tables = dict[str, pd.DataFrame]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class FlowSettings:
     """How closely to look."""
 
     num_positions: int = NUM_POSITIONS
@@ -429,20 +425,40 @@ def measure_flow(
     text_columns: tuple[str, ...] = (),
     task: str = RunConfig().task,
     labels: Labels | None = None,
-    settings: Settings | None = None,
+    settings: FlowSettings | None = None,
     on_subject: Callable[[str], None] | None = None,
 ) -> Tables:
-    """Where position goes in every model named, and in the pretrained and a random one: a dict of four DataFrames.
+    """Where position goes in the forward pass of models, beside the pretrained and a random one.
 
-    ``ledger`` (shares of the variance), ``decoding`` (bits that a linear probe reads), ``counterfactuals`` (what
-    changes with other position rows) and ``models`` (what was looked at, and with what; one line per model).
+    Parameters
+    ----------
+    places
+        Runs, paths of run directories, or checkpoints (``minilm``, folders, hub ids).
+    texts
+        Data file with the texts to read; None takes the reported split of each run's task.
+    text_columns
+        Columns of that file: one or two.
+    task
+        Built-in task whose texts are read where only checkpoints are named.
+    labels
+        Name of a run's directory to the name of its condition.
+    settings
+        How closely to look (:class:`toolkit.probes.flow.FlowSettings`); None takes the defaults.
+    on_subject
+        Called with the name of each model before its turn.
 
-    Models that compute the same (feature extraction is the pretrained body) are measured once. Columns whose names end
-    in ``values`` hold one value per block or text (tuples), from which intervals over seeds and differences of models
-    are made. ``labels``: run directory name to condition. ``on_subject`` hears the name of each before its turn.
+    Returns
+    -------
+    dict of pandas.DataFrame
+        ``ledger`` (shares of the variance), ``decoding`` (bits that a linear probe reads), ``counterfactuals`` (what
+        changes with other position rows) and ``models`` (what was looked at, and with what; one line per model).
+
+        Models that compute the same (feature extraction is the pretrained body) are measured once. Columns whose names
+        end in ``values`` hold tuples of one value per block or text, from which intervals over seeds and differences of
+        models are made.
     """
     named = [place.path if isinstance(place, Run) else place for place in listed(places)]
-    settings = settings or Settings()
+    settings = settings or FlowSettings()
     parts: dict[str, list[pd.DataFrame]] = {}
     for source, subjects in open_subjects(named, texts=texts, text_columns=text_columns, task=task, labels=labels):
         known: dict[str, Tables] = {}
@@ -454,7 +470,7 @@ def measure_flow(
     return {name: pd.concat(_with_rows(tables), ignore_index=True) for name, tables in parts.items()}
 
 
-def measure_subject(subject: Subject, source: TextSource, settings: Settings, known: dict[str, Tables]) -> Tables:
+def measure_subject(subject: Subject, source: TextSource, settings: FlowSettings, known: dict[str, Tables]) -> Tables:
     """The tables of one model; ``known``: those of bodies already measured on these texts, by hash, and kept there."""
     loaded = subject.load()
     key = _fingerprint(loaded)
@@ -477,7 +493,7 @@ def measure_subject(subject: Subject, source: TextSource, settings: Settings, kn
     return {name: _placed(table, place)[columns_of(f"measure_flow.{name}")] for name, table in tables.items()}
 
 
-def _measure_body(loaded: Loaded, source: TextSource, settings: Settings) -> Tables:
+def _measure_body(loaded: Loaded, source: TextSource, settings: FlowSettings) -> Tables:
     """What needs no head."""
     design = cross(
         loaded,

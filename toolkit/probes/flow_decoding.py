@@ -6,14 +6,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from toolkit.analysis.measures import Array
 from toolkit.data.batches import EncodedSplit, EncodedTask, evaluation_batches, gather_tokens
 from toolkit.models.classifier import Loaded, in_eval_mode
-from toolkit.probes.flow_design import bounds, forward_stages, leave_one_out, own_columns, stage_name, unit_values
+from toolkit.probes.flow_design import Ids, bounds, forward_stages, leave_one_out, own_columns, stage_name, unit_values
 from toolkit.probes.flow_ledger import has_position_table
 from toolkit.training.accelerators import one_thread
-
-Array = NDArray[np.float64]
-Ids = NDArray[np.int64]
 
 INVERSE_PENALTIES = (1e-6, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 """Tried in this order until the inner split gets no better; the first predicts little more than the prior."""

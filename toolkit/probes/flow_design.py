@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from toolkit.analysis.measures import Array
 from toolkit.data.batches import EncodedSplit, EncodedTask, make_batch
 from toolkit.models.classifier import Loaded
 from toolkit.schema import columns_of
 
-Array = NDArray[np.float64]
 Units = tuple[float, ...]
 """One value per unit: what tables hold, so that they can be compared and joined."""
 LEVEL = 0.95

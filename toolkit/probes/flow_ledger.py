@@ -4,13 +4,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from toolkit.analysis.measures import Array
 from toolkit.data.batches import EncodedSplit, EncodedTask
 from toolkit.data.tasks import Task
 from toolkit.models.classifier import Loaded, in_eval_mode
 from toolkit.probes.flow_design import (
     CrossedDesign,
+    Ids,
     bounds,
     forward_stages,
     leave_one_out,
@@ -18,9 +19,6 @@ from toolkit.probes.flow_design import (
     stage_name,
     unit_values,
 )
-
-Array = NDArray[np.float64]
-Ids = NDArray[np.int64]
 
 FACTORS = ("position", "content", "segment")
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from toolkit.analysis.cka import cka_of_kernels, kernel, standardised
 from toolkit.analysis.cross_products import Refused
+from toolkit.analysis.measures import Array
 from toolkit.analysis.rsa import MIN_ITEMS, item_distances, rsa_of_distances
 from toolkit.comparison.arms import Group, Labels, ReportedRun, arrange
 from toolkit.comparison.intervals import is_constant, two_way_interval
@@ -48,17 +49,16 @@ def layer_vectors(loaded: Loaded, data: EncodedTask) -> Vectors:
     return vectors
 
 
-Array = NDArray[np.float64]
 Kept = NDArray[np.bool_]
 Place = tuple[str, int, str]
 """Domain of texts, layer, measure."""
 
 MAX_GROUPS = 30
-"""Texts are left out in at most so many groups: RSA ranks all pairs of texts anew for each (our choice)."""
+"""Largest number of groups in which texts are left out: RSA ranks all pairs of texts anew for each (our choice)."""
 
 
 @dataclass(frozen=True, eq=False)
-class Similarity:
+class LayerSimilarity:
     """One value, its pseudo-value for every group of texts, and why there is none where it is NaN."""
 
     value: float
@@ -70,7 +70,7 @@ class Similarity:
 
 def compare_layers(
     first: Mapping[str, Vectors], second: Mapping[str, Vectors], seed: int = 0
-) -> dict[Place, Similarity]:
+) -> dict[Place, LayerSimilarity]:
     """Every measure of two models' vectors, (texts, hidden) per domain and layer; groups are drawn with ``seed``."""
     return {
         (name, layer, measure): compare(function, left, right, seed)
@@ -80,7 +80,7 @@ def compare_layers(
     }
 
 
-def compare(measure: "Measure", left: Array, right: Array, seed: int = 0) -> Similarity:
+def compare(measure: "Measure", left: Array, right: Array, seed: int = 0) -> LayerSimilarity:
     """A measure of two (texts, hidden) versions with its pseudo-values h·θ - (h - 1)·θ without the group, h = n/m.
 
     Jackknife over groups of m of the n texts (Tukey 1958; groups of unequal size as Busing, Meijer & van der Leeden
@@ -95,14 +95,14 @@ def compare(measure: "Measure", left: Array, right: Array, seed: int = 0) -> Sim
         if math.isnan(value):
             raise Refused("undefined: all texts of a model are equally far from one another")
         if num < MIN_ITEMS:
-            return Similarity(value, num_texts=num)
+            return LayerSimilarity(value, num_texts=num)
         groups = text_groups(num, seed)
         times = num / np.bincount(groups)
         without = np.array([of(groups != group) for group in range(len(times))])
     except Refused as refusal:
-        return Similarity(math.nan, num_texts=num, reason=str(refusal))
+        return LayerSimilarity(math.nan, num_texts=num, reason=str(refusal))
     pseudo = times * value - (times - 1) * without
-    return Similarity(value, pseudo + value - pseudo.mean(), num)
+    return LayerSimilarity(value, pseudo + value - pseudo.mean(), num)
 
 
 def text_groups(num: int, seed: int = 0) -> NDArray[np.intp]:
@@ -157,18 +157,18 @@ NO_SEED = "no seed in common"
 PAIR = "pair of seeds"
 STILL = "equal for all texts and seeds: no spread to make an interval from"
 
-Found = Mapping[Place, Similarity]
+Found = Mapping[Place, LayerSimilarity]
 
 
 @dataclass(frozen=True, eq=False)
 class ArmSimilarities:
-    """What was found of one arm: every seed against before, and every pair of seeds against each other."""
+    """What was found of one condition: every seed against before, and every pair of seeds against each other."""
 
     group: str
     arm: str
     is_shuffled: bool
     size: int | None
-    """Training examples asked for: only arms of one size are held against each other."""
+    """Training examples asked for: only conditions of one size are compared."""
     to_before: Mapping[int, Found]
     between: Mapping[tuple[int, int], Found]
 
@@ -218,7 +218,7 @@ def interval_of_tables(table: NDArray[np.float64], row: str = "seed") -> tuple[f
     return interval.low, interval.high, interval.note.replace("items", "texts").replace("one seed:", f"one {row}:")
 
 
-def pseudo_of_seeds(between: Mapping[tuple[int, int], Similarity], seeds: Sequence[int]) -> NDArray[np.float64]:
+def pseudo_of_seeds(between: Mapping[tuple[int, int], LayerSimilarity], seeds: Sequence[int]) -> NDArray[np.float64]:
     """(seeds, groups) pseudo-values of the mean over pairs of seeds: K·mean - (K - 1)·mean of the pairs without a seed.
 
     Of two seeds there is one pair: (1, groups), as without a second pair nothing says how pairs differ.
@@ -243,7 +243,7 @@ def _means_of(arm: ArmSimilarities) -> Iterator[dict[str, Any]]:
 
 
 def _mean(
-    place: Place, own: Sequence[Similarity], table: Callable[[], NDArray[np.float64]], row: str = "seed"
+    place: Place, own: Sequence[LayerSimilarity], table: Callable[[], NDArray[np.float64]], row: str = "seed"
 ) -> dict[str, Any]:
     """Mean and interval of one place; NaN with the reason where any of the values is refused."""
     line: dict[str, Any] = dict(zip(_PLACE, place, strict=True))
@@ -256,7 +256,7 @@ def _mean(
     return line | {"low": low, "high": min(high, 1.0) if high == high else high, "reason": "", "note": note}
 
 
-def _before(own: Mapping[int, Similarity]) -> NDArray[np.float64]:
+def _before(own: Mapping[int, LayerSimilarity]) -> NDArray[np.float64]:
     return np.array([one.pseudo for one in own.values()])
 
 
@@ -331,25 +331,47 @@ def measure_layer_drift(
     labels: Labels | None = None,
     on_progress: Callable[[str], None] = say,
 ) -> pd.DataFrame:
-    """Similarity of every layer's states (sentence vectors), one pair of models per line.
+    """Similarity of every layer's states (sentence vectors) between two models, one pair of models per line.
 
+    Parameters
+    ----------
+    runs
+        Finished runs with ``--save-model``, or the paths of their directories.
+    texts
+        Name of a set of texts to its texts, singles or pairs as the task has them; None takes every scored split of the
+        task, so that a task with out-of-distribution splits is compared on them too.
+    max_texts
+        Number of texts to draw from each set, the same for all models.
+    seed
+        Seed of every random draw.
+    labels
+        Name of a run's directory to the name of its condition.
+    on_progress
+        Called with one line of text on what is being done.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``before and after`` compares each run's tuned model with what it started from; ``seed and seed`` the tuned
+        models of two seeds of one condition, which is as much as training differs when nothing but chance does. A run
+        with ``--shuffle-labels`` (``is_shuffled``) says what training moves when there is nothing to learn but the
+        examples. Read a regime's curve beside both: :func:`toolkit.probes.layer_drift.measure_layers` does. ``first``
+        and ``second``: a run by its seed, ``before`` for what it started from.
+
+        Measures, over the mean token vector of each text: ``debiased CKA`` and, where one column can decide it,
+        ``debiased CKA, standardised columns`` (:mod:`toolkit.analysis.cka`), and ``RSA`` (Spearman's, of Euclidean
+        distances). The interval is over new texts for these two models
+        (:func:`toolkit.probes.layer_drift.interval_of_tables`).
+
+    Raises
+    ------
+    ValueError
+        There are no runs, or one was made without ``--save-model``.
+
+    Notes
+    -----
     States inherit what changed in all layers below: that those of the top change most does not say that its weights
     did. How far the weights of each layer moved is :func:`toolkit.measure_weight_drift`.
-
-    ``before and after`` compares each run's tuned model with what it started from; ``seed and seed`` the tuned models
-    of two seeds of one condition, which is as much as training differs when nothing but chance does. A run with
-    ``--shuffle-labels`` (``is_shuffled``) says what training moves when there is nothing to learn but the examples.
-    Read a regime's curve beside both: :func:`measure_layers` does.
-
-    Measures, over the mean token vector of each text: ``debiased CKA`` and, where one column can decide it, ``debiased
-    CKA, standardised columns`` (:mod:`toolkit.analysis.cka`), and ``RSA`` (Spearman's, of Euclidean
-    distances). ``low`` and ``high``: 95 % over new texts for these two models
-    (:func:`toolkit.probes.layer_drift.interval_of_tables`). ``first`` and ``second``: a run by its seed, ``before``
-    for what it started from.
-
-    ``texts``: None takes every scored split of the task, so that a task with out-of-distribution splits is compared on
-    them too. At most ``max_texts`` of each, drawn with ``seed``, the same for all models. ``labels``: name of a run's
-    directory to the name of its condition. ValueError for no runs, or one that was made without ``--save-model``.
     """
     groups = _groups(runs, max_texts, labels)
     return _table(_measure_states(groups, texts, max_texts, seed, on_progress))
@@ -367,11 +389,34 @@ def measure_layers(
 ) -> dict[str, pd.DataFrame]:
     """What changed in each layer, its states and its weights: all tables of the report.
 
-    Of states: ``layer_drift`` (:func:`measure_layer_drift`, also for the arguments), ``means`` over seeds and
-    ``contrasts``, paired differences of each condition from its own seeds, from shuffled labels and from the group's
-    first condition, with intervals over seeds and texts. Of weights: ``weight_drift``, ``weight_means`` and
-    ``weight_trends`` (:mod:`toolkit.comparison.layer_trend`). Runs with ``--pair-encoding separate`` are in the tables
-    of weights only: an example has two sequences of states there.
+    Parameters
+    ----------
+    runs
+        Finished runs with ``--save-model``, or the paths of their directories.
+    texts
+        Name of a set of texts to its texts; None takes every scored split of the task.
+    max_texts
+        Number of texts to draw from each set, the same for all models.
+    seed
+        Seed of every random draw.
+    labels
+        Name of a run's directory to the name of its condition.
+    on_progress
+        Called with one line of text on what is being done.
+
+    Returns
+    -------
+    dict of pandas.DataFrame
+        Of states: ``layer_drift`` (:func:`toolkit.measure_layer_drift`), ``means`` over seeds and ``contrasts``, paired
+        differences of each condition from its own seeds, from shuffled labels and from the group's first condition,
+        with intervals over seeds and texts. Of weights: ``weight_drift``, ``weight_means`` and ``weight_trends``
+        (:mod:`toolkit.comparison.layer_trend`). Runs with ``--pair-encoding separate`` are in the tables of weights
+        only: an example has two sequences of states there.
+
+    Raises
+    ------
+    ValueError
+        As :func:`toolkit.measure_layer_drift`.
     """
     groups = _groups(runs, max_texts, labels)
     arms = _measure_states(_joint(groups), texts, max_texts, seed, on_progress)
@@ -381,7 +426,7 @@ def measure_layers(
 
 
 def _groups(runs: Sequence[Run | str | Path], max_texts: int, labels: Labels | None) -> tuple[Group, ...]:
-    """The runs in groups and arms; ValueError for too few texts, or one that did not keep its model."""
+    """The runs by group and condition; ValueError for too few texts, or one that did not keep its model."""
     at_least("max_texts", max_texts, FEWEST_TEXTS)
     opened = runs_of(runs)
     for run in opened:
@@ -400,7 +445,7 @@ def _table(arms: Sequence[ArmSimilarities]) -> pd.DataFrame:
 
 
 def _joint(groups: Sequence[Group]) -> list[Group]:
-    """The groups with those arms alone that have one sequence, and so states, for each example."""
+    """The groups with only those conditions that have one sequence, and so states, for each example."""
     kept = [
         (group.title, tuple(arm for arm in group.arms if arm.runs[0].run.config.pair_encoding == "joint"))
         for group in groups
@@ -443,7 +488,7 @@ def _facts(arm: ArmSimilarities, comparison: str) -> tuple[object, ...]:
     return (arm.group, arm.arm, arm.is_shuffled, comparison)
 
 
-def _values(place: Place, one: Similarity) -> tuple[object, ...]:
+def _values(place: Place, one: LayerSimilarity) -> tuple[object, ...]:
     low, high, _ = interval_of_tables(one.pseudo[None])
     return (*place, one.value, low, min(high, 1.0) if high == high else high, one.num_texts, one.reason)
 
@@ -468,7 +513,7 @@ def _read(loaded: Loaded, chosen: Mapping[str, Sequence[tuple[str, ...]]], item:
 
 
 def _start_of(item: ReportedRun) -> tuple[object, ...]:
-    """What tells apart the models that runs of one group start from: equal for runs that start from the same."""
+    """What distinguishes the models that runs of one group start from: equal for runs that start from the same."""
     config = item.run.config
     is_drawn = config.init == "random" or config.positions == "shuffled"
     drawn = config.seed if is_drawn else None

@@ -34,7 +34,7 @@ def encode_texts(loaded: Loaded, texts: Sequence[tuple[str, ...]], max_length: i
     when there are none, when singles and pairs are mixed, or for a length that the model does not have.
     """
     if not texts or len({len(text) for text in texts}) > 1 or len(texts[0]) not in (1, 2):
-        raise ValueError(f"texts must be singles or pairs, all alike, and at least one; got {len(texts)} of them")
+        raise ValueError(f"texts must be all single texts or all pairs, at least one; got {len(texts)} of them")
     split = Split(ids=np.arange(len(texts)), texts=tuple(texts), labels=None)
     task = Task(
         name="texts",
@@ -80,10 +80,10 @@ class States:
 
 
 def one_sequence_each(split: EncodedSplit) -> None:
-    """ValueError for texts of a pair that are encoded apart: which states are an example's is not defined there."""
+    """ValueError for texts of a pair that are encoded separately: the states of an example are then not defined."""
     if split.num_sequences > 1:
         raise ValueError(
-            "the texts of a pair are encoded apart (--pair-encoding separate): take a run that reads them jointly"
+            "the texts of a pair are encoded separately (--pair-encoding separate): take a run that reads them jointly"
         )
 
 

@@ -136,7 +136,7 @@ Values = Mapping[str, Array]
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class TransplantSettings:
     """What is transplanted and where it is scored."""
 
     split: str | None = None
@@ -311,7 +311,7 @@ class ReverseScorer:
         self.num_passes = 0
 
     def start(self, components: Components) -> dict[int, Scores]:
-        """Choose the probe's strength on nobody's and on everybody's features, which are kept for their scores."""
+        """Choose the probe's strength on the features with no and with all components tuned, which are kept."""
         coalitions = dict.fromkeys((0, components.moving))
         found = {coalition: self._features(components.place(coalition)) for coalition in coalitions}
         self.probe.choose_strength([train for train, _ in found.values()])
@@ -353,7 +353,7 @@ def check_gauge(scorer: ForwardScorer, components: Components, after: Mapping[st
 OnPass = Callable[[int, int], None]
 
 
-def play_run(run: Run, settings: Settings | None = None, on_pass: OnPass = lambda done, total: None) -> Game:
+def play_run(run: Run, settings: TransplantSettings | None = None, on_pass: OnPass = lambda done, total: None) -> Game:
     """Score every coalition of one run; v(S) with the components in S tuned, the rest from before training.
 
     Forward: in the tuned body under the tuned head. Reverse: in the body from before, under a logistic regression that
@@ -362,7 +362,7 @@ def play_run(run: Run, settings: Settings | None = None, on_pass: OnPass = lambd
     the same model, and one pass serves them. ValueError when the run kept no model, has no classes to score, or lacks
     what the settings ask for.
     """
-    settings = settings or Settings()
+    settings = settings or TransplantSettings()
     loaded = (load_tuned if settings.direction == "forward" else load_untuned)(run)
     tuned = loaded if settings.direction == "forward" else load_tuned(run)
     task = task_of(run)
@@ -398,7 +398,9 @@ def play_run(run: Run, settings: Settings | None = None, on_pass: OnPass = lambd
     )
 
 
-def _scorer(body: Body, data: EncodedTask, split: str, run: Run, settings: Settings) -> ForwardScorer | ReverseScorer:
+def _scorer(
+    body: Body, data: EncodedTask, split: str, run: Run, settings: TransplantSettings
+) -> ForwardScorer | ReverseScorer:
     if settings.direction == "forward":
         return ForwardScorer(body, data, split)
     return ReverseScorer(body, data, split, run.config.seed)
@@ -412,19 +414,19 @@ def build_components(
     before = {name: np.asarray(tensor) for name, tensor in trajectory.at(0).tensors.items()}
     last = trajectory.snapshots[-1].tensors
     if any(not np.array_equal(last[name], after[name]) for name in trajectory.parameters):
-        raise ValueError(f"{run.path}: model/ is not what the last snapshot holds; repeat the run with --overwrite")
+        raise ValueError(f"{run.path}: model/ differs from the last snapshot; repeat the run with --overwrite")
     design = design_of(splits, data, tuple(name for name in trajectory.parameters if name in TABLES))
     if coordinates == "raw":
         return raw_components(before, after, used_rows(design))
     if run.config.reinject_positions:
         raise ValueError(
-            f"{run.path}: positions enter again before each layer, and offsets between the tables are no gauge there: "
-            "transplant in raw coordinates (--coordinates raw)"
+            f"{run.path}: positions enter again before each layer, and offsets between the tables are not a gauge "
+            "there: transplant in raw coordinates (--coordinates raw)"
         )
     return fixed_components(trajectory, before, after, design)
 
 
-def _check(run: Run, task: Task, settings: Settings) -> None:
+def _check(run: Run, task: Task, settings: TransplantSettings) -> None:
     if task.kind != "classification":
         own = "tags every word" if task.kind == "tokens" else "is a regression"
         raise ValueError(f"{run.path}: transplants are scored by the class of each text, and {task.name} {own}")
@@ -473,7 +475,7 @@ def _applies(components: Components, coalition: int, kind: str) -> bool:
     return kind == RANDOM or can_rotate([p for i, p in enumerate(components.players) if coalition >> i & 1])
 
 
-def _count_passes(components: Components, settings: Settings) -> int:
+def _count_passes(components: Components, settings: TransplantSettings) -> int:
     draws = sum(_applies(components, coalition, kind) for kind in CHANGES for _, coalition in _lines(components))
     check = 3 * (settings.coordinates == "fixed" and settings.direction == "forward")
     return int(2 ** components.moving.bit_count() + settings.own_draws * draws + check)

@@ -4,28 +4,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from toolkit.analysis.gauge import Centre, measure_centres, project
+from toolkit.analysis.drift import Indices
+from toolkit.analysis.functional import INSEPARABLE, LAYER_NORM
+from toolkit.analysis.gauge import OFFSET, Centre, measure_centres, project
 from toolkit.analysis.measures import Array
-from toolkit.analysis.tokens_in_use import PROJECTED, Labels, ReferenceCorpus, label_groups, reference_corpus
+from toolkit.analysis.tokens_in_use import PROJECTED, GroupLabels, ReferenceCorpus, label_groups, reference_corpus
 from toolkit.snapshots.exposure import Design
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 
-LAYER_NORM = "LayerNorm"
 LAYER_NORM_PARAMETERS = ("LayerNorm.weight", "LayerNorm.bias")
 PLAYER = {"word_embeddings": "word", "position_embeddings": "position", "token_type_embeddings": "segment"}
-INSEPARABLE = "inseparable rows"
-OFFSET = "common offset"
-
 
 UNCHANGED = "bit for bit what it was"
 NOTHING_FIXED = "in fixed coordinates nothing of it moved"
 ONE_ROW = "one row of it is in use, and what all rows share is the common offset (not applicable)"
 """Why a player that has not moved has not; :func:`all_inseparable` is the fourth reason."""
 
-Rows = NDArray[np.intp]
-Placement = Mapping[str, tuple[Rows | None, Array]]
+Placement = Mapping[str, tuple[Indices | None, Array]]
 """Parameter to the rows to write and their (rows, hidden) values; None and (hidden,) for a vector."""
 
 
@@ -34,7 +30,7 @@ class Part:
     """What a player adds to some rows of one parameter. Parts of several players on one row add up."""
 
     parameter: str
-    rows: Rows | None
+    rows: Indices | None
     """None for a vector."""
     before: Array
     """(rows, hidden) float64; (1, hidden) for a vector, and for what all rows have in common."""
@@ -86,9 +82,9 @@ class Components:
         """The coalition of the players that have moved: the others change no bit of any placement."""
         return sum(1 << i for i, player in enumerate(self.players) if player.has_moved)
 
-    def place(self, coalition: int) -> dict[str, tuple[Rows | None, Array]]:
+    def place(self, coalition: int) -> dict[str, tuple[Indices | None, Array]]:
         """What every parameter holds when the players of a coalition are tuned and the rest from before."""
-        placed: dict[str, tuple[Rows | None, Array]] = {}
+        placed: dict[str, tuple[Indices | None, Array]] = {}
         for parameter in dict.fromkeys(part.parameter for player in self.players for part in player.parts):
             chosen = [
                 (part.rows, part.after if coalition >> i & 1 else part.before)
@@ -100,7 +96,7 @@ class Components:
         return placed
 
 
-def _add_up(parts: Sequence[tuple[Rows | None, Array]]) -> tuple[Rows | None, Array]:
+def _add_up(parts: Sequence[tuple[Indices | None, Array]]) -> tuple[Indices | None, Array]:
     if parts[0][0] is None:
         return None, parts[0][1][0]
     rows = np.unique(np.concatenate([own for own, _ in parts if own is not None]))
@@ -121,7 +117,7 @@ def layer_norm_player(before: Mapping[str, Array], after: Mapping[str, Array]) -
     return [Player(LAYER_NORM, tuple(parts))] if parts else []
 
 
-def raw_components(before: Mapping[str, Array], after: Mapping[str, Array], used: Mapping[str, Rows]) -> Components:
+def raw_components(before: Mapping[str, Array], after: Mapping[str, Array], used: Mapping[str, Indices]) -> Components:
     """The parameters as they are: a player for each table and one for LayerNorm.
 
     ``used``: table to its rows that any token uses. Everybody together is the tuned model, bit for bit. The split among
@@ -162,7 +158,7 @@ def perturbed(components: Components, coalition: int, kind: str, generator: np.r
     else:
         sizes = dict.fromkeys(part.before.shape[1] for player in components.players for part in player.parts)
         # One for all, but where rows are narrower than the LayerNorm after their projection (DeBERTa-v2).
-        rotations = {size: Rotation(size, generator) for size in sizes}
+        rotations = {size: RandomRotation(size, generator) for size in sizes}
         players = [
             replace(player, parts=tuple(rotations[part.before.shape[1]].turned(part) for part in player.parts))
             if own
@@ -182,7 +178,7 @@ def randomised(part: Part, generator: np.random.Generator) -> Part:
     return replace(part, after=part.before + drawn * (wanted / lengths))
 
 
-class Rotation:
+class RandomRotation:
     """One orthogonal matrix, uniform (Haar) among all, for every part: also angles between components are kept.
 
     Of parts whose rows have mean 0 over their coordinates, it turns what is left of the space: they stay so.
@@ -206,11 +202,7 @@ class Rotation:
 
 def can_rotate(players: Sequence[Player]) -> bool:
     """Whether any table has two rows that moved: one vector that is turned is a vector of its length at random."""
-    return any(_num_moved(part) > 1 for player in players for part in player.parts)
-
-
-def _num_moved(part: Part) -> int:
-    return int((part.after != part.before).any(axis=1).sum())
+    return any((part.after != part.before).any(axis=1).sum() > 1 for player in players for part in player.parts)
 
 
 def fixed_components(
@@ -268,16 +260,16 @@ def _stillness(
     return all_inseparable(len(alone.before)) if len(others.before) else ONE_ROW
 
 
-def used_rows(scored: Design) -> dict[str, Rows]:
+def used_rows(scored: Design) -> dict[str, Indices]:
     """Table to the rows that any token uses, ascending."""
     columns = zip(scored.tables, scored.combinations.T, strict=True)
     return {name: np.unique(column).astype(np.intp) for name, column in columns}
 
 
-def joint_groups(corpus: ReferenceCorpus, scored: Design, num_rows: Mapping[str, int]) -> dict[str, Labels]:
+def joint_groups(corpus: ReferenceCorpus, scored: Design, num_rows: Mapping[str, int]) -> dict[str, GroupLabels]:
     """Table to (rows,) groups of the run's and the scored tokens together; 0, the main group, for all other rows.
 
-    The scored tokens may join what the run never showed together. A group without the run's tokens has no mean of its
+    The scored tokens may join what training never saw together. A group without the run's tokens has no mean of its
     own to be measured from and counts as main.
     """
     designs = [design for design in (corpus.design, scored) if design is not None]
@@ -293,12 +285,12 @@ def joint_groups(corpus: ReferenceCorpus, scored: Design, num_rows: Mapping[str,
     }
 
 
-def _tokens_of_groups(corpus: ReferenceCorpus, labels: Labels, table: str) -> Array:
+def _tokens_of_groups(corpus: ReferenceCorpus, labels: GroupLabels, table: str) -> Array:
     used = labels >= 0
     return np.bincount(labels[used], corpus.frequencies[table][used]).astype(np.float64)
 
 
-def _main_corpus(corpus: ReferenceCorpus, groups: Mapping[str, Labels]) -> ReferenceCorpus:
+def _main_corpus(corpus: ReferenceCorpus, groups: Mapping[str, GroupLabels]) -> ReferenceCorpus:
     """The corpus without the tokens of inseparable rows."""
     frequencies = {name: np.where(groups[name] == 0, values, 0.0) for name, values in corpus.frequencies.items()}
     if corpus.design is not None:
@@ -313,7 +305,7 @@ def _main_corpus(corpus: ReferenceCorpus, groups: Mapping[str, Labels]) -> Refer
 
 
 def _fix(
-    state: Mapping[str, Array], centre: Centre, groups: Mapping[str, Labels], used: Mapping[str, Rows]
+    state: Mapping[str, Array], centre: Centre, groups: Mapping[str, GroupLabels], used: Mapping[str, Indices]
 ) -> dict[str, Array]:
     """Table to (used rows, hidden) W', P', S'. In each inseparable group the first table takes over the mean of the
     second's rows: a pair is one row then, and the other is 0.

@@ -16,8 +16,7 @@ from toolkit.comparison.arms import Arm, arrange
 from toolkit.comparison.intervals import two_way_interval
 from toolkit.models.tuned import check_model
 from toolkit.naming import Described
-from toolkit.probes import transplants
-from toolkit.probes.transplant_games import UNITS, Game, Settings, play_run
+from toolkit.probes.transplant_games import UNITS, Game, TransplantSettings, play_run
 from toolkit.probes.transplant_players import CHANGES, RANDOM, ROTATED, UNCHANGED
 from toolkit.progress import say, shows_progress
 from toolkit.schema import columns_of, with_columns
@@ -210,21 +209,44 @@ class Transplants(Described):
 @with_columns
 def measure_transplants(
     runs: Sequence[Run | str | Path],
-    settings: Settings | None = None,
+    settings: TransplantSettings | None = None,
     *,
     reverse: bool = False,
     on_progress: OnProgress = lambda name, done, total: say(f"{name}: {done} of {total}"),
 ) -> Transplants:
     """What the drift of words, positions, segments, their common offset and LayerNorm is worth to a tuned model.
 
-    Returns Transplants, whose ``tables`` are DataFrames by name; log-likelihood in nats per item, accuracy in points.
+    Parameters
+    ----------
+    runs
+        Finished runs with ``--save-model``, or the paths of their directories. Runs that differ in nothing but the seed
+        are one condition.
+    settings
+        What to transplant and where to score it (:class:`toolkit.probes.transplant_games.TransplantSettings`); None
+        takes the defaults.
+    reverse
+        Also put the tuned components into the body from before training, under a probe that is fitted again.
+    on_progress
+        Called with the run's name, the number of passes done and the number to do.
+
+    Returns
+    -------
+    Transplants
+        Its ``tables`` are DataFrames by name. Log-likelihood is in nats per item, accuracy in points; intervals are
+        over the seeds of a condition and the same items.
+
+    Raises
+    ------
+    ValueError
+        As :func:`toolkit.probes.transplant_games.play_run`, and where the runs of a condition have different items.
+
+    Notes
+    -----
     v(S) is the mean log-likelihood of the labels (accuracy beside it) in the tuned body and head, with the components
     in S tuned and the rest from before training. Exact Shapley values over all 2^players coalitions add up to v(all) -
-    v(none). Runs that differ in their seed only are one arm: its intervals are over seeds and the same items. With
-    ``reverse`` also the tuned components in the body from before, under a re-fitted probe. ValueError as of
-    :func:`toolkit.probes.transplant_games.play_run`, and where the runs of an arm have different items.
+    v(none).
     """
-    settings = settings or Settings()
+    settings = settings or TransplantSettings()
     directions = ["forward", "reverse"] if reverse else [settings.direction]
     groups = arrange(runs)
     for run in (item.run for group in groups for item in group.runs):
@@ -247,7 +269,7 @@ def join(parts: Sequence[Transplants]) -> Transplants:
     return Transplants(**joined)
 
 
-def _of_arm(arm: Arm, settings: Settings, on_progress: OnProgress) -> Transplants:
+def _of_arm(arm: Arm, settings: TransplantSettings, on_progress: OnProgress) -> Transplants:
     games: dict[int, Game] = {}
     for item in arm.runs:
 
@@ -258,21 +280,21 @@ def _of_arm(arm: Arm, settings: Settings, on_progress: OnProgress) -> Transplant
     return tabulate(arm, games, settings)
 
 
-def tabulate(arm: Arm, games: dict[int, Game], settings: Settings) -> Transplants:
-    """The tables of one arm from the games of its seeds."""
+def tabulate(arm: Arm, games: dict[int, Game], settings: TransplantSettings) -> Transplants:
+    """The tables of one condition from the games of its seeds."""
     played = list(games.values())
     for game in played[1:]:
         if game.players != played[0].players or not np.array_equal(game.ids, played[0].ids):
             raise ValueError(f"{arm.label}: the seeds have different components or items; pass them one at a time")
     first = arm.runs[0]
     values = (first.model, first.task, arm.label, played[0].split, settings.direction, settings.coordinates)
-    lead = dict(zip(transplants.LEAD, values, strict=True))
+    lead = dict(zip(LEAD, values, strict=True))
     lines = {
-        "shapley": transplants.shapley_lines(played),
-        "interactions": transplants.interaction_lines(played),
-        "singles": transplants.single_lines(played),
-        "coalitions": transplants.coalition_lines(games),
-        "checks": transplants.check_lines(games),
+        "shapley": shapley_lines(played),
+        "interactions": interaction_lines(played),
+        "singles": single_lines(played),
+        "coalitions": coalition_lines(games),
+        "checks": check_lines(games),
     }
     frames = {
         name: pd.DataFrame([lead | line for line in own], columns=columns_of(f"measure_transplants.{name}"))

@@ -90,7 +90,7 @@ class Backbone:
     families: tuple[ModelFamily, ...]
     """Those that its names fit; one where its config says so."""
     left_out: tuple[str, ...] = ()
-    """Tensors that are no part of the backbone: a head, buffers."""
+    """Tensors that are not part of the backbone: a head, buffers."""
     first: Snapshot | None = None
     """Of what a run started from: its snapshot before training, which holds its embedding parameters."""
 
@@ -121,7 +121,7 @@ class Backbone:
 
 @dataclass(frozen=True, slots=True)
 class BackbonePair:
-    """What is compared, and what must be said beside any number from it."""
+    """What is compared, and what must be known beside any number from it."""
 
     before: Backbone
     after: Backbone

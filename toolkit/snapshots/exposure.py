@@ -152,7 +152,7 @@ class DesignCounter:
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """What each optimizer step of a run showed to each embedding table."""
+    """The rows of each embedding table that each optimizer step of a run exposed."""
 
     tables: Mapping[str, TableExposure]
     """Canonical parameter name to its exposure; a table that the model lacks is left out."""

@@ -91,7 +91,7 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 
 SETTLED_NS = 100_000_000
-"""A file that was written within so many nanoseconds may be written again without another time: it is hashed again."""
+"""A file written less than these nanoseconds ago can change without its time changing: it is hashed again."""
 _KNOWN: dict[str, tuple[tuple[int, ...], str]] = {}
 """Path to (inode, size and times of change, sha256) of every file whose hash was asked for."""
 
@@ -131,7 +131,7 @@ def _hash_parts(head: bytes, array: np.ndarray) -> str:
 def read_header(path: Path) -> tuple[dict[str, str], dict[str, tuple[str, tuple[int, ...], int]]]:
     """A safetensors file's metadata and, per tensor, its dtype, shape and absolute byte offset.
 
-    ValueError when the file is truncated or is no safetensors file.
+    ValueError when the file is truncated or is not a safetensors file.
     """
     try:
         size = path.stat().st_size
@@ -154,7 +154,7 @@ def _check_entry(name: str, entry: Mapping[str, Any], num_bytes: int) -> None:
     """ValueError unless a tensor's shape, type and place agree and lie within the file's ``num_bytes`` of data."""
     shape, (begin, end) = entry["shape"], entry["data_offsets"]
     if not all(type(value) is int and value >= 0 for value in (*shape, begin, end)):
-        raise ValueError(f"tensor {name!r} has a shape or place that is no count")
+        raise ValueError(f"tensor {name!r} has a shape or place that is not a whole number")
     if end > num_bytes:
         raise ValueError(f"tensor {name!r} ends beyond the file")
     width = np.dtype(_DTYPES[entry["dtype"]]).itemsize if entry["dtype"] in _DTYPES else None

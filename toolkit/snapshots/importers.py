@@ -19,7 +19,7 @@ from toolkit.snapshots.store import MANIFEST, SNAPSHOT, SNAPSHOTS, Run
 from toolkit.snapshots.tokenizer_files import Fetch, find_embedded, read_settings, read_tokenizer_files
 from toolkit.snapshots.weights import INDEX, SINGLE, open_file, open_weights
 
-Rows = NDArray[np.int64] | slice | None
+RowChoice = NDArray[np.int64] | slice | None
 """Rows to take of a table: None for all of them as they are, a slice where they are the first ones."""
 
 
@@ -27,7 +27,7 @@ Rows = NDArray[np.int64] | slice | None
 class Alignment:
     """Which rows of each word table are compared with which."""
 
-    rows: tuple[Rows, ...]
+    rows: tuple[RowChoice, ...]
     """Per checkpoint, in the order of the first checkpoint's tokens."""
     vocabulary: Vocabulary | None
     """Of the compared rows."""
@@ -98,7 +98,7 @@ def _rows_of(vocabulary: Vocabulary) -> dict[str, int]:
     return {token: row for token, row in rows.items() if token not in repeated}
 
 
-def _simplest(rows: NDArray[np.int64]) -> Rows:
+def _simplest(rows: NDArray[np.int64]) -> RowChoice:
     """A slice costs no copy."""
     return slice(0, len(rows)) if np.array_equal(rows, np.arange(len(rows))) else rows
 
@@ -106,7 +106,7 @@ def _simplest(rows: NDArray[np.int64]) -> Rows:
 class SelectedTensors(Mapping[str, np.ndarray]):
     """Some parameters of a checkpoint, and some rows of its word table: taken when asked for, never kept."""
 
-    def __init__(self, tensors: Mapping[str, np.ndarray], parameters: Sequence[str], rows: Rows) -> None:
+    def __init__(self, tensors: Mapping[str, np.ndarray], parameters: Sequence[str], rows: RowChoice) -> None:
         self._tensors, self._parameters, self._rows = tensors, parameters, rows
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -173,12 +173,12 @@ def find_places(place: str | Path, resolve: Resolve | None = None) -> tuple[list
         return _of_pattern(path, text)
     match = HUB_ID.fullmatch(text)
     if match is None:
-        raise ValueError(f"no file or folder at {text!r}, and it is no hub id (owner/name, or owner/name@revision)")
+        raise ValueError(f"no file or folder at {text!r}, and it is not a hub id (owner/name, or owner/name@revision)")
     return [_on_hub(text, match["id"], match["revision"])], []
 
 
 def shown_names(places: Sequence[Place]) -> list[str]:
-    """One name for each place, distinct: as few parts of its path as tell it from the others, at most three."""
+    """One name for each place, distinct: as few parts of its path as distinguish it, at most three."""
     names = []
     for place in places:
         others = [other.parts for other in places if other.parts != place.parts]
@@ -253,7 +253,7 @@ def _of_file(path: Path, text: str) -> Place:
     if path.suffix in PICKLED:
         raise ValueError(f"{text} is a pickle: {CONVERT}")
     if path.suffix != ".safetensors":
-        raise ValueError(f"{text} is no safetensors file: pass a .safetensors file or the folder of a checkpoint")
+        raise ValueError(f"{text} is not a safetensors file: pass a .safetensors file or the folder of a checkpoint")
     parts = path.resolve().parts[1:]
     metadata = read_header(path)[0]
     if {"format", "epoch", "step"} <= metadata.keys():
@@ -269,7 +269,7 @@ def run_of_snapshot(path: Path) -> Path:
 
 
 def _stays_inside(name: str) -> bool:
-    """Whether a name that a checkpoint's files give stays below their folder: an index may come from anybody."""
+    """Whether a name that a checkpoint's files give stays below their folder: an index may come from anyone."""
     return not Path(name).is_absolute() and ".." not in Path(name).parts
 
 
@@ -340,7 +340,7 @@ HALF = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Imported(Described):
-    """Checkpoints as a trajectory, and what must be said beside any number from them."""
+    """Checkpoints as a trajectory, and what must be known beside any number from them."""
 
     trajectory: Trajectory
     """One snapshot per checkpoint: epoch 0, 1, 2 ... in the given order, named."""
@@ -376,13 +376,27 @@ class _Opened:
 
 
 def import_checkpoints(places: Sequence[str | Path], *, resolve: Resolve | None = find_embedded) -> Imported:
-    """Open checkpoints in the given order; nothing but their embedding parameters is read, and those are mapped.
+    """Open the embedding parameters of checkpoints, in the given order, memory-mapped; nothing else is read.
 
-    A place is the folder of a checkpoint (one safetensors file or shards), a folder of transformers.Trainer (its
-    checkpoint-* folders, in order of the step) or a pattern such as ``out/checkpoint-*``, a single .safetensors file, a
-    run directory (its epochs) or one of its snapshot files, a hub id with or without ``@revision``, or a name that
-    ``resolve`` knows (default: ``minilm``, the embedded model).
-    ValueError with one line when a place holds no weights that can be read, or the checkpoints cannot be compared.
+    Parameters
+    ----------
+    places
+        Each is the folder of a checkpoint (one safetensors file or shards), a folder of transformers.Trainer (its
+        checkpoint-* folders, in order of the step) or a pattern such as ``out/checkpoint-*``, a single .safetensors
+        file, a run directory (its epochs) or one of its snapshot files, a hub id with or without ``@revision``, or a
+        name that ``resolve`` knows.
+    resolve
+        Function from a name to the folder of its checkpoint; the default knows ``minilm``, the embedded model.
+
+    Returns
+    -------
+    Imported
+        What every analysis takes; its epochs are 0, 1, 2 ... in the given order.
+
+    Raises
+    ------
+    ValueError
+        A place holds no weights that can be read, or the checkpoints cannot be compared.
     """
     if isinstance(places, str | Path):
         places = [places]

@@ -84,7 +84,7 @@ class OptimizerLog:
             values["eps"] = float("nan") if values["eps"] is None else values["eps"]
             return cls(**values)
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{source} is no optimizer log ({error!r}): {REMEDY}") from None
+            raise ValueError(f"{source} is not an optimizer log ({error!r}): {REMEDY}") from None
 
 
 def _without_nan(numbers: Iterable[float]) -> list[float | None]:

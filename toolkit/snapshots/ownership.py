@@ -21,7 +21,6 @@ from pathlib import Path, PurePosixPath
 MANIFEST = "manifest.json"
 JOURNAL = "unfinished.json"
 """In a run that is being written: each of its files, named there before it is made; becomes the manifest in the end."""
-REPORT_LIST = "files.json"
 FORMAT = 1
 """Version of every list; what a newer one names is not known to be ours."""
 
@@ -150,7 +149,7 @@ def check_replaceable(path: Path, owned: Owned | None = None, *, may_replace: bo
 def check_new(path: Path, *, overwrite: bool) -> None:
     """ValueError where a file that the user names is there already; only a plain one is replaced, if they say so."""
     if os.path.lexists(path) and not _is_plain(path):
-        raise ValueError(f"{path} is no plain file, and nothing is written through it: pass another path")
+        raise ValueError(f"{path} is not a regular file, and nothing is written through it: pass another path")
     if path.exists() and not overwrite:
         raise ValueError(f"{path} is there already: pass another path, or overwrite=True to replace it")
 

@@ -55,8 +55,11 @@ class Trajectory(Described):
     """The snapshots of one run in order, with what is known of the run that made them."""
 
     snapshots: Sequence[Snapshot]
+    """In the order in which they were taken, at least one."""
     vocabulary: "Vocabulary | None" = None
+    """Row to token text; None where no tokenizer was at hand."""
     read_exposure: Callable[[], Exposure | None] | None = None
+    """Reads the exposure when it is first asked for; None where there is none to read."""
     position_offset: int = 0
     """The position row of the first token (RoBERTa: padding_idx + 1)."""
     layer_norm_eps: float = 1e-12

@@ -182,7 +182,7 @@ def _open_locked(path: Path) -> int | None:
             raise ValueError(f"{path} is in the way of a lock file: move it away") from None
         try:
             if not is_lock(descriptor):
-                raise ValueError(f"{path} is not empty, so that it is no lock file of ours: move it away")
+                raise ValueError(f"{path} is not empty, so it is not a lock file of this toolkit: move it away")
             if not try_lock(descriptor):
                 os.close(descriptor)
                 return None
@@ -411,7 +411,7 @@ class RunWriter:
     def _check_held(self) -> None:
         """ValueError where another writer has taken the run over."""
         if self.lock is not None and self.lock.is_lost:
-            raise ValueError(f"{self.path} was started again while it was being written: this one is given up")
+            raise ValueError(f"{self.path} was started again while it was being written: this writer stops")
 
     def _own(self, name: str) -> Path:
         """Where a file goes that must still be there at the end; unfinished.json names it from now on.
@@ -463,8 +463,9 @@ def hash_files(path: Path, names: Iterable[str] | None = None) -> dict[str, str]
 
     With ``names``, of those that are there; the others are not read.
     """
-    names = _list_files(path) if names is None else [name for name in names if (path / name).is_file()]
-    names = [name for name in names if name != MANIFEST and not is_leftover(name)]
+    if names is None:
+        names = sorted(p.relative_to(path).as_posix() for p in path.rglob("*"))
+    names = [name for name in names if (path / name).is_file() and name != MANIFEST and not is_leftover(name)]
     return _in_threads(lambda name: files.sha256_of_file(path / name), names)
 
 
@@ -498,10 +499,6 @@ def _entries(root: Path, below: str, folders: Iterable[str]) -> Iterator[str]:
         name = f"{below}{entry.name}"
         is_folder = entry.is_dir() and (not entry.is_symlink() or name in folders)
         yield from (list(_entries(root, f"{name}/", folders)) if is_folder else []) or [name]
-
-
-def _list_files(path: Path) -> list[str]:
-    return sorted(p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file())
 
 
 def owned_files(place: Path) -> Owned:
@@ -539,7 +536,7 @@ def check_startable(path: Path, *, overwrite: bool, is_recorded: bool = False) -
     if is_finished and place.is_mount():
         raise ValueError(f"{path} is where a disk is mounted, so that no finished run there can be replaced: {other}")
     if is_finished and os.path.lexists(swap := _swap_of(place)) and not _is_swap(swap):
-        raise ValueError(f"{swap} is in the way of a run that is to replace {path}: move it away")
+        raise ValueError(f"{swap} is in the way of the run that replaces {path}: move it away")
 
 
 OTHER = "pass another --output-dir"
@@ -593,7 +590,9 @@ def _remove_replaced(place: Path) -> None:
         return
     if foreign := owned_files(old).foreign():
         kept = shown(foreign)
-        warnings.warn(f"{place}: {kept} is no file of the run that was replaced: it is kept in {old}", stacklevel=3)
+        warnings.warn(
+            f"{place}: {kept} was not written by the run that was replaced: it is kept in {old}", stacklevel=3
+        )
     else:
         clear(owned_files(old))
         remove_empty_folder(old)
@@ -635,12 +634,12 @@ def start_run(path: Path, *, overwrite: bool = False, is_recorded: bool = False)
 
 @dataclass(frozen=True, repr=False)
 class Run(Described):
-    """One run directory, read lazily. A checkpoint, a task, a regime and a seed, and what came of them."""
+    """One run directory, read lazily. A checkpoint, a task, a regime and a seed, and their results."""
 
     path: Path
 
     def facts(self) -> dict[str, str]:
-        """What one asks first of a run, in words; of a damaged one also what is wrong with it."""
+        """The main facts of a run, in words; of a damaged one also what is wrong with it."""
         state = "finished" if self.is_finished else "diverged" if self.has_diverged else "unfinished"
         known = {"run": str(self.path), "state": state}
         try:
@@ -718,7 +717,7 @@ class Run(Described):
         tokens, special, pad = values["tokens"], values["special_rows"], values.get("pad_row")
         is_whole = all(isinstance(token, str) for token in tokens)
         if not (is_whole and all(type(row) is int for row in (*special, *(() if pad is None else (pad,))))):
-            raise ValueError(f"{path} is no vocabulary of texts and rows: {REMEDY}")
+            raise ValueError(f"{path} is not a vocabulary of texts and rows: {REMEDY}")
         return Vocabulary(tuple(tokens), frozenset(special), pad)
 
     @cached_property
@@ -752,7 +751,9 @@ class Run(Described):
             self._refuse([*self._missing(named), *self._unnamed(SNAPSHOTS)])
             names = sorted(name.removeprefix(SNAPSHOTS) for name in named)
             if other := [name for name in names if SNAPSHOT.fullmatch(name) is None]:
-                raise ValueError(f"{self.path / MANIFEST} names {SNAPSHOTS}{other[0]}, which is no snapshot: run again")
+                raise ValueError(
+                    f"{self.path / MANIFEST} names {SNAPSHOTS}{other[0]}, which is not a snapshot: run again"
+                )
             return names
         names = sorted(entry.name for entry in (self.path / SNAPSHOTS).iterdir())
         names = [name for name in names if not is_leftover(SNAPSHOTS + name)]
@@ -852,7 +853,7 @@ class Run(Described):
 
 
 def _read_table(path: Path, read: "Callable[[Path], pd.DataFrame]", columns: tuple[str, ...]) -> "pd.DataFrame":
-    """A table of a run; ValueError when it is damaged, lacks a column or a row, or its epochs are no numbers."""
+    """A table of a run; ValueError when it is damaged, lacks a column or a row, or its epochs are not numbers."""
     try:
         table = read(path)
     except Exception as error:  # pandas and pyarrow have a dozen types of their own
@@ -860,7 +861,7 @@ def _read_table(path: Path, read: "Callable[[Path], pd.DataFrame]", columns: tup
     if missing := [name for name in columns if name not in table]:
         raise ValueError(f"{path} lacks the column {missing[0]}: {REMEDY}")
     if table.empty or table["epoch"].dtype.kind not in "fi":
-        raise ValueError(f"{path} {'has no rows' if table.empty else 'has epochs that are no numbers'}: {REMEDY}")
+        raise ValueError(f"{path} {'has no rows' if table.empty else 'has epochs that are not numbers'}: {REMEDY}")
     return table
 
 

@@ -92,7 +92,9 @@ def _rows(fetch: Fetch) -> dict[str, int]:
     try:
         return rows | {str(entry["content"]): int(row) for row, entry in decoder.items() if "content" in entry}
     except (AttributeError, TypeError, ValueError) as error:
-        raise ValueError(f"{settings}: added_tokens_decoder is no object of row: token ({error}); {REMEDY}") from None
+        raise ValueError(
+            f"{settings}: added_tokens_decoder is not an object of row: token ({error}); {REMEDY}"
+        ) from None
 
 
 def read_settings(path: Path | None) -> Mapping[str, Any]:
@@ -115,7 +117,7 @@ def _of_tokenizer_json(path: Path, content: Any) -> dict[str, int]:
 def _checked(path: Path, content: Any) -> dict[str, int]:
     is_vocabulary = isinstance(content, dict) and all(type(row) is int for row in content.values())
     if not is_vocabulary:
-        raise ValueError(f"{path} is no vocabulary: expected an object of token: row")
+        raise ValueError(f"{path} is not a vocabulary: expected an object of token: row")
     return dict(content)
 
 

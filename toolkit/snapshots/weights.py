@@ -138,8 +138,8 @@ def _is_known(family: ModelFamily, parameter: str) -> bool:
 
 def _locate(names: tuple[str, ...], family: ModelFamily | None, shown: str) -> Location:
     """:func:`locate` of names without what wrappers put into them."""
-    found = {key: _by_prefix(names, candidate) for key, candidate in _candidates(family).items()}
-    found = {key: prefixes for key, prefixes in found.items() if prefixes}
+    candidates = {key: known for key, known in FAMILIES.items() if family is None or known is family}
+    found = {key: own for key, known in candidates.items() if (own := _by_prefix(names, known))}
     if not found:
         wanted = "any supported family" if family is None else f"{family.name} models"
         remedy = MERGE if any(part in name for part in ADAPTED for name in names) else "is it a whole checkpoint?"
@@ -167,10 +167,6 @@ def _refuse_wrapped(
         for module, canonical in modules.items():
             if name.startswith(module) and any(part in name for part in ADAPTED):
                 raise ValueError(f"{shown} holds {canonical} as {name}: {MERGE}")
-
-
-def _candidates(family: ModelFamily | None) -> dict[str, ModelFamily]:
-    return {key: known for key, known in FAMILIES.items() if family is None or known is family}
 
 
 def _by_prefix(names: Iterable[str], family: ModelFamily) -> dict[str, dict[str, list[str]]]:
@@ -203,7 +199,7 @@ def open_weights(fetch: Fetch, family: ModelFamily | None, shown: str) -> tuple[
     """The embedding parameters of a checkpoint in one file or in shards; None when it has neither.
 
     Only the shards that hold embedding parameters are fetched. ValueError, one line, when a file is damaged, a shard is
-    missing, or a tensor is of a type that is no weight.
+    missing, or a tensor is not of a floating-point type.
     """
     listed = _list_tensors(fetch, shown)
     return None if listed is None else _open_embeddings(listed, family, shown)
@@ -280,7 +276,8 @@ def _checked(tensors: FileTensors, shown: str) -> FileTensors:
     for name in tensors:
         shape = tensors.shape(name)
         if len(shape) != (2 if name in TABLES else 1) or 0 in shape:
-            raise ValueError(f"{shown}: {name} has the shape {shape}; expected {_expected(name)}")
+            expected = "(rows, hidden)" if name in TABLES else "(hidden,)"
+            raise ValueError(f"{shown}: {name} has the shape {shape}; expected {expected}")
     # Where tables are narrower than the layers (DeBERTa-v2), the LayerNorm may stand after the projection.
     for group in (TABLES, EMBEDDING_PARAMETERS[len(TABLES) :]):
         hidden = {name: tensors.shape(name)[-1] for name in tensors if name in group}
@@ -291,19 +288,15 @@ def _checked(tensors: FileTensors, shown: str) -> FileTensors:
 
 
 def _check_stored(tensors: FileTensors, shown: str) -> None:
-    """ValueError where a tensor is of a type that is no weight, or ends beyond its file."""
+    """ValueError where a tensor is not of a floating-point type, or ends beyond its file."""
     for name, (path, (dtype, shape, offset)) in tensors._entries.items():
         if dtype not in DTYPES:
             # F8_E4M3, F8_E5M2, F4 ...: floats, but of so few bits that a scale beside them belongs to the value.
-            what = "a format that is not supported" if dtype.startswith("F") else "which is no floating-point weight"
+            what = "a format that is not supported" if dtype.startswith("F") else "which is not a floating-point weight"
             kinds = " or ".join(DTYPES.values())
             raise ValueError(f"{shown} stores {name} as {dtype}, {what}: dequantise it and save it as {kinds}")
         if offset + prod(shape) * SIZES[dtype] > path.stat().st_size:
             raise ValueError(f"{path} is not a whole safetensors file ({name} ends beyond the file): restore it")
-
-
-def _expected(name: str) -> str:
-    return "(rows, hidden)" if name in TABLES else "(hidden,)"
 
 
 CHECKED_VALUES = 1 << 20

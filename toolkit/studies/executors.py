@@ -368,7 +368,7 @@ def check_log(log: Path) -> None:
         with log.open("rb") as file:
             begun = file.read(len(START))
         if begun and begun != START.encode():
-            raise ValueError(f"{log} is no log of a run, which begins with {START.strip()!r}: move it away")
+            raise ValueError(f"{log} is not the log of a run, which begins with {START.strip()!r}: move it away")
 
 
 class LocalExecutor(Executor):

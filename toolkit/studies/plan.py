@@ -107,7 +107,7 @@ def _regime_label(freeze: str, model: str, pooling: str) -> str:
 
 @lru_cache
 def _leaves(model: str, pooling: str) -> tuple[str, ...]:
-    """The leaf components of a classifier; ValueError for a checkpoint that cannot be had."""
+    """The leaf components of a classifier; ValueError for a checkpoint that cannot be found."""
     import torch
     from torch import nn
     from transformers import AutoModel
@@ -181,7 +181,7 @@ def notes_on(cells: Sequence[Cell]) -> list[str]:
 
 
 def _but_for_size(cell: Cell) -> tuple[object, ...]:
-    """What two cells share if a size is all that tells them apart."""
+    """What two cells share if they differ in nothing but the size."""
     return (cell.stage, cell.task, cell.arm, cell.seed, cell.setting)
 
 

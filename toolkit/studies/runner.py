@@ -76,9 +76,9 @@ def run_study(
     """Run what is missing of a study, at most ``limit`` runs, then write its report; None while runs are left.
 
     First the tuning runs, then the choice of settings, then the runs that are compared. ``on_progress``
-    hears how far the report is, which names ``command`` as the command that makes it again. ValueError for a study that
-    cannot work, for a folder ``out`` that cannot take its report and, after all others have had their turn, for runs
-    that failed.
+    is called with how far the report is; the report names ``command`` as what makes it again. ValueError for a study
+    that cannot work, for a folder ``out`` that cannot take its report and, after all others have had their turn, for
+    runs that failed.
     """
     from toolkit.reporting.folder import check_out
 
@@ -98,7 +98,7 @@ def run_study(
 
 
 def check_limit(limit: int | None) -> None:
-    """ValueError for a number of runs that is none."""
+    """ValueError for a limit below 1."""
     if limit is not None and limit < 1:
         raise ValueError(f"--limit must be at least 1; got {limit}")
 

@@ -44,14 +44,11 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Study(Described):
-    """Arms x tasks x seeds (x sizes), the comparisons asked, and a tuning grid of equal budget per arm.
+    """A question and the runs that answer it: arms (conditions) x tasks x seeds (x sizes), and what is compared.
 
-    What makes an arm, a task or a setting is a dict of the fields of :class:`toolkit.RunConfig`, which
-    ``finetune.py --help`` lists. ``common``: those of every run; a task's and then an arm's win over them. ``sizes``:
-    numbers of training examples, for data-efficiency curves. ``margin_points``: the difference, in hundredths of the
-    score, below which nobody would care. ``grid``: arm to the settings tried on each task, as many for every arm, with
-    ``tuning_seeds`` (none of ``seeds``) and the fields ``tuning``, of which selection_fraction holds out the part of
-    train that they are chosen on. ValueError, in one line, for a study that cannot be run.
+    What makes an arm, a task or a setting is a dict of fields of :class:`toolkit.RunConfig`, which ``finetune.py
+    --help`` lists. An optional grid tunes every arm with the same number of tries. ValueError, in one line, for a study
+    that cannot be run.
     """
 
     title: str
@@ -65,7 +62,7 @@ class Study(Described):
     seeds: Sequence[int]
     comparisons: Sequence[Comparison]
     margin_points: float = 1.0
-    """The difference, in hundredths of the score, below which nobody would care: of all comparisons."""
+    """Smaller differences, in hundredths of the score, do not matter; for all comparisons."""
     common: Mapping[str, Any] = field(default_factory=dict)
     """Fields of every run; those of a task and then of an arm win over them."""
     sizes: Sequence[int] = ()
@@ -95,8 +92,8 @@ class Study(Described):
             is_list = isinstance(values, Sequence) and not isinstance(values, str)
             _require(is_list, f"{name} must be a list; got {values!r}")
         for each in self.comparisons:
-            told = f'comparisons must be Comparison("first arm", "second arm"); got {each!r}'
-            _require(isinstance(each, Comparison), told)
+            message = f'comparisons must be Comparison("first arm", "second arm"); got {each!r}'
+            _require(isinstance(each, Comparison), message)
         _require(bool(self.arms and self.tasks and self.seeds), "a study needs arms, tasks and seeds")
         _require(len(set(self.seeds)) == len(self.seeds), f"seeds are given twice: {list(self.seeds)}")
         _require(len(set(self.sizes)) == len(self.sizes), f"sizes are given twice: {list(self.sizes)}")

@@ -236,7 +236,7 @@ def _times(seconds: Sequence[float]) -> list[str]:
 
 
 def _time_lines(plan: StudyPlan, seconds: Mapping[str, float], workers: int, limit: int | None) -> list[str]:
-    """What the table comes to, in sentences."""
+    """The table in sentences."""
     left = left_to_do(plan.runs)
     at_a_time = "one at a time" if workers == 1 else f"{workers} at a time"
     if not left:

@@ -130,7 +130,7 @@ def build_accelerator(config: RunConfig) -> Any:
 
 
 def _handlers(config: RunConfig) -> list[Any]:
-    """What DDP must be told: blocks above those whose states are read get no gradient."""
+    """Options of DDP: blocks above those whose states are read get no gradient."""
     from accelerate.utils import DistributedDataParallelKwargs
 
     return [] if config.features == "last" else [DistributedDataParallelKwargs(find_unused_parameters=True)]

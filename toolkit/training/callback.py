@@ -29,15 +29,34 @@ ARGUMENTS = (
 
 
 class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
-    """Snapshot the embedding parameters before training and after each epoch of a Trainer, with exposure.
+    """Record the embedding parameters before training and after each epoch of a Trainer, with exposure.
 
     ``Trainer(..., callbacks=[toolkit.EmbeddingSnapshotCallback("runs/mine")])`` writes the run directory ``runs/mine``:
-    ``toolkit.open_run`` opens it, and every analysis takes it. Errors and options are those of ``toolkit.record``;
-    ``snapshot_steps`` adds a snapshot every so many optimizer steps. A Trainer that resumes from a checkpoint records
-    the rest of the run, from there on (what it recorded before is replaced, unless each start has a directory of its
-    own); the epoch that it resumes within ends as epoch 1. The directory is for nothing else: the Trainer's output_dir
-    is refused, a new folder in it is fine. The last snapshot is of the end of training: with ``load_best_model_at_end``
-    the Trainer then goes back to another checkpoint, which the manifest's problems name.
+    ``toolkit.open_run`` opens it, and every analysis takes it.
+
+    Parameters
+    ----------
+    run_dir
+        The run directory to write. It is for nothing else: the Trainer's output_dir is refused, a new folder in it is
+        fine.
+    snapshot_steps
+        Also take a snapshot every so many optimizer steps; None takes none between epochs.
+    allow_half
+        Also record trainable embeddings in half precision, which hardly move.
+    overwrite
+        Replace a finished run; it is kept until the new one is finished.
+
+    Raises
+    ------
+    ValueError
+        As :func:`toolkit.record`.
+
+    Notes
+    -----
+    A Trainer that resumes from a checkpoint records the rest of the run, from there on (what it recorded before is
+    replaced, unless each start has a directory of its own); the epoch that it resumes within ends as epoch 1. The last
+    snapshot is of the end of training: with ``load_best_model_at_end`` the Trainer then goes back to another
+    checkpoint, which the manifest's problems name.
     """
 
     def __init__(
@@ -107,7 +126,7 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
         """ValueError when the Trainer's checkpoints would lie in the run directory."""
         if output_dir is not None and Path(output_dir).resolve().is_relative_to(self._path.resolve()):
             raise ValueError(
-                f"{self._path} is to hold the Trainer's output_dir {output_dir}: pass the callback a folder of its "
+                f"{self._path} contains the Trainer's output_dir {output_dir}: pass the callback a folder of its "
                 f"own, such as {Path(output_dir) / 'embeddings'}"
             )
 

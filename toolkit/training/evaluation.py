@@ -90,7 +90,7 @@ def _tokens(
     )
     functions = {"precision": precision_score, "recall": recall_score, "f1": f1_score}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # where nothing is marked at all seqeval warns whatever it is told
+        warnings.simplefilter("ignore")  # where nothing is marked at all, seqeval warns whatever its options
         return found | {name: float(score(true, predicted, zero_division=0)) for name, score in functions.items()}
 
 

@@ -53,7 +53,7 @@ MIN_FALL = 1e-3
 LEAST_FALL = 1e-4
 """Least such fall, as a share of the loss of the best constant answer: a task that is solved ends its training."""
 MOST_EPOCHS, MOST_STEPS = 200, 3000
-"""Early stopping stops after so many epochs in any case, if they hold so many steps."""
+"""Epochs and steps after which early stopping stops in any case, once both are reached."""
 CHUNK_ROWS = 1024
 """Examples whose head inputs are made at a time, where all of them are not needed together."""
 
@@ -122,7 +122,7 @@ def train_head_until_it_stops(
     epochs (and PATIENCE_STEPS) without a loss that is lower by MIN_FALL and LEAST_FALL, or after MOST_EPOCHS (and
     MOST_STEPS): a small split has few steps in an epoch.
 
-    ``recorder`` hears of the steps that led to the head that is kept and of no later one. ``facts``: what the manifest
+    ``recorder`` is given the steps that led to the head that is kept and no later one. ``facts``: what the manifest
     says of it is put here. ValueError when nothing can be held out, NonFiniteLossError for what is not finite.
     """
     check_outputs(features, 0)

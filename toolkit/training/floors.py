@@ -63,7 +63,8 @@ def measure_floors(data: EncodedTask, config: RunConfig, source: Source, device:
     words = tags_by_word(data) if data.task.kind == "tokens" else bag_of_words(data, config.seed, choice)
     if words is not None:
         found["bag_of_words"] = words
-    if data.task.kind == "regression" and _is_paired(data) and config.init == "checkpoint":
+    is_paired = len(data.task.splits["train"].texts[0]) == 2
+    if data.task.kind == "regression" and is_paired and config.init == "checkpoint":
         try:
             found["untouched"] = untouched_cosines(data, config, source, device)
         except (OSError, ValueError) as error:  # a run that is trained must not be lost to a floor
@@ -126,7 +127,7 @@ def bag_of_words(data: EncodedTask, seed: int, choice: dict[str, float | int | N
     vectorizer = TfidfVectorizer(sublinear_tf=True, token_pattern=WORD)
     try:
         vectorizer.fit([text for i in fitted for text in texts[i]])
-    except ValueError:  # there is no word in any text
+    except ValueError:  # no text holds a word
         return None
     if not is_regression:
         compared = compared[np.bincount(labels[compared])[labels[compared]] >= PROBE_FOLDS]
@@ -222,7 +223,3 @@ def _words(data: EncodedTask, name: str) -> list[str]:
 
 def _one_hot(classes: NDArray[np.int64], data: EncodedTask) -> NDArray[np.float32]:
     return np.eye(data.task.num_outputs, dtype=np.float32)[classes]
-
-
-def _is_paired(data: EncodedTask) -> bool:
-    return len(data.task.splits["train"].texts[0]) == 2

@@ -70,7 +70,7 @@ class Plan:
         return cls(steps, min(sum(steps), config.max_steps or sum(steps)), config.snapshot_steps)
 
     def epochs_done(self, step: int) -> float:
-        """Epochs after so many steps; a fraction within one."""
+        """Epochs done after a number of steps; a fraction within an epoch."""
         ends = np.cumsum(self.epoch_steps)
         epoch = min(int(np.searchsorted(ends, step)), len(ends) - 1)
         size = self.epoch_steps[epoch]
@@ -139,7 +139,7 @@ def run_epochs(
 ) -> Iterator[Moment]:
     """Call ``take(example indices, steps done)`` for every batch and yield the moments, whatever it is that trains.
 
-    ``recorder`` is told what comes; it is ``take`` that has it record.
+    ``recorder`` is given the coming batches; ``take`` makes it record them.
     """
 
     def checked(step: int) -> Mapping[str, NDArray[np.float32]]:
@@ -232,7 +232,7 @@ class Stepper:
         return norm
 
     def settle(self) -> None:
-        """Nothing: the model is always as anybody knows it."""
+        """No-op: parameters are never swapped here."""
 
     def release(self) -> None:
-        """Nothing: the parameters keep their memory."""
+        """No-op: the parameters keep their memory."""

@@ -43,7 +43,7 @@ def check_finite(norm: float, step: int) -> None:
 
 
 def check_outputs(outputs: Mapping[str, NDArray[np.float32]], step: int) -> None:
-    """NonFiniteLossError when a split's outputs (examples, width) after so many steps are not finite.
+    """NonFiniteLossError when a split's outputs (examples, width) after a number of steps are not finite.
 
     The last step has no next one whose gradient would show it, and the greatest of NaNs is a class like any other.
     """
@@ -90,7 +90,7 @@ DECAY = "decoupled_decay"
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ParameterGroup:
     """Parameters that share a learning rate and a weight decay."""
 
     names: tuple[str, ...]
@@ -98,7 +98,7 @@ class Group:
     weight_decay: float
 
 
-def group_parameters(model: nn.Module, weight_decay: float) -> list[Group]:
+def group_parameters(model: nn.Module, weight_decay: float) -> list[ParameterGroup]:
     """The trainable parameters of a classifier: backbone and head, each with and without decay.
 
     LayerNorm and biases, which are the vectors, are not decayed (the habit since BERT). Every trainable parameter is
@@ -113,12 +113,12 @@ def group_parameters(model: nn.Module, weight_decay: float) -> list[Group]:
                 if p.requires_grad and name.startswith(HEAD) == is_head and (p.ndim > 1) == is_decayed
             )
             if names:
-                groups.append(Group(names, is_head, weight_decay if is_decayed else 0.0))
+                groups.append(ParameterGroup(names, is_head, weight_decay if is_decayed else 0.0))
     return groups
 
 
 def build_optimizer(
-    model: nn.Module, groups: list[Group], config: RunConfig, device: torch.device
+    model: nn.Module, groups: list[ParameterGroup], config: RunConfig, device: torch.device
 ) -> torch.optim.Optimizer:
     """The config's optimizer over ``groups``, at the peak learning rates; AdamW fused as :func:`is_fused` says.
 
@@ -173,7 +173,7 @@ def learning_rate_factors(num_steps: int, warmup_fraction: float) -> NDArray[np.
     return np.where(step < num_warmup, rise, np.minimum(fall, 1.0))
 
 
-def decay_by_name(groups: list[Group], family: ModelFamily) -> dict[str, float]:
+def decay_by_name(groups: list[ParameterGroup], family: ModelFamily) -> dict[str, float]:
     """Trainable parameter to its weight decay; embedding parameters under their canonical names."""
     canonical = {BACKBONE + name: key for key, name in family.embedding_parameters.items()}
     return {canonical.get(name, name): group.weight_decay for group in groups for name in group.names}

@@ -1,4 +1,4 @@
-"""``toolkit.record``: a model in anybody's training loop, recorded as a run directory."""
+"""``toolkit.record``: a model in any training loop, recorded as a run directory."""
 
 import warnings
 from collections import Counter
@@ -18,7 +18,7 @@ from toolkit.snapshots.optimizer_log import OptimizerLog
 from toolkit.snapshots.snapshot import check_word_rows, read_vocabulary, to_array
 from toolkit.snapshots.store import Run, RunWriter, facts_of, open_run, read_git_commit, read_versions
 from toolkit.training.accelerators import start_together
-from toolkit.training.watch import ExposureWatch, Rows, uncompiled
+from toolkit.training.watch import ExposureWatch, RowsByTable, uncompiled
 
 SHARED_BATCH = (
     "parameters are shared out otherwise than by FSDP2 over all processes (tensor parallel, say): which processes see "
@@ -42,9 +42,9 @@ def check_whole(parameters: Mapping[str, nn.Parameter]) -> None:
             )
         if parameter.ndim != (1 if name.startswith("LayerNorm") else 2):
             raise ValueError(
-                f"{name} has the shape {tuple(parameter.shape)} here: a process has but a flat part of it (FSDP1, "
-                "DeepSpeed ZeRO-3): use FSDP2 (torch.distributed.fsdp.fully_shard; fsdp_version 2 in Accelerate and "
-                "Trainer)"
+                f"{name} has the shape {tuple(parameter.shape)} here: this process holds only a flat part of it "
+                "(FSDP1, DeepSpeed ZeRO-3): use FSDP2 (torch.distributed.fsdp.fully_shard; fsdp_version 2 in "
+                "Accelerate and Trainer)"
             )
 
 
@@ -215,21 +215,45 @@ def record(
     overwrite: bool = False,
     facts: Mapping[str, Any] | None = None,
 ) -> "Recording":
-    """Start recording the embedding parameters of ``model``, in any training loop; call it before training.
+    """Start recording the embedding parameters of a model in any training loop; call it before training.
 
-    ``with toolkit.record(model, run_dir) as recording:`` around the loop, ``recording.snapshot(epoch=0)`` before the
-    first step (which takes it where it is forgotten) and ``recording.snapshot(epoch=)`` after every epoch; what comes
-    after the last snapshot is lost. Exposure is taken from the forward passes in training mode, gradient norms (as the
-    optimizer gets them) and learning rates from the optimizer that updates the embedding parameters, whichever it is.
-    With several processes each of them calls everything, after DDP or FSDP2 has the model (a torch.compile may come
-    later); rows are those of all processes; a model that tensor parallelism shares out has no exposure.
+    Write ``with toolkit.record(model, run_dir) as recording:`` around the loop, ``recording.snapshot(epoch=0)`` before
+    the first step (which takes it where it is forgotten) and ``recording.snapshot(epoch=)`` after every epoch; what
+    comes after the last snapshot is lost.
 
-    ``tokenizer`` gives the rows their texts; ``facts`` go into config.json as they are. ``overwrite`` replaces a
-    finished run, which is kept until the new one is finished. ValueError for a model of no supported family, for a
-    tokenizer of more tokens than the model has word rows, for a directory that holds anything else than an unfinished
-    run, which starts again, or with ``overwrite`` a finished one, and for trainable embeddings in half precision, which
-    hardly move (unless ``allow_half``), and for a model of which a process holds only flat parts (FSDP1, DeepSpeed
-    ZeRO-3).
+    Parameters
+    ----------
+    model
+        A model of a supported family.
+    run_dir
+        The run directory to write: new, empty, or with an unfinished run, which starts again.
+    tokenizer
+        Gives the rows their texts; None leaves them without.
+    allow_half
+        Also record trainable embeddings in half precision, which hardly move.
+    overwrite
+        Replace a finished run; it is kept until the new one is finished.
+    facts
+        Written into config.json as they are.
+
+    Returns
+    -------
+    Recording
+        The run directory that is being written, also a context manager that finishes it.
+
+    Raises
+    ------
+    ValueError
+        The model is of no supported family, a process holds only flat parts of it (FSDP1, DeepSpeed ZeRO-3), the
+        tokenizer has more tokens than the model has word rows, the directory holds anything else, or trainable
+        embeddings are in half precision.
+
+    Notes
+    -----
+    Exposure is taken from the forward passes in training mode, gradient norms (as the optimizer gets them) and learning
+    rates from the optimizer that updates the embedding parameters, whichever it is. With several processes each of them
+    calls everything, after DDP or FSDP2 has the model (a torch.compile may come later); rows are those of all
+    processes. A model that tensor parallelism shares out has no exposure.
     """
     return Recording(model, Path(run_dir), tokenizer, allow_half, overwrite, dict(facts or {}))
 
@@ -282,9 +306,9 @@ class Recording:
     def snapshot(self, *, epoch: float, step: int | None = None) -> None:
         """Write the embedding parameters as they are now, and what is known of the steps so far.
 
-        ``epoch`` is whole at the end of an epoch (0 before training) and a fraction between two; ``step`` is the number
-        of optimizer steps that were seen, and need not be given. ValueError for another number, and when ``epoch``
-        does not come after the last one, or is not 0 in the first.
+        ``epoch`` is a whole number at the end of an epoch (0 before training) and a fraction between two. ``step`` is
+        the number of optimizer steps that were seen, and need not be given. ValueError for another number, when
+        ``epoch`` does not come after the last one, and when the first is not 0.
         """
         step = self.num_steps if step is None else step
         if self._last is not None and (epoch <= self._last[0] or step < self._last[1]):
@@ -293,7 +317,7 @@ class Recording:
             raise ValueError(
                 f"step {step} was given, but {self.num_steps} optimizer steps of the embedding parameters were seen: "
                 "leave step= out to take these (fewer are seen where record() came after some, where a GradScaler "
-                "skipped some, and none of an optimizer that is no torch.optim.Optimizer)"
+                "skipped some, and none of an optimizer that is not a torch.optim.Optimizer)"
             )
         if self._last is None and epoch != 0:
             raise ValueError(f"the first snapshot is of epoch {epoch:g}: call snapshot(epoch=0) before training")
@@ -332,7 +356,9 @@ class Recording:
                 raise RuntimeError(f"frozen parameters have changed: {_some(moved)}")
             if self._last is not None and (left := self.num_steps - self._last[1]):
                 last = f"epoch {self._last[0]:g}, step {self._last[1]}"
-                self.note(f"no snapshot shows the last {left} optimizer steps (it ends at {last}): take one at the end")
+                self.note(
+                    f"no snapshot covers the last {left} optimizer steps (the last is of {last}): take one at the end"
+                )
             if self._writer is not None:
                 if self._saw_no_step(self._writer):
                     self.note(NO_STEP_SEEN)
@@ -385,7 +411,7 @@ class Recording:
         if not callable(closure):
             self._end_step(optimizer)
             return None
-        told = self._told(optimizer, closure)
+        told = self._with_end(optimizer, closure)
         return ((args[0], told, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": told})
 
     def _check_same(self) -> None:
@@ -400,11 +426,11 @@ class Recording:
             del self._frozen[name], self._before[name]
             _check_precision(self._embeddings.parameters, self._allow_half)
 
-    def _told(self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any]) -> Callable[[], Any]:
+    def _with_end(self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any]) -> Callable[[], Any]:
         """The closure of one step, at whose first end the step is noted."""
         has_ended = False
 
-        def told() -> Any:
+        def ending() -> Any:
             nonlocal has_ended
             loss = closure()
             if has_ended:  # LBFGS: several passes and updates in what it calls a step
@@ -414,7 +440,7 @@ class Recording:
             has_ended = True
             return loss
 
-        return told
+        return ending
 
     def _end_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Note one step, when its gradients are as the update will find them."""
@@ -505,7 +531,7 @@ def _barrier() -> None:
         torch.distributed.barrier()
 
 
-def _gather(rows: Rows) -> list[Rows]:
+def _gather(rows: RowsByTable) -> list[RowsByTable]:
     """The rows of every process; one collective per optimizer step."""
     if _world_size() == 1:
         return [rows]

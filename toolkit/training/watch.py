@@ -1,4 +1,4 @@
-"""The rows that each optimizer step used, watched through forward passes: exposure in anybody's loop."""
+"""The rows that each optimizer step used, watched through forward passes: exposure in any training loop."""
 
 import inspect
 from collections.abc import Callable, Collection
@@ -13,7 +13,7 @@ from toolkit.models.locate import Embeddings
 from toolkit.snapshots.exposure import DesignCounter, Exposure, StepRows, TableLog
 from toolkit.training.recorder import norms_of, num_nonzero, pick, whole
 
-Rows = dict[str, NDArray[np.int64]]
+RowsByTable = dict[str, NDArray[np.int64]]
 Key = tuple[int, tuple[int, ...]]
 """Where a tensor of ids lies and its shape: one and the same within a step."""
 
@@ -54,7 +54,7 @@ class ExposureWatch:
         self._names = tuple(name for name in TABLES if name in embeddings.parameters)
         self._steps = {name: TableLog() for name in self._names if name not in shared}
         self._design = DesignCounter(self._names)
-        self._pending: list[Rows] = []
+        self._pending: list[RowsByTable] = []
         # The tensors themselves are kept until the step ends, so that their addresses are not given out again.
         self._frozen: dict[Key, torch.Tensor] = {}
         self._masks: dict[Key, torch.Tensor] = {}
@@ -116,7 +116,7 @@ class ExposureWatch:
 
         output.register_hook(on_gradient)  # type: ignore[no-untyped-call]
 
-    def _rows(self, ids: torch.Tensor, given: dict[str, Any]) -> Rows:
+    def _rows(self, ids: torch.Tensor, given: dict[str, Any]) -> RowsByTable:
         """The rows of each real token, as the module itself derives them; every array (tokens,)."""
         padding = self._embeddings.padding_row
         is_counted = torch.ones_like(ids, dtype=torch.bool) if padding is None else ids != padding
@@ -136,7 +136,7 @@ class ExposureWatch:
         """Forget the passes since the last step: their gradients were thrown away."""
         self._pending, self._frozen, self._masks = [], {}, {}
 
-    def end_step(self, gather: Callable[[Rows], list[Rows]], gradient_scale: float = 1.0) -> None:
+    def end_step(self, gather: Callable[[RowsByTable], list[RowsByTable]], gradient_scale: float = 1.0) -> None:
         """Close one optimizer step, before its update: gradients are as the optimizer gets them.
 
         ``gather`` collects the rows of all processes, which all call it; ``gradient_scale`` is what the optimizer will

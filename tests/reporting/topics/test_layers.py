@@ -12,7 +12,7 @@ from tests.chart_data import values_of
 from toolkit.comparison import layer_trend
 from toolkit.comparison.layer_trend import ArmWeights, weight_tables
 from toolkit.probes import layer_drift
-from toolkit.probes.layer_drift import ArmSimilarities, Similarity, average, contrast
+from toolkit.probes.layer_drift import ArmSimilarities, LayerSimilarity, average, contrast
 from toolkit.reporting.cells import estimate_text, percent_text
 from toolkit.reporting.topics import layers
 from toolkit.reporting.topics.layers import (
@@ -33,12 +33,12 @@ GROUP = "m on <script>"
 AFTER = {"full": 0.5, "embeddings frozen": 0.51, "shuffled labels": 0.8}
 
 
-def found(value: float, seed: Any, spread: float = 0.02) -> dict[layer_drift.Place, Similarity]:
+def found(value: float, seed: Any, spread: float = 0.02) -> dict[layer_drift.Place, LayerSimilarity]:
     """Three layers of one domain; the last one is at ``value``, and every text group differs a little."""
     pseudo = np.random.default_rng(seed).normal(0, spread, 30)
     pseudo -= pseudo.mean()
     return {
-        ("ood", layer, measure): Similarity(mean, mean + pseudo * (mean < 1), 300)
+        ("ood", layer, measure): LayerSimilarity(mean, mean + pseudo * (mean < 1), 300)
         for layer, mean in enumerate((1.0, 0.9, value))
         for measure in layer_drift.MEASURES
     }
@@ -159,11 +159,11 @@ def test_one_seed_makes_no_claim_about_a_regime() -> None:
 @pytest.mark.parametrize("least", [1.0, 0.9996])
 def test_an_arm_that_did_not_move(least: float) -> None:
     """Also where it moved by less than is printed: no layer of similarity 1.000 changed most."""
-    still = {0: {place: Similarity(least if place[1] == 2 else 1.0, np.ones(30), 300) for place in found(1.0, 0)}}
+    still = {0: {place: LayerSimilarity(least if place[1] == 2 else 1.0, np.ones(30), 300) for place in found(1.0, 0)}}
     own = tables_of(ArmSimilarities(GROUP, "probe", False, None, still, {}))
     (line,) = lines(changed_rows(own))
     assert (line["states changed most in"], line["similarity"]) == (layers.STILL, "1.000")
-    alike = {0: {place: Similarity(0.9, np.ones(30), 300) for place in found(1.0, 0)}}
+    alike = {0: {place: LayerSimilarity(0.9, np.ones(30), 300) for place in found(1.0, 0)}}
     (line,) = lines(changed_rows(tables_of(ArmSimilarities(GROUP, "full", False, None, alike, {}))))
     assert (line["states changed most in"], line["similarity"]) == (layers.ALIKE, "0.900")
     assert own["contrasts"].empty

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from toolkit.models.locate import Embeddings
-from toolkit.training.optimizer import Group
+from toolkit.training.optimizer import ParameterGroup
 
 NORMS = (nn.LayerNorm, nn.RMSNorm)
 
@@ -82,8 +82,8 @@ CACHED_ROWS = 256
 class CompactWords:
     """The rows of a word table that some training data use, as a parameter of their own.
 
-    A row that no batch shows has no gradient: AdamW's moments of it stay 0 and its step is its decay alone. So only the
-    used rows need gradients, moments and updates; the others are multiplied by the decay, exactly as AdamW does it.
+    A row that no batch exposes has no gradient: AdamW's moments of it stay 0 and its step is its decay alone. So only
+    the used rows need gradients, moments and updates; the others are multiplied by the decay, exactly as AdamW does it.
     Between `install` and `settle` the module looks words up in the small table.
     """
 
@@ -162,7 +162,7 @@ class FlatGroup:
     """
 
     def __init__(
-        self, group: Group, parameters: Mapping[str, nn.Parameter], halved: Collection[str], dtype: torch.dtype
+        self, group: ParameterGroup, parameters: Mapping[str, nn.Parameter], halved: Collection[str], dtype: torch.dtype
     ) -> None:
         """``parameters`` holds every name of ``group``, fp32; ``halved`` names those to copy to ``dtype``."""
         names = sorted(group.names, key=lambda name: name not in halved)

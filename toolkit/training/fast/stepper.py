@@ -1,9 +1,9 @@
 """Optimizer steps of one CPU process: what `toolkit.training.loop.Stepper` does, in less time.
 
 Where the plain step's time goes, and what is done about it here: dropout's random bits (`dropout`), gradients, moments
-and updates of word rows that no batch shows (`words`), casts of weights and states (`half`), gradients in fresh memory
-and hundreds of short loops (`flat`), passes over memory within a layer (`layer`), states of the
-top layer that the pooling does not read (`top`). experiments/benchmarks/NOTES.md has what each is worth.
+and updates of word rows that no batch exposes (`words`), casts of weights and states (`half`), gradients in fresh
+memory and hundreds of short loops (`flat`), passes over memory within a layer (`layer`), states of the top layer that
+the pooling does not read (`top`). experiments/benchmarks/NOTES.md has what each is worth.
 """
 
 from typing import Any
@@ -44,7 +44,7 @@ from toolkit.training.recorder import Recorder, norms_of_rows
 class FastStepper:
     """One optimizer step at a time over a whole batch, in one process on a CPU.
 
-    Between `settle` and the next `take` the model is as anybody knows it: whole tables, its own attention. `release`
+    Between `settle` and the next `take` the model is an ordinary one: whole tables, its own attention. `release`
     also gives the parameters memory of their own again.
     """
 
@@ -170,7 +170,7 @@ class FastStepper:
             self._attention = use_attention(self.embeddings.backbone, NAME)
 
     def settle(self) -> None:
-        """Put the model back as anybody knows it, with everything that was learned."""
+        """Restore the ordinary model, with everything that was learned."""
         if self._is_ready:
             if self.words is not None:
                 self.words.settle()
