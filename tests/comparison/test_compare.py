@@ -8,10 +8,11 @@ from scipy import stats
 from tests.comparison.planted import plant
 from tests.run_directories import write_run
 from toolkit.comparison.arms import NO_SPLIT, OTHER_ITEMS, arrange
-from toolkit.comparison.compare import AT_CHANCE, COLUMNS, ONE_CLASS, compare, judge_together
+from toolkit.comparison.compare import AT_CHANCE, ONE_CLASS, compare, judge_together
 from toolkit.comparison.estimates import Settings, estimate_from_items, estimate_from_seeds, p_value
 from toolkit.comparison.intervals import ITEMS_ONLY, Interval, seeds_interval, two_way_interval
 from toolkit.comparison.tests import benjamini_hochberg, sign_flip
+from toolkit.schema import columns_of
 
 FULL, PROBE, FIXED = "full fine-tuning", "feature extraction", "embeddings frozen"
 NUM_SEEDS = 5
@@ -219,7 +220,7 @@ def test_scores_that_are_no_mean_over_items_have_an_interval_over_seeds(make_run
     facts = {"task": {"name": "toy", "kind": "classification", "score": "matthews", "reported_split": "validation"}}
     runs = [make_run(r, s, right=x, facts=facts) for r, x in (("none", 0.9), ("backbone", 0.8)) for s in range(3)]
     table = compare(runs, num_draws=100)
-    assert list(table.columns) == list(COLUMNS)
+    assert list(table.columns) == columns_of("compare")
     assert list(zip(table["split"], table["score"], table["is_headline"], strict=True)) == [
         ("validation", "matthews", True),
         ("validation", "accuracy", False),
@@ -414,7 +415,7 @@ def test_default_pairs_set_full_fine_tuning_against_each_other_arm(places):
 def test_a_single_arm_gives_no_line_and_all_columns(places):
     table = compare([plant(places["none"][0], [True, False, True])])
     assert table.empty
-    assert list(table.columns) == list(COLUMNS)
+    assert list(table.columns) == columns_of("compare")
 
 
 def test_labels_name_the_arms_and_pairs(places):
@@ -424,7 +425,7 @@ def test_labels_name_the_arms_and_pairs(places):
     labels = {run.path.name: words[run.config.freeze] for run in runs}
     table = compare(runs, labels=labels, pairs=[("fixed", "probe"), ("tuned", "probe")], num_draws=100)
     assert list(zip(table["first"], table["second"], strict=True)) == [("fixed", "probe"), ("tuned", "probe")]
-    with pytest.raises(ValueError, match=r"unknown arm 'prob' \(did you mean 'probe'\?\)"):
+    with pytest.raises(ValueError, match=r"unknown condition 'prob' \(did you mean 'probe'\?\)"):
         compare(runs, labels=labels, pairs=[("fixed", "prob")])
 
 

@@ -50,7 +50,7 @@ def test_labels_and_the_order_of_arms_are_kept(logged):
     )
     assert set(evidence.settings["labels"]) == {run.path.name for run in runs}
     assert evidence.settings["pairs"] == [["12", "nan"]]
-    assert set(evidence.seeds["arm"]) == {"nan", "12", words["none"]}
+    assert set(evidence.seeds["condition"]) == {"nan", "12", words["none"]}
 
 
 def test_groups_of_several_tasks_and_kinds_are_kept_apart(make_run):
@@ -113,7 +113,7 @@ def test_no_text_and_no_place_of_a_machine(make_run, tmp_path):
         content = path.read_bytes()
         assert b"/secret" not in content
         assert str(tmp_path).encode() not in content
-    columns = ["run", "model", "task", "arm", "seed", "epoch", "split", "id", "label", "prediction"]
+    columns = ["run", "model", "task", "condition", "seed", "epoch", "split", "id", "label", "prediction"]
     table = pd.read_parquet(folder / "predictions.parquet")
     assert list(table) == columns
     assert set(table["epoch"]) == {3.0}
@@ -141,7 +141,7 @@ def test_the_drift_of_each_run_is_measured_once(logged, monkeypatch):
     joined = ReportData(evidence).joined
     own = joined.merge(evidence.drift, on=["run", "parameter"], suffixes=("", "_known"))
     assert len(own) == len(joined) == len(evidence.drift)
-    np.testing.assert_array_equal(own["drift"], own["drift_known"])
+    np.testing.assert_array_equal(own["offset_free_drift"], own["offset_free_drift_known"])
 
 
 @pytest.mark.parametrize("name", NAMES)

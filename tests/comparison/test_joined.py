@@ -8,9 +8,10 @@ from tests.run_directories import NUM_WORDS, write_run
 from toolkit.analysis.drift import measure_drift
 from toolkit.comparison.arms import OTHER_ITEMS
 from toolkit.comparison.compare import compare
-from toolkit.comparison.drift_and_score import COLUMNS, NOT_TRAINED, join_drift
+from toolkit.comparison.drift_and_score import NOT_TRAINED, join_drift
 from toolkit.comparison.parameter_noise import NO_SIZES, measure_beyond_noise
 from toolkit.families import EMBEDDING_PARAMETERS
+from toolkit.schema import columns_of
 
 
 def last_accuracy(run, split="validation"):
@@ -24,7 +25,7 @@ def runs(make_run):
 
 def test_one_line_per_run_and_parameter_with_the_drift_of_its_shown_rows(runs):
     table = join_drift(runs)
-    assert list(table.columns) == list(COLUMNS)
+    assert list(table.columns) == columns_of("join_drift")
     assert list(table["parameter"]) == list(EMBEDDING_PARAMETERS) * 4
     for run in runs:
         whole = measure_drift(run, ("relative",)).query("epoch == 3 and stratum == 'whole parameter'")
@@ -33,8 +34,8 @@ def test_one_line_per_run_and_parameter_with_the_drift_of_its_shown_rows(runs):
         shown = measure_beyond_noise(run).set_index("parameter")
         for name in EMBEDDING_PARAMETERS:
             assert own.loc[name, "relative_drift"] == pytest.approx(oracle[name], rel=1e-12)
-            np.testing.assert_equal(own.loc[name, "drift"], shown.loc[name, "drift"])
-            assert own.loc[name, "drift_note"] == shown.loc[name, "refusal"]
+            np.testing.assert_equal(own.loc[name, "offset_free_drift"], shown.loc[name, "offset_free_drift"])
+            assert own.loc[name, "reason"] == shown.loc[name, "reason"]
     assert (table["epoch"] == 3).all()
 
 
@@ -42,11 +43,11 @@ def test_multiples_of_noise_stand_where_they_are_trusted(tmp_path):
     """Of single sentences the tables of words and positions; LayerNorm and the one segment row say why not."""
     table = join_drift([write_logged_run(tmp_path, "none", 0)]).set_index("parameter")
     assert list(table.index[table["times_noise"].notna()]) == ["word_embeddings", "position_embeddings"]
-    assert list(table.index[table["drift_note"] == ""]) == ["word_embeddings", "position_embeddings"]
-    assert table.loc["LayerNorm.bias", "drift_note"] == NO_SIZES
+    assert list(table.index[table["reason"] == ""]) == ["word_embeddings", "position_embeddings"]
+    assert table.loc["LayerNorm.bias", "reason"] == NO_SIZES
     without = join_drift([write_run(tmp_path, "none", 1)])
     assert without["times_noise"].isna().all()
-    assert without["drift_note"].str.contains("no optimizer.json").any()
+    assert without["reason"].str.contains("no optimizer.json").any()
 
 
 @pytest.mark.parametrize(("margin", "verdict"), [(1.0, "supported"), (50.0, "equivalent")])

@@ -117,18 +117,25 @@ def test_features_stand_beside_the_full_arm_that_is_most_like_them_and_every_arm
             runs.append(read_run("backbone", seed, right=0.7, config={"pooling": pooling}, facts=facts))
     labels = {run.path.name: f"{run.config.freeze}-{run.config.pooling}" for run in reversed(runs)}
     found = linear_probes(data_of(runs, labels).groups)
-    assert dict(zip(found["arm"], found["full"], strict=True)) == {
+    assert dict(zip(found["condition"], found["against"], strict=True)) == {
         "backbone-mean": "none-mean",
         "backbone-cls": "none-cls",
     }
     for line, text in zip(found.to_dict("records"), short_of_probe(found, 1.0), strict=True):
-        assert f"{line['arm']} reaches {line['reached']:.3f}" in text
+        assert f"{line['condition']} reaches {line['reached']:.3f}" in text
 
 
 def probe_line(task, split, missed, minus_probe=5.0):
     numbers = {"reached": 0.6, "linear_probe": 0.6 + missed / 100, "missed_points": missed}
     numbers |= {"full_minus_reached_points": minus_probe + missed, "full_minus_linear_probe_points": minus_probe}
-    names = {"group": f"m on {task}", "model": "m", "task": task, "arm": FEATURES, "full": "full", "split": split}
+    names = {
+        "group": f"m on {task}",
+        "model": "m",
+        "task": task,
+        "condition": FEATURES,
+        "against": "full",
+        "split": split,
+    }
     return names | numbers | {"is_reported_split": split == "validation", "is_out_of_distribution": split == "far"}
 
 
@@ -157,7 +164,14 @@ def test_a_setting_that_scored_far_more_when_it_was_chosen_is_called_unstable(re
 
 def tuning(*edges):
     lines = [
-        {"task": task, "arm": arm, "setting": i, "num_seeds": 1, "is_chosen": i == 1, "is_at_edge": i == 1 and is_edge}
+        {
+            "task": task,
+            "condition": arm,
+            "setting": i,
+            "num_seeds": 1,
+            "is_chosen": i == 1,
+            "is_at_edge": i == 1 and is_edge,
+        }
         for task, arm, is_edge in edges
         for i in (0, 1)
     ]

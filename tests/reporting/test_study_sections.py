@@ -88,7 +88,7 @@ def test_tuning_is_printed_with_its_budget(study):
         [
             {
                 "task": "toy",
-                "arm": arm,
+                "condition": arm,
                 "setting": i,
                 "fields": f"learning_rate {rate}",
                 "num_seeds": 1,

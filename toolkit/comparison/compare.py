@@ -23,7 +23,6 @@ from toolkit.comparison.arms import (
     pair_arms,
 )
 from toolkit.comparison.estimates import (
-    ESTIMATES,
     NOT_FAILED,
     Array,
     Settings,
@@ -34,48 +33,18 @@ from toolkit.comparison.estimates import (
 from toolkit.comparison.runs import ReportedRun, counted_score
 from toolkit.comparison.tests import mcnemar
 from toolkit.comparison.verdicts import Verdict, among
+from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.store import Run
 
-LEAD = (
-    "group",
-    "model",
-    "task",
-    "split",
-    "is_reported_split",
-    "first",
-    "second",
-    "size",
-    "num_train_examples",
-    "score",
-    "is_headline",
-    "num_seeds",
-    "num_items",
-    "first_mean",
-    "second_mean",
-)
 COLLAPSED = "every run of both arms failed: nothing was learned that could differ"
 ONE_CLASS = "the split holds one class: an answer that never changes would be right on all of it"
 AT_CHANCE = "no run of either arm is above the majority class by more than chance"
 
-COLUMNS = (
-    *LEAD,
-    *ESTIMATES,
-    *NOT_FAILED,
-    "noise_floor_points",
-    "q",
-    "is_discovery",
-    "num_failed_first",
-    "num_failed_second",
-    "num_at_chance_first",
-    "num_at_chance_second",
-    "verdict",
-    "reason",
-    "note",
-)
 INTEGERS = ("size", "num_seeds_not_failed", "num_at_chance_first", "num_at_chance_second")
 """Counts that may be missing (Int64, NA)."""
 
 
+@with_columns
 def compare(
     runs: Sequence[Run | str | Path],
     *,
@@ -115,13 +84,6 @@ def compare(
     test per seed (:func:`toolkit.compare_seeds`), the spread of each arm (:func:`toolkit.summarise_scores`) and its
     cost (:func:`toolkit.measure_cost`). ``num_draws``: of the bootstrap, 0 for none. What cannot be compared is NaN
     with a ``note``. ValueError for an unknown label and for settings out of range.
-
-    Columns: group, model, task, split, is_reported_split, first, second, size, num_train_examples, score,
-    is_headline, num_seeds, num_items, first_mean, second_mean, difference_points, low_points, high_points, df, p,
-    low90_points, high90_points, bootstrap_low_points, bootstrap_high_points, sign_flip_p, smallest_p, tost_p,
-    margin_points, is_equivalent, detectable_gap_points, num_seeds_not_failed, difference_points_not_failed,
-    low_points_not_failed, high_points_not_failed, noise_floor_points, q, is_discovery, num_failed_first,
-    num_failed_second, num_at_chance_first, num_at_chance_second, verdict, reason, note.
     """
     settings = Settings(margin_points=margin_points, level=level, alpha=alpha, num_draws=num_draws, seed=seed)
     return compare_groups(arrange(runs, labels), pairs, settings)
@@ -154,7 +116,7 @@ def compare_groups(
     found = [
         {"group": group.title} | line for group in groups for pair in pair_arms(group, pairs) for line in known.of(pair)
     ]
-    table = pd.DataFrame(found, columns=list(COLUMNS)).astype(dict.fromkeys(INTEGERS, "Int64"))
+    table = pd.DataFrame(found, columns=columns_of("compare")).astype(dict.fromkeys(INTEGERS, "Int64"))
     return judge_together(table, known.settings.alpha) if len(table) else table
 
 
@@ -257,30 +219,11 @@ def _without_failed(
 ) -> dict[str, Any]:
     """NOT_FAILED of the (seeds, ...) differences; those of ``line`` where no run failed and every score counted."""
     if has_all and not pair.is_failed.any():
-        return {name: line[name.removesuffix("_not_failed")] for name in NOT_FAILED}
+        return {name: line.get(name.removesuffix("_not_failed"), np.nan) for name in NOT_FAILED}
     return estimate_not_failed(differences[~pair.is_failed], settings)
 
 
-SEED_COLUMNS = (
-    "model",
-    "task",
-    "split",
-    "first",
-    "second",
-    "seed",
-    "num_items",
-    "score",
-    "first_score",
-    "second_score",
-    "difference_points",
-    "num_only_first_right",
-    "num_only_second_right",
-    "accuracy_difference_points",
-    "mcnemar_p",
-    "note",
-)
-
-
+@with_columns
 def compare_seeds(
     runs: Sequence[Run | str | Path], *, pairs: Pairs | None = None, labels: Labels | None = None
 ) -> pd.DataFrame:
@@ -288,9 +231,6 @@ def compare_seeds(
 
     A p value covers the items of that split and no other seeds. ``q`` is the Benjamini-Hochberg value over the family
     of all McNemar tests of this call. ``pairs`` and ``labels`` as in :func:`toolkit.compare`.
-
-    Columns: group, model, task, split, first, second, seed, num_items, score, first_score, second_score,
-    difference_points, num_only_first_right, num_only_second_right, accuracy_difference_points, mcnemar_p, q, note.
     """
     return compare_seeds_of_groups(arrange(runs, labels), pairs)
 
@@ -300,21 +240,14 @@ def compare_seeds_of_groups(groups: Sequence[Group], pairs: Pairs | None = None)
     from toolkit.comparison.tests import benjamini_hochberg
 
     check_pairs(groups, pairs)
-    parts = [mcnemar_of_group(group, pairs).assign(group=group.title) for group in groups]
-    filled = [part for part in parts if len(part)] or parts[:1]
-    table = pd.concat(filled, ignore_index=True)
-    table["q"] = benjamini_hochberg(table["mcnemar_p"].to_numpy(dtype=float))
-    return table[["group", *SEED_COLUMNS[:-1], "q", "note"]]
-
-
-def mcnemar_of_group(group: Group, pairs: Pairs | None = None) -> pd.DataFrame:
-    """One line per split, pair of arms and seed: differences in points (first minus second) and exact McNemar p."""
     lines = [
-        {"first": pair.first.label, "second": pair.second.label} | line
+        {"group": group.title, "first": pair.first.label, "second": pair.second.label} | line
+        for group in groups
         for pair in pair_arms(group, pairs)
         for line in _lines_of_pair(pair)
     ]
-    table = pd.DataFrame(lines, columns=list(SEED_COLUMNS))
+    table = pd.DataFrame(lines, columns=columns_of("compare_seeds"))
+    table["q"] = benjamini_hochberg(table["mcnemar_p"].to_numpy(dtype=float))
     return table.astype({"seed": int}) if lines else table
 
 
@@ -324,7 +257,7 @@ def _lines_of_pair(pair: ArmPair) -> list[dict[str, Any]]:
     for arm, other in ((pair.first, pair.second), (pair.second, pair.first)):
         missing = f"no run of this seed under {other.label}"
         alone = [run for run in arm.runs if run.config.seed not in pair.seeds]
-        lines += [_lead_of_run(run) | {"split": "", "note": missing} for run in alone]
+        lines += [_lead_of_run(run) | {"split": "", "reason": missing} for run in alone]
     return sorted(lines, key=lambda line: int(line["seed"]))
 
 
@@ -333,15 +266,15 @@ def _lead_of_run(run: ReportedRun) -> dict[str, Any]:
 
 
 def compare_runs(first: ReportedRun, second: ReportedRun) -> list[dict[str, Any]]:
-    """One line per labelled split of both runs at their last epochs; a note where the items are not the same."""
+    """One line per labelled split of both runs at their last epochs; a reason where the items are not the same."""
     lines = []
     for split, mine in first.answers.items():
         if split not in second.answers:
             continue
         other = second.answers[split]
-        line = _lead_of_run(first) | {"split": split, "num_items": len(mine), "score": first.score, "note": ""}
+        line = _lead_of_run(first) | {"split": split, "num_items": len(mine), "score": first.score, "reason": ""}
         if not have_same_items(first, second, split):
-            line["note"] = OTHER_ITEMS
+            line["reason"] = OTHER_ITEMS
         else:
             line |= _differences(first, second, split)
             if not (first.is_regression or first.is_token_task):  # words of a sentence are no independent items

@@ -119,7 +119,7 @@ PAPER: Mapping[str, tuple[str, ...]] = {
         "sd",
         "difference_points",
     ),
-    "association": ("model", "base", "parameter", "num_tasks", "spearman", "p", "q", "note"),
+    "association": ("model", "base", "parameter", "num_tasks", "spearman", "p", "q", "reason"),
     "tuning": (),
     "verdicts": ("question", "answer", "value", "interval"),
 }

@@ -249,7 +249,7 @@ def mcnemar_counts(seeds: pd.DataFrame) -> Mapping[tuple[object, ...], str]:
 def _seed_by_seed(seeds: pd.DataFrame, title: str) -> Block:
     table = seeds.assign(pair=_minus(seeds["first"], seeds["second"]))
     names = ["pair", "split", "seed", "num_items", "first_score", "second_score", "difference_points"]
-    names += ["num_only_first_right", "num_only_second_right", "mcnemar_p", "q", "note"]
+    names += ["num_only_first_right", "num_only_second_right", "mcnemar_p", "q", "reason"]
     return table_block(table, names, f"Exact McNemar test of every seed on {title}; it covers items, not seeds")
 
 
