@@ -114,7 +114,8 @@ def _of_conditions(runs: list[Run], shuffled: list[Run], features: list[Run]) ->
 
 def _of_a_study(config: RunConfig) -> dict[str, pd.DataFrame]:
     """What was tried and chosen, and data efficiency of the sizes of a study."""
-    study = make_study(replace(config, output_dir="runs"), grid={name: [{}] for name in ("full", "features")}, sizes=(20, 30), seeds=(0,))
+    grid = {name: [{}] for name in ("full", "features")}
+    study = make_study(replace(config, output_dir="runs"), grid=grid, sizes=(20, 30), seeds=(0,))
     tried, final = (
         {cell: finetune(replace(cell.config, output_dir=config.output_dir)) for cell in cells}
         for cells in (study.tuning_cells(), study.final_cells({}))

@@ -528,6 +528,7 @@ COLUMNS: Mapping[str, Column] = _by_name(
     Column("unexposed_percent_sd", "Standard deviation of it over seeds."),
     Column("times_noise_sd", "Standard deviation of it over seeds."),
     Column("is_frozen", "Every run's manifest proves the parameter bit-identical.", FLAG),
+    Column("gain_reason", "Why the score minus frozen is missing; empty where it is not.", TEXT),
     Column("gain_verdict", "Of the score minus frozen, at the margin.", TEXT, label="verdict on the gain"),
     Column(
         "gain_points",
@@ -752,7 +753,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         ),
         "data_efficiency": (
             f"{_CONDITION} {_SCORED} num_seeds num_failed num_at_chance {_OVER_SEEDS} against num_paired_seeds "
-            "difference_points low_points high_points p q verdict note"
+            "difference_points low_points high_points p q verdict reason note"
         ),
         "measure_cost": (
             f"{_CONDITION} num_seeds num_failed num_at_chance num_parameters num_trainable seconds_training "
@@ -778,7 +779,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         "join_drift": (
             f"run {_CONDITION} seed learning_rate is_failed epoch parameter is_frozen num_exposed_rows relative_drift "
             "share_beyond_decay offset_free_drift times_noise split score value_before value gain_points gain_verdict "
-            "reason note"
+            "gain_reason reason note"
         ),
         "associate_drift": "model base parameter num_tasks num_runs spearman p q reason",
         "label_statistics": "group condition run second parameter measure value reason",

@@ -172,7 +172,7 @@ def test_only_common_seeds_are_paired_and_all_failed_runs_counted(places):
     assert line["first_mean"] == pytest.approx(first[:2].mean())
     assert (line["num_failed_first"], line["num_failed_second"]) == (0, 1)
     apart = one_line(compare([*runs_of(places, first[:2], []), plant(places["backbone"][4], second[3])]))
-    assert (apart["num_seeds"], apart["note"]) == (0, "not compared: no seed in common")
+    assert (apart["num_seeds"], apart["reason"]) == (0, "not compared: no seed in common")
     assert np.isnan(apart["difference_points"])
 
 
@@ -183,7 +183,7 @@ def test_rows_of_another_file_are_other_items_though_numbers_and_labels_agree(ma
     for of_first, of_second, is_refused in (("a", "a", False), ("a", "b", True), ("a", None, False)):
         runs = [tested("none", seed, of_first) for seed in (0, 1)]
         table = compare([*runs, *(tested("backbone", seed, of_second) for seed in (0, 1))], num_draws=100)
-        refused = table["note"] == OTHER_ITEMS
+        refused = table["reason"] == OTHER_ITEMS
         assert set(refused[table["split"] == "ood"]) == {is_refused}
         assert not refused[table["split"] == "validation"].any()
 
@@ -193,7 +193,7 @@ def test_other_items_are_refused_and_seeds_with_their_own_items_are_not_crossed(
     runs = runs_of(places, first, second)
     moved = [*runs[:5], *(plant(p, r, ids=np.arange(100) + 1) for p, r in zip(places["backbone"], second, strict=True))]
     line = one_line(compare(moved))
-    assert line["note"] == OTHER_ITEMS
+    assert line["reason"] == OTHER_ITEMS
     assert np.isnan(line["difference_points"])
     own = [
         plant(place, right, ids=np.arange(100) + 1000 * seed)
@@ -339,7 +339,7 @@ def test_a_split_that_only_one_arm_has_is_not_compared(places):
     for run in runs[2:]:
         object.__setattr__(run, "predictions", run.predictions.assign(split="elsewhere"))
     line = one_line(compare(runs, num_draws=0))
-    assert (line["note"], line["num_items"], line["is_discovery"]) == (NO_SPLIT, 0, False)
+    assert (line["reason"], line["num_items"], line["is_discovery"]) == (NO_SPLIT, 0, False)
     assert np.isnan(line["difference_points"])
 
 

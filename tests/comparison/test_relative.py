@@ -81,7 +81,7 @@ def test_failed_runs_are_counted(tmp_path):
 def test_undefined_scores_are_named_and_leave_their_seed_out():
     nan = np.nan
     assert _defined(np.array([[0.5, 0.6], [nan, nan]])) == UNDEFINED.format("the reference's")
-    assert _defined(np.array([[nan, nan], [0.5, 0.6]])) == UNDEFINED.format("the arm's")
+    assert _defined(np.array([[nan, nan], [0.5, 0.6]])) == UNDEFINED.format("the condition's")
     assert _defined(np.array([[nan, 0.5], [0.5, nan]])) == NEVER_BOTH
     kept = _defined(np.array([[nan, 0.5, 0.4], [0.5, 0.6, 0.8]]))
     assert np.array_equal(kept, [[0.5, 0.4], [0.6, 0.8]])

@@ -218,7 +218,7 @@ def _labelled_arms(members: list[ReportedRun], labels: Labels) -> tuple[Arm, ...
     for item in members:
         name = item.directory_name
         if name not in labels:
-            raise ValueError(f"no label for {name}: labels must name the arm of every run, or be left out")
+            raise ValueError(f"no label for {name}: labels must name the condition of every run, or be left out")
         arms.setdefault((labels[name], item.config.max_train_examples), []).append(item)
     for label in dict.fromkeys(label for label, _ in arms):
         _check_agree(label, [item for key, own in arms.items() if key[0] == label for item in own])

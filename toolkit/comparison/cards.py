@@ -266,7 +266,7 @@ def _starts_plainly(arm: Arm) -> bool:
 
 
 def _card(line: dict[str, Any], kind: str, claim: str, arms: Sequence[Arm], data: ReportData) -> Card:
-    """One line of a comparison as a card; a difference that could not be worked out is refused with its note."""
+    """One line of a comparison as a card; a difference that could not be worked out is refused."""
 
     def points(name: str) -> float:
         value = line.get(name)
@@ -297,7 +297,7 @@ def _card(line: dict[str, Any], kind: str, claim: str, arms: Sequence[Arm], data
         q=points("q"),
         is_discovery=None if math.isnan(points("q")) else points("q") < settings.alpha,
         verdict="not measurable here" if is_refused else str(line["verdict"]),
-        reason=_missing(str(line["note"])) if is_refused else str(line["reason"]),
+        reason=_missing(str(line["note" if line["verdict"] else "reason"])) if is_refused else str(line["reason"]),
         source=SOURCES[estimator],
         inputs=data.evidence.inputs(FILES, [run.name for run in runs]),
     )

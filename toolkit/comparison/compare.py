@@ -56,34 +56,25 @@ def compare(
     num_draws: int = 2000,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """One line per group, labelled split and pair of arms of one size; points are hundredths.
+    """One line per group, labelled split and pair of conditions of one size; points are hundredths.
 
-    The difference is first minus second, on the same items, paired by seed, at the last epochs; ``first_mean`` and
-    ``second_mean`` are shares over the same ``num_seeds`` seeds. Of an accuracy, ``low_points`` to ``high_points`` is
-    the two-way interval over seeds and items at ``level``; of a score that is no mean over items (matthews, pearson) a
-    t interval over seeds, and an accuracy line stands beside it in classification. ``p`` is the test of that interval.
-    ``low90_points`` to ``high90_points`` is the 90 % interval that decides equivalence within ``margin_points``
-    (``tost_p`` below .05); the bootstrap is secondary. ``detectable_gap_points``: the smallest difference that data of
-    this spread show with 80 % power at ``alpha``; ``noise_floor_points``: what another seed does within the two arms.
-
-    ``verdict``: one of nine (verdicts.py), "not judged" under three seeds; "supported" needs a ``q`` below ``alpha``
-    too. ``q``: Benjamini-Hochberg value of ``p`` over one family, all lines of headline scores of this call (the
-    accuracy lines beside other headline scores are a family of their own); ``is_discovery``: q is below ``alpha``.
-    ``num_failed_...`` and ``num_at_chance_...`` count all runs of each arm: no better than the majority class or of an
-    undefined score, and not above it by more than chance (NA in regression). A correlation that is undefined because a
-    run gives every item one answer counts as 0; one that is undefined for another reason leaves its seed out.
-    ``..._not_failed`` is the same difference over the pairs of runs of which neither failed, from defined scores only:
-    NaN when fewer than two are left, the same when all are. ``size`` is the number of training examples that was asked
-    for (NA for all), ``num_train_examples`` what was left of it.
+    The difference is first minus second, on the same items, paired by seed, at the last epochs. The interval of an
+    accuracy is over seeds and items; of a score that is no mean over items (matthews, pearson) it is a t interval over
+    seeds, and an accuracy line stands beside it in classification. ``p`` is the test of that interval. ``q`` is over
+    one family, all lines of headline scores of this call (the accuracy lines beside other headline scores are a family
+    of their own). A correlation that is undefined because a run gives every item one answer counts as 0; one that is
+    undefined for another reason leaves its seed out. ``..._not_failed`` is from defined scores only: NaN when fewer
+    than two pairs of runs are left, the same when all are.
 
     On a split whose items all have one label the claim is not measurable, nor where every run failed: the difference is
     given and no verdict rests on it.
 
-    ``pairs``: labels (first, second); by default full fine-tuning against each other arm, or all pairs without it.
-    ``labels``: run directory name to arm. One paired seed gives an interval over items and no p. Elsewhere: McNemar's
-    test per seed (:func:`toolkit.compare_seeds`), the spread of each arm (:func:`toolkit.summarise_scores`) and its
-    cost (:func:`toolkit.measure_cost`). ``num_draws``: of the bootstrap, 0 for none. What cannot be compared is NaN
-    with a ``note``. ValueError for an unknown label and for settings out of range.
+    ``pairs``: labels (first, second); by default full fine-tuning against each other one, or all pairs without it.
+    ``labels``: run directory name to condition. One paired seed gives an interval over items and no p. Elsewhere:
+    McNemar's test per seed (:func:`toolkit.compare_seeds`), the spread of each condition
+    (:func:`toolkit.summarise_scores`) and its cost (:func:`toolkit.measure_cost`). ``num_draws``: of the bootstrap, 0
+    for none. What cannot be compared is NaN with a ``reason``. ValueError for an unknown label and for settings out of
+    range.
     """
     settings = Settings(margin_points=margin_points, level=level, alpha=alpha, num_draws=num_draws, seed=seed)
     return compare_groups(arrange(runs, labels), pairs, settings)
@@ -145,7 +136,7 @@ def compare_pair(pair: ArmPair, settings: Settings) -> list[dict[str, Any]]:
     scores = [first.score, *([] if first.is_regression or first.score == "accuracy" else ["accuracy"])]
     if not pair.splits:
         lead |= {"split": first.reported_split, "is_reported_split": True, "score": scores[0], "is_headline": True}
-        return [lead | {"num_items": 0, "note": NO_SPLIT if pair.seeds else NO_SEED, "verdict": ""}]
+        return [lead | {"num_items": 0, "reason": NO_SPLIT if pair.seeds else NO_SEED, "verdict": "", "note": ""}]
     lines = []
     for split in pair.splits:
         own = {"split": split, "is_reported_split": split == first.reported_split}
@@ -158,7 +149,7 @@ def compare_pair(pair: ArmPair, settings: Settings) -> list[dict[str, Any]]:
     note = _note_on_failure(pair)
     if not note:
         return lines
-    ends = [{k: "; ".join(filter(None, (line[k], note))) for k in ("note", "reason") if k in line} for line in lines]
+    ends = [{k: "; ".join(filter(None, (line[k], note))) for k in ("note", "reason")} for line in lines]
     return [line | end for line, end in zip(lines, ends, strict=True)]
 
 
@@ -187,9 +178,9 @@ def _note_on_failure(pair: ArmPair) -> str:
 
 
 def _compared(pair: ArmPair, split: str, score: str, settings: Settings) -> dict[str, Any]:
-    """One score of one split: its means, estimates and noise floor; a note alone where items differ."""
-    line: dict[str, Any] = {"score": score, "note": pair.note_on_items(split), "verdict": ""}
-    if line["note"]:
+    """One score of one split: its means, estimates and noise floor; a reason alone where items differ."""
+    line: dict[str, Any] = {"score": score, "reason": pair.note_on_items(split), "verdict": "", "note": ""}
+    if line["reason"]:
         return line
     line["noise_floor_points"] = 100 * noise_floor(pair, split, score)
     right = pair.right_answers(split) if score == "accuracy" else None
@@ -227,7 +218,7 @@ def _without_failed(
 def compare_seeds(
     runs: Sequence[Run | str | Path], *, pairs: Pairs | None = None, labels: Labels | None = None
 ) -> pd.DataFrame:
-    """One line per group, split, pair of arms and seed.
+    """One line per group, split, pair of conditions and seed.
 
     A p value covers the items of that split and no other seeds. ``q`` is the Benjamini-Hochberg value over the family
     of all McNemar tests of this call. ``pairs`` and ``labels`` as in :func:`toolkit.compare`.

@@ -43,9 +43,9 @@ def join_drift(
 
     The formulas of drift are in parameter_noise.py; ``reason`` says why ``times_noise`` is missing. ``gain_points`` is
     of the headline score on the reported split, or on ``split``, against a run of the same size and start: NaN where
-    there is none, as ``note`` says, which also names what else the two conditions differ in. ``gain_verdict``: that of
-    :func:`toolkit.compare` on them with ``margin_points``; empty without a frozen one. ValueError for a ``split`` that
-    no run has.
+    there is none, as ``gain_reason`` says; ``note`` names what else the two differ in. ``gain_verdict``: that
+    of :func:`toolkit.compare` on them with ``margin_points``; empty without a frozen one. ValueError for a ``split``
+    that no run has.
     """
     groups = arrange(runs, labels)
     drift = pd.concat(
@@ -80,7 +80,7 @@ def _scores(group: Group, arm: Arm, split: str | None, known: PairLines) -> list
     lines = []
     for run in arm.runs:
         chosen = split or run.reported_split
-        lead = led_by(group, arm) | {"run": run.name, "seed": run.config.seed}
+        lead = led_by(group, arm) | {"run": run.name, "seed": run.config.seed, "gain_reason": "", "note": ""}
         lead |= {
             "size": np.nan if arm.size is None else arm.size,
             "learning_rate": run.config.learning_rate,
@@ -120,14 +120,14 @@ def _verdicts(lines: Sequence[dict[str, Any]]) -> dict[str, str]:
 
 def _gain(run: ReportedRun, partner: Arm | None, split: str, note: str) -> dict[str, Any]:
     if partner is None:
-        return {"gain_points": np.nan, "note": note}
+        return {"gain_points": np.nan, "gain_reason": note}
     other = next((each for each in partner.runs if each.config.seed == run.config.seed), None)
     if other is None:
-        return {"gain_points": np.nan, "note": f"no run of this seed under {partner.label}"}
+        return {"gain_points": np.nan, "gain_reason": f"no run of this seed under {partner.label}"}
     if split not in run.answers or split not in other.answers:
-        return {"gain_points": np.nan, "note": f"no labelled split {split}"}
+        return {"gain_points": np.nan, "gain_reason": f"no labelled split {split}"}
     if not have_same_items(run, other, split):
-        return {"gain_points": np.nan, "note": OTHER_ITEMS}
+        return {"gain_points": np.nan, "gain_reason": OTHER_ITEMS}
     return {"gain_points": 100 * (counted_score(run, split) - counted_score(other, split)), "note": note}
 
 

@@ -105,7 +105,18 @@ PREDICTIONS = "predictions.parquet"
 JSONS = ("settings.json", "runs.json")
 TEXTS = (
     *("run", "group", "model", "task", "condition", "base", "first", "second", "parameter", "split", "regime", "score"),
-    *("reason", "note", "gain_verdict", "measure", "reported_split", "manifest_sha256", "arm", "refusal", "drift_note"),
+    *(
+        "reason",
+        "note",
+        "gain_verdict",
+        "gain_reason",
+        "measure",
+        "reported_split",
+        "manifest_sha256",
+        "arm",
+        "refusal",
+        "drift_note",
+    ),
     *("frequencies", "stratum", "statistic", "token", "before", "after", "ranking", "other"),
 )
 """Columns of the tables that are text, whatever they look like."""
@@ -303,6 +314,8 @@ def _complete(settings: dict[str, Any], facts: Mapping[str, Any], tables: dict[s
     arms = runs["base"].where(runs["base"] != "", runs["condition"])
     if settings["labels"] is None and arms.str.contains(EARLIER_NAMES, regex=True).any():
         settings["labels"] = dict(zip(runs["run"], arms, strict=True))  # its cards have the names of then
+    has_gain = joined["gain_points"].notna()
+    joined["gain_reason"], joined["note"] = joined["note"].mask(has_gain, ""), joined["note"].where(has_gain, "")
     if "learning_rate" not in joined:
         joined["learning_rate"] = [facts[run]["config"]["learning_rate"] for run in joined["run"]]
 

@@ -91,7 +91,7 @@ def _defined(scores: NDArray[np.float64]) -> NDArray[np.float64] | str:
     kept = scores[:, ~np.isnan(scores).any(axis=0)]
     if kept.size:
         return kept
-    for side, name in ((1, "the reference's"), (0, "the arm's")):
+    for side, name in ((1, "the reference's"), (0, "the condition's")):
         if np.isnan(scores[side]).all():
             return UNDEFINED.format(name)
     return NEVER_BOTH

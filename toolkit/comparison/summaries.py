@@ -225,7 +225,7 @@ def _mean(values: Sequence[float]) -> float:
     return float(np.mean(defined)) if defined else np.nan
 
 
-DIFFERENCES = ("difference_points", "low_points", "high_points", "p", "q", "verdict", "note")
+DIFFERENCES = ("difference_points", "low_points", "high_points", "p", "q", "verdict", "reason", "note")
 
 
 @with_columns
@@ -273,6 +273,6 @@ def curves(summary: pd.DataFrame, compared: pd.DataFrame) -> pd.DataFrame:
     names = {"second": "condition", "first": "against", "num_seeds": "num_paired_seeds"}
     differences = differences.rename(columns=names)[["group", "split", *names.values(), *DIFFERENCES]]
     table = points.merge(differences, on=["group", "split", "condition"], how="left", sort=False)
-    table = table.assign(**{name: table[name].fillna("") for name in ("against", "verdict", "note")})
+    table = table.assign(**{name: table[name].fillna("") for name in ("against", "verdict", "reason", "note")})
     table["num_paired_seeds"] = table["num_paired_seeds"].astype(float).replace(0, np.nan)
     return table[columns_of("data_efficiency")].reset_index(drop=True)

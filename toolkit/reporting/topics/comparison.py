@@ -224,6 +224,7 @@ def shown_comparison(table: pd.DataFrame, seeds: pd.DataFrame) -> pd.DataFrame:
         name: [interval(low, high) for low, high in zip(table[ends[0]], table[ends[1]], strict=True)]
         for name, ends in spans.items()
     }
+    texts["note"] = table["note"].where(table["verdict"] != "", table["reason"]).tolist()  # of what was not compared
     texts["difference"] = [points(value) for value in table["difference_points"]]
     counts = mcnemar_counts(seeds)
     keys = zip(table["group"], table["first"], table["second"], table["split"], strict=True)

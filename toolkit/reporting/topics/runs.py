@@ -156,7 +156,7 @@ def arms_block(groups: Sequence[Group]) -> Block:
         seeds = listing([str(seed) for seed in own["seed"]]) if len(own) <= 3 else f"{len(own)} seeds"
         rows.append([model, task, arm, seeds, *shared, int((own["state"] == "failed").sum())])
     header = ["model", "task", "condition", "seeds", *RUN_COLUMNS[5:15], "failed"]
-    return rows_block(header, rows, "What was run: one line per arm")
+    return rows_block(header, rows, "What was run: one line per condition")
 
 
 def _agreed(values: pd.Series) -> object:
