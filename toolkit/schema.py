@@ -96,7 +96,7 @@ COLUMNS: Mapping[str, Column] = _by_name(
     Column("high", "Upper end of it."),
     Column("low90", "Lower end of the value's 90 % interval."),
     Column("high90", "Upper end of it."),
-    Column("value_before", "The same before training."),
+    Column("value_before", "The value before training."),
     Column("null", "Mean of the value under the null."),
     Column("null_low", "2.5 % quantile of the null."),
     Column("null_high", "97.5 % quantile of the null."),
@@ -115,7 +115,7 @@ COLUMNS: Mapping[str, Column] = _by_name(
     Column("num_rows", "Rows that the line is about.", COUNT),
     Column("num_undefined", "Rows of them, or seeds, without a value.", COUNT),
     Column("num_unmoved", "Rows of them that did not move.", COUNT),
-    Column("num_exposed_rows", "Rows of them that training showed.", COUNT),
+    Column("num_exposed_rows", "Rows that training showed.", COUNT),
     Column("num_used", "Rows of them that were used.", COUNT),
     Column("num_left_out", "Rows that were never seen, did not move, or were 0 at first.", COUNT),
     Column("num_columns", "Numbers in a row.", COUNT),
@@ -141,8 +141,8 @@ COLUMNS: Mapping[str, Column] = _by_name(
     Column("l1", "Σ|Δ| over the coordinates.", NUMBER, "weight units"),
     Column("path_efficiency", "‖Δ‖ over the length of the way through the ends of epochs: 1 is straight.", NUMBER, "1"),
     Column("relative_drift", "‖Δ‖ / ‖E⁰‖ of all values together.", NUMBER),
-    Column("offset_free_drift", "The same of the rows that training showed, without their mean change."),
-    Column("share_beyond_decay", "Share of them that moved further, relative to ‖E⁰‖, than every row never shown."),
+    Column("offset_free_drift", "‖Δ‖ / ‖E⁰‖ of the rows that training showed, without their mean change."),
+    Column("share_beyond_decay", "Share of the rows that training showed whose relative drift is above all others'."),
     Column("has_moved", "Whether any bit of the parameter differs.", FLAG),
     # The kind of a change.
     Column("kind", "The first kind of change that holds.", TEXT),
@@ -397,19 +397,20 @@ COLUMNS: Mapping[str, Column] = _by_name(
     Column("reference_mean", "Mean score, over these seeds, of the condition that it is held against."),
     Column("relative_quality", "condition_mean / reference_mean."),
     Column(
-        "majority_quality", "The same of always giving the most frequent label; NaN for other scores than accuracy."
+        "majority_quality",
+        "Relative quality of always giving the most frequent label; NaN for other scores than accuracy.",
     ),
     Column(
         "real_mean", "Mean over seeds of the measure under real labels; of ratios the geometric mean.", label="real"
     ),
-    Column("shuffled_mean", "The same under shuffled labels, at the same settings.", label="shuffled"),
+    Column("shuffled_mean", "Its mean under shuffled labels, at the same settings.", label="shuffled"),
     Column("is_paired", "Whether both conditions have the same seeds.", FLAG),
     Column("first_mean", "Mean score of the first condition over its paired seeds.", label="first"),
     Column("second_mean", "Mean score of the second condition over its paired seeds.", label="second"),
     Column("difference_points", "First minus second, hundredths of the score.", NUMBER, "points", "difference"),
-    Column("low_points", "Lower end of its two-way interval over seeds and items: 95 %, or the level asked for."),
+    Column("low_points", "Lower end of the difference's interval over seeds and items: 95 %, or the level asked for."),
     Column("high_points", "Upper end of it."),
-    Column("low90_points", "Lower end of its 90 % interval, which decides equivalence."),
+    Column("low90_points", "Lower end of the difference's 90 % interval, which decides equivalence."),
     Column("high90_points", "Upper end of it."),
     Column("bootstrap_low_points", "Lower end of the hierarchical bootstrap's interval, which is secondary."),
     Column("bootstrap_high_points", "Upper end of it."),
@@ -778,7 +779,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         ),
         "join_drift": (
             f"run {_CONDITION} seed learning_rate is_failed epoch parameter is_frozen num_exposed_rows relative_drift "
-            "share_beyond_decay offset_free_drift times_noise split score value_before value gain_points gain_verdict "
+            "share_beyond_decay offset_free_drift times_noise split score value value_before gain_points gain_verdict "
             "gain_reason reason note"
         ),
         "associate_drift": "model base parameter num_tasks num_runs spearman p q reason",

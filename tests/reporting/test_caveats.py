@@ -97,7 +97,7 @@ def test_the_linear_probe_stands_beside_what_was_reached_for_every_task(read_run
     data = data_of(with_probe(read_run, 10.0))
     (section,) = [each for each in study_sections(data) if each.id == "comparison"]
     (table,) = [block for block in section.blocks if isinstance(block, TableBlock) and "linear_probe" in block.table]
-    assert list(table.table["full_minus_reached"]) == [
+    assert list(table.table["full_minus_reached_points"]) == [
         f"{value:+.2f}" for value in linear_probes(data.groups)["full_minus_reached_points"]
     ]
     alone = data_of(with_probe(read_run, 10.0)[2:])  # without full fine-tuning there is nothing to set beside it
@@ -147,7 +147,7 @@ def tried(score):
 def test_a_setting_that_scored_far_more_when_it_was_chosen_is_called_unstable(read_study, data_of):
     runs, labels = read_study(num_seeds=2, right={FEATURES: 0.7})
     data = data_of(runs, labels)
-    final = data.scores.query("arm == @FEATURES and is_reported_split")["value"].mean()
+    final = data.scores.query("condition == @FEATURES and is_reported_split")["value"].mean()
     above, below = (with_tables(data, tuning=tried(final + points / 100)) for points in (20.5, 19.5))
     text = unstable(above)
     assert text == (
@@ -322,7 +322,7 @@ def last_of(run):
 
 def test_an_arm_below_a_bag_of_words_is_said_and_one_above_is_not(read_run, data_of):
     data = data_of(with_floor(read_run, -6.0))
-    line = data.floors.query("split == 'validation' and arm.str.startswith('feature')").iloc[0]
+    line = data.floors.query("split == 'validation' and condition.str.startswith('feature')").iloc[0]
     expected = (
         f"Feature extraction ({line['mean']:.3f}) is below a bag of words ({line['mean'] + 0.06:.3f}) on "
         "toy validation."
@@ -342,7 +342,7 @@ def test_floors_stand_beside_the_scores_and_older_runs_have_no_such_table(read_r
     (found,) = tables(data)
     assert "untouched" not in found.table
     own = found.table.query("split == 'validation'")
-    assert list(own["above_bag_of_words"])[-1] == "-6.00"
+    assert list(own["above_bag_of_words_points"])[-1] == "-6.00"
     assert len(report_tables(data, [])["floors"]) == len(data.floors) == 4
     older = data_of([read_run("none"), read_run("backbone")])
     assert tables(older) == []

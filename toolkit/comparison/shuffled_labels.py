@@ -123,7 +123,7 @@ def compare_with_shuffled(
     -------
     pandas.DataFrame
         One line per control, parameter that moved and measure: agreement, median_drift, times_noise and
-        share_beyond_nulls.
+        share_beyond_nulls. ``value`` is what real labels add: the difference, or of a ratio how much further.
 
     Intervals are by Student's t: paired by seed where both conditions have the same ones (data order, head and dropout
     are then the same), else Welch's. **Real labels are one labelling among all**, and permutations differ among

@@ -127,7 +127,7 @@ def plot_word_drift(rows: pd.DataFrame, *, regimes: Iterable[str] | None = None)
     """
     check_table(rows, ("row", "stratum", "norm"), "measure_rows")
     parts = [
-        [table.assign(arm=regime) for table in boxes_of(own)]
+        [table.assign(condition=regime) for table in boxes_of(own)]
         for regime, own in rows.assign(regime=regimes_of(rows)).groupby("regime", sort=False)
     ]
     boxes, dots = (pd.concat(own, ignore_index=True) for own in zip(*parts, strict=True))

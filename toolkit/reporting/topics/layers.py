@@ -248,7 +248,7 @@ def _least(own: pd.DataFrame) -> pd.Series:
 def _moved(own: pd.DataFrame, trend: Mapping[str, Any]) -> list[object]:
     ratio = estimate_text(trend["top_to_bottom"], trend["low"], trend["high"])
     verdict = FLAT if trend["trend"] == "flat" else str(trend["trend"])
-    verdict += f" ({trend['note']})" if trend["reason"] and trend["reason"] == trend["reason"] else ""
+    verdict += f" ({trend['reason']})" if trend["reason"] and trend["reason"] == trend["reason"] else ""
     tail: list[object] = [ratio, p_value(trend["p"]), trend["q"], verdict]
     by_layer = own.set_index("layer")
     if not pd.isna(trend["most_layer"]):

@@ -77,7 +77,7 @@ def labels_section(data: ReportData) -> Section | None:
     if data.labels.empty:
         return None
     titles = list(dict.fromkeys(data.labels["group"]))
-    caption = "Drift under real and under shuffled labels, and what real labels add, on "
+    caption = "Drift under real and under shuffled labels, and what real labels add (value), on "
     bodies = [
         [table_block(data.labels[data.labels["group"] == title], LABELS, f"{caption}{title}")] for title in titles
     ]
