@@ -75,7 +75,7 @@ def main(runs: str, out: str | None = None) -> None:
         sys.exit(f"no finished run of the study below {runs}: run it first (see the top of {Path(__file__).name})")
     labels = {run.name: run.cell.arm for run in finished}
     table = relative_quality([run.path for run in finished], FULL, labels=labels)
-    shown = ["task", "split", "arm", "num_seeds", "relative_quality", "low", "high", "majority_quality", "note"]
+    shown = ["task", "split", "condition", "num_seeds", "relative_quality", "low", "high", "majority_quality", "reason"]
     print(table[shown].to_string(index=False, float_format="{:.3f}".format))
     if out:
         left = len(planned) - len(finished)

@@ -76,11 +76,11 @@ def main(runs: str, out: str | None = None) -> None:
     if learned is None:
         sys.exit("no finished run of the arm 'learned': its first snapshot is the checkpoint's table")
     lines = [
-        {"task": run.cell.task, "arm": run.cell.arm, "seed": run.cell.seed, **_moved(opened[run.name], learned)}
+        {"task": run.cell.task, "condition": run.cell.arm, "seed": run.cell.seed, **_moved(opened[run.name], learned)}
         for run in finished
     ]
     table = pd.DataFrame(lines)
-    means = table.drop(columns="seed").groupby(["task", "arm"], sort=False).mean()
+    means = table.drop(columns="seed").groupby(["task", "condition"], sort=False).mean()
     print(means.to_string(float_format="{:.3f}".format))
     if out:
         files.write_with(Path(out), lambda path: table.to_csv(path, index=False))

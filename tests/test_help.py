@@ -7,10 +7,7 @@ import sys
 import pytest
 
 import toolkit
-from toolkit.comparison import compare, relative
 from toolkit.schema import COLUMNS, TABLES
-
-OF_COMPARISON = {"compare": compare.COLUMNS, "relative_quality": relative.COLUMNS}
 
 
 def help_of(name: str) -> str:
@@ -29,13 +26,6 @@ def test_help_ends_with_the_columns_of_every_table_in_order(name: str) -> None:
             ]
             assert -1 not in found
             assert found == sorted(found)
-
-
-@pytest.mark.parametrize("name", OF_COMPARISON)
-def test_help_lists_the_columns_in_order(name: str) -> None:
-    found = re.search(r"^Columns: (.*?)\.$", help_of(name), re.S | re.M)
-    assert found
-    assert found[1].replace("\n", " ").split(", ") == list(OF_COMPARISON[name])
 
 
 @pytest.mark.parametrize("name", toolkit.__all__)

@@ -1,4 +1,4 @@
-"""Every table of analysis and probes against the schema: its columns, what their cells hold, and no idle entry."""
+"""Every table of the API against the schema: its columns, what their cells hold, and no idle entry."""
 
 import inspect
 import re
@@ -12,17 +12,24 @@ import pandas as pd
 import pytest
 
 import toolkit
+from tests.studies.tiny_studies import make_study
 from toolkit.analysis.measures import MEASURES
 from toolkit.analysis.positions import cosine_by_lag, position_table, standing_out
 from toolkit.analysis.resemblance import find_waves
 from toolkit.analysis.similarity import compare_rows
+from toolkit.comparison.arms import arrange
+from toolkit.comparison.layer_trend import weight_tables, weights_of_arms
+from toolkit.comparison.parameter_noise import measure_beyond_noise
+from toolkit.comparison.shuffled_labels import label_statistics
 from toolkit.config import RunConfig
 from toolkit.pipeline import finetune
 from toolkit.probes.flow import FlowSettings
 from toolkit.probes.layer_drift import measure_layers
 from toolkit.probes.transplant_games import TransplantSettings
+from toolkit.reporting.topics.caveats import linear_probes
 from toolkit.schema import COLUMNS, COUNT, FLAG, NUMBER, TABLES, TEXT, VALUES, Column, columns_of
 from toolkit.snapshots.store import Run
+from toolkit.studies.tuning import choose
 
 W = "word_embeddings"
 FLOW = FlowSettings(num_positions=8, num_blocks=3, shift=4, num_texts=20, num_tokens=200)
@@ -77,6 +84,45 @@ def _of_runs(runs: list[Run]) -> dict[str, pd.DataFrame]:
     }
 
 
+def _of_conditions(runs: list[Run], shuffled: list[Run], features: list[Run]) -> dict[str, pd.DataFrame]:
+    """What compares conditions: ``runs``, the same on shuffled labels, and feature extraction."""
+    groups = arrange([*runs, *shuffled])
+    weights = weight_tables(weights_of_arms(groups))
+    joined, beside = toolkit.join_drift(runs), [*runs, *features]
+    summary = toolkit.summarise_scores(runs)
+    sides = toolkit.side_by_side(summary[summary["is_reported_split"]])
+    return {
+        "compare": toolkit.compare(beside, num_draws=100),
+        "compare_seeds": toolkit.compare_seeds(beside),
+        "last_scores": toolkit.last_scores(runs),
+        "summarise_scores": summary,
+        "side_by_side": sides.rename(columns=lambda name: name.replace("validation_", "SPLIT_")),
+        "summarise_floors": toolkit.summarise_floors(runs),
+        "measure_cost": toolkit.measure_cost(beside),
+        "relative_quality": toolkit.relative_quality(beside, "full fine-tuning"),
+        "linear_probes": linear_probes(arrange(beside)),
+        "measure_beyond_noise": measure_beyond_noise(runs[0]),
+        "drift_table": toolkit.drift_table(runs),
+        "join_drift": joined,
+        "associate_drift": toolkit.associate_drift(joined),
+        "label_statistics": label_statistics(groups),
+        "compare_with_shuffled": toolkit.compare_with_shuffled(runs, shuffled),
+        "average_weights": weights["weight_means"],
+        "find_trends": weights["weight_trends"],
+    }
+
+
+def _of_a_study(config: RunConfig) -> dict[str, pd.DataFrame]:
+    """What was tried and chosen, and data efficiency of the sizes of a study."""
+    grid = {name: [{}] for name in ("full", "features")}
+    study = make_study(replace(config, output_dir="runs"), grid=grid, sizes=(20, 30), seeds=(0,))
+    tried, final = (
+        {cell: finetune(replace(cell.config, output_dir=config.output_dir)) for cell in cells}
+        for cells in (study.tuning_cells(), study.final_cells({}))
+    )
+    return {"choose": choose(study, tried), "data_efficiency": toolkit.data_efficiency(list(final.values()))}
+
+
 def _of_a_sentence(model: Path) -> dict[str, pd.DataFrame]:
     found = toolkit.take_apart(toolkit.open_model(str(model)), "the film is good .", "the doctor saw a teacher .")
     named: dict[str, pd.DataFrame] = {}
@@ -95,7 +141,12 @@ def tables(
     """Every table, of two runs that differ in their seed."""
     config = replace(tiny_pairs, save_model=True, output_dir=str(tmp_path_factory.mktemp("runs")), learning_rate=5e-3)
     runs = [finetune(replace(config, seed=seed)) for seed in (0, 1)]
-    return _of_one_run(runs[0]) | _of_runs(runs) | _of_a_sentence(tiny_model("bert"))
+    shuffled, features = (
+        [finetune(replace(config, seed=seed, **changes)) for seed in (0, 1)]
+        for changes in ({"shuffle_labels": True}, {"freeze": "backbone"})
+    )
+    compared = _of_conditions(runs, shuffled, features) | _of_a_study(config)
+    return _of_one_run(runs[0]) | _of_runs(runs) | compared | _of_a_sentence(tiny_model("bert"))
 
 
 def holds(column: Column, values: pd.Series) -> bool:
@@ -129,7 +180,7 @@ def test_every_table_that_comes_back_has_a_schema(tables: dict[str, pd.DataFrame
         function.__name__
         for function in functions
         if inspect.isfunction(function)
-        and function.__module__.startswith(("toolkit.analysis", "toolkit.probes"))
+        and function.__module__.startswith(("toolkit.analysis", "toolkit.probes", "toolkit.comparison"))
         and "DataFrame" in str(inspect.signature(function).return_annotation)
     }
     assert returning <= {name.partition(".")[0] for name in TABLES}

@@ -57,6 +57,10 @@ COLUMNS: Mapping[str, Column] = _by_name(
     Column("task", "What the model was trained for.", TEXT),
     Column("regime", "The components that were frozen.", TEXT),
     Column("condition", "Runs that differ in nothing but the seed.", TEXT),
+    Column("base", "The condition without its number of training examples: one for all sizes.", TEXT, "", "condition"),
+    Column("control", "The condition that learned shuffled labels at the same settings.", TEXT),
+    Column("permutation", "Of the control's labels: one for all seeds, or another per seed.", TEXT),
+    Column("size", "Training examples that were asked for; NA for all.", COUNT),
     Column("is_shuffled", "Whether the condition was trained on shuffled labels.", FLAG),
     Column("seed", "Of the run; NA for a model that is no run.", COUNT),
     Column("comparison", "What is held against what.", TEXT),
@@ -77,6 +81,7 @@ COLUMNS: Mapping[str, Column] = _by_name(
     Column("window", "Positions, the first and the last, counted from 0.", TEXT),
     Column("texts", "Name of the texts that the models read.", TEXT),
     Column("split", "The part of the data that was scored. The reported split comes first.", TEXT),
+    Column("is_reported_split", "Whether it is the split that the task reports.", FLAG),
     Column("place", "A split, or a part of the model.", TEXT),
     # What was measured, beside what chance gives.
     Column("measure", "What was measured.", TEXT),
@@ -84,10 +89,14 @@ COLUMNS: Mapping[str, Column] = _by_name(
     Column("variant", "raw: rows as they are; centred: about their mean.", TEXT),
     Column("side", "Which of two versions an asymmetric measure starts from.", TEXT),
     Column("score", "What is compared; accuracies and coefficients are fractions of 1.", TEXT),
+    Column("is_headline", "Whether it is the score that the task is judged by; accuracy may stand beside it.", FLAG),
     Column("k", "How many directions count; NA where all do.", COUNT),
     Column("value", "The measured number, in ``unit`` where the table has one."),
     Column("low", "Lower end of the value's interval: 95 %, unless the table says otherwise."),
     Column("high", "Upper end of it."),
+    Column("low90", "Lower end of the value's 90 % interval."),
+    Column("high90", "Upper end of it."),
+    Column("value_before", "The value before training."),
     Column("null", "Mean of the value under the null."),
     Column("null_low", "2.5 % quantile of the null."),
     Column("null_high", "97.5 % quantile of the null."),
@@ -100,12 +109,13 @@ COLUMNS: Mapping[str, Column] = _by_name(
     Column("chance", "What the value is by chance, from a formula."),
     Column("reference", "What the value is to be read against, in the same unit."),
     Column("unit", "Of the value; 1 is a pure number.", TEXT),
-    Column("reason", "Why a number of the line is missing; empty where none is.", TEXT),
+    Column("reason", "Why a number of the line is missing, or the verdict is what it is; else empty.", TEXT),
     Column("note", "What must be known beside the numbers.", TEXT),
     # Counts.
     Column("num_rows", "Rows that the line is about.", COUNT),
-    Column("num_undefined", "Rows of them without a value.", COUNT),
+    Column("num_undefined", "Rows of them, or seeds, without a value.", COUNT),
     Column("num_unmoved", "Rows of them that did not move.", COUNT),
+    Column("num_exposed_rows", "Rows that training showed.", COUNT),
     Column("num_used", "Rows of them that were used.", COUNT),
     Column("num_left_out", "Rows that were never seen, did not move, or were 0 at first.", COUNT),
     Column("num_columns", "Numbers in a row.", COUNT),
@@ -114,9 +124,12 @@ COLUMNS: Mapping[str, Column] = _by_name(
     Column("num_tokens", "Tokens that used the row.", COUNT),
     Column("num_texts", "Texts that were read.", COUNT),
     Column("num_examples", "Examples behind the value.", COUNT),
-    Column("num_items", "Examples of the split that both conditions answered.", COUNT),
+    Column("num_items", "Examples of the split that were scored.", COUNT),
     Column("num_seeds", "Runs that differ in nothing but the seed.", COUNT),
     Column("num_runs", "Runs that the line holds for.", COUNT),
+    Column("num_paired_seeds", "Seeds that both conditions have.", COUNT),
+    Column("num_seeds_shuffled", "Seeds of the control.", COUNT),
+    Column("num_seeds_not_failed", "Seeds in which neither run failed.", COUNT),
     # Drift of rows, as the measures of MEASURES.
     Column("norm", "‖Δ‖ of the row.", NUMBER, "weight units"),
     Column("relative", "‖Δ‖ / ‖E⁰‖ of the row.", NUMBER, "1"),
@@ -128,6 +141,9 @@ COLUMNS: Mapping[str, Column] = _by_name(
     Column("l1", "Σ|Δ| over the coordinates.", NUMBER, "weight units"),
     Column("path_efficiency", "‖Δ‖ over the length of the way through the ends of epochs: 1 is straight.", NUMBER, "1"),
     Column("relative_drift", "‖Δ‖ / ‖E⁰‖ of all values together.", NUMBER),
+    Column("offset_free_drift", "‖Δ‖ / ‖E⁰‖ of the rows that training showed, without their mean change."),
+    Column("share_beyond_decay", "Share of the rows that training showed whose relative drift is above all others'."),
+    Column("has_moved", "Whether any bit of the parameter differs.", FLAG),
     # The kind of a change.
     Column("kind", "The first kind of change that holds.", TEXT),
     Column("detail", "One or two clauses on it.", TEXT),
@@ -251,6 +267,11 @@ COLUMNS: Mapping[str, Column] = _by_name(
     Column("shape", "Of the tensor, as 384x1536.", TEXT),
     Column("norm_before", "‖W⁰‖, Frobenius, in float64."),
     Column("norm_change", "‖Δ‖, likewise."),
+    Column("most_layer", "The layer of the greatest mean relative drift.", COUNT),
+    Column("least_layer", "The layer of the least.", COUNT),
+    Column("top_to_bottom", "Relative drift of the top third of the layers over the bottom third's (geometric means)."),
+    Column("num_layers", "Layers that moved in every run.", COUNT),
+    Column("trend", "flat, more at the bottom, more at the top, not decided, not judged or not applicable.", TEXT),
     Column("median_angle_degrees", "Median of the angle over the layer's matrices.", NUMBER, "degrees"),
     Column("is_identical", "Whether no bit differs.", FLAG),
     Column("stored_before", "Type in the first file.", TEXT),
@@ -334,8 +355,6 @@ COLUMNS: Mapping[str, Column] = _by_name(
     Column("without", "What was taken away; empty for the model as it is.", TEXT),
     Column("is_equivariant", "Whether shuffled tokens give the same vectors, shuffled alike.", FLAG),
     # Scores and their comparison.
-    Column("arm", "Runs of one model and task that differ in their seed only.", TEXT, "", "condition"),
-    Column("base", "Runs of one model and task that differ in their seed only.", TEXT, "", "condition"),
     Column("pair", "The first condition minus the second, on the same items, paired by seed.", TEXT),
     Column(
         "num_failed",
@@ -354,6 +373,12 @@ COLUMNS: Mapping[str, Column] = _by_name(
     ),
     Column("num_train_examples", "Examples that the run was trained on.", COUNT, label="training examples"),
     Column("majority_rate", "Accuracy of always giving the most frequent label of the split.", label="majority class"),
+    Column("is_failed", "Whether the run is no better than the majority class, or its score is undefined.", FLAG),
+    Column(
+        "num_at_chance",
+        "Runs that are not above the majority class by more than chance (exact 95 % interval); NA in regression.",
+        COUNT,
+    ),
     Column("mean", "Mean over all seeds at the last epoch."),
     Column("sd", "Sample standard deviation over seeds (divided by seeds less one).", digits=2),
     Column("median", "Median over all seeds."),
@@ -361,9 +386,38 @@ COLUMNS: Mapping[str, Column] = _by_name(
     Column("max", "The greatest of all seeds.", label="greatest"),
     Column("mean_not_failed", "Mean over the seeds that did not fail.", label="mean, not failed"),
     Column("sd_not_failed", "Standard deviation over the seeds that did not fail.", label="sd, not failed", digits=2),
+    Column("median_not_failed", "Median over the seeds that did not fail."),
+    Column("min_not_failed", "The least of the seeds that did not fail."),
+    Column("max_not_failed", "The greatest of the seeds that did not fail."),
+    Column("num_failed_first", "Runs of the first condition that failed.", COUNT),
+    Column("num_failed_second", "Runs of the second condition that failed.", COUNT),
+    Column("num_at_chance_first", "Runs of the first condition not above the majority class by chance.", COUNT),
+    Column("num_at_chance_second", "Runs of the second condition not above the majority class by chance.", COUNT),
+    Column("condition_mean", "Mean score of the condition over the paired seeds."),
+    Column("reference_mean", "Mean score, over these seeds, of the condition that it is held against."),
+    Column("relative_quality", "condition_mean / reference_mean."),
+    Column(
+        "majority_quality",
+        "Relative quality of always giving the most frequent label; NaN for other scores than accuracy.",
+    ),
+    Column(
+        "real_mean", "Mean over seeds of the measure under real labels; of ratios the geometric mean.", label="real"
+    ),
+    Column("shuffled_mean", "Its mean under shuffled labels, at the same settings.", label="shuffled"),
+    Column("is_paired", "Whether both conditions have the same seeds.", FLAG),
     Column("first_mean", "Mean score of the first condition over its paired seeds.", label="first"),
     Column("second_mean", "Mean score of the second condition over its paired seeds.", label="second"),
     Column("difference_points", "First minus second, hundredths of the score.", NUMBER, "points", "difference"),
+    Column("low_points", "Lower end of the difference's interval over seeds and items: 95 %, or the level asked for."),
+    Column("high_points", "Upper end of it."),
+    Column("low90_points", "Lower end of the difference's 90 % interval, which decides equivalence."),
+    Column("high90_points", "Upper end of it."),
+    Column("bootstrap_low_points", "Lower end of the hierarchical bootstrap's interval, which is secondary."),
+    Column("bootstrap_high_points", "Upper end of it."),
+    Column("difference_points_not_failed", "The difference over the pairs of runs of which neither failed."),
+    Column("low_points_not_failed", "Lower end of its interval."),
+    Column("high_points_not_failed", "Upper end of it."),
+    Column("accuracy_difference_points", "First minus second, of accuracy."),
     Column(
         "difference",
         "First minus second in hundredths of the score, on the same items and paired by seed: the mean over seeds.",
@@ -406,8 +460,9 @@ COLUMNS: Mapping[str, Column] = _by_name(
         "points",
         "noise floor",
     ),
-    Column("p", "Two-sided p of the t test that the value is 0."),
-    Column("q", "Benjamini and Hochberg's false discovery rate over the p values of all comparisons of this report."),
+    Column("p", "Two-sided p of the value: of a t test, or over tasks of a permutation test."),
+    Column("q", "Benjamini and Hochberg's false discovery rate over the p values of all comparisons of one kind."),
+    Column("is_discovery", "Whether q is below the level.", FLAG),
     Column(
         "sign_flip_p",
         "Share of all ways to flip the signs of the seeds' differences that are as far from 0: exact up to 16 seeds.",
@@ -426,6 +481,9 @@ COLUMNS: Mapping[str, Column] = _by_name(
         label="McNemar p < .05",
     ),
     Column("tost_p", "The greater p of the two one-sided tests against the margin.", label="equivalence p"),
+    Column("is_equivalent", "Whether the 90 % interval lies inside the margin.", FLAG),
+    Column("margin", "Values inside ± this are called equivalent."),
+    Column("detectable_gap", "The true value that these seeds would find with probability .8."),
     Column("margin_points", "Differences inside ± this are called equivalent.", NUMBER, "points", "margin"),
     Column(
         "verdict",
@@ -435,8 +493,12 @@ COLUMNS: Mapping[str, Column] = _by_name(
         "level); under-powered (smallest detectable gap above the margin); not supported.",
         TEXT,
     ),
+    Column("num_parameters", "Parameters of the model.", COUNT),
     Column("num_trainable", "Parameters that the optimizer may change.", COUNT, "", "trainable parameters"),
     Column("num_trainable_ratio", "Share of full fine-tuning's trainable parameters.", label="of full", digits=2),
+    Column("seconds_training", "Of training."),
+    Column("seconds_features", "Of making features."),
+    Column("seconds_head_stage", "Of the head's stage."),
     Column("seconds", "Training, making features and the head's stage, mean over seeds; without evaluation."),
     Column(
         "seconds_ratio",
@@ -447,7 +509,10 @@ COLUMNS: Mapping[str, Column] = _by_name(
         2,
     ),
     Column("peak_memory_mib", "Greatest memory of the process, mean over seeds.", NUMBER, "MiB", "peak memory"),
+    Column("peak_memory_mib_ratio", "Share of full fine-tuning's peak memory."),
     Column("examples_per_second", "Training examples per second of training."),
+    Column("examples_per_second_ratio", "Multiple of full fine-tuning's."),
+    Column("devices", "Devices, processes, threads and precision of the runs.", TEXT),
     Column("score_mean", "Mean over seeds on the reported split at the last epoch.", label="mean score"),
     Column(
         "times_noise",
@@ -459,7 +524,12 @@ COLUMNS: Mapping[str, Column] = _by_name(
     Column("drift_percent", "100·‖Δ‖/‖E⁰‖ of the whole parameter at the last epoch.", NUMBER, "%", "drift"),
     Column("exposed_percent", "The same of the rows that got a gradient.", NUMBER, "%", "drift of exposed rows"),
     Column("unexposed_percent", "The same of all other rows.", NUMBER, "%", "of unexposed rows"),
+    Column("drift_percent_sd", "Standard deviation of it over seeds."),
+    Column("exposed_percent_sd", "Standard deviation of it over seeds."),
+    Column("unexposed_percent_sd", "Standard deviation of it over seeds."),
+    Column("times_noise_sd", "Standard deviation of it over seeds."),
     Column("is_frozen", "Every run's manifest proves the parameter bit-identical.", FLAG),
+    Column("gain_reason", "Why the score minus frozen is missing; empty where it is not.", TEXT),
     Column("gain_verdict", "Of the score minus frozen, at the margin.", TEXT, label="verdict on the gain"),
     Column(
         "gain_points",
@@ -503,21 +573,39 @@ COLUMNS: Mapping[str, Column] = _by_name(
         "Cosine of the two texts by the checkpoint before training; only where targets say how alike they are.",
         label="untouched model",
     ),
-    Column("above_bag_of_words", "The condition's mean minus that of the bag of words.", unit="points"),
-    Column("full_minus_reached", "Full fine-tuning minus the trained head, over seeds of both.", unit="points"),
     Column(
-        "full_minus_linear_probe",
+        "above_bag_of_words_points",
+        "The condition's mean minus that of the bag of words.",
+        NUMBER,
+        "points",
+        "above bag of words",
+    ),
+    Column("missed_points", "linear_probe - reached, in points."),
+    Column(
+        "full_minus_reached_points",
+        "Full fine-tuning minus the trained head, over seeds of both.",
+        NUMBER,
+        "points",
+        "full minus reached",
+    ),
+    Column(
+        "full_minus_linear_probe_points",
         "Full fine-tuning minus the linear head that cross-validation finds on the same features.",
         NUMBER,
         "points",
         "full minus probe",
     ),
     Column("num_tasks", "Tasks behind the correlation.", COUNT),
+    Column("SPLIT_mean", "Mean over all seeds of the score on a split, two columns for each."),
+    Column("SPLIT_sd", "Standard deviation over seeds."),
 )
 
 _NULL = "null null_low null_high null_sd"
 _MEASURES = "norm relative cosine_distance angle_degrees radial tangential max_abs l1"
 _MODEL_OF_FLOW = "run group condition seed"
+_CONDITION = "group model task condition base size num_train_examples"
+_SCORED = "split is_reported_split score"
+_OVER_SEEDS = "mean sd median min max"
 _GAME = "model task condition split direction coordinates"
 _GAME_OF_SEED = "model task condition seed split direction coordinates"
 
@@ -642,6 +730,73 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         "measure_transplants.checks": (
             f"{_GAME_OF_SEED} gauge_difference control_difference num_draws num_passes num_items note"
         ),
+        "compare": (
+            f"group model task first second size num_train_examples {_SCORED} is_headline num_seeds num_items "
+            "first_mean second_mean difference_points low_points high_points df p low90_points high90_points "
+            "bootstrap_low_points bootstrap_high_points sign_flip_p smallest_p tost_p margin_points is_equivalent "
+            "detectable_gap_points num_seeds_not_failed difference_points_not_failed low_points_not_failed "
+            "high_points_not_failed noise_floor_points q is_discovery num_failed_first num_failed_second "
+            "num_at_chance_first num_at_chance_second verdict reason note"
+        ),
+        "compare_seeds": (
+            "group model task first second seed split num_items score first_score second_score difference_points "
+            "num_only_first_right num_only_second_right accuracy_difference_points mcnemar_p q reason"
+        ),
+        "last_scores": f"run {_CONDITION} seed {_SCORED} value value_before is_failed seconds",
+        "summarise_scores": (
+            f"{_CONDITION} {_SCORED} is_headline num_seeds num_failed num_at_chance num_undefined majority_rate "
+            f"{_OVER_SEEDS} mean_not_failed sd_not_failed median_not_failed min_not_failed max_not_failed"
+        ),
+        "side_by_side": f"{_CONDITION} score num_seeds num_failed num_at_chance SPLIT_mean SPLIT_sd",
+        "summarise_floors": (
+            f"{_CONDITION} {_SCORED} num_seeds mean majority bag_of_words untouched above_bag_of_words_points reason "
+            "note"
+        ),
+        "data_efficiency": (
+            f"{_CONDITION} {_SCORED} num_seeds num_failed num_at_chance {_OVER_SEEDS} against num_paired_seeds "
+            "difference_points low_points high_points p q verdict reason note"
+        ),
+        "measure_cost": (
+            f"{_CONDITION} num_seeds num_failed num_at_chance num_parameters num_trainable seconds_training "
+            "seconds_features seconds_head_stage seconds peak_memory_mib examples_per_second num_trainable_ratio "
+            "seconds_ratio peak_memory_mib_ratio examples_per_second_ratio split score score_mean devices reason note"
+        ),
+        "relative_quality": (
+            f"{_CONDITION} against {_SCORED} num_seeds num_failed condition_mean reference_mean relative_quality "
+            "low high majority_quality reason note"
+        ),
+        "linear_probes": (
+            "group model task condition against size split is_reported_split is_out_of_distribution score num_seeds "
+            "reached linear_probe missed_points full_minus_reached_points full_minus_linear_probe_points"
+        ),
+        "measure_beyond_noise": (
+            "parameter num_rows num_exposed_rows relative_drift share_beyond_decay offset_free_drift null null_low "
+            "null_high times_noise has_moved reason"
+        ),
+        "drift_table": (
+            "model task condition parameter drift_percent drift_percent_sd exposed_percent exposed_percent_sd "
+            "unexposed_percent unexposed_percent_sd times_noise times_noise_sd num_seeds is_frozen"
+        ),
+        "join_drift": (
+            f"run {_CONDITION} seed learning_rate is_failed epoch parameter is_frozen num_exposed_rows relative_drift "
+            "share_beyond_decay offset_free_drift times_noise split score value value_before gain_points gain_verdict "
+            "gain_reason reason note"
+        ),
+        "associate_drift": "model base parameter num_tasks num_runs spearman p q reason",
+        "label_statistics": "group condition run second parameter measure value reason",
+        "compare_with_shuffled": (
+            "group condition control permutation parameter measure real_mean shuffled_mean value low high low90 high90 "
+            "margin detectable_gap unit p q num_seeds num_seeds_shuffled is_paired verdict reason"
+        ),
+        "average_weights": (
+            "group condition is_shuffled layer component num_values norm_before norm_change relative_drift low high "
+            "median_angle_degrees is_identical num_seeds reason note"
+        ),
+        "find_trends": (
+            "group condition is_shuffled most_layer least_layer top_to_bottom low high p q num_layers num_seeds trend "
+            "reason"
+        ),
+        "choose": "task condition setting fields num_seeds num_items split score mean_score is_chosen is_at_edge",
         "take_apart.parameters": "parameter name number num_rows num_columns num_values share requires_grad reason",
         "take_apart.tokens": "index token part row length share",
         "take_apart.layer_sum": "computed left_out computed_in largest_difference rounding is_equal",

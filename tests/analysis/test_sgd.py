@@ -101,9 +101,9 @@ def test_gradients_of_unknown_size_have_no_null():
     assert null[["null", "ratio", "direction_mean"]].isna().all(axis=None)
     line = measure_beyond_noise(run.trajectory, log=run.log).iloc[0]
     assert np.isnan(line["times_noise"])
-    assert "the sizes of its gradients were not recorded" in line["refusal"]
+    assert "the sizes of its gradients were not recorded" in line["reason"]
     known = measure_beyond_noise(planted().trajectory, log=run.log).iloc[0]
-    assert known["refusal"] == ""
+    assert known["reason"] == ""
     assert known["times_noise"] == pytest.approx(1, abs=0.1)
 
 

@@ -39,10 +39,43 @@ def _gone(path: Path) -> Path:
     return path
 
 
+EARLIER = {
+    "drift": {"offset_free_drift": "drift", "reason": "refusal"},
+    "labels": {"second": "other", "reason": "refusal"},
+    "word_counts": {"reason": "refusal"},
+    "joined": {"offset_free_drift": "drift", "reason": "drift_note", "value_before": "first_score"}
+    | {"value": "last_score"},
+}
+"""Table to today's names of columns and those of formats 1 and 2, where ``condition`` was ``arm`` in all of them."""
+
+
+def as_format_2(folder: Path) -> Evidence:
+    """Let ``folder``/evidence call its columns what earlier versions called them."""
+    place = Path(folder) / FOLDER
+    for path in (*place.glob("*.csv"), *place.glob("*.parquet")):
+        names = {"condition": "arm"} | EARLIER.get(path.stem, {})
+        if path.suffix == ".parquet":
+            table = pd.read_parquet(path).rename(columns=names)
+            _gone(path)
+            table.to_parquet(path, index=False)
+        else:
+            header, _, lines = path.read_text().partition("\n")
+            header = ",".join(names.get(name, name) for name in header.split(","))
+            files.write_text(_gone(path), f"{header}\n{lines}")
+    page, settings = (json.loads((place / name).read_text()) for name in (PAGE, "settings.json"))
+    if tuning := page["tuning"]:
+        page["tuning"] = {{"condition": "arm"}.get(name, name): values for name, values in tuning.items()}
+    files.write_text(_gone(place / PAGE), json.dumps(page))
+    files.write_text(_gone(place / "settings.json"), json.dumps(settings | {"format": 2}))
+    return read_evidence(folder)
+
+
 def as_format_1(folder: Path) -> Evidence:
     """Let ``folder``/evidence be what earlier versions wrote: joined.csv, and nothing that only a page shows."""
     place, data = Path(folder) / FOLDER, ReportData(read_evidence(folder), num_draws=0)
-    files.write_text(place / JOINED, data.joined.to_csv(index=False, lineterminator="\n"))
+    joined = data.joined.assign(note=data.joined["gain_reason"] + data.joined["note"]).drop(columns="gain_reason")
+    files.write_text(place / JOINED, joined.to_csv(index=False, lineterminator="\n"))
+    as_format_2(folder)
     for name in (PAGE, *NEWER, *([] if len(data.evidence.labels) else [LABELS])):
         (place / name).unlink()
     settings = json.loads((place / "settings.json").read_text())

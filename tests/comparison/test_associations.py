@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
-from toolkit.comparison.drift_and_score import ASSOCIATION_COLUMNS as COLUMNS
 from toolkit.comparison.drift_and_score import LEAST_TASKS, associate_drift
+from toolkit.schema import columns_of
 
 SURE = ("supported",)
 
@@ -53,7 +53,7 @@ def test_correlation_and_p_are_those_of_every_order_of_the_tasks(gain):
     line = associate_drift(joined(drift, gain)).iloc[0]
     assert line["spearman"] == pytest.approx(spearmanr(drift, gain).statistic)
     assert line["p"] == pytest.approx(enumerate_p(drift, gain))
-    assert (line["num_tasks"], line["num_runs"], line["note"]) == (6, 12, "")
+    assert (line["num_tasks"], line["num_runs"], line["reason"]) == (6, 12, "")
 
 
 @given(st.integers(1, LEAST_TASKS - 1), st.integers(1, 9))
@@ -61,7 +61,7 @@ def test_correlation_and_p_are_those_of_every_order_of_the_tasks(gain):
 def test_fewer_than_six_tasks_are_refused_however_many_runs(num_tasks, seeds):
     table = associate_drift(joined(range(num_tasks), range(num_tasks), seeds=seeds))
     assert table[["spearman", "p", "q"]].isna().all(axis=None)
-    assert table["note"].str.startswith(f"refused: {num_tasks} task").all()
+    assert table["reason"].str.startswith(f"refused: {num_tasks} task").all()
 
 
 def test_tasks_of_unlike_learning_rates_are_refused():
@@ -71,7 +71,7 @@ def test_tasks_of_unlike_learning_rates_are_refused():
     table.loc[table["group"] == "tiny on task2", "learning_rate"] = 3e-4
     line = associate_drift(table).iloc[0]
     assert np.isnan([line["spearman"], line["p"]]).all()
-    assert line["note"] == "refused: tasks were trained at different learning rates (5e-05, 0.0003)"
+    assert line["reason"] == "refused: tasks were trained at different learning rates (5e-05, 0.0003)"
 
 
 def test_more_epochs_and_more_sizes_of_the_same_runs_change_nothing():
@@ -85,7 +85,7 @@ def test_more_epochs_and_more_sizes_of_the_same_runs_change_nothing():
         pd.testing.assert_frame_equal(associate_drift(pd.concat([own, more], ignore_index=True)), expected)
     five = joined(drift[:5], gain[:5])
     table = associate_drift(pd.concat([five, *(part.query("group < 'tiny on task5'") for part in earlier)]))
-    assert table["note"].str.startswith("refused: 5 tasks").all()
+    assert table["reason"].str.startswith("refused: 5 tasks").all()
 
 
 def test_the_last_epoch_and_the_largest_size_are_each_tasks_own():
@@ -114,12 +114,12 @@ def test_controls():
 def test_what_is_undefined_is_said():
     flat = associate_drift(joined(range(6), [1] * 6)).iloc[0]
     assert np.isnan(flat["spearman"])
-    assert flat["note"].startswith("undefined")
+    assert flat["reason"].startswith("undefined")
     table = joined(range(7), range(7))
     table.loc[table["group"] == "tiny on task3", "gain_points"] = np.nan
     assert associate_drift(table).iloc[0]["num_tasks"] == 6
     assert associate_drift(joined(range(6), range(6), is_frozen=True)).empty
-    assert list(associate_drift(joined([], []).reindex(columns=table.columns)).columns) == list(COLUMNS)
+    assert list(associate_drift(joined([], []).reindex(columns=table.columns)).columns) == columns_of("associate_drift")
 
 
 def test_gains_that_are_all_noise_are_not_ranked():
@@ -127,20 +127,20 @@ def test_gains_that_are_all_noise_are_not_ranked():
     rising = range(6), range(6)
     equal = associate_drift(joined(*rising, verdicts=("equivalent",))).iloc[0]
     assert equal[["spearman", "p", "q"]].isna().all()
-    assert equal["note"] == (
+    assert equal["reason"] == (
         "refused: every gain is within the margin (equivalent to 0), so that there is nothing to predict"
     )
     mixed = associate_drift(joined(*rising, verdicts=("equivalent", "under-powered", "equivalent"))).iloc[0]
     assert np.isnan(mixed["p"])
-    assert "no gain can be told apart from 0 (4 equivalent, 2 under-powered)" in mixed["note"]
+    assert "no gain can be told apart from 0 (4 equivalent, 2 under-powered)" in mixed["reason"]
     one = associate_drift(joined(*rising, verdicts=("equivalent",) * 5 + SURE)).iloc[0]
-    assert (one["note"], one["spearman"]) == ("", 1)
+    assert (one["reason"], one["spearman"]) == ("", 1)
 
 
 def test_tasks_that_tie_beyond_noise_are_tied_whatever_the_whole_table_moved():
     """relative_drift falls from task to task as the vocabulary's coverage does; no rank rests on it."""
     table = associate_drift(joined([1.2] * 7, range(7), seeds=1))
-    assert table["note"].str.startswith("undefined: drift or gain is the same").all()
+    assert table["reason"].str.startswith("undefined: drift or gain is the same").all()
 
 
 def test_parameters_are_one_family():

@@ -8,10 +8,11 @@ from scipy import stats
 from tests.comparison.planted import plant
 from tests.run_directories import write_run
 from toolkit.comparison.arms import NO_SPLIT, OTHER_ITEMS, arrange
-from toolkit.comparison.compare import AT_CHANCE, COLUMNS, ONE_CLASS, compare, judge_together
+from toolkit.comparison.compare import AT_CHANCE, ONE_CLASS, compare, judge_together
 from toolkit.comparison.estimates import Settings, estimate_from_items, estimate_from_seeds, p_value
 from toolkit.comparison.intervals import ITEMS_ONLY, Interval, seeds_interval, two_way_interval
 from toolkit.comparison.tests import benjamini_hochberg, sign_flip
+from toolkit.schema import columns_of
 
 FULL, PROBE, FIXED = "full fine-tuning", "feature extraction", "embeddings frozen"
 NUM_SEEDS = 5
@@ -171,7 +172,7 @@ def test_only_common_seeds_are_paired_and_all_failed_runs_counted(places):
     assert line["first_mean"] == pytest.approx(first[:2].mean())
     assert (line["num_failed_first"], line["num_failed_second"]) == (0, 1)
     apart = one_line(compare([*runs_of(places, first[:2], []), plant(places["backbone"][4], second[3])]))
-    assert (apart["num_seeds"], apart["note"]) == (0, "not compared: no seed in common")
+    assert (apart["num_seeds"], apart["reason"]) == (0, "not compared: no seed in common")
     assert np.isnan(apart["difference_points"])
 
 
@@ -182,7 +183,7 @@ def test_rows_of_another_file_are_other_items_though_numbers_and_labels_agree(ma
     for of_first, of_second, is_refused in (("a", "a", False), ("a", "b", True), ("a", None, False)):
         runs = [tested("none", seed, of_first) for seed in (0, 1)]
         table = compare([*runs, *(tested("backbone", seed, of_second) for seed in (0, 1))], num_draws=100)
-        refused = table["note"] == OTHER_ITEMS
+        refused = table["reason"] == OTHER_ITEMS
         assert set(refused[table["split"] == "ood"]) == {is_refused}
         assert not refused[table["split"] == "validation"].any()
 
@@ -192,7 +193,7 @@ def test_other_items_are_refused_and_seeds_with_their_own_items_are_not_crossed(
     runs = runs_of(places, first, second)
     moved = [*runs[:5], *(plant(p, r, ids=np.arange(100) + 1) for p, r in zip(places["backbone"], second, strict=True))]
     line = one_line(compare(moved))
-    assert line["note"] == OTHER_ITEMS
+    assert line["reason"] == OTHER_ITEMS
     assert np.isnan(line["difference_points"])
     own = [
         plant(place, right, ids=np.arange(100) + 1000 * seed)
@@ -219,7 +220,7 @@ def test_scores_that_are_no_mean_over_items_have_an_interval_over_seeds(make_run
     facts = {"task": {"name": "toy", "kind": "classification", "score": "matthews", "reported_split": "validation"}}
     runs = [make_run(r, s, right=x, facts=facts) for r, x in (("none", 0.9), ("backbone", 0.8)) for s in range(3)]
     table = compare(runs, num_draws=100)
-    assert list(table.columns) == list(COLUMNS)
+    assert list(table.columns) == columns_of("compare")
     assert list(zip(table["split"], table["score"], table["is_headline"], strict=True)) == [
         ("validation", "matthews", True),
         ("validation", "accuracy", False),
@@ -338,7 +339,7 @@ def test_a_split_that_only_one_arm_has_is_not_compared(places):
     for run in runs[2:]:
         object.__setattr__(run, "predictions", run.predictions.assign(split="elsewhere"))
     line = one_line(compare(runs, num_draws=0))
-    assert (line["note"], line["num_items"], line["is_discovery"]) == (NO_SPLIT, 0, False)
+    assert (line["reason"], line["num_items"], line["is_discovery"]) == (NO_SPLIT, 0, False)
     assert np.isnan(line["difference_points"])
 
 
@@ -414,7 +415,7 @@ def test_default_pairs_set_full_fine_tuning_against_each_other_arm(places):
 def test_a_single_arm_gives_no_line_and_all_columns(places):
     table = compare([plant(places["none"][0], [True, False, True])])
     assert table.empty
-    assert list(table.columns) == list(COLUMNS)
+    assert list(table.columns) == columns_of("compare")
 
 
 def test_labels_name_the_arms_and_pairs(places):
@@ -424,7 +425,7 @@ def test_labels_name_the_arms_and_pairs(places):
     labels = {run.path.name: words[run.config.freeze] for run in runs}
     table = compare(runs, labels=labels, pairs=[("fixed", "probe"), ("tuned", "probe")], num_draws=100)
     assert list(zip(table["first"], table["second"], strict=True)) == [("fixed", "probe"), ("tuned", "probe")]
-    with pytest.raises(ValueError, match=r"unknown arm 'prob' \(did you mean 'probe'\?\)"):
+    with pytest.raises(ValueError, match=r"unknown condition 'prob' \(did you mean 'probe'\?\)"):
         compare(runs, labels=labels, pairs=[("fixed", "prob")])
 
 

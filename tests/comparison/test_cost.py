@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from toolkit.comparison.cost import COLUMNS, RATIOS, SEVERAL_FULL, measure_cost
+from toolkit.comparison.cost import RATIOS, SEVERAL_FULL, measure_cost
+from toolkit.schema import columns_of
 
 FULL, PROBE = "full fine-tuning", "feature extraction"
 
@@ -17,7 +18,7 @@ def test_costs_and_ratios(make_run):
     runs = [make_run(seed=seed, right=0.9, facts=spent(100 + 20 * seed)) for seed in (0, 1)]
     runs.append(make_run("backbone", facts=spent(1, trainable=10, mib=256, speed=500, seconds_features=10)))
     runs.append(make_run(config={"head_epochs": 2}, facts=spent(110, seconds_head_stage=11)))
-    table = measure_cost(runs).set_index("arm")
+    table = measure_cost(runs).set_index("condition")
     full, probe = table.loc[FULL], table.loc[PROBE]
     assert (full["seconds_training"], full["seconds_features"], full["seconds"]) == (110, 0, 110)
     assert (probe["seconds_features"], probe["seconds"], probe["peak_memory_mib"]) == (10, 11, 256)
@@ -45,7 +46,7 @@ def test_without_full_fine_tuning_of_the_size_there_is_no_ratio(make_run):
     runs = [make_run(facts=spent(10), config={"max_train_examples": 9})]
     runs += [make_run("backbone", facts=spent(5), config={"max_train_examples": size}) for size in (9, 80)]
     table = measure_cost(runs)
-    assert list(table.columns) == list(COLUMNS)
+    assert list(table.columns) == columns_of("measure_cost")
     assert list(table["seconds_ratio"].round(3)) == pytest.approx([1, 0.5, np.nan], nan_ok=True)
 
 
@@ -56,7 +57,7 @@ def test_without_full_fine_tuning_of_the_size_there_is_no_ratio(make_run):
 def test_everything_that_a_run_was_made_with_is_said(make_run, name, value):
     same = {"devices": "cpu", "num_processes": 1, "num_threads": 1, "precision": "no"}
     runs = [make_run(facts=spent(10) | same), make_run("backbone", facts=spent(5) | same | {name: value})]
-    table = measure_cost(runs).set_index("arm")
+    table = measure_cost(runs).set_index("condition")
     assert f"{name} {value}" in table.loc[PROBE, "devices"]
     assert f"{name} {same[name]}" in table.loc[FULL, "devices"]
     assert table["note"].str.contains("not comparable").all()
@@ -67,7 +68,7 @@ def test_of_several_full_fine_tunings_none_is_the_measure_of_the_others(make_run
     runs = [make_run(facts=spent(10 * rate), config={"learning_rate": rate}) for rate in (1.0, 2.0)]
     table = measure_cost([*runs, make_run("backbone", facts=spent(5))])
     assert table[[f"{name}_ratio" for name in RATIOS]].isna().all(axis=None)
-    assert set(table["note"]) == {SEVERAL_FULL.format(2)}
+    assert set(table["reason"]) == {SEVERAL_FULL.format(2)}
 
 
 def test_other_devices_are_said(make_run):

@@ -111,7 +111,7 @@ def card_of(evidence, times):
     assert own.sum() == len(times)
     spread = drift.loc[own, "null"]
     drift.loc[own, "times_noise"] = times
-    drift.loc[own, "drift"] = times * spread
+    drift.loc[own, "offset_free_drift"] = times * spread
     drift.loc[own, "null_low"], drift.loc[own, "null_high"] = 0.995 * spread, 1.005 * spread
     return next(card for card in drift_cards(ReportData(replace(evidence, drift=drift))) if "word" in card.id)
 
@@ -247,7 +247,13 @@ def joined_of(num_tasks, noise=0.0, seeds=2, seed=0, verdict="supported"):
     for task in range(num_tasks):
         gain = task + noise * rng.normal()
         for run in range(seeds):
-            line = {"group": f"tiny on t{task}", "model": "tiny", "task": f"t{task}", "arm": "full", "base": "full"}
+            line = {
+                "group": f"tiny on t{task}",
+                "model": "tiny",
+                "task": f"t{task}",
+                "condition": "full",
+                "base": "full",
+            }
             line |= {
                 "size": 10,
                 "run": f"r{task}-{run}",

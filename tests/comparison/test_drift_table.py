@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 import toolkit
-from toolkit.comparison.drift_table import COLUMNS, VALUES
+from toolkit.comparison.drift_table import VALUES
+from toolkit.schema import columns_of
 
 TABLES = ("word_embeddings", "position_embeddings", "token_type_embeddings")
 
@@ -34,24 +35,24 @@ def by_hand(run, parameter):
 def test_every_number_is_that_of_the_snapshots(read_logged):
     runs = read_logged(3)
     table = toolkit.drift_table(runs, {r.path.name: regime_of(r) for r in runs})
-    assert tuple(table) == COLUMNS
+    assert list(table) == columns_of("drift_table")
     assert len(table) == 3 * 5
     for line in table.to_dict("records"):
-        own = [run for run in runs if regime_of(run) == line["regime"]]
+        own = [run for run in runs if regime_of(run) == line["condition"]]
         values = np.array([by_hand(run, line["parameter"]) for run in own])
         for i, name in enumerate(VALUES[:3]):
             np.testing.assert_allclose(line[name], values[:, i].mean(), rtol=1e-12)
             np.testing.assert_allclose(line[f"{name}_sd"], values[:, i].std(ddof=1), rtol=1e-9, atol=1e-15)
         assert line["num_seeds"] == 3
-        assert line["is_frozen"] == (line["regime"] != "none")
+        assert line["is_frozen"] == (line["condition"] != "none")
         assert (line["drift_percent"] == 0) == line["is_frozen"]
 
 
 def test_the_noise_is_that_of_the_evidence(read_logged):
     runs = read_logged(3)
     joined = toolkit.join_drift(runs)
-    means = joined.groupby(["arm", "parameter"])["times_noise"].mean()
-    table = toolkit.drift_table(runs).set_index(["regime", "parameter"])["times_noise"]
+    means = joined.groupby(["condition", "parameter"])["times_noise"].mean()
+    table = toolkit.drift_table(runs).set_index(["condition", "parameter"])["times_noise"]
     assert table.notna().any()
     pd.testing.assert_series_equal(table.sort_index(), means.sort_index(), check_names=False)
 

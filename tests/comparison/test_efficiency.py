@@ -6,8 +6,8 @@ import pytest
 from toolkit.comparison import intervals as bootstrap
 from toolkit.comparison.arms import arrange
 from toolkit.comparison.compare import compare, compare_groups
-from toolkit.comparison.summaries import EFFICIENCY_COLUMNS as COLUMNS
 from toolkit.comparison.summaries import data_efficiency, efficiency_of_groups, summarise_scores
+from toolkit.schema import columns_of
 
 FULL, PROBE = "full fine-tuning", "feature extraction"
 
@@ -25,7 +25,7 @@ def runs(make_run):
 
 def test_one_line_per_split_arm_and_size(runs):
     table = data_efficiency(runs)
-    assert list(table.columns) == list(COLUMNS)
+    assert list(table.columns) == columns_of("data_efficiency")
     own = table[table["split"] == "validation"]
     assert list(zip(own["base"], own["num_train_examples"], own["against"] != "", strict=True)) == [
         (FULL, 50, False),
@@ -38,11 +38,11 @@ def test_one_line_per_split_arm_and_size(runs):
 
 def test_values_are_those_of_the_summaries_and_of_the_comparison(runs):
     table, summary, compared = data_efficiency(runs), summarise_scores(runs), compare(runs)
-    points = summary[summary["score"] == "accuracy"].set_index(["split", "arm"])
+    points = summary[summary["score"] == "accuracy"].set_index(["split", "condition"])
     for line in table.to_dict("records"):
-        point = points.loc[line["split"], line["arm"]]
+        point = points.loc[line["split"], line["condition"]]
         assert (line["mean"], line["sd"], line["num_seeds"]) == (point["mean"], point["sd"], 3)
-        lines = compared[(compared["split"] == line["split"]) & (compared["second"] == line["arm"])]
+        lines = compared[(compared["split"] == line["split"]) & (compared["second"] == line["condition"])]
         if line["against"]:
             expected = lines.to_dict("records")[0]
             for name in ("difference_points", "low_points", "high_points", "p", "q", "verdict"):
@@ -73,8 +73,8 @@ def test_q_is_that_of_the_whole_comparison_and_nothing_is_drawn_twice(runs, make
     compared = compare(every, num_draws=100)
     monkeypatch.setattr(bootstrap, "hierarchical_interval", None)  # cannot be called
     table = data_efficiency(every)
-    keys = ["group", "split", "arm"]
-    expected = compared.rename(columns={"second": "arm"}).set_index(keys)["q"]
+    keys = ["group", "split", "condition"]
+    expected = compared.rename(columns={"second": "condition"}).set_index(keys)["q"]
     paired = table[table["against"] != ""].set_index(keys)
     assert paired["q"].tolist() == expected.loc[paired.index].tolist()
     assert paired["q"].tolist() != data_efficiency(runs).query("against != ''")["q"].tolist()
@@ -92,9 +92,9 @@ def test_only_the_headline_score_is_set_against_another_arm(make_run):
     compared, table = compare(made, num_draws=0), data_efficiency(made)
     assert set(compared["score"]) == {"matthews", "accuracy"}
     assert set(table["score"]) == {"matthews"}
-    assert not table.duplicated(["group", "split", "arm", "against"]).any()
-    keys, paired = ["group", "split", "arm"], table[table["against"] != ""]
-    own = compared[compared["score"] == "matthews"].rename(columns={"second": "arm"}).set_index(keys)
+    assert not table.duplicated(["group", "split", "condition", "against"]).any()
+    keys, paired = ["group", "split", "condition"], table[table["against"] != ""]
+    own = compared[compared["score"] == "matthews"].rename(columns={"second": "condition"}).set_index(keys)
     expected = own.loc[paired.set_index(keys).index, "difference_points"]
     assert paired["difference_points"].tolist() == expected.tolist()
 

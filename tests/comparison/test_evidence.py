@@ -7,8 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.comparison.planted import as_format_1, write_evidence
+from tests.comparison.planted import as_format_1, as_format_2, write_evidence
 from toolkit.comparison.arms import arrange
+from toolkit.comparison.cards import make_cards
 from toolkit.comparison.compare import compare, compare_groups
 from toolkit.comparison.estimates import Settings
 from toolkit.comparison.evidence import FOLDER, NAMES, PAGE, read_evidence, read_table
@@ -50,7 +51,7 @@ def test_labels_and_the_order_of_arms_are_kept(logged):
     )
     assert set(evidence.settings["labels"]) == {run.path.name for run in runs}
     assert evidence.settings["pairs"] == [["12", "nan"]]
-    assert set(evidence.seeds["arm"]) == {"nan", "12", words["none"]}
+    assert set(evidence.seeds["condition"]) == {"nan", "12", words["none"]}
 
 
 def test_groups_of_several_tasks_and_kinds_are_kept_apart(make_run):
@@ -79,6 +80,21 @@ def test_two_tasks_on_the_same_data_are_two_groups(make_run):
     del settings["tasks"]  # a report made before tasks were kept
     path.write_text(json.dumps(settings | {"labels": None, "format": 1}))
     assert [group.title for group in read_evidence("out").groups] == ["tiny on toy"]
+
+
+def test_tables_of_an_earlier_version_are_read_under_todays_names(make_run):
+    runs = [
+        make_run("none", seed, config={"shuffle_labels": is_other}) for seed in range(2) for is_other in (False, True)
+    ]
+    tuning = pd.DataFrame({"task": ["toy"], "condition": ["full fine-tuning"]})
+    now = write_evidence(runs, None, "out", tuning=tuning)
+    then = as_format_2("out")
+    assert then.settings["format"] == 2
+    assert len(now.labels)
+    for name in (Path(name).stem for name in NAMES[2:]):
+        pd.testing.assert_frame_equal(getattr(then, name), getattr(now, name))
+    pd.testing.assert_frame_equal(then.tuning, tuning)
+    assert make_cards(then)[0].value == make_cards(now)[0].value
 
 
 def test_a_report_of_an_earlier_version_keeps_its_names(make_run):
@@ -113,7 +129,7 @@ def test_no_text_and_no_place_of_a_machine(make_run, tmp_path):
         content = path.read_bytes()
         assert b"/secret" not in content
         assert str(tmp_path).encode() not in content
-    columns = ["run", "model", "task", "arm", "seed", "epoch", "split", "id", "label", "prediction"]
+    columns = ["run", "model", "task", "condition", "seed", "epoch", "split", "id", "label", "prediction"]
     table = pd.read_parquet(folder / "predictions.parquet")
     assert list(table) == columns
     assert set(table["epoch"]) == {3.0}
@@ -141,7 +157,7 @@ def test_the_drift_of_each_run_is_measured_once(logged, monkeypatch):
     joined = ReportData(evidence).joined
     own = joined.merge(evidence.drift, on=["run", "parameter"], suffixes=("", "_known"))
     assert len(own) == len(joined) == len(evidence.drift)
-    np.testing.assert_array_equal(own["drift"], own["drift_known"])
+    np.testing.assert_array_equal(own["offset_free_drift"], own["offset_free_drift_known"])
 
 
 @pytest.mark.parametrize("name", NAMES)

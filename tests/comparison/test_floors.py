@@ -28,15 +28,15 @@ def test_means_are_over_the_runs_that_recorded_floors(read_run):
     table = summarise_floors([*runs, older, read_run("none", 0)])
     line = table[table["split"] == "validation"].iloc[0]
     reached = np.mean([run.scores.query("split == 'validation'")["accuracy"].iloc[-1] for run in runs])
-    assert list(table["arm"].unique()) == ["feature extraction"]
+    assert list(table["condition"].unique()) == ["feature extraction"]
     assert line["num_seeds"] == 2
     assert line["mean"] == pytest.approx(reached)
     assert (line["majority"], line["bag_of_words"]) == (pytest.approx(0.5), pytest.approx(0.65))
     assert line["above_bag_of_words_points"] == pytest.approx(100 * (reached - 0.65))
-    assert line["note"] == ""
+    assert line["reason"] == ""
     other = table[table["split"] == "ood"].iloc[0]
     assert np.isnan(other["bag_of_words"])
-    assert other["note"] == "majority: not recorded; bag of words: not recorded"
+    assert other["reason"] == "majority: not recorded; bag of words: not recorded"
     assert summarise_floors([older]).empty
 
 

@@ -8,9 +8,10 @@ from tests.run_directories import NUM_WORDS, write_run
 from toolkit.analysis.drift import measure_drift
 from toolkit.comparison.arms import OTHER_ITEMS
 from toolkit.comparison.compare import compare
-from toolkit.comparison.drift_and_score import COLUMNS, NOT_TRAINED, join_drift
+from toolkit.comparison.drift_and_score import NOT_TRAINED, join_drift
 from toolkit.comparison.parameter_noise import NO_SIZES, measure_beyond_noise
 from toolkit.families import EMBEDDING_PARAMETERS
+from toolkit.schema import columns_of
 
 
 def last_accuracy(run, split="validation"):
@@ -24,7 +25,7 @@ def runs(make_run):
 
 def test_one_line_per_run_and_parameter_with_the_drift_of_its_shown_rows(runs):
     table = join_drift(runs)
-    assert list(table.columns) == list(COLUMNS)
+    assert list(table.columns) == columns_of("join_drift")
     assert list(table["parameter"]) == list(EMBEDDING_PARAMETERS) * 4
     for run in runs:
         whole = measure_drift(run, ("relative",)).query("epoch == 3 and stratum == 'whole parameter'")
@@ -33,8 +34,8 @@ def test_one_line_per_run_and_parameter_with_the_drift_of_its_shown_rows(runs):
         shown = measure_beyond_noise(run).set_index("parameter")
         for name in EMBEDDING_PARAMETERS:
             assert own.loc[name, "relative_drift"] == pytest.approx(oracle[name], rel=1e-12)
-            np.testing.assert_equal(own.loc[name, "drift"], shown.loc[name, "drift"])
-            assert own.loc[name, "drift_note"] == shown.loc[name, "refusal"]
+            np.testing.assert_equal(own.loc[name, "offset_free_drift"], shown.loc[name, "offset_free_drift"])
+            assert own.loc[name, "reason"] == shown.loc[name, "reason"]
     assert (table["epoch"] == 3).all()
 
 
@@ -42,11 +43,11 @@ def test_multiples_of_noise_stand_where_they_are_trusted(tmp_path):
     """Of single sentences the tables of words and positions; LayerNorm and the one segment row say why not."""
     table = join_drift([write_logged_run(tmp_path, "none", 0)]).set_index("parameter")
     assert list(table.index[table["times_noise"].notna()]) == ["word_embeddings", "position_embeddings"]
-    assert list(table.index[table["drift_note"] == ""]) == ["word_embeddings", "position_embeddings"]
-    assert table.loc["LayerNorm.bias", "drift_note"] == NO_SIZES
+    assert list(table.index[table["reason"] == ""]) == ["word_embeddings", "position_embeddings"]
+    assert table.loc["LayerNorm.bias", "reason"] == NO_SIZES
     without = join_drift([write_run(tmp_path, "none", 1)])
     assert without["times_noise"].isna().all()
-    assert without["drift_note"].str.contains("no optimizer.json").any()
+    assert without["reason"].str.contains("no optimizer.json").any()
 
 
 @pytest.mark.parametrize(("margin", "verdict"), [(1.0, "supported"), (50.0, "equivalent")])
@@ -66,9 +67,9 @@ def test_gain_is_the_score_minus_that_with_frozen_embeddings_of_the_same_seed(ru
     for tuned, frozen in zip(runs[:2], runs[2:], strict=True):
         line = table.loc[tuned.path.name]
         assert line["gain_points"] == pytest.approx(100 * (last_accuracy(tuned) - last_accuracy(frozen)))
-        assert (line["note"], line["is_frozen"]) == ("", False)
+        assert (line["gain_reason"], line["note"], line["is_frozen"]) == ("", "", False)
         assert np.isnan(table.loc[frozen.path.name, "gain_points"])
-        assert table.loc[frozen.path.name, "note"] == NOT_TRAINED
+        assert table.loc[frozen.path.name, "gain_reason"] == NOT_TRAINED
     ood = join_drift(runs, split="ood").drop_duplicates("run").set_index("run").loc[runs[0].path.name]
     assert ood["gain_points"] == pytest.approx(100 * (last_accuracy(runs[0], "ood") - last_accuracy(runs[2], "ood")))
 
@@ -80,33 +81,34 @@ def test_frozen_parameters_did_not_move(runs):
     assert frozen["times_noise"].isna().all()
 
 
-def note_of(runs):
-    return join_drift(runs).drop_duplicates("run").iloc[0][["gain_points", "note"]]
+def gain_of(runs):
+    return join_drift(runs).drop_duplicates("run").iloc[0][["gain_points", "gain_reason", "note"]]
 
 
 def test_only_like_is_set_against_like(make_run):
     full = make_run()
-    assert note_of([full])["note"].startswith("no runs with frozen embeddings")
-    assert note_of([full, make_run("embeddings", 1)])["note"] == "no run of this seed under embeddings frozen"
+    assert gain_of([full])["gain_reason"].startswith("no runs with frozen embeddings")
+    assert gain_of([full, make_run("embeddings", 1)])["gain_reason"] == "no run of this seed under embeddings frozen"
     for start in ({"init": "random"}, {"head_epochs": 1}, {"max_train_examples": 9}):
-        gain, note = note_of([full, make_run("embeddings", config=start)])
+        gain, reason, _ = gain_of([full, make_run("embeddings", config=start)])
         assert np.isnan(gain)
-        assert note.startswith("no runs with frozen embeddings")
-    gain, note = note_of([full, make_run("embeddings", config={"learning_rate": 0.5})])
+        assert reason.startswith("no runs with frozen embeddings")
+    gain, reason, note = gain_of([full, make_run("embeddings", config={"learning_rate": 0.5})])
     assert not np.isnan(gain)
+    assert reason == ""
     assert note == "differs from embeddings frozen also in learning rate"
     other = make_run("embeddings")
     object.__setattr__(other, "predictions", other.predictions.assign(id=other.predictions["id"] + 1))
-    gain, note = note_of([full, other])
+    gain, reason, _ = gain_of([full, other])
     assert np.isnan(gain)
-    assert note == OTHER_ITEMS
+    assert reason == OTHER_ITEMS
 
 
 def test_of_several_frozen_arms_the_one_with_the_same_settings_counts(make_run):
     rate = {"learning_rate": 0.5}
     runs = [make_run(right=0.9, config=rate), make_run("embeddings", right=0.5)]
     near = make_run("embeddings", right=0.8, config=rate)
-    gain, note = note_of([*runs, near])
+    gain, _, note = gain_of([*runs, near])
     assert note == ""
     assert gain == pytest.approx(100 * (last_accuracy(runs[0]) - last_accuracy(near)))
 

@@ -10,12 +10,10 @@ from toolkit.comparison import layer_trend
 from toolkit.comparison.layer_trend import (
     BOTTOM,
     FLAT,
-    MEANS,
     NOT_APPLICABLE,
     NOT_JUDGED,
     RANDOM_START,
     TOP,
-    TRENDS,
     UNDECIDED,
     ArmWeights,
     average_weights,
@@ -24,6 +22,7 @@ from toolkit.comparison.layer_trend import (
     top_to_bottom,
     weight_tables,
 )
+from toolkit.schema import columns_of
 
 
 def arm(logs: np.ndarray, name: str = "full") -> ArmWeights:
@@ -54,18 +53,18 @@ def noise(seed: int, num_seeds: int = 3, num_layers: int = 6, scale: float = 0.0
 
 
 def verdict(logs: np.ndarray) -> str:
-    return str(find_trends([arm(logs)]).verdict[0])
+    return str(find_trends([arm(logs)]).trend[0])
 
 
 def test_a_planted_trend_is_found_with_its_size() -> None:
     slope = np.array([0, 0, 0.1, 0.2, 0.3, 0.3])
     for sign, said in ((1, TOP), (-1, BOTTOM)):
         line = find_trends([arm(noise(0, 5) + sign * slope)]).iloc[0]
-        assert line.verdict == said
+        assert line.trend == said
         assert line.low < math.exp(0.3 * sign) < line.high
         assert line.p == line.q < 0.05
-        assert (line.most > 4) == (sign > 0)
-    assert tuple(find_trends([arm(noise(0))]).columns) == tuple(TRENDS)
+        assert (line.most_layer > 4) == (sign > 0)
+    assert list(find_trends([arm(noise(0))])) == columns_of("find_trends")
 
 
 def test_chance_is_called_a_trend_as_rarely_as_said() -> None:
@@ -90,7 +89,7 @@ def test_flat_is_shown_and_not_merely_not_contradicted() -> None:
     small = np.linspace(0, 0.02, 6)  # a trend without doubt, and without size
     found = find_trends([arm(noise(0, 8, scale=0.001) + small)]).iloc[0]
     assert found.p < 0.001
-    assert found.verdict == FLAT
+    assert found.trend == FLAT
 
 
 def test_a_layer_at_the_margin_is_seldom_called_flat() -> None:
@@ -103,11 +102,11 @@ def test_a_layer_at_the_margin_is_seldom_called_flat() -> None:
 def test_few_seeds_are_described_and_not_judged() -> None:
     for num_seeds in (1, 2):
         line = find_trends([arm(noise(0, num_seeds) + np.linspace(0, 1, 6))]).iloc[0]
-        assert line.verdict == NOT_JUDGED
+        assert line.trend == NOT_JUDGED
         assert math.isnan(line.p)
         assert math.isnan(line.q)
         assert line.top_to_bottom > 1.5
-        assert "of the 3 seeds" in line.note
+        assert "of the 3 seeds" in line.reason
     assert math.isnan(find_trends([arm(noise(0, 1))]).low[0])
 
 
@@ -116,19 +115,19 @@ def test_layers_that_did_not_move_are_left_out_and_named() -> None:
     logs[:, 0] = -np.inf  # relative drift 0: frozen
     line = find_trends([arm(logs)]).iloc[0]
     assert line.num_layers == 5
-    assert line.note == "left out, as they did not move in every run: layers 1"
-    assert line.verdict == BOTTOM
+    assert line.reason == "left out, as they did not move in every run: layers 1"
+    assert line.trend == BOTTOM
     logs[:, :5] = -np.inf
     alone = find_trends([arm(logs)]).iloc[0]
-    assert alone.verdict == NOT_APPLICABLE
-    assert "1 of 6 layers moved" in alone.note
-    assert pd.isna(alone.most)
+    assert alone.trend == NOT_APPLICABLE
+    assert "1 of 6 layers moved" in alone.reason
+    assert pd.isna(alone.most_layer)
 
 
 def test_equal_seeds_have_no_interval() -> None:
     line = find_trends([arm(np.tile(np.linspace(0, 1, 6), (3, 1)))]).iloc[0]
-    assert line.verdict == UNDECIDED
-    assert "no spread" in line.note
+    assert line.trend == UNDECIDED
+    assert "no spread" in line.reason
     assert math.isnan(line.q)
 
 
@@ -145,22 +144,22 @@ def test_many_arms_are_one_family_of_tests() -> None:
 def test_means_are_those_of_the_runs() -> None:
     logs = noise(3, 4)
     table = average_weights([arm(logs)])
-    assert tuple(table.columns) == tuple(MEANS)
+    assert list(table) == columns_of("average_weights")
     assert table.relative_drift.to_numpy() == pytest.approx(np.exp(logs).mean(axis=0), rel=1e-12)
     assert (table.low < table.relative_drift).all()
     assert (table.num_seeds == 4).all()
     still = average_weights([arm(np.full((3, 2), -np.inf))])
     assert (still.relative_drift == 0).all()
     assert still.is_identical.all()
-    assert (still.note == "").all()
+    assert (still.reason == "").all()
     alone = average_weights([arm(noise(0, 1))])
     assert alone.low.isna().all()
-    assert (alone.note == "").all()  # the verdict says it once
+    assert (alone.reason == "").all()  # the trend says it once
 
 
 def test_a_random_start_has_no_weights_before() -> None:
     tables = weight_tables([ArmWeights("m on t", "random init", False, {}, RANDOM_START), arm(noise(0))])
-    assert set(tables["weight_drift"].arm) == {"full"}
-    assert list(tables["weight_trends"].note) == [RANDOM_START, ""]
-    assert tables["weight_trends"].verdict[0] == NOT_APPLICABLE
+    assert set(tables["weight_drift"].condition) == {"full"}
+    assert list(tables["weight_trends"].reason) == [RANDOM_START, ""]
+    assert tables["weight_trends"].trend[0] == NOT_APPLICABLE
     assert len(weight_tables([ArmWeights("g", "a", False, {}, RANDOM_START)])["weight_means"]) == 0

@@ -38,9 +38,9 @@ def line_of(planted, trajectory=None):
 
 def test_random_signs_stay_inside_the_null_at_about_its_level():
     lines = [line_of(plant(signs(), EXPOSED, seed=seed)) for seed in range(40)]
-    inside = [line["null_low"] <= line["drift"] <= line["null_high"] for line in lines]
+    inside = [line["null_low"] <= line["offset_free_drift"] <= line["null_high"] for line in lines]
     assert np.mean(inside) > 0.9  # the bound on the variance is not sharp: rather too wide than too narrow
-    assert np.mean([line["drift"] / line["null"] for line in lines]) == pytest.approx(1, abs=0.01)
+    assert np.mean([line["offset_free_drift"] / line["null"] for line in lines]) == pytest.approx(1, abs=0.01)
 
 
 def test_the_null_is_that_of_many_replays():
@@ -58,7 +58,7 @@ def test_the_null_is_that_of_many_replays():
 @pytest.mark.parametrize(("direction", "least"), [(constant, 2.0), (gaussian, 0.8)])
 def test_a_planted_direction_is_found_and_random_directions_are_not(direction, least):
     lines = [line_of(plant(direction(), EXPOSED, seed=seed)) for seed in range(5)]
-    ratios = [line["drift"] / line["null_high"] for line in lines]
+    ratios = [line["offset_free_drift"] / line["null_high"] for line in lines]
     assert all(ratio > least for ratio in ratios)
     if direction is gaussian:
         assert all(ratio < 1 for ratio in ratios)
@@ -75,7 +75,7 @@ def shifted(planted, offset):
 def test_an_offset_that_all_shown_rows_share_changes_nothing():
     planted = plant(signs(), EXPOSED)
     plain, moved = line_of(planted), line_of(planted, shifted(planted, 0.5))
-    assert moved["drift"] == pytest.approx(plain["drift"], rel=1e-4)
+    assert moved["offset_free_drift"] == pytest.approx(plain["offset_free_drift"], rel=1e-4)
     assert moved["null"] == plain["null"]
     assert moved["relative_drift"] > 5 * plain["relative_drift"]
 
@@ -90,7 +90,7 @@ def test_rows_that_training_never_showed_do_not_count():
     )
     line = line_of(planted, trajectory)
     assert line["num_exposed_rows"] == len(np.flatnonzero(EXPOSED.any(axis=0))) < line["num_rows"] == 40
-    assert line["drift"] == line_of(planted)["drift"]
+    assert line["offset_free_drift"] == line_of(planted)["offset_free_drift"]
 
 
 @settings(max_examples=30, deadline=None)
@@ -110,34 +110,34 @@ def test_one_shown_row_is_refused_as_a_matter_of_gauge():
     exposed[:, 1] = True
     line = line_of(plant(constant(), exposed))
     assert line["has_moved"]
-    assert "only the sum of the tables is visible" in line["refusal"]
-    assert np.isnan(line[["drift", "null", "null_low", "null_high"]].astype(float)).all()
+    assert "only the sum of the tables is visible" in line["reason"]
+    assert np.isnan(line[["offset_free_drift", "null", "null_low", "null_high"]].astype(float)).all()
 
 
 def test_what_is_frozen_or_not_logged_is_refused_with_its_reason(make_run):
     frozen, moved = make_run("embeddings"), make_run("none")
-    assert set(measure_beyond_noise(frozen)["refusal"]) == {"did not move"}
+    assert set(measure_beyond_noise(frozen)["reason"]) == {"did not move"}
     assert set(measure_beyond_noise(frozen)["relative_drift"]) == {0.0}
-    reasons = measure_beyond_noise(moved).set_index("parameter")["refusal"]
+    reasons = measure_beyond_noise(moved).set_index("parameter")["reason"]
     assert reasons["word_embeddings"].startswith(f"{moved.path.name} has no optimizer.json")
     assert "only the sum" in reasons["token_type_embeddings"]
-    unknown = measure_beyond_noise(make_run("none", 1, has_exposure=False)).set_index("parameter")["refusal"]
+    unknown = measure_beyond_noise(make_run("none", 1, has_exposure=False)).set_index("parameter")["reason"]
     assert unknown["word_embeddings"] == "the exposure of word_embeddings was not recorded"
 
 
 def test_a_log_that_cannot_be_replayed_is_a_reason_and_no_crash():
     planted = plant(signs(), EXPOSED)
     table = measure_beyond_noise(planted.trajectory, log=make_log(np.full(60, np.nan)))
-    assert "NaN" in table["refusal"].iloc[0]
-    assert not np.isnan(table["drift"].iloc[0])
+    assert "NaN" in table["reason"].iloc[0]
+    assert not np.isnan(table["offset_free_drift"].iloc[0])
 
 
 def test_sizes_that_were_not_recorded_are_a_gap_in_the_records_and_not_a_matter_of_gauge():
-    assert line_of(plant(signs(), EXPOSED))["refusal"] == ""
+    assert line_of(plant(signs(), EXPOSED))["reason"] == ""
     line = line_of(plant(signs(), EXPOSED, has_norms=False))
-    assert line["refusal"] == NO_SIZES
+    assert line["reason"] == NO_SIZES
     assert "a gap in the records" in NO_SIZES
-    assert line["times_noise"] == line["drift"] / line["null"]  # described all the same
+    assert line["times_noise"] == line["offset_free_drift"] / line["null"]  # described all the same
 
 
 def in_common(hidden=32):
@@ -168,7 +168,7 @@ def test_ten_times_as_many_words_tie_when_each_shown_row_drifts_as_far(direction
     one, other = (line_of(plant(direction(), exposed, hidden=32, sigma=0)) for exposed in (few, many))
     assert (one["num_exposed_rows"], other["num_exposed_rows"]) == (40, 400)
     assert other["times_noise"] == pytest.approx(one["times_noise"], rel=0.03)
-    assert other["drift"] == pytest.approx(one["drift"], rel=0.06)
+    assert other["offset_free_drift"] == pytest.approx(one["offset_free_drift"], rel=0.06)
     assert other["relative_drift"] > 2.5 * one["relative_drift"]
 
 
@@ -177,7 +177,7 @@ def test_the_learning_rate_is_no_difference_in_multiples_of_noise():
         line_of(plant(constant(), EXPOSED, log=make_log(warm_up_and_decay(60, peak), decay=0.0)))
         for peak in (5e-5, 1.5e-4)
     )
-    assert fast["drift"] == pytest.approx(3 * slow["drift"], rel=1e-3)
+    assert fast["offset_free_drift"] == pytest.approx(3 * slow["offset_free_drift"], rel=1e-3)
     assert fast["times_noise"] == pytest.approx(slow["times_noise"], rel=1e-3)
 
 
@@ -198,8 +198,8 @@ def test_rows_that_decay_alone_explains_are_not_beyond_it():
 def test_seeds_are_as_far_apart_as_their_own_noise(make_run):
     """Noise without memory: the ends of two seeds lie √2 of one seed's drift apart."""
     one, other = make_run("none", 0), make_run("none", 1)
-    first = measure_beyond_noise(one).set_index("parameter")["drift"]
-    second = measure_beyond_noise(other).set_index("parameter")["drift"]
+    first = measure_beyond_noise(one).set_index("parameter")["offset_free_drift"]
+    second = measure_beyond_noise(other).set_index("parameter")["offset_free_drift"]
     expected = np.hypot(first["word_embeddings"], second["word_embeddings"])
     assert distance_of_seeds(one, other, "word_embeddings") == pytest.approx(expected, rel=0.1)
     assert distance_of_seeds(one, one, "word_embeddings") == 0

@@ -10,7 +10,6 @@ from tests.comparison.planted import plant
 from tests.run_directories import write_run
 from toolkit.comparison.intervals import EQUAL_SEEDS, two_way_interval
 from toolkit.comparison.relative import (
-    COLUMNS,
     ITSELF,
     NEVER_BOTH,
     NOT_POSITIVE,
@@ -19,6 +18,7 @@ from toolkit.comparison.relative import (
     ratio_interval,
     relative_quality,
 )
+from toolkit.schema import columns_of
 
 FULL = "full fine-tuning"
 
@@ -39,18 +39,18 @@ def runs(tmp_path):
 def test_ratio_is_that_of_the_mean_scores(runs):
     made, answers = runs
     table = relative_quality(made, FULL)
-    assert tuple(table.columns) == COLUMNS
+    assert list(table.columns) == columns_of("relative_quality")
     _, line = table.to_dict("records")
     assert line["relative_quality"] == pytest.approx(answers["embeddings"].mean() / answers["none"].mean())
     assert line["low"] < line["relative_quality"] < line["high"]
     assert line["majority_quality"] == pytest.approx(0.5 / answers["none"].mean())
-    assert (line["arm"], line["reference"], line["num_seeds"]) == ("embeddings frozen", FULL, 3)
+    assert (line["condition"], line["against"], line["num_seeds"]) == ("embeddings frozen", FULL, 3)
     wide = relative_quality(made, FULL, level=0.99).iloc[1]
     assert wide["low"] < line["low"]
 
 
 def test_an_unknown_reference_is_named(runs):
-    with pytest.raises(ValueError, match="unknown arm 'full'"):
+    with pytest.raises(ValueError, match="unknown condition 'full'"):
         relative_quality(runs[0], "full")
 
 
@@ -58,13 +58,13 @@ def test_no_share_of_nothing(tmp_path):
     cells = [(regime, seed) for regime in ("none", "embeddings") for seed in (0, 1)]
     made = [plant(write_run(tmp_path, r, seed, epochs=1).path, [r != "none"] * 20) for r, seed in cells]
     for line in relative_quality(made, FULL).to_dict("records"):
-        assert line["note"] == NOT_POSITIVE
+        assert line["reason"] == NOT_POSITIVE
         assert np.isnan(line["relative_quality"])
 
 
 def test_the_reference_is_one_without_interval(runs):
     line = relative_quality(runs[0], FULL).iloc[0]
-    assert (line["arm"], line["relative_quality"], line["note"]) == (FULL, 1.0, ITSELF)
+    assert (line["condition"], line["relative_quality"], line["reason"]) == (FULL, 1.0, ITSELF)
     assert np.isnan([line["low"], line["high"]]).all()
     assert line["majority_quality"] == pytest.approx(0.5 / runs[1]["none"].mean())
 
@@ -81,7 +81,7 @@ def test_failed_runs_are_counted(tmp_path):
 def test_undefined_scores_are_named_and_leave_their_seed_out():
     nan = np.nan
     assert _defined(np.array([[0.5, 0.6], [nan, nan]])) == UNDEFINED.format("the reference's")
-    assert _defined(np.array([[nan, nan], [0.5, 0.6]])) == UNDEFINED.format("the arm's")
+    assert _defined(np.array([[nan, nan], [0.5, 0.6]])) == UNDEFINED.format("the condition's")
     assert _defined(np.array([[nan, 0.5], [0.5, nan]])) == NEVER_BOTH
     kept = _defined(np.array([[nan, 0.5, 0.4], [0.5, 0.6, 0.8]]))
     assert np.array_equal(kept, [[0.5, 0.4], [0.6, 0.8]])
@@ -93,7 +93,7 @@ def test_a_regression_whose_reference_has_no_score_says_so(tmp_path):
         if run.config.freeze == "none":  # as if no correlation had been written down
             object.__setattr__(run, "scores", run.scores.assign(pearson=np.nan))
     table = relative_quality(made, FULL)
-    assert set(table[table["arm"] != FULL]["note"]) == {UNDEFINED.format("the reference's")}
+    assert set(table[table["condition"] != FULL]["reason"]) == {UNDEFINED.format("the reference's")}
 
 
 def test_with_equal_means_it_is_the_interval_of_the_difference():
@@ -139,11 +139,11 @@ def test_a_reference_named_without_its_size_is_itself_at_every_size(make_run, si
     made = [make_run(regime, seed, config={"max_train_examples": own}) for regime, seed, own in cells]
     name = FULL if size is None else f"{FULL}, {size} training examples"
     table = relative_quality(made, name)
-    own = table[table["note"] == ITSELF]
+    own = table[table["reason"] == ITSELF]
     assert set(own["size"]) == ({50, 80} if size is None else {50})
-    assert (own["arm"] == own["reference"]).all()
+    assert (own["condition"] == own["against"]).all()
     assert (own["relative_quality"] == 1).all()
-    others = table[table["note"] != ITSELF]
+    others = table[table["reason"] != ITSELF]
     assert set(others["size"]) == set(own["size"])
     assert others["low"].notna().all()
 

@@ -19,7 +19,6 @@ from toolkit.comparison.evidence import read_evidence
 from toolkit.comparison.parameter_noise import changes_of_shown
 from toolkit.comparison.runs import read_reported
 from toolkit.comparison.shuffled_labels import (
-    COLUMNS,
     MEASURES,
     ONE,
     ONE_DRAW,
@@ -34,6 +33,7 @@ from toolkit.comparison.verify import _check_together
 from toolkit.config import RunConfig
 from toolkit.data.builtin import BUILTIN_TASKS
 from toolkit.families import EMBEDDING_PARAMETERS
+from toolkit.schema import columns_of
 from toolkit.snapshots.store import open_run
 
 RATE = 1e-5
@@ -95,16 +95,16 @@ def compared(planted):
 def test_what_real_labels_add_is_supported(planted_in_five):
     real, one, per_seed = planted_in_five
     table = toolkit.compare_with_shuffled(real, [*one, *per_seed])
-    assert list(table.columns) == list(COLUMNS)
+    assert list(table.columns) == columns_of("compare_with_shuffled")
     assert set(table["permutation"]) == {ONE, PER_SEED}
     assert line_of(table, "agreement")["verdict"] == "supported"
     for parameter in ("word_embeddings", "position_embeddings"):
         drift, agreement = line_of(table, "median_drift", parameter, PER_SEED), line_of(table, "agreement", parameter)
         assert drift["verdict"] == "supported", parameter
         assert drift["value"] == pytest.approx(100 * (math.sqrt(5 / 1.25) - 1), rel=0.4)  # √(1 + 2²) and √(1 + .5²)
-        assert agreement["real"] == pytest.approx(4 / 5, abs=0.1)
-        assert agreement["shuffled"] == pytest.approx(0.25 / 1.25, abs=0.15)
-        assert line_of(table, "agreement", parameter, PER_SEED)["shuffled"] == pytest.approx(0, abs=0.15)
+        assert agreement["real_mean"] == pytest.approx(4 / 5, abs=0.1)
+        assert agreement["shuffled_mean"] == pytest.approx(0.25 / 1.25, abs=0.15)
+        assert line_of(table, "agreement", parameter, PER_SEED)["shuffled_mean"] == pytest.approx(0, abs=0.15)
         assert drift["is_paired"]
         assert (drift["num_seeds"], drift["num_seeds_shuffled"]) == (5, 5)
     assert line_of(table, "times_noise", permutation=PER_SEED)["verdict"] == "supported"
@@ -130,8 +130,8 @@ def test_labels_that_carry_nothing_are_not_distinguishable_from_shuffled_ones(tm
             for measure, permutation in (("agreement", ONE), ("median_drift", PER_SEED), ("times_noise", PER_SEED))
             for parameter in ("word_embeddings", "position_embeddings")
         ]
-        assert line_of(table, "times_noise")["real"] > 2  # beyond noise, of which it says nothing
-        assert (line_of(table, "agreement")["real"] > 0.5) == (size > 0)
+        assert line_of(table, "times_noise")["real_mean"] > 2  # beyond noise, of which it says nothing
+        assert (line_of(table, "agreement")["real_mean"] > 0.5) == (size > 0)
     assert found.count("supported") <= 2, found  # of 24 at 2.5 %, of which those of one pair of conditions go together
 
 
@@ -180,7 +180,7 @@ def test_a_control_at_another_rate_is_no_control_in_a_report(planted, tmp_path):
     other = runs_of(tmp_path, lambda seed: (2.0, 1), learning_rate=3e-4)
     groups = arrange([*real, *one, *other])
     table = contrast(groups, label_statistics(groups))
-    assert set(table["arm"]) == {"full fine-tuning, learning rate 5e-05"}
+    assert set(table["condition"]) == {"full fine-tuning, learning rate 5e-05"}
 
 
 def test_measures_are_what_numpy_makes_of_the_snapshots(planted, compared):
@@ -208,7 +208,9 @@ def test_measures_are_what_numpy_makes_of_the_snapshots(planted, compared):
     half = 4.302652729911275 * added.std(ddof=1) * math.sqrt(1 + 1 / 3)  # Student's t, 2 degrees of freedom
     assert line["low"] == pytest.approx(100 * math.expm1(added.mean() - half), rel=1e-9)
     line = line_of(compared, "agreement")
-    assert (line["real"], line["shuffled"]) == pytest.approx(tuple(np.mean(agreement[n]) for n in ("real", "shuffled")))
+    assert (line["real_mean"], line["shuffled_mean"]) == pytest.approx(
+        tuple(np.mean(agreement[n]) for n in ("real", "shuffled"))
+    )
     apart = np.subtract(agreement["real"], agreement["shuffled"])  # leaving out one of three seeds leaves one pair
     assert line["value"] == pytest.approx(apart.mean())
     half = 4.302652729911275 * math.sqrt(2 / 3 * ((apart - apart.mean()) ** 2).sum())
@@ -419,5 +421,5 @@ def test_a_model_that_learned_something_is_told_from_one_that_learned_nothing(tr
     found = [line_of(empty, measure, permutation=PER_SEED) for measure in ("median_drift", "times_noise")]
     found.append(line_of(empty, "agreement"))
     assert "supported" not in {line["verdict"] for line in found}
-    assert found[1]["real"] > 1.05  # far above its noise all the same
+    assert found[1]["real_mean"] > 1.05  # far above its noise all the same
     assert found[2]["value"] < 0.05

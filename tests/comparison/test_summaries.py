@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import toolkit.comparison.summaries as module
 from toolkit.comparison.compare import compare
 from toolkit.comparison.cost import measure_cost
 from toolkit.comparison.summaries import side_by_side, statistics, summarise_scores
+from toolkit.schema import columns_of
 
 FULL, PROBE = "full fine-tuning", "feature extraction"
 
@@ -33,7 +33,7 @@ def runs(make_run):
 
 
 def test_failed_runs_are_counted_and_shown_with_and_without(runs):
-    table = summarise_scores(runs).set_index(["split", "arm", "score"]).sort_index()
+    table = summarise_scores(runs).set_index(["split", "condition", "score"]).sort_index()
     line = table.loc["validation", FULL, "accuracy"]
     scores = [run.scores.query("split == 'validation' and epoch == 3")["accuracy"].item() for run in runs]
     assert (line["num_seeds"], line["num_failed"], line["num_undefined"]) == (4, 1, 0)
@@ -99,12 +99,12 @@ def test_a_size_is_what_was_asked_for_whatever_near_duplicates_left_of_it(make_r
 def test_side_by_side_has_a_line_per_arm_and_columns_per_split(runs, make_run):
     summary = summarise_scores([*runs, make_run("none", 0, task="other", is_regression=True)])
     wide = side_by_side(summary)
-    assert list(wide["arm"]) == [FULL, PROBE, FULL]
+    assert list(wide["condition"]) == [FULL, PROBE, FULL]
     assert list(wide["score"]) == ["accuracy", "accuracy", "pearson"]
-    lines = summary.set_index(["group", "arm", "score", "split"])
+    lines = summary.set_index(["group", "condition", "score", "split"])
     for line in wide.to_dict("records"):
         for split in ("validation", "ood"):
-            assert line[f"{split}_mean"] == lines.loc[(line["group"], line["arm"], line["score"], split), "mean"]
+            assert line[f"{split}_mean"] == lines.loc[(line["group"], line["condition"], line["score"], split), "mean"]
     assert len(side_by_side(summary, "macro_f1")) == 2
     with pytest.raises(ValueError, match=r"unknown score 'acuracy' \(did you mean 'accuracy'\?\); choose from: "):
         side_by_side(summary, "acuracy")
@@ -112,9 +112,9 @@ def test_side_by_side_has_a_line_per_arm_and_columns_per_split(runs, make_run):
 
 def test_order_of_seeds_changes_nothing(runs):
     first, second = summarise_scores(runs), summarise_scores(runs[::-1])
-    keys = ["split", "arm", "score"]
+    keys = ["split", "condition", "score"]
     assert first.sort_values(keys, ignore_index=True).equals(second.sort_values(keys, ignore_index=True))
-    assert list(first.columns) == list(module.COLUMNS)
+    assert list(first.columns) == columns_of("summarise_scores")
 
 
 def test_side_by_side_takes_runs_and_refuses_another_table(runs):

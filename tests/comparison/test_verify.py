@@ -115,7 +115,7 @@ def test_evidence_forged_throughout_is_found_by_the_runs_at_hand(report):
 @pytest.mark.parametrize(
     ("name", "column", "what"),
     [
-        ("drift.csv", "drift", "its part of drift"),
+        ("drift.csv", "offset_free_drift", "its part of drift"),
         ("gauge.csv", "gauge_share", "its part of gauge"),
         ("scores.csv", "macro_f1", "its part of scores"),
         ("seeds.csv", "distance", "their distance in"),

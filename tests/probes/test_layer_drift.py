@@ -182,7 +182,8 @@ def test_weights_stand_beside_states(train: Callable[..., Run]) -> None:
 
 def test_a_random_start_has_states_and_no_weights(train: Callable[..., Run]) -> None:
     tables = measure_layers([train(), train(init="random")], {"validation": TEXTS})
-    assert tables["weight_trends"].set_index("condition").note["random init"].startswith("started from random weights")
+    reasons = tables["weight_trends"].set_index("condition").reason
+    assert reasons["random init"].startswith("started from random weights")
     assert tables["weight_means"].condition.nunique() == 1
     assert tables["means"].condition.nunique() == 2
 

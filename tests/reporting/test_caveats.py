@@ -97,7 +97,7 @@ def test_the_linear_probe_stands_beside_what_was_reached_for_every_task(read_run
     data = data_of(with_probe(read_run, 10.0))
     (section,) = [each for each in study_sections(data) if each.id == "comparison"]
     (table,) = [block for block in section.blocks if isinstance(block, TableBlock) and "linear_probe" in block.table]
-    assert list(table.table["full_minus_reached"]) == [
+    assert list(table.table["full_minus_reached_points"]) == [
         f"{value:+.2f}" for value in linear_probes(data.groups)["full_minus_reached_points"]
     ]
     alone = data_of(with_probe(read_run, 10.0)[2:])  # without full fine-tuning there is nothing to set beside it
@@ -117,18 +117,25 @@ def test_features_stand_beside_the_full_arm_that_is_most_like_them_and_every_arm
             runs.append(read_run("backbone", seed, right=0.7, config={"pooling": pooling}, facts=facts))
     labels = {run.path.name: f"{run.config.freeze}-{run.config.pooling}" for run in reversed(runs)}
     found = linear_probes(data_of(runs, labels).groups)
-    assert dict(zip(found["arm"], found["full"], strict=True)) == {
+    assert dict(zip(found["condition"], found["against"], strict=True)) == {
         "backbone-mean": "none-mean",
         "backbone-cls": "none-cls",
     }
     for line, text in zip(found.to_dict("records"), short_of_probe(found, 1.0), strict=True):
-        assert f"{line['arm']} reaches {line['reached']:.3f}" in text
+        assert f"{line['condition']} reaches {line['reached']:.3f}" in text
 
 
 def probe_line(task, split, missed, minus_probe=5.0):
     numbers = {"reached": 0.6, "linear_probe": 0.6 + missed / 100, "missed_points": missed}
     numbers |= {"full_minus_reached_points": minus_probe + missed, "full_minus_linear_probe_points": minus_probe}
-    names = {"group": f"m on {task}", "model": "m", "task": task, "arm": FEATURES, "full": "full", "split": split}
+    names = {
+        "group": f"m on {task}",
+        "model": "m",
+        "task": task,
+        "condition": FEATURES,
+        "against": "full",
+        "split": split,
+    }
     return names | numbers | {"is_reported_split": split == "validation", "is_out_of_distribution": split == "far"}
 
 
@@ -140,7 +147,7 @@ def tried(score):
 def test_a_setting_that_scored_far_more_when_it_was_chosen_is_called_unstable(read_study, data_of):
     runs, labels = read_study(num_seeds=2, right={FEATURES: 0.7})
     data = data_of(runs, labels)
-    final = data.scores.query("arm == @FEATURES and is_reported_split")["value"].mean()
+    final = data.scores.query("condition == @FEATURES and is_reported_split")["value"].mean()
     above, below = (with_tables(data, tuning=tried(final + points / 100)) for points in (20.5, 19.5))
     text = unstable(above)
     assert text == (
@@ -157,7 +164,14 @@ def test_a_setting_that_scored_far_more_when_it_was_chosen_is_called_unstable(re
 
 def tuning(*edges):
     lines = [
-        {"task": task, "arm": arm, "setting": i, "num_seeds": 1, "is_chosen": i == 1, "is_at_edge": i == 1 and is_edge}
+        {
+            "task": task,
+            "condition": arm,
+            "setting": i,
+            "num_seeds": 1,
+            "is_chosen": i == 1,
+            "is_at_edge": i == 1 and is_edge,
+        }
         for task, arm, is_edge in edges
         for i in (0, 1)
     ]
@@ -308,7 +322,7 @@ def last_of(run):
 
 def test_an_arm_below_a_bag_of_words_is_said_and_one_above_is_not(read_run, data_of):
     data = data_of(with_floor(read_run, -6.0))
-    line = data.floors.query("split == 'validation' and arm.str.startswith('feature')").iloc[0]
+    line = data.floors.query("split == 'validation' and condition.str.startswith('feature')").iloc[0]
     expected = (
         f"Feature extraction ({line['mean']:.3f}) is below a bag of words ({line['mean'] + 0.06:.3f}) on "
         "toy validation."
@@ -328,7 +342,7 @@ def test_floors_stand_beside_the_scores_and_older_runs_have_no_such_table(read_r
     (found,) = tables(data)
     assert "untouched" not in found.table
     own = found.table.query("split == 'validation'")
-    assert list(own["above_bag_of_words"])[-1] == "-6.00"
+    assert list(own["above_bag_of_words_points"])[-1] == "-6.00"
     assert len(report_tables(data, [])["floors"]) == len(data.floors) == 4
     older = data_of([read_run("none"), read_run("backbone")])
     assert tables(older) == []

@@ -26,7 +26,7 @@ def words_of(*runs):
     names = {"none": FULL, "embeddings": FROZEN, "backbone": FEATURES}
     parts = [
         toolkit.measure_rows(run, "word_embeddings").assign(
-            run=run.path.name, arm=names[run.config.freeze], regime=run.config.freeze
+            run=run.path.name, condition=names[run.config.freeze], regime=run.config.freeze
         )
         for run in runs
     ]
@@ -227,7 +227,7 @@ def test_regimes_of_a_runs_tables_have_plain_names():
     names = ["none", "embeddings", "backbone", "word_embeddings"]
     found = regimes_of(pd.DataFrame({"regime": names}))
     assert list(found) == [FULL, FROZEN, FEATURES, "word_embeddings frozen"]
-    assert list(regimes_of(pd.DataFrame({"arm": ["my own"], "regime": ["none"]}))) == ["my own"]
+    assert list(regimes_of(pd.DataFrame({"condition": ["my own"], "regime": ["none"]}))) == ["my own"]
 
 
 def test_clicks_on_a_legend_are_heard_by_the_first_layer_that_has_one(read_run):

@@ -48,7 +48,7 @@ def test_numbers_are_mathematics():
 
 
 def test_a_fragment_is_a_booktabs_table_with_a_label():
-    text = fragment(pd.DataFrame({"arm": ["a&b", "c"], "score": [0.8754, 0.8]}))
+    text = fragment(pd.DataFrame({"condition": ["a&b", "c"], "score": [0.8754, 0.8]}))
     for command in (r"\toprule", r"\midrule", r"\bottomrule", r"\caption{A caption}\label{tab:test}"):
         assert text.count(command) == 1
     assert r"a\&b & $0.875$ \\" in text

@@ -40,7 +40,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
 
 
 def rows_of(table: pd.DataFrame) -> pd.DataFrame:
-    return pd.DataFrame(relative_rows(table), columns=list(HEADER)).set_index("arm")
+    return pd.DataFrame(relative_rows(table), columns=list(HEADER)).set_index("condition")
 
 
 def test_rows_say_of_each_arm_what_its_interval_says(table: pd.DataFrame) -> None:
@@ -52,7 +52,7 @@ def test_rows_say_of_each_arm_what_its_interval_says(table: pd.DataFrame) -> Non
     chance = rows["beside the majority class"]
     assert chance["position_embeddings (frozen)"] == chance["embeddings frozen"] == "above"
     assert chance["feature extraction"] == "not distinguishable"
-    failed = int(table.set_index("arm").loc["feature extraction", "num_failed"])
+    failed = int(table.set_index("condition").loc["feature extraction", "num_failed"])
     assert failed >= 1
     assert rows.loc["feature extraction", "failed"] == str(failed)
 
@@ -93,16 +93,16 @@ def test_every_arm_split_and_majority_is_drawn(table: pd.DataFrame) -> None:
     drawn = lines_of(panel, "relative_quality")
     for name in ("relative_quality", "low", "high"):
         np.testing.assert_allclose(drawn[name].astype(float), both[name], rtol=1e-4)
-    assert list(drawn["arm"]) == list(both["arm"])
+    assert list(drawn["condition"]) == list(both["condition"])
     (floors,) = [data for data in alone(panel) if list(data) == ["split", "majority_quality"]]
     assert floors["split"] == ["validation", "ood"]
     np.testing.assert_allclose(floors["majority_quality"], both["majority_quality"].mean(), rtol=1e-4)
 
 
 def test_the_reference_alone_is_no_chart(table: pd.DataFrame) -> None:
-    assert plot_relative_quality(table[table["arm"] == FULL]) is None
+    assert plot_relative_quality(table[table["condition"] == FULL]) is None
     with pytest.raises(ValueError, match="expected the table of relative_quality"):
-        plot_relative_quality(table[["arm"]])
+        plot_relative_quality(table[["condition"]])
 
 
 def test_of_validation_and_test_the_reported_one_is_drawn(table: pd.DataFrame) -> None:

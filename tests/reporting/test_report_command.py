@@ -88,7 +88,7 @@ def test_few_runs_are_listed_and_what_no_flag_says_is_said(runs):
     assert printed("out").startswith(f"python -m toolkit report runs/{runs[0].path.name} runs/")
     assert "named in Python" not in text
     labels = {run.path.name: f"arm {i}" for i, run in enumerate(runs[:2])}
-    assert "# arms or pairs were named in Python" in write_report(runs[:2], "out", labels=labels).read_text()
+    assert "# conditions or pairs were named in Python" in write_report(runs[:2], "out", labels=labels).read_text()
 
 
 def test_a_folder_of_runs_is_told_how_to_be_passed(runs, capsys):

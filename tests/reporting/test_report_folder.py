@@ -34,7 +34,7 @@ def names_in(out: Path) -> set[str]:
 def test_nothing_of_an_earlier_report_is_left(study) -> None:
     """Arms renamed, one task instead of two, no tuning: a table of before would stand beside those of now."""
     runs, labels = study(("toy", "other"), num_seeds=1)
-    tried = {"task": "toy", "arm": "full fine-tuning", "setting": 0, "fields": "as it is", "num_seeds": 1}
+    tried = {"task": "toy", "condition": "full fine-tuning", "setting": 0, "fields": "as it is", "num_seeds": 1}
     tried |= {"mean_score": 0.5, "is_chosen": True, "is_at_edge": True}
     write_report(runs, "out", labels=labels, tuning=pd.DataFrame([tried]))
     assert pd.read_parquet("out/tables/tuning.parquet")["is_at_edge"].tolist() == [True]
@@ -47,7 +47,7 @@ def test_nothing_of_an_earlier_report_is_left(study) -> None:
     assert not Path("out/tables/tuning.parquet").exists()
     assert names_in(Path("out")) == names_in(Path("fresh")) | {"notes.txt", "tables/mine.csv"}
     assert Path("out/notes.txt").read_text() == "mine"
-    assert set(pd.read_csv("out/tables/last_scores.csv")["arm"]) == set(renamed.values())
+    assert set(pd.read_csv("out/tables/last_scores.csv")["condition"]) == set(renamed.values())
 
 
 def test_figures_of_other_groups_are_removed(make_run) -> None:

@@ -143,7 +143,7 @@ def made(shared_runs, tmp_path_factory):
     ]
     names = {regime: label for regime, label, _ in arms}
     labels = {run.path.name: names[run.config.freeze] for run in runs}
-    tried = {"task": "toy", "arm": "full", "rate": 1e-4, "num_seeds": 1, "is_chosen": True, "mean_score": 0.5}
+    tried = {"task": "toy", "condition": "full", "rate": 1e-4, "num_seeds": 1, "is_chosen": True, "mean_score": 0.5}
     tuning = pd.DataFrame([tried, tried | {"rate": 1e-3, "is_chosen": False, "mean_score": np.nan}])
     (folder / "notes").mkdir()
     with pytest.MonkeyPatch.context() as patch:

@@ -151,7 +151,9 @@ def test_drift_without_a_null_is_that_of_the_shown_rows_in_per_cent_from_zero(da
     assert scale_of(panel, "x")[0] == 0
     assert "exposed rows (%)" in str(panel)
     words = data.joined.query("parameter == 'word_embeddings'").dropna(subset="gain_points")
-    np.testing.assert_allclose(sorted(lines_of(panel, "seed")["place"]), sorted(100 * words["drift"]), rtol=1e-4)
+    np.testing.assert_allclose(
+        sorted(lines_of(panel, "seed")["place"]), sorted(100 * words["offset_free_drift"]), rtol=1e-4
+    )
     assert len(lines_of(panel, "runs")) == 2
     assert toolkit.plot_drift_and_score(data.joined[data.joined["is_frozen"]]) is None
 
@@ -205,7 +207,7 @@ NAMES = [f'<b>backbone</b> $x$ (feature "extraction"), pooling pooler, head lear
 
 
 def test_hostile_and_long_names_stay_texts_and_charts_stay_narrow(data, as_files):
-    table = pd.concat([data.scores.assign(base=name, arm=name) for name in NAMES])
+    table = pd.concat([data.scores.assign(base=name, condition=name) for name in NAMES])
     own = data.comparison[data.comparison["second"] == "embeddings frozen"].iloc[:2]
     pairs = pd.concat([own.assign(second_base=name, second=name) for name in NAMES])
     with as_files():

@@ -88,7 +88,7 @@ def test_tuning_is_printed_with_its_budget(study):
         [
             {
                 "task": "toy",
-                "arm": arm,
+                "condition": arm,
                 "setting": i,
                 "fields": f"learning_rate {rate}",
                 "num_seeds": 1,
@@ -220,7 +220,7 @@ def test_a_run_whose_embeddings_did_not_move_says_no(read_run, data_of):
 def test_associations_that_are_refused_say_why_once():
     lines = [("word_embeddings", "noise"), ("position_embeddings", "noise"), ("LayerNorm.bias", "few")]
     table = pd.DataFrame(
-        [{"model": "m", "base": "full", "parameter": p, "note": n, "spearman": np.nan} for p, n in lines]
+        [{"model": "m", "base": "full", "parameter": p, "reason": n, "spearman": np.nan} for p, n in lines]
     )
     text = association_block(table).text
     assert text.count("noise") == text.count("few") == 1

@@ -113,7 +113,7 @@ def test_a_setting_that_diverges_is_not_chosen_and_does_not_stop_the_study(
     study, executor = make_study(tiny_config, grid=grid, seeds=(0,)), InProcess()
     options = {"executor": executor, "out": tmp_path / "r", "output_dir": tmp_path / "runs"}
     assert run_study(study, **options)  # type: ignore[arg-type]
-    tuning = report.calls[0]["tuning"].set_index(["arm", "setting"])
+    tuning = report.calls[0]["tuning"].set_index(["condition", "setting"])
     assert list(tuning.loc["full", "is_chosen"]) == [False, True]
     assert len(executor.started) == 6
     assert run_study(study, **options)  # type: ignore[arg-type]
@@ -262,7 +262,7 @@ def test_recipes_are_chosen_like_learning_rates(tiny_pairs: RunConfig, tmp_path:
     tuning = plan_runs(study.tuning_cells(), folder)
     assert len(tuning) == len({run.name for run in tuning}) == 2 * len(RECIPES)
     table = choose(study, {run.cell: open_run(run.path) for run in tuning})
-    assert (table.groupby("arm").size() == len(RECIPES)).all()
+    assert (table.groupby("condition").size() == len(RECIPES)).all()
     assert not table["is_at_edge"].any()  # words have no edge
     assert set(table["fields"]) == {
         "as it is",
@@ -271,7 +271,7 @@ def test_recipes_are_chosen_like_learning_rates(tiny_pairs: RunConfig, tmp_path:
         "pair_encoding separate",
     }
     final = plan_runs(study.final_cells(chosen_settings(table)), folder)
-    wanted = table[table["is_chosen"]].set_index("arm")["setting"]
+    wanted = table[table["is_chosen"]].set_index("condition")["setting"]
     for run in final:
         own = open_run(run.path).config
         assert all(getattr(own, name) == value for name, value in RECIPES[wanted[run.cell.arm]].items())

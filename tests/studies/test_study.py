@@ -131,7 +131,7 @@ def test_the_best_setting_at_the_last_epoch_is_chosen_and_the_first_of_equals() 
         ("order", "features"): 1,
         ("pair", "features"): 1,
     }
-    assert (table.groupby(["task", "arm"]).size() == 2).all()
+    assert (table.groupby(["task", "condition"]).size() == 2).all()
     assert set(table["num_seeds"]) == {2}
 
 

@@ -38,7 +38,7 @@ class WordRows:
     num_unseen: int = 0
     num_epochs: int = 0
     """Epochs after training began, in the table or not."""
-    refusal: str = ""
+    reason: str = ""
     """Why the table is empty."""
 
 
@@ -57,7 +57,7 @@ def measure_words(
     """
     first = trajectories[0]
     if reason := _reason_against(trajectories):
-        return WordRows(pd.DataFrame(columns=list(COLUMNS)), refusal=reason)
+        return WordRows(pd.DataFrame(columns=list(COLUMNS)), reason=reason)
     snapshots = _common(trajectories)
     seen = np.unique(np.concatenate([_seen(each) for each in trajectories]))
     words = list_words(first, snapshots[0][-1], only_seen=False, include_unused=False)

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from itertools import combinations, pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -103,6 +104,12 @@ class Group:
     @property
     def runs(self) -> tuple[ReportedRun, ...]:
         return tuple(run for arm in self.arms for run in arm.runs)
+
+
+def led_by(group: Group, arm: Arm) -> dict[str, Any]:
+    """What a line of a table about one arm begins with."""
+    lead = {"group": group.title, "model": arm.runs[0].model, "task": arm.runs[0].task, "condition": arm.label}
+    return lead | {"base": arm.base, "size": arm.size, "num_train_examples": arm.num_train_examples}
 
 
 def of_largest_size(group: Group) -> Group:
@@ -211,7 +218,7 @@ def _labelled_arms(members: list[ReportedRun], labels: Labels) -> tuple[Arm, ...
     for item in members:
         name = item.directory_name
         if name not in labels:
-            raise ValueError(f"no label for {name}: labels must name the arm of every run, or be left out")
+            raise ValueError(f"no label for {name}: labels must name the condition of every run, or be left out")
         arms.setdefault((labels[name], item.config.max_train_examples), []).append(item)
     for label in dict.fromkeys(label for label, _ in arms):
         _check_agree(label, [item for key, own in arms.items() if key[0] == label for item in own])
@@ -433,7 +440,7 @@ def check_pairs(groups: Sequence[Group], pairs: Pairs | None) -> None:
     known = tuple(dict.fromkeys(name for group in groups for arm in group.arms for name in (arm.base, arm.label)))
     for label in (label for pair in pairs or () for label in pair):
         if label not in known:
-            raise ValueError(unknown(label, "arm", known))
+            raise ValueError(unknown(label, "condition", known))
 
 
 def noise_floor(pair: ArmPair, split: str, score: str) -> float:

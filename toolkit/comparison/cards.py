@@ -38,7 +38,7 @@ def label_cards(data: ReportData) -> Iterable[Card]:
 def chosen_lines(table: pd.DataFrame) -> pd.DataFrame:
     """Of each condition, parameter and measure with a card the line against the best of its controls (CONTROLS)."""
     parts = []
-    for _, own in table.groupby(["group", "arm", "parameter"], sort=False):
+    for _, own in table.groupby(["group", "condition", "parameter"], sort=False):
         for measure, permutations in CONTROLS.items():
             lines = own[own["measure"] == measure]
             found = [lines[lines["permutation"] == permutation] for permutation in permutations]
@@ -48,11 +48,11 @@ def chosen_lines(table: pd.DataFrame) -> pd.DataFrame:
 
 def _label_card(evidence: Evidence, line: Mapping[Any, Any], alpha: float) -> Card:
     measure, parameter, q = MEASURES[str(line["measure"])], str(line["parameter"]), float(line["q"])
-    runs = evidence.runs[(evidence.runs["group"] == line["group"]) & evidence.runs["arm"].isin(_arms(line))]
+    runs = evidence.runs[(evidence.runs["group"] == line["group"]) & evidence.runs["condition"].isin(_arms(line))]
     pairing = "paired by seed" if line["is_paired"] else "Welch's, unpaired"
     return Card(
-        id=f"labels: {line['group']} / {line['arm']} / {parameter} / {line['measure']}",
-        claim=f"{measure.claim.format(parameter=parameter)} under {line['arm']}, {line['group']}",
+        id=f"labels: {line['group']} / {line['condition']} / {parameter} / {line['measure']}",
+        claim=f"{measure.claim.format(parameter=parameter)} under {line['condition']}, {line['group']}",
         kind="labels",
         estimator=f"{line['measure']}: {measure.how}",
         version=LABEL_VERSION,
@@ -78,7 +78,7 @@ def _label_card(evidence: Evidence, line: Mapping[Any, Any], alpha: float) -> Ca
 
 
 def _arms(line: Mapping[Any, Any]) -> list[str]:
-    return [str(line["arm"]), str(line["control"])]
+    return [str(line["condition"]), str(line["control"])]
 
 
 ASSOCIATION_VERSION = 3
@@ -107,7 +107,7 @@ def _association_card(evidence: Evidence, line: Mapping[Any, Any], runs: list[st
     level, rho, num_tasks = float(evidence.settings["level"]), float(line["spearman"]), int(line["num_tasks"])
     which, where = line["parameter"], f"{line['base']}, {line['model']}"
     q, alpha = float(line["q"]), float(evidence.settings["alpha"])
-    judged = judge_association(str(line["note"]), float(line["p"]), alpha, q, num_claims)
+    judged = judge_association(str(line["reason"]), float(line["p"]), alpha, q, num_claims)
     return Card(
         **NOTHING,
         id=f"association: {line['model']} / {line['base']} / {line['parameter']}",
@@ -266,7 +266,7 @@ def _starts_plainly(arm: Arm) -> bool:
 
 
 def _card(line: dict[str, Any], kind: str, claim: str, arms: Sequence[Arm], data: ReportData) -> Card:
-    """One line of a comparison as a card; a difference that could not be worked out is refused with its note."""
+    """One line of a comparison as a card; a difference that could not be worked out is refused."""
 
     def points(name: str) -> float:
         value = line.get(name)
@@ -297,7 +297,7 @@ def _card(line: dict[str, Any], kind: str, claim: str, arms: Sequence[Arm], data
         q=points("q"),
         is_discovery=None if math.isnan(points("q")) else points("q") < settings.alpha,
         verdict="not measurable here" if is_refused else str(line["verdict"]),
-        reason=_missing(str(line["note"])) if is_refused else str(line["reason"]),
+        reason=_missing(str(line["note" if line["verdict"] else "reason"])) if is_refused else str(line["reason"]),
         source=SOURCES[estimator],
         inputs=data.evidence.inputs(FILES, [run.name for run in runs]),
     )

@@ -23,7 +23,6 @@ from toolkit.comparison.arms import (
     pair_arms,
 )
 from toolkit.comparison.estimates import (
-    ESTIMATES,
     NOT_FAILED,
     Array,
     Settings,
@@ -34,48 +33,18 @@ from toolkit.comparison.estimates import (
 from toolkit.comparison.runs import ReportedRun, counted_score
 from toolkit.comparison.tests import mcnemar
 from toolkit.comparison.verdicts import Verdict, among
+from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.store import Run
 
-LEAD = (
-    "group",
-    "model",
-    "task",
-    "split",
-    "is_reported_split",
-    "first",
-    "second",
-    "size",
-    "num_train_examples",
-    "score",
-    "is_headline",
-    "num_seeds",
-    "num_items",
-    "first_mean",
-    "second_mean",
-)
 COLLAPSED = "every run of both arms failed: nothing was learned that could differ"
 ONE_CLASS = "the split holds one class: an answer that never changes would be right on all of it"
 AT_CHANCE = "no run of either arm is above the majority class by more than chance"
 
-COLUMNS = (
-    *LEAD,
-    *ESTIMATES,
-    *NOT_FAILED,
-    "noise_floor_points",
-    "q",
-    "is_discovery",
-    "num_failed_first",
-    "num_failed_second",
-    "num_at_chance_first",
-    "num_at_chance_second",
-    "verdict",
-    "reason",
-    "note",
-)
 INTEGERS = ("size", "num_seeds_not_failed", "num_at_chance_first", "num_at_chance_second")
 """Counts that may be missing (Int64, NA)."""
 
 
+@with_columns
 def compare(
     runs: Sequence[Run | str | Path],
     *,
@@ -87,41 +56,25 @@ def compare(
     num_draws: int = 2000,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """One line per group, labelled split and pair of arms of one size; points are hundredths.
+    """One line per group, labelled split and pair of conditions of one size; points are hundredths.
 
-    The difference is first minus second, on the same items, paired by seed, at the last epochs; ``first_mean`` and
-    ``second_mean`` are shares over the same ``num_seeds`` seeds. Of an accuracy, ``low_points`` to ``high_points`` is
-    the two-way interval over seeds and items at ``level``; of a score that is no mean over items (matthews, pearson) a
-    t interval over seeds, and an accuracy line stands beside it in classification. ``p`` is the test of that interval.
-    ``low90_points`` to ``high90_points`` is the 90 % interval that decides equivalence within ``margin_points``
-    (``tost_p`` below .05); the bootstrap is secondary. ``detectable_gap_points``: the smallest difference that data of
-    this spread show with 80 % power at ``alpha``; ``noise_floor_points``: what another seed does within the two arms.
-
-    ``verdict``: one of nine (verdicts.py), "not judged" under three seeds; "supported" needs a ``q`` below ``alpha``
-    too. ``q``: Benjamini-Hochberg value of ``p`` over one family, all lines of headline scores of this call (the
-    accuracy lines beside other headline scores are a family of their own); ``is_discovery``: q is below ``alpha``.
-    ``num_failed_...`` and ``num_at_chance_...`` count all runs of each arm: no better than the majority class or of an
-    undefined score, and not above it by more than chance (NA in regression). A correlation that is undefined because a
-    run gives every item one answer counts as 0; one that is undefined for another reason leaves its seed out.
-    ``..._not_failed`` is the same difference over the pairs of runs of which neither failed, from defined scores only:
-    NaN when fewer than two are left, the same when all are. ``size`` is the number of training examples that was asked
-    for (NA for all), ``num_train_examples`` what was left of it.
+    The difference is first minus second, on the same items, paired by seed, at the last epochs. The interval of an
+    accuracy is over seeds and items; of a score that is no mean over items (matthews, pearson) it is a t interval over
+    seeds, and an accuracy line stands beside it in classification. ``p`` is the test of that interval. ``q`` is over
+    one family, all lines of headline scores of this call (the accuracy lines beside other headline scores are a family
+    of their own). A correlation that is undefined because a run gives every item one answer counts as 0; one that is
+    undefined for another reason leaves its seed out. ``..._not_failed`` is from defined scores only: NaN when fewer
+    than two pairs of runs are left, the same when all are.
 
     On a split whose items all have one label the claim is not measurable, nor where every run failed: the difference is
     given and no verdict rests on it.
 
-    ``pairs``: labels (first, second); by default full fine-tuning against each other arm, or all pairs without it.
-    ``labels``: run directory name to arm. One paired seed gives an interval over items and no p. Elsewhere: McNemar's
-    test per seed (:func:`toolkit.compare_seeds`), the spread of each arm (:func:`toolkit.summarise_scores`) and its
-    cost (:func:`toolkit.measure_cost`). ``num_draws``: of the bootstrap, 0 for none. What cannot be compared is NaN
-    with a ``note``. ValueError for an unknown label and for settings out of range.
-
-    Columns: group, model, task, split, is_reported_split, first, second, size, num_train_examples, score,
-    is_headline, num_seeds, num_items, first_mean, second_mean, difference_points, low_points, high_points, df, p,
-    low90_points, high90_points, bootstrap_low_points, bootstrap_high_points, sign_flip_p, smallest_p, tost_p,
-    margin_points, is_equivalent, detectable_gap_points, num_seeds_not_failed, difference_points_not_failed,
-    low_points_not_failed, high_points_not_failed, noise_floor_points, q, is_discovery, num_failed_first,
-    num_failed_second, num_at_chance_first, num_at_chance_second, verdict, reason, note.
+    ``pairs``: labels (first, second); by default full fine-tuning against each other one, or all pairs without it.
+    ``labels``: run directory name to condition. One paired seed gives an interval over items and no p. Elsewhere:
+    McNemar's test per seed (:func:`toolkit.compare_seeds`), the spread of each condition
+    (:func:`toolkit.summarise_scores`) and its cost (:func:`toolkit.measure_cost`). ``num_draws``: of the bootstrap, 0
+    for none. What cannot be compared is NaN with a ``reason``. ValueError for an unknown label and for settings out of
+    range.
     """
     settings = Settings(margin_points=margin_points, level=level, alpha=alpha, num_draws=num_draws, seed=seed)
     return compare_groups(arrange(runs, labels), pairs, settings)
@@ -154,7 +107,7 @@ def compare_groups(
     found = [
         {"group": group.title} | line for group in groups for pair in pair_arms(group, pairs) for line in known.of(pair)
     ]
-    table = pd.DataFrame(found, columns=list(COLUMNS)).astype(dict.fromkeys(INTEGERS, "Int64"))
+    table = pd.DataFrame(found, columns=columns_of("compare")).astype(dict.fromkeys(INTEGERS, "Int64"))
     return judge_together(table, known.settings.alpha) if len(table) else table
 
 
@@ -183,7 +136,7 @@ def compare_pair(pair: ArmPair, settings: Settings) -> list[dict[str, Any]]:
     scores = [first.score, *([] if first.is_regression or first.score == "accuracy" else ["accuracy"])]
     if not pair.splits:
         lead |= {"split": first.reported_split, "is_reported_split": True, "score": scores[0], "is_headline": True}
-        return [lead | {"num_items": 0, "note": NO_SPLIT if pair.seeds else NO_SEED, "verdict": ""}]
+        return [lead | {"num_items": 0, "reason": NO_SPLIT if pair.seeds else NO_SEED, "verdict": "", "note": ""}]
     lines = []
     for split in pair.splits:
         own = {"split": split, "is_reported_split": split == first.reported_split}
@@ -196,7 +149,7 @@ def compare_pair(pair: ArmPair, settings: Settings) -> list[dict[str, Any]]:
     note = _note_on_failure(pair)
     if not note:
         return lines
-    ends = [{k: "; ".join(filter(None, (line[k], note))) for k in ("note", "reason") if k in line} for line in lines]
+    ends = [{k: "; ".join(filter(None, (line[k], note))) for k in ("note", "reason")} for line in lines]
     return [line | end for line, end in zip(lines, ends, strict=True)]
 
 
@@ -225,9 +178,9 @@ def _note_on_failure(pair: ArmPair) -> str:
 
 
 def _compared(pair: ArmPair, split: str, score: str, settings: Settings) -> dict[str, Any]:
-    """One score of one split: its means, estimates and noise floor; a note alone where items differ."""
-    line: dict[str, Any] = {"score": score, "note": pair.note_on_items(split), "verdict": ""}
-    if line["note"]:
+    """One score of one split: its means, estimates and noise floor; a reason alone where items differ."""
+    line: dict[str, Any] = {"score": score, "reason": pair.note_on_items(split), "verdict": "", "note": ""}
+    if line["reason"]:
         return line
     line["noise_floor_points"] = 100 * noise_floor(pair, split, score)
     right = pair.right_answers(split) if score == "accuracy" else None
@@ -257,40 +210,18 @@ def _without_failed(
 ) -> dict[str, Any]:
     """NOT_FAILED of the (seeds, ...) differences; those of ``line`` where no run failed and every score counted."""
     if has_all and not pair.is_failed.any():
-        return {name: line[name.removesuffix("_not_failed")] for name in NOT_FAILED}
+        return {name: line.get(name.removesuffix("_not_failed"), np.nan) for name in NOT_FAILED}
     return estimate_not_failed(differences[~pair.is_failed], settings)
 
 
-SEED_COLUMNS = (
-    "model",
-    "task",
-    "split",
-    "first",
-    "second",
-    "seed",
-    "num_items",
-    "score",
-    "first_score",
-    "second_score",
-    "difference_points",
-    "num_only_first_right",
-    "num_only_second_right",
-    "accuracy_difference_points",
-    "mcnemar_p",
-    "note",
-)
-
-
+@with_columns
 def compare_seeds(
     runs: Sequence[Run | str | Path], *, pairs: Pairs | None = None, labels: Labels | None = None
 ) -> pd.DataFrame:
-    """One line per group, split, pair of arms and seed.
+    """One line per group, split, pair of conditions and seed.
 
     A p value covers the items of that split and no other seeds. ``q`` is the Benjamini-Hochberg value over the family
     of all McNemar tests of this call. ``pairs`` and ``labels`` as in :func:`toolkit.compare`.
-
-    Columns: group, model, task, split, first, second, seed, num_items, score, first_score, second_score,
-    difference_points, num_only_first_right, num_only_second_right, accuracy_difference_points, mcnemar_p, q, note.
     """
     return compare_seeds_of_groups(arrange(runs, labels), pairs)
 
@@ -300,21 +231,14 @@ def compare_seeds_of_groups(groups: Sequence[Group], pairs: Pairs | None = None)
     from toolkit.comparison.tests import benjamini_hochberg
 
     check_pairs(groups, pairs)
-    parts = [mcnemar_of_group(group, pairs).assign(group=group.title) for group in groups]
-    filled = [part for part in parts if len(part)] or parts[:1]
-    table = pd.concat(filled, ignore_index=True)
-    table["q"] = benjamini_hochberg(table["mcnemar_p"].to_numpy(dtype=float))
-    return table[["group", *SEED_COLUMNS[:-1], "q", "note"]]
-
-
-def mcnemar_of_group(group: Group, pairs: Pairs | None = None) -> pd.DataFrame:
-    """One line per split, pair of arms and seed: differences in points (first minus second) and exact McNemar p."""
     lines = [
-        {"first": pair.first.label, "second": pair.second.label} | line
+        {"group": group.title, "first": pair.first.label, "second": pair.second.label} | line
+        for group in groups
         for pair in pair_arms(group, pairs)
         for line in _lines_of_pair(pair)
     ]
-    table = pd.DataFrame(lines, columns=list(SEED_COLUMNS))
+    table = pd.DataFrame(lines, columns=columns_of("compare_seeds"))
+    table["q"] = benjamini_hochberg(table["mcnemar_p"].to_numpy(dtype=float))
     return table.astype({"seed": int}) if lines else table
 
 
@@ -324,7 +248,7 @@ def _lines_of_pair(pair: ArmPair) -> list[dict[str, Any]]:
     for arm, other in ((pair.first, pair.second), (pair.second, pair.first)):
         missing = f"no run of this seed under {other.label}"
         alone = [run for run in arm.runs if run.config.seed not in pair.seeds]
-        lines += [_lead_of_run(run) | {"split": "", "note": missing} for run in alone]
+        lines += [_lead_of_run(run) | {"split": "", "reason": missing} for run in alone]
     return sorted(lines, key=lambda line: int(line["seed"]))
 
 
@@ -333,15 +257,15 @@ def _lead_of_run(run: ReportedRun) -> dict[str, Any]:
 
 
 def compare_runs(first: ReportedRun, second: ReportedRun) -> list[dict[str, Any]]:
-    """One line per labelled split of both runs at their last epochs; a note where the items are not the same."""
+    """One line per labelled split of both runs at their last epochs; a reason where the items are not the same."""
     lines = []
     for split, mine in first.answers.items():
         if split not in second.answers:
             continue
         other = second.answers[split]
-        line = _lead_of_run(first) | {"split": split, "num_items": len(mine), "score": first.score, "note": ""}
+        line = _lead_of_run(first) | {"split": split, "num_items": len(mine), "score": first.score, "reason": ""}
         if not have_same_items(first, second, split):
-            line["note"] = OTHER_ITEMS
+            line["reason"] = OTHER_ITEMS
         else:
             line |= _differences(first, second, split)
             if not (first.is_regression or first.is_token_task):  # words of a sentence are no independent items

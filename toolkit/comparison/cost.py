@@ -7,15 +7,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from toolkit.comparison.arms import Arm, Group, Labels, arrange
+from toolkit.comparison.arms import Arm, Group, Labels, arrange, led_by
 from toolkit.comparison.runs import ReportedRun, counted_score
+from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.store import Run
 
 MIB = 2**20
 
 OTHER_DEVICES = "made on different devices: seconds, memory and speed are not comparable"
 SEVERAL_FULL = (
-    "no ratio: {} arms of this size are full fine-tuning, which of them is meant is not known: pass one alone"
+    "no ratio: {} conditions of this size are full fine-tuning, which of them is meant is not known: pass one alone"
 )
 
 COSTS = (
@@ -30,28 +31,22 @@ COSTS = (
 RATIOS = ("num_trainable", "seconds", "peak_memory_mib", "examples_per_second")
 """Costs that are also given as a multiple of full fine-tuning's, in columns ``..._ratio``."""
 
-SIZES = ("size", "num_train_examples")
-COUNTS = ("num_seeds", "num_failed", "num_at_chance", "num_parameters")
-LEAD = ("group", "model", "task", "arm", "base", *SIZES, *COUNTS)
-COLUMNS = (*LEAD, *COSTS, *(f"{name}_ratio" for name in RATIOS), "split", "score", "score_mean", "devices", "note")
 
-
+@with_columns
 def measure_cost(runs: Sequence[Run | str | Path], labels: Labels | None = None) -> pd.DataFrame:
-    """One line per group and arm: costs as means over the runs that recorded them, and the reported split's score.
+    """One line per group and condition: costs means over the runs that recorded them, and the reported split's score.
 
-    Units: parameters; seconds (``seconds`` is the sum of all stages: training, features, head stage; evaluation is in
-    none of them); MiB of peak memory *of the process*, so that runs which one process made share a peak; training
-    examples per second of all stages. A stage that an arm has not is 0 only where another one was recorded. The ratios
-    divide by full fine-tuning of the same size and are NaN without it, and where several arms of that size are full
-    fine-tuning (at two learning rates, say): ``note`` says so. It also says where devices or the number of processes
-    differ within a group: seconds and memory are then not comparable.
+    Runs which one process made share a peak of memory. A stage that a condition has not is 0 only where another one was
+    recorded. The ratios divide by full fine-tuning of the same size and are NaN without it, and where several
+    conditions of that size are full fine-tuning (at two learning rates, say): ``reason`` says so. ``note`` says where
+    devices or the number of processes differ within a group: seconds and memory are then not comparable.
     """
     return cost_of_groups(arrange(runs, labels))
 
 
 def cost_of_groups(groups: Sequence[Group]) -> pd.DataFrame:
     """:func:`measure_cost` of groups that are arranged already."""
-    table = pd.DataFrame([line for group in groups for line in _lines(group)], columns=list(COLUMNS))
+    table = pd.DataFrame([line for group in groups for line in _lines(group)], columns=columns_of("measure_cost"))
     return table.astype(dict.fromkeys(("size", "num_at_chance"), "Int64"))
 
 
@@ -62,18 +57,15 @@ def _lines(group: Group) -> list[dict[str, Any]]:
     for arm, own in zip(group.arms, costs, strict=True):
         full = [cost for other, cost in zip(group.arms, costs, strict=True) if other.is_full and other.size == arm.size]
         ratios = {f"{name}_ratio": _ratio(own[name], full[0][name]) if len(full) == 1 else np.nan for name in RATIOS}
-        notes = [OTHER_DEVICES] if len(places) > 1 else []
-        notes += [SEVERAL_FULL.format(len(full))] if len(full) > 1 else []
-        told = {"devices": "; ".join(_devices(arm)), "note": "; ".join(notes)}
-        lines.append({"group": group.title} | _lead(arm) | own | ratios | told)
+        told = {"devices": "; ".join(_devices(arm)), "note": OTHER_DEVICES if len(places) > 1 else ""}
+        told |= {"reason": SEVERAL_FULL.format(len(full)) if len(full) > 1 else ""}
+        lines.append(led_by(group, arm) | _lead(arm) | own | ratios | told)
     return lines
 
 
 def _lead(arm: Arm) -> dict[str, Any]:
     first = arm.runs[0]
-    lead = {"model": first.model, "task": first.task, "arm": arm.label, "base": arm.base, "num_seeds": len(arm.runs)}
-    lead |= {"num_failed": arm.num_failed, "num_at_chance": arm.num_at_chance}
-    lead |= {"size": arm.size, "num_train_examples": arm.num_train_examples}
+    lead = {"num_seeds": len(arm.runs), "num_failed": arm.num_failed, "num_at_chance": arm.num_at_chance}
     mean = _mean([counted_score(run, run.reported_split) for run in arm.runs])
     return lead | {"split": first.reported_split, "score": first.score, "score_mean": mean}
 

@@ -17,6 +17,7 @@ from toolkit.comparison.arms import (
     arrange,
     differing_settings,
     have_same_items,
+    led_by,
 )
 from toolkit.comparison.compare import PairLines
 from toolkit.comparison.estimates import Settings
@@ -24,38 +25,13 @@ from toolkit.comparison.parameter_noise import measure_beyond_noise
 from toolkit.comparison.runs import ReportedRun, counted_score, last_score
 from toolkit.comparison.summaries import check_table, splits_of
 from toolkit.lookup import lookup
+from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.store import Run
-
-DRIFT = ("parameter", "num_exposed_rows", "drift", "times_noise", "drift_note", "relative_drift", "share_beyond_decay")
-"""Columns that are those of ``parameter_noise.measure_beyond_noise``; drift_note is its refusal."""
-
-COLUMNS = (
-    "group",
-    "model",
-    "task",
-    "arm",
-    "base",
-    "size",
-    "num_train_examples",
-    "run",
-    "seed",
-    "learning_rate",
-    "is_failed",
-    "epoch",
-    *DRIFT,
-    "is_frozen",
-    "split",
-    "score",
-    "first_score",
-    "last_score",
-    "gain_points",
-    "gain_verdict",
-    "note",
-)
 
 NOT_TRAINED = "no embedding parameter was trained"
 
 
+@with_columns
 def join_drift(
     runs: Sequence[Run | str | Path],
     labels: Labels | None = None,
@@ -65,15 +41,11 @@ def join_drift(
 ) -> pd.DataFrame:
     """One line per run and embedding parameter: how far it moved by the last epoch, and what that did to the score.
 
-    ``drift``: of the rows that training showed, without their common offset, as a share of their norm; ``times_noise``:
-    that divided by what random gradient signs would have moved them, which falls as the ``learning_rate`` rises: to be
-    compared at equal rates only. NaN with a ``drift_note`` where it is refused. ``relative_drift`` and
-    ``share_beyond_decay`` describe the whole parameter (formulas: parameter_noise.py). ``gain_points``: the headline
-    score on the reported split (or on ``split``) minus that of the run of the same seed and ``size`` (examples asked
-    for, NaN for all) whose embeddings were frozen: what forbidding the drift cost. NaN with a ``note`` where there is
-    none, or where the start (fresh weights, a head stage) is another; other settings that differ are named in the note.
-    ``gain_verdict``: that of :func:`toolkit.compare` on the two arms with ``margin_points``; empty without a frozen
-    one. ValueError for a ``split`` that no run has.
+    The formulas of drift are in parameter_noise.py; ``reason`` says why ``times_noise`` is missing. ``gain_points`` is
+    of the headline score on the reported split, or on ``split``, against a run of the same size and start: NaN where
+    there is none, as ``gain_reason`` says; ``note`` names what else the two differ in. ``gain_verdict``: that
+    of :func:`toolkit.compare` on them with ``margin_points``; empty without a frozen one. ValueError for a ``split``
+    that no run has.
     """
     groups = arrange(runs, labels)
     drift = pd.concat(
@@ -91,15 +63,14 @@ def join_groups(
     run's name."""
     if split is not None:
         lookup({name: group for group in groups for name in splits_of(group)}, split, "split")
-    moved = drift.rename(columns={"refusal": "drift_note"})
-    moved["times_noise"] = moved["times_noise"].where(moved["drift_note"] == "")
+    moved = drift.assign(times_noise=drift["times_noise"].where(drift["reason"] == ""))
     beside = pd.DataFrame(
         [line for group in groups for arm in group.arms for line in _scores(group, arm, split, lines)]
     )
-    table = beside.merge(moved[["run", *DRIFT]], on="run", validate="one_to_many")
+    table = beside.merge(moved, on="run", validate="one_to_many")
     frozen = {run.name: run.frozen for group in groups for run in group.runs}
     is_frozen = [name in frozen[run] for run, name in zip(table["run"], table["parameter"], strict=True)]
-    return table.assign(is_frozen=is_frozen)[list(COLUMNS)]
+    return table.assign(is_frozen=is_frozen)[columns_of("join_drift")]
 
 
 def _scores(group: Group, arm: Arm, split: str | None, known: PairLines) -> list[dict[str, Any]]:
@@ -109,22 +80,16 @@ def _scores(group: Group, arm: Arm, split: str | None, known: PairLines) -> list
     lines = []
     for run in arm.runs:
         chosen = split or run.reported_split
-        lead: dict[str, Any] = {
-            "group": group.title,
-            "arm": arm.label,
-            "base": arm.base,
-            "size": np.nan if arm.size is None else arm.size,
-            "num_train_examples": arm.num_train_examples,
-        }
-        lead |= {"model": run.model, "task": run.task, "run": run.name, "seed": run.config.seed}
+        lead = led_by(group, arm) | {"run": run.name, "seed": run.config.seed, "gain_reason": "", "note": ""}
         lead |= {
+            "size": np.nan if arm.size is None else arm.size,
             "learning_rate": run.config.learning_rate,
             "is_failed": run.is_failed,
             "epoch": run.last_epoch,
             "split": chosen,
             "score": run.score,
         }
-        lead |= {f"{at}_score": last_score(run, chosen, at=at) for at in ("first", "last")}
+        lead |= {"value_before": last_score(run, chosen, at="first"), "value": last_score(run, chosen)}
         lines.append(lead | _gain(run, partner, chosen, note) | {"gain_verdict": verdicts.get(chosen, "")})
     return lines
 
@@ -155,14 +120,14 @@ def _verdicts(lines: Sequence[dict[str, Any]]) -> dict[str, str]:
 
 def _gain(run: ReportedRun, partner: Arm | None, split: str, note: str) -> dict[str, Any]:
     if partner is None:
-        return {"gain_points": np.nan, "note": note}
+        return {"gain_points": np.nan, "gain_reason": note}
     other = next((each for each in partner.runs if each.config.seed == run.config.seed), None)
     if other is None:
-        return {"gain_points": np.nan, "note": f"no run of this seed under {partner.label}"}
+        return {"gain_points": np.nan, "gain_reason": f"no run of this seed under {partner.label}"}
     if split not in run.answers or split not in other.answers:
-        return {"gain_points": np.nan, "note": f"no labelled split {split}"}
+        return {"gain_points": np.nan, "gain_reason": f"no labelled split {split}"}
     if not have_same_items(run, other, split):
-        return {"gain_points": np.nan, "note": OTHER_ITEMS}
+        return {"gain_points": np.nan, "gain_reason": OTHER_ITEMS}
     return {"gain_points": 100 * (counted_score(run, split) - counted_score(other, split)), "note": note}
 
 
@@ -180,11 +145,11 @@ TOLD_APART = "supported"
 
 NEEDED = ("group", "model", "base", "size", "run", "learning_rate", "epoch", "parameter", "is_frozen")
 VALUES = ("times_noise", "gain_points", "gain_verdict")
-ASSOCIATION_COLUMNS = ("model", "base", "parameter", "num_tasks", "num_runs", "spearman", "p", "q", "note")
 
 
+@with_columns
 def associate_drift(joined: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:
-    """Do tasks on which a parameter moved further gain more from its moving? One line per model, arm and parameter.
+    """Do tasks on which a parameter moved further gain more from it? One line per model, condition and parameter.
 
     ``joined``: the table of :func:`toolkit.join_drift`. A task is one point: the means over its seeds of
     ``times_noise`` and ``gain_points``, of the last epoch of each run and of the largest number of training examples,
@@ -193,7 +158,7 @@ def associate_drift(joined: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:
     number of words in the data, which differ between tasks by design. The multiple still falls as the learning rate
     rises (1.22 to 1.04 on one task). ``spearman``: rank correlation; ``p``: two-sided permutation test over the tasks
     (exact up to eight of them, else 99,999 draws with ``seed``); ``q``: Benjamini-Hochberg over the lines. All NaN,
-    with a ``note``: under six tasks, because nothing is fitted to so few; where tasks were trained at different
+    with a ``reason``: under six tasks, because nothing is fitted to so few; where tasks were trained at different
     learning rates; and where no task's gain is told apart from 0 (``gain_verdict``), because ranks of gains that are
     noise are noise. The association is between tasks and says nothing of cause. ValueError for another table.
     """
@@ -202,7 +167,7 @@ def associate_drift(joined: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:
         {"model": model, "base": base, "parameter": parameter} | _line(points, seed)
         for (model, base, parameter), points in _points(joined)
     ]
-    table = pd.DataFrame(lines, columns=list(ASSOCIATION_COLUMNS))
+    table = pd.DataFrame(lines, columns=columns_of("associate_drift"))
     if len(table):
         from toolkit.comparison.tests import benjamini_hochberg
 
@@ -229,16 +194,16 @@ def _line(points: pd.DataFrame, seed: int) -> dict[str, Any]:
     line = {"num_tasks": len(points), "num_runs": int(points["num_runs"].sum()), "spearman": np.nan, "p": np.nan}
     if len(points) < LEAST_TASKS:
         count = f"{len(points)} task{'' if len(points) == 1 else 's'}"
-        return line | {"note": f"refused: {count} with both values, {TOO_FEW}"}
+        return line | {"reason": f"refused: {count} with both values, {TOO_FEW}"}
     if points["learning_rate"].nunique() > 1:
         rates = ", ".join(f"{rate:g}" for rate in sorted(set(points["learning_rate"])))
-        return line | {"note": f"refused: tasks were trained at different learning rates ({rates})"}
+        return line | {"reason": f"refused: tasks were trained at different learning rates ({rates})"}
     if not (points["verdict"] == TOLD_APART).any():
-        return line | {"note": f"refused: {_all_noise(points['verdict'])}, so that there is nothing to predict"}
+        return line | {"reason": f"refused: {_all_noise(points['verdict'])}, so that there is nothing to predict"}
     drift, gain = (_centred_ranks(points[name]) for name in ("times_noise", "gain_points"))
     if not (drift.any() and gain.any()):
-        return line | {"note": "undefined: drift or gain is the same in all tasks"}
-    return line | {"spearman": _correlation(drift, gain), "p": _permutation_p(drift, gain, seed), "note": ""}
+        return line | {"reason": "undefined: drift or gain is the same in all tasks"}
+    return line | {"spearman": _correlation(drift, gain), "p": _permutation_p(drift, gain, seed), "reason": ""}
 
 
 def _all_noise(verdicts: pd.Series) -> str:

@@ -93,7 +93,7 @@ def _claims(evidence: Evidence) -> Iterable[_Claim]:
         moved = evidence.drift[evidence.drift["run"].isin(runs) & evidence.drift["has_moved"].astype(bool)]
         for parameter in moved["parameter"].unique():
             lines = moved[moved["parameter"] == parameter]
-            refusals = [text for text in lines["refusal"] if text]
+            refusals = [text for text in lines["reason"] if text]
             ends = lines[["null_low", "null_high"]].to_numpy(dtype=float) / _noise(lines)[:, None]
             null = Null(SIGN_NOISE, *((NAN, NAN) if refusals else (float(ends[:, 0].min()), float(ends[:, 1].max()))))
             times = lines["times_noise"].to_numpy(dtype=float)
@@ -133,10 +133,10 @@ def _drift_card(evidence: Evidence, claim: _Claim, q: float, num_claims: int) ->
     gap = _detectable(wide, alpha)
     judged = judge_drift(claim.refusal, wide, narrow, claim.null, gap, num_seeds, q, num_claims, alpha)
     if judged.name in VERDICTS_ON_NOISE:
-        has_control = ((evidence.labels["group"] == title) & (evidence.labels["arm"] == label)).any()
+        has_control = ((evidence.labels["group"] == title) & (evidence.labels["condition"] == label)).any()
         judged = Verdict(DESCRIBED, f"{judged.reason}; {NOT_LEARNING}: {HAS_CONTROL if has_control else NO_CONTROL}")
     beside = evidence.seeds
-    mask = (beside["group"] == title) & (beside["arm"] == label) & (beside["parameter"] == parameter)
+    mask = (beside["group"] == title) & (beside["condition"] == label) & (beside["parameter"] == parameter)
     return Card(
         id=f"drift: {title} / {label} / {parameter}",
         claim=f"{parameter} moved further than random gradient signs would move it under {label}, {title}",

@@ -14,42 +14,31 @@ from toolkit.comparison.arms import Arm, Group, Labels, arrange
 from toolkit.comparison.parameter_noise import exposed_rows, measure_beyond_noise
 from toolkit.comparison.runs import ReportedRun
 from toolkit.families import TABLES
+from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.snapshot import Trajectory
 from toolkit.snapshots.store import Run
 
 PARTS = ("exposed_relative_drift", "unexposed_relative_drift")
 """‖Δ‖ / ‖E⁰‖ of the rows that training exposed, and of the others."""
 VALUES = ("drift_percent", "exposed_percent", "unexposed_percent", "times_noise")
-COLUMNS = (
-    "model",
-    "task",
-    "regime",
-    "parameter",
-    *(column for value in VALUES for column in (value, f"{value}_sd")),
-    "num_seeds",
-    "is_frozen",
-)
 
 
+@with_columns
 def drift_table(runs: "Sequence[Run | str | Path] | Run | str | Path", labels: Labels | None = None) -> pd.DataFrame:
-    """One line per model, task, regime and embedding parameter at the last epoch, means over seeds; for a paper.
+    """One line per model, task, condition and embedding parameter at the last epoch, means over seeds; for a paper.
 
     Parameters
     ----------
     runs
-        Finished run directories; runs that differ in nothing but the seed are one regime.
+        Finished run directories.
     labels
-        Run directory name to what its regime is called.
+        Run directory name to what its condition is called.
 
     Returns
     -------
     pandas.DataFrame
-        ``drift_percent``: relative drift 100·‖Δ‖/‖E⁰‖ of the whole parameter; ``exposed_percent`` and
-        ``unexposed_percent``: the same of the rows that training exposed, and of the rest (NaN for LayerNorm, without
-        exposure, and where there is no such row); ``times_noise``: drift of the exposed rows without their common
-        offset, divided by what random gradient signs would have moved them (NaN where that is refused). Each is
-        followed by its sample standard deviation over seeds, ``..._sd``, NaN for one seed. ``num_seeds``;
-        ``is_frozen``: every run's manifest proves the parameter bit-identical.
+        Means over seeds; rows are those of the tables: NaN for LayerNorm, without exposure, and where there is no such
+        row; ``times_noise`` is NaN where it is refused.
         :func:`toolkit.export_table` writes it as LaTeX, Markdown or HTML.
 
     Raises
@@ -67,7 +56,7 @@ def drift_table_of_groups(groups: Sequence[Group], drift: pd.DataFrame | None = 
     ``drift``: :func:`drift_of` each of their runs, led by the run's name, where it is known.
     """
     lines = [line for group in groups for arm in group.arms for line in _of_arm(arm, drift)]
-    return pd.DataFrame(lines, columns=list(COLUMNS))
+    return pd.DataFrame(lines, columns=columns_of("drift_table"))
 
 
 def _of_arm(arm: Arm, drift: pd.DataFrame | None) -> list[dict[str, Any]]:
@@ -75,7 +64,7 @@ def _of_arm(arm: Arm, drift: pd.DataFrame | None) -> list[dict[str, Any]]:
     by_run = pd.concat([_of_run(run, drift) for run in arm.runs])
     lines = []
     for parameter, own in by_run.groupby("parameter", sort=False):
-        line: dict[str, Any] = {"model": arm.runs[0].model, "task": arm.runs[0].task, "regime": arm.label}
+        line: dict[str, Any] = {"model": arm.runs[0].model, "task": arm.runs[0].task, "condition": arm.label}
         line |= {"parameter": parameter, "num_seeds": len(own), "is_frozen": arm.is_proven_frozen(str(parameter))}
         for value in VALUES:
             values = own[value].to_numpy(np.float64)
@@ -90,9 +79,9 @@ def _of_run(run: ReportedRun, drift: pd.DataFrame | None) -> pd.DataFrame:
     """parameter and VALUES of one run."""
     own = drift_of(run) if drift is None else drift[drift["run"] == run.name]
     # Evidence of format 1 has no PARTS.
-    own = own.reindex(columns=["parameter", "relative_drift", "times_noise", "refusal", *PARTS])
+    own = own.reindex(columns=["parameter", "relative_drift", "times_noise", "reason", *PARTS])
     return own[["parameter"]].assign(
-        times_noise=own["times_noise"].where(own["refusal"] == ""),
+        times_noise=own["times_noise"].where(own["reason"] == ""),
         drift_percent=100 * own["relative_drift"],
         exposed_percent=100 * own[PARTS[0]],
         unexposed_percent=100 * own[PARTS[1]],

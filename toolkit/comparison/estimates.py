@@ -18,25 +18,6 @@ POINTS = 100.0
 EQUIVALENCE_LEVEL = 0.90
 """Two one-sided tests at .05 are a 90 % interval."""
 
-ESTIMATES = (
-    "difference_points",
-    "low_points",
-    "high_points",
-    "df",
-    "p",
-    "low90_points",
-    "high90_points",
-    "bootstrap_low_points",
-    "bootstrap_high_points",
-    "sign_flip_p",
-    "smallest_p",
-    "tost_p",
-    "margin_points",
-    "is_equivalent",
-    "detectable_gap_points",
-)
-"""What both functions below give, besides ``verdict``, ``reason`` and ``note``."""
-
 NOT_FAILED = (
     "num_seeds_not_failed",
     "difference_points_not_failed",
@@ -72,7 +53,7 @@ class Settings:
 
 
 def estimate_from_items(differences: Array, settings: Settings) -> dict[str, Any]:
-    """ESTIMATES, verdict, reason and note of (seeds, items) differences, each -1, 0 or 1 or any real share.
+    """What :func:`toolkit.compare` says of (seeds, items) differences, each -1, 0 or 1 or any real share.
 
     With one seed the interval is over items, and no p rests on it; under three seeds there is no verdict.
     """
@@ -88,7 +69,7 @@ def estimate_from_items(differences: Array, settings: Settings) -> dict[str, Any
 
 
 def estimate_from_seeds(differences: Array, settings: Settings, *, is_mean_over_items: bool = False) -> dict[str, Any]:
-    """ESTIMATES, verdict, reason and note of (seeds,) differences of a score; NaN differences are left out and counted.
+    """What :func:`toolkit.compare` says of (seeds,) differences of a score; NaN differences are left out and counted.
 
     A run that collapsed must not be among the NaN: what it lost would not count (ArmPair.counted_scores makes it 0).
     For scores that are no mean over items, and for accuracies whose items differ between seeds.
@@ -102,7 +83,7 @@ def estimate_from_seeds(differences: Array, settings: Settings, *, is_mean_over_
     if not len(defined):
         nothing = {"margin_points": settings.margin_points, "is_equivalent": False}
         said = {"verdict": "not measurable here", "reason": "; ".join(notes[1:]) or "no seed", "note": "; ".join(notes)}
-        return dict.fromkeys(ESTIMATES, np.nan) | nothing | said
+        return {"difference_points": np.nan} | nothing | said
     wide, narrow = (seeds_interval(defined, level) for level in (settings.level, EQUIVALENCE_LEVEL))
     notes += [wide.note] if wide.note != SCORES_OVER_SEEDS else []
     line = _line(wide, narrow, defined, settings)
@@ -125,7 +106,7 @@ def estimate_not_failed(differences: Array, settings: Settings) -> dict[str, Any
 
 
 def _line(wide: "Interval", narrow: "Interval", by_seed: Array, settings: Settings) -> dict[str, Any]:
-    """ESTIMATES but the bootstrap, and the verdict, from the intervals at both levels and the (seeds,) differences."""
+    """All but the bootstrap, with the verdict, from the intervals at both levels and the (seeds,) differences."""
     from toolkit.comparison.intervals import detectable_gap, is_equivalent, tost
     from toolkit.comparison.tests import sign_flip, smallest_p
     from toolkit.comparison.verdicts import LEAST_SEEDS

@@ -25,9 +25,9 @@ import pandas as pd
 
 from toolkit.comparison.arms import Group, arrange_reported
 from toolkit.comparison.runs import ReportedRun
-from toolkit.comparison.shuffled_labels import STATISTICS
 from toolkit.comparison.verdicts import CARDS, load_cards
 from toolkit.config import RunConfig
+from toolkit.schema import columns_of
 from toolkit.snapshots import files
 
 WRITTEN = "files.json"
@@ -88,16 +88,36 @@ def spare_files(out: Path, names: Iterable[str]) -> list[str]:
     return [name for name in names if is_spare(name) and not name.startswith("evidence/")]
 
 
-FORMAT = 2
-"""Version of the evidence folder; a reader refuses a higher one. Format 1 kept what cards need, and joined.csv."""
+FORMAT = 3
+"""Version of the evidence folder; a reader refuses a higher one. Format 1 kept what cards need, and joined.csv; formats
+1 and 2 called columns by FORMER names."""
+FORMER = {
+    "arm": "condition",
+    "refusal": "reason",
+    "drift_note": "reason",
+    "drift": "offset_free_drift",
+    "other": "second",
+}
+FORMER |= {"first_score": "value_before", "last_score": "value"}
 
 FOLDER = "evidence"
 PREDICTIONS = "predictions.parquet"
 JSONS = ("settings.json", "runs.json")
 TEXTS = (
-    *("run", "group", "model", "task", "arm", "base", "first", "second", "parameter", "split", "regime", "score"),
-    *("refusal", "note", "drift_note", "gain_verdict", "other", "measure", "reported_split", "manifest_sha256"),
-    *("frequencies", "stratum", "statistic", "token", "before", "after", "ranking"),
+    *("run", "group", "model", "task", "condition", "base", "first", "second", "parameter", "split", "regime", "score"),
+    *(
+        "reason",
+        "note",
+        "gain_verdict",
+        "gain_reason",
+        "measure",
+        "reported_split",
+        "manifest_sha256",
+        "arm",
+        "refusal",
+        "drift_note",
+    ),
+    *("frequencies", "stratum", "statistic", "token", "before", "after", "ranking", "other"),
 )
 """Columns of the tables that are text, whatever they look like."""
 OF_1 = ("runs.csv", "scores.csv", "drift.csv", "gauge.csv", "seeds.csv")
@@ -275,21 +295,27 @@ def read_evidence(folder: str | Path) -> Evidence:
     names = NAMES if known > 1 else (*NAMES_OF_1, *([LABELS] if (place / LABELS).is_file() else []))
     _check_there(folder, names)
     tables = {name.partition(".")[0]: _read(place / name, read_table) for name in names[len(JSONS) :]}
+    is_said = (place / PAGE).is_file()
+    page: dict[str, Any] = _read(place / PAGE, _read_json) if is_said else _said_in(Path(folder) / "report.md")
+    if known < FORMAT:
+        tables = {name: table.rename(columns=FORMER) for name, table in tables.items()}
+        if tuning := page.get("tuning"):
+            page |= {"tuning": {FORMER.get(name, name): own for name, own in tuning.items()}}
     if known == 1:
         _complete(settings, facts, tables)
-    is_said = (place / PAGE).is_file()
-    page = _read(place / PAGE, _read_json) if is_said else _said_in(Path(folder) / "report.md")
     hashes = {f"{FOLDER}/{name}": files.sha256_of_file(place / name) for name in names}
     return Evidence(settings, facts, **tables, page=page, hashes=hashes, folder=Path(folder))
 
 
 def _complete(settings: dict[str, Any], facts: Mapping[str, Any], tables: dict[str, pd.DataFrame]) -> None:
     """What today's format has in place of what format 1 kept otherwise."""
-    tables.setdefault("labels", settled(pd.DataFrame(columns=list(STATISTICS))))
+    tables.setdefault("labels", settled(pd.DataFrame(columns=columns_of("label_statistics"))))
     runs, joined = tables["runs"], tables["joined"]
-    arms = runs["base"].where(runs["base"] != "", runs["arm"])
+    arms = runs["base"].where(runs["base"] != "", runs["condition"])
     if settings["labels"] is None and arms.str.contains(EARLIER_NAMES, regex=True).any():
         settings["labels"] = dict(zip(runs["run"], arms, strict=True))  # its cards have the names of then
+    has_gain = joined["gain_points"].notna()
+    joined["gain_reason"], joined["note"] = joined["note"].mask(has_gain, ""), joined["note"].where(has_gain, "")
     if "learning_rate" not in joined:
         joined["learning_rate"] = [facts[run]["config"]["learning_rate"] for run in joined["run"]]
 

@@ -13,29 +13,10 @@ from toolkit.analysis.weight_drift import drift_of_layers, drift_of_parameters
 from toolkit.comparison.arms import Group
 from toolkit.comparison.intervals import Interval, seeds_interval
 from toolkit.comparison.tests import benjamini_hochberg
+from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.backbones import BackbonePair, open_backbones
 
-LEAD = ["group", "arm", "is_shuffled"]
-MEANS = [*LEAD, "layer", "component", "num_values", "norm_before", "norm_change", "relative_drift", "low", "high"]
-MEANS += ["median_angle_degrees", "is_identical", "num_seeds", "note"]
-"""Columns of :func:`average_weights`."""
-
-TRENDS = [
-    *LEAD,
-    "most",
-    "least",
-    "top_to_bottom",
-    "low",
-    "high",
-    "p",
-    "q",
-    "num_layers",
-    "num_seeds",
-    "verdict",
-    "note",
-]
-"""Columns of :func:`find_trends`."""
-
+LEAD = ["group", "condition", "is_shuffled"]
 FEWEST_SEEDS = 3
 MARGIN = 1.1
 """Layers that are nowhere further than this factor from their mean are called flat."""
@@ -60,7 +41,7 @@ class ArmWeights:
 
     @property
     def lead(self) -> dict[str, Any]:
-        return {"group": self.group, "arm": self.arm, "is_shuffled": self.is_shuffled}
+        return {"group": self.group, "condition": self.arm, "is_shuffled": self.is_shuffled}
 
 
 def weights_of_arms(groups: Sequence[Group], on_progress: Callable[[str], None] = lambda _: None) -> list[ArmWeights]:
@@ -95,14 +76,12 @@ def weight_tables(arms: Sequence[ArmWeights]) -> dict[str, pd.DataFrame]:
     return {"weight_drift": drift, "weight_means": average_weights(arms), "weight_trends": find_trends(arms)}
 
 
+@with_columns
 def average_weights(arms: Sequence[ArmWeights]) -> pd.DataFrame:
-    """Means over the seeds of each arm by layer, columns MEANS.
-
-    ``relative_drift``: the mean of ‖Δ‖/‖W⁰‖ over seeds, all weights of the layer together; ``low`` and ``high`` its
-    95 % interval over new seeds (Student's t). Norms and the median angle of the layer's matrices are means too.
-    ``is_identical``: in every run.
-    """
-    return pd.DataFrame([line for arm in arms for line in _means_of(arm)], columns=MEANS).astype({"layer": "Int64"})
+    """Means over the seeds of each condition by layer; the interval is of relative drift over new seeds."""
+    return pd.DataFrame(
+        [line for arm in arms for line in _means_of(arm)], columns=columns_of("average_weights")
+    ).astype({"layer": "Int64"})
 
 
 def _means_of(arm: ArmWeights) -> Iterator[dict[str, Any]]:
@@ -123,22 +102,24 @@ def _means_of(arm: ArmWeights) -> Iterator[dict[str, Any]]:
                 "high": interval.high,
                 "is_identical": bool(own["is_identical"].all()),
                 "num_seeds": len(own),
-                # That one seed has no interval is said once, by the verdict.
-                "note": "; ".join(filter(None, (first["reason"], first["note"])))
-                or ("" if len(own) == 1 or own["is_identical"].all() else interval.note),
+                # That one seed has no interval is said once, by the trend.
+                "reason": first["reason"]
+                or ("" if len(own) == 1 or own["is_identical"].all() or first["note"] else interval.note),
+                "note": first["note"],
             }
         )
 
 
+@with_columns
 def find_trends(arms: Sequence[ArmWeights]) -> pd.DataFrame:
-    """For each arm whether its layers' weights moved equally far, or more at the bottom or the top; columns TRENDS.
+    """For each condition whether its layers' weights moved equally far, or more at the bottom or the top.
 
-    ``most``, ``least``: the layers of the greatest and the least mean relative drift: description, chosen by looking.
+    ``most_layer``, ``least_layer``: description, chosen by looking.
     ``top_to_bottom``: relative drift of the top third of the layers over that of the bottom third (geometric means; of
     fewer than six layers the last over the first), with its 95 % interval and p over seeds (Student's t of the
     logarithms; null: 1), q over all arms (Benjamini and Hochberg). Layers that did not move in some run are left out.
 
-    ``verdict``, the first that holds: not applicable (fewer than two layers moved), not judged (fewer than three
+    ``trend``, the first that holds: not applicable (fewer than two layers moved), not judged (fewer than three
     seeds), flat (for every layer the 90 % interval of its drift over the mean of the layers lies within a factor of
     MARGIN: two one-sided tests at 5 % each), more at the bottom or more at the top (q < .05), not decided.
     """
@@ -146,15 +127,17 @@ def find_trends(arms: Sequence[ArmWeights]) -> pd.DataFrame:
     q = benjamini_hochberg([line["p"] for line in lines])
     for line, own in zip(lines, q, strict=True):
         line["q"] = own
-        if line["verdict"] == UNDECIDED and own < LEVEL:
-            line["verdict"] = TOP if line["top_to_bottom"] > 1 else BOTTOM
-    return pd.DataFrame(lines, columns=TRENDS).astype({"most": "Int64", "least": "Int64"})
+        if line["trend"] == UNDECIDED and own < LEVEL:
+            line["trend"] = TOP if line["top_to_bottom"] > 1 else BOTTOM
+    return pd.DataFrame(lines, columns=columns_of("find_trends")).astype(
+        {"most_layer": "Int64", "least_layer": "Int64"}
+    )
 
 
 def _trend(arm: ArmWeights) -> dict[str, Any]:
-    line = arm.lead | dict.fromkeys(("most", "least"), pd.NA)
+    line = arm.lead | dict.fromkeys(("most_layer", "least_layer"), pd.NA)
     line |= dict.fromkeys(("top_to_bottom", "low", "high", "p"), math.nan)
-    line |= {"num_layers": 0, "num_seeds": len(arm.tables), "verdict": NOT_APPLICABLE, "note": arm.note}
+    line |= {"num_layers": 0, "num_seeds": len(arm.tables), "trend": NOT_APPLICABLE, "reason": arm.note}
     if not arm.tables:
         return line
     drift = pd.DataFrame({seed: _by_layer(table) for seed, table in arm.tables.items()})
@@ -163,19 +146,19 @@ def _trend(arm: ArmWeights) -> dict[str, Any]:
     line["num_layers"] = len(moved)
     notes = [f"left out, as they did not move in every run: layers {', '.join(map(str, still))}"] if len(still) else []
     if len(moved) < 2:
-        return line | {"note": "; ".join([*notes, f"{len(moved)} of {len(drift)} layers moved: nothing to compare"])}
+        return line | {"reason": "; ".join([*notes, f"{len(moved)} of {len(drift)} layers moved: nothing to compare"])}
     means = moved.mean(axis=1)
     logs = np.log(moved.to_numpy(np.float64).T)
     interval, p = top_to_bottom(logs)
-    line |= {"most": int(means.idxmax()), "least": int(means.idxmin()), "p": p}
+    line |= {"most_layer": int(means.idxmax()), "least_layer": int(means.idxmin()), "p": p}
     bounds = interval.estimate, interval.low, interval.high
     line |= dict(zip(("top_to_bottom", "low", "high"), map(math.exp, bounds), strict=True))
     if len(logs) < FEWEST_SEEDS:
         # Not judged, so that it takes no part in the family of tests either.
         few = f"{len(logs)} of the {FEWEST_SEEDS} seeds that a verdict needs: description only"
-        return line | {"p": math.nan, "verdict": NOT_JUDGED, "note": "; ".join([*notes, few])}
-    verdict = FLAT if is_flat(logs) else UNDECIDED
-    return line | {"verdict": verdict, "note": "; ".join(filter(None, [*notes, interval.note]))}
+        return line | {"p": math.nan, "trend": NOT_JUDGED, "reason": "; ".join([*notes, few])}
+    trend = FLAT if is_flat(logs) else UNDECIDED
+    return line | {"trend": trend, "reason": "; ".join(filter(None, [*notes, interval.note]))}
 
 
 def _by_layer(table: pd.DataFrame) -> "pd.Series":

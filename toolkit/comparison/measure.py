@@ -259,11 +259,11 @@ def words_of_arms(groups: Sequence[Group], on_progress: Progress) -> tuple[pd.Da
     for title, arm in arms:
         on_progress(f"measuring words: {title}, {arm.label}")
         found = measure_arm_words(arm, share)
-        lead = {"group": title, "arm": arm.label}
+        lead = {"group": title, "condition": arm.label}
         own = {"num_seen": found.num_seen, "num_unseen": found.num_unseen, "num_epochs": found.num_epochs}
-        counts.append(lead | own | {"refusal": found.refusal})
+        counts.append(lead | own | {"reason": found.reason})
         tables.append(found.table.assign(**lead))
-    names = ["group", "arm", "num_seen", "num_unseen", "num_epochs", "refusal"]
+    names = ["group", "condition", "num_seen", "num_unseen", "num_epochs", "reason"]
     return pd.DataFrame(counts, columns=names), _together(tables)
 
 
@@ -286,12 +286,18 @@ def all_answers(groups: Sequence[Group]) -> pd.DataFrame:
     parts = []
     for arm in (arm for group in groups for arm in group.arms):
         for run in arm.runs:
-            lead = {"run": run.name, "model": run.model, "task": run.task, "arm": arm.label, "seed": run.config.seed}
+            lead = {
+                "run": run.name,
+                "model": run.model,
+                "task": run.task,
+                "condition": arm.label,
+                "seed": run.config.seed,
+            }
             parts.append(run.predictions.assign(**lead))
     if len({str(part["id"].dtype) for part in parts}) > 1:  # tasks number their items, or name them
         parts = [part.assign(id=part["id"].astype(str)) for part in parts]
     table = pd.concat(parts, ignore_index=True)
-    names = ["run", "model", "task", "arm", "split"]
+    names = ["run", "model", "task", "condition", "split"]
     items = ["id", "word"] if "word" in table else ["id"]
     columns = [*names[:4], "seed", "epoch", "split", *items, "label", "prediction"]
     return table[columns].astype(dict.fromkeys(names, str))
@@ -302,7 +308,7 @@ def runs_table(groups: Sequence[Group], facts: Mapping[str, Mapping[str, Any]]) 
     lines = []
     for group in groups:
         for arm in group.arms:
-            lead: dict[str, Any] = {"group": group.title, "arm": arm.label, "base": arm.base}
+            lead: dict[str, Any] = {"group": group.title, "condition": arm.label, "base": arm.base}
             lead |= {"num_train_examples": arm.num_train_examples}
             for run in arm.runs:
                 own: dict[str, Any] = {"regime": run.regime, "score": run.score, "reported_split": run.reported_split}
@@ -314,7 +320,7 @@ def runs_table(groups: Sequence[Group], facts: Mapping[str, Mapping[str, Any]]) 
 def seeds_table(groups: Sequence[Group]) -> pd.DataFrame:
     """Each run beside the next seed of its arm: all pairs of 20 seeds would be read 190 times."""
     lines = [
-        {"group": group.title, "arm": arm.label, "parameter": name, "first": one.name, "second": other.name}
+        {"group": group.title, "condition": arm.label, "parameter": name, "first": one.name, "second": other.name}
         | {"distance": distance_of_seeds(one.run, other.run, name)}
         for group in groups
         for arm in group.arms
@@ -322,7 +328,7 @@ def seeds_table(groups: Sequence[Group]) -> pd.DataFrame:
         for name in one.parameters
         if name in other.parameters
     ]
-    return pd.DataFrame(lines, columns=["group", "arm", "parameter", "first", "second", "distance"])
+    return pd.DataFrame(lines, columns=["group", "condition", "parameter", "first", "second", "distance"])
 
 
 def describe_runs(runs: Sequence[ReportedRun]) -> dict[str, dict[str, Any]]:

@@ -18,24 +18,10 @@ from toolkit.analysis.measures import MEASURES, Array
 from toolkit.analysis.nulls import expected_squares
 from toolkit.analysis.strata import count_rows, table_exposure
 from toolkit.families import TABLES
+from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.optimizer_log import OptimizerLog
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 from toolkit.snapshots.store import Run, Source, run_of, trajectory_of
-
-COLUMNS = (
-    "parameter",
-    "num_rows",
-    "num_exposed_rows",
-    "relative_drift",
-    "share_beyond_decay",
-    "drift",
-    "null",
-    "null_low",
-    "null_high",
-    "times_noise",
-    "has_moved",
-    "refusal",
-)
 
 SHARED = (
     "all rows that were shown moved alike: only the sum of the tables is visible, so the move belongs to none of them"
@@ -50,13 +36,14 @@ SAMPLED_ROWS = 64
 """Rows on which decay is replayed to learn by how much fp32 shrank the table."""
 
 
+@with_columns
 def measure_beyond_noise(source: Source, *, log: OptimizerLog | None = None) -> "pd.DataFrame":
-    """One line per embedding parameter at the last epoch, columns COLUMNS.
+    """One line per embedding parameter at the last epoch.
 
-    drift is the quantity that is judged: over the n rows that training showed, √(Σ‖Δ_i - c‖² / Σ‖E⁰_i‖²) with c their
-    mean change (a LayerNorm vector has no c). null is the root mean square of the same under sign noise (nulls.py:
-    the steps that showed each row, its gradients' sizes, random signs, replayed decay d): √((1 - 1/n)·ΣS_i +
-    Σ‖d_i - d̄‖²) with exact S_i. times_noise = drift / null: number of steps and how often rows were shown are in both.
+    offset_free_drift is the quantity that is judged: over the n rows that training showed, √(Σ‖Δ_i - c‖² / Σ‖E⁰_i‖²)
+    with c their mean change (a LayerNorm vector has no c). null is its root mean square under sign noise (nulls.py: the
+    steps that showed each row, its gradients' sizes, random signs, replayed decay d): √((1 - 1/n)·ΣS_i +
+    Σ‖d_i - d̄‖²) with exact S_i. times_noise is their ratio: number of steps and how often rows were shown are in both.
     null_low and null_high bound the null's central 95 %, from a variance of the square of at most (2ΣS_i² +
     4Σ‖d_i - d̄‖²S_i)/p for p columns, as if normal.
 
@@ -72,7 +59,7 @@ def measure_beyond_noise(source: Source, *, log: OptimizerLog | None = None) -> 
     the learning rate rises (1.22 to 1.04 on one task), although the rate is in drift and null: compare it at equal
     rates only, not between tasks that were tuned apart.
 
-    ``refusal`` says why a drift is not to be told from noise, with NaN where there is no number at all: LayerNorm's
+    ``reason`` says why a drift is not to be told from noise, with NaN where there is no number at all: LayerNorm's
     gradient sizes are not recorded and count as equal in its null, which is description only. Described, and never to
     be compared between tasks: relative_drift = ‖Δ‖/‖E⁰‖ of the whole parameter, shown or not; share_beyond_decay, of
     the rows that were shown the share whose relative drift is above that of every row never shown, which decay alone
@@ -85,34 +72,36 @@ def measure_beyond_noise(source: Source, *, log: OptimizerLog | None = None) -> 
     except ValueError as error:
         log, reason = None, _reason(error, source)
     lines = [_line(trajectory, name, log, reason) for name in trajectory.parameters]
-    return pd.DataFrame(lines, columns=list(COLUMNS))
+    return pd.DataFrame(lines, columns=columns_of("measure_beyond_noise"))
 
 
 def _line(trajectory: Trajectory, parameter: str, log: OptimizerLog | None, reason: str) -> dict[str, Any]:
     first, last = trajectory.snapshots[0], trajectory.snapshots[-1]
     shown, num_rows = exposed_rows(trajectory, parameter), count_rows(trajectory, parameter)
-    line: dict[str, Any] = dict.fromkeys(("drift", "null", "null_low", "null_high", "times_noise"), math.nan)
-    line |= {"parameter": parameter, "num_rows": num_rows, "refusal": ""}
+    line: dict[str, Any] = dict.fromkeys(
+        ("offset_free_drift", "null", "null_low", "null_high", "times_noise"), math.nan
+    )
+    line |= {"parameter": parameter, "num_rows": num_rows, "reason": ""}
     line |= _described(first, last, parameter, num_rows, shown)
     line["num_exposed_rows"] = math.nan if shown is None else len(shown)
     if not line["has_moved"]:
-        return line | {"refusal": "did not move"}
+        return line | {"reason": "did not move"}
     if shown is None:
-        return line | {"refusal": f"the exposure of {parameter} was not recorded"}
+        return line | {"reason": f"the exposure of {parameter} was not recorded"}
     if parameter in TABLES and len(shown) < 2:
-        return line | {"refusal": SHARED}
+        return line | {"reason": SHARED}
     before, after = (_rows(snapshot, parameter, shown) for snapshot in (first, last))
-    line["drift"] = offset_free(before, after, is_table=parameter in TABLES)
+    line["offset_free_drift"] = offset_free(before, after, is_table=parameter in TABLES)
     if log is None:
-        return line | {"refusal": reason}
+        return line | {"reason": reason}
     try:
         steps = AdamSteps.of(log, parameter, last.step)
         history = row_steps(trajectory, parameter, last.step).take(shown)
     except ValueError as error:
-        return line | {"refusal": str(error)}
+        return line | {"reason": str(error)}
     line |= _null(before, steps, history, log, parameter)
-    times = line["drift"] / line["null"] if line["null"] > 0 else math.nan
-    return line | {"times_noise": times, "refusal": "" if history.has_norms.all() else NO_SIZES}
+    times = line["offset_free_drift"] / line["null"] if line["null"] > 0 else math.nan
+    return line | {"times_noise": times, "reason": "" if history.has_norms.all() else NO_SIZES}
 
 
 def exposed_rows(trajectory: Trajectory, parameter: str) -> NDArray[np.int64] | None:

@@ -9,40 +9,22 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from toolkit.comparison.arms import ArmPair, Group, Labels, arrange, check_pairs, pair_arms
+from toolkit.comparison.arms import ArmPair, Group, Labels, arrange, check_pairs, led_by, pair_arms
 from toolkit.comparison.intervals import NO_SEED, Interval, seeds_interval, two_way_interval
+from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.store import Run
 
-COLUMNS = (
-    "group",
-    "model",
-    "task",
-    "split",
-    "is_reported_split",
-    "arm",
-    "reference",
-    "size",
-    "score",
-    "num_seeds",
-    "num_failed",
-    "arm_mean",
-    "reference_mean",
-    "relative_quality",
-    "low",
-    "high",
-    "majority_quality",
-    "note",
-)
 NOT_POSITIVE = "the reference's score is not above 0: no share of it"
 UNDEFINED = "{} score is undefined in every seed: no ratio"
 NEVER_BOTH = "no seed in which both scores are defined: no ratio"
 ITSELF = "the reference itself: 1 by definition, so without interval"
 
 
+@with_columns
 def relative_quality(
     runs: Sequence[Run | str | Path], reference: str, *, level: float = 0.95, labels: Labels | None = None
 ) -> pd.DataFrame:
-    """One line per group, labelled split and arm: R = arm's mean score / the mean score of ``reference``.
+    """One line per group, labelled split and condition: R = its mean score / the mean score of ``reference``.
 
     Same seeds and items for both. The reference has lines of its own: 1, without interval. The interval is R ± t·√V /
     reference's mean, with t and V those of :func:`toolkit.compare`'s interval of the linearised differences arm -
@@ -52,16 +34,14 @@ def relative_quality(
 
     ``majority_quality``: R of always answering the commonest class, which no arm should be praised for (NaN in
     regression, and for a score that it has none of). ``num_failed``: runs of the arm at the majority class or below,
-    which count in R. NaN with a ``note`` where there is no ratio. ``labels``: run directory name to arm. ValueError
+    which count in R. NaN with a ``reason`` where there is no ratio. ``labels``: run directory name to arm. ValueError
     for a reference that no group has.
-
-    Columns: group, model, task, split, is_reported_split, arm, reference, size, score, num_seeds, num_failed,
-    arm_mean, reference_mean, relative_quality, low, high, majority_quality, note.
     """
     groups = arrange(runs, labels)
     check_pairs(groups, [(reference, reference)])
     lines = [line for group in groups for line in _lines_of(group, reference, level)]
-    return pd.DataFrame(lines, columns=list(COLUMNS)).astype({"size": "Int64"})
+    table = pd.DataFrame(lines, columns=columns_of("relative_quality")).astype({"size": "Int64"})
+    return table.fillna({"reason": "", "note": ""})
 
 
 def _lines_of(group: Group, reference: str, level: float) -> Iterator[dict[str, Any]]:
@@ -70,11 +50,10 @@ def _lines_of(group: Group, reference: str, level: float) -> Iterator[dict[str, 
         pairs = [ArmPair(arm, arm)] if is_reference else pair_arms(group, [(arm.label, reference)])
         for pair in pairs:
             run = arm.runs[0]
-            lead: dict[str, Any] = {"group": group.title, "model": run.model, "task": run.task, "arm": arm.label}
-            lead |= {"reference": pair.second.label, "size": arm.size, "score": run.score, "num_seeds": len(pair.seeds)}
+            lead = led_by(group, arm) | {"against": pair.second.label, "score": run.score, "num_seeds": len(pair.seeds)}
             lead |= {"num_failed": sum(one.is_failed for one, _ in pair.runs)}
             if not pair.splits:
-                yield lead | {"note": NO_SEED}
+                yield lead | {"reason": NO_SEED}
             for split in pair.splits:
                 own = {"split": split, "is_reported_split": split == run.reported_split}
                 yield lead | own | _ratio(pair, split, run.score, level)
@@ -82,27 +61,28 @@ def _lines_of(group: Group, reference: str, level: float) -> Iterator[dict[str, 
 
 def _ratio(pair: ArmPair, split: str, score: str, level: float) -> dict[str, Any]:
     """R of one split with its interval, and what majority answers would be."""
-    note = pair.note_on_items(split)
-    if note:
-        return {"note": note}
+    reason = pair.note_on_items(split)
+    if reason:
+        return {"reason": reason}
     right = pair.right_answers(split) if score == "accuracy" else None
     values = _defined(pair.counted_scores(split, score)) if right is None else right
     if isinstance(values, str):
-        return {"num_seeds": 0, "note": values}
+        return {"num_seeds": 0, "reason": values}
     first, second = (float(side.mean()) for side in values)
-    found: dict[str, Any] = {"arm_mean": first, "reference_mean": second, "num_seeds": values.shape[1]}
+    found: dict[str, Any] = {"condition_mean": first, "reference_mean": second, "num_seeds": values.shape[1]}
     if not second > 0:
-        return found | {"note": NOT_POSITIVE}
+        return found | {"reason": NOT_POSITIVE}
     majority = float(pair.runs[0][0].answers[split]["label"].value_counts(normalize=True).max())
     found |= {"majority_quality": majority / second if score == "accuracy" else float("nan")}
     if pair.first is pair.second:
-        return found | {"relative_quality": 1.0, "note": ITSELF}
+        return found | {"relative_quality": 1.0, "reason": ITSELF}
     interval = ratio_interval(values, level)
+    told = "reason" if np.isnan(interval.low) else "note"
     return found | {
         "relative_quality": interval.estimate,
         "low": interval.low,
         "high": interval.high,
-        "note": interval.note,
+        told: interval.note,
     }
 
 
@@ -111,7 +91,7 @@ def _defined(scores: NDArray[np.float64]) -> NDArray[np.float64] | str:
     kept = scores[:, ~np.isnan(scores).any(axis=0)]
     if kept.size:
         return kept
-    for side, name in ((1, "the reference's"), (0, "the arm's")):
+    for side, name in ((1, "the reference's"), (0, "the condition's")):
         if np.isnan(scores[side]).all():
             return UNDEFINED.format(name)
     return NEVER_BOTH

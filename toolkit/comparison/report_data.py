@@ -82,10 +82,12 @@ class GroupTables:
         return at_last_epoch(lines)
 
     def with_arms(self, table: pd.DataFrame) -> pd.DataFrame:
-        """One of these tables with ``arm``, by which charts tell its lines apart."""
+        """One of these tables with ``condition``, by which charts tell its lines apart."""
         if table.empty:
             return table
-        return table.assign(arm=table["run"].map({name: _base(arm) for arm in self.group.arms for name in arm.names}))
+        return table.assign(
+            condition=table["run"].map({name: _base(arm) for arm in self.group.arms for name in arm.names})
+        )
 
     def has_moved(self, arm: Arm, parameter: str) -> bool:
         """Whether any run of an arm moved a parameter."""
@@ -260,15 +262,15 @@ class ReportData:
         counts, rows = self.evidence.word_counts, self.evidence.words
         found = []
         for line in counts.to_dict("records"):
-            label = line["arm"] if len(self.groups) == 1 else f"{line['group']}: {line['arm']}"
-            if line["refusal"]:
+            label = line["condition"] if len(self.groups) == 1 else f"{line['group']}: {line['condition']}"
+            if line["reason"]:
                 table = pd.DataFrame()
             else:
-                table = rows[(rows["group"] == line["group"]) & (rows["arm"] == line["arm"])]
+                table = rows[(rows["group"] == line["group"]) & (rows["condition"] == line["condition"])]
                 counted = dict.fromkeys(("num_steps", "num_tokens"), "Int64")
-                table = table.drop(columns=["group", "arm"]).astype(counted).reset_index(drop=True)
+                table = table.drop(columns=["group", "condition"]).astype(counted).reset_index(drop=True)
             own = {name: int(line[name]) for name in ("num_seen", "num_unseen", "num_epochs")}
-            found.append((str(label), WordRows(table, **own, refusal=str(line["refusal"]))))
+            found.append((str(label), WordRows(table, **own, reason=str(line["reason"]))))
         return found
 
 

@@ -24,6 +24,7 @@ from toolkit.comparison.parameter_noise import changes_of_shown, measure_beyond_
 from toolkit.comparison.runs import ReportedRun
 from toolkit.comparison.verdicts import Verdict, verdict
 from toolkit.families import TABLES
+from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.store import Run, runs_of
 
 if TYPE_CHECKING:
@@ -98,36 +99,8 @@ MEASURES: Mapping[str, Measure] = {
 }
 """In the order in which they are told: agreement first, which runs that only memorise have little of."""
 
-STATISTICS = ("group", "arm", "run", "other", "parameter", "measure", "value", "refusal")
-"""Columns of :func:`label_statistics`: ``other`` is the second run of a pair of seeds, else empty."""
 
-COLUMNS = (
-    "group",
-    "arm",
-    "control",
-    "permutation",
-    "parameter",
-    "measure",
-    "real",
-    "shuffled",
-    "value",
-    "low",
-    "high",
-    "low90",
-    "high90",
-    "margin",
-    "detectable_gap",
-    "unit",
-    "p",
-    "q",
-    "num_seeds",
-    "num_seeds_shuffled",
-    "is_paired",
-    "verdict",
-    "reason",
-)
-
-
+@with_columns
 def compare_with_shuffled(
     runs_real: Sequence[Run | str | Path],
     runs_shuffled: Sequence[Run | str | Path],
@@ -148,22 +121,9 @@ def compare_with_shuffled(
 
     Returns
     -------
-    One line per control, parameter that moved and measure of MEASURES (agreement, median_drift, times_noise,
-    share_beyond_nulls), with the columns
-
-    ===================================  =============================================================================
-    group, arm, control                  model and task; labels of the condition and of its control
-    permutation                          of the control's labels: "one for all seeds" or "another per seed"
-    parameter, measure                   what is measured; real, shuffled: its mean over seeds (of ratios, geometric)
-    value                                what real labels add, in ``unit``: the difference (cosine, or points), or for
-                                         a ratio how much further, in per cent
-    low, high, low90, high90             its interval at ``level``, and at 90 %
-    margin, detectable_gap               what is called equivalent; what would be found with 80 % power at ``alpha``
-    p, q                                 two-sided; Benjamini-Hochberg over the lines of the table
-    num_seeds, num_seeds_shuffled        runs that have the measure, or are in a pair that has
-    is_paired                            whether both conditions have the same seeds
-    verdict, reason                      by the rules of verdicts.py, on a value above 0
-    ===================================  =============================================================================
+    pandas.DataFrame
+        One line per control, parameter that moved and measure: agreement, median_drift, times_noise and
+        share_beyond_nulls. ``value`` is what real labels add: the difference, or of a ratio how much further.
 
     Intervals are by Student's t: paired by seed where both conditions have the same ones (data order, head and dropout
     are then the same), else Welch's. **Real labels are one labelling among all**, and permutations differ among
@@ -233,8 +193,9 @@ def permutation_of(arm: Arm) -> str:
     return PER_SEED if arm.runs[0].config.label_seed is None else ONE
 
 
+@with_columns
 def label_statistics(groups: Sequence[Group], drift: pd.DataFrame | None = None) -> pd.DataFrame:
-    """Every measure of every run, or pair of seeds, of the conditions that have a control, and of these: STATISTICS.
+    """Every measure of every run, or pair of seeds, of the conditions that have a control, and of these.
 
     ``drift``: `measure_beyond_noise` of the runs, led by the run's name, where it is known.
     """
@@ -243,27 +204,27 @@ def label_statistics(groups: Sequence[Group], drift: pd.DataFrame | None = None)
         pairs = [(arm, controls) for arm in group.arms if (controls := controls_of(group, arm))]
         arms = {arm.label: arm for arm, controls in pairs for arm in (arm, *controls)}
         for arm in arms.values():
-            lead = {"group": group.title, "arm": arm.label}
+            lead = {"group": group.title, "condition": arm.label}
             for run in arm.runs:
                 known = None if drift is None else drift[drift["run"] == run.name]
                 lines += [lead | line for line in _of_run(run, known)]
             lines += [lead | line for line in _of_pairs(arm)]
-    return pd.DataFrame(lines, columns=list(STATISTICS))
+    return pd.DataFrame(lines, columns=columns_of("label_statistics"))
 
 
 def _of_run(run: ReportedRun, known: pd.DataFrame | None) -> Iterator[dict[str, Any]]:
     table = measure_beyond_noise(run.run) if known is None else known
     for line in table[table["has_moved"].astype(bool)].to_dict("records"):
-        parameter, refusal = str(line["parameter"]), str(line["refusal"])
-        lead = {"run": run.name, "other": "", "parameter": parameter}
+        parameter, refusal = str(line["parameter"]), str(line["reason"])
+        lead = {"run": run.name, "second": "", "parameter": parameter}
         found = changes_of_shown(run.run.trajectory, parameter)
         value = math.nan if found is None else float(np.median(np.linalg.norm(found.without_offset(), axis=1)))
-        yield lead | {"measure": "median_drift", "value": value, "refusal": refusal if math.isnan(value) else ""}
+        yield lead | {"measure": "median_drift", "value": value, "reason": refusal if math.isnan(value) else ""}
         value = math.nan if refusal else float(line["times_noise"])
-        yield lead | {"measure": "times_noise", "value": value, "refusal": refusal}
+        yield lead | {"measure": "times_noise", "value": value, "reason": refusal}
         if parameter in TABLES:
             share, why = (math.nan, refusal) if refusal or found is None else _share_beyond(run, parameter, found.rows)
-            yield lead | {"measure": "share_beyond_nulls", "value": share, "refusal": why}
+            yield lead | {"measure": "share_beyond_nulls", "value": share, "reason": why}
 
 
 def _share_beyond(run: ReportedRun, parameter: str, shown: NDArray[np.int64]) -> tuple[float, str]:
@@ -295,8 +256,8 @@ def _of_pairs(arm: Arm) -> Iterator[dict[str, Any]]:
             value = first.agreement(second)
             refusal = "" if has_targets else OTHER_EXAMPLES
             refusal = refusal if value == value else "two seeds share too few rows that moved, or started otherwise"
-            lead = {"run": one.name, "other": other.name, "parameter": parameter, "measure": "agreement"}
-            yield lead | {"value": value, "refusal": refusal}
+            lead = {"run": one.name, "second": other.name, "parameter": parameter, "measure": "agreement"}
+            yield lead | {"value": value, "reason": refusal}
 
 
 def _tokens_seen(run: ReportedRun) -> bytes | None:
@@ -315,7 +276,7 @@ def contrast(
         own = statistics[statistics["group"] == group.title]
         for arm in group.arms:
             for control in controls_of(group, arm):
-                lead = {"group": group.title, "arm": arm.label, "control": control.label}
+                lead = {"group": group.title, "condition": arm.label, "control": control.label}
                 lead |= {"permutation": permutation_of(control)}
                 lines += [lead | line for line in _contrasts(own, arm, control, level, alpha)]
     from toolkit.comparison.tests import benjamini_hochberg
@@ -324,16 +285,18 @@ def contrast(
     counted = {"num_claims": int(np.isfinite(q).sum())}
     judged = [judge(line | {"q": own} | counted) for line, own in zip(lines, q, strict=True)]
     told = [{"q": own, "verdict": each.name, "reason": each.reason} for own, each in zip(q, judged, strict=True)]
-    return pd.DataFrame([line | each for line, each in zip(lines, told, strict=True)], columns=list(COLUMNS))
+    return pd.DataFrame(
+        [line | each for line, each in zip(lines, told, strict=True)], columns=columns_of("compare_with_shuffled")
+    )
 
 
 def _contrasts(own: pd.DataFrame, arm: Arm, control: Arm, level: float, alpha: float) -> Iterator[dict[str, Any]]:
-    real, shuffled = (own[own["arm"] == each.label] for each in (arm, control))
+    real, shuffled = (own[own["condition"] == each.label] for each in (arm, control))
     for name, measure in MEASURES.items():
         for parameter in dict.fromkeys(real["parameter"]):
             sides = [side[(side["measure"] == name) & (side["parameter"] == parameter)] for side in (real, shuffled)]
             if all(len(side) for side in sides):
-                refusals = [str(text) for side in sides for text in side["refusal"] if text]
+                refusals = [str(text) for side in sides for text in side["reason"] if text]
                 if permutation_of(control) != (ONE if name == "agreement" else PER_SEED):
                     refusals.append(OTHER_TARGETS if name == "agreement" else ONE_DRAW)
                 yield {"parameter": parameter, "measure": name} | _line(
@@ -356,7 +319,7 @@ def _values(lines: pd.DataFrame, arm: Arm) -> dict[tuple[int, ...], float]:
     found: dict[tuple[int, ...], float] = {}
     for line in lines.to_dict("records"):
         if not math.isnan(line["value"]):
-            key = (seeds[line["run"]], *([seeds[line["other"]]] if line["other"] else []))
+            key = (seeds[line["run"]], *([seeds[line["second"]]] if line["second"] else []))
             found[key] = float(line["value"])
     return found
 
@@ -388,8 +351,8 @@ def _line(
 
     ends = {"low": shown(wide.low), "high": shown(wide.high), "low90": shown(narrow.low), "high90": shown(narrow.high)}
     return {
-        "real": mean(real),
-        "shuffled": mean(shuffled),
+        "real_mean": mean(real),
+        "shuffled_mean": mean(shuffled),
         "value": shown(wide.estimate),
         **ends,
         "margin": measure.margin,
@@ -399,7 +362,7 @@ def _line(
         "num_seeds": len(seeds),
         "num_seeds_shuffled": len(others),
         "is_paired": is_paired,
-        "refusal": refusals[0] if refusals else "",
+        "reason": refusals[0] if refusals else "",
     }
 
 
@@ -408,7 +371,7 @@ def judge(line: Mapping[Any, Any]) -> Verdict:
     low, high, low90, high90 = (float(line[name]) for name in ("low", "high", "low90", "high90"))
     return verdict(
         num_seeds=min(line["num_seeds"], line["num_seeds_shuffled"]),
-        refusal=Verdict("not measurable here", line["refusal"]) if line["refusal"] else None,
+        refusal=Verdict("not measurable here", line["reason"]) if line["reason"] else None,
         low=low,
         high=high,
         low90=low90,

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from toolkit.comparison.arms import Arm, Group, Labels, Pairs, arrange
+from toolkit.comparison.arms import Arm, Group, Labels, Pairs, arrange, led_by
 from toolkit.comparison.compare import compare_groups
 from toolkit.comparison.cost import cost_of
 from toolkit.comparison.estimates import Settings
 from toolkit.comparison.runs import ReportedRun, count_at_chance, counted_score, last_score, reported_first
 from toolkit.lookup import lookup
+from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.store import Run
 
 SCORES = ("accuracy", "macro_f1", "matthews", "precision", "recall", "f1", "pearson", "spearman", "r2", "loss")
@@ -20,60 +21,17 @@ SCORES = ("accuracy", "macro_f1", "matthews", "precision", "recall", "f1", "pear
 
 STATISTICS = ("mean", "sd", "median", "min", "max")
 
-LEAD = (
-    "group",
-    "model",
-    "task",
-    "split",
-    "is_reported_split",
-    "arm",
-    "base",
-    "size",
-    "num_train_examples",
-    "score",
-    "is_headline",
-    "num_seeds",
-    "num_failed",
-    "num_at_chance",
-    "num_undefined",
-    "majority_rate",
-)
-LAST_SCORES = (
-    "run",
-    "group",
-    "model",
-    "task",
-    "arm",
-    "base",
-    "size",
-    "num_train_examples",
-    "seed",
-    "split",
-    "is_reported_split",
-    "score",
-    "value",
-    "value_before",
-    "is_failed",
-    "seconds",
-)
-"""Columns of :func:`last_scores`."""
-
-COLUMNS = (*LEAD, *STATISTICS, *(f"{name}_not_failed" for name in STATISTICS))
 INTEGERS = ("size", "num_at_chance")
 """Counts that may be missing (Int64, NA)."""
 
 
+@with_columns
 def summarise_scores(runs: Sequence[Run | str | Path], labels: Labels | None = None) -> pd.DataFrame:
-    """One line per group, labelled split, arm (and size) and score: statistics over the seeds at their last epochs.
+    """One line per group, labelled split, condition and score: statistics over the seeds at their last epochs.
 
-    ``sd`` divides by the number of seeds less one and is NaN for one seed. A run is *failed* when its accuracy on the
-    reported split is at or below the majority class's, or its headline score there is undefined; the columns
-    ``..._not_failed`` leave those out and are NaN where all failed. ``num_at_chance`` counts the runs whose accuracy is
-    not above the majority class's by more than chance (lower end of its exact 95 % interval), failed ones among them;
-    NA in regression. ``num_undefined`` counts seeds whose score is NaN: a correlation that is so because every item got
-    one answer counts as 0 and is in no ``..._not_failed``, any other is in no statistic. ``majority_rate`` is the
-    accuracy of the majority class, NaN beside every other score. ``size``: training examples asked for, NA for all.
-    ``labels``: run directory name to arm.
+    ``sd`` is NaN for one seed, and ``..._not_failed`` where all failed. A score that is undefined because every item
+    got one answer (a correlation) counts as 0 and is in no ``..._not_failed``, any other is in no statistic.
+    ``labels``: run directory name to condition.
     """
     return summarise_groups(arrange(runs, labels))
 
@@ -81,17 +39,14 @@ def summarise_scores(runs: Sequence[Run | str | Path], labels: Labels | None = N
 def summarise_groups(groups: Sequence[Group]) -> pd.DataFrame:
     """:func:`summarise_scores` of groups that are arranged already."""
     lines = lines_of_groups(groups, _lines)
-    return pd.DataFrame(lines, columns=list(COLUMNS)).astype(dict.fromkeys(INTEGERS, "Int64"))
+    return pd.DataFrame(lines, columns=columns_of("summarise_scores")).astype(dict.fromkeys(INTEGERS, "Int64"))
 
 
+@with_columns
 def last_scores(runs: Sequence[Run | str | Path], labels: Labels | None = None) -> pd.DataFrame:
     """One line per run and labelled split: the headline score at the last epoch and before training, and the cost.
 
-    ``base`` is the arm without its size; ``is_failed`` as in :func:`summarise_scores`; ``seconds`` as in
-    :func:`measure_cost`, NaN where none were recorded. ``labels``: run directory name to arm.
-
-    Columns: run, group, model, task, arm, base, size, num_train_examples, seed, split, is_reported_split, score, value,
-    value_before, is_failed, seconds.
+    ``seconds`` are NaN where none were recorded. ``labels``: run directory name to condition.
     """
     return last_scores_of_groups(arrange(runs, labels))
 
@@ -99,38 +54,34 @@ def last_scores(runs: Sequence[Run | str | Path], labels: Labels | None = None) 
 def last_scores_of_groups(groups: Sequence[Group]) -> pd.DataFrame:
     """:func:`last_scores` of groups that are arranged already."""
     lines = [
-        (
-            run.name,
-            group.title,
-            run.model,
-            run.task,
-            arm.label,
-            arm.base,
-            arm.size,
-            arm.num_train_examples,
-            run.config.seed,
-            split,
-            split == run.reported_split,
-            run.score,
-            last_score(run, split),
-            last_score(run, split, at="first"),
-            run.is_failed,
-            cost_of(run)["seconds"],
-        )
+        led_by(group, arm)
+        | {
+            "run": run.name,
+            "seed": run.config.seed,
+            "split": split,
+            "is_reported_split": split == run.reported_split,
+            "score": run.score,
+            "value": last_score(run, split),
+            "value_before": last_score(run, split, at="first"),
+            "is_failed": run.is_failed,
+            "seconds": cost_of(run)["seconds"],
+        }
         for group in groups
         for arm in group.arms
         for run in arm.runs
         for split in run.answers
     ]
-    return pd.DataFrame(lines, columns=list(LAST_SCORES)).astype({"size": "Int64", "num_train_examples": "Int64"})
+    return pd.DataFrame(lines, columns=columns_of("last_scores")).astype(
+        {"size": "Int64", "num_train_examples": "Int64"}
+    )
 
 
 def lines_of_groups(
     groups: Sequence[Group], lines_of: Callable[[Arm, str], list[dict[str, Any]]]
 ) -> list[dict[str, Any]]:
-    """What ``lines_of`` says of every arm on every split of every group, each line led by its group."""
+    """What ``lines_of`` says of every arm on every split of every group, each line led by both."""
     return [
-        {"group": group.title} | line
+        led_by(group, arm) | line
         for group in groups
         for split in splits_of(group)
         for arm in group.arms
@@ -138,8 +89,9 @@ def lines_of_groups(
     ]
 
 
+@with_columns
 def side_by_side(summary: pd.DataFrame | Sequence[Run | str | Path], score: str | None = None) -> pd.DataFrame:
-    """In and out of distribution beside each other: one line per arm, ``<split>_mean`` and ``<split>_sd`` per split.
+    """In and out of distribution beside each other: one line per condition, a mean and sd per split.
 
     ``summary``: the table of :func:`summarise_scores`, or the runs that it is made of. Of the headline score, or of
     ``score``; the reported split first. NaN: this task has no such split. ValueError for another table, or a
@@ -147,20 +99,19 @@ def side_by_side(summary: pd.DataFrame | Sequence[Run | str | Path], score: str 
     """
     if not isinstance(summary, pd.DataFrame):
         summary = summarise_scores(summary)
-    check_table(summary, (*LEAD, *STATISTICS), "summarise_scores (or runs)")
+    check_table(summary, columns_of("summarise_scores"), "summarise_scores (or runs)")
     if score is not None:
         lookup(dict.fromkeys(summary["score"]), score, "score")
     chosen = summary[summary["is_headline"] if score is None else summary["score"] == score]
     chosen = chosen.sort_values("is_reported_split", ascending=False, kind="stable")
     splits = list(dict.fromkeys(chosen["split"]))
-    index = ["group", "model", "task", "arm", "base", "size", "num_train_examples", "score"]
-    index += ["num_seeds", "num_failed", "num_at_chance"]
-    arms = summary[["group", "arm"]].drop_duplicates()
-    lines: dict[tuple[str, str], dict[str, Any]] = {(str(a.group), str(a.arm)): {} for a in arms.itertuples()}
+    index = columns_of("side_by_side")[:-2]
+    arms = summary[["group", "condition"]].drop_duplicates()
+    lines: dict[tuple[str, str], dict[str, Any]] = {(str(a.group), str(a.condition)): {} for a in arms.itertuples()}
     for line in chosen.to_dict("records"):
-        own = lines[line["group"], line["arm"]]
-        lines[line["group"], line["arm"]] = {name: line[name] for name in index} | own
-        lines[line["group"], line["arm"]] |= {f"{line['split']}_{name}": line[name] for name in ("mean", "sd")}
+        own = lines[line["group"], line["condition"]]
+        lines[line["group"], line["condition"]] = {name: line[name] for name in index} | own
+        lines[line["group"], line["condition"]] |= {f"{line['split']}_{name}": line[name] for name in ("mean", "sd")}
     columns = [*index, *(f"{split}_{name}" for split in splits for name in ("mean", "sd"))]
     table = pd.DataFrame([line for line in lines.values() if line], columns=columns)
     return table.astype(dict.fromkeys(INTEGERS, "Int64"))
@@ -196,15 +147,7 @@ def _lines(arm: Arm, split: str) -> list[dict[str, Any]]:
         return []
     first = runs[0]
     labels = first.answers[split]["label"]
-    lead: dict[str, Any] = {
-        "model": first.model,
-        "task": first.task,
-        "split": split,
-        "arm": arm.label,
-        "base": arm.base,
-    }
-    lead |= {"is_reported_split": split == first.reported_split, "num_train_examples": arm.num_train_examples}
-    lead |= {"size": arm.size, "num_at_chance": count_at_chance(runs)}
+    lead = {"split": split, "is_reported_split": split == first.reported_split, "num_at_chance": count_at_chance(runs)}
     lead |= {"num_seeds": len(runs), "num_failed": sum(run.is_failed for run in runs)}
     lines = []
     for score in (name for name in SCORES if any(name in run.scores for run in runs)):
@@ -222,33 +165,15 @@ FLOORS = {"majority": "majority", "bag_of_words": "bag of words", "untouched": "
 """Name of a floor in a manifest to the words for it."""
 OF_TOKENS = "bag of words: the most frequent tag of each word form"
 
-FLOOR_LEAD = (
-    "group",
-    "model",
-    "task",
-    "arm",
-    "base",
-    "size",
-    "num_train_examples",
-    "split",
-    "is_reported_split",
-    "score",
-)
-FLOOR_COLUMNS = (*FLOOR_LEAD, "num_seeds", "mean", *FLOORS, "above_bag_of_words_points", "note")
 
-
+@with_columns
 def summarise_floors(runs: Sequence[Run | str | Path], labels: Labels | None = None) -> pd.DataFrame:
-    """One line per group, labelled split and arm whose runs recorded floors, of the headline score.
+    """One line per group, labelled split and condition whose runs recorded floors, of the headline score.
 
-    ``mean`` is the arm's at its last epoch (a correlation of one answer to every item counts as 0); ``majority`` that
-    of always giving the most frequent training label (in regression the mean of the targets), ``bag_of_words`` that of
-    TF-IDF of single words and a logistic or ridge regression, or in a token task of the most frequent tag of each word
-    form, ``untouched`` that of the cosine of two texts by the checkpoint before training, in regressions on pairs. All
-    are means over the ``num_seeds`` runs that recorded floors, fitted to the training examples of that run.
-    ``above_bag_of_words_points`` = 100 x (mean - bag_of_words). NaN where a floor does not apply, is undefined or was
-    not recorded: ``note`` says which, but for the cosine in a classification. Older runs and those with shuffled labels
-    recorded none, and have no line.
-    ``labels``: run directory name to arm.
+    All are means over the ``num_seeds`` runs that recorded floors, fitted to the training examples of that run; a
+    correlation of one answer to every item counts as 0. NaN where a floor does not apply, is undefined or was not
+    recorded: ``reason`` says which, but for the cosine in a classification. Older runs and those with shuffled labels
+    recorded none, and have no line. ``labels``: run directory name to condition.
     """
     return floors_of_groups(arrange(runs, labels))
 
@@ -256,7 +181,9 @@ def summarise_floors(runs: Sequence[Run | str | Path], labels: Labels | None = N
 def floors_of_groups(groups: Sequence[Group]) -> pd.DataFrame:
     """:func:`summarise_floors` of groups that are arranged already."""
     lines = lines_of_groups(groups, _floor_lines)
-    return pd.DataFrame(lines, columns=list(FLOOR_COLUMNS)).astype({"size": "Int64", "num_train_examples": "Int64"})
+    return pd.DataFrame(lines, columns=columns_of("summarise_floors")).astype(
+        {"size": "Int64", "num_train_examples": "Int64"}
+    )
 
 
 def floor_score(run: ReportedRun, floor: str, split: str) -> float:
@@ -272,16 +199,16 @@ def _floor_lines(arm: Arm, split: str) -> list[dict[str, Any]]:
     first = runs[0]
     means = {floor: _mean([floor_score(run, floor, split) for run in runs]) for floor in FLOORS}
     mean = _mean([counted_score(run, split) for run in runs])
-    line: dict[str, Any] = {"model": first.model, "task": first.task, "arm": arm.label, "base": arm.base}
-    line |= {"size": arm.size, "num_train_examples": arm.num_train_examples, "split": split, "score": first.score}
+    line: dict[str, Any] = {"split": split, "score": first.score}
     line |= {"is_reported_split": split == first.reported_split, "num_seeds": len(runs), "mean": mean}
     above = 100 * (mean - means["bag_of_words"])
-    return [line | means | {"above_bag_of_words_points": above, "note": _note(first, means, split)}]
+    told = {"reason": _reason(first, means, split), "note": OF_TOKENS if first.is_token_task else ""}
+    return [line | means | {"above_bag_of_words_points": above} | told]
 
 
-def _note(run: ReportedRun, means: dict[str, float], split: str) -> str:
-    """Why a floor has no value, and which bag of words it is."""
-    reasons = [OF_TOKENS] if run.is_token_task else []
+def _reason(run: ReportedRun, means: dict[str, float], split: str) -> str:
+    """Why a floor has no value."""
+    reasons = []
     for floor in (floor for floor, mean in means.items() if np.isnan(mean)):
         if split in (run.floors.get(floor) or {}):
             reasons.append(f"{FLOORS[floor]}: undefined")
@@ -298,25 +225,10 @@ def _mean(values: Sequence[float]) -> float:
     return float(np.mean(defined)) if defined else np.nan
 
 
-EFFICIENCY_LEAD = (
-    "group",
-    "model",
-    "task",
-    "split",
-    "is_reported_split",
-    "score",
-    "arm",
-    "base",
-    "size",
-    "num_train_examples",
-    "num_seeds",
-    "num_failed",
-    "num_at_chance",
-)
-DIFFERENCES = ("difference_points", "low_points", "high_points", "p", "q", "verdict", "note")
-EFFICIENCY_COLUMNS = (*EFFICIENCY_LEAD, *STATISTICS, "against", "num_paired_seeds", *DIFFERENCES)
+DIFFERENCES = ("difference_points", "low_points", "high_points", "p", "q", "verdict", "reason", "note")
 
 
+@with_columns
 def data_efficiency(
     runs: Sequence[Run | str | Path],
     *,
@@ -325,12 +237,11 @@ def data_efficiency(
     margin_points: float = 1.0,
     level: float = 0.95,
 ) -> pd.DataFrame:
-    """One line per group, split, arm, size and, where the arm is the second of a pair, arm that it is set ``against``.
+    """One line per group, split, condition and, where it is the second of a pair, condition that it is set ``against``.
 
-    ``size`` is the number of training examples that was asked for (NA for all). The headline score at the last epochs:
-    its statistics over seeds (shares), then the difference *against minus this arm* at the same size in points, with
-    interval, p and q as :func:`toolkit.compare` gives them of the same runs, NaN for an arm that nothing is set
-    against. Groups whose runs were asked for one number of training examples only are
+    The headline score at the last epochs: its statistics over seeds, then the difference *against minus this condition*
+    at the same size, with interval, p and q as :func:`toolkit.compare` gives them of the same runs, NaN for a condition
+    that nothing is set against. Groups whose runs were asked for one number of training examples only are
     left out, after q was worked out with them: no lines without two.
     """
     settings = Settings(margin_points=margin_points, level=level, num_draws=0)
@@ -350,7 +261,7 @@ def efficiency_of_groups(
     """
     several = [group for group in groups if len({arm.size for arm in group.arms}) > 1]
     if not several:
-        return pd.DataFrame(columns=list(EFFICIENCY_COLUMNS))
+        return pd.DataFrame(columns=columns_of("data_efficiency"))
     compared = compare_groups(groups, pairs, settings) if comparison is None else comparison
     return curves(summarise_groups(several), compared)
 
@@ -359,9 +270,9 @@ def curves(summary: pd.DataFrame, compared: pd.DataFrame) -> pd.DataFrame:
     """The lines of :func:`data_efficiency` from its two tables; lines of ``compared`` on other groups are not used."""
     points = summary[summary["is_headline"]]
     differences = compared[compared["is_headline"].astype(bool)]
-    names = {"second": "arm", "first": "against", "num_seeds": "num_paired_seeds"}
+    names = {"second": "condition", "first": "against", "num_seeds": "num_paired_seeds"}
     differences = differences.rename(columns=names)[["group", "split", *names.values(), *DIFFERENCES]]
-    table = points.merge(differences, on=["group", "split", "arm"], how="left", sort=False)
-    table = table.assign(**{name: table[name].fillna("") for name in ("against", "verdict", "note")})
+    table = points.merge(differences, on=["group", "split", "condition"], how="left", sort=False)
+    table = table.assign(**{name: table[name].fillna("") for name in ("against", "verdict", "reason", "note")})
     table["num_paired_seeds"] = table["num_paired_seeds"].astype(float).replace(0, np.nan)
-    return table[list(EFFICIENCY_COLUMNS)].reset_index(drop=True)
+    return table[columns_of("data_efficiency")].reset_index(drop=True)

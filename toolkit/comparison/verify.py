@@ -293,12 +293,12 @@ def _check_together(
 
 def _check_words(title: str, arm: Arm, evidence: Evidence, share: int) -> Iterator[str]:
     counts, words = evidence.word_counts, evidence.words
-    known = counts[(counts["group"] == title) & (counts["arm"] == arm.label)]
+    known = counts[(counts["group"] == title) & (counts["condition"] == arm.label)]
     if not (len(known) or has_moving_words(arm)):
         return
     made = measure_arm_words(arm, share)
-    own = words[(words["group"] == title) & (words["arm"] == arm.label)] if len(words) else words
-    counted = [{"num_seen": made.num_seen, "num_unseen": made.num_unseen, "refusal": made.refusal}]
+    own = words[(words["group"] == title) & (words["condition"] == arm.label)] if len(words) else words
+    counted = [{"num_seen": made.num_seen, "num_unseen": made.num_unseen, "reason": made.reason}]
     if not (same_values(pd.DataFrame(counted), known) and same_values(settled(made.table), own)):
         yield f"the words of {arm.label}, {title}, are not what its runs give"
 

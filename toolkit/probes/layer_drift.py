@@ -421,8 +421,7 @@ def measure_layers(
     groups = _groups(runs, max_texts, labels)
     arms = _measure_states(_joint(groups), texts, max_texts, seed, on_progress)
     weights = weight_tables(weights_of_arms(groups, on_progress))
-    renamed = {name: table.rename(columns={"arm": "condition"}) for name, table in weights.items()}
-    return {"layer_drift": _table(arms), "means": average(arms), "contrasts": contrast(arms), **renamed}
+    return {"layer_drift": _table(arms), "means": average(arms), "contrasts": contrast(arms), **weights}
 
 
 def _groups(runs: Sequence[Run | str | Path], max_texts: int, labels: Labels | None) -> tuple[Group, ...]:

@@ -167,7 +167,7 @@ _REGIMES = {
 }
 
 
-def spoken(table: pd.DataFrame, columns: Sequence[str] = ("arm", "condition")) -> pd.DataFrame:
+def spoken(table: pd.DataFrame, columns: Sequence[str] = ("condition",)) -> pd.DataFrame:
     """The same table with the regimes in those columns by the names that papers give them; other labels stay."""
     own = [name for name in columns if name in table]
     return table.assign(**{name: table[name].replace(_REGIMES, regex=True) for name in own}) if own else table

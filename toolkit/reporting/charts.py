@@ -236,8 +236,8 @@ MUCH_LONGER = 2
 
 
 def regimes_of(table: pd.DataFrame) -> "pd.Series[str]":
-    """What to call the series of each line: by ``base``, else ``arm``, else ``regime`` (``none``, ``backbone`` ...)."""
-    for name in ("base", "arm", "regime"):
+    """What to call the series of each line: by ``base``, ``condition`` or ``regime`` (``none``, ``backbone`` ...)."""
+    for name in ("base", "condition", "regime"):
         if name in table:
             if name != "regime":
                 return table[name].astype(str)

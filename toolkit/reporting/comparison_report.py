@@ -75,7 +75,7 @@ def commands_of(
     if len(made) > MANY_RUNS:
         made = [f"# the {len(made)} commands of the runs are in tables/runs.csv"]
     if is_arranged:
-        made.append("# arms or pairs were named in Python (toolkit.write_report); this command names its own")
+        made.append("# conditions or pairs were named in Python (toolkit.write_report); this command names its own")
     words = ["--out", command_path(out)]
     for name, value in settings.items():
         words += [f"--{name}", str(value)] if value is not None else []
@@ -119,15 +119,15 @@ PAPER: Mapping[str, tuple[str, ...]] = {
         "sd",
         "difference_points",
     ),
-    "association": ("model", "base", "parameter", "num_tasks", "spearman", "p", "q", "note"),
+    "association": ("model", "base", "parameter", "num_tasks", "spearman", "p", "q", "reason"),
     "tuning": (),
     "verdicts": ("question", "answer", "value", "interval"),
 }
 """Tables that are also written as LaTeX, with the columns that fit on a page; all columns where none are named."""
 
 CAPTIONS: Mapping[str, str] = {
-    "comparison": "Differences between arms on the same items, paired by seed",
-    "tests": "Tests of the differences between arms",
+    "comparison": "Differences between conditions on the same items, paired by seed",
+    "tests": "Tests of the differences between conditions",
     "summary": "Scores at the last epoch over seeds",
     "cost": "Cost beside score, means over seeds",
     "efficiency": "Scores by number of training examples",

@@ -20,7 +20,7 @@ from toolkit.snapshots.tokenizer_files import find_embedded
 
 SHOWN_REASONS = 3
 """Places that the refusal of a whole list names: a glob of other files can bring along thousands."""
-WHY_DIVERGED = "its training diverged (the loss was not finite), which counts against its arm"
+WHY_DIVERGED = "its training diverged (the loss was not finite), which counts against its condition"
 
 
 @dataclass(frozen=True)

@@ -206,7 +206,7 @@ def _print_head(study: Study, console: Console) -> None:
 def runs_table(plan: StudyPlan, seconds: Mapping[str, float]) -> Table:
     """One row per stage, task, arm and size: how many runs, how many are finished, and what the others take."""
     has_sizes = any(run.cell.size is not None for run in plan.runs)
-    table = Table("stage", "task", "arm", *(["examples"] if has_sizes else []), title="Runs")
+    table = Table("stage", "task", "condition", *(["examples"] if has_sizes else []), title="Runs")
     for name in ("runs", "finished", "to do", "each", "together"):
         table.add_column(name, justify="right")
     for members in _groups(plan.runs).values():

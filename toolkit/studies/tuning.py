@@ -7,26 +7,21 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.store import Run
 from toolkit.studies.study import Cell, Study
 
 SELECTION = "selection"
 """The split that ``--selection-fraction`` holds out of train."""
 
-COLUMNS = (
-    "task", "arm", "setting", "fields", "num_seeds", "num_items", "split", "score", "mean_score", "is_chosen",
-    "is_at_edge",
-)  # fmt: skip
 
-
+@with_columns
 def choose(study: Study, runs: Mapping[Cell, Run | None]) -> pd.DataFrame:
-    """One line per task, arm and setting: its mean score on ``selection`` at the last epoch; the best is chosen.
+    """One line per task, condition and setting: its mean score on ``selection`` at the last epoch; the best is chosen.
 
     The first of equal ones wins, so that a grid should begin with the setting one would take unseen. A run whose
     score is undefined, or that diverged (None), counts as the worst. ValueError when a tuning run is missing, or
     scored anything but ``selection``: a choice that has seen the reported split would spoil the claim.
-
-    ``is_at_edge`` (bool): the line was chosen and :func:`is_at_edge` says that a wider grid may hold a better one.
     """
     lines = []
     for task in study.tasks:
@@ -40,7 +35,7 @@ def choose(study: Study, runs: Mapping[Cell, Run | None]) -> pd.DataFrame:
                 {**line, "is_chosen": index == best, "is_at_edge": index == best and at_edge}
                 for index, line in enumerate(tries)
             ]
-    return pd.DataFrame(lines, columns=list(COLUMNS))
+    return pd.DataFrame(lines, columns=columns_of("choose"))
 
 
 def is_at_edge(settings: Sequence[Mapping[str, Any]], scores: NDArray[np.float64], chosen: int) -> bool:
@@ -79,7 +74,7 @@ def _try(study: Study, runs: Mapping[Cell, Run | None], task: str, arm: str, ind
     shown = ", ".join(f"{key} {value}" for key, value in study.tries(task, arm)[index].items()) or "as it is"
     return {
         "task": task,
-        "arm": arm,
+        "condition": arm,
         "setting": index,
         "fields": f"{shown} (diverged)" if has_diverged else shown,
         "num_seeds": len(own),
@@ -103,4 +98,4 @@ def _selection_score(run: Run) -> tuple[str, int, float]:
 def chosen_settings(table: pd.DataFrame) -> dict[tuple[str, str], int]:
     """(task, arm) to the index of its chosen setting."""
     best = table[table["is_chosen"]]
-    return {(line.task, line.arm): int(line.setting) for line in best.itertuples()}
+    return {(line.task, line.condition): int(line.setting) for line in best.itertuples()}

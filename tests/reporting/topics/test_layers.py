@@ -53,12 +53,7 @@ def arm_of(name: str, value: float, between: float = 0.7, group: str = GROUP) ->
 
 def tables_of(*arms: ArmSimilarities) -> dict[str, pd.DataFrame]:
     weights = [weights_of(arm.group, arm.arm, list(arm.to_before)) for arm in arms]
-    return {"means": average(arms), "contrasts": contrast(arms), **tables_of_weights(weights)}
-
-
-def tables_of_weights(arms: list[ArmWeights]) -> dict[str, pd.DataFrame]:
-    """As ``measure_layers`` gives them."""
-    return {name: table.rename(columns={"arm": "condition"}) for name, table in weight_tables(arms).items()}
+    return {"means": average(arms), "contrasts": contrast(arms), **weight_tables(weights)}
 
 
 def weights_of(group: str, arm: str, seeds: list[int], by_layer: tuple[float, ...] = (0.03, 0.01)) -> ArmWeights:
@@ -224,29 +219,29 @@ def test_the_answers_name_the_farthest(tables: dict[str, pd.DataFrame]) -> None:
 
 
 def test_what_few_seeds_or_still_weights_cannot_say() -> None:
-    one = tables_of_weights([weights_of("g", "full", [0])])
+    one = weight_tables([weights_of("g", "full", [0])])
     (line,) = lines(moved_rows(one))
     assert lines(changed_rows(one))[0]["states changed most in"] == layers.NO_STATES
     assert (line["relative drift"], line["top to bottom"]) == ("3.00 %", "0.333")
     assert line["verdict"].startswith("not judged (1 of the 3 seeds that a verdict needs")
-    still = tables_of_weights([weights_of("g", "probe", [0, 1, 2], (0.0, 0.0))])
+    still = weight_tables([weights_of("g", "probe", [0, 1, 2], (0.0, 0.0))])
     assert lines(moved_rows(still))[0]["weights moved most in"] == "no layer: their weights did not move"
     assert plot_weight_drift(still["weight_means"], still["weight_drift"]) is None
-    half = tables_of_weights([weights_of("g", "half", [0, 1, 2], (0.0, 0.01))])
+    half = weight_tables([weights_of("g", "half", [0, 1, 2], (0.0, 0.01))])
     (line,) = lines(moved_rows(half))
     assert line["weights moved most in"] == "layer 2 alone"
     assert line["relative drift"].startswith("1.02 % (")
-    none = tables_of_weights([ArmWeights("g", "random init", False, {}, layer_trend.RANDOM_START)])
+    none = weight_tables([ArmWeights("g", "random init", False, {}, layer_trend.RANDOM_START)])
     (line,) = lines(moved_rows(none))
     assert line["weights moved most in"] == layers.NOT_COMPARED
     assert layer_trend.RANDOM_START in line["verdict"]
     assert plot_weight_drift(none["weight_means"], none["weight_drift"]) is None
-    flat = tables_of_weights([weights_of("g", "flat", [0, 1, 2], (0.02, 0.02, 0.02))])
+    flat = weight_tables([weights_of("g", "flat", [0, 1, 2], (0.02, 0.02, 0.02))])
     assert lines(moved_rows(flat))[0]["verdict"].startswith(layers.FLAT)
 
 
 def test_a_report_of_two_checkpoints_has_weights_only(tmp_path: Path) -> None:
-    own = tables_of_weights([weights_of("a and b", "after with before", [0])])
+    own = weight_tables([weights_of("a and b", "after with before", [0])])
     text = write_layer_report(own, tmp_path / "out", command="x").read_text()
     assert "figures/weight_drift_by_layer.png" in text
     assert "debiased CKA" not in text
@@ -258,7 +253,7 @@ def test_a_report_of_two_checkpoints_has_weights_only(tmp_path: Path) -> None:
 def test_weights_are_drawn_group_by_group() -> None:
     arms = [weights_of(f"task {k}", "full", [0, 1, 2]) for k in range(4)]
     arms.append(ArmWeights("task 4", "random init", False, {}, layer_trend.RANDOM_START))
-    own = tables_of_weights(arms)
+    own = weight_tables(arms)
     chart = plot_weight_drift(own["weight_means"], own["weight_drift"])
     assert [panel["title"]["text"] for panel in chart.to_dict()["concat"]] == [f"task {k}" for k in range(4)]
     drawn = values_of(chart)

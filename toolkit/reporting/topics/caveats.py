@@ -12,6 +12,7 @@ from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.runs import CORRELATIONS, last_score, reported_first
 from toolkit.reporting.cells import listing, number, points
 from toolkit.reporting.page import Block, NoteBlock, table_block
+from toolkit.schema import columns_of, with_columns
 
 
 def headline(comparison: pd.DataFrame) -> pd.DataFrame:
@@ -76,21 +77,17 @@ def arm_names(table: pd.DataFrame) -> list[str]:
     return [str(arm) for arm in dict.fromkeys(table["base"])]
 
 
-COLUMNS = (
-    "group", "model", "task", "arm", "full", "size", "split", "is_reported_split", "is_out_of_distribution", "score",
-    "num_seeds", "reached",
-    "linear_probe", "missed_points", "full_minus_reached_points", "full_minus_linear_probe_points",
-)  # fmt: skip
-SHOWN = ("group", "arm", "split", "score", "reached", "linear_probe", "full_minus_reached", "full_minus_linear_probe")
+GAPS = ("full_minus_reached_points", "full_minus_linear_probe_points")
+SHOWN = ("group", "condition", "split", "score", "reached", "linear_probe", *GAPS)
 
 
+@with_columns
 def linear_probes(groups: Sequence[Group]) -> pd.DataFrame:
-    """One line per group, feature-extraction arm and split that has a recorded linear probe, columns COLUMNS.
+    """One line per group, feature-extraction arm and split that has a recorded linear probe.
 
-    Of the headline score, means over the seeds that recorded one: ``reached``, ``linear_probe`` (shares) and
-    ``missed_points`` = linear probe minus reached in points. ``full_minus_...``: full fine-tuning of the same size
-    minus either, over the seeds that both arms have; NaN without it. Of several such arms it is the one that differs
-    from the features' in the fewest settings (the same pooling, say). A probe is of the training loss with its strength
+    Of the headline score, means over the seeds that recorded one. ``full_minus_...`` is over the seeds that both
+    conditions have, NaN without full fine-tuning of the same size. Of several of these it is the one that differs from
+    the features' in the fewest settings (the same pooling, say). A probe is of the training loss with its strength
     chosen within train: on held-out data a head may come out above it.
     """
     lines = [
@@ -100,7 +97,7 @@ def linear_probes(groups: Sequence[Group]) -> pd.DataFrame:
         if arm.is_feature_extraction
         for line in _lines(arm, _full_beside(arm, group))
     ]
-    return pd.DataFrame(lines, columns=list(COLUMNS))
+    return pd.DataFrame(lines, columns=columns_of("linear_probes")).astype({"size": "Int64"})
 
 
 def probe_score(run: ReportedRun, split: str, score: str) -> float:
@@ -126,8 +123,8 @@ def _lines(arm: Arm, full: Arm | None) -> Iterable[dict[str, Any]]:
             yield {
                 "model": first.model,
                 "task": first.task,
-                "arm": arm.base or arm.label,
-                "full": (full.base or full.label) if full else "",
+                "condition": arm.base or arm.label,
+                "against": (full.base or full.label) if full else "",
                 "size": arm.size,
                 "split": split,
                 "is_reported_split": split == first.reported_split,
@@ -162,14 +159,14 @@ def short_of_probe(table: pd.DataFrame, margin_points: float) -> list[str]:
     that is beaten is no yardstick for what training lost.
     """
     is_beaten = (table["missed_points"] < 0) & ~table["is_out_of_distribution"].astype(bool)
-    beaten = set(zip(table.loc[is_beaten, "group"], table.loc[is_beaten, "arm"], strict=True))
+    beaten = set(zip(table.loc[is_beaten, "group"], table.loc[is_beaten, "condition"], strict=True))
     is_short = table["is_reported_split"].astype(bool) & (table["missed_points"] > margin_points)
     return [
-        f"{line['group']}: the trained head of {line['arm']} reaches {number(line['reached'])} where the linear head "
-        f"that cross-validation finds on the same features reaches {number(line['linear_probe'])}: that much of a "
+        f"{line['group']}: the trained head of {line['condition']} reaches {number(line['reached'])} where the linear "
+        f"head that cross-validation finds on the same features reaches {number(line['linear_probe'])}: that much of a "
         "difference to full fine-tuning is the head's training, not its features."
         for line in table[is_short].to_dict("records")
-        if (line["group"], line["arm"]) not in beaten
+        if (line["group"], line["condition"]) not in beaten
     ]
 
 
@@ -177,9 +174,8 @@ def against_probe_block(table: pd.DataFrame) -> tuple[Block, ...]:
     """Full fine-tuning minus the linear probe beside full minus reached, every task; nothing without linear probes."""
     if table.empty or table["full_minus_linear_probe_points"].isna().all():
         return ()
-    names = ("full_minus_reached", "full_minus_linear_probe")
-    shown = table.assign(**{name: [points(value) for value in table[f"{name}_points"]] for name in names})
-    arms = listing(list(dict.fromkeys(table["full"])))
+    shown = table.assign(**{name: [points(value) for value in table[name]] for name in GAPS})
+    arms = listing(list(dict.fromkeys(table["against"])))
     caption = f"Features or optimisation: {arms} minus the trained head, and minus the linear head of cross-validation"
     above = table[table["missed_points"] < -1]
     if above.empty:
@@ -305,7 +301,7 @@ def unstable(data: ReportData) -> str:
     if table is None or "mean_score" not in table:
         return ""
     chosen = table[table["is_chosen"].astype(bool)]
-    scores = {(line["task"], line["arm"]): line for line in chosen.to_dict("records")}
+    scores = {(line["task"], line["condition"]): line for line in chosen.to_dict("records")}
     parts = []
     for arm in (arm for own in data.details for arm in own.group.arms):  # of the most training examples
         first, label = arm.runs[0], arm.base or arm.label
@@ -329,7 +325,9 @@ def edge_warning(data: ReportData) -> str:
     if table is None or "is_at_edge" not in table:
         return ""
     is_at_edge = table["is_at_edge"].fillna(False).astype(bool) & table["is_chosen"].astype(bool)
-    tasks = table[is_at_edge].groupby("arm", sort=False)["task"].agg(lambda own: listing([str(task) for task in own]))
+    tasks = (
+        table[is_at_edge].groupby("condition", sort=False)["task"].agg(lambda own: listing([str(task) for task in own]))
+    )
     if tasks.empty:
         return ""
     parts = [f"{arm} on {own}" for arm, own in tasks.items()]
@@ -358,7 +356,7 @@ def pair_caveats(data: ReportData) -> list[str]:
     ]
     unpaired = data.seeds[data.seeds["split"] == ""]
     return sentences + [
-        f"Seed {line.seed} of {line.first} and {line.second} is not compared: {line.note}."
+        f"Seed {line.seed} of {line.first} and {line.second} is not compared: {line.reason}."
         for line in unpaired.itertuples()
     ]
 

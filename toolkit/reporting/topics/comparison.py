@@ -224,6 +224,7 @@ def shown_comparison(table: pd.DataFrame, seeds: pd.DataFrame) -> pd.DataFrame:
         name: [interval(low, high) for low, high in zip(table[ends[0]], table[ends[1]], strict=True)]
         for name, ends in spans.items()
     }
+    texts["note"] = table["note"].where(table["verdict"] != "", table["reason"]).tolist()  # of what was not compared
     texts["difference"] = [points(value) for value in table["difference_points"]]
     counts = mcnemar_counts(seeds)
     keys = zip(table["group"], table["first"], table["second"], table["split"], strict=True)
@@ -249,7 +250,7 @@ def mcnemar_counts(seeds: pd.DataFrame) -> Mapping[tuple[object, ...], str]:
 def _seed_by_seed(seeds: pd.DataFrame, title: str) -> Block:
     table = seeds.assign(pair=_minus(seeds["first"], seeds["second"]))
     names = ["pair", "split", "seed", "num_items", "first_score", "second_score", "difference_points"]
-    names += ["num_only_first_right", "num_only_second_right", "mcnemar_p", "q", "note"]
+    names += ["num_only_first_right", "num_only_second_right", "mcnemar_p", "q", "reason"]
     return table_block(table, names, f"Exact McNemar test of every seed on {title}; it covers items, not seeds")
 
 

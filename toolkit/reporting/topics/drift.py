@@ -35,9 +35,9 @@ def plot_drift(drift: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> 
     """Relative drift ‖Δ‖ / ‖E⁰‖ of each whole embedding parameter after each epoch: a panel each, a line per regime.
 
     ``drift`` is :func:`toolkit.measure_drift`'s table, of one run or of several: then with the columns ``run`` and
-    ``regime`` (or ``arm``). A mark is the mean over the seeds, its bar from the least to the greatest; what is exactly
-    0 stands on the floor. The dotted line is the same number for a re-initialised parameter. ``regimes``: their order,
-    which gives the colours. None where nothing moved. ValueError for another table.
+    ``regime`` (or ``condition``). A mark is the mean over the seeds, its bar from the least to the greatest; what is
+    exactly 0 stands on the floor. The dotted line is the same number for a re-initialised parameter. ``regimes``: their
+    order, which gives the colours. None where nothing moved. ValueError for another table.
     """
     check_table(drift, ("epoch", "parameter", "stratum", "measure", "statistic", "value"), "measure_drift")
     lines = _whole(drift)
@@ -121,13 +121,13 @@ def plot_word_drift(rows: pd.DataFrame, *, regimes: Iterable[str] | None = None)
     """How far the word rows moved, by how often training showed them: quartiles of ‖Δ‖, 5 to 95 %, rows and zeros.
 
     ``rows`` is :func:`toolkit.measure_rows`' table of ``word_embeddings``, of one run or of one run per ``regime`` (or
-    ``arm``). Box and line are of the rows that moved; how many are exactly 0 stands beside them, and fewer than
+    ``condition``). Box and line are of the rows that moved; how many are exactly 0 stands beside them, and fewer than
     five are drawn one by one. Regimes under which no row moved are left out. ``regimes`` as in
     :func:`toolkit.plot_drift`. None where no row moved. ValueError for another table.
     """
     check_table(rows, ("row", "stratum", "norm"), "measure_rows")
     parts = [
-        [table.assign(arm=regime) for table in boxes_of(own)]
+        [table.assign(condition=regime) for table in boxes_of(own)]
         for regime, own in rows.assign(regime=regimes_of(rows)).groupby("regime", sort=False)
     ]
     boxes, dots = (pd.concat(own, ignore_index=True) for own in zip(*parts, strict=True))
@@ -135,7 +135,7 @@ def plot_word_drift(rows: pd.DataFrame, *, regimes: Iterable[str] | None = None)
 
 
 def plot_word_boxes(boxes: pd.DataFrame, dots: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> Chart | None:
-    """:func:`plot_word_drift` of rows that :func:`boxes_of` has summed up, one run per ``regime`` (or ``arm``)."""
+    """:func:`plot_word_drift` of rows that :func:`boxes_of` has summed up, one run per regime."""
     import altair
 
     boxes = boxes.assign(regime=regimes_of(boxes))
@@ -215,7 +215,7 @@ def plot_position_drift(rows: pd.DataFrame, *, regimes: Iterable[str] | None = N
     """How far each position row moved: ‖Δ‖ by position, a line per regime, and where the longest training text ends.
 
     ``rows`` is :func:`toolkit.measure_rows`' table of ``position_embeddings``, of one run or of one run per ``regime``
-    (or ``arm``); with a column ``position`` where rows are not positions. What is exactly 0 stands on the floor.
+    (or ``condition``); with a column ``position`` where rows are not positions. What is exactly 0 stands on the floor.
     Where most positions lie beyond the longest text, the first panel shows those that do not. ``regimes`` as in
     :func:`toolkit.plot_drift`. None where no row moved. ValueError for another table.
     """

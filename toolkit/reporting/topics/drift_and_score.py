@@ -68,7 +68,7 @@ def cost_section(data: ReportData, charts: Charts) -> Section | None:
         [table_block(varying(cost[cost["group"] == group.title]), COST, f"Cost of {group.title}, means over seeds")]
         for group in data.groups
     ]
-    notes = [str(note) for note in dict.fromkeys(data.cost["note"]) if note]
+    notes = [str(text) for text in dict.fromkeys([*data.cost["note"], *data.cost["reason"]]) if text]
     more = (NoteBlock(text=f"{listing(notes).capitalize()}."),) if notes else ()
     lead = (
         "Seconds add up training, making features and the head's stage. They are wall-clock time: a run that shared "
@@ -115,7 +115,7 @@ def _gaps_by_size(table: pd.DataFrame, title: str) -> Block:
         f"{points(line['difference_points'])} ({interval(line['low_points'], line['high_points'])})"
         for line in gaps.to_dict("records")
     ]
-    bases = dict(zip(table["arm"], table["base"], strict=True))
+    bases = dict(zip(table["condition"], table["base"], strict=True))
     pairs = [f"{bases.get(one, one)} minus {two}" for one, two in zip(gaps["against"], gaps["base"], strict=True)]
     return _sizes_block(gaps.assign(text=texts, pair=pairs), "pair", f"Differences in points on {title}, 95 % interval")
 
@@ -153,7 +153,7 @@ def _drift_beside_score(table: pd.DataFrame) -> Block:
     """One line per task and arm: drift of each parameter beside its noise, and what forbidding all of it cost."""
     parameters = list(dict.fromkeys(table.loc[table["times_noise"].notna(), "parameter"]))
     rows = []
-    for (group, arm), own in table.groupby(["group", "arm"], sort=False):
+    for (group, arm), own in table.groupby(["group", "condition"], sort=False):
         runs = own.drop_duplicates("run")
         gain = runs["gain_points"].dropna()
         parts = {str(name): lines["times_noise"] for name, lines in own.groupby("parameter", sort=False)}
@@ -173,7 +173,7 @@ def _refused(table: pd.DataFrame) -> tuple[Block, ...]:
     refused = table[table.groupby("parameter")["times_noise"].transform("count") == 0]
     reasons: dict[str, list[str]] = {}
     for line in refused.drop_duplicates("parameter").to_dict("records"):
-        reason = str(line["drift_note"]).replace(str(line["run"]), "a run")
+        reason = str(line["reason"]).replace(str(line["run"]), "a run")
         reasons.setdefault(reason, []).append(str(line["parameter"]))
     parts = [f"{listing(names)}: {reason}" for reason, names in reasons.items()]
     return (TextBlock(text=f"Not compared with noise: {'; '.join(parts)}."),) if parts else ()
@@ -182,11 +182,11 @@ def _refused(table: pd.DataFrame) -> tuple[Block, ...]:
 def association_block(table: pd.DataFrame) -> Block:
     """Rank correlation over tasks, or why there is none."""
     if table.empty:
-        return TextBlock(text="Not applicable: no arm trained its embeddings beside one that froze them.")
+        return TextBlock(text="Not applicable: no condition trained its embeddings beside one that froze them.")
     if table["spearman"].isna().all():
-        reasons = "; ".join(dict.fromkeys(map(str, table["note"])))
+        reasons = "; ".join(dict.fromkeys(map(str, table["reason"])))
         return TextBlock(text=f"Does drift predict gain across tasks? Not answered: {reasons}.")
-    names = ["model", "base", "parameter", "num_tasks", "num_runs", "spearman", "p", "q", "note"]
+    names = ["model", "base", "parameter", "num_tasks", "num_runs", "spearman", "p", "q", "reason"]
     return table_block(table, names, "Rank correlation of drift with gain, one point per task")
 
 
@@ -201,8 +201,10 @@ def plot_drift_and_score(
     """
     import altair
 
-    check_table(joined, ("group", "parameter", "drift", "times_noise", "gain_points", "learning_rate"), "join_drift")
-    own = (joined["parameter"] == parameter) & joined["gain_points"].notna() & (joined["drift"] > 0)
+    check_table(
+        joined, ("group", "parameter", "offset_free_drift", "times_noise", "gain_points", "learning_rate"), "join_drift"
+    )
+    own = (joined["parameter"] == parameter) & joined["gain_points"].notna() & (joined["offset_free_drift"] > 0)
     table = largest_size(joined[own])
     if table.empty:
         return None
@@ -227,7 +229,7 @@ def _panel(table: pd.DataFrame, y: Any, tasks: Sequence[str], margin_points: flo
     import altair
 
     has_noise = table["times_noise"].notna().any()
-    drift = table["times_noise"] if has_noise else 100 * table["drift"]
+    drift = table["times_noise"] if has_noise else 100 * table["offset_free_drift"]
     name = str(table["parameter"].iloc[0]).replace("_", " ")
     once = altair.Chart(altair.Data(values=[{}]))
     behind = []

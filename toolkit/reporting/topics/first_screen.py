@@ -78,7 +78,7 @@ def _sureness(values: np.ndarray[Any, Any]) -> str:
 def _scores(data: ReportData, name: str) -> dict[str, np.ndarray[Any, Any]]:
     """Task to the headline score on the reported split of every seed of a condition."""
     table = largest_size(data.scores[data.scores["is_reported_split"].astype(bool)])
-    own = table[[(base or arm) == name for base, arm in zip(table["base"], table["arm"], strict=True)]]
+    own = table[[(base or arm) == name for base, arm in zip(table["base"], table["condition"], strict=True)]]
     return {str(task): lines["value"].to_numpy(np.float64) for task, lines in own.groupby(task_names(own), sort=False)}
 
 

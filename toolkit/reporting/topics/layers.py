@@ -107,9 +107,8 @@ def write_layer_report(
 
 
 def _named(tables: Tables) -> Tables:
-    """Regimes by their names; the tables of weights call a condition ``arm``."""
-    renamed = {name: table.rename(columns={"arm": "condition"}) for name, table in tables.items()}
-    return {name: spoken(table, ("condition", "against")) for name, table in renamed.items()}
+    """Regimes by their names."""
+    return {name: spoken(table, ("condition", "against")) for name, table in tables.items()}
 
 
 def layers_page(tables: Tables, *, title: str | None = None, command: str | None = None) -> Page:
@@ -191,7 +190,7 @@ def layer_answers(tables: Tables) -> tuple[str, ...]:
             f"Weights: farthest moved those of {layer_name(most['layer'])} ({most['condition']}, {most['group']}): by "
             f"{_percent(most)} of their norm."
         )
-    counts = tables["weight_trends"]["verdict"].value_counts(sort=False)
+    counts = tables["weight_trends"]["trend"].value_counts(sort=False)
     shown = "; ".join(f"{verdict}: {count}" for verdict, count in counts.items())
     lines.append(f"Do upper layers move more than lower ones? Verdicts, by number of regimes: {shown}.")
     return tuple(lines)
@@ -248,13 +247,13 @@ def _least(own: pd.DataFrame) -> pd.Series:
 
 def _moved(own: pd.DataFrame, trend: Mapping[str, Any]) -> list[object]:
     ratio = estimate_text(trend["top_to_bottom"], trend["low"], trend["high"])
-    verdict = FLAT if trend["verdict"] == "flat" else str(trend["verdict"])
-    verdict += f" ({trend['note']})" if trend["note"] and trend["note"] == trend["note"] else ""
+    verdict = FLAT if trend["trend"] == "flat" else str(trend["trend"])
+    verdict += f" ({trend['reason']})" if trend["reason"] and trend["reason"] == trend["reason"] else ""
     tail: list[object] = [ratio, p_value(trend["p"]), trend["q"], verdict]
     by_layer = own.set_index("layer")
-    if not pd.isna(trend["most"]):
+    if not pd.isna(trend["most_layer"]):
         ends: list[object] = []
-        for layer in (int(trend["most"]), int(trend["least"])):
+        for layer in (int(trend["most_layer"]), int(trend["least_layer"])):
             ends += [layer_name(layer), _percent(by_layer.loc[layer])]
         return [*ends, *tail]
     moved = by_layer[by_layer["relative_drift"] > 0]
@@ -465,7 +464,7 @@ def weight_rows(tables: Tables) -> Rows:
         cells = [_percent(line), *(line[name] for name in ("median_angle_degrees", "norm_before", "norm_change"))]
         if line["norm_change"] != line["norm_change"]:  # not there, or not to be compared
             cells = [None] * len(cells)
-        note = "bit-identical" if line["is_identical"] else line["note"]
+        note = "bit-identical" if line["is_identical"] else "; ".join(filter(None, (line["reason"], line["note"])))
         rows.append([str(line["condition"]), component_name(line["component"]), *cells, int(line["num_values"]), note])
     return header, rows
 

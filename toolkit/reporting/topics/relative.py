@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from toolkit.comparison.relative import COLUMNS
 from toolkit.comparison.summaries import check_table
 from toolkit.reporting.cells import UNDEFINED
 from toolkit.reporting.charts import REFERENCE, Chart, data_of, draw, look_of, padded, panels, pick, tips
 from toolkit.reporting.folder import publish, report_folder, write_csvs
 from toolkit.reporting.page import Block, NoteBlock, Page, Section, TextBlock, chart_blocks, rows_block
+from toolkit.schema import columns_of
 
 CAPTION = (
     "Mean score of each condition as a share of the reference's, with its 95 % interval; dotted, in the colour of the "
@@ -25,7 +25,7 @@ DEFINITIONS = (
 )
 HEADER = (
     "split",
-    "arm",
+    "condition",
     "relative quality",
     "95 % interval",
     "beside the reference",
@@ -47,13 +47,13 @@ def plot_relative_quality(table: pd.DataFrame) -> Chart | None:
     """
     import altair
 
-    check_table(table, COLUMNS, "relative_quality")
+    check_table(table, columns_of("relative_quality"), "relative_quality")
     table = shown_splits(table)
     table = table[table["relative_quality"].notna()]
-    if table.empty or (table["arm"] == table["reference"]).all():
+    if table.empty or (table["condition"] == table["against"]).all():
         return None
-    table = table.assign(arm=table["arm"].astype(str))
-    arms, splits, groups = (list(dict.fromkeys(table[name].astype(str))) for name in ("arm", "split", "group"))
+    table = table.assign(condition=table["condition"].astype(str))
+    arms, splits, groups = (list(dict.fromkeys(table[name].astype(str))) for name in ("condition", "split", "group"))
     table = table.assign(interval=[_interval(low, high) for low, high in zip(table["low"], table["high"], strict=True)])
     picker = pick("split", splits) if len(splits) > 1 else None
     look = look_of(splits, splits, picker, "split")
@@ -61,7 +61,7 @@ def plot_relative_quality(table: pd.DataFrame) -> Chart | None:
     scale = padded([*table["relative_quality"], *table["low"], *table["high"], *table["majority_quality"], 1])
     offset = altair.YOffset("split:N", sort=splits, scale=altair.Scale(domain=splits, paddingOuter=0.5))
     said = tips(
-        arm="arm",
+        condition="condition",
         split="split",
         relative_quality=("relative quality", ".3f"),
         interval="95 % interval",
@@ -72,13 +72,13 @@ def plot_relative_quality(table: pd.DataFrame) -> Chart | None:
     for i, group in enumerate(groups):
         own = table[table["group"].astype(str) == group]
         labels = altair.Axis(domain=False, ticks=False, labels=not i % columns, labelLimit=190)
-        y = altair.Y("arm:N", sort=arms, scale=altair.Scale(domain=arms), title=None, axis=labels)
+        y = altair.Y("condition:N", sort=arms, scale=altair.Scale(domain=arms), title=None, axis=labels)
         ticks = altair.Axis(tickCount=4, format="~g")
         x, low, majority = (
             altair.X(f"{name}:Q", scale=scale, title="relative quality", axis=ticks)
             for name in ("relative_quality", "low", "majority_quality")
         )
-        names = ["arm", "split", "relative_quality", "low", "high", "interval", "num_seeds", "num_failed"]
+        names = ["condition", "split", "relative_quality", "low", "high", "interval", "num_seeds", "num_failed"]
         marks = altair.Chart(data_of(own, names)).encode(y=y, yOffset=offset, tooltip=said)
         floors = own.groupby("split", sort=False)["majority_quality"].mean().dropna().reset_index()
         once = altair.Chart(altair.Data(values=[{}]))
@@ -146,16 +146,16 @@ def relative_rows(table: pd.DataFrame) -> list[list[object]]:
     return [
         [
             line["split"],
-            line["arm"],
+            line["condition"],
             _decimal(line["relative_quality"]),
             _interval(line["low"], line["high"]),
             _beside(line["low"], line["high"], 1.0),
             _beside(line["low"], line["high"], line["majority_quality"]),
-            _decimal(line["arm_mean"]),
+            _decimal(line["condition_mean"]),
             str(line["num_seeds"]),
             str(line["num_failed"]),
             _decimal(line["majority_quality"]),
-            line["note"],
+            "; ".join(filter(None, (line["reason"], line["note"]))),
         ]
         for line in lines
     ]

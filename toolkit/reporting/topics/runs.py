@@ -11,9 +11,8 @@ from toolkit.analysis.measures import MEASURES
 from toolkit.comparison.arms import Arm, Group, ReportedRun
 from toolkit.comparison.evidence import NOT_KEPT
 from toolkit.comparison.report_data import ReportData, order_of
-from toolkit.comparison.shuffled_labels import MEASURES as LABEL_MEASURES
 from toolkit.naming import shorten
-from toolkit.reporting.cells import NOT_APPLICABLE, interval, listing, number
+from toolkit.reporting.cells import NOT_APPLICABLE, listing, number
 from toolkit.reporting.charts import Charts, draw
 from toolkit.reporting.page import Block, NoteBlock, Section, TextBlock, folds, rows_block, table_block
 from toolkit.reporting.topics.caveats import caveats as caveats
@@ -32,12 +31,18 @@ from toolkit.reporting.topics.scores import SUMMARY as SUMMARY
 from toolkit.reporting.topics.scores import plot_cost, plot_data_efficiency, plot_scores, scores_section
 from toolkit.schema import COLUMNS
 
-LABEL_HOWS = {
-    "real": "Mean over seeds of the measure under real labels; of ratios the geometric mean.",
-    "shuffled": "The same of the runs that learned shuffled labels, at the same settings.",
-    "real labels add": "The difference, or of ratios how much further in per cent, with its interval over seeds.",
-    "smallest detectable": "What these seeds would show with 80 % power.",
-} | {name: measure.how for name, measure in LABEL_MEASURES.items()}
+LABELS: tuple[str, ...] = (
+    "condition",
+    "control",
+    "parameter",
+    "measure",
+    "real_mean",
+    "shuffled_mean",
+    "value",
+    "low",
+    "high",
+)
+LABELS += ("detectable_gap", "unit", "q", "verdict", "reason")
 
 
 def study_charts(data: ReportData) -> Charts:
@@ -71,19 +76,11 @@ def labels_section(data: ReportData) -> Section | None:
     """What real labels add to drift; no section where no labels were shuffled."""
     if data.labels.empty:
         return None
-    header = ["condition", "control", "parameter", "measure", "real", "shuffled", "real labels add", "interval"]
-    header += ["smallest detectable", "q", "verdict", "why"]
     titles = list(dict.fromkeys(data.labels["group"]))
-    bodies = []
-    for title in titles:
-        rows: list[list[object]] = []
-        for line in data.labels[data.labels["group"] == title].to_dict("records"):
-            unit = str(line["unit"])
-            row: list[object] = [line["arm"], line["control"], line["parameter"], line["measure"].replace("_", " ")]
-            row += [number(line["real"]), number(line["shuffled"]), f"{number(line['value'])} {unit}"]
-            row += [interval(line["low"], line["high"]), f"{number(line['detectable_gap'])} {unit}", number(line["q"])]
-            rows.append([*row, line["verdict"], line["reason"]])
-        bodies.append([rows_block(header, rows, f"Drift under real and under shuffled labels on {title}", LABEL_HOWS)])
+    caption = "Drift under real and under shuffled labels, and what real labels add (value), on "
+    bodies = [
+        [table_block(data.labels[data.labels["group"] == title], LABELS, f"{caption}{title}")] for title in titles
+    ]
     lead = (
         "Runs on shuffled labels can only memorise. What they share with runs on real labels, a multiple of sign noise "
         "above 1 for one, is no sign of learning; what real labels add is. Seeds agree where they have the same "
@@ -102,7 +99,7 @@ def tuning_section(data: ReportData) -> Section | None:
             id="tuning", title="Tuning", lead="Nothing was tuned: every condition was run with the settings given."
         )
     warned = tuple(NoteBlock(text=text, is_warning=True) for text in (unstable(data), edge_warning(data)) if text)
-    counts = table.groupby([c for c in ("task", "arm") if c in table], sort=False).size()
+    counts = table.groupby([c for c in ("task", "condition") if c in table], sort=False).size()
     budget = f"{int(counts.min())}" if counts.min() == counts.max() else f"{int(counts.min())} to {int(counts.max())}"
     lead = (
         f"Every condition had the same budget ({budget} settings per task), chosen by the score on the split "
@@ -120,7 +117,7 @@ RUN_COLUMNS: tuple[str, ...] = (
     "run",
     "model",
     "task",
-    "arm",
+    "condition",
     "seed",
     "epochs",
     "learning rate",
@@ -154,12 +151,12 @@ def arms_block(groups: Sequence[Group]) -> Block:
     """One line per arm: its seeds and how it was trained, where all its runs agree."""
     lines = runs_frame(groups)
     rows = []
-    for (model, task, arm), own in lines.groupby(["model", "task", "arm"], sort=False):
+    for (model, task, arm), own in lines.groupby(["model", "task", "condition"], sort=False):
         shared = [_agreed(own[name]) for name in RUN_COLUMNS[5:15]]
         seeds = listing([str(seed) for seed in own["seed"]]) if len(own) <= 3 else f"{len(own)} seeds"
         rows.append([model, task, arm, seeds, *shared, int((own["state"] == "failed").sum())])
-    header = ["model", "task", "arm", "seeds", *RUN_COLUMNS[5:15], "failed"]
-    return rows_block(header, rows, "What was run: one line per arm")
+    header = ["model", "task", "condition", "seeds", *RUN_COLUMNS[5:15], "failed"]
+    return rows_block(header, rows, "What was run: one line per condition")
 
 
 def _agreed(values: pd.Series) -> object:

@@ -48,7 +48,18 @@ SUMMARY = (
     "sd_not_failed",
 )
 
-FLOORS = ("split", "base", "score", "mean", "majority", "bag_of_words", "untouched", "above_bag_of_words", "note")
+FLOORS = (
+    "split",
+    "base",
+    "score",
+    "mean",
+    "majority",
+    "bag_of_words",
+    "untouched",
+    "above_bag_of_words_points",
+    "reason",
+    "note",
+)
 
 
 def scores_section(data: ReportData, charts: Charts) -> Section:
@@ -111,7 +122,7 @@ def _floors(data: ReportData, title: str) -> tuple[Block, ...]:
     if own.empty:
         return ()
     own = largest_size(own)
-    own = own.assign(above_bag_of_words=[points(value) for value in own["above_bag_of_words_points"]])
+    own = own.assign(above_bag_of_words_points=[points(value) for value in own["above_bag_of_words_points"]])
     names = [name for name in FLOORS if name != "untouched" or own[name].notna().any()]
     table = table_block(own, names, f"Floors and anchors of {title}: what needs no fine-tuning, beside each condition")
     return (FoldBlock(title=f"What needs no fine-tuning: {title}", blocks=(table,)),)
@@ -256,7 +267,7 @@ def plot_scores_over_epochs(
 ) -> Chart | None:
     """A score at every epoch, before training too: a panel per labelled split, a line per regime.
 
-    ``scores`` is ``Run.scores``, of one run or of several: then with the columns ``run`` and ``regime`` (or ``arm``).
+    ``scores`` is ``Run.scores``, of one run or of several: then with columns ``run`` and ``regime`` (or ``condition``).
     ``score`` is one of its columns, by default the first that it has of accuracy, macro_f1, matthews, pearson ... A
     mark is the mean over the seeds, its bar from the least to the greatest. ``majority``: split to the score of always
     answering the commonest class, a dotted line. ``regimes`` as in :func:`toolkit.plot_scores`. None without two

@@ -61,8 +61,8 @@ def words_section(runs: Sequence[tuple[str, Source | WordRows]], *, budget_bytes
     for i, (label, source) in enumerate(runs):
         num_named = max(NUM_NAMED // len(runs), NUM_TABLED)
         words = source if isinstance(source, WordRows) else measure_words([trajectory_of(source)], num_named=num_named)
-        if words.refusal:
-            refused.append((label, words.refusal))
+        if words.reason:
+            refused.append((label, words.reason))
             continue
         made = _fitting(visible(label), words, left // (len(runs) - i))
         drawn, left = [*drawn, made], left - data_size(made.table)
