@@ -278,7 +278,7 @@ def _guarded(function: Callable[[], int]) -> int:
             print(f"error: {' '.join(str(error).split()) or type(error).__name__}{hint}", file=sys.stderr)
         return USER_ERROR
     except KeyboardInterrupt:
-        print("interrupted: the same command starts an unfinished run again", file=sys.stderr)
+        print("interrupted: the same command goes on with an unfinished run", file=sys.stderr)
         return INTERRUPTED
 
 

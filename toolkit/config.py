@@ -208,6 +208,11 @@ class OutputConfig:
     """Folder in which the run directory is made."""
     overwrite: bool = setting(False, ("place",))
     """Replace a finished run of the same config, which is refused otherwise."""
+    resume: bool = setting(True, ("place",))
+    """Go on from the last state of an unfinished run of the same config, with the same bits; --no-resume: start anew.
+    States are written at the ends of epochs, spaced in time, and when Ctrl-C or TERM ends the run."""
+    resume_steps: int | None = setting(None, ("place",))
+    """Also write the state every N optimizer steps; None: at the ends of epochs only."""
     snapshot_steps: int | Literal["log"] | None = setting(None, ("time",))
     """Also snapshot every N optimizer steps, or at steps 1, 2, 4, 8, ... (log); None: after every epoch only."""
     save_model: bool = setting(False, ("place", "time"))
@@ -236,7 +241,7 @@ class RunConfig(Described, OutputConfig, DataConfig, TrainingConfig, ModelConfig
         # Of an empty variable: output_dir would be the current directory.
         for name in ("model", "train_file", "validation_file", "dataset", "dataset_config", "output_dir"):
             _require(getattr(self, name) != "", self, name, "a name or path, or left out")
-        for name in ("epochs", "max_steps", "max_train_examples", "batch_tokens"):
+        for name in ("epochs", "max_steps", "max_train_examples", "batch_tokens", "resume_steps"):
             _require(getattr(self, name) is None or getattr(self, name) >= 1, self, name, "at least 1")
         for name in ("learning_rate", "head_learning_rate", "max_gradient_norm"):
             _require(0 < getattr(self, name) < float("inf"), self, name, "above 0 and finite")
@@ -279,8 +284,8 @@ class RunConfig(Described, OutputConfig, DataConfig, TrainingConfig, ModelConfig
             is_named_by_data = each.name == "task" and (self.train_file or self.dataset)
             if value == each.default or each.name in ("output_dir", "overwrite") or is_named_by_data:
                 continue
-            words.append("--" + each.name.replace("_", "-"))
-            if value is not True:
+            words.append(("--no-" if value is False else "--") + each.name.replace("_", "-"))
+            if not isinstance(value, bool):
                 words += [shlex.quote(str(v)) for v in (value if isinstance(value, tuple) else (value,))]
         return " ".join(words)
 

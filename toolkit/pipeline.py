@@ -14,6 +14,7 @@ from toolkit.data.tasks import load_task
 from toolkit.models.classifier import Loaded, load_classifier
 from toolkit.models.positions import prepare_positions
 from toolkit.models.regimes import BACKBONE, Regime, apply_regime, list_components, parse_regime
+from toolkit.snapshots.resume import State
 from toolkit.snapshots.snapshot import capture
 from toolkit.snapshots.store import MANIFEST, Run, RunWriter, check_startable, open_run
 from toolkit.training.accelerators import build_accelerator, start_together
@@ -27,6 +28,7 @@ from toolkit.training.features import (
     train_head_until_it_stops,
 )
 from toolkit.training.floors import measure_floors
+from toolkit.training.going_on import GoingOn, identity_of
 from toolkit.training.loop import Moment, Plan, train
 from toolkit.training.optimizer import NonFiniteLossError, StepLog
 from toolkit.training.recorder import Recorder
@@ -99,12 +101,19 @@ def finetune(config: RunConfig, *, reuse_finished: bool = False, screen: Screen 
         return finished
     check_startable(path, overwrite=config.overwrite)
     accelerator.wait_for_everyone()  # nobody writes before everybody has looked
-    writer = start_together(path, overwrite=config.overwrite, is_main=accelerator.is_main_process)
+    identity = identity_of(accelerator, loaded.source.sha256 or loaded.source.revision, task.data_hashes)
+
+    def goes_on(state: State) -> bool:
+        return config.resume and all(state.facts.get(name) == value for name, value in identity.items())
+
+    writer, state = start_together(
+        path, is_main=accelerator.is_main_process, overwrite=config.overwrite, goes_on=goes_on
+    )
     try:
         frozen = apply_regime(loaded.model, regime, loaded.family)
         if writer is not None:
             _print_plan(screen, loaded, data, config, components, regime)
-        _train_and_save(accelerator, loaded, data, config, regime, frozen, path.name, writer, screen)
+        _train_and_save(accelerator, loaded, data, config, regime, frozen, path.name, writer, screen, state, identity)
     except NonFiniteLossError as error:
         if writer is not None:
             writer.write_divergence(str(error))
@@ -162,6 +171,8 @@ def _train_and_save(
     name: str,
     writer: RunWriter | None,
     screen: Screen | None,
+    state: State | None,
+    identity: Mapping[str, Any],
 ) -> None:
     from accelerate.utils import set_seed
 
@@ -175,7 +186,21 @@ def _train_and_save(
     set_seed(config.seed, device_specific=True)
     is_stopped = config.head_training == "early-stopping"
     num_steps = None if is_stopped else Plan.of(config, data.splits["train"].lengths).num_steps
+    facts: dict[str, Any] = {**identity, "head_stage": None}
     with _Progress(accelerator, config, name, num_steps, screen) as progress:
+        going_on = GoingOn(
+            accelerator,
+            recorder,
+            writer,
+            state,
+            facts,
+            every_steps=config.resume_steps,
+            seconds=lambda: progress.seconds,
+        )
+        if state is not None:
+            progress.go_on(state)
+        if saver is not None and state is not None:
+            saver.restore(state.step)
 
         def on_step(log: StepLog, seconds: float) -> None:
             progress.on_step(log, seconds)
@@ -184,40 +209,42 @@ def _train_and_save(
 
         features: Features | None = None
         head_training: dict[str, Any] = {"mode": config.head_training}
-        head_stage: dict[str, Any] | None = None
         if all(name in frozen for name, _ in model.named_parameters() if name.startswith(BACKBONE)):
             started = time.perf_counter()
             features = extract_features(accelerator, model, data)
             progress.seconds["features"] = time.perf_counter() - started
             if is_stopped:
                 moments = train_head_until_it_stops(
-                    accelerator, model, features, data, config, recorder, on_step, head_training
+                    accelerator, model, features, data, config, recorder, on_step, head_training, going_on
                 )
             else:
-                moments = train_head(accelerator, model, features, data, config, recorder, on_step)
+                moments = train_head(accelerator, model, features, data, config, recorder, on_step, going_on)
         else:
-            if config.head_epochs:
+            if config.head_epochs and state is None:
                 started = time.perf_counter()
                 losses = train_head_first(accelerator, model, data, config)
                 progress.seconds["head_stage"] = time.perf_counter() - started
-                head_stage = {"epochs": config.head_epochs, "train_loss": losses}
-            moments = train(accelerator, model, data, config, recorder, on_step)
-        for moment in moments:
-            tensors = capture(model.backbone, loaded.family)  # on every process: shards may have to be gathered
-            if saver is not None:
-                saver.save_snapshot(moment, tensors)
-            started = time.perf_counter()
-            outputs = _compute_outputs(moment, saver)
-            progress.evaluation_seconds += time.perf_counter() - started
-            if saver is not None and outputs is not None:
-                progress.on_scores(moment.step, data.task.score, saver.save_outputs(moment, outputs))
+                facts["head_stage"] = {"epochs": config.head_epochs, "train_loss": losses}
+            elif state is not None:
+                facts["head_stage"] = state.facts["head_stage"]
+            moments = train(accelerator, model, data, config, recorder, on_step, going_on)
+        with going_on.listening():
+            for moment in moments:
+                tensors = capture(model.backbone, loaded.family)  # on every process: shards may have to be gathered
+                if saver is not None:
+                    saver.save_snapshot(moment, tensors)
+                started = time.perf_counter()
+                outputs = _compute_outputs(moment, saver)
+                progress.evaluation_seconds += time.perf_counter() - started
+                if saver is not None and outputs is not None:
+                    progress.on_scores(moment.step, data.task.score, saver.save_outputs(moment, outputs))
         seconds, evaluation_seconds = progress.seconds, progress.evaluation_seconds
     if saver is not None:
         # After training: of mixed layers the probe reads what the head has learned to mix.
         probe = None if features is None else linear_probe(model.head, features, data, config.seed)
         floors = measure_floors(data, config, loaded.source, accelerator.device)
         others = {"evaluation_seconds": evaluation_seconds}
-        saver.finish(accelerator, regime, before, probe, floors, seconds, head_training, head_stage, others)
+        saver.finish(accelerator, regime, before, probe, floors, seconds, head_training, facts["head_stage"], others)
     for tracker in accelerator.trackers:  # not end_training: that would also end the process group of later runs
         tracker.finish()
 
@@ -252,6 +279,13 @@ class _Progress:
 
     def __exit__(self, *_: object) -> None:
         self.bar.close()
+
+    def go_on(self, state: State) -> None:
+        """Show where the run is taken up."""
+        self.seconds |= state.facts["seconds"]
+        self.bar.update(state.step)
+        if self.screen is not None:
+            self.bar.write(f"Going on from step {state.step:,}, where an earlier run of this command was cut short.")
 
     def on_step(self, log: StepLog, seconds: float) -> None:
         self.seconds["training"] += seconds

@@ -169,6 +169,7 @@ def time_without_records(data: str | None, freeze: str, examples: int, epochs: i
     from toolkit.training.accelerators import build_accelerator
     from toolkit.training.encoding import encode_task
     from toolkit.training.evaluation import compute_scores
+    from toolkit.training.going_on import GoingOn
     from toolkit.training.loop import train
 
     class Silent:
@@ -187,7 +188,8 @@ def time_without_records(data: str | None, freeze: str, examples: int, epochs: i
     encoded = encode_task(task, loaded, config.max_length)
     started = time.perf_counter()
     silent: Any = Silent()
-    for moment in train(accelerator, loaded.model, encoded, config, silent, lambda log, seconds: None):
+    anew = GoingOn(accelerator, silent, None, None, {})
+    for moment in train(accelerator, loaded.model, encoded, config, silent, lambda log, seconds: None, anew):
         found = moment.compute_outputs() if moment.compute_outputs else {}
         for name, outputs in found.items():
             compute_scores(task.kind, encoded.splits[name].labels, outputs)

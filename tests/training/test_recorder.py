@@ -1,5 +1,7 @@
 from collections import Counter
 from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from toolkit.config import RunConfig
 from toolkit.data.batches import EncodedSplit, EncodedTask
 from toolkit.families import TABLES
 from toolkit.snapshots.exposure import Exposure
+from toolkit.training.going_on import GoingOn
 from toolkit.training.loop import Plan, run_epochs
 from toolkit.training.optimizer import StepLog
 from toolkit.training.recorder import BATCHES_AHEAD, Norms, Recorder
@@ -160,12 +163,15 @@ def test_training_says_which_batches_come() -> None:
         def expect(self, batches: Iterable[NDArray[np.int64]]) -> None:
             told.append([batch.tolist() for batch in batches])
 
-    def take(indices: NDArray[np.int64], step: int) -> StepLog:
-        taken.append(indices.tolist())
-        return StepLog(step + 1, 0.0, 0.0, 0.0)
+    class Taker:
+        def take(self, indices: NDArray[np.int64], step: int) -> StepLog:
+            taken.append(indices.tolist())
+            return StepLog(step + 1, 0.0, 0.0, 0.0)
 
     plan = Plan.of(config, data.splits["train"].lengths)
-    list(run_epochs(plan, data, config, Spy(data, {}), take, dict, lambda log, seconds: None))
+    recorder, stepper = Spy(data, {}), cast(Any, Taker())
+    anew = GoingOn(SimpleNamespace(num_processes=1), recorder, None, None, {})
+    list(run_epochs(plan, data, config, recorder, stepper, dict, lambda log, seconds: None, anew))
 
     assert [len(batches) for batches in told] == [3, 2]
     assert taken == [batch for batches in told for batch in batches]

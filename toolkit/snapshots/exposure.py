@@ -116,9 +116,11 @@ class Design:
 class DesignCounter:
     """Counts combinations of rows, one batch of tokens after the other."""
 
-    def __init__(self, tables: tuple[str, ...]) -> None:
+    def __init__(self, tables: tuple[str, ...], counted: Design | None = None) -> None:
+        """``counted``: what was counted before."""
         self._tables = tables
-        self._counted = np.empty((0, len(tables)), np.int32), np.empty(0, np.int64)
+        nothing = np.empty((0, len(tables)), np.int32), np.empty(0, np.int64)
+        self._counted = nothing if counted is None else (counted.combinations, counted.counts)
         self._recent: list[NDArray[np.int32]] = []
         self._waiting: list[NDArray[np.int32]] = []
         self._num_waiting = 0

@@ -58,7 +58,7 @@ def write_tensors(
     path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str], owned: Owned | None = None
 ) -> None:
     """Write a safetensors file atomically; equal tensors and metadata give equal bytes. See :func:`write_text`."""
-    contiguous = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+    contiguous = {name: np.asarray(tensor, order="C") for name, tensor in tensors.items()}
     with atomic_path(path, owned) as temporary, disk_errors(path):
         save_file(contiguous, temporary, metadata=dict(metadata))
         _sort_metadata(temporary)

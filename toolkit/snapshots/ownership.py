@@ -282,10 +282,11 @@ def remove_temporary_folders(parent: Path) -> None:
             _remove_temporary_folder(path)
 
 
-def clear(owned: Owned) -> None:
+def clear(owned: Owned, keep: Collection[str] = ()) -> None:
     """Remove every file that a list names, and the list last: killed at any moment, what is left is known as ours.
 
-    ValueError, before anything is removed, where anything else lies in the folder; the folder itself stays.
+    Files that ``keep`` names stay, and the list with them. ValueError, before anything is removed, where anything else
+    lies in the folder; the folder itself stays.
     """
     if foreign := owned.foreign():
         raise ValueError(f"{owned.folder} holds {shown(foreign)}, which no list of ours names: move that away")
@@ -293,8 +294,10 @@ def clear(owned: Owned) -> None:
     for path in sorted(owned.folder.rglob(".*.tmp")):
         if owned._is_temporary(path):
             path.unlink(missing_ok=True)
+    kept = {owned.folder / name for name in keep} | ({owned.folder / owned.list_name} if keep else set())
     for path in owned.named():
-        _unlink(path, owned.folder)
+        if path not in kept:
+            _unlink(path, owned.folder)
 
 
 def swap_folders(new: Path, place: Path, old: Path) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
+from safetensors import safe_open
 
 from toolkit.config import FORMAT as FORMAT_OF_CONFIG
 from toolkit.config import RunConfig
@@ -50,6 +51,7 @@ from toolkit.snapshots.ownership import (
     temporary_folder,
 )
 from toolkit.snapshots.ownership import MANIFEST as MANIFEST
+from toolkit.snapshots.resume import INDEX, NUM_KEPT, State, Tensors, index_text, read_state, state_name
 from toolkit.snapshots.snapshot import FORMAT, Snapshot, Trajectory, Vocabulary, read_snapshot
 
 if TYPE_CHECKING:
@@ -280,6 +282,10 @@ class RunWriter:
     _written: set[Path] = field(default_factory=set)
     _hashes: dict[str, str] = field(default_factory=dict)
     """Of the snapshots, each taken when it had been written."""
+    _states: dict[str, str] = field(default_factory=dict)
+    """Name to sha256 of the states that are kept, the newest first."""
+    resumed: State | None = None
+    """Where an unfinished run was taken up; None of one that starts anew."""
     _journal_lock: threading.Lock = field(default_factory=threading.Lock)
     """Snapshots are named by the thread that writes them, beside what this one names."""
     _names: dict[str, Collection[str]] = field(default_factory=dict)
@@ -368,8 +374,39 @@ class RunWriter:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 replace_file(source, path, self._owned)
 
+    def write_state(self, step: int, tensors: Tensors, facts: Mapping[str, Any]) -> None:
+        """Write what the run needs to go on from here, in the place of the last state but one."""
+        self.background.wait()
+        state, name = State(step, tensors, facts, dict(self._hashes)), state_name(step)
+        path = self._own(name)
+        path.parent.mkdir(exist_ok=True)
+        files.write_tensors(path, tensors, state.metadata(), self._owned)
+        self._states = {name: files.sha256_of_file(path), **{k: v for k, v in self._states.items() if k != name}}
+        old, self._states = list(self._states)[NUM_KEPT:], dict(list(self._states.items())[:NUM_KEPT])
+        files.write_text(self._own(INDEX), index_text(self._states), self._owned)
+        for name in old:
+            self._drop(name)
+
+    def drop_states(self) -> None:
+        """Take the states away again: the run is finished, or the same again would end as it did."""
+        for name in (*self._states, INDEX):
+            self._drop(name)
+        self._states = {}
+
+    def go_on(self, state: State) -> None:
+        """Take over what a run has written until ``state``."""
+        for name, digest in state.snapshots.items():
+            path = self._own(name)
+            with safe_open(path, "numpy") as file:
+                for parameter in file.keys():  # noqa: SIM118 (it has no other way)
+                    own = (files.sha256_of_array(file.get_tensor(parameter)), path.name)
+                    self._digests.setdefault(parameter, []).append(own)
+            self._hashes[name] = digest
+        self._states = {state_name(state.step): files.sha256_of_file(self._own(state_name(state.step)))}
+
     def write_divergence(self, message: str) -> None:
         """Note that training diverged: there will be no manifest."""
+        self.drop_states()
         files.write_text(self._own(DIVERGED), json.dumps({"message": message}) + "\n", self._owned)
 
     def finish(self, facts: Mapping[str, Any]) -> None:
@@ -378,6 +415,7 @@ class RunWriter:
         ValueError when what was written is no longer there, or the run was started again meanwhile.
         """
         self.background.wait()
+        self.drop_states()
         self._check_held()
         if missing := sorted(path.name for path in self._written if not path.is_file()):
             raise ValueError(f"{self.path} has lost {', '.join(missing)} while it was being written: run it again")
@@ -605,8 +643,15 @@ def _complete_swap(place: Path) -> None:
         move_folder(swap / NEW, place)
 
 
-def start_run(path: Path, *, overwrite: bool = False, is_recorded: bool = False) -> RunWriter:
-    """A writer of an empty run directory: what an unfinished run left there is removed first.
+def start_run(
+    path: Path,
+    *,
+    overwrite: bool = False,
+    is_recorded: bool = False,
+    goes_on: Callable[[State], bool] = lambda _: False,
+) -> RunWriter:
+    """A writer of a run directory: what an unfinished run left there is removed first, but for its last state and what
+    that follows, where ``goes_on`` says of that state that this run goes on from it.
 
     With ``overwrite`` a finished run stays until the new one is finished, which is written beside it, in a hidden
     folder, and then takes its place. The writer keeps other processes out until it has finished, is released or
@@ -625,11 +670,22 @@ def start_run(path: Path, *, overwrite: bool = False, is_recorded: bool = False)
             mark(written.parent)
             _remove_replaced(place)
         written.mkdir(exist_ok=True)
-        clear(owned_files(written))
+        owned, state = owned_files(written), read_state(written)
+        state = state if state is not None and goes_on(state) else None
+        clear(owned, () if state is None else _names_until(state, owned.files))
     except BaseException:
         lock.release()
         raise
-    return RunWriter(written, lock=lock, replaces=replaced)
+    writer = RunWriter(written, lock=lock, replaces=replaced, resumed=state)
+    if state is not None:
+        writer.go_on(state)
+    return writer
+
+
+def _names_until(state: State, names: Iterable[str]) -> list[str]:
+    """The files of an unfinished run that a state follows, or that say of their lines which step they are of."""
+    kept = {state_name(state.step), INDEX, *state.snapshots, *SMALL_FILES}
+    return [name for name in names if name in kept]
 
 
 @dataclass(frozen=True, repr=False)

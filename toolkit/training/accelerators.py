@@ -13,25 +13,28 @@ import torch
 
 from toolkit.config import KEEP_THREADS, RunConfig
 from toolkit.memory import keep_freed_memory
+from toolkit.snapshots.resume import State
 from toolkit.snapshots.store import RunWriter, start_run
 
 
-def start_together(path: Path, *, overwrite: bool, is_main: bool, is_recorded: bool = False) -> RunWriter | None:
+def start_together(path: Path, *, is_main: bool, **options: Any) -> tuple[RunWriter | None, State | None]:
     """:func:`start_run` on the main process, None on the others; what it raises is raised on all of them.
 
-    Every process calls this: one that did not hear of the error would wait for the main process.
+    Beside it, on all processes, the state from which the run goes on. Every process calls this: one that did not hear
+    of the error would wait for the main process.
     """
-    writer, told = None, list[Exception | None]([None])
+    writer, told = None, list[Exception | State | None]([None])
     if is_main:
         try:
-            writer = start_run(path, overwrite=overwrite, is_recorded=is_recorded)
+            writer = start_run(path, **options)
+            told = [writer.resumed]
         except (ValueError, OSError) as error:
             told = [error]
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.broadcast_object_list(told)
-    if told[0] is not None:
+    if isinstance(told[0], Exception):
         raise told[0]
-    return writer
+    return writer, told[0]
 
 
 def one_thread() -> AbstractContextManager[Any]:

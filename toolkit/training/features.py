@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from itertools import count
 from typing import Any
@@ -25,6 +25,7 @@ from toolkit.models.heads import answer, entry_of, first_weights, inputs_of
 from toolkit.models.regimes import HEAD
 from toolkit.training.accelerators import one_thread
 from toolkit.training.evaluation import extract_features
+from toolkit.training.going_on import GoingOn
 from toolkit.training.loop import Moment, OnStep, Plan, run_epochs
 from toolkit.training.optimizer import (
     StepLog,
@@ -36,6 +37,8 @@ from toolkit.training.optimizer import (
     example_losses,
     group_parameters,
     learning_rate_factors,
+    restore_state,
+    state_of,
 )
 from toolkit.training.recorder import Recorder
 
@@ -87,6 +90,7 @@ def train_head(
     config: RunConfig,
     recorder: Recorder,
     on_step: OnStep,
+    going_on: GoingOn,
 ) -> Iterator[Moment]:
     """Train the head on cached features in place; yields like :func:`toolkit.training.loop.train`.
 
@@ -99,7 +103,8 @@ def train_head(
     plan = Plan.of(config, data.splits["train"].lengths)
     factors = learning_rate_factors(plan.num_steps, config.warmup_fraction)
     stepper = HeadStepper(model.head, tensors["train"], data, config, factors, recorder)
-    return run_epochs(plan, data, config, recorder, stepper.take, lambda: _outputs(model.head, tensors, data), on_step)
+    outputs = partial(_outputs, model.head, tensors, data)
+    return run_epochs(plan, data, config, recorder, stepper, outputs, on_step, going_on)
 
 
 def train_head_until_it_stops(
@@ -111,6 +116,7 @@ def train_head_until_it_stops(
     recorder: Recorder,
     on_step: OnStep,
     facts: dict[str, Any],
+    going_on: GoingOn,
 ) -> Iterator[Moment]:
     """Train the head in place until the loss on a held-out tenth of train has stopped falling; yield two moments.
 
@@ -140,7 +146,8 @@ def train_head_until_it_stops(
     def batches_of(epoch: int) -> list[NDArray[np.int64]]:
         return [kept[batch] for batch in epoch_batches(split.lengths[kept], config, epoch)]
 
-    yield Moment(0, 0, True, float("nan"), partial(outputs, 0))
+    if not going_on.step:
+        yield Moment(0, 0, True, float("nan"), partial(outputs, 0))
     per_epoch = len(batches_of(0))
     patience = max(PATIENCE, math.ceil(PATIENCE_STEPS / per_epoch))
     most_epochs = max(MOST_EPOCHS, math.ceil(MOST_STEPS / per_epoch))
@@ -154,6 +161,11 @@ def train_head_until_it_stops(
     with standardised(head, tensors["train"], split.rows_of(kept)):
         stepper = HeadStepper(head, tensors["train"], data, config, factors, None)
         weights = {name: value.clone() for name, value in head.state_dict().items()}
+        if kept_of := going_on.restore(stepper):
+            logs = [StepLog(int(step), *own) for step, *own in kept_of["logs"].tolist()]
+            losses, train_losses = kept_of["held_out"].tolist(), kept_of["losses"].tolist()
+            ends, best, lowest = kept_of["ends"].tolist(), int(kept_of["best"]), float(kept_of["lowest"])
+            weights = {name: torch.from_numpy(kept_of[f"best.{name}"]) for name in weights}
         while len(losses) < most_epochs and len(losses) - best < patience:
             first = len(logs)
             for batch in batches_of(len(losses)):
@@ -166,6 +178,9 @@ def train_head_until_it_stops(
             if losses[-1] < lowest * (1 - MIN_FALL) and losses[-1] < lowest - least_fall:
                 best, lowest = len(losses), losses[-1]
                 weights = {name: value.clone() for name, value in head.state_dict().items()}
+            own = {f"best.{name}": value.cpu() for name, value in weights.items()}
+            own |= {"logs": [astuple(log) for log in logs], "held_out": losses, "losses": train_losses}
+            going_on.after_epoch(len(logs), stepper, ends=ends, best=best, lowest=lowest, **own)
         head.load_state_dict(weights)
     for epoch in range(best):
         recorder.expect(batches := batches_of(epoch))
@@ -264,6 +279,7 @@ class HeadStepper:
         self.factors = factors
         model = nn.ModuleDict({HEAD.rstrip("."): head})
         self.optimizer = build_optimizer(model, group_parameters(model, config.weight_decay), config, features.device)
+        self.trained = dict(model.named_parameters())
         self.has_dropout = any(isinstance(module, nn.Dropout) and module.p for module in head.modules())
 
     def take(self, indices: NDArray[np.int64], step: int) -> StepLog:
@@ -284,6 +300,14 @@ class HeadStepper:
         self.optimizer.step()
         self.optimizer.zero_grad()
         return StepLog(step + 1, float(loss.detach()), rate, norm)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Weights and moments of the head."""
+        return state_of(self.trained, self.optimizer)
+
+    def restore(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Take up what :meth:`state` gave."""
+        restore_state(self.trained, self.optimizer, state)
 
     @contextmanager
     def _own_randomness(self, step: int) -> Iterator[None]:

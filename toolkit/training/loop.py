@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from toolkit.models.classifier import Classifier
 from toolkit.training.accelerators import is_fast
 from toolkit.training.evaluation import evaluate
 from toolkit.training.fast.stepper import FastStepper
+from toolkit.training.going_on import GoingOn, Trainer
 from toolkit.training.optimizer import (
     StepLog,
     build_optimizer,
@@ -26,6 +27,8 @@ from toolkit.training.optimizer import (
     example_losses,
     group_parameters,
     learning_rate_factors,
+    restore_state,
+    state_of,
 )
 from toolkit.training.recorder import Recorder
 
@@ -96,10 +99,12 @@ def train(
     config: RunConfig,
     recorder: Recorder,
     on_step: OnStep,
+    going_on: GoingOn,
 ) -> Iterator[Moment]:
     """Fine-tune ``model`` in place; yield epoch 0 first, then every epoch end and snapshot step.
 
-    Components are frozen before this is called. NonFiniteLossError names the step at which training diverged, by its
+    A run that was cut short goes on behind its last state, and yields what is left. Components are frozen before this
+    is called. NonFiniteLossError names the step at which training diverged, by its
     gradient or by the outputs that are scored.
     """
     plan = Plan.of(config, data.splits["train"].lengths)
@@ -110,7 +115,7 @@ def train(
         return evaluate(accelerator, model, data)
 
     try:
-        for moment in run_epochs(plan, data, config, recorder, stepper.take, outputs, on_step):
+        for moment in run_epochs(plan, data, config, recorder, stepper, outputs, on_step, going_on):
             stepper.settle()
             yield moment
     finally:
@@ -128,41 +133,56 @@ def build_stepper(
     return kind(accelerator, model, data, config, num_steps, recorder)
 
 
+class TakesSteps(Trainer, Protocol):
+    """A trainer that takes one step at a time."""
+
+    def take(self, indices: NDArray[np.int64], step: int) -> StepLog:
+        """One update on a batch; ``step`` counts from 0."""
+
+
 def run_epochs(
     plan: Plan,
     data: EncodedTask,
     config: RunConfig,
     recorder: Recorder,
-    take: Callable[[NDArray[np.int64], int], StepLog],
+    stepper: TakesSteps,
     outputs: Callable[[], Mapping[str, NDArray[np.float32]]],
     on_step: OnStep,
+    going_on: GoingOn,
 ) -> Iterator[Moment]:
-    """Call ``take(example indices, steps done)`` for every batch and yield the moments, whatever it is that trains.
+    """Have ``stepper`` take every batch and yield the moments, whatever it is that trains.
 
-    ``recorder`` is given the coming batches; ``take`` makes it record them.
+    ``recorder`` is given the coming batches; the stepper makes it record them.
     """
 
     def checked(step: int) -> Mapping[str, NDArray[np.float32]]:
         check_outputs(found := outputs(), step)
         return found
 
-    yield Moment(0, 0, True, float("nan"), partial(checked, 0))
-    lengths, step = data.splits["train"].lengths, 0
-    for epoch in range(config.num_epochs):
-        losses = []
-        batches = epoch_batches(lengths, config, epoch)[: plan.num_steps - step]
+    losses: list[float] = going_on.restore(stepper).get("losses", np.empty(0)).tolist()
+    lengths, step, end = data.splits["train"].lengths, going_on.step, 0
+    if not step:
+        yield Moment(0, 0, True, float("nan"), partial(checked, 0))
+    for epoch, size in enumerate(plan.epoch_steps):
+        start, end = end, min(end + size, plan.num_steps)
+        if step >= end:
+            continue
+        batches = epoch_batches(lengths, config, epoch)[step - start : end - start]
         recorder.expect(batches)
         for indices in batches:
             started = time.perf_counter()
-            log = take(indices, step)
+            log = stepper.take(indices, step)
             step += 1
             losses.append(log.loss)
             on_step(log, time.perf_counter() - started)
+            if step == end:
+                break  # somebody who asks for the run to end now gets the scores of the epoch too
             if plan.is_snapshot(step) and not plan.is_epoch_end(step):
                 yield Moment(plan.epochs_done(step), step, False, float("nan"), None)
+            going_on.after_step(step, stepper, losses=losses)
         yield Moment(plan.epochs_done(step), step, True, float(np.mean(losses)), partial(checked, step))
-        if step == plan.num_steps:
-            return
+        losses = []
+        going_on.after_epoch(step, stepper, losses=losses)
 
 
 class Stepper:
@@ -181,7 +201,8 @@ class Stepper:
         self.groups = group_parameters(model, config.weight_decay)
         self.factors = learning_rate_factors(num_steps, config.warmup_fraction)
         self.peaks = [config.head_learning_rate if g.is_head else config.learning_rate for g in self.groups]
-        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self.parameters = list(self.trained.values())
         optimizer = build_optimizer(model, self.groups, config, accelerator.device)
         self.model, self.optimizer = accelerator.prepare(model, optimizer)
         self.model.train()
@@ -230,6 +251,14 @@ class Stepper:
         rates = (config.learning_rate * factor if has_backbone else float("nan"), config.head_learning_rate * factor)
         self.recorder.record_rates(*rates, clipping_factor(norm, config.max_gradient_norm))
         return norm
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Weights and moments of what is trained."""
+        return state_of(self.trained, self.optimizer)
+
+    def restore(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Take up what :meth:`state` gave."""
+        restore_state(self.trained, self.optimizer, state)
 
     def settle(self) -> None:
         """No-op: parameters are never swapped here."""

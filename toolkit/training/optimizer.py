@@ -177,3 +177,27 @@ def decay_by_name(groups: list[ParameterGroup], family: ModelFamily) -> dict[str
     """Trainable parameter to its weight decay; embedding parameters under their canonical names."""
     canonical = {BACKBONE + name: key for key, name in family.embedding_parameters.items()}
     return {canonical.get(name, name): group.weight_decay for group in groups for name in group.names}
+
+
+def state_of(parameters: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """Weights, and what the optimizer keeps of each, by name."""
+    weights = {f"weight.{name}": parameter.detach() for name, parameter in parameters.items()}
+    kept = optimizer.state_dict()["state"]
+    moments = {f"moment.{i}.{key}": value for i, own in kept.items() for key, value in own.items()}
+    return weights | {name: value for name, value in moments.items() if isinstance(value, torch.Tensor)}
+
+
+@torch.no_grad()
+def restore_state(
+    parameters: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer, state: Mapping[str, torch.Tensor]
+) -> None:
+    """Put back what :func:`state_of` gave."""
+    moments: dict[int, dict[str, torch.Tensor]] = {}
+    for name, tensor in state.items():
+        kind, _, own = name.partition(".")
+        if kind == "weight":
+            parameters[own].copy_(tensor)
+        else:
+            index, _, key = own.partition(".")
+            moments.setdefault(int(index), {})[key] = tensor
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})

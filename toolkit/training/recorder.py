@@ -1,6 +1,6 @@
 """Exposure and optimizer log, recorded while our own loop trains."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -60,6 +60,9 @@ BATCHES_AHEAD, TOKENS_AHEAD = 64, 50_000
 but sorting far more takes longer again."""
 
 
+LOGS = ("learning_rates", "head_learning_rates", "clipping_factors")
+
+
 class Recorder:
     """Keeps, for every optimizer step, which rows it used, their gradients' norms, learning rates and clipping."""
 
@@ -71,6 +74,8 @@ class Recorder:
         self._design = DesignCounter(self._names)
         self._coming: Iterator[NDArray[np.int64]] = iter(())
         self._blocks: list[_Block] = []
+        self._before: Exposure | None = None
+        """That of the steps before a run was taken up again."""
         self.num_examples = 0
         """Examples of all steps so far."""
         self.learning_rates: list[float] = []
@@ -107,8 +112,24 @@ class Recorder:
     def exposure(self) -> Exposure:
         """The exposure of all steps so far."""
         self._count_design()
-        tables = {name: TableExposure.join([block.exposure(name) for block in self._blocks]) for name in self._names}
-        return Exposure(tables, self._design.design())
+        before = {} if self._before is None else self._before.tables
+        parts = {
+            n: [*([before[n]] if n in before else []), *(b.exposure(n) for b in self._blocks)] for n in self._names
+        }
+        return Exposure({name: TableExposure.join(own) for name, own in parts.items()}, self._design.design())
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """All that is recorded so far, as named arrays."""
+        logs = {name: np.array(getattr(self, name), np.float64) for name in LOGS}
+        return {**self.exposure().to_tensors(), **logs, "num_examples": np.array(self.num_examples)}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take up what :meth:`state` gave, in place of nothing."""
+        self._before = Exposure.from_tensors(state)
+        self._design = DesignCounter(self._names, self._before.design)
+        for name in LOGS:
+            getattr(self, name)[:] = state[name].tolist()
+        self.num_examples = int(state["num_examples"])
 
     def _look_ahead(self) -> list[NDArray[np.int64]]:
         """The next expected batches, as many as are found together."""

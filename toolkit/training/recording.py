@@ -275,9 +275,8 @@ class Recording:
         num_rows = len(self._embeddings.parameters["word_embeddings"])
         if tokenizer is not None:
             check_word_rows(_name_of(model, self._embeddings.backbone), len(tokenizer), num_rows)
-        self._writer: RunWriter | None = start_together(
-            path, overwrite=overwrite, is_main=_rank() == 0, is_recorded=True
-        )
+        self._writer: RunWriter | None
+        self._writer, _ = start_together(path, overwrite=overwrite, is_main=_rank() == 0, is_recorded=True)
         if self._writer is not None:
             eps = layer_norm_eps(self._embeddings.backbone, self._embeddings.family)
             self._writer.facts = facts_of(self._embeddings.position_offset, eps)

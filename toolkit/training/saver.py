@@ -59,6 +59,14 @@ class Saver:
         words = loaded.model.backbone.get_input_embeddings()  # type: ignore[operator]
         writer.write_vocabulary(read_vocabulary(loaded.tokenizer, words.num_embeddings))
 
+    def restore(self, step: int) -> None:
+        """Take up the scores and answers that a run wrote up to a step; later ones are made again."""
+        scores = pd.read_csv(self.writer.path / "scores.csv", float_precision="round_trip")
+        scores = scores[scores["step"] <= step]
+        predictions = pd.read_parquet(self.writer.path / "predictions.parquet")
+        self.scores = [{str(name): value for name, value in row.items()} for row in scores.to_dict("records")]
+        self.predictions = [predictions[predictions["epoch"] <= scores["epoch"].max()].reset_index(drop=True)]
+
     def save_snapshot(self, moment: Moment, tensors: Mapping[str, NDArray[Any]]) -> None:
         """Begin to write a snapshot; ``tensors`` must not change any more."""
         write = partial(self.writer.write_snapshot, is_epoch_end=moment.is_epoch_end)

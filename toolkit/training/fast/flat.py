@@ -97,7 +97,7 @@ class CompactWords:
         self._place = torch.full((len(self.table),), -1)
         self._place[self.rows] = torch.arange(len(self.rows))
         self.parameter = nn.Parameter(self.table.detach()[self.rows])
-        self._rest = self.table.detach()[self.others]
+        self.rest = self.table.detach()[self.others]
         self._decays: list[float] = []
         padding = module.padding_idx
         self._padding = None if padding is None or is_other[padding] else int(self._place[padding])
@@ -128,12 +128,12 @@ class CompactWords:
     def settle(self) -> None:
         """Write all rows back into the whole table and look words up there again."""
         module: Any = self.module
-        for rows in torch.split(self._rest, CACHED_ROWS):
+        for rows in torch.split(self.rest, CACHED_ROWS):
             for factor in self._decays:
                 rows.mul_(factor)  # one by one, as AdamW rounds
         self._decays.clear()
         self.table[self.rows] = self.parameter.detach()
-        self.table[self.others] = self._rest
+        self.table[self.others] = self.rest
         if "forward" in vars(module):
             del module.forward
         module.weight = self.table

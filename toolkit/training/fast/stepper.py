@@ -6,6 +6,7 @@ memory and hundreds of short loops (`flat`), passes over memory within a layer (
 the pooling does not read (`top`). experiments/benchmarks/NOTES.md has what each is worth.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -168,6 +169,28 @@ class FastStepper:
             if self.words is not None:
                 self.words.install()
             self._attention = use_attention(self.embeddings.backbone, NAME)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Weights and moments of what is trained, group by group, and the word rows that no batch uses."""
+        self.settle()  # decays what is to be decayed
+        state = {} if self.words is None else {"rest": self.words.rest}
+        for i, flat in enumerate(self.flat):
+            state |= {f"{i}.values": flat.values.detach()}
+            state |= {f"{i}.{key}": tensor for key, tensor in self.optimizer.state[flat.values].items()}
+        return state
+
+    @torch.no_grad()
+    def restore(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Take up what :meth:`state` gave."""
+        if self.words is not None:
+            self.words.rest.copy_(state["rest"])
+        for i, flat in enumerate(self.flat):
+            flat.values.copy_(state[f"{i}.values"])
+            for key, tensor in self.optimizer.state[flat.values].items():  # in its memory, which was made for speed
+                tensor.copy_(state[f"{i}.{key}"])
+            flat.refresh()
+        self._prepare()  # and settled, the model is as it was
+        self.settle()
 
     def settle(self) -> None:
         """Restore the ordinary model, with everything that was learned."""

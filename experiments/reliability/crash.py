@@ -1,0 +1,189 @@
+"""Question: does a run that is killed, and started again until it is finished, end with the bits of one that was not?
+
+Hypothesis: yes, wherever it is killed. Runs of a tiny BERT (2 layers, random weights, the embedded model's tokenizer)
+on `order`, in each regime and in both ways to train a head. Two series: SIGKILL at random moments, again and again
+until the run is finished; and, once each, at the first call that writes, renames or removes a file in the run
+directory, at the second, and so on. Every file of the run but the manifest is compared with those of the run that was
+left alone.
+
+    python experiments/reliability/crash.py --kills 100
+    python experiments/reliability/crash.py --kills 10 --calls 0
+
+Processes are forked from one that has imported everything, so that a kill does not only meet imports.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import accelerate  # noqa: F401
+import datasets  # noqa: F401
+import pyarrow.parquet  # noqa: F401
+import sklearn.linear_model  # noqa: F401
+import transformers.models.auto.modeling_auto
+import transformers.models.bert.modeling_bert  # noqa: F401
+
+from toolkit import RunConfig, finetune, open_run
+from toolkit.snapshots.resume import read_state
+from toolkit.training import going_on
+
+WAYS: dict[str, dict[str, Any]] = {
+    "full fine-tuning": {"freeze": "none"},
+    "embeddings frozen": {"freeze": "embeddings"},
+    "feature extraction": {"freeze": "backbone", "head_training": "epochs"},
+    "early stopping": {"freeze": "backbone", "epochs": None},
+    "head first": {"freeze": "none", "head_epochs": 2},
+}
+FILE_CALLS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate")
+"""Audit events of calls that touch files; safetensors writes in a language that raises none: its file's rename does."""
+
+
+def make_model(folder: Path) -> None:
+    """A tiny checkpoint."""
+    import torch
+    from transformers import AutoConfig, AutoModel, AutoTokenizer
+
+    from toolkit.models.checkpoints import find_checkpoint
+
+    torch.manual_seed(0)
+    tokenizer = AutoTokenizer.from_pretrained(find_checkpoint("minilm").location)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    config = AutoConfig.for_model("bert", vocab_size=len(tokenizer), **sizes)
+    AutoModel.from_config(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def carry_out(text: str, kill_at: int | None) -> None:
+    """One try of a run in this process, which ends itself at some call that touches a file."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    going_on.LEAST_SECONDS, going_on.CREDIT_SECONDS = 0.0, 1e9
+    config, seen = RunConfig.from_json(text), [0]
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        if event not in FILE_CALLS or config.output_dir not in str(arguments[0]):
+            return
+        if event == "open" and not any(c in str(arguments[1] or "") for c in "wax+"):
+            return
+        seen[0] += 1
+        if seen[0] == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    if kill_at is not None:
+        sys.addaudithook(watch)
+    finetune(config)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file of the one run in a folder, but manifest and config."""
+    (manifest,) = folder.rglob("manifest.json")
+    names = json.loads(manifest.read_text())["files"]
+    open_run(manifest.parent)
+    return {name: (manifest.parent / name).read_bytes() for name in names if name != "config.json"}
+
+
+class Series:
+    """Kills of one run, and what became of it."""
+
+    def __init__(self, config: RunConfig, folder: Path) -> None:
+        self.config, self.folder = config, folder
+        self.context = get_context("fork")
+        self.expected = self._left_alone()
+
+    def _left_alone(self) -> dict[str, bytes]:
+        started = time.perf_counter()
+        place = self.folder / "whole"
+        process = self._start(place, None)
+        process.join()
+        self.seconds = time.perf_counter() - started
+        return contents(place)
+
+    def _start(self, place: Path, kill_at: int | None) -> Any:
+        from dataclasses import replace
+
+        text = replace(self.config, output_dir=str(place)).to_json()
+        process = self.context.Process(target=carry_out, args=(text, kill_at))
+        process.start()
+        return process
+
+    def killed(self, name: str, next_kill: Callable[[int], float | int | None]) -> tuple[bool, int, int]:
+        """Whether one run, killed as ``next_kill`` says of each try until that is None, ends as it should; how often it
+        was killed; and the optimizer steps of which its states saved it the repetition."""
+        place, num_kills, saved = self.folder / name, 0, 0
+        while True:
+            wanted = next_kill(num_kills)
+            process = self._start(place, wanted if isinstance(wanted, int) else None)
+            process.join(wanted if isinstance(wanted, float) else None)
+            if process.is_alive():
+                process.kill()
+                process.join()
+            if process.exitcode == 0:
+                return contents(place) == self.expected, num_kills, saved
+            if process.exitcode != -signal.SIGKILL:
+                return False, num_kills, saved
+            num_kills += 1
+            runs = [path.parent for path in place.rglob("unfinished.json")]
+            state = read_state(runs[0]) if runs else None
+            saved += 0 if state is None else state.step
+
+
+def main() -> int:
+    """Kill, compare, count."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=100, help="kills at random moments, over all ways (default: 100)")
+    parser.add_argument(
+        "--calls", type=int, default=10_000, help="calls of each way to kill at, at most (default: all)"
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="JSON file for the figures")
+    arguments = parser.parse_args()
+    rng, figures = random.Random(arguments.seed), {}
+    with tempfile.TemporaryDirectory() as folder:
+        model = Path(folder) / "model"
+        maker = get_context("fork").Process(target=make_model, args=(model,))  # a parent with threads cannot be forked
+        maker.start()
+        maker.join()
+        for way, own in WAYS.items():
+            common = {"model": str(model), "task": "order", "max_train_examples": 200, "precision": "no", "epochs": 3}
+            config = RunConfig(**{**common, "save_model": True, **own})
+            figures[way] = series_of(Series(config, Path(folder) / way), arguments, rng)
+            print(f"{way:20} {figures[way]}", flush=True)
+    if arguments.out:
+        arguments.out.write_text(json.dumps(figures, indent=1) + "\n")
+    series = ("random", "calls")
+    return int(any(one[f"{name}: same bits"] < one[f"{name}: runs"] for one in figures.values() for name in series))
+
+
+def series_of(series: Series, arguments: argparse.Namespace, rng: random.Random) -> dict[str, float]:
+    """Both series of one way."""
+    counts: dict[str, float] = dict.fromkeys(("random: kills", "random: runs", "random: same bits", "steps saved"), 0)
+    while counts["random: kills"] < arguments.kills / len(WAYS):
+        is_same, num_kills, saved = series.killed(
+            f"random {counts['random: runs']}", lambda _: rng.uniform(0.02, 1.2 * series.seconds)
+        )
+        counts["random: kills"] += num_kills
+        counts["random: runs"] += 1
+        counts["random: same bits"] += is_same
+        counts["steps saved"] += saved
+    counts |= {"calls: runs": 0, "calls: same bits": 0}
+    for call in range(1, arguments.calls + 1):
+        is_same, num_kills, saved = series.killed(f"call {call}", lambda done, call=call: None if done else call)  # type: ignore[misc]
+        if not num_kills:
+            break  # the run has no such call any more
+        counts["calls: runs"] += 1
+        counts["calls: same bits"] += is_same
+        counts["steps saved"] += saved
+    return counts
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,263 @@
+"""A run that was cut short and goes on ends with the bits of one that was not, wherever it was cut."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import toolkit.pipeline
+from toolkit import Run, finetune, verify_run
+from toolkit.config import RunConfig
+from toolkit.snapshots.resume import INDEX, NUM_KEPT, read_state
+from toolkit.snapshots.store import MANIFEST
+from toolkit.training import going_on
+from toolkit.training.going_on import Interrupted
+from toolkit.training.optimizer import NonFiniteLossError
+
+WAYS: dict[str, dict[str, Any]] = {
+    "full fine-tuning": {},
+    "embeddings frozen": {"freeze": "embeddings"},
+    "part": {"freeze": "word_embeddings,layers.0", "snapshot_steps": "log"},
+    "feature extraction": {"freeze": "backbone", "head_training": "epochs", "head": "mlp"},
+    "early stopping": {"freeze": "backbone", "head_training": "early-stopping", "epochs": None},
+    "LP-FT": {"head_epochs": 2},
+    "sgd": {"optimizer": "sgd", "learning_rate": 0.5},
+    "mixed layers": {"features": "mix", "gradient_accumulation_steps": 2},
+    "bf16": {"precision": "bf16"},
+    "few tokens a batch": {"batch_tokens": 200, "max_steps": 9},
+    "words that are tagged": {"task": "roles", "max_length": 16, "max_train_examples": 40},
+}
+"""One run of each kind; the plain step of the loop, the fast one and the head's are all among them."""
+
+
+class Cut(BaseException):
+    """As a kill: nothing that catches exceptions catches it."""
+
+
+@pytest.fixture
+def at_every_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """States are written at every epoch, however short it is."""
+    monkeypatch.setattr(going_on, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(going_on, "CREDIT_SECONDS", float("inf"))
+
+
+def cut_after(monkeypatch: pytest.MonkeyPatch, num_steps: int) -> None:
+    """Have every run of this process end after so many steps of its own, as if it were killed."""
+    own = toolkit.pipeline._Progress.on_step
+    taken: list[int] = []
+
+    def on_step(self: Any, *given: Any) -> None:
+        own(self, *given)
+        taken.append(1)
+        if len(taken) == num_steps:
+            raise Cut
+
+    monkeypatch.setattr(toolkit.pipeline._Progress, "on_step", on_step)
+
+
+def first_step(config: RunConfig) -> int:
+    """The first optimizer step that a run takes here."""
+    own = toolkit.pipeline._Progress.on_step
+    seen: list[int] = []
+
+    def on_step(self: Any, log: Any, seconds: float) -> None:
+        seen.append(log.step)
+        own(self, log, seconds)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(toolkit.pipeline._Progress, "on_step", on_step)
+        finetune(config)
+    return seen[0]
+
+
+def contents(run: Run) -> dict[str, bytes]:
+    """Every file but the manifest, which holds seconds, and the config, which holds the place."""
+    return {name: (run.path / name).read_bytes() for name in run.manifest["files"] if name != "config.json"}
+
+
+def facts(run: Run) -> dict[str, Any]:
+    """What the manifest says but for seconds, memory and the place."""
+    left_out = {"cost", "files", "git_commit", "floors", "linear_probe"}
+    return {name: value for name, value in run.manifest.items() if name not in left_out}
+
+
+def start_config(way: str, tiny_config: RunConfig, folder: Path) -> RunConfig:
+    own = WAYS[way]
+    if "task" in own:
+        files = {"train_file": None, "validation_file": None, "test_file": (), "label_column": "label"}
+        own = {**files, "text_columns": (), **own}
+    config = replace(tiny_config, epochs=3, save_model=True, dropout=0.1, output_dir=str(folder))
+    return replace(config, **own)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_cut_at_any_step_and_started_again_it_ends_with_the_same_bits(
+    way: str, tiny_config: RunConfig, tmp_path: Path, at_every_epoch: None
+) -> None:
+    whole = finetune(start_config(way, tiny_config, tmp_path / "whole"))
+    expected = contents(whole)
+    config = start_config(way, tiny_config, tmp_path / "cut")
+    for resume_steps in (None, 2):
+        config = replace(config, resume_steps=resume_steps, overwrite=resume_steps is not None)
+        run, starts = None, []
+        while run is None:
+            assert len(starts) < 40
+            with pytest.MonkeyPatch.context() as patch:
+                cut_after(patch, 3 + 2 * len(starts))
+                try:
+                    run = finetune(config)
+                except Cut:
+                    (place,) = [path.parent for path in (tmp_path / "cut").rglob("unfinished.json")]
+                    state = read_state(place)
+                    starts.append(0 if state is None else state.step)
+        assert starts
+        assert starts == sorted(starts)
+        assert max(starts) > 0, "it never got anywhere"
+        found = contents(run)
+        assert found.keys() == expected.keys()
+        assert [name for name in found if found[name] != expected[name]] == []
+        assert facts(run) == facts(whole)
+        assert not (run.path / INDEX).exists()
+        verify_run(run.path)
+
+
+def test_no_resume_starts_anew(tiny_config: RunConfig, tmp_path: Path, at_every_epoch: None) -> None:
+    config = replace(tiny_config, epochs=3, output_dir=str(tmp_path))
+    with pytest.MonkeyPatch.context() as patch:
+        cut_after(patch, 2 * (40 // 8))
+        with pytest.raises(Cut):
+            finetune(config)
+    (place,) = [path.parent for path in tmp_path.rglob("unfinished.json")]
+    assert read_state(place) is not None
+    seen: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        own = toolkit.pipeline._Progress.on_step
+        patch.setattr(
+            toolkit.pipeline._Progress, "on_step", lambda self, log, s: (seen.append(log.step), own(self, log, s))
+        )
+        finetune(replace(config, resume=False))
+    assert seen[0] == 1
+
+
+def cut_run(config: RunConfig, num_steps: int) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        cut_after(patch, num_steps)
+        with pytest.raises(Cut):
+            finetune(config)
+    (place,) = [path.parent for path in Path(config.output_dir).rglob("unfinished.json")]
+    return place
+
+
+def test_a_torn_state_is_passed_over_for_the_one_before(
+    tiny_config: RunConfig, tmp_path: Path, at_every_epoch: None
+) -> None:
+    """Each byte of a state counts: of its file, of the list of states and of the snapshots that it follows."""
+    config = replace(tiny_config, epochs=4, output_dir=str(tmp_path / "whole"))
+    expected = contents(finetune(config))
+    place = cut_run(replace(config, output_dir=str(tmp_path / "cut"), resume_steps=1), 15)
+    entries = json.loads((place / INDEX).read_text())["states"]
+    assert len(entries) == NUM_KEPT == len(list((place / "resume").glob("*.safetensors")))
+    newest, before = entries
+    steps = [int(name.removeprefix("resume/step-").removesuffix(".safetensors")) for name in entries]
+    assert read_state(place).step == steps[0] > steps[1]  # type: ignore[union-attr]
+    content = bytearray((place / newest).read_bytes())
+    for at in (0, 9, len(content) // 2, len(content) - 1):
+        content[at] ^= 1
+        (place / newest).write_bytes(content)
+        assert read_state(place).step == steps[1]  # type: ignore[union-attr]
+        content[at] ^= 1
+    (place / newest).write_bytes(content[:-5])
+    run = finetune(replace(config, output_dir=str(tmp_path / "cut")))
+    assert contents(run) == expected
+    assert before not in run.manifest["files"]
+
+
+def test_a_changed_snapshot_is_not_gone_on_from(tiny_config: RunConfig, tmp_path: Path, at_every_epoch: None) -> None:
+    place = cut_run(replace(tiny_config, epochs=3, output_dir=str(tmp_path)), 10)
+    path = place / "snapshots" / "epoch-000.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"\x7f")
+    assert read_state(place) is None
+
+
+def test_other_threads_or_versions_start_anew(
+    tiny_config: RunConfig, tmp_path: Path, at_every_epoch: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums in another order would give other bits: a run does not go on where they may be."""
+    config = replace(tiny_config, epochs=3, output_dir=str(tmp_path))
+    cut_run(config, 10)
+    own = going_on.identity_of
+    monkeypatch.setattr(toolkit.pipeline, "identity_of", lambda *given: own(*given) | {"num_threads": 99})
+    seen: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        shown = toolkit.pipeline._Progress.on_step
+        patch.setattr(
+            toolkit.pipeline._Progress, "on_step", lambda s, log, t: (seen.append(log.step), shown(s, log, t))
+        )
+        finetune(config)
+    assert seen[0] == 1
+
+
+def test_a_run_that_diverged_keeps_no_state(tiny_config: RunConfig, tmp_path: Path, at_every_epoch: None) -> None:
+    config = replace(tiny_config, epochs=3, learning_rate=1e30, resume_steps=1, output_dir=str(tmp_path))
+    with pytest.raises(NonFiniteLossError):
+        finetune(config)
+    (place,) = [path.parent for path in tmp_path.rglob("unfinished.json")]
+    assert not (place / "resume").exists()
+
+
+def test_a_signal_ends_the_run_after_its_step_and_keeps_it(tiny_config: RunConfig, tmp_path: Path) -> None:
+    config = replace(tiny_config, epochs=3, output_dir=str(tmp_path / "cut"))
+    expected = contents(finetune(replace(config, output_dir=str(tmp_path / "whole"))))
+    own = toolkit.pipeline._Progress.on_step
+
+    def on_step(self: Any, log: Any, seconds: float) -> None:
+        own(self, log, seconds)
+        if log.step == 7:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(toolkit.pipeline._Progress, "on_step", on_step)
+        with pytest.raises(Interrupted, match="step 7"):
+            finetune(config)
+    (place,) = [path.parent for path in (tmp_path / "cut").rglob("unfinished.json")]
+    state = read_state(place)
+    assert state is not None
+    assert state.step == 7
+    assert np.isfinite(state.tensors["own.losses"]).all()
+    assert contents(finetune(config)) == expected
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_killed_for_good_it_goes_on_in_another_process(
+    tiny_config: RunConfig, tmp_path: Path, tiny_model: Callable[[str], Path]
+) -> None:
+    config = replace(tiny_config, epochs=3, output_dir=str(tmp_path / "cut"), resume_steps=3)
+    whole = finetune(replace(config, output_dir=str(tmp_path / "whole")))
+    code = (
+        "import os, signal, sys, toolkit.pipeline as p\n"
+        "from toolkit.config import RunConfig\n"
+        "own = p._Progress.on_step\n"
+        "def on_step(self, log, seconds):\n"
+        "    own(self, log, seconds)\n"
+        "    if log.step == 8: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "p._Progress.on_step = on_step\n"
+        "p.finetune(RunConfig.from_json(sys.argv[1]))\n"
+    )
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    killed = subprocess.run(
+        [sys.executable, "-c", code, config.to_json()], capture_output=True, text=True, check=False, env=environment
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    (place,) = [path.parent for path in (tmp_path / "cut").rglob("unfinished.json")]
+    assert not (place / MANIFEST).exists()
+    assert read_state(place).step == 6  # type: ignore[union-attr]
+    run = finetune(config)
+    assert contents(run) == contents(whole)

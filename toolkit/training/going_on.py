@@ -1,0 +1,154 @@
+"""When the state of a run is written, and how a run that was cut short goes on from it with the same bits."""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from toolkit.snapshots.resume import State
+from toolkit.snapshots.store import RunWriter, read_versions
+from toolkit.training.recorder import Recorder
+
+SHARE, CREDIT_SECONDS = 0.015, 1.0
+"""Of a run's time what writing states may take, beside a second at first: short runs are cut short, too."""
+LEAST_SECONDS = 5.0
+"""Of training before which the end of an epoch is not worth a state."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Somebody asked the run to end, and its state is written."""
+
+
+class Trainer(Protocol):
+    """What learns, one optimizer step after another."""
+
+    def state(self) -> Mapping[str, torch.Tensor]:
+        """Weights and moments of everything that learns, by names of its own."""
+
+    def restore(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Take up what :meth:`state` gave, in a trainer of the same model and config."""
+
+
+def identity_of(accelerator: Any, source_sha256: str | None, data_sha256: Mapping[str, str]) -> dict[str, Any]:
+    """What must be equal for a run to go on, beside the config, which is in its name."""
+    versions = read_versions()
+    return {
+        "num_processes": accelerator.num_processes,
+        "device": accelerator.device.type,
+        "num_threads": torch.get_num_threads(),
+        "versions": {name: versions.get(name) for name in ("torch", "transformers", "numpy")},
+        "weights": source_sha256,
+        "data": dict(data_sha256),
+    }
+
+
+class GoingOn:
+    """Writes states of a run as it trains, and takes up the one that it was started from; in every process."""
+
+    def __init__(
+        self,
+        accelerator: Any,
+        recorder: Recorder,
+        writer: RunWriter | None,
+        state: State | None,
+        facts: Mapping[str, Any],
+        every_steps: int | None = None,
+        seconds: Callable[[], Mapping[str, float]] = dict,
+    ) -> None:
+        """``facts``: of the whole run, kept in each state; ``seconds``: what its stages have taken so far."""
+        self._accelerator, self._recorder, self._writer = accelerator, recorder, writer
+        self._state, self._facts, self._every_steps, self._seconds = state, facts, every_steps, seconds
+        self._started, self._spent, self._cost = time.perf_counter(), 0.0, 0.0
+        self._is_asked = False
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps that are done when the run starts."""
+        return 0 if self._state is None else self._state.step
+
+    def restore(self, trainer: Trainer) -> dict[str, NDArray[Any]]:
+        """Put trainer, recorder and random states where they were; what else was kept. Empty for a run that is new."""
+        if self._state is None:
+            return {}
+        parts: dict[str, dict[str, NDArray[Any]]] = {"trainer": {}, "recorder": {}, "random": {}, "own": {}}
+        for name, tensor in self._state.tensors.items():
+            part, _, own = name.partition(".")
+            parts[part][own] = tensor
+        trainer.restore({name: torch.from_numpy(tensor) for name, tensor in parts["trainer"].items()})
+        self._recorder.restore(parts["recorder"])
+        own_process = self._accelerator.process_index
+        torch.set_rng_state(torch.from_numpy(parts["random"]["cpu"][own_process]))
+        if "cuda" in parts["random"]:
+            torch.cuda.set_rng_state(torch.from_numpy(parts["random"]["cuda"][own_process]), self._accelerator.device)
+        return parts["own"]
+
+    def after_step(self, step: int, trainer: Trainer, **own: Any) -> None:
+        """Write the state if it is due within an epoch; ``own``: what else the caller needs, as arrays.
+
+        Interrupted where somebody has asked the run to end.
+        """
+        is_due = self._every_steps is not None and step % self._every_steps == 0
+        self._consider(step, trainer, own, is_due=is_due)
+
+    def after_epoch(self, step: int, trainer: Trainer, **own: Any) -> None:
+        """:meth:`after_step` at the end of an epoch: it is due unless it would take too much of the run's time."""
+        elapsed = time.perf_counter() - self._started
+        is_cheap = self._spent + self._cost <= CREDIT_SECONDS + SHARE * elapsed
+        self._consider(step, trainer, own, is_due=elapsed >= LEAST_SECONDS and is_cheap)
+
+    def _consider(self, step: int, trainer: Trainer, own: Mapping[str, Any], *, is_due: bool) -> None:
+        wish = 2 * self._is_asked + is_due
+        if self._accelerator.num_processes > 1:  # all processes write, or none
+            wishes = self._accelerator.gather(torch.tensor([wish], device=self._accelerator.device))
+            wish = int(wishes.max())
+        if wish:
+            self._write(step, trainer, own)
+        if wish > 1:
+            raise Interrupted(f"step {step}")
+
+    def _write(self, step: int, trainer: Trainer, own: Mapping[str, Any]) -> None:
+        random = {"cpu": self._of_all(torch.get_rng_state())}
+        if self._accelerator.device.type == "cuda":
+            random["cuda"] = self._of_all(torch.cuda.get_rng_state(self._accelerator.device))
+        if self._writer is None:
+            return
+        started = time.perf_counter()
+        tensors: dict[str, NDArray[Any]] = {f"random.{name}": values for name, values in random.items()}
+        tensors |= {f"trainer.{name}": tensor.detach().cpu().numpy() for name, tensor in trainer.state().items()}
+        tensors |= {f"recorder.{name}": values for name, values in self._recorder.state().items()}
+        tensors |= {f"own.{name}": np.asarray(values) for name, values in own.items()}
+        self._writer.write_state(step, tensors, {**self._facts, "seconds": dict(self._seconds())})
+        self._cost = time.perf_counter() - started
+        self._spent += self._cost
+
+    def _of_all(self, state: torch.Tensor) -> NDArray[np.uint8]:
+        """(processes, bytes) the random states of all processes."""
+        if self._accelerator.num_processes == 1:
+            return state.numpy()[None]
+        gathered: torch.Tensor = self._accelerator.gather(state.to(self._accelerator.device)[None])
+        return gathered.cpu().numpy()
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Inside, Ctrl-C and TERM end the run after the step that it is at; a second Ctrl-C ends it at once."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def ask(number: int, frame: Any) -> None:
+            if self._is_asked and number == signal.SIGINT:
+                raise KeyboardInterrupt
+            self._is_asked = True
+
+        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
