@@ -81,7 +81,7 @@ from .snapshots.store import verify_run as verify_run
 from .studies.study import Comparison as Comparison
 from .studies.study import Study as Study
 from .training.callback import EmbeddingSnapshotCallback as EmbeddingSnapshotCallback
-from .training.recording import Recording as Recording
-from .training.recording import record as record
+from .training.record import Recording as Recording
+from .training.record import record as record
 
 __version__: str

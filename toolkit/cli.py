@@ -92,9 +92,9 @@ def _finetune(config: RunConfig) -> int:
     from accelerate import PartialState
 
     from toolkit.pipeline import finetune
-    from toolkit.reporting import screen
+    from toolkit.reporting import run_screen
 
-    finetune(config, screen=screen)
+    finetune(config, screen=run_screen)
     PartialState().destroy_process_group()
     return 0
 

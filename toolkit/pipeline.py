@@ -31,12 +31,12 @@ from toolkit.training.floors import measure_floors
 from toolkit.training.going_on import GoingOn, identity_of
 from toolkit.training.loop import Moment, Plan, train
 from toolkit.training.optimizer import NonFiniteLossError, StepLog
-from toolkit.training.recorder import Recorder
 from toolkit.training.saver import Saver, fingerprint
+from toolkit.training.step_recorder import Recorder
 
 
 class Screen(Protocol):
-    """Reports the progress of a run, as `toolkit.reporting.screen` does on a terminal."""
+    """Reports the progress of a run, as `toolkit.reporting.run_screen` does on a terminal."""
 
     def print_task(
         self, name: str, carrier: str | None, rows: Iterable[tuple[str, int, int, int, float]], max_length: int
@@ -61,7 +61,7 @@ def finetune(config: RunConfig, *, reuse_finished: bool = False, screen: Screen 
         config.json and tokenizer of the checkpoint are still its own. Otherwise such a run is refused, unless
         ``config.overwrite`` is set.
     screen
-        Reports progress, as toolkit.reporting.screen does on a terminal; None leaves one progress bar.
+        Reports progress, as toolkit.reporting.run_screen does on a terminal; None leaves one progress bar.
 
     Returns
     -------

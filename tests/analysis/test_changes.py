@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.analysis.change_kinds import (
+from toolkit.analysis.change_finders import (
     LIMIT,
     FormatFinder,
     Pair,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.analysis.test_changes import BASE, BIAS, COLUMNS_OF_TABLES, ROWS, WEIGHT, P, S, W, base_tensors
 from tests.analysis.test_changes import changes_of as table_of
-from toolkit.analysis.change_kinds import VECTOR_LIMIT, Pair, score_vectors, vector_power
+from toolkit.analysis.change_finders import VECTOR_LIMIT, Pair, score_vectors, vector_power
 from toolkit.analysis.changes import measure_changes
 from toolkit.analysis.decay import LEAST_GAP, is_repeated_shrinking, split_rows
 from toolkit.snapshots.snapshot import Snapshot, Trajectory, Vocabulary

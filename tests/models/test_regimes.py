@@ -14,7 +14,7 @@ from toolkit.config import RunConfig
 from toolkit.families import EMBEDDING_PARAMETERS, REGIMES
 from toolkit.models.regimes import Regime, parse_regime
 from toolkit.pipeline import finetune
-from toolkit.reporting import screen
+from toolkit.reporting import run_screen
 from toolkit.studies.plan import resolve, run_path
 
 LEAVES = (*EMBEDDING_PARAMETERS, "projection", *(f"layers.{k}" for k in range(12)), "encoder_other", "pooler", "head")
@@ -68,7 +68,7 @@ def test_runs_of_a_named_regime_have_its_name_everywhere(
     REGIMES[bottom] = ("embeddings", "layers.0-1")  # type: ignore[index]
     config = replace(tiny_config, output_dir=str(tmp_path), max_steps=1, freeze="layers.1,layers.0,embeddings")
     named = replace(config, freeze=bottom)
-    run = finetune(config, screen=screen)
+    run = finetune(config, screen=run_screen)
     assert run.config.freeze == run.manifest["regime"]["label"] == bottom
     assert "_freeze-bottom_seed-0_" in run.path.name
     assert run_path(resolve(config)) == run_path(resolve(named)) == run.path

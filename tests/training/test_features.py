@@ -19,7 +19,6 @@ from toolkit.data.tasks import load_task
 from toolkit.models.classifier import load_classifier
 from toolkit.models.heads import build_head, entry_of
 from toolkit.models.tuned import load_tuned
-from toolkit.reporting import screen
 from toolkit.training import features as features_module
 from toolkit.training.encoding import encode_task
 from toolkit.training.features import hold_out, standardised
@@ -27,7 +26,7 @@ from toolkit.training.optimizer import constant_loss, example_losses
 
 
 def run(config, folder, **changes):
-    return finetune(replace(config, output_dir=str(folder), **changes), screen=screen)
+    return finetune(replace(config, output_dir=str(folder), **changes), screen=run_screen)
 
 
 def logits(finished, epoch, split="validation"):

@@ -18,7 +18,7 @@ from toolkit.config import RunConfig
 from toolkit.data.builtin import BUILTIN_TASKS
 from toolkit.data.tasks import load_task
 from toolkit.models.classifier import load_classifier
-from toolkit.reporting import screen
+from toolkit.reporting import run_screen
 from toolkit.training import floors as floors_module
 from toolkit.training.encoding import encode_task
 from toolkit.training.floors import Floors, bag_of_words, measure_floors, tags_by_word, untouched_cosines
@@ -221,7 +221,7 @@ def test_few_examples_no_words_and_caps(opened, tmp_path, monkeypatch):
 
 def test_a_run_records_its_floors_says_them_and_none_under_shuffled_labels(tiny_config, tmp_path, capsys):
     config = replace(tiny_config, output_dir=str(tmp_path), epochs=1)
-    run = toolkit.finetune(config, screen=screen)
+    run = toolkit.finetune(config, screen=run_screen)
     floors = run.manifest["floors"]
     assert set(floors) == {"majority", "bag_of_words"}
     shown = [
@@ -233,7 +233,7 @@ def test_a_run_records_its_floors_says_them_and_none_under_shuffled_labels(tiny_
     assert cost["floors_seconds"] > 0
     (line,) = toolkit.measure_cost([run]).to_dict("records")
     assert line["seconds"] == pytest.approx(cost["seconds_training"])
-    shuffled = toolkit.finetune(replace(config, shuffle_labels=True), screen=screen)
+    shuffled = toolkit.finetune(replace(config, shuffle_labels=True), screen=run_screen)
     assert shuffled.manifest["floors"] is None
     assert "Floors" not in capsys.readouterr().out
     assert list(toolkit.summarise_floors([run, shuffled])["num_seeds"]) == [1, 1]  # validation and ood of the first

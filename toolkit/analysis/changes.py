@@ -1,7 +1,7 @@
 """What kind of change each embedding parameter underwent between two snapshots, and how large it was."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import combinations
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from toolkit.analysis.change_kinds import (
+from toolkit.analysis.change_finders import (
     IDENTICAL,
     ROUNDINGS,
     FittedRotation,
@@ -94,9 +94,9 @@ KINDS = {
     "one row": "one row moved, all others are bit-identical",
     "one entry": "one entry of a LayerNorm vector moved, all others are bit-identical",
     "permuted rows": "the same rows in another order",
+    "decay": "weight decay alone: many fp32 products by factors just below 1, the same for all values",
     "scaling": "every value times one factor",
     "common offset": "one vector added to every row (one number to every entry of a LayerNorm vector)",
-    "decay": "weight decay alone: many fp32 products by factors just below 1, the same for all values",
     "rotation": "one orthogonal map of all rows",
     "decay and training": "weight decay alone on some rows, the others moved otherwise",
     "low rank": "a change of few directions, as of a merged adapter",
@@ -106,10 +106,10 @@ KINDS = {
     "general": "every row moved, in none of these ways",
     NOT_APPLICABLE: "the model has no such parameter",
 }
-"""Every kind, and what it says, from special to general: the first that holds is the kind."""
+"""Every kind, and what it says, in the order of :func:`find_kind`: the first that holds is the kind."""
 
 
-EXACT = (
+FINDERS: Sequence[Callable[[Survey], Kind | None]] = (
     find_equal,
     find_cast,
     find_rounding,
@@ -119,7 +119,7 @@ EXACT = (
     find_scaling,
     find_offset,
 )
-"""The kinds that say of every coordinate where it is, in the order in which they are tried."""
+"""Those that say of every coordinate where it is; those that :func:`find_kind` tries after them fit or test."""
 
 
 @with_columns
@@ -199,7 +199,7 @@ def find_kind(found: Survey) -> tuple[Kind, FittedRotation | None]:
     """The first kind that holds, and the orthogonal map where it was fitted."""
     if found.num_moved == 0:
         return IDENTICAL, None
-    for find in EXACT:
+    for find in FINDERS:
         if (kind := find(found)) is not None:
             return kind, None
     rotation = fit_rotation(found)

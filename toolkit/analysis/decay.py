@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit.analysis.change_kinds import (
+from toolkit.analysis.change_finders import (
     LIKE_DECAY,
     ROUNDINGS,
     TELLING_VALUES,

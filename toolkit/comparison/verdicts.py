@@ -1,6 +1,6 @@
 """Verdicts on claims, each with its reason, from an interval, its margin, null, seeds and q; and the card that has one.
 
-The rules and their order are this project's (SCIENCE.md, section 6); a verdict is about a claim, never about a p value
+The rules and their order are this project's; a verdict is about a claim, never about a p value
 alone. Of many true nulls some have an interval that excludes 0 by chance: q (Benjamini & Hochberg over the claims of
 one kind in one report) decides how many of them are believed.
 """

@@ -355,7 +355,7 @@ def _sections(data: ReportData, cards: Sequence[Card]) -> list[Section]:
     # One task is one point: beside its score there is no relation to be seen.
     main = [n for n in ("shuffled-labels", "drift-and-score", "data-efficiency") if n in study]
     main = [name for name in main if name != "drift-and-score" or len(data.groups) > 1]
-    rest = [name for name in ("drift-and-score", "cost", "tuning") if name in study and name not in main]
+    rest = [name for name in study if name not in ("scores", "comparison", *main)]
     words = words_section(data.words)
     return [
         *([words] if words else []),

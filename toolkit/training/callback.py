@@ -8,7 +8,7 @@ from transformers.trainer_callback import TrainerCallback, TrainerControl, Train
 from transformers.training_args import TrainingArguments
 
 from toolkit.snapshots.store import check_startable
-from toolkit.training.recording import Recording, record
+from toolkit.training.record import Recording, record
 
 ARGUMENTS = (
     "learning_rate",

@@ -40,7 +40,7 @@ from toolkit.training.optimizer import (
     restore_state,
     state_of,
 )
-from toolkit.training.recorder import Recorder
+from toolkit.training.step_recorder import Recorder
 
 Features = Mapping[str, NDArray[np.float32]]
 """Split to (examples, width) pooled vectors, as :meth:`Classifier.pool` gives them."""

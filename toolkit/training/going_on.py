@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from toolkit.snapshots.resume import State
 from toolkit.snapshots.store import RunWriter, read_versions
-from toolkit.training.recorder import Recorder
+from toolkit.training.step_recorder import Recorder
 
 SHARE, CREDIT_SECONDS = 0.015, 1.0
 """Of a run's time what writing states may take, beside a second at first: short runs are cut short, too."""

@@ -30,7 +30,7 @@ from toolkit.training.optimizer import (
     restore_state,
     state_of,
 )
-from toolkit.training.recorder import Recorder
+from toolkit.training.step_recorder import Recorder
 
 
 @dataclass(frozen=True, slots=True)

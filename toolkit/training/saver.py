@@ -27,7 +27,7 @@ from toolkit.training.features import LinearProbe
 from toolkit.training.floors import Floors
 from toolkit.training.loop import Moment
 from toolkit.training.optimizer import BETAS, EPS, decay_by_name, group_parameters, is_fused
-from toolkit.training.recorder import Recorder
+from toolkit.training.step_recorder import Recorder
 
 
 def fingerprint(model: torch.nn.Module, names: Iterable[str]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from toolkit.families import TABLES
 from toolkit.models.locate import Embeddings
 from toolkit.snapshots.exposure import DesignCounter, Exposure, StepRows, TableLog
-from toolkit.training.recorder import norms_of, num_nonzero, pick, whole
+from toolkit.training.step_recorder import norms_of, num_nonzero, pick, whole
 
 RowsByTable = dict[str, NDArray[np.int64]]
 Key = tuple[int, tuple[int, ...]]

@@ -19,7 +19,7 @@ from toolkit.training.fast.flat import halved_names
 from toolkit.training.fast.layer import PackedDropout
 from toolkit.training.fast.stepper import FastStepper
 from toolkit.training.loop import Stepper, build_stepper
-from toolkit.training.recorder import Recorder
+from toolkit.training.step_recorder import Recorder
 
 FAMILIES = ("bert", "roberta", "distilbert", "albert", "electra", "deberta-v2", "modernbert")
 REGIMES = ("none", "embeddings", "encoder", "word_embeddings,layers.0")

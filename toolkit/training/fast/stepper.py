@@ -39,7 +39,7 @@ from toolkit.training.optimizer import (
     is_fused,
     learning_rate_factors,
 )
-from toolkit.training.recorder import Recorder, norms_of_rows
+from toolkit.training.step_recorder import Recorder, norms_of_rows
 
 
 class FastStepper:

@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 import toolkit
-from toolkit.reporting import screen
-from toolkit.reporting.screen import (
+from toolkit.reporting import run_screen
+from toolkit.reporting.run_screen import (
     _doubts,
     _drift_table,
     _duration,
@@ -62,7 +62,7 @@ def test_a_run_that_diverged_is_said_to_and_one_that_learned_is_not(tiny_config,
     assert _doubts(good, _whole_drift(good)) == []
     capsys.readouterr()
     config = replace(tiny_config, learning_rate=5.0, head_learning_rate=5.0, output_dir=str(tmp_path))
-    bad = toolkit.finetune(config, screen=screen)
+    bad = toolkit.finetune(config, screen=run_screen)
     shown = " ".join(capsys.readouterr().out.split())
     assert len(_doubts(bad, _whole_drift(bad))) == 3
     assert shown.count("Did this run fail?") == 3

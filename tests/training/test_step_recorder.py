@@ -17,7 +17,7 @@ from toolkit.snapshots.exposure import Exposure
 from toolkit.training.going_on import GoingOn
 from toolkit.training.loop import Plan, run_epochs
 from toolkit.training.optimizer import StepLog
-from toolkit.training.recorder import BATCHES_AHEAD, Norms, Recorder
+from toolkit.training.step_recorder import BATCHES_AHEAD, Norms, Recorder
 
 NUM_ROWS = dict(zip(TABLES, (12, 9, 2), strict=True))
 OFFSET = 2
@@ -142,7 +142,7 @@ def test_what_is_expected_anew_takes_the_place_of_what_was() -> None:
 
 
 def test_few_large_batches_are_looked_at_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolkit.training.recorder.TOKENS_AHEAD", 8)
+    monkeypatch.setattr("toolkit.training.step_recorder.TOKENS_AHEAD", 8)
     data, batches = _data([3, 5, 2, 7, 1], seed=2), [np.array([k]) for k in range(5)]
     taken: list[int] = []
 
