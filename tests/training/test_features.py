@@ -19,6 +19,7 @@ from toolkit.data.tasks import load_task
 from toolkit.models.classifier import load_classifier
 from toolkit.models.heads import build_head, entry_of
 from toolkit.models.tuned import load_tuned
+from toolkit.reporting import run_screen
 from toolkit.training import features as features_module
 from toolkit.training.encoding import encode_task
 from toolkit.training.features import hold_out, standardised
