@@ -62,10 +62,10 @@ def make_model(folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def carry_out(text: str, kill_at: int | None) -> None:
+def carry_out(text: str, kill_at: int | None, log: Path) -> None:
     """One try of a run in this process, which ends itself at some call that touches a file."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    for stream in (1, 2):
+        os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
     going_on.LEAST_SECONDS, going_on.CREDIT_SECONDS = 0.0, 1e9
     config, seen = RunConfig.from_json(text), [0]
 
@@ -96,6 +96,7 @@ class Series:
 
     def __init__(self, config: RunConfig, folder: Path) -> None:
         self.config, self.folder = config, folder
+        folder.mkdir()
         self.context = get_context("fork")
         self.expected = self._left_alone()
 
@@ -111,7 +112,7 @@ class Series:
         from dataclasses import replace
 
         text = replace(self.config, output_dir=str(place)).to_json()
-        process = self.context.Process(target=carry_out, args=(text, kill_at))
+        process = self.context.Process(target=carry_out, args=(text, kill_at, self.folder / "log"))
         process.start()
         return process
 
@@ -127,8 +128,16 @@ class Series:
                 process.kill()
                 process.join()
             if process.exitcode == 0:
-                return contents(place) == self.expected, num_kills, saved
+                found = contents(place)
+                others = [
+                    name for name in found.keys() | self.expected.keys() if found.get(name) != self.expected.get(name)
+                ]
+                print(f"  {name}: other bytes in {', '.join(sorted(others))}\n" * bool(others), end="", flush=True)
+                return not others, num_kills, saved
             if process.exitcode != -signal.SIGKILL:
+                print(
+                    f"  {name}: ended with {process.exitcode}: {(self.folder / 'log').read_text()[-500:]}", flush=True
+                )
                 return False, num_kills, saved
             num_kills += 1
             runs = [path.parent for path in place.rglob("unfinished.json")]
@@ -143,6 +152,7 @@ def main() -> int:
     parser.add_argument(
         "--calls", type=int, default=10_000, help="calls of each way to kill at, at most (default: all)"
     )
+    parser.add_argument("--only", choices=WAYS, help="one way (default: all)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="JSON file for the figures")
     arguments = parser.parse_args()
@@ -152,7 +162,7 @@ def main() -> int:
         maker = get_context("fork").Process(target=make_model, args=(model,))  # a parent with threads cannot be forked
         maker.start()
         maker.join()
-        for way, own in WAYS.items():
+        for way, own in {w: o for w, o in WAYS.items() if arguments.only in (None, w)}.items():
             common = {"model": str(model), "task": "order", "max_train_examples": 200, "precision": "no", "epochs": 3}
             config = RunConfig(**{**common, "save_model": True, **own})
             figures[way] = series_of(Series(config, Path(folder) / way), arguments, rng)

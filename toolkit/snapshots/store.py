@@ -684,7 +684,7 @@ def start_run(
 
 def _names_until(state: State, names: Iterable[str]) -> list[str]:
     """The files of an unfinished run that a state follows, or that say of their lines which step they are of."""
-    kept = {state_name(state.step), INDEX, *state.snapshots, *SMALL_FILES}
+    kept = {state_name(state.step), INDEX, *state.snapshots, *SMALL_FILES, EXPOSURE}
     return [name for name in names if name in kept]
 
 
