@@ -157,7 +157,7 @@ def test_the_checkpoints_of_a_trainer_survive(tiny_model: Any, tmp_path: Path) -
     out = tmp_path / "out"
     for place, run_dir in ((out, out), (tmp_path / "b", tmp_path / "b/../b"), (tmp_path / "c/out", tmp_path / "c")):
         with pytest.raises(
-            ValueError, match=r"to hold the Trainer's output_dir .*: pass the callback a folder of its own"
+            ValueError, match=r"would hold the Trainer's output_dir .*: pass the callback a folder of its own"
         ):
             train(tiny_model("bert"), place, run_dir)
         assert not place.exists() or not list(place.iterdir())

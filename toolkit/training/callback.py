@@ -126,7 +126,7 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
         """ValueError when the Trainer's checkpoints would lie in the run directory."""
         if output_dir is not None and Path(output_dir).resolve().is_relative_to(self._path.resolve()):
             raise ValueError(
-                f"{self._path} contains the Trainer's output_dir {output_dir}: pass the callback a folder of its "
+                f"{self._path} would hold the Trainer's output_dir {output_dir}: pass the callback a folder of its "
                 f"own, such as {Path(output_dir) / 'embeddings'}"
             )
 
