@@ -139,7 +139,7 @@ def test_an_arm_that_always_diverges_is_said_and_does_not_keep_the_report_from_t
     assert set(zip(table["first"], table["second"], strict=True)) == {("full", "features")}
     runs = plan_runs(study.final_cells({}), tmp_path / "runs")
     labels = {run.name: run.cell.arm for run in runs}
-    with pytest.raises(ValueError, match=r"^unknown arm 'nobody'; choose from: full, features$"):
+    with pytest.raises(ValueError, match=r"^unknown condition 'nobody'; choose from: full, features$"):
         write_report([run.path for run in runs], tmp_path / "s", labels=labels, pairs=[("full", "nobody")])
 
 
