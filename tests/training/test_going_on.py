@@ -129,6 +129,24 @@ def test_cut_at_any_step_and_started_again_it_ends_with_the_same_bits(
         verify_run(run.path)
 
 
+@pytest.mark.parametrize("way", ["full fine-tuning", "feature extraction"])
+def test_cut_behind_the_last_epoch_it_ends_with_the_same_bits(
+    way: str, tiny_config: RunConfig, tmp_path: Path, at_every_epoch: None
+) -> None:
+    """Nothing is left to train, and no moment comes at which logs would be written again."""
+    expected = contents(finetune(start_config(way, tiny_config, tmp_path / "whole")))
+    config = start_config(way, tiny_config, tmp_path / "cut")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(toolkit.pipeline, "measure_floors", raising)
+        with pytest.raises(Cut):
+            finetune(config)
+    assert contents(finetune(config)) == expected
+
+
+def raising(*_: Any) -> None:
+    raise Cut
+
+
 def test_no_resume_starts_anew(tiny_config: RunConfig, tmp_path: Path, at_every_epoch: None) -> None:
     config = replace(tiny_config, epochs=3, output_dir=str(tmp_path))
     with pytest.MonkeyPatch.context() as patch:
