@@ -156,7 +156,8 @@ def test_the_command_keeps_two_tasks_apart(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     runs = (train(), train(**tiny_files("order")))
-    assert LayersCommand(places=tuple(str(run.path) for run in runs), out=tmp_path / "report").run() == 0
+    assert LayersCommand(places=tuple(str(run.path) for run in runs), out=tmp_path / "report", max_texts=20).run() == 0
+    assert "--max-texts 20" in (tmp_path / "report" / "report.md").read_text(), "what repeats it has all its flags"
     shown = capsys.readouterr().out
     assert shown.count("Similarity of states: mean") == 2
     assert shown.count("Relative drift of the weights: mean") == 2

@@ -30,7 +30,7 @@ class LayersCommand:
     """Title of the report; None: the default one."""
 
     def run(self) -> int:
-        from toolkit.naming import shown_command
+        from toolkit.naming import shown_command, shown_flags
         from toolkit.reporting.folder import check_out
         from toolkit.reporting.render_terminal import print_page
         from toolkit.reporting.topics.layers import layers_page, write_layer_report
@@ -44,6 +44,7 @@ class LayersCommand:
         print_page(layers_page(tables, title=self.title), has_charts=self.out is not None)
         if self.out is not None:
             command = shown_command("layers", self.places, self.out, self.title)
+            command += shown_flags(self, "texts", "text_columns", "max_texts")
             print(f"Report: {write_layer_report(tables, self.out, title=self.title, command=command)}")
         return 0
 
