@@ -394,3 +394,14 @@ def test_a_mistake_of_name_or_path_is_told_before_anything_heavy_is_imported() -
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert done.stdout.strip() == "[]"
     assert len(done.stderr.splitlines()) == len(mistakes)
+
+
+@pytest.mark.parametrize("words", [["--output-dir", ""], ["--output-dir="], ["--out", ""], ["--output_dir", ""]])
+def test_a_folder_without_a_name_is_not_the_current_one(words, tmp_path, monkeypatch, capsys):
+    """As of a shell variable that is not set."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        main(["study", "study.py", "--dry-run", *words])
+    assert stop.value.code == 2
+    assert "must be a name or path" in capsys.readouterr().err
+    assert not any(tmp_path.iterdir())

@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -155,6 +156,7 @@ def _merge_repeated(args: list[str], flag: str) -> list[str]:
 
 def parse(kind: type[T], args: list[str], *, prog: str, **options: Any) -> T:
     """Parse flags; a mistake becomes a ValueError of one line instead of tyro's box."""
+    _refuse_empty(args)
     captured = io.StringIO()
     try:
         with contextlib.redirect_stderr(captured):
@@ -168,6 +170,17 @@ def parse(kind: type[T], args: list[str], *, prog: str, **options: Any) -> T:
         message = _unknown_word(kind, args, command, options) or _one_line(captured.getvalue())
         message = message.rstrip(".")
         raise ValueError(f"{message}; see {prog} --help") from None
+
+
+FOLDERS = ("--out", "--output-dir")
+
+
+def _refuse_empty(args: list[str]) -> None:
+    """ValueError for a folder without a name, such as a variable of the shell that is not set: it would mean ``.``."""
+    for word, after in zip_longest(args, args[1:]):
+        flag, separator, value = word.replace("_", "-").partition("=")
+        if flag in FOLDERS and (value == "" if separator else after == ""):
+            raise ValueError(f"{flag} must be a name or path, or left out; got ''")
 
 
 def _unknown_word(kind: Any, args: list[str], command: list[str], options: dict[str, Any]) -> str:

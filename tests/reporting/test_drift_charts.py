@@ -98,6 +98,14 @@ def test_a_parameter_that_was_0_is_exactly_0_when_frozen_and_undefined_when_trai
     ]
 
 
+def test_a_parameter_that_was_0_and_moved_under_every_regime_has_a_panel_that_says_so(read_run):
+    """As the LayerNorm.bias of a random start, in a report without a frozen run."""
+    panel = panel_of(charts_of(read_run("none", zero=("LayerNorm.bias",)))["drift_over_epochs"], "LayerNorm.bias")
+    assert [layer["mark"]["text"] for layer in panel["layer"] if "undefined" in str(layer["mark"])] == [
+        [FULL, "undefined: it was 0 before"]
+    ]
+
+
 @pytest.mark.parametrize("zero", [(), ("LayerNorm.bias",)])
 def test_the_yardstick_of_a_bias_is_1_only_where_it_was_not_0(read_run, zero):
     lead = drift_lead([tables_of(read_run("none", zero=zero))])

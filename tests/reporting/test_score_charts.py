@@ -69,6 +69,17 @@ def test_the_axis_of_a_forest_ends_where_scores_end(data, score, end):
     assert high < 100
 
 
+@pytest.mark.parametrize("has_others", [False, True])
+def test_the_axis_of_a_forest_holds_a_difference_without_an_interval(data, has_others):
+    """F1 and correlations have none from one seed, or where all seeds differ by as much."""
+    table = data.comparison.assign(difference_points=[80.0] + [1.0] * (len(data.comparison) - 1))
+    ends = ["low_points", "high_points", "low90_points", "high90_points"]
+    table.loc[table.index[:1] if has_others else table.index, ends] = np.nan
+    low, high = scale_of(panels_of(toolkit.plot_differences(table))[0], "x")
+    assert low <= 0
+    assert high >= 80
+
+
 @pytest.mark.parametrize("num_seeds", [1, 2])
 def test_one_seed_is_dotted_and_named(read_study, data_of, num_seeds):
     panel = panels_of(toolkit.plot_differences(data_of(*read_study(num_seeds=num_seeds)).comparison))[0]

@@ -157,6 +157,17 @@ def test_under_three_seeds_no_answer_is_yes_or_no(read_study, data_of, cards_of,
     assert {answer_of(card) for card in cards_of(num_seeds=num_seeds) if card.kind == "score"} == {said}
 
 
+def test_multiples_of_noise_of_other_learning_rates_are_not_held_against_each_other(read_study, data_of):
+    data = data_of(*read_study(num_seeds=1))
+    joined = data.joined.assign(times_noise=1.2)
+    for rates, is_said in (([5e-5, 5e-5], False), ([5e-5, 3e-4], True)):
+        tables = [joined.assign(group=f"task {rate} {i}", learning_rate=rate) for i, rate in enumerate(rates)]
+        data.__dict__["joined"] = pd.concat(tables)
+        (text,) = [answer.text for answer in answers_of(data) if answer.question == MOVED]
+        assert "1.2 times as far as steps of the same size" in text
+        assert ("other learning rates" in text) == is_said
+
+
 def test_an_open_question_stands_once_and_a_decided_one_not_among_them(read_study, data_of, cards_of):
     cards = cards_of(num_seeds=3)
     section = limits_section(data_of(*read_study(num_seeds=3)), cards)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from toolkit.comparison.report_data import ReportData
@@ -60,7 +61,9 @@ def plot_differences(comparison: pd.DataFrame, *, width: int = 420) -> Chart | N
     pairs = list(names_of)
     verdicts = [name for name in VERDICTS if name in set(shown["verdict"])]
     reach = max(map(reach_points, table["score"]))
-    low, high = max(shown["low"].min(), -reach), min(shown["high"].max(), reach)
+    # A difference without an interval, as of F1 from one seed, counts itself: it may be outside all others.
+    known = shown[["low", "high", "difference"]].to_numpy(dtype=float)
+    low, high = max(float(np.nanmin(known)), -reach), min(float(np.nanmax(known)), reach)
     margin = float(shown["margin"].max())
     ends = [low, high, 0.0] + ([] if math.isnan(margin) else [-1.3 * margin, 1.3 * margin])
     scale = altair.Scale(domain=[min(ends), max(ends)], nice=True, clamp=True)

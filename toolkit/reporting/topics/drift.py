@@ -113,7 +113,8 @@ def _of_parameter(
         of = ", ".join(dict.fromkeys(undefined["regime"]))
         words = altair.Chart(altair.Data(values=[{}])).mark_text(text=[of, UNDEFINED], fontSize=10)
         layers.append(words.encode(x=altair.value(100), y=altair.value(HEIGHT / 3)))
-    marks = pd.concat([part for part in (moved, still) if len(part)], ignore_index=True)
+    known = [part for part in (moved, still) if len(part)]  # none where a parameter that was 0 moved under every regime
+    marks = pd.concat(known, ignore_index=True) if known else moved
     return altair.layer(*layers, data=data_of(marks))
 
 

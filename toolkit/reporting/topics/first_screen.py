@@ -29,6 +29,7 @@ WIDTH = 265
 FREEZING = "Does freezing the embeddings change the score?"
 EXTRACTION = "Is feature extraction as good as full fine-tuning?"
 MOVED = "Did the embeddings move?"
+RATES_DIFFER = " (tasks had other learning rates, on which this depends: it does not compare them)"
 OPEN = "What can these runs not tell?"
 
 
@@ -219,7 +220,8 @@ def _drift_answer(data: ReportData) -> tuple[Answer, ...]:
         ends = list(dict.fromkeys(f"{value:.1f}" for value in (means.min(), means.max())))
         texts.append(
             f"Words seen in training moved {' to '.join(ends)} times as far as steps of the same size in "
-            "random directions would take them. This by itself does not show that anything was learned."
+            f"random directions would take them{RATES_DIFFER if own['learning_rate'].nunique() > 1 else ''}. This by "
+            "itself does not show that anything was learned."
         )
     return (Answer(question=MOVED, verdict="yes", text=" ".join(texts)),)
 
