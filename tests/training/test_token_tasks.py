@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import toolkit
+from tests.training.test_features import train_by_hand
 from toolkit.config import RunConfig
 from toolkit.data.batches import encode_split, make_batch
 from toolkit.data.builtin import BUILTIN_TOKEN_TASKS
@@ -21,6 +22,7 @@ from toolkit.training import features as features_module
 from toolkit.training.encoding import encode_task
 from toolkit.training.evaluation import compute_scores
 from toolkit.training.features import standardised
+from toolkit.training.optimizer import learning_rate_factors
 
 TAGS = ("O", "B-A", "I-A", "B-B", "I-B")
 
@@ -234,3 +236,61 @@ def test_what_does_not_go_with_words_is_refused(config: RunConfig) -> None:
         toolkit.finetune(replace(config, pooling="cls"))
     with pytest.raises(ValueError, match="bilstm is for token tasks"):
         toolkit.finetune(RunConfig(model=config.model, head="bilstm"))
+
+
+def lstm_by_hand(weights: dict[str, torch.Tensor], words: torch.Tensor) -> torch.Tensor:
+    """(words, outputs) of one sentence (words, inputs): two bidirectional LSTM layers, their equations written out."""
+    states = words
+    for layer in (0, 1):
+        sides = []
+        for end in ("", "_reverse"):
+            own = {name: weights[f"layers.lstm.{name}_l{layer}{end}"] for name in ("weight_ih", "weight_hh")}
+            bias = weights[f"layers.lstm.bias_ih_l{layer}{end}"] + weights[f"layers.lstm.bias_hh_l{layer}{end}"]
+            h = c = torch.zeros(own["weight_hh"].shape[1], dtype=torch.float64)
+            found: list[torch.Tensor] = []
+            for x in states.flip(0) if end else states:
+                i, f, g, o = (own["weight_ih"] @ x + own["weight_hh"] @ h + bias).chunk(4)
+                c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+                h = torch.sigmoid(o) * torch.tanh(c)
+                found.append(h)
+            sides.append(torch.stack(found[::-1] if end else found))
+        states = torch.cat(sides, 1)
+    return states @ weights["layers.output.weight"].T + weights["layers.output.bias"]
+
+
+def test_a_trained_bilstm_is_the_loop_written_by_hand(config: RunConfig, tmp_path: Path) -> None:
+    """Features by transformers alone, the LSTM's equations and AdamW written out in float64, from the same weights."""
+    own = replace(config, freeze="backbone", head="bilstm", head_training="epochs", head_learning_rate=0.01, seed=3)
+    own = replace(own, max_train_examples=16, output_dir=str(tmp_path))
+    run = toolkit.finetune(own)
+    task = load_task(own)
+    loaded = load_classifier(
+        own.model, pooling="mean", num_outputs=task.num_outputs, head="bilstm", is_token_task=True, seed=3
+    )
+    weights = {name: p.detach().double().requires_grad_() for name, p in loaded.model.head.named_parameters()}
+
+    def words_of(split: str) -> list[torch.Tensor]:
+        found = []
+        for words in task.splits[split].words or ():
+            batch = loaded.tokenizer(list(words), is_split_into_words=True, return_tensors="pt")
+            places = [batch.word_ids(0).index(i) for i in range(len(words))]
+            with torch.no_grad():
+                found.append(loaded.model.backbone.eval()(**batch).last_hidden_state[0, places].double())
+        return found
+
+    train, held = words_of("train"), words_of("validation")
+    labels = task.splits["train"].labels
+    assert labels is not None
+    num_steps = own.num_epochs  # 16 sentences are one batch
+    rates = [0.01 * factor for factor in learning_rate_factors(num_steps, own.warmup_fraction)]
+    y = torch.from_numpy(np.concatenate(labels))
+    train_by_hand(
+        lambda _: torch.cat([lstm_by_hand(weights, words) for words in train]),
+        list(weights.values()), torch.zeros(1), y, [slice(None)] * num_steps, rates,
+    )  # fmt: skip
+    expected = torch.cat([lstm_by_hand(weights, words) for words in held]).detach().numpy()
+    last = run.predictions.query("split == 'validation' and epoch == epoch.max()")
+    scores = np.stack(last["scores"].tolist())
+    np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-4)
+    first = run.predictions.query("split == 'validation' and epoch == 0")
+    assert np.abs(scores - np.stack(first["scores"].tolist())).max() > 0.05  # there was something to learn
