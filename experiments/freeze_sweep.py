@@ -34,7 +34,7 @@ ARMS |= {"backbone": "backbone"}  # with mean pooling the embeddings and all lay
 
 STUDY = Study(
     title="Freeze sweep",
-    question="How much of BERT must be trained?",
+    question="How much of minilm, a BERT of six layers, must be trained?",
     hypothesis=(
         "On polarity freezing costs little whatever k is; on order and pair quality holds while the top two layers are "
         "trained, and falls towards feature extraction after that."

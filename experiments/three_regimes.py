@@ -9,7 +9,7 @@ It needs no data and no network: a first study to run, and a form to copy for on
 from toolkit import Comparison, Study
 
 STUDY = Study(
-    title="Three ways to train BERT on word order",
+    title="Three ways to train minilm on word order",
     question="Do the embeddings move, and does it matter?",
     hypothesis="Freezing only the embeddings costs nothing; feature extraction, which reads no word order well, does.",
     arms={
