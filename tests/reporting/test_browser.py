@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from tests.reporting.pages import INJECTION, make_page, make_words, make_words_section
+from tests.reporting.pages import INJECTION, make_chart, make_page, make_words, make_words_section
 from toolkit.reporting.page import ChartBlock, Page, Section, TableBlock, TextBlock
 from toolkit.reporting.render_html import render_page
 from toolkit.reporting.topics.words_chart import plot_words
@@ -304,6 +304,37 @@ def test_phone_width_does_not_scroll_sideways(visit: Callable[..., Any]):
     search(page, "good")
     wait_for_text(page, "before of good 0.90")
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_on_a_phone_the_texts_of_charts_stay_as_large_as_they_are(visit: Callable[..., Any]):
+    page = visit(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    page.locator("#figure-drift .live svg").wait_for()
+    shrunk = "svg => svg.getBoundingClientRect().width / svg.viewBox.baseVal.width"
+    for svg in page.locator(".chart .live svg").all():
+        assert svg.evaluate(shrunk) == pytest.approx(1, abs=0.01)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_on_a_phone_inputs_are_large_enough_for_a_finger(visit: Callable[..., Any]):
+    page = visit(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    for box in page.locator("#figure-words .inputs input, #figure-words .inputs select").all():
+        assert box.bounding_box()["height"] >= 24  # WCAG 2.2, 2.5.8
+        assert float(box.evaluate("box => getComputedStyle(box).fontSize").removesuffix("px")) >= 16  # or it zooms in
+
+
+@pytest.mark.parametrize(("width", "is_beside"), [(200, True), (600, False)])
+def test_a_picture_that_is_too_wide_for_a_column_stands_below_the_answers(
+    visit: Callable[..., Any], tmp_path: Path, width: int, is_beside: bool
+):
+    chart = make_chart("A title").properties(width=width)
+    picture = ChartBlock(name="first", chart=chart, caption="A picture.", alt="A picture.")
+    path = write(replace(make_page(), picture=picture), tmp_path)
+    page = visit(path, has_words=False, viewport={"width": 1200, "height": 800})
+    page.locator("#figure-first .live svg").wait_for()
+    answers, drawn = (page.locator(where).bounding_box() for where in (".answers", "#figure-first .live svg"))
+    assert (drawn["x"] > answers["x"] + answers["width"] / 2) == is_beside
+    assert (drawn["y"] >= answers["y"] + answers["height"]) != is_beside
+    assert drawn["width"] >= width  # not shrunk, so its texts can be read
 
 
 def test_everything_is_reached_by_tab(visit: Callable[..., Any]):

@@ -8,7 +8,7 @@ import pytest
 
 import toolkit
 from tests.reporting.chart_data import lines_of, names_of, panels_of, titles_of
-from toolkit.reporting.charts import COLOURS, KINDS, image_of, spec_of, unthemed
+from toolkit.reporting.charts import COLOURS, KINDS, colour, dash, image_of, shape, spec_of, unthemed
 from toolkit.reporting.topics.caveats import headline, largest_size
 from toolkit.reporting.topics.comparison import VERDICTS
 from toolkit.reporting.topics.runs import study_charts
@@ -93,6 +93,52 @@ def test_one_seed_is_dotted_and_named(read_study, data_of, num_seeds):
     assert dotted == {"datum.num_seeds > 1": False, "datum.num_seeds == 1": True}
 
 
+def test_an_interval_narrower_than_its_mark_is_seen(data):
+    layers = panels_of(toolkit.plot_differences(data.comparison))[0]["layer"]
+    ticks = [layer for layer in layers if layer["mark"]["type"] == "tick"]
+    (mark,) = [layer["mark"] for layer in layers if layer["mark"]["type"] == "point"]
+    assert [layer["encoding"]["x"]["field"] for layer in ticks] == ["low", "high"]
+    assert all(layer["mark"]["size"] > 1.5 * mark["size"] ** 0.5 for layer in ticks)
+
+
+def test_no_two_of_twenty_conditions_look_alike():
+    names = [f"condition {i}" for i in range(20)]
+    hues, marks, dashes = (make("regime", names)["scale"]["range"] for make in (colour, shape, dash))
+    assert len(set(zip(hues, marks, strict=True))) == len(set(zip(hues, map(tuple, dashes), strict=True))) == 20
+
+
+def test_a_line_that_others_cover_is_wider_than_they():
+    table = pd.DataFrame(
+        [
+            {"epoch": float(epoch), "split": "validation", "accuracy": 0.5 + epoch / 10, "run": name, "arm": name}
+            for epoch in range(3)
+            for name in "abc"
+        ]
+    )
+    (panel,) = panels_of(toolkit.plot_scores_over_epochs(table))
+    (width,) = [layer["encoding"]["strokeWidth"] for layer in panel["layer"] if layer["mark"]["type"] == "line"]
+    widths = [each["value"] for each in width["condition"]] + [width["value"]]
+    assert widths == sorted(widths, reverse=True)
+    assert len(set(widths)) == 3
+
+
+def test_whole_numbers_of_an_axis_have_no_exponent():
+    lines = [{"epoch": float(i), "split": "validation", "accuracy": 0.5 + i / 100} for i in range(41)]
+    svg = image_of(toolkit.plot_scores_over_epochs(pd.DataFrame(lines)), "svg").decode()
+    texts = re.findall(r"<text[^>]*>([^<]*)</text>", svg)
+    assert {"10", "20", "30", "40"} <= set(texts)
+    assert not [text for text in texts if "e+" in text]
+
+
+def test_no_tick_stands_above_the_best_score(data):
+    (panel, *_) = panels_of(toolkit.plot_cost(data.scores.assign(value=1.0)))
+    low, high = panel["encoding"]["y"]["scale"]["domain"]
+    assert low < 0.98 < 1 < high < 1.005
+    (panel, *_) = panels_of(toolkit.plot_cost(data.scores.assign(value=3.0, score="loss")))
+    low, high = panel["encoding"]["y"]["scale"]["domain"]
+    assert low < 3 < high
+
+
 def test_a_verdict_is_told_by_mark_and_colour():
     assert len(set(VERDICTS.values())) == 6
 
@@ -107,6 +153,7 @@ def test_every_seed_is_a_dot_and_failed_ones_are_hollow(read_study, data_of):
     hollow = circles["encoding"]["fillOpacity"]
     assert (hollow["condition"][0]["test"], hollow["condition"][0]["value"]) == ("datum.is_failed", 0)
     assert hollow["value"] > 0.5
+    assert circles["encoding"]["stroke"]["field"] == circles["encoding"]["color"]["field"]  # what is hollow is drawn
 
 
 @pytest.mark.parametrize("num_seeds", [2, 3])

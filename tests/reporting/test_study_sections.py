@@ -1,6 +1,7 @@
 """What a report says of a study: the numbers of its tables, each refusal, and the same in Markdown as in HTML."""
 
 import re
+from copy import copy
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ from toolkit.comparison.arms import arrange
 from toolkit.comparison.cards import make_cards
 from toolkit.comparison.measure import command_of_run
 from toolkit.comparison.verdicts import VERDICTS, Span
+from toolkit.reporting.charts import TICK, image_of, spec_of
 from toolkit.reporting.comparison_report import make_page, write_report
 from toolkit.reporting.page import Answer, FoldBlock, Page, Section, TableBlock, TextBlock, Tile, shown
 from toolkit.reporting.render_markdown import render_markdown
@@ -29,7 +31,17 @@ from toolkit.reporting.topics.claims import (
 )
 from toolkit.reporting.topics.comparison import mcnemar_counts, shown_comparison
 from toolkit.reporting.topics.drift_and_score import association_block
-from toolkit.reporting.topics.first_screen import EXTRACTION, FREEZING, MOVED, answers_of, tiles_of
+from toolkit.reporting.topics.first_screen import (
+    EXTRACTION,
+    FREEZING,
+    MOVED,
+    answers_of,
+    compared_of,
+    picture_of,
+    plot_pairs,
+    plot_parameters,
+    tiles_of,
+)
 from toolkit.reporting.topics.runs import study_sections
 
 
@@ -202,23 +214,73 @@ def test_tiles_and_answers_have_the_numbers_of_the_tables(read_study, data_of):
 
 @pytest.mark.parametrize(("verdict", "value"), [("equivalent", 0.2), ("supported", 3.2), ("supported", -3.2)])
 def test_no_is_never_left_to_mean_good_or_bad(read_study, data_of, verdict, value):
-    data = data_of(*read_study(num_seeds=3))
+    data = copy(data_of(*read_study(num_seeds=3)))
     table = data.comparison.assign(verdict=verdict, difference_points=value, margin_points=1.0)
-    data.__dict__["comparison"] = table  # a cached property
+    data.__dict__["comparison"] = table  # a cached property, of this copy
     found = {answer.question: answer.verdict for answer in answers_of(data)}
-    freezing = {"equivalent": "no, within ±1 points", 3.2: "yes, it costs 3.2 points", -3.2: "yes, it gains 3.2 points"}
-    extraction = {"equivalent": "yes, within ±1 points", 3.2: "no, 3.2 points worse", -3.2: "better, 3.2 points more"}
+    freezing = {"equivalent": "no, within ±1 point", 3.2: "yes, it costs 3.2 points", -3.2: "yes, it gains 3.2 points"}
+    extraction = {"equivalent": "yes, within ±1 point", 3.2: "no, 3.2 points worse", -3.2: "better, 3.2 points more"}
     kind = verdict if verdict == "equivalent" else value
     assert (found[FREEZING], found[EXTRACTION]) == (freezing[kind], extraction[kind])
 
 
 def test_a_task_that_leaves_nothing_to_gain_is_named_where_two_conditions_reach_its_end(read_study, data_of):
     for names, is_said in ((["full fine-tuning"], False), (["full fine-tuning", "embeddings frozen"], True)):
-        data = data_of(*read_study(num_seeds=3))
+        data = copy(data_of(*read_study(num_seeds=3)))
         scores = data.scores.copy()
         scores["value"] = np.where(scores["base"].isin(names), 1.0, 0.9)
         data.__dict__["scores"] = scores
-        assert ("nothing is left to gain on" in answers_of(data)[-1].text) == is_said
+        assert ("nothing is left to gain on “toy”." in answers_of(data)[-1].text) == is_said
+
+
+def test_a_task_is_no_word_of_the_sentence_that_names_it(read_study, data_of):
+    data = data_of(*read_study(tasks=("order",), num_seeds=3))
+    assert compared_of(data) == "tiny was trained on “order” in 3 conditions, 3 seeds each: 9 runs."
+    data = data_of(*read_study(tasks=("order", "pair"), num_seeds=3))
+    assert compared_of(data).startswith("tiny was trained on “order” and “pair” in 3 conditions")
+
+
+@pytest.mark.parametrize(("margin", "said"), [(1.0, "±1 point"), (1.5, "±1.5 points")])
+def test_a_margin_of_one_is_one_point(read_study, data_of, margin, said):
+    data = copy(data_of(*read_study(num_seeds=3)))
+    data.__dict__["comparison"] = data.comparison.assign(verdict="equivalent", margin_points=margin)
+    assert {answer.verdict for answer in answers_of(data)[1:3]} == {f"no, within {said}", f"yes, within {said}"}
+
+
+@pytest.mark.parametrize(("num_seeds", "needed"), [(1, "several seeds"), (3, "seeds that differ")])
+@pytest.mark.parametrize("tasks", [("toy",), ("toy", "other")])
+def test_a_difference_without_an_interval_says_why(read_study, data_of, num_seeds, needed, tasks):
+    data = copy(data_of(*read_study(tasks=tasks, num_seeds=num_seeds)))
+    ends = ("low_points", "high_points", "low90_points", "high90_points")
+    none = dict.fromkeys(ends, np.nan) | {"score": "macro_f1", "verdict": "under-powered"}
+    data.__dict__["comparison"] = data.comparison.assign(**none)
+    for answer in answers_of(data)[1:3]:
+        assert answer.text.count(f"(no interval: macro f1 needs {needed})") == len(tasks)
+
+
+def test_an_interval_narrower_than_its_mark_is_seen(read_study, data_of):
+    data = data_of(*read_study(num_seeds=3))
+    spec = spec_of(plot_pairs(data))
+    ticks = [layer for layer in spec["layer"] if layer["mark"]["type"] == "tick"]
+    (mark,) = [layer["mark"] for layer in spec["layer"] if layer["mark"]["type"] == "point"]
+    assert [layer["encoding"]["x"]["field"] for layer in ticks] == ["low", "high"]
+    assert all(layer["mark"]["size"] > 1.5 * mark["size"] ** 0.5 for layer in ticks)
+
+
+def test_a_missing_interval_has_no_ends(read_study, data_of):
+    data = copy(data_of(*read_study(num_seeds=3)))
+    drawn = [image_of(plot_pairs(data), "svg").decode()]
+    missing = data.comparison.assign(**dict.fromkeys(("low_points", "high_points"), np.nan), verdict="not supported")
+    data.__dict__["comparison"] = missing
+    drawn.append(image_of(plot_pairs(data), "svg").decode())
+    assert [len(re.findall(f"v{TICK:g}h-", svg)) for svg in drawn] == [4, 0]  # of two pairs
+
+
+def test_conditions_that_moved_alike_stand_beside_each_other(read_run, data_of):
+    regimes = ("none", "position_embeddings")
+    data = data_of([read_run(regime, seed) for regime in regimes for seed in range(3)])
+    assert "yOffset" in plot_parameters(data).to_dict()["encoding"]
+    assert picture_of(data).spec["resolve"]["scale"]["yOffset"] == "independent"  # or places of one move those of both
 
 
 def test_a_run_whose_embeddings_did_not_move_says_no(read_run, data_of):

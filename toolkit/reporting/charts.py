@@ -99,6 +99,7 @@ CONFIG: Mapping[str, Any] = {
         "tickColor": "#59616d",
         "gridColor": "#e6e2da",
         "labelLimit": 260,
+        "labelFlush": False,  # or the label at an end is pushed towards its neighbour, off its tick
         "titlePadding": 6,
     },
     "legend": {
@@ -209,7 +210,7 @@ def shape(field: str, values: Iterable[str], /, title: str | None = None, **lege
     import altair
 
     names = [str(value) for value in values]
-    scale = altair.Scale(domain=names, range=_cycled(SHAPES, names))
+    scale = altair.Scale(domain=names, range=_shifted(SHAPES, names))
     return altair.Shape(f"{field}:N", scale=scale, legend=_legend(names, title, legend))
 
 
@@ -226,8 +227,31 @@ def dash(field: str, values: Iterable[str]) -> Any:
     import altair
 
     names = [str(value) for value in values]
-    scale = altair.Scale(domain=names, range=_cycled(DASHES, names))
+    scale = altair.Scale(domain=names, range=_shifted(DASHES, names))
     return altair.StrokeDash(f"{field}:N", scale=scale, legend=None)
+
+
+def thickness(field: str, values: Iterable[str]) -> Any:
+    """Line width by series, each thinner than the one that it may cover, which is then seen on both sides of it."""
+    import altair
+
+    names = [str(value) for value in values]
+    widths = [altair.value(float(f"{width:.3g}")) for width in np.linspace(3.6, 1.4, len(names))]
+    if len(names) < 2:
+        return altair.Undefined
+    chosen: Any = altair  # not by a scale, which the legend would show
+    for name, width in zip(names[:-1], widths[:-1], strict=True):
+        chosen = chosen.when(f"datum[{json.dumps(field)}] == {json.dumps(name)}").then(width)
+    return chosen.otherwise(widths[-1])
+
+
+def outline(colour: Any) -> Any:
+    """The colour of a filled mark for its outline: what is filled lightly has contrast by that alone."""
+    import altair
+
+    if not isinstance(colour, altair.Color):
+        return colour
+    return altair.Stroke(colour["shorthand"], scale=colour["scale"], legend=None)
 
 
 NO_REGIME = "this run"
@@ -267,13 +291,16 @@ def over_seeds(table: pd.DataFrame, by: Sequence[str], value: str) -> pd.DataFra
     return found
 
 
-def padded(values: Iterable[float], share: float = 0.06) -> Any:
-    """The scale of an axis that holds every value, with room at both ends."""
+def padded(values: Iterable[float], share: float = 0.06, most: float = math.inf) -> Any:
+    """The scale of an axis that holds every value, with room at both ends; no tick stands above ``most``."""
     import altair
 
     ends = [float(value) for value in values if value == value] or [0.0, 1.0]
     pad = share * (max(ends) - min(ends)) or 0.03 * abs(ends[0]) or 0.5
-    return altair.Scale(domain=[min(ends) - pad, max(ends) + pad], nice=False)
+    low, high = min(ends) - pad, max(ends) + pad
+    if max(ends) <= most < high:
+        high = most + min(pad, share * (most - low))
+    return altair.Scale(domain=[low, high], nice=False)
 
 
 def log_ticks(low: float, high: float) -> list[float]:
@@ -358,7 +385,7 @@ def in_time(lines: pd.DataFrame, names: Sequence[str]) -> tuple[pd.DataFrame, An
         values = epochs if len(epochs) <= 6 and np.diff(epochs, prepend=0).min() >= 0.1 * epochs[-1] else None
         marks = {"values": values} if values else {"tickCount": 5, "tickMinStep": 1 if epochs[-1] >= 3 else 0}
         scale = altair.Scale(zero=False, nice=False, padding=14)
-        axis = altair.Axis(format="~g", grid=False, **marks)
+        axis = altair.Axis(format="~f", grid=False, **marks)
         return lines.assign(time=lines["epoch"]), altair.X("time:Q", title="epoch", scale=scale, axis=axis), {}
     own = lines["run"].map(last)
     labels = {name: f"{name} ({longest[name]:g} epochs)" for name in names}
@@ -455,6 +482,11 @@ def _cycled(known: Sequence[Any], names: Sequence[str]) -> list[Any]:
     return [known[i % len(known)] for i in range(len(names))]
 
 
+def _shifted(known: Sequence[Any], names: Sequence[str]) -> list[Any]:
+    """In turn, one further on each time round, so that beside as many colours no two series look alike."""
+    return [known[(i + i // len(known)) % len(known)] for i in range(len(names))]
+
+
 def spec_of(chart: Chart) -> dict[str, Any]:
     """The Vega-Lite specification with the theme; what a chart sets itself goes before it."""
     import altair
@@ -549,6 +581,18 @@ def log_domain(values: pd.Series) -> list[float]:
     return [float(positive.min()) / 1.6, float(positive.max()) * 1.6] if len(positive) else [0.1, 10.0]
 
 
+def end_ticks(base: Chart, end: Any) -> Chart:
+    """Where an interval ends, as ticks taller than a mark: one narrower than its mark is seen above and below it.
+
+    ``base``: the chart with its places and colours, ``end``: the end as an X. A line without an interval has no tick.
+    """
+    return base.mark_tick(orient="vertical", size=TICK, thickness=1.6).encode(x=end)
+
+
+TICK = 10
+"""Pixels."""
+
+
 def bars(table: pd.DataFrame, label: str, value: str, title: str, *, unit: str = "", width: int = 440) -> Chart:
     """A lying bar per line, in the table's order, with its number beside it; an exact 0 says so.
 
@@ -564,7 +608,7 @@ def bars(table: pd.DataFrame, label: str, value: str, title: str, *, unit: str =
     scale = altair.Scale(domain=[reach[1] - (room if reach[1] < 0 else 0), reach[0] + room], nice=False)
     base = altair.Chart(data_of(shown)).encode(
         y=altair.Y(f"{label}:N", sort=None, title=None, axis=altair.Axis(domain=False, ticks=False)),
-        x=altair.X(f"{value}:Q", scale=scale, title=title),
+        x=altair.X(f"{value}:Q", scale=scale, title=title, axis=altair.Axis(tickCount=5, format="~f")),
         tooltip=[altair.Tooltip(f"{label}:N", title=label), altair.Tooltip("said:N", title=title)],
     )
     texts = base.mark_text(align="left", dx=5).encode(text="said:N")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from toolkit.reporting.charts import REFERENCE, WIDTH, Chart, colour, data_of, pick, shape
+from toolkit.reporting.charts import REFERENCE, WIDTH, Chart, colour, data_of, outline, pick, shape, thickness
 
 MOST_TICKS = 8
 GAP, FIRST_AXIS, AXIS, BARE = 20, 64, 34, 4
@@ -150,13 +150,13 @@ def _panel(
     ]
     base = altair.Chart(data_of(own, shown_columns)).encode(x=x, **shown, **apart)
     ends = altair.Y("low:Q", scale=y["scale"], title=y["title"], axis=y["axis"])
-    band = base.mark_area(fillOpacity=0.16).encode(y=ends, y2="high:Q", color=hue)
+    band = base.mark_area(fillOpacity=0.16, strokeWidth=0.7).encode(y=ends, y2="high:Q", color=hue, stroke=outline(hue))
     layers = [band.add_params(*picker.params) if picker else band]
     strokes = {}
     if kinds:
         patterns = altair.Scale(domain=list(kinds), range=[[1, 0], [2, 3], [6, 3]][: len(kinds)])
         strokes = {"strokeDash": altair.StrokeDash("kind:N", scale=patterns, legend=altair.Legend(title=None))}
-    layers.append(base.mark_line().encode(y=y, color=hue, **strokes))
+    layers.append(base.mark_line().encode(y=y, color=hue, strokeWidth=thickness("series", series), **strokes))
     layers.append(base.mark_point(filled=True, size=26, opacity=1).encode(y=y, color=hue, shape=marks, tooltip=tips))
     if len(panel.dots):
         single = altair.Chart(data_of(panel.dots, ["series", "label", "layer", "mean"])).mark_point(

@@ -131,9 +131,12 @@ def _chart_view(block: ChartBlock) -> dict[str, Any]:
         "spec": Markup(script_json({**block.spec, "config": config})),
         "caption": block.caption,
         "alt": block.alt,
+        "is_wide": not (width := re.search(r' width="([\d.]+)"', still)) or float(width[1]) > BESIDE,
     }
 
 
+BESIDE = 400
+"""Pixels of a picture that has room beside the answers of the first screen: a wider one stands below, as it is."""
 _NEEDLESS = re.compile(
     r' (?:font-family="[^"]*"|role="graphics-\w+"|aria-roledescription="[^"]*"|aria-hidden="true")'
     r'| pointer-events="none"| opacity="1"'

@@ -13,7 +13,7 @@ from toolkit.analysis.strata import BY_STEPS
 from toolkit.comparison.report_data import ordered_strata
 from toolkit.families import TABLES
 from toolkit.reporting.cells import Column, number
-from toolkit.reporting.charts import COLOURS, REFERENCE, Chart, data_of, log_domain, log_ticks, themed
+from toolkit.reporting.charts import COLOURS, REFERENCE, Chart, data_of, log_domain, log_ticks, outline, themed
 from toolkit.reporting.page import Block, ChartBlock, FoldBlock, Section, TableBlock, TextBlock
 from toolkit.reporting.sources import Computed, Makers, Opened, source_of
 from toolkit.snapshots.store import Source, trajectory_of
@@ -167,10 +167,13 @@ def exposure_chart(exposure: pd.DataFrame) -> Chart:
             ],
         )
 
-    layers = [layer(ROW, "token").mark_circle(size=11, opacity=0.55)]
+    layers = [layer(ROW, "token").mark_circle(size=11, opacity=1)]
     if NULL in present:
         band = layer(NULL, "low", "high").encode(y=altair.Y("low:Q", scale=y_scale, title=y["title"]), y2="high:Q")
-        layers += [band.mark_area(opacity=0.28), layer(NULL).mark_line(strokeDash=[6, 3])]
+        layers += [
+            band.mark_area(fillOpacity=0.28, strokeWidth=0.8).encode(stroke=outline(colours)),
+            layer(NULL).mark_line(strokeDash=[6, 3]),
+        ]
     if UNSEEN in present:
         layers.append(layer(UNSEEN).mark_line(strokeDash=[2, 2]))
     layers.append(layer(MEDIAN).mark_line(point={"filled": True, "size": 38}))

@@ -90,7 +90,7 @@ def _over_time(lines: pd.DataFrame, names: Mapping[float, str]) -> Chart:
             "epoch:Q",
             title="epoch",
             scale=altair.Scale(zero=False, nice=False, padding=14),
-            axis=altair.Axis(values=ticks, format="~g", grid=False),
+            axis=altair.Axis(values=ticks, format="~f", grid=False),
         )
     )
     picker = pick("parameter", series)
@@ -111,7 +111,7 @@ def _over_time(lines: pd.DataFrame, names: Mapping[float, str]) -> Chart:
     )
     moved = base.transform_filter("datum.percent > 0")
     marks = {"filled": True, "opacity": 1, "size": 55}
-    shapes = shape("parameter", series)
+    shapes = shape("parameter", series, symbolStrokeWidth=0)
     layers = [
         moved.mark_line().encode(y=y, strokeDash=dash("parameter", series)),
         moved.mark_point(**marks).encode(y=y, shape=shapes),

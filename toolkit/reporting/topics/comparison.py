@@ -10,7 +10,7 @@ import pandas as pd
 from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.summaries import check_table
 from toolkit.reporting.cells import NOT_APPLICABLE, interval, points
-from toolkit.reporting.charts import REFERENCE, Chart, Charts, data_of, panels, tips, wrap
+from toolkit.reporting.charts import REFERENCE, Chart, Charts, data_of, end_ticks, panels, tips, wrap
 from toolkit.reporting.page import Block, FoldBlock, NoteBlock, Section, chart_blocks, folds, table_block
 from toolkit.reporting.topics.caveats import (
     against_probe_block,
@@ -32,6 +32,7 @@ VERDICTS = {
     "not measurable here": ("#767B84", "triangle-down"),
 }
 """A verdict is told by its shape as well as by its colour."""
+ENDS = ("low", "high")
 SAID = {
     "supported": "the scores differ",
     "equivalent": "no difference beyond the margin",
@@ -94,13 +95,13 @@ def plot_differences(comparison: pd.DataFrame, *, width: int = 420) -> Chart | N
         axis = altair.Axis(domain=False, ticks=False, labels=not i % columns, labelLimit=170)
         y = altair.Y("place:N", sort=places, scale=altair.Scale(domain=places), title=None, axis=axis)
         base = altair.Chart(data_of(shown[shown["pair"] == pair])).encode(y=y, tooltip=said)
-        spans = base.mark_rule(strokeWidth=2.2).encode(
-            x=altair.X("low:Q", scale=scale, title=x["title"], axis=x["axis"]), x2="high:Q", color=colour
-        )
+        low_end, high_end = (altair.X(f"{end}:Q", scale=scale, title=x["title"], axis=x["axis"]) for end in ENDS)
+        spans = base.mark_rule(strokeWidth=2.2).encode(x=low_end, x2="high:Q", color=colour)
         front = [
             spans.transform_filter("datum.num_seeds > 1"),
             spans.transform_filter("datum.num_seeds == 1").mark_rule(strokeWidth=2.2, strokeDash=[2, 2]),
-            base.mark_point(filled=True, size=75).encode(
+            *(end_ticks(base.encode(color=colour), end) for end in (low_end, high_end)),
+            base.mark_point(filled=True, size=40, opacity=1).encode(
                 x=x, color=colour, shape=altair.Shape("verdict:N", scale=shapes, title="Verdict")
             ),
         ]

@@ -11,7 +11,7 @@ import pandas as pd
 
 from toolkit.comparison.intervals import seeds_interval
 from toolkit.reporting.cells import UNDEFINED, estimate_text
-from toolkit.reporting.charts import WIDTH, Chart, colour, data_of, draw, pick, shape
+from toolkit.reporting.charts import WIDTH, Chart, colour, data_of, draw, end_ticks, pick, shape
 from toolkit.reporting.folder import publish, report_folder, write_csvs
 from toolkit.reporting.page import ChartBlock, Page, Section, TextBlock, chart_blocks, folds, rows_block, stated
 
@@ -243,11 +243,12 @@ def plot_distortion(means: pd.DataFrame) -> Chart | None:
             opacity=picker.opacity,
             tooltip=tips,
         )
-        bars = base.mark_rule(strokeWidth=2).encode(x=altair.X("low:Q", title=x["title"]), x2="high:Q")
-        bars = bars.add_params(*picker.params)
-        dots = base.mark_point(filled=True, size=55).encode(x=x, shape=marks)
+        low, high = (altair.X(f"{end}:Q", title=x["title"]) for end in ("low", "high"))
+        bars = base.mark_rule(strokeWidth=2).encode(x=low, x2="high:Q").add_params(*picker.params)
+        ticks = [end_ticks(base, end) for end in (low, high)]
+        dots = base.mark_point(filled=True, size=36).encode(x=x, shape=marks)
         size = {"width": (WIDTH - 90 * columns) // columns, "height": len(places) * (13 * len(arms) + 6)}
-        drawn.append(altair.layer(bars, dots).properties(title=f"{model} on {task}", **size))
+        drawn.append(altair.layer(bars, *ticks, dots).properties(title=f"{model} on {task}", **size))
     with warnings.catch_warnings():  # one choice for all panels is what is meant
         warnings.filterwarnings("ignore", "Automatically deduplicated selection parameter")
         return altair.concat(*drawn, columns=columns) if len(drawn) > 1 else drawn[0]

@@ -19,6 +19,7 @@ from toolkit.reporting.charts import (
     in_time,
     log_axis,
     ordered,
+    outline,
     over_seeds,
     panels,
     picked,
@@ -171,7 +172,10 @@ def plot_word_boxes(boxes: pd.DataFrame, dots: pd.DataFrame, *, regimes: Iterabl
     layers = [
         base.mark_rule(strokeWidth=1.6).encode(x=x, x2="high:Q", **look["bars"]),
         base.mark_bar(height=thickness, fillOpacity=0.35, strokeWidth=1).encode(
-            x=altair.X("q1:Q", scale=scale, title=x["title"]), x2="q3:Q", **look["bars"]
+            x=altair.X("q1:Q", scale=scale, title=x["title"]),
+            x2="q3:Q",
+            stroke=outline(look["bars"]["color"]),
+            **look["bars"],
         ),
         base.mark_tick(thickness=2.5, size=thickness + 3).encode(x=median, **look["bars"]),
     ]

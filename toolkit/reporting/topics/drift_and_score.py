@@ -217,7 +217,7 @@ def plot_drift_and_score(
     parts = []
     for i, regime in enumerate(regimes):
         title = None if i % columns else ["score minus the run with", "embeddings frozen (points)"]
-        y = altair.Y("gain_points:Q", scale=scale, title=title, axis=altair.Axis(format="+~g", grid=False))
+        y = altair.Y("gain_points:Q", scale=scale, title=title, axis=altair.Axis(format="+~f", grid=False))
         own = table["regime"] == regime
         panel = _panel(table[own], y, tasks, margin_points, picker.opacity if picker else None)
         panel = panel.properties(width=440 if columns == 1 else 280, height=190)
@@ -237,7 +237,7 @@ def _panel(table: pd.DataFrame, y: Any, tasks: Sequence[str], margin_points: flo
         # Noise and what counts as equal to it are always in the picture: a difference of drifts is not to look large.
         ends = [*drift.dropna(), 1 - 2 * MARGIN, 1 + 2 * MARGIN]
         scale = padded(ends)
-        rates = ", unlike learning rates" if table["learning_rate"].nunique() > 1 else ""
+        rates = "; learning rates differ" if table["learning_rate"].nunique() > 1 else ""
         title = f"drift of {name}, exposed rows (times its noise{rates})"
         band = once.mark_rect(color=REFERENCE, fillOpacity=0.16)
         behind += [
@@ -265,7 +265,7 @@ def _panel(table: pd.DataFrame, y: Any, tasks: Sequence[str], margin_points: flo
     means["runs"] = [f"mean of {n}" for n in runs.groupby("task_name", sort=False).size()]
     look = {"color": colour("task_name", tasks), "shape": shape("task_name", tasks)}
     look |= {} if opacity is None else {"opacity": opacity}
-    x = altair.X("place:Q", scale=scale, title=title, axis=altair.Axis(grid=False, format="~g", tickCount=6))
+    x = altair.X("place:Q", scale=scale, title=title, axis=altair.Axis(grid=False, format="~f", tickCount=6))
     moved = ("drift (times its noise)" if has_noise else "drift (%)", ".3f")
     gained = ("score minus frozen (points)", "+.2f")
     small = (

@@ -1,7 +1,7 @@
 """The first screen of a comparison: a tile per condition, one picture, and three questions with their answers."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,9 +10,10 @@ import pandas as pd
 from toolkit.comparison.arms import Arm
 from toolkit.comparison.drift_cards import over_seeds
 from toolkit.comparison.report_data import GroupTables, ReportData
+from toolkit.comparison.shuffled_labels import ONE
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.reporting.cells import NOT_APPLICABLE, UNDEFINED, listing, number
-from toolkit.reporting.charts import COLOURS, REFERENCE, SHAPES, Chart, data_of, log_domain, log_ticks
+from toolkit.reporting.charts import COLOURS, REFERENCE, SHAPES, Chart, data_of, end_ticks, log_domain, log_ticks
 from toolkit.reporting.page import Answer, ChartBlock, Tile
 from toolkit.reporting.topics.caveats import headline, largest_size, reach_points, task_names
 from toolkit.reporting.topics.scores import LEAST_SEEDS
@@ -29,7 +30,8 @@ WIDTH = 265
 FREEZING = "Does freezing the embeddings change the score?"
 EXTRACTION = "Is feature extraction as good as full fine-tuning?"
 MOVED = "Did the embeddings move?"
-RATES_DIFFER = " (tasks had other learning rates, on which this depends: it does not compare them)"
+RATES_DIFFER = " (at other learning rates on other tasks: no comparison of these)"
+ADDED = "Do real labels move words otherwise than shuffled ones?"
 OPEN = "What can these runs not tell?"
 
 
@@ -138,12 +140,16 @@ def compared_of(data: ReportData) -> str:
     """What was trained, on what and how often, in one sentence."""
     models = list(dict.fromkeys(str(run.model) for run in data.runs))
     tasks = list(dict.fromkeys(str(run.task) for run in data.runs))
-    few = f"the task {tasks[0]}" if len(tasks) == 1 else listing(tasks)
-    on = few if len(tasks) < 4 else f"{len(tasks)} tasks"
+    on = _quoted(tasks) if len(tasks) < 4 else f"{len(tasks)} tasks"
     seeds = f"{data.num_seeds} seeds each" if data.num_seeds > 1 else "one seed each"
     ways = conditions(data)
     how = f"in {len(ways)} conditions, {seeds}" if len(ways) > 1 else f"in one condition ({ways[0]}), {seeds}"
     return f"{listing(models)} was trained on {on} {how}: {len(data.runs)} runs."
+
+
+def _quoted(tasks: Sequence[str]) -> str:
+    """Tasks in quotation marks: one may be called order, or pair, and would be read as a word of the sentence."""
+    return listing([f"“{task}”" for task in tasks])
 
 
 def answers_of(data: ReportData) -> tuple[Answer, ...]:
@@ -155,7 +161,7 @@ def answers_of(data: ReportData) -> tuple[Answer, ...]:
         _answer(lines[(lines["first_base"] == one) & (lines["second_base"] == other)], one, other, kinds)
         for one, other in pairs[:MOST_PAIRS]
     ]
-    return (*_drift_answer(data), *answers, _open(data))
+    return (*_drift_answer(data), *_labels_answer(data), *answers, _open(data))
 
 
 def _open(data: ReportData) -> Answer:
@@ -178,7 +184,7 @@ def _at_ceiling(data: ReportData) -> list[str]:
     full = [task for task in tasks if sum(own[task].mean() >= CEILING for own in scores if task in own) > 1]
     if not full:
         return []
-    return [f"What harder tasks would show: nothing is left to gain on {listing(full)}."]
+    return [f"What harder tasks would show: nothing is left to gain on {_quoted(full)}."]
 
 
 def compared(data: ReportData) -> pd.DataFrame:
@@ -219,11 +225,41 @@ def _drift_answer(data: ReportData) -> tuple[Answer, ...]:
     if len(means):
         ends = list(dict.fromkeys(f"{value:.1f}" for value in (means.min(), means.max())))
         texts.append(
-            f"Words seen in training moved {' to '.join(ends)} times as far as steps of the same size in "
-            f"random directions would take them{RATES_DIFFER if own['learning_rate'].nunique() > 1 else ''}. This by "
-            "itself does not show that anything was learned."
+            f"Words seen in training moved {' to '.join(ends)} times as far as random steps of equal size"
+            f"{RATES_DIFFER if own['learning_rate'].nunique() > 1 else ''}. This by itself does not show that anything "
+            "was learned."
         )
     return (Answer(question=MOVED, verdict="yes", text=" ".join(texts)),)
+
+
+def _labels_answer(data: ReportData) -> tuple[Answer, ...]:
+    """Whether real labels make seeds agree more than shuffled ones; nothing where no labels were shuffled for all."""
+    table = data.labels
+    if table.empty:
+        return ()
+    is_own = (
+        (table["measure"] == "agreement") & (table["parameter"] == "word_embeddings") & (table["permutation"] == ONE)
+    )
+    lines = table[is_own].assign(model=[str(name).split(" on ")[0] for name in table.loc[is_own, "group"]])
+    if lines.empty:
+        return ()
+    found: dict[str, list[str]] = {}
+    for task, line in zip(task_names(lines), lines.to_dict("records"), strict=True):
+        word = {"supported": "yes", "equivalent": "no"}.get(str(line["verdict"]), "undecided")
+        found.setdefault(word, []).append(f"{task} {line['real_mean']:.2f} for {line['shuffled_mean']:.2f}")
+    parts = "; ".join(f"{word}: {', '.join(own)}" for word, own in found.items())
+    text = f"Mean cosine between the moves of a word in two seeds, real labels for one shuffling of them all. {parts}."
+    return (Answer(question=ADDED, verdict=_counted(found), text=text),)
+
+
+def _counted(found: Mapping[str, Sequence[Any]]) -> str:
+    """``no on 4 of 7 tasks, undecided on 3``; the word alone where all tasks have one."""
+    ranked = sorted(found.items(), key=lambda item: -len(item[1]))
+    if len(ranked) == 1:
+        return ranked[0][0]
+    (word, own), *others = ranked
+    total = sum(len(each) for each in found.values())
+    return ", ".join([f"{word} on {len(own)} of {total} tasks", *(f"{other} on {len(each)}" for other, each in others)])
 
 
 WORDS = {
@@ -251,8 +287,7 @@ def _answer(lines: pd.DataFrame, first: str, second: str, kinds: dict[str, str])
         ((word, (line,)),) = found.items()
         return Answer(question=asked, verdict=_with_size(word, line, question), text=_alone(line, first, second))
     ranked = sorted(found.items(), key=lambda item: -len(item[1]))
-    counts = [f"{word} on {len(own)}" for word, own in ranked]
-    verdict = ranked[0][0] if len(ranked) == 1 else ", ".join([f"{counts[0]} of {len(lines)} tasks", *counts[1:]])
+    verdict = _counted(found)
     parts = [f"{word}: {', '.join(map(_among, own))}" for word, own in ranked]
     said = "; ".join(parts)
     text = f"{first} minus {second}, in points. {said[:1].upper()}{said[1:]}."
@@ -262,7 +297,8 @@ def _answer(lines: pd.DataFrame, first: str, second: str, kinds: dict[str, str])
 def _with_size(word: str, line: dict[Any, Any], question: str) -> str:
     """An answer with its size: "no" alone is good news under one question and bad news under another."""
     if line["verdict"] == "equivalent":
-        return f"{word}, within ±{line['margin_points']:g} points"
+        margin = f"{line['margin_points']:g}"
+        return f"{word}, within ±{margin} point{'s' * (margin != '1')}"
     if line["verdict"] != "supported":
         return word
     value = line["difference_points"]
@@ -281,8 +317,18 @@ def few_seeds(line: dict[Any, Any]) -> str:
 def _among(line: dict[Any, Any]) -> str:
     """The difference on one of several tasks; its interval is in the picture, where it has one."""
     value = line["difference_points"]
-    alone = " (no interval)" if math.isnan(line["low_points"]) else ""
+    alone = f" ({_no_interval(line)})" if math.isnan(line["low_points"]) else ""
     return f"{line['task_name']} {f'{value:+.1f}{alone}' if value == value else 'not measurable here'}"
+
+
+def _no_interval(line: dict[Any, Any]) -> str:
+    """Why there is none: only of a mean over items do the items say how sure it is, of another score the seeds do."""
+    needed = "several seeds" if line["num_seeds"] < 2 else "seeds that differ"
+    return f"no interval: {_score(line)} needs {needed}"
+
+
+def _score(line: dict[Any, Any]) -> str:
+    return str(line["score"]).replace("_", " ")
 
 
 def _alone(line: dict[Any, Any], first: str, second: str) -> str:
@@ -292,8 +338,8 @@ def _alone(line: dict[Any, Any], first: str, second: str) -> str:
         return f"{first} minus {second}: not measurable here."
     is_equal = line["verdict"] == "equivalent"
     low, high = (line[f"{end}{'90' if is_equal else ''}_points"] for end in ("low", "high"))
-    span = f" ({90 if is_equal else 95} % interval {low:+.1f} to {high:+.1f})" if low == low else ""
-    text = f"{first} minus {second}: {value:+.1f} points of {str(line['score']).replace('_', ' ')}{span}."
+    span = f"{90 if is_equal else 95} % interval {low:+.1f} to {high:+.1f}" if low == low else _no_interval(line)
+    text = f"{first} minus {second}: {value:+.1f} points of {_score(line)} ({span})."
     if is_equal:
         text += f" Less than {line['margin_points']:g} either way counts as no difference."
     gap = line["detectable_gap_points"]
@@ -310,7 +356,8 @@ def picture_of(data: ReportData) -> ChartBlock | None:
     parts = [chart for chart in (drift, pairs) if chart is not None]
     if not parts:
         return None
-    chart = altair.vconcat(*parts, spacing=14).resolve_scale(color="independent", shape="independent")
+    own = dict.fromkeys(("color", "shape", "yOffset"), "independent")
+    chart = altair.vconcat(*parts, spacing=14).resolve_scale(**own)
     captions = [MOVED_CAPTION] if drift is not None else []
     captions += [PAIRS_CAPTION] if pairs is not None else []
     alts = ["relative drift of the embedding parameters by condition"] if drift is not None else []
@@ -319,9 +366,7 @@ def picture_of(data: ReportData) -> ChartBlock | None:
     return ChartBlock(name="first_screen", chart=chart, caption=" ".join(captions), alt=f"{alt[:1].upper()}{alt[1:]}")
 
 
-MOVED_CAPTION = (
-    "Above: the norm of each parameter's change at the last epoch, mean over seeds; what did not move has no mark."
-)
+MOVED_CAPTION = "Above: at the last epoch, mean over seeds; what did not move has no mark."
 PAIRS_CAPTION = (
     "Below: 1 point is 0.01 of the score; lines are the intervals that decided (90 % for no difference, else 95 %); "
     "shaded: too small to matter."
@@ -361,7 +406,9 @@ def plot_parameters(data: ReportData, *, width: int = WIDTH) -> Chart | None:
         title="moved by, in % of its norm (log scale)",
         axis=altair.Axis(values=log_ticks(*ends), format="~g"),
     )
-    marks = altair.Chart(data_of(moved)).mark_point(filled=True, size=70, opacity=1)
+    marks = altair.Chart(data_of(moved)).mark_point(filled=True, size=70 if len(shown) == 1 else 32, opacity=1)
+    if len(shown) > 1:  # or equal drifts would hide one another
+        marks = marks.encode(yOffset=altair.YOffset("condition:N", sort=shown, scale=altair.Scale(paddingOuter=0.4)))
     title = f"How far {shown[0]} moved the embeddings" if len(shown) == 1 else "How far the embeddings moved"
     chart = marks.encode(
         x=x,
@@ -370,7 +417,7 @@ def plot_parameters(data: ReportData, *, width: int = WIDTH) -> Chart | None:
         shape=shape,
         tooltip=tips,
     )
-    return chart.properties(width=width, height=18 * len(rows), title=title)
+    return chart.properties(width=width, height=max(18, 6 * len(shown)) * len(rows), title=title)
 
 
 def plot_pairs(data: ReportData, *, width: int = WIDTH) -> Chart | None:
@@ -425,12 +472,14 @@ def plot_pairs(data: ReportData, *, width: int = WIDTH) -> Chart | None:
         band = once.mark_rect(color=REFERENCE, opacity=0.16)
         behind = [band.encode(x=altair.datum(-margin, scale=scale), x2=altair.datum(margin)), *behind]
     base = altair.Chart(data_of(shown)).encode(tooltip=tips, **place)
-    ranges = base.mark_rule(strokeWidth=2.2).encode(
-        x=altair.X("low:Q", scale=scale, title=said, axis=x["axis"]), x2="high:Q", color=colour
+    low, high = (altair.X(f"{end}:Q", scale=scale, title=said, axis=x["axis"]) for end in ("low", "high"))
+    ranges = base.mark_rule(strokeWidth=2).encode(x=low, x2="high:Q", color=colour)
+    ends_of = [end_ticks(base.encode(color=colour), end) for end in (low, high)]
+    dots = base.mark_point(filled=True, size=32, opacity=1).encode(x=x, color=colour, shape=shape)
+    height = max((24 if len(tasks) < 5 else 17) * len(tasks), 26 * len(pairs))
+    return altair.layer(*behind, ranges, *ends_of, dots).properties(
+        width=width, height=height, title="Difference in score"
     )
-    dots = base.mark_point(filled=True, size=70, opacity=1).encode(x=x, color=colour, shape=shape)
-    height = max(17 * len(tasks), 26 * len(pairs))
-    return altair.layer(*behind, ranges, dots).properties(width=width, height=height, title="Difference in score")
 
 
 def _by(
@@ -441,7 +490,7 @@ def _by(
 
     chosen = list(places) if places is not None else list(range(len(names)))
     series = list(shown or names)
-    legend = altair.Legend(title=None, columns=1, orient="bottom", values=series) if len(series) > 1 else None
+    legend = altair.Legend(title=None, columns=1, orient="bottom", offset=8, values=series) if len(series) > 1 else None
     colours = altair.Scale(domain=list(names), range=[COLOURS[i % len(COLOURS)] for i in chosen])
     shapes = altair.Scale(domain=list(names), range=[SHAPES[i % len(SHAPES)] for i in chosen])
     return (

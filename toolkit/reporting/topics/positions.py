@@ -21,6 +21,7 @@ from toolkit.reporting.charts import (
     draw,
     log_domain,
     log_ticks,
+    outline,
     pick,
 )
 from toolkit.reporting.page import Block, ChartBlock, FoldBlock, NoteBlock, Section, TableBlock, Tile
@@ -151,7 +152,7 @@ def waves_chart(courses: pd.DataFrame) -> Chart | None:
     for _, own in courses.groupby("wave", sort=False):
         reach = 1.1 * float(np.quantile(np.abs(own[["first", "second"]].to_numpy()), 0.995)) or 1.0
         scale = altair.Scale(domain=[-reach, reach], nice=False, clamp=True)
-        axis = altair.Axis(tickCount=3, format="~g")
+        axis = altair.Axis(tickCount=3, format="~f")
         along = (
             altair.Chart()
             .transform_fold(names, as_=["coordinate", "value"])
@@ -219,13 +220,14 @@ def controls_chart(values: pd.DataFrame, verdicts: Mapping[str, Verdict]) -> Cha
         heights = pd.concat(binned)
         bars = (
             altair.Chart(data_of(heights[heights["count"] > 0]))
-            .mark_rect(opacity=0.75)
+            .mark_rect(fillOpacity=0.75, strokeWidth=0.8)
             .encode(
                 x=altair.X("low:Q", title=WHAT[name], axis=altair.Axis(grid=False)),
                 x2="high:Q",
                 y=altair.Y("count:Q", title="control tables"),
                 y2=altair.datum(0),
                 color=legend,
+                stroke=outline(legend),
                 tooltip=[altair.Tooltip("kind:N"), altair.Tooltip("count:Q", title="tables")],
             )
         )
@@ -326,7 +328,7 @@ def by_lag_chart(by_lag: pd.DataFrame) -> Chart | None:
         band = (
             altair.Chart()
             .transform_filter(is_learned)
-            .mark_area(color=COLOURS[0], opacity=0.16)
+            .mark_area(color=COLOURS[0], opacity=0.3)
             .encode(x=altair.X("lag:Q", scale=x), y=altair.Y("low:Q", scale=y), y2="high:Q")
         )
         lines = base.mark_line(strokeWidth=1.5)
@@ -350,7 +352,7 @@ def lengths_chart(lengths: pd.DataFrame, outliers: pd.DataFrame, default_length:
         is_log = bool((values > 0).all()) and len(values) > 0  # equal rows have steps of 0
         ends = log_domain(values)
         scale = altair.Scale(type="log", domain=ends, nice=False) if is_log else altair.Scale()
-        axis = altair.Axis(format="~g", values=log_ticks(*ends) if is_log else altair.Undefined)
+        axis = altair.Axis(format="~g" if is_log else "~f", values=log_ticks(*ends) if is_log else altair.Undefined)
         y = altair.Y(f"{quantity}:Q", scale=scale, title=[*label.split(" (")[:1], "(weight units)"], axis=axis)
         base = altair.Chart(data_of(lengths.loc[values.index, ["position", quantity]]))
         tips = [altair.Tooltip("position:Q"), altair.Tooltip(f"{quantity}:Q", title=label, format=".3g")]

@@ -73,7 +73,7 @@ def plot_relative_quality(table: pd.DataFrame) -> Chart | None:
         own = table[table["group"].astype(str) == group]
         labels = altair.Axis(domain=False, ticks=False, labels=not i % columns, labelLimit=190)
         y = altair.Y("condition:N", sort=arms, scale=altair.Scale(domain=arms), title=None, axis=labels)
-        ticks = altair.Axis(tickCount=4, format="~g")
+        ticks = altair.Axis(tickCount=4, format="~f")
         x, low, majority = (
             altair.X(f"{name}:Q", scale=scale, title="relative quality", axis=ticks)
             for name in ("relative_quality", "low", "majority_quality")

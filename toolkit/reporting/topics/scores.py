@@ -21,11 +21,13 @@ from toolkit.reporting.charts import (
     in_time,
     log_axis,
     ordered,
+    outline,
     over_seeds,
     padded,
     panels,
     picked,
     regimes_of,
+    thickness,
     tips,
 )
 from toolkit.reporting.page import Block, FoldBlock, Section, chart_blocks, folds, rows_block, table_block, varying
@@ -206,7 +208,7 @@ def plot_scores(scores: pd.DataFrame, *, regimes: Iterable[str] | None = None) -
         offset = altair.YOffset("regime:N", sort=shown, scale=altair.Scale(domain=shown, paddingOuter=0.35))
 
         def x_of(name: str, scale: Any = scale, score: str = score) -> Any:
-            axis = altair.Axis(tickCount=5, format="~g")
+            axis = altair.Axis(tickCount=5, format="~f")
             return altair.X(f"{name}:Q", scale=scale, title=title_of(score), axis=axis)
 
         base = altair.Chart(data_of(means)).encode(
@@ -216,7 +218,9 @@ def plot_scores(scores: pd.DataFrame, *, regimes: Iterable[str] | None = None) -
                 regime="regime", place="split", mean=(f"mean {score}", ".4f"), interval="95 % interval", over="over"
             ),
         )
-        dots = altair.Chart(data_of(own, ["regime", "place", "seed", "value", "is_failed"])).mark_circle(size=26)
+        dots = altair.Chart(data_of(own, ["regime", "place", "seed", "value", "is_failed"])).mark_circle(
+            size=26, strokeWidth=1
+        )
         layers = [
             base.mark_rule(strokeWidth=1.6).encode(x=x_of("low"), x2="high:Q", **look["bars"]),
             dots.encode(
@@ -224,6 +228,7 @@ def plot_scores(scores: pd.DataFrame, *, regimes: Iterable[str] | None = None) -
                 y=y,
                 yOffset=offset,
                 fillOpacity=altair.when("datum.is_failed").then(altair.value(0)).otherwise(altair.value(0.75)),
+                stroke=outline(look["bars"]["color"]),
                 tooltip=tips(regime="regime", place="split", seed="seed", value=(score, ".4f"), is_failed="failed"),
                 **look["bars"],
             ),
@@ -295,7 +300,7 @@ def plot_scores_over_epochs(
     parts = []
     for i, split in enumerate(splits):
         title = None if i % columns else title_of(score)
-        axis = altair.Axis(tickCount=5, format="~g", labels=not i % columns)
+        axis = altair.Axis(tickCount=5, format="~f", labels=not i % columns)
         means = over_seeds(lines[lines["split"] == split], ["regime", "epoch", "time"], "value")
         y = altair.Y("mean:Q", scale=scale, title=title, axis=axis)
         said = tips(regime="regime", epoch=("epoch", "~g"), mean=(score, ".4f"), spread="over seeds")
@@ -312,7 +317,7 @@ def plot_scores_over_epochs(
                 layers.append(words.encode(y=rate, x=altair.value("width")))
         low = altair.Y("low:Q", scale=scale, title=title, axis=axis)
         layers += [
-            base.mark_line().encode(y=y, **look["bars"]),
+            base.mark_line().encode(y=y, strokeWidth=thickness("regime", shown), **look["bars"]),
             base.transform_filter("datum.num_seeds > 1").mark_rule().encode(y=low, y2="high:Q", **look["bars"]),
             base.mark_point().encode(y=y, **look["points"]),
         ]
@@ -366,7 +371,7 @@ def plot_data_efficiency(scores: pd.DataFrame, *, regimes: Iterable[str] | None 
         said = tips(regime="regime", examples=("training examples", ","), mean=(score, ".4f"), spread="over seeds")
         base = altair.Chart().encode(x=x, tooltip=said)
         scale = padded(own["value"])
-        y = altair.Y("mean:Q", scale=scale, title=title_of(score), axis=altair.Axis(tickCount=5, format="~g"))
+        y = altair.Y("mean:Q", scale=scale, title=title_of(score), axis=altair.Axis(tickCount=5, format="~f"))
         layers = [
             base.mark_line().encode(y=y, **look["bars"]),
             base.transform_filter("datum.num_seeds > 1")
@@ -412,9 +417,9 @@ def plot_cost(scores: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> 
                 x=altair.X("seconds:Q", scale=scale, title="seconds of a run", axis=axis.axis(grid=False)),
                 y=altair.Y(
                     "value:Q",
-                    scale=padded(own["value"]),
+                    scale=padded(own["value"], most=math.inf if score == "loss" else 1.0),
                     title=title_of(score),
-                    axis=altair.Axis(tickCount=5, format="~g"),
+                    axis=altair.Axis(tickCount=5, format="~f"),
                 ),
                 tooltip=tips(regime="regime", seed="seed", value=(score, ".4f"), seconds=("seconds", ",.4r")),
                 **look["points"],

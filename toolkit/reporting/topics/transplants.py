@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from toolkit.reporting.cells import estimate_text, spoken
-from toolkit.reporting.charts import COLOURS, REFERENCE, WIDTH, Chart, Charts, data_of, draw
+from toolkit.reporting.charts import COLOURS, REFERENCE, WIDTH, Chart, Charts, data_of, draw, end_ticks
 from toolkit.reporting.folder import publish, report_folder, write_csvs
 from toolkit.reporting.page import Block, ChartBlock, Page, Section, TextBlock, chart_blocks, folds, rows_block, stated
 
@@ -398,12 +398,16 @@ def _forest(
             **shift,
         )
         zero = altair.Chart(altair.Data(values=[{}])).mark_rule(color=REFERENCE).encode(x=altair.datum(0))
-        bars = base.mark_rule(strokeWidth=2).encode(x=altair.X("low:Q", title=x["title"], axis=x["axis"]), x2="high:Q")
-        dots = base.mark_point(filled=True, size=55, opacity=1).encode(x=x, shape=shape)
+        low, high = (altair.X(f"{end}:Q", title=x["title"], axis=x["axis"]) for end in ("low", "high"))
+        bars = [
+            base.mark_rule(strokeWidth=2).encode(x=low, x2="high:Q"),
+            *(end_ticks(base, end) for end in (low, high)),
+        ]
+        dots = base.mark_point(filled=True, size=36, opacity=1).encode(x=x, shape=shape)
         seeds = own["num_seeds"].iloc[0]
         head = altair.Title(
             f"{key[PANEL.index('task')]}", subtitle=[f"seeds: {seeds}", *(str(key[j]) for j in others)], limit=width
         )
         height = len(places) * (13 * len(shown) + 8 if is_apart else 19)
-        drawn.append(altair.layer(zero, bars, dots).properties(width=width, height=height, title=head))
+        drawn.append(altair.layer(zero, *bars, dots).properties(width=width, height=height, title=head))
     return altair.concat(*drawn, columns=columns) if len(drawn) > 1 else drawn[0]

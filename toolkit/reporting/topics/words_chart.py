@@ -295,14 +295,15 @@ def _list(*, has_epochs: bool) -> Any:
         .encode(x=altair.value(-40), y=altair.value(0), text="text:N")
     )
     line = _best(altair.Chart()).transform_calculate(
-        moved="'steps ' + datum.steps + ', drift ' + format(datum.drift, '.3~g') + ', angle ' + datum.turned"
+        moved=f"(datum.x > {2 * UNKNOWN} ? 'steps ' + datum.steps + ', ' : '') + "
+        "'drift ' + format(datum.drift, '.3~g') + ', angle ' + datum.turned"
     )
     parts = [heading]
     for field, x, shift, style in (
         ("word", -40, -7, {"fontWeight": "bold", "limit": 150}),
-        ("moved", -40, 7, {"limit": 180}),
-        ("before", 150, -7, {"limit": WIDTH - 210}),
-        ("after", 150, 7, {"limit": WIDTH - 210}),
+        ("moved", -40, 7, {"limit": 215}),
+        ("before", 185, -7, {"limit": WIDTH - 210}),
+        ("after", 185, 7, {"limit": WIDTH - 210}),
     ):
         text = line.mark_text(align="left", dy=shift, **style)
         shown = f"nearest_{field}" if field in ("before", "after") else field
