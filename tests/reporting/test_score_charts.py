@@ -110,7 +110,7 @@ def test_no_two_of_twenty_conditions_look_alike():
 def test_a_line_that_others_cover_is_wider_than_they():
     table = pd.DataFrame(
         [
-            {"epoch": float(epoch), "split": "validation", "accuracy": 0.5 + epoch / 10, "run": name, "arm": name}
+            {"epoch": float(epoch), "split": "validation", "accuracy": 0.5 + epoch / 10, "run": name, "condition": name}
             for epoch in range(3)
             for name in "abc"
         ]

@@ -30,7 +30,7 @@ WIDTH = 265
 FREEZING = "Does freezing the embeddings change the score?"
 EXTRACTION = "Is feature extraction as good as full fine-tuning?"
 MOVED = "Did the embeddings move?"
-RATES_DIFFER = " (at other learning rates on other tasks: no comparison of these)"
+RATES_DIFFER = " (other learning rates on other tasks)"
 ADDED = "Do real labels move words otherwise than shuffled ones?"
 OPEN = "What can these runs not tell?"
 
@@ -323,8 +323,7 @@ def _among(line: dict[Any, Any]) -> str:
 
 def _no_interval(line: dict[Any, Any]) -> str:
     """Why there is none: only of a mean over items do the items say how sure it is, of another score the seeds do."""
-    needed = "several seeds" if line["num_seeds"] < 2 else "seeds that differ"
-    return f"no interval: {_score(line)} needs {needed}"
+    return f"no interval: {_score(line)}, {'one seed' if line['num_seeds'] < 2 else 'seeds alike'}"
 
 
 def _score(line: dict[Any, Any]) -> str:
