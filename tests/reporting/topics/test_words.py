@@ -1,6 +1,7 @@
 """The words of a run are those that training saw and a sample of the rest, with what the analyses say of them."""
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -254,3 +255,17 @@ def test_every_word_of_bert_base_is_a_megabyte():
     assert len(script_json(runs)) < 4_500_000  # with neighbours of each, of which reports have a thousand
     bare = packed_words(make_words(30_522).drop(columns=["before", "after"]), [1, 2, 3])
     assert 500_000 < len(script_json(bare)) < 1_700_000
+
+
+@pytest.mark.usefixtures("drawn")
+@pytest.mark.parametrize(("num_steps", "said"), [(12_630, "steps 12,630, drift 0.00"), (np.nan, "drift 0.00")])
+def test_what_the_list_says_of_a_word_is_not_cut_off(num_steps: float, said: str):
+    from toolkit.reporting import charts
+
+    words = make_words(9, num_epochs=1)
+    words = words.assign(num_steps=num_steps, norm=0.00314 + 1e-5 * np.arange(9), angle_degrees=0.204)
+    texts = re.findall(r"<text[^>]*>([^<]*)</text>", charts.image_of(plot_words(words), "svg").decode())
+    told = [text for text in texts if text.endswith("angle 0.204°")]
+    assert len(told) == 5
+    assert all(text.startswith(said) for text in told)
+    assert not [text for text in texts if "…" in text]
