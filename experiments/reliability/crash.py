@@ -55,10 +55,10 @@ def make_model(folder: Path) -> None:
     from toolkit.models.checkpoints import find_checkpoint
 
     torch.manual_seed(0)
-    tokenizer = AutoTokenizer.from_pretrained(find_checkpoint("minilm").location)
+    tokenizer = AutoTokenizer.from_pretrained(find_checkpoint("minilm").location, trust_remote_code=False)
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
     config = AutoConfig.for_model("bert", vocab_size=len(tokenizer), **sizes)
-    AutoModel.from_config(config).save_pretrained(folder)
+    AutoModel.from_config(config, trust_remote_code=False).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 

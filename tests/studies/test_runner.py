@@ -206,7 +206,7 @@ def study_file(tiny_config: RunConfig, tmp_path: Path, monkeypatch: pytest.Monke
     path = tmp_path / "mine.py"
     path.write_text("\n".join([*lines, f"STUDY = make_study(RunConfig(**{fields!r}))"]) + "\n")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("toolkit.studies.executors.EXECUTORS", {"local": lambda options: InProcess()})
+    monkeypatch.setattr("toolkit.studies.runner.EXECUTORS", {"local": lambda options: InProcess()})
     return path
 
 
