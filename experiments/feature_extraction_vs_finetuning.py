@@ -35,6 +35,15 @@ STUDY = Study(
         "In the form that suits the task feature extraction closes most of its gap on pairs and half of it on question "
         "types, and nothing on SST-2; full fine-tuning stays ahead; freezing the embeddings costs less than the margin."
     ),
+    sources={
+        "sst2": "SST-2 (Socher et al. 2013): no licence stated, released for research",
+        "cr": "CR (Hu and Liu 2004): no explicit licence",
+        "yelp": "Sentiment Labelled Sentences (Kotzias et al. 2015): CC BY 4.0 at UCI",
+        "amazon": "Sentiment Labelled Sentences (Kotzias et al. 2015): CC BY 4.0 at UCI",
+        "trec": "TREC questions (Li and Roth 2002): no licence stated, free for research",
+        "cad_nli_original": "a sample of SNLI (acmi-lab/counterfactually-augmented-data): Apache-2.0, its sentences CC BY-SA 4.0",
+        "every file": "experiments/data.sha256 has where it was taken from, how it was made, and its sha256",
+    },
     arms={
         "full fine-tuning": {"freeze": "none"},
         "embeddings frozen": {"freeze": "embeddings"},

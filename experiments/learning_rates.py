@@ -33,6 +33,10 @@ STUDY = Study(
         "Drift grows with the rate, a little slower than in proportion, while the rate lets the model learn; freezing "
         "the embeddings costs nothing at any rate."
     ),
+    sources={
+        "sst2": "SST-2 (Socher et al. 2013): no licence stated, released for research",
+        "every file": "experiments/data.sha256 has where it was taken from, how it was made, and its sha256",
+    },
     arms={
         f"{name} at {rate}": {"freeze": regime, "learning_rate": float(rate)}
         for rate in RATES

@@ -29,6 +29,15 @@ STUDY = Study(
         "As features the mean is better by points, since this model was tuned through it; when everything is tuned, "
         "the three are equivalent."
     ),
+    sources={
+        "sst2": "SST-2 (Socher et al. 2013): no licence stated, released for research",
+        "cr": "CR (Hu and Liu 2004): no explicit licence",
+        "yelp": "Sentiment Labelled Sentences (Kotzias et al. 2015): CC BY 4.0 at UCI",
+        "amazon": "Sentiment Labelled Sentences (Kotzias et al. 2015): CC BY 4.0 at UCI",
+        "trec": "TREC questions (Li and Roth 2002): no licence stated, free for research",
+        "cad_nli_original": "a sample of SNLI (acmi-lab/counterfactually-augmented-data): Apache-2.0, its sentences CC BY-SA 4.0",
+        "every file": "experiments/data.sha256 has where it was taken from, how it was made, and its sha256",
+    },
     arms={f"frozen {name}": {**FROZEN, "pooling": pooling} for name, pooling in POOLINGS.items()}
     | {f"tuned {name}": {"freeze": "none", "pooling": pooling} for name, pooling in POOLINGS.items()},
     tasks={

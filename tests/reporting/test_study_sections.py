@@ -384,3 +384,12 @@ def test_sizes_have_a_section_of_their_own_and_comparisons_keep_to_the_largest(r
     assert set(compared.table["pair"]) == {"full fine-tuning minus feature extraction"}
     assert len(compared.table) == 2  # one line per split: the larger size only
     assert len(data.comparison) == 4
+
+
+def test_where_data_come_from_is_on_the_page_and_in_the_evidence(read_study, data_of, tmp_path):
+    """Kept, so that a report that is made again says it too."""
+    source = "a set of films (Somebody 2001), CC BY 4.0"
+    data = data_of(*read_study(num_seeds=1), words={"sources": {"toy": source}})
+    assert data.evidence.page["sources"] == {"toy": source}
+    details = make_page(data, []).sections[-1]
+    assert [block.text for block in details.blocks if isinstance(block, TextBlock)] == [f"Data of toy: {source}"]

@@ -86,7 +86,8 @@ def measure(
         "level": level,
         "alpha": alpha,
     }
-    page = {name: (words or {}).get(name) for name in ("title", "question", "expected", "command")}
+    page = {name: (words or {}).get(name) for name in ("title", "question", "expected", "sources", "command")}
+    page["sources"] = dict(page["sources"] or {})
     page["left_out"] = list((words or {}).get("left_out", ()))
     page["tuning"] = None if tuning is None else {str(name): _plain(tuning[name]) for name in tuning}
     facts = describe_runs(members)

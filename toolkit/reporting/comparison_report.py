@@ -247,6 +247,7 @@ def write_report(
     title: str | None = None,
     question: str | None = None,
     expected: str | None = None,
+    sources: Mapping[str, str] | None = None,
     labels: Mapping[str, str] | None = None,
     tasks: Mapping[str, str] | None = None,
     pairs: Sequence[tuple[str, str]] | None = None,
@@ -260,7 +261,7 @@ def write_report(
     Runs of one model and task are compared with each other; other models and tasks get parts of their own. ``labels``
     (run directory name to arm), ``pairs`` and ``margin_points`` are those of :func:`toolkit.compare`; ``tasks`` is run
     directory name to what its task is called, by default what its data are called; ``question`` stands under the title,
-    ``expected`` is what was expected before the runs;
+    ``expected`` is what was expected before the runs; ``sources`` is data set to where it comes from and its licence;
     ``command`` is what makes runs and report again, if that is not ``report`` itself; ``tuning`` is what a study tried
     and chose. What a glob brings along (an unfinished run, a folder that is none) is left out, and the report says so;
     so is a pair that names an arm of which every run diverged. Files of an earlier report in ``out`` are replaced or
@@ -271,17 +272,23 @@ def write_report(
     """
     out = check_out(out)
     start_library()
-    sources = find_runs(runs).note_lost(labels, tasks)
+    places = find_runs(runs).note_lost(labels, tasks)
     if pairs is not None:
-        pairs = [pair for pair in pairs if not sources.lost.intersection(pair)]
+        pairs = [pair for pair in pairs if not places.lost.intersection(pair)]
     evidence = measure(
-        sources.runs,
+        places.runs,
         labels,
         pairs=pairs,
         margin_points=margin_points,
         tasks=tasks,
         tuning=tuning,
-        words={"title": title, "question": question, "expected": expected, "left_out": sources.left_out},
+        words={
+            "title": title,
+            "question": question,
+            "expected": expected,
+            "sources": sources,
+            "left_out": places.left_out,
+        },
         on_progress=on_progress,
     )
     if command is None:
@@ -349,7 +356,8 @@ def _sections(data: ReportData, cards: Sequence[Card]) -> list[Section]:
     """Every part below the first screen, in the order in which a reader asks: what moved, why, whether it matters."""
     study = {section.id: section for section in study_sections(data)}
     moved = {s.id: s for s in drift_topics(data.details, _file_names(data.groups), described(cards))}
-    commands, expected = (data.evidence.page.get(name) for name in ("command", "expected"))
+    commands, expected, sources = (data.evidence.page.get(name) for name in ("command", "expected", "sources"))
+    said = tuple(TextBlock(text=f"Data of {name}: {source}") for name, source in (sources or {}).items())
     repeat = (CodeBlock(text=commands) if commands else TextBlock(text="Which command made it was not kept."),)
     scores, comparison = study["scores"], study.get("comparison")
     # One task is one point: beside its score there is no relation to be seen.
@@ -379,7 +387,8 @@ def _sections(data: ReportData, cards: Sequence[Card]) -> list[Section]:
             id="details",
             title="Runs, data, versions, definitions",
             lead=ABOUT,
-            blocks=tuple(
+            blocks=said
+            + tuple(
                 folded(section)
                 for section in (run_section(data), data_section(data), versions_section(data), definitions_section())
             ),

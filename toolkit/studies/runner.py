@@ -159,6 +159,7 @@ def write_study_report(
         "title": study.title,
         "question": study.question,
         "expected": study.hypothesis,
+        "sources": study.sources,
         "labels": {run.name: run.cell.arm for run in runs},
         "tasks": {run.name: run.cell.task for run in runs},
         "pairs": [(each.first, each.second) for each in study.comparisons] or None,

@@ -55,6 +55,8 @@ class Study(Described):
     question: str
     hypothesis: str = ""
     """What was expected before anything was run."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Data set to where it comes from and under which licence, as the report says it."""
     arms: Mapping[str, Mapping[str, Any]]
     """Label of an arm to the RunConfig fields that make it."""
     tasks: Mapping[str, Mapping[str, Any]]
