@@ -42,7 +42,7 @@ STUDY = Study(
         "amazon": "Sentiment Labelled Sentences (Kotzias et al. 2015): CC BY 4.0 at UCI",
         "trec": "TREC questions (Li and Roth 2002): no licence stated, free for research",
         "cad_nli_original": "a sample of SNLI (acmi-lab/counterfactually-augmented-data): Apache-2.0, its sentences CC BY-SA 4.0",
-        "every file": "experiments/data.sha256 has where it was taken from, how it was made, and its sha256",
+        "all of them": "experiments/data.sha256 has where each was taken from, how it was made, and its sha256",
     },
     arms={
         "full fine-tuning": {"freeze": "none"},

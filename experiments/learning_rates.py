@@ -35,7 +35,7 @@ STUDY = Study(
     ),
     sources={
         "sst2": "SST-2 (Socher et al. 2013): no licence stated, released for research",
-        "every file": "experiments/data.sha256 has where it was taken from, how it was made, and its sha256",
+        "all of them": "experiments/data.sha256 has where each was taken from, how it was made, and its sha256",
     },
     arms={
         f"{name} at {rate}": {"freeze": regime, "learning_rate": float(rate)}

@@ -77,7 +77,7 @@ def main() -> None:
         sources={
             "sst2": "SST-2 (Socher et al. 2013): no licence stated, released for research",
             "trec": "TREC questions (Li and Roth 2002): no licence stated, free for research",
-            "every file": "experiments/data.sha256 has where it was taken from, how it was made, and its sha256",
+            "all of them": "experiments/data.sha256 has where each was taken from, how it was made, and its sha256",
         },
         question="Do embeddings move as only real labels move them?",
         labels=labels,

@@ -57,7 +57,7 @@ def main() -> None:
         "sst2": "SST-2 (Socher et al. 2013): no licence stated, released for research",
         "yelp": "Sentiment Labelled Sentences (Kotzias et al. 2015): CC BY 4.0 at UCI",
         "amazon": "Sentiment Labelled Sentences (Kotzias et al. 2015): CC BY 4.0 at UCI",
-        "every file": "experiments/data.sha256 has where it was taken from, how it was made, and its sha256",
+        "all of them": "experiments/data.sha256 has where each was taken from, how it was made, and its sha256",
     }
     print(f"Report: {write_report(runs, arguments.out, title='Three regimes on SST-2', sources=sources)}")
 
