@@ -35,7 +35,9 @@ STUDY = Study(
         "yelp": "Sentiment Labelled Sentences (Kotzias et al. 2015): CC BY 4.0 at UCI",
         "amazon": "Sentiment Labelled Sentences (Kotzias et al. 2015): CC BY 4.0 at UCI",
         "trec": "TREC questions (Li and Roth 2002): no licence stated, free for research",
-        "cad_nli_original": "a sample of SNLI (acmi-lab/counterfactually-augmented-data): Apache-2.0, its sentences CC BY-SA 4.0",
+        "cad_nli_original": (
+            "a sample of SNLI (acmi-lab/counterfactually-augmented-data): Apache-2.0, its sentences CC BY-SA 4.0"
+        ),
         "all of them": "experiments/data.sha256 has where each was taken from, how it was made, and its sha256",
     },
     arms={f"frozen {name}": {**FROZEN, "pooling": pooling} for name, pooling in POOLINGS.items()}
