@@ -344,6 +344,8 @@ def test_floors_stand_beside_the_scores_and_older_runs_have_no_such_table(read_r
     own = found.table.query("split == 'validation'")
     assert list(own["above_bag_of_words_points"])[-1] == "-6.00"
     assert len(report_tables(data, [])["floors"]) == len(data.floors) == 4
+    lines = scores_section(data, {}).blocks[0].table
+    assert list(lines.iloc[:, 0])[-2:] == ["majority class", "bag of words"], "the first table of scores has them too"
     older = data_of([read_run("none"), read_run("backbone")])
     assert tables(older) == []
     assert "floors" not in report_tables(older, [])

@@ -715,3 +715,16 @@ def test_recorded_runs_stand_beside_each_other_without_seeds(tiny_model: Any, tm
         recording.snapshot(epoch=0, step=0)
         recording.finish()
     assert len(open_sources([tmp_path / "one", tmp_path / "other"]).runs) == 2
+
+
+@pytest.mark.parametrize(
+    "start", [lambda model: toolkit.record(model, ""), lambda _: toolkit.EmbeddingSnapshotCallback("")]
+)
+def test_a_folder_without_a_name_is_refused(
+    start: Any, tiny_model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would mean the current one."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="must be a name or path"):
+        start(load(tiny_model("bert"))[0])
+    assert not any(tmp_path.iterdir())

@@ -8,7 +8,7 @@ from transformers.trainer_callback import TrainerCallback, TrainerControl, Train
 from transformers.training_args import TrainingArguments
 
 from toolkit.snapshots.store import check_startable
-from toolkit.training.record import Recording, record
+from toolkit.training.record import Recording, named_folder, record
 
 ARGUMENTS = (
     "learning_rate",
@@ -70,7 +70,7 @@ class EmbeddingSnapshotCallback(TrainerCallback):  # type: ignore[misc]  # trans
         if snapshot_steps is not None and snapshot_steps < 1:
             raise ValueError(f"snapshot_steps must be at least 1 or None; got {snapshot_steps}")
         # Now already: train() may come after an hour of preparing data.
-        check_startable(Path(run_dir), overwrite=overwrite, is_recorded=True)
+        check_startable(named_folder(run_dir), overwrite=overwrite, is_recorded=True)
         self._path, self._snapshot_steps = Path(run_dir), snapshot_steps
         self._options = {"allow_half": allow_half, "overwrite": overwrite}
         self._recording: Recording | None = None

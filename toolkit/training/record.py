@@ -206,6 +206,13 @@ NO_STEP_SEEN = (
 )
 
 
+def named_folder(run_dir: str | Path) -> Path:
+    """Where a run goes; ValueError for an empty text, such as of a variable that is not set: it would mean ``.``."""
+    if run_dir == "":
+        raise ValueError("run_dir must be a name or path; got ''")
+    return Path(run_dir)
+
+
 def record(
     model: nn.Module,
     run_dir: str | Path,
@@ -255,7 +262,7 @@ def record(
     calls everything, after DDP or FSDP2 has the model (a torch.compile may come later); rows are those of all
     processes. A model that tensor parallelism shares out has no exposure.
     """
-    return Recording(model, Path(run_dir), tokenizer, allow_half, overwrite, dict(facts or {}))
+    return Recording(model, named_folder(run_dir), tokenizer, allow_half, overwrite, dict(facts or {}))
 
 
 class Recording:

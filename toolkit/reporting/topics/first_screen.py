@@ -474,7 +474,7 @@ def plot_pairs(data: ReportData, *, width: int = WIDTH) -> Chart | None:
     low, high = (altair.X(f"{end}:Q", scale=scale, title=said, axis=x["axis"]) for end in ("low", "high"))
     ranges = base.mark_rule(strokeWidth=2).encode(x=low, x2="high:Q", color=colour)
     ends_of = [end_ticks(base.encode(color=colour), end) for end in (low, high)]
-    dots = base.mark_point(filled=True, size=32, opacity=1).encode(x=x, color=colour, shape=shape)
+    dots = base.mark_point(filled=True, size=42, opacity=1).encode(x=x, color=colour, shape=shape)
     height = max((24 if len(tasks) < 5 else 17) * len(tasks), 26 * len(pairs))
     return altair.layer(*behind, ranges, *ends_of, dots).properties(
         width=width, height=height, title="Difference in score"

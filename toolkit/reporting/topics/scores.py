@@ -73,7 +73,7 @@ def scores_section(data: ReportData, charts: Charts) -> Section:
         details = table_block(varying(own), SUMMARY, title)
         bodies.append(
             [
-                _sides(own, group.title),
+                _sides(own, group.title, data.floors[data.floors["group"] == group.title]),
                 *_floors(data, group.title),
                 FoldBlock(title=f"All scores: {group.title}", blocks=(details,)),
             ]
@@ -92,8 +92,8 @@ def scores_section(data: ReportData, charts: Charts) -> Section:
     return Section(id="scores", title="Scores, in and out of distribution", lead=lead, blocks=blocks)
 
 
-def _sides(summary: pd.DataFrame, title: str) -> Block:
-    """One line per arm, one column per split of the headline score, and the majority class's line."""
+def _sides(summary: pd.DataFrame, title: str, floors: pd.DataFrame) -> Block:
+    """One line per arm, one column per split of the headline score, and a line for each floor that is known."""
     own = largest_size(summary[summary["is_headline"].astype(bool)])
     reported = set(own.loc[own["is_reported_split"].astype(bool), "split"])
     splits = reported_first(own["split"], reported)
@@ -113,9 +113,17 @@ def _sides(summary: pd.DataFrame, title: str) -> Block:
     rates = own.groupby("split")["majority_rate"].first()
     if rates.notna().any():
         rows.append(["majority class", "", "", *(number(rates.get(split)) for split in splits)])
+    for name, words in ANCHORS.items():
+        known = largest_size(floors).groupby("split")[name].first() if len(floors) else pd.Series(dtype=float)
+        if known.notna().any():
+            rows.append([words, "", "", *(number(known.get(split)) for split in splits)])
     score = str(own["score"].iloc[0]) if len(own) else "score"
     hows = {"failed": COLUMNS["num_failed"].meaning}
     return rows_block(header, rows, f"{score} of {title} at the last epoch", hows)
+
+
+ANCHORS = {"bag_of_words": "bag of words", "untouched": "untouched model"}
+"""What else needs no fine-tuning, by its column: a bag of words fitted to train, the checkpoint's own cosine."""
 
 
 def _floors(data: ReportData, title: str) -> tuple[Block, ...]:
