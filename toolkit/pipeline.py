@@ -200,7 +200,7 @@ def _train_and_save(
         if state is not None:
             progress.go_on(state)
         if saver is not None and state is not None:
-            saver.restore(state.step)
+            saver.restore(state)
 
         def on_step(log: StepLog, seconds: float) -> None:
             progress.on_step(log, seconds)

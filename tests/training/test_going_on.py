@@ -129,7 +129,7 @@ def test_cut_at_any_step_and_started_again_it_ends_with_the_same_bits(
         verify_run(run.path)
 
 
-@pytest.mark.parametrize("way", ["full fine-tuning", "feature extraction"])
+@pytest.mark.parametrize("way", ["full fine-tuning", "feature extraction", "early stopping"])
 def test_cut_behind_the_last_epoch_it_ends_with_the_same_bits(
     way: str, tiny_config: RunConfig, tmp_path: Path, at_every_epoch: None
 ) -> None:

@@ -1,5 +1,6 @@
 """The files of a run directory, written as training goes; the manifest last."""
 
+import re
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from toolkit.models.locate import layer_norm_eps
 from toolkit.models.regimes import Regime
 from toolkit.snapshots.files import disk_errors, sha256_of_array, write_tensors
 from toolkit.snapshots.optimizer_log import ADAMW, SGD, OptimizerLog
+from toolkit.snapshots.resume import State
 from toolkit.snapshots.snapshot import read_vocabulary, to_array
 from toolkit.snapshots.store import RunWriter, facts_of, read_git_commit, read_versions
 from toolkit.training.accelerators import describe_devices, peak_memory_bytes
@@ -59,13 +61,14 @@ class Saver:
         words = loaded.model.backbone.get_input_embeddings()  # type: ignore[operator]
         writer.write_vocabulary(read_vocabulary(loaded.tokenizer, words.num_embeddings))
 
-    def restore(self, step: int) -> None:
-        """Take up the scores and answers that a run wrote up to a step; later ones are made again."""
+    def restore(self, state: State) -> None:
+        """Take up the scores and answers of the epoch ends that ``state`` follows; later ones are made again."""
+        ends = {int(found[1]) for name in state.snapshots if (found := re.search(r"/epoch-(\d+)\.", name))}
         scores = pd.read_csv(self.writer.path / "scores.csv", float_precision="round_trip")
-        scores = scores[scores["step"] <= step]
         predictions = pd.read_parquet(self.writer.path / "predictions.parquet")
+        scores, predictions = (table[np.ceil(table["epoch"]).isin(ends)] for table in (scores, predictions))
         self.scores = [{str(name): value for name, value in row.items()} for row in scores.to_dict("records")]
-        self.predictions = [predictions[predictions["epoch"] <= scores["epoch"].max()].reset_index(drop=True)]
+        self.predictions = [predictions.reset_index(drop=True)]
 
     def save_snapshot(self, moment: Moment, tensors: Mapping[str, NDArray[Any]]) -> None:
         """Begin to write a snapshot; ``tensors`` must not change any more."""
