@@ -33,6 +33,13 @@ def decayed(table: np.ndarray, rates: np.ndarray) -> np.ndarray:
     return table
 
 
+def subtracted(table: np.ndarray, rates: np.ndarray) -> np.ndarray:
+    """Weight decay as others write it: a product and a difference in fp32 per step."""
+    for rate in rates:
+        table = table - np.float32(rate) * table
+    return table
+
+
 def schedule(num_steps: int, peak: float) -> np.ndarray:
     """lr·decay per step: a warm-up and a linear way to 0, which crosses the rate at which fp32 stops moving."""
     steps = np.arange(num_steps)
@@ -193,6 +200,29 @@ def test_the_law_of_shrinking_against_every_pair_of_values(seed: int, num_off: i
     block = np.arange(40), before[:, None].astype(np.float64), after[:, None].astype(np.float64)
     assert is_repeated_shrinking([block]) == holds
     assert holds or num_off
+
+
+@pytest.mark.parametrize("rate", [3e-7, 3e-6, 1e-5, 1e-3])
+def test_decay_written_as_a_difference_is_decay(rate: float) -> None:
+    """Of a full table's values some lose a spacing less than a smaller one does (asserted: that is the hard part)."""
+    before = (2 - np.arange(2**21, 0, -1) / 2**23).astype(np.float32)[:, None]
+    after = subtracted(before, [rate] * 100)
+    taken = before.astype(np.float64) - after
+    assert 0 < (np.diff(taken[:, 0]) < 0).sum() < len(before) / 1000
+
+    def holds(after: np.ndarray) -> bool:
+        return is_repeated_shrinking([(np.arange(len(before)), before.astype(np.float64), after.astype(np.float64))])
+
+    assert holds(after)
+    for name in (W, P, WEIGHT):
+        line = changes_of(**{name: subtracted(BASE[name], schedule(200, 1e-4))}).loc[name]
+        assert line["kind"] == "decay", line["detail"]
+    # Neighbours: one value in a million off by two spacings, or values that were rounded up or down by chance.
+    one_off = after.copy()
+    one_off[10**6] += np.float32(2**-22)
+    assert not holds(one_off)
+    ups = np.random.default_rng(0).random(after.shape) < 1e-4
+    assert not holds(np.where(ups, np.nextafter(after, np.float32(2)), after))
 
 
 def test_rows_are_split_at_the_largest_gap() -> None:

@@ -33,6 +33,10 @@ LEAST = 2.0**-100
 
 MANTISSA = np.uint64(2**23 - 1)
 
+TIED = 2
+"""Spacings of fp32 up to which two values can lose the same amount and have it rounded the other way (see
+is_repeated_shrinking)."""
+
 
 @dataclass(frozen=True)
 class RowSplit:
@@ -94,6 +98,10 @@ def is_repeated_shrinking(blocks: Iterable[Block]) -> bool:
     two may be up to a few roundings less, as the spacing halves there. Noise of 1/N of the change breaks the law for N
     values; so do two factors, a factor of each row and any map that is not linear. torch's AdamW does one such product
     per step (nulls.py). False also for fewer than TELLING_VALUES significands, of which chance could make an order.
+
+    A step written as x - fl(c·x) keeps the law with one exception. fl(c·x) has 24 bits as well, so that x and its
+    neighbours up to TIED spacings away can have one and the same; where that lies half-way between two spacings, the
+    difference is rounded to even, down for one and up for the other, and the larger value loses one spacing less.
     """
     left = np.zeros(0, np.uint32)
     for _, a, b in blocks:
@@ -121,7 +129,13 @@ def is_repeated_shrinking(blocks: Iterable[Block]) -> bool:
     rest = left[places].view(np.float32).astype(np.float64)
     taken = 1 + places / 2**23 - rest
     slack = np.where(rest < 1, ROUNDINGS * 2.0**-23, 0.0)
-    is_ordered = bool((np.diff(rest) >= 0).all() and (np.diff(taken) >= -slack[:-1]).all())
+    most_taken = np.maximum.accumulate(taken - slack)
+    apart = np.searchsorted(places, places - TIED)  # so many values are further below than TIED spacings
+    is_ordered = (
+        bool((np.diff(rest) >= 0).all())
+        and bool((taken[1:] >= most_taken[:-1] - 2.0**-23).all())
+        and bool((taken[apart > 0] >= most_taken[apart[apart > 0] - 1]).all())
+    )
     return is_ordered and bool(rest[-1] <= 2 * rest[0] and taken[-1] <= 2 * (taken[0] + slack[0]) and taken[0] > 0)
 
 
