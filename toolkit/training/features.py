@@ -376,7 +376,8 @@ def linear_probe(head: nn.Module, features: Features, data: EncodedTask, seed: i
     and whether each coordinate is standardised are chosen together by cross-validation within train, by log loss (or
     squared error), so that a head trained otherwise can score higher: it is no strict bound. Where coordinates are not
     standardised they are centred and share one scale, their root mean squared standard deviation, so that one grid of
-    penalties serves features of every size. Layers that are mixed are mixed as ``head`` has learned to.
+    penalties serves features of every size. A coordinate whose standard deviation is at most 1e-6 of its mean's size
+    varies by rounding only and is not standardised. Layers that are mixed are mixed as ``head`` has learned to.
 
     The choice is made on as many training examples as hold PROBE_CELLS numbers, drawn with ``seed``; the fit is to all.
     A fit that L-BFGS has not finished after PROBE_ITERATIONS iterations counts as it is.
