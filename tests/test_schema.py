@@ -203,6 +203,23 @@ def test_a_meaning_is_a_sentence_and_a_unit_that_of_the_measure() -> None:
     assert {column.kind for column in COLUMNS.values()} <= {TEXT, NUMBER, COUNT, FLAG, VALUES}
 
 
+def test_an_epoch_means_the_same_and_has_the_same_default_everywhere() -> None:
+    """``epoch``: one snapshot, by default the last; ``epochs``: several, by default all; ``reference_epoch``: 0."""
+    expected = {"epoch": None, "epochs": None, "reference_epoch": 0}
+    seen = set()
+    for name in dir(toolkit):
+        function = getattr(toolkit, name)
+        if name.startswith("_") or isinstance(function, type) or not callable(function):
+            continue
+        parameters = inspect.signature(function).parameters
+        assert not {"epoch", "epochs"} <= set(parameters), name
+        for word in expected.keys() & parameters:
+            seen.add(word)
+            assert parameters[word].default == expected[word], (name, word)
+            assert word != "reference_epoch" or parameters[word].kind is inspect.Parameter.KEYWORD_ONLY, name
+    assert seen == set(expected)
+
+
 def test_an_unknown_table_is_one_clear_line() -> None:
     with pytest.raises(ValueError, match="unknown table 'measure_drft' \\(did you mean 'measure_drift'\\?\\)"):
         columns_of("measure_drft")

@@ -485,9 +485,12 @@ def test_missing_parameters_and_epochs() -> None:
     texts = ["kind", "unit", "detail", "farthest", "precision", "note"]
     assert table.loc[P].drop([*texts, "num_rows", "num_moved"]).isna().all()
     assert table.loc[W, "value"] == pytest.approx(-0.19, rel=1e-5)
-    assert measure_changes(trajectory, 0, 1)["value"][0] == pytest.approx(-0.1, rel=1e-5)
-    assert measure_changes(trajectory, 2, 1)["value"][0] == pytest.approx(1 / 0.9 - 1, rel=1e-5)
-    for call in (lambda: measure_changes(trajectory, 2), lambda: measure_changes(Trajectory(steps[:1]))):
+    assert measure_changes(trajectory, 1)["value"][0] == pytest.approx(-0.1, rel=1e-5)
+    assert measure_changes(trajectory, 1, reference_epoch=2)["value"][0] == pytest.approx(1 / 0.9 - 1, rel=1e-5)
+    for call in (
+        lambda: measure_changes(trajectory, reference_epoch=2),
+        lambda: measure_changes(Trajectory(steps[:1])),
+    ):
         with pytest.raises(ValueError, match="would be compared with itself"):
             call()
     broken = Trajectory([steps[0], Snapshot(1, 1, {**less, W: less[W] * np.float32(np.nan)})])

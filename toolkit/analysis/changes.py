@@ -123,17 +123,17 @@ FINDERS: Sequence[Callable[[Survey], Kind | None]] = (
 
 
 @with_columns
-def measure_changes(source: Source, reference_epoch: float = 0, epoch: float | None = None) -> pd.DataFrame:
+def measure_changes(source: Source, epoch: float | None = None, *, reference_epoch: float = 0) -> pd.DataFrame:
     """What kind of change each embedding parameter underwent between two snapshots.
 
     Parameters
     ----------
     source
         A run, the path of a run directory, a trajectory, or imported checkpoints.
-    reference_epoch
-        Epoch of the snapshot that changes are counted from.
     epoch
         Epoch of the snapshot; None is the last one.
+    reference_epoch
+        Epoch of the snapshot that changes are counted from.
 
     Returns
     -------

@@ -1,7 +1,7 @@
 """The drift table of a trajectory: every measure, stratum, parameter and epoch; and its rows one by one."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from toolkit.analysis.strata import assign_strata, count_rows, table_exposure
 from toolkit.lookup import at_least
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.ownership import atomic_path, check_new
-from toolkit.snapshots.snapshot import Snapshot, Trajectory
+from toolkit.snapshots.snapshot import Epochs, Snapshot, Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
 
 WRITTEN_ROWS = 65_536
@@ -67,7 +67,7 @@ def write_rows(
     parameter: str,
     path: str | Path,
     *,
-    epochs: Iterable[float] | None = None,
+    epochs: Epochs = None,
     measures: Measures = MEASURES,
     block_rows: int = WRITTEN_ROWS,
     overwrite: bool = False,
@@ -83,7 +83,7 @@ def write_rows(
     path
         The file to write, named ``.parquet``; its folder is made where it is missing.
     epochs
-        Epochs of the snapshots; None takes every snapshot after epoch 0.
+        Epoch or epochs of the snapshots; None takes every snapshot after epoch 0.
     measures
         Names of entries of MEASURES, or a mapping of the same kind.
     block_rows
@@ -221,11 +221,11 @@ def _path(trajectory: Trajectory, reference_epoch: float, epoch: float | None) -
     return [first, *ordered, last]
 
 
-def _wanted(trajectory: Trajectory, epochs: Iterable[float] | None) -> list[Snapshot]:
+def _wanted(trajectory: Trajectory, epochs: Epochs) -> list[Snapshot]:
     """The snapshots after epoch 0, or those of the given epochs, in order; ValueError when there are none."""
-    chosen = None if epochs is None else [trajectory.at(epoch) for epoch in epochs]
-    wanted = [s for s in trajectory if s.epoch > 0 and (chosen is None or any(s is other for other in chosen))]
-    if not wanted or (chosen is not None and len(wanted) < len(chosen)):
+    chosen = trajectory.chosen(epochs)
+    wanted = [s for s in trajectory if s.epoch > 0 and any(s is other for other in chosen)]
+    if not wanted or (epochs is not None and len(wanted) < len(chosen)):
         at_hand = ", ".join(f"{snapshot.epoch:g}" for snapshot in trajectory)
         raise ValueError(f"rows are written for epochs after 0, each once; at hand: {at_hand}; asked for: {epochs}")
     return wanted

@@ -16,7 +16,7 @@ from toolkit.analysis.tokens_in_use import PROJECTED, ReferenceCorpus, draw_comb
 from toolkit.lookup import at_least
 from toolkit.progress import shows_progress
 from toolkit.schema import columns_of, with_columns
-from toolkit.snapshots.snapshot import Snapshot
+from toolkit.snapshots.snapshot import Epochs, Snapshot
 from toolkit.snapshots.store import Source, trajectory_of
 
 
@@ -71,7 +71,7 @@ def normalise(rows: Array, eps: float) -> Array:
 @with_columns
 def functional_drift(
     source: Source,
-    epoch: float | None = None,
+    epochs: Epochs = None,
     *,
     reference_epoch: float = 0,
     eps: float | None = None,
@@ -84,8 +84,8 @@ def functional_drift(
     ----------
     source
         A run, the path of a run directory, a trajectory, or imported checkpoints.
-    epoch
-        Epoch of the snapshot; None takes every snapshot.
+    epochs
+        Epoch or epochs of the snapshots; None takes every snapshot.
     reference_epoch
         Epoch of the snapshot that changes are counted from.
     eps
@@ -121,7 +121,7 @@ def functional_drift(
         raise ValueError(f"eps must be at least 0 and finite; got {eps:g}")
     corpus = reference_corpus(trajectory)
     rows, shares, sample = draw_combinations(corpus, max_combinations, seed)
-    chosen = list(trajectory) if epoch is None else [trajectory.at(epoch)]
+    chosen = trajectory.chosen(epochs)
     if corpus.is_projected:
         facts = (math.nan, len(rows), sample, eps, PROJECTED, "")
         lines = [(float(s.epoch), s.step, WHOLE, "functional_drift", math.nan, *facts) for s in chosen]

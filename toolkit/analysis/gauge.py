@@ -18,7 +18,7 @@ from toolkit.analysis.strata import assign_strata
 from toolkit.analysis.tokens_in_use import PROJECTED, GroupLabels, NullSpace, ReferenceCorpus, reference_corpus
 from toolkit.lookup import unknown
 from toolkit.schema import columns_of, with_columns
-from toolkit.snapshots.snapshot import Snapshot, Trajectory
+from toolkit.snapshots.snapshot import Epochs, Snapshot, Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
 
 
@@ -245,15 +245,15 @@ Line = tuple[str, str, float, str, int, str]  # parameter, measure, value, unit,
 
 
 @with_columns
-def measure_gauge(source: Source, epoch: float | None = None, *, reference_epoch: float = 0) -> pd.DataFrame:
+def measure_gauge(source: Source, epochs: Epochs = None, *, reference_epoch: float = 0) -> pd.DataFrame:
     """The drift of the tables in the fixed gauge: without the offsets between tables that no output depends on.
 
     Parameters
     ----------
     source
         A run, the path of a run directory, a trajectory, or imported checkpoints.
-    epoch
-        Epoch of the snapshot; None takes every snapshot.
+    epochs
+        Epoch or epochs of the snapshots; None takes every snapshot.
     reference_epoch
         Epoch of the snapshot that changes are counted from.
 
@@ -273,8 +273,7 @@ def measure_gauge(source: Source, epoch: float | None = None, *, reference_epoch
     """
     trajectory = trajectory_of(source)
     corpus = reference_corpus(trajectory)
-    chosen = list(trajectory) if epoch is None else [trajectory.at(epoch)]
-    snapshots = [trajectory.at(reference_epoch), *chosen]
+    snapshots = [trajectory.at(reference_epoch), *(chosen := trajectory.chosen(epochs))]
     reference, *centres = measure_centres(snapshots, corpus)
     drifts = sum_drifts(snapshots, [reference, *centres], corpus)
     num_nulls = corpus.null_space().num_directions

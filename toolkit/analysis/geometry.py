@@ -16,7 +16,7 @@ from toolkit.analysis.strata import assign_strata, count_rows
 from toolkit.families import TABLES
 from toolkit.lookup import Table, at_least, lookup, unknown
 from toolkit.schema import columns_of, with_columns
-from toolkit.snapshots.snapshot import Snapshot, Trajectory
+from toolkit.snapshots.snapshot import Epochs, Snapshot, Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
 
 ISOSCORE_ROWS_PER_DIMENSION = 20
@@ -358,7 +358,7 @@ MAX_KEPT = 2**25
 def measure_geometry(
     source: Source,
     parameter: str = "word_embeddings",
-    epoch: float | None = None,
+    epochs: Epochs = None,
     *,
     rows: str | Sequence[int] | Indices | None = None,
     by_stratum: bool = True,
@@ -374,8 +374,8 @@ def measure_geometry(
         A run, the path of a run directory, a trajectory, or imported checkpoints.
     parameter
         Name of an embedding parameter, such as ``word_embeddings``.
-    epoch
-        Epoch of the snapshot; None takes every end of an epoch.
+    epochs
+        Epoch or epochs of the snapshots; None takes every snapshot.
     rows
         Indices of rows, or the name of a stratum; None takes all rows.
     by_stratum
@@ -407,7 +407,7 @@ def measure_geometry(
     trajectory, chosen = trajectory_of(source), select_statistics(statistics)
     at_least("num_null", num_null, 0)
     groups = group_rows(trajectory, parameter, rows, by_stratum)
-    snapshots = [s for s in trajectory if s.is_epoch_end] if epoch is None else [trajectory.at(epoch)]
+    snapshots = trajectory.chosen(epochs)
     tables_of([trajectory.snapshots[0], *snapshots], parameter)  # the groups are rows of the first
     known: dict[str | int, list[tuple[object, ...]]] = {}
     lines: list[tuple[object, ...]] = []

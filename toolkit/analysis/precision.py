@@ -101,7 +101,7 @@ def stored_precision(table: np.ndarray) -> str:
 
 @with_columns
 def guard_precision(
-    source: Source, epoch: float, *, log: OptimizerLog | None = None, learning_rate: float | None = None
+    source: Source, epoch: float | None = None, *, log: OptimizerLog | None = None, learning_rate: float | None = None
 ) -> pd.DataFrame:
     """Whether each embedding parameter could have moved at all in its precision, and whether it did.
 
@@ -110,7 +110,7 @@ def guard_precision(
     source
         A run, the path of a run directory, a trajectory, or imported checkpoints.
     epoch
-        Epoch of the snapshot, after 0.
+        Epoch of the snapshot, after 0; None is the last one.
     log
         Optimizer log of the run; needed where ``source`` is a trajectory, which has none.
     learning_rate
@@ -130,7 +130,7 @@ def guard_precision(
         The epoch is not after 0.
     """
     trajectory, log = trajectory_of(source), given_log(source, log)
-    first, last = trajectory.at(0), trajectory.at(epoch)
+    first, last = trajectory.at(0), trajectory.at_or_last(epoch)
     if last.epoch <= first.epoch:
         raise ValueError(f"epoch {last.epoch:g} is not after the reference, epoch 0: nothing could have moved yet")
     lines = []

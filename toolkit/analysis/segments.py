@@ -16,7 +16,7 @@ from toolkit.analysis.blocks import iterate_blocks
 from toolkit.analysis.measures import Array
 from toolkit.analysis.strata import table_exposure
 from toolkit.schema import columns_of, with_columns
-from toolkit.snapshots.snapshot import Snapshot, Trajectory
+from toolkit.snapshots.snapshot import Epochs, Snapshot, Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
 
 PARAMETER = "token_type_embeddings"
@@ -29,17 +29,17 @@ Line = tuple[str, str, float, str, str, str]  # parameter, measure, value, unit,
 
 
 @with_columns
-def measure_segments(source: Source, epoch: float | None = None) -> pd.DataFrame:
+def measure_segments(source: Source, epochs: Epochs = None) -> pd.DataFrame:
     """The segment rows: their lengths, drift and exposure, and how they lie to each other, one value per line.
 
-    ``epoch`` is that of the snapshot; None takes every snapshot. ``parameter`` names what is measured: ``segment k``,
-    and for every pair of rows ``segments j and k`` (cosine), ``difference k - j`` and ``mean of j and k``. Measures:
-    norm, drift (‖Δ‖ from the first snapshot), relative_drift, num_steps and num_tokens (exposure so far), cosine. What
-    does not apply has no line: a model with one row has no difference, a model without the table no lines at all. What
-    applies but is undefined or was not recorded is NaN, with a reason.
+    ``epochs``: epoch or epochs of the snapshots; None takes every snapshot. ``parameter`` names what is measured:
+    ``segment k``, and for every pair of rows ``segments j and k`` (cosine), ``difference k - j`` and ``mean of j and
+    k``. Measures: norm, drift (‖Δ‖ from the first snapshot), relative_drift, num_steps and num_tokens (exposure so
+    far), cosine. What does not apply has no line: a model with one row has no difference, a model without the table no
+    lines at all. What applies but is undefined or was not recorded is NaN, with a reason.
     """
     trajectory = trajectory_of(source)
-    snapshots = list(trajectory) if epoch is None else [trajectory.at(epoch)]
+    snapshots = trajectory.chosen(epochs)
     lines: list[tuple[float | int | str, ...]] = []
     if PARAMETER in trajectory.parameters:
         reference = _rows(trajectory.snapshots[0])

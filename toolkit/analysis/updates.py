@@ -259,7 +259,7 @@ def measure_agreement(
     parameter
         Name of an embedding parameter, such as ``word_embeddings``.
     epoch
-        Epoch of the snapshots; None is the last one of the first run.
+        Epoch of the snapshots, of every run; None is the last one of the first.
     reference_epoch
         Epoch of the snapshot that changes are counted from.
     num_null

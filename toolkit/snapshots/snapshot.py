@@ -17,6 +17,9 @@ from toolkit.snapshots.files import map_tensor, read_header
 if TYPE_CHECKING:
     import torch
 
+Epochs = float | Iterable[float] | None
+"""The epoch or epochs that a table over time is of; None for every snapshot."""
+
 FORMAT = "1"
 """Version of the snapshot files; a reader refuses another."""
 
@@ -83,6 +86,12 @@ class Trajectory(Described):
     def at_or_last(self, epoch: float | None) -> Snapshot:
         """The last snapshot for None, else as :meth:`at`."""
         return self.snapshots[-1] if epoch is None else self.at(epoch)
+
+    def chosen(self, epochs: Epochs) -> list[Snapshot]:
+        """Every snapshot for None, else that of the epoch or those of the epochs, each as :meth:`at`."""
+        if epochs is None:
+            return list(self.snapshots)
+        return [self.at(epoch) for epoch in (epochs if isinstance(epochs, Iterable) else [epochs])]
 
     def at(self, epoch: float) -> Snapshot:
         """The snapshot of an epoch; ValueError with the epochs at hand when there is none."""

@@ -33,9 +33,7 @@ def makers(opened: Opened) -> Makers:
     tables = [name for name in TABLES[:2] if name in opened.trajectory.parameters]
     made = {
         "similarity": lambda: pd.concat([measure_similarity(source, name, epoch) for name in tables]),
-        "geometry": lambda: pd.concat(
-            [measure_geometry(source, TABLES[0], epoch=at, by_stratum=False) for at in (0, epoch)]
-        ),
+        "geometry": lambda: measure_geometry(source, TABLES[0], (0, epoch), by_stratum=False),
         "updates": lambda: pd.concat([measure_updates(source, name, epoch) for name in tables]),
     }
     return made | ({"agreement": lambda: _agreement(opened, tables, epoch)} if len(opened.runs) > 1 else {})
