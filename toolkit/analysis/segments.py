@@ -1,7 +1,7 @@
 """The segment rows: their length, likeness, exposure and drift, alone and together.
 
 With single sentences only row 0 gets a gradient, and it is the sum of all position rows' gradients: its drift is a
-shift of every token alike, no learning about segments. So the difference and the mean of two rows are told apart.
+shift of every token alike, no learning about segments. So the difference and the mean of two rows are measured apart.
 """
 
 from collections.abc import Iterator

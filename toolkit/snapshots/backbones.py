@@ -273,6 +273,6 @@ def _notes(before: Backbone, after: Backbone) -> list[str]:
         for kind in sorted({side.stored(name) for name in side.parameters} & HALF.keys()):
             notes.append(
                 f"{side.name} stores weights as {kind}, which rounds a value by up to {HALF[kind]:.2%}: "
-                "smaller changes cannot be told from that"
+                "smaller changes cannot be distinguished from that"
             )
     return notes

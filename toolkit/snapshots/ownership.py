@@ -138,11 +138,11 @@ def check_replaceable(path: Path, owned: Owned | None = None, *, may_replace: bo
     """
     link = owned.linked(path) if owned is not None else None
     if link is not None:
-        raise ValueError(f"{link} is in the way, and no list of ours names it: move it away, nothing was touched")
+        raise ValueError(f"{link} is in the way and was not written by the toolkit: move it away; nothing was touched")
     is_ours = (owned is not None and owned.holds(path)) or (may_replace and _is_plain(path))
     if os.path.lexists(path) and not is_ours:
         raise ValueError(
-            f"{path} is there already, and no list of ours names it as it is: move it away, or write elsewhere"
+            f"{path} is there already, not as the toolkit wrote it: move it away, or write elsewhere"
         )
 
 
@@ -289,7 +289,7 @@ def clear(owned: Owned, keep: Collection[str] = ()) -> None:
     lies in the folder; the folder itself stays.
     """
     if foreign := owned.foreign():
-        raise ValueError(f"{owned.folder} holds {shown(foreign)}, which no list of ours names: move that away")
+        raise ValueError(f"{owned.folder} holds {shown(foreign)}, which the toolkit did not write: move that away")
     remove_temporary_folders(owned.folder)
     for path in sorted(owned.folder.rglob(".*.tmp")):
         if owned._is_temporary(path):
