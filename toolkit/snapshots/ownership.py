@@ -141,9 +141,7 @@ def check_replaceable(path: Path, owned: Owned | None = None, *, may_replace: bo
         raise ValueError(f"{link} is in the way and was not written by the toolkit: move it away; nothing was touched")
     is_ours = (owned is not None and owned.holds(path)) or (may_replace and _is_plain(path))
     if os.path.lexists(path) and not is_ours:
-        raise ValueError(
-            f"{path} is there already, not as the toolkit wrote it: move it away, or write elsewhere"
-        )
+        raise ValueError(f"{path} is there already, not as the toolkit wrote it: move it away, or write elsewhere")
 
 
 def check_new(path: Path, *, overwrite: bool) -> None:
