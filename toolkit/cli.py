@@ -10,6 +10,7 @@ import io
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import zip_longest
@@ -23,6 +24,8 @@ from toolkit.config import KEEP_THREADS, DataConfig, ModelConfig, OutputConfig, 
 from toolkit.families import REGIMES
 from toolkit.lookup import unknown
 from toolkit.memory import keep_freed_memory
+from toolkit.naming import visible
+from toolkit.progress import show
 
 USER_ERROR = 2
 INTERRUPTED = 130
@@ -255,7 +258,7 @@ def _is_rule(line: str) -> bool:
 
 def guarded(function: Callable[[], int]) -> int:
     """Run an entry point; a user's mistake or a full disk becomes one line on stderr and exit code 2."""
-    with _wide_logs():
+    with _wide_logs(), _plain_warnings():
         return function() if os.environ.get("EMBEDDING_DRIFT_DEBUG") else _guarded(function)
 
 
@@ -273,6 +276,17 @@ def _wide_logs() -> Iterator[None]:
             os.environ.pop("COLUMNS", None)
 
 
+@contextlib.contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """A warning is one line, without the place in the code, and what names hold gives the terminal no command."""
+    kept = warnings.formatwarning
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {visible(' '.join(str(message).split()))}\n"
+    try:
+        yield
+    finally:
+        warnings.formatwarning = kept
+
+
 def _guarded(function: Callable[[], int]) -> int:
     try:
         return function()
@@ -288,7 +302,7 @@ def _guarded(function: Callable[[], int]) -> int:
             raise
         if os.environ.get("RANK", "0") == "0":  # of several processes, which all meet the same mistake, one speaks
             hint = "; free some space or pass another --output-dir" if _is_disk_full(error) else ""
-            print(f"error: {' '.join(str(error).split()) or type(error).__name__}{hint}", file=sys.stderr)
+            show(f"error: {' '.join(str(error).split()) or type(error).__name__}{hint}", is_result=False)
         return USER_ERROR
     except KeyboardInterrupt:
         print("interrupted: the same command goes on with an unfinished run", file=sys.stderr)

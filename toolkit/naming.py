@@ -1,9 +1,10 @@
-"""Names and paths as a report may show them: distinct, and never an absolute path."""
+"""Names and paths as a report or a terminal may show them: distinct, visible, and never an absolute path."""
 
 import html
 import os
 import shlex
 import textwrap
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -11,6 +12,14 @@ from typing import Any
 
 MOST_UP = 2
 """Folders that a command's path goes up at most."""
+
+_INVISIBLE = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
+"""Unicode's categories. Vega's expressions break off at a line separator."""
+
+
+def visible(text: str) -> str:
+    """A text with invisible characters (control, format, lone surrogates, breaks but line feeds) as U+XXXX."""
+    return "".join(f"U+{ord(c):04X}" if unicodedata.category(c) in _INVISIBLE and c != "\n" else c for c in text)
 
 
 def shown_path(path: str | Path) -> str:

@@ -5,7 +5,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from toolkit.naming import visible
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -15,6 +20,27 @@ LOG_SECONDS = 15.0
 
 _told: list[Callable[[str], object]] = []
 """Who hears :func:`say`: rich draws one line at a time, and a function that shows progress may call another."""
+
+
+def open_console(*, stderr: bool = False) -> "Console":
+    """A rich console to which no text can give a command: what is invisible of it is shown as U+XXXX.
+
+    Names come from data, files and checkpoints, and rich passes their escape sequences on. Its own are no text.
+    """
+    from rich.console import Console
+    from rich.segment import Segment
+
+    class Plain(Console):
+        def render(self, *args: Any, **options: Any) -> Iterator[Segment]:
+            for part in super().render(*args, **options):
+                yield part if part.control else part._replace(text=visible(part.text))
+
+    return Plain(stderr=stderr)
+
+
+def show(text: str, *, is_result: bool = True) -> None:
+    """Print a line on stdout, or on stderr what is no result, its invisible characters as U+XXXX."""
+    print(visible(text), file=sys.stdout if is_result else sys.stderr, flush=True)
 
 
 def say(text: str) -> None:
@@ -46,10 +72,9 @@ def shows_progress(text: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
 @contextmanager
 def reporting_progress() -> Iterator[Callable[[str], None]]:
     """A function that shows its text beside a spinner on stderr until the next one, or the end."""
-    from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    console = Console(stderr=True)
+    console = open_console(stderr=True)
     if not console.is_terminal:
         yield _log()
         return
@@ -63,7 +88,6 @@ def reporting_progress() -> Iterator[Callable[[str], None]]:
 @contextmanager
 def counting_progress(unit: str) -> Iterator[Callable[[str, int, int], None]]:
     """A function that takes (name, done, total) and moves the bar of that name on stderr, counted in ``unit``."""
-    from rich.console import Console
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -73,7 +97,7 @@ def counting_progress(unit: str) -> Iterator[Callable[[str, int, int], None]]:
         TimeRemainingColumn,
     )
 
-    console = Console(stderr=True)
+    console = open_console(stderr=True)
     if not console.is_terminal:
         say = _log()
         yield lambda name, done, total: say(f"{name}: {done} of {total} {unit}")
@@ -109,6 +133,6 @@ def _log() -> Callable[[str], None]:
         now = time.monotonic()
         if now - last >= LOG_SECONDS:
             last = now
-            print(f"{now - start:.0f} s: {text}", file=sys.stderr, flush=True)
+            show(f"{now - start:.0f} s: {text}", is_result=False)
 
     return say

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import tyro
 
+from toolkit.progress import show
+
 
 @dataclass(frozen=True, slots=True)
 class AnatomyCommand:
@@ -26,7 +28,6 @@ class AnatomyCommand:
 
     def run(self) -> int:
         import json
-        import sys
 
         from toolkit.naming import shorten, shown_command, shown_flags
         from toolkit.probes.anatomy import as_document, open_model, take_apart
@@ -45,5 +46,5 @@ class AnatomyCommand:
         if self.out is not None:
             command = shown_command("anatomy", (self.model,), self.out, self.title) + shown_flags(self, "text", "pair")
             report = write_anatomy_report(document, self.out, title=self.title, command=command)
-            print(f"Report: {report}", file=sys.stderr if self.is_json else None)
+            show(f"Report: {report}", is_result=not self.is_json)
         return 0

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import tyro
 
+from toolkit.progress import show
+
 
 @dataclass(frozen=True, slots=True)
 class DriftCommand:
@@ -23,5 +25,5 @@ class DriftCommand:
 
         report = show_drift(self.places, self.out, title=self.title)
         if report is not None:
-            print(f"Report: {report}")
+            show(f"Report: {report}")
         return 0

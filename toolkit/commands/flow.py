@@ -5,6 +5,8 @@ from pathlib import Path
 
 import tyro
 
+from toolkit.progress import show
+
 
 @dataclass(frozen=True, slots=True)
 class FlowCommand:
@@ -34,8 +36,6 @@ class FlowCommand:
     """Title of the report; None: the default one."""
 
     def run(self) -> int:
-        import sys
-
         from toolkit.naming import shown_command, shown_flags
         from toolkit.probes.flow import FlowSettings, measure_flow
         from toolkit.reporting.folder import check_out
@@ -61,11 +61,11 @@ class FlowCommand:
             text_columns=self.text_columns,
             task=self.task,
             settings=settings,
-            on_subject=lambda name: print(name, file=sys.stderr),
+            on_subject=lambda name: show(name, is_result=False),
         )
         print_page(flow_page(tables, title=self.title), has_charts=self.out is not None)
         if self.out is not None:
             command = shown_command("flow", self.places, self.out, self.title)
             command += shown_flags(self, "texts", "text_columns", "task", *numbers, "seed")
-            print(f"Report: {write_flow_report(tables, self.out, title=self.title, command=command)}")
+            show(f"Report: {write_flow_report(tables, self.out, title=self.title, command=command)}")
         return 0

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import tyro
 
+from toolkit.progress import show
+
 if TYPE_CHECKING:
     from toolkit.reporting.topics.layers import Tables
 
@@ -45,7 +47,7 @@ class LayersCommand:
         if self.out is not None:
             command = shown_command("layers", self.places, self.out, self.title)
             command += shown_flags(self, "texts", "text_columns", "max_texts")
-            print(f"Report: {write_layer_report(tables, self.out, title=self.title, command=command)}")
+            show(f"Report: {write_layer_report(tables, self.out, title=self.title, command=command)}")
         return 0
 
     def _of_runs(self) -> "Tables":
@@ -74,5 +76,5 @@ class LayersCommand:
             )
         pair = open_backbones(*self.places)
         for note in pair.notes:
-            print(note)
+            show(note)
         return weight_tables([weights_of_pair(pair)])

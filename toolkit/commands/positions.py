@@ -5,6 +5,8 @@ from pathlib import Path
 
 import tyro
 
+from toolkit.progress import show
+
 
 @dataclass(frozen=True, slots=True)
 class PositionsCommand:
@@ -35,5 +37,5 @@ class PositionsCommand:
         if self.out is not None:
             command = shown_command("positions", (self.model,), self.out, self.title)
             options = {"title": self.title, "default_length": length, "command": command}
-            print(f"Report: {write_position_report(opened.trajectory, self.out, **options)}")  # type: ignore[arg-type]
+            show(f"Report: {write_position_report(opened.trajectory, self.out, **options)}")  # type: ignore[arg-type]
         return 0

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import tyro
 
+from toolkit.progress import show
+
 
 @dataclass(frozen=True, slots=True)
 class ReportCommand:
@@ -26,8 +28,6 @@ class ReportCommand:
     """Margin of equivalence in points (hundredths of the score): smaller differences do not matter."""
 
     def run(self) -> int:
-        import sys
-
         from toolkit.progress import reporting_progress
         from toolkit.reporting.comparison_report import report_from, write_report
         from toolkit.reporting.folder import check_out
@@ -44,8 +44,8 @@ class ReportCommand:
                 raise ValueError("report needs run directories and --out FOLDER, or --from with the folder of a report")
             check_out(self.out)
             for line in find_runs(self.runs).left_out:
-                print(line, file=sys.stderr)
+                show(line, is_result=False)
             with reporting_progress() as hear:
                 report = write_report(self.runs, self.out, on_progress=hear, **options)  # type: ignore[arg-type]
-        print(f"Report: {report}\nOpen:   {report.with_name('index.html')}")
+        show(f"Report: {report}\nOpen:   {report.with_name('index.html')}")
         return 0

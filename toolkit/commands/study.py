@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from toolkit.progress import show
 from toolkit.studies.executors import ExecutorOptions
 
 
@@ -53,9 +54,9 @@ class StudyCommand:
                 command=study_command(self.file, out, self.output_dir),
             )
         if report is None:
-            print(
+            show(
                 f"{len(left_to_do(plan_study(study, self.output_dir).runs))} runs are left: the same command continues"
             )
         else:
-            print(f"Report: {report}\nOpen:   {report.with_name('index.html')}")
+            show(f"Report: {report}\nOpen:   {report.with_name('index.html')}")
         return 0

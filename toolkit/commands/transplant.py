@@ -7,6 +7,7 @@ from typing import Literal
 import tyro
 
 from toolkit.naming import shown_command, shown_flags
+from toolkit.progress import show
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,5 +61,5 @@ class TransplantCommand:
             command = shown_command("transplant", self.runs, self.out, self.title)
             command += shown_flags(self, "reverse", *(field.name for field in fields(settings)))
             path = write_transplant_report(found.tables, self.out, title=self.title, command=command)
-            print(f"Report: {path}")
+            show(f"Report: {path}")
         return 0

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import tyro
 
+from toolkit.progress import show
+
 
 @dataclass(frozen=True, slots=True)
 class VerifyCommand:
@@ -27,7 +29,8 @@ class VerifyCommand:
                 continue
             differ |= differs
             head = f"{directory}: " if self.more else ""
-            print("\n".join(line if line.startswith(head) else head + line for line in lines), flush=True)
+            said = "\n".join(line if line.startswith(head) else head + line for line in lines)
+            show(said)
         if errors:
             raise ValueError("; ".join(errors))
         return 1 if differ else 0

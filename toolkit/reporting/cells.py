@@ -3,7 +3,6 @@
 import math
 import re
 import shlex
-import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -16,8 +15,6 @@ ABSENT = "—"
 """What a table of a paper shows for both: it has no room for words."""
 
 _NUMERIC = re.compile(rf"([+-]?\d[\d,.]*(e[+-]\d+)?( .*)?|{NOT_APPLICABLE}|{UNDEFINED}( .*)?|{ABSENT})")
-_INVISIBLE = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
-"""Unicode's categories. Vega's expressions break off at a line separator."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +28,6 @@ class Column:
     """Significant digits of a number; whole numbers are shown in full, texts as they are."""
     unit: str = ""
     """Stands beside the label."""
-
-
-def visible(text: str) -> str:
-    """A text with invisible characters (control, format, lone surrogates, breaks but line feeds) as U+XXXX."""
-    return "".join(f"U+{ord(c):04X}" if unicodedata.category(c) in _INVISIBLE and c != "\n" else c for c in text)
 
 
 def number(value: object, digits: int = 3) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from toolkit.comparison.arms import SPOKEN
-from toolkit.reporting.cells import visible
+from toolkit.naming import visible
 from toolkit.snapshots import files
 
 _REFERENCE = re.compile(rb"(\d+) 0 R")

@@ -11,8 +11,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from toolkit.naming import visible
 from toolkit.reporting import charts
-from toolkit.reporting.cells import is_number, visible
+from toolkit.reporting.cells import is_number
 from toolkit.reporting.page import (
     Block,
     ChartBlock,

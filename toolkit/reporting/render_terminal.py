@@ -8,7 +8,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from toolkit.reporting.cells import is_number, visible
+from toolkit.naming import visible
+from toolkit.progress import open_console
+from toolkit.reporting.cells import is_number
 from toolkit.reporting.page import (
     Block,
     ChartBlock,
@@ -40,7 +42,7 @@ def print_page(
     shown as it is, with invisible characters as U+XXXX. Charts are one line that names their file, for pages
     only, and not without ``has_charts``: where no report is written.
     """
-    console = console or Console()
+    console = console or open_console()
     if isinstance(page, Page):
         _heading(console, page.title, 0)
         _texts(console, page.question, page.lead)

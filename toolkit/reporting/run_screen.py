@@ -5,12 +5,12 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from toolkit.comparison.summaries import FLOORS
 from toolkit.families import EMBEDDING_PARAMETERS
+from toolkit.progress import open_console
 from toolkit.snapshots.store import Run
 
 UNDEFINED = "undefined: was 0"
@@ -25,7 +25,7 @@ def print_task(
     for split, *counts, unknown in rows:
         share = "not applicable" if math.isnan(unknown) else f"{unknown:.2%}"
         table.add_row(escape(split), *(f"{count:,}" for count in counts), share)
-    console = Console()
+    console = open_console()
     console.print(table)
     if carrier:
         console.print(f"What carries the label: {escape(carrier)}")
@@ -39,7 +39,7 @@ def print_components(title: str, rows: Sequence[tuple[str, int, bool]]) -> None:
         table.add_row(component, f"{number:,}", f"{number / total:.2%}", "yes" if is_trainable else "frozen")
     table.add_section()
     table.add_row("all", f"{total:,}", "100%", f"{trainable:,} ({trainable / total:.2%})")
-    Console().print(table)
+    open_console().print(table)
 
 
 def _table(*header: str, **options: Any) -> Table:
@@ -63,7 +63,7 @@ def print_result(run: Run, seconds: float) -> None:
 
     ``seconds``: what all of it took.
     """
-    console = Console()
+    console = open_console()
     console.print(_score_table(run))
     for line in [*_head_lines(run), *_floor_lines(run)]:
         console.print(escape(line))

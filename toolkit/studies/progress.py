@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from toolkit.progress import open_console
 from toolkit.studies.executors import Event, State
 from toolkit.studies.plan import PlannedRun, describe
 
@@ -40,7 +41,7 @@ class StudyProgress:
     """Follows a study; a context manager. ``on_stage``, ``on_event`` and ``on_progress`` go to ``run_study``."""
 
     workers: int = 1
-    console: Console = field(default_factory=Console)
+    console: Console = field(default_factory=open_console)
     _lines: dict[str, _Line] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from toolkit.config import RunConfig, fields_that
+from toolkit.progress import open_console
 from toolkit.snapshots.ownership import remove_empty_folder, remove_temporary_folders, temporary_folder
 from toolkit.snapshots.store import Run, open_run, try_lock
 from toolkit.studies.executors import Event, Executor
@@ -181,7 +182,7 @@ def dry_run(
     for a limit below 1.
     """
     check_limit(limit)
-    console = console or Console()
+    console = console or open_console()
     plan, started = plan_study(study, output_dir), time.monotonic()
     _print_head(study, console)
     left = left_to_do(plan.runs)

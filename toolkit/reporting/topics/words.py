@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import pandas as pd
 
 from toolkit.analysis.word_rows import NUM_NAMED, WordRows, evenly, measure_words, seen_most
-from toolkit.reporting.cells import Column, visible
+from toolkit.naming import visible
+from toolkit.reporting.cells import Column
 from toolkit.reporting.page import Block, ChartBlock, FoldBlock, Section, TableBlock, folds, rows_block
 from toolkit.reporting.topics.words_chart import data_size, plot_words
 from toolkit.snapshots.store import Source, trajectory_of

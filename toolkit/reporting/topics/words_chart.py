@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from toolkit.reporting.cells import visible
+from toolkit.naming import visible
 from toolkit.reporting.charts import COLOURS, REFERENCE, Chart
 from toolkit.reporting.render_html import script_json
 
