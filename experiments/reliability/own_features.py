@@ -10,6 +10,9 @@ Features are fp32, as transformers gives them. In float64 u*v of pairs differs i
 about 1e-32 and their product is below fp32: divided by their standard deviation they count like all others, and 6 of
 200 answers change (2 correct ones). That is what standardising does to values that mean nothing, here or anywhere.
 
+The data are those of experiments/feature_extraction_vs_finetuning.py; experiments/data.sha256 has their sources,
+licences and sha256.
+
     python experiments/reliability/own_features.py     # 4 minutes; writes own_features.json beside itself
 """
 
@@ -64,7 +67,8 @@ class Own:
 
     def __init__(self) -> None:
         folder = find_embedded("minilm")
-        self.tokenizer, self.model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+        self.tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        self.model = AutoModel.from_pretrained(folder, trust_remote_code=False).eval()
         assert isinstance(self.model, BertModel)
 
     @torch.no_grad()

@@ -1,18 +1,24 @@
 """What a report keeps of its runs compares exactly as the runs do, and says nothing of texts or machines."""
 
+import csv
 import json
+import re
+import tempfile
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.comparison.planted import as_format_1, as_format_2, write_evidence
 from toolkit.comparison.arms import arrange
 from toolkit.comparison.cards import make_cards
 from toolkit.comparison.compare import compare, compare_groups
 from toolkit.comparison.estimates import Settings
-from toolkit.comparison.evidence import FOLDER, NAMES, PAGE, read_evidence, read_table
+from toolkit.comparison.evidence import FOLDER, NAMES, PAGE, csv_of, read_evidence, read_table
 from toolkit.comparison.parameter_noise import measure_beyond_noise
 from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.summaries import summarise_groups, summarise_scores
@@ -181,3 +187,23 @@ def test_a_newer_format_is_refused(logged):
     path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
     with pytest.raises(ValueError, match="newer format"):
         read_evidence("out")
+
+
+CELLS = st.one_of(
+    st.text(st.sampled_from("'=+-@\t\n a1.e,\""), min_size=1, max_size=6),
+    st.sampled_from(["=HYPERLINK(1)", "'=1+1", "-0.5", "+", "-", "@a", "-inf", "''-x", "nan"]),
+)
+
+
+@given(st.lists(CELLS, min_size=1, max_size=8))
+def test_no_cell_of_a_csv_starts_a_formula_and_each_is_read_back(texts: list[str]) -> None:
+    table = pd.DataFrame({"condition": texts, "value": np.arange(len(texts)) - 0.5})
+    written = csv_of(table)
+    for (cell, *_), text in zip(list(csv.reader(StringIO(written, newline="")))[1:], texts, strict=True):
+        is_number = bool(re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(inf|nan)", cell))
+        assert is_number or len(cell) == 1 or cell[0] not in "=+-@\t\r", cell
+        assert cell.lstrip("'") == text.lstrip("'")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "table.csv"
+        files.write_text(path, written)
+        pd.testing.assert_frame_equal(read_table(path), table, check_dtype=False)

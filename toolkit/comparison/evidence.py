@@ -262,7 +262,7 @@ def save_evidence(evidence: Evidence, folder: str | Path) -> Evidence:
         stem, _, kind = name.partition(".")
         table: pd.DataFrame = getattr(evidence, stem)
         if kind == "csv":
-            files.write_text(place / name, table.to_csv(index=False, lineterminator="\n"))
+            files.write_text(place / name, csv_of(table))
         else:
             files.write_with(place / name, partial(_write_parquet, table))
     return replace(evidence, hashes={f"{FOLDER}/{name}": files.sha256_of_file(place / name) for name in NAMES})
@@ -358,6 +358,31 @@ def _read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+FORMULA = r"'*[=+\-@\t\r].+"
+"""What a spreadsheet takes for a formula, which may start a program; behind a quotation mark it is a text."""
+NUMBER = r"[+-]?((\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|inf|nan)"
+
+
+def csv_of(table: pd.DataFrame, **options: Any) -> str:
+    """A table as csv, in which no text starts a formula: labels, tokens and names are the data's.
+
+    Such a text gets a ' in front, as spreadsheets write one, and one more where it has some: :func:`read_table` takes
+    it off.
+    """
+    texts = [name for name in table if not pd.api.types.is_numeric_dtype(table[name])]
+    quoted = table.assign(**{name: table[name].map(_quoted) for name in texts})
+    return str(quoted.to_csv(index=False, lineterminator="\n", **options))
+
+
+def _quoted(cell: object) -> object:
+    is_formula = isinstance(cell, str) and re.fullmatch(FORMULA, cell, re.S) and not re.fullmatch(NUMBER, cell)
+    return f"'{cell}" if is_formula else cell
+
+
+def _unquoted(cell: object) -> object:
+    return cell[1:] if isinstance(cell, str) and cell[:1] == "'" and re.fullmatch(FORMULA, cell, re.S) else cell
+
+
 def read_table(path: Path) -> pd.DataFrame:
     """Numbers bit for bit; nothing but an empty cell is missing: a task may be called nan, and a label 12."""
     if path.suffix == ".parquet":
@@ -365,7 +390,11 @@ def read_table(path: Path) -> pd.DataFrame:
     if not path.read_bytes().strip():
         return pd.DataFrame()
     texts = dict.fromkeys(TEXTS, str)
-    return settled(pd.read_csv(path, dtype=texts, keep_default_na=False, na_values=[""], float_precision="round_trip"))
+    read = pd.read_csv(path, dtype=texts, keep_default_na=False, na_values=[""], float_precision="round_trip")
+    for name in read:
+        if not pd.api.types.is_numeric_dtype(read[name]):
+            read[name] = read[name].map(_unquoted)
+    return settled(read)
 
 
 def settled(table: pd.DataFrame) -> pd.DataFrame:

@@ -12,7 +12,7 @@ import pandas as pd
 from toolkit.comparison.arms import Group
 from toolkit.comparison.cards import make_cards
 from toolkit.comparison.drift_table import drift_table_of_groups
-from toolkit.comparison.evidence import Evidence, check_evidence, read_evidence, save_evidence
+from toolkit.comparison.evidence import Evidence, check_evidence, csv_of, read_evidence, save_evidence
 from toolkit.comparison.measure import measure
 from toolkit.comparison.report_data import ReportData, strata_table
 from toolkit.comparison.verdicts import Card, save_cards
@@ -176,7 +176,7 @@ def write_tables(folder: Path, tables: Mapping[str, pd.DataFrame], title: str) -
     folder.mkdir(parents=True, exist_ok=True)
     for name, table in tables.items():
         if len(table) <= MOST_CSV_LINES:
-            files.write_text(folder / f"{name}.csv", table.to_csv(index=False, lineterminator="\n"))
+            files.write_text(folder / f"{name}.csv", csv_of(table))
         files.write_with(folder / f"{name}.parquet", partial(_write_parquet, table))
     printed = paper_tables(tables)
     if "drift_compact" in tables:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolkit.comparison.evidence import WRITTEN as WRITTEN
-from toolkit.comparison.evidence import WRITTEN_FORMAT, large_tables
+from toolkit.comparison.evidence import WRITTEN_FORMAT, csv_of, large_tables
 from toolkit.comparison.evidence import written_files as written_files
 from toolkit.naming import shown_path
 from toolkit.reporting.charts import write_charts
@@ -93,7 +93,7 @@ def write_csvs(folder: Path, tables: "Mapping[str, pd.DataFrame]", **options: st
     """Write each table as ``<name>.csv``; the options are those of ``DataFrame.to_csv``."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, table in tables.items():
-        files.write_text(folder / f"{name}.csv", table.to_csv(index=False, lineterminator="\n", **options))
+        files.write_text(folder / f"{name}.csv", csv_of(table, **options))
 
 
 @contextmanager
