@@ -335,6 +335,21 @@ def test_only_a_run_that_is_being_written_names_files_without_their_content(tmp_
         check_replaceable(tmp_path / "a")
 
 
+def test_a_file_that_another_thread_writes_while_one_looks_is_no_stranger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was looked for after it had been asked whether it is ours: threads met it once in half an hour under load."""
+    owned, holds = Owned(tmp_path, JOURNAL, {"a.json": ()}), Owned.holds
+
+    def hold_and_write(owned: Owned, path: Path) -> bool:
+        found = holds(owned, path)
+        path.write_text("another's")
+        return found
+
+    monkeypatch.setattr(Owned, "holds", hold_and_write)
+    check_replaceable(tmp_path / "a.json", owned)
+
+
 def test_threads_that_write_one_file_leave_it_whole_and_no_error(tmp_path: Path) -> None:
     """One's clean-up took the other's temporary file of the same name away: a run that diverged lost its last word."""
     owned = Owned(tmp_path, JOURNAL, {"a.json": ()})

@@ -139,8 +139,9 @@ def check_replaceable(path: Path, owned: Owned | None = None, *, may_replace: bo
     link = owned.linked(path) if owned is not None else None
     if link is not None:
         raise ValueError(f"{link} is in the way and was not written by the toolkit: move it away; nothing was touched")
-    is_ours = (owned is not None and owned.holds(path)) or (may_replace and _is_plain(path))
-    if os.path.lexists(path) and not is_ours:
+    # Looked for first: what another thread writes between two looks is ours too.
+    is_there = os.path.lexists(path)
+    if is_there and not ((owned is not None and owned.holds(path)) or (may_replace and _is_plain(path))):
         raise ValueError(f"{path} is there already, not as the toolkit wrote it: move it away, or write elsewhere")
 
 
