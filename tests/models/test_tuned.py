@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.run_directories import write_manifest
 from toolkit.config import RunConfig
 from toolkit.data.batches import make_batch
 from toolkit.data.tasks import load_task
@@ -62,7 +63,7 @@ def test_a_checkpoint_that_was_replaced_is_not_what_the_run_started_from(
         ({name: value for name, value in model.items() if name not in ("weights_sha256", "revision")}, False),
         (model | {"weights_sha256": None, "revision": "a" * 40}, True),  # a folder has taken a hub id's name
     ):
-        (run.path / "manifest.json").write_text(json.dumps(manifest | {"model": changed}))
+        write_manifest(run.path, manifest | {"model": changed})
         with pytest.raises(ValueError, match=refusal) if is_refused else nullcontext():
             load_untuned(open_run(run.path))
     again = replace(run.config, init="random", overwrite=True)
@@ -114,7 +115,7 @@ def test_a_run_does_not_stand_for_another_config_or_tokenizer(
             look()
     manifest = json.loads((run.path / "manifest.json").read_text())
     older = {name: value for name, value in manifest["model"].items() if not name.startswith(("config", "tokenizer"))}
-    (run.path / "manifest.json").write_text(json.dumps(manifest | {"model": older}))
+    write_manifest(run.path, manifest | {"model": older})
     assert finetune(config, reuse_finished=True).path == run.path
     load_untuned(open_run(run.path))
 

@@ -24,11 +24,12 @@ from safetensors import safe_open
 
 from toolkit.config import FORMAT as FORMAT_OF_CONFIG
 from toolkit.config import RunConfig
-from toolkit.lookup import REMEDY, read_object
+from toolkit.lookup import REMEDY, parse_object, read_object
 from toolkit.naming import Described
 from toolkit.snapshots import files
 from toolkit.snapshots.exposure import Exposure
 from toolkit.snapshots.optimizer_log import OptimizerLog
+from toolkit.snapshots.ownership import FORMAT as MANIFEST_FORMAT
 from toolkit.snapshots.ownership import (
     JOURNAL,
     MARKER,
@@ -38,6 +39,7 @@ from toolkit.snapshots.ownership import (
     files_in,
     is_lock,
     is_marked,
+    is_sealed,
     mark,
     move_folder,
     read_list,
@@ -46,6 +48,7 @@ from toolkit.snapshots.ownership import (
     remove_lock,
     remove_marked,
     replace_file,
+    seal,
     shown,
     swap_folders,
     temporary_folder,
@@ -252,9 +255,6 @@ SMALL_FILES = ("config.json", "optimizer.json", "predictions.parquet", "scores.c
 EXPOSURE = "exposure.safetensors"
 UNNAMED = "not in the manifest: "
 
-MANIFEST_FORMAT = 1
-"""Version of manifest.json; a reader refuses a higher one."""
-
 RECORDED = "is_recorded"
 """The field of config.json that marks a run which another training loop made."""
 
@@ -421,10 +421,10 @@ class RunWriter:
             raise ValueError(f"{self.path} has lost {', '.join(missing)} while it was being written: run it again")
         others = (name for name in sorted(self._names) if name not in self._hashes)
         hashes = dict(sorted({**self._hashes, **hash_files(self.path, others)}.items()))
-        manifest = {"format": MANIFEST_FORMAT, **facts, "files": hashes}
+        sizes = {name: (self.path / name).stat().st_size for name in hashes}
         # A list of the run's files at any moment, and one that is renamed, so that there never are two of them.
         journal = self.path / JOURNAL
-        files.write_text(journal, json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", self._owned)
+        files.write_text(journal, seal({**facts, "sizes": sizes, "files": hashes}), self._owned)
         replace_file(journal, self.path / MANIFEST, self._owned)
         if self.replaces is not None:
             self._take_place(self.replaces)
@@ -468,7 +468,7 @@ class RunWriter:
                 for name in new:
                     check_replaceable(self.path / name, self._owned)
                 self._names |= dict.fromkeys(new, ())
-                journal = {"format": MANIFEST_FORMAT, "files": dict.fromkeys(sorted(self._names))}
+                journal = {"format": 1, "files": dict.fromkeys(sorted(self._names))}
                 files.write_text(self.path / JOURNAL, json.dumps(journal, indent=1) + "\n", self._owned)
                 self._owned = Owned(self.path, JOURNAL, self._names)
             paths = [self.path / name for name in names]
@@ -693,6 +693,8 @@ class Run(Described):
     """One run directory, read lazily. A checkpoint, a task, a regime and a seed, and their results."""
 
     path: Path
+    verify: bool = True
+    """Whether the files of a finished run are hashed; see :func:`open_run`."""
 
     def facts(self) -> dict[str, str]:
         """The main facts of a run, in words; of a damaged one also what is wrong with it."""
@@ -739,8 +741,16 @@ class Run(Described):
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
-        """Hashes, versions, devices, the frozen parameters and their proof; ValueError when unfinished."""
-        return read_object(self._existing(MANIFEST), {"format": int, "files": dict}, newest=MANIFEST_FORMAT)
+        """Hashes, versions, devices, the frozen parameters and their proof.
+
+        ValueError when unfinished, and where the manifest's own sha256 says that it has changed.
+        """
+        path = self._existing(MANIFEST)
+        raw = path.read_bytes()
+        values = parse_object(raw, path, {"format": int, "files": dict}, newest=MANIFEST_FORMAT)
+        if not is_sealed(raw, values):
+            raise ValueError(f"{path} is not as it was written (its own sha256 says so): {REMEDY}")
+        return values
 
     @cached_property
     def scores(self) -> "pd.DataFrame":
@@ -805,6 +815,7 @@ class Run(Described):
         if self.is_finished:
             named = {name for name in self._named if name.startswith(SNAPSHOTS)}
             self._refuse([*self._missing(named), *self._unnamed(SNAPSHOTS)])
+            self._refuse([f"changed: {name}" for name in self._resized(sorted(named))])
             names = sorted(name.removeprefix(SNAPSHOTS) for name in named)
             if other := [name for name in names if SNAPSHOT.fullmatch(name) is None]:
                 raise ValueError(
@@ -841,9 +852,11 @@ class Run(Described):
             named = [n for n in self._named if not names or n in names or n.startswith(folders)]
         missing = self._missing(named)
         there = [name for name in named if (self.path / name).is_file()]
-        digests = _in_threads(lambda name: files.known_sha256(self.path / name, again=again), there)
-        changed = [name for name, digest in digests.items() if digest != self._named[name]]
-        return [*missing, *(f"changed: {name}" for name in changed), *self._unnamed(*names)]
+        changed = set(self._resized(there))
+        hashed = [name for name in there if name not in changed] if self.verify or again else []
+        digests = _in_threads(lambda name: files.known_sha256(self.path / name, again=again), hashed)
+        changed |= {name for name, digest in digests.items() if digest != self._named[name]}
+        return [*missing, *(f"changed: {name}" for name in there if name in changed), *self._unnamed(*names)]
 
     def check(self, *names: str) -> None:
         """ValueError where a finished run's files are not as they were; see :meth:`differences`.
@@ -867,6 +880,11 @@ class Run(Described):
     def _named(self) -> Mapping[str, str]:
         named: Mapping[str, str] = self.manifest.get("files", {})
         return named
+
+    def _resized(self, names: Iterable[str]) -> list[str]:
+        """Those of files that are there whose size is not the manifest's, which says none in earlier versions."""
+        sizes: Mapping[str, int] = self.manifest.get("sizes", {})
+        return [name for name in names if name in sizes and (self.path / name).stat().st_size != sizes[name]]
 
     def _missing(self, names: Iterable[str]) -> list[str]:
         return [f"missing: {name}" for name in sorted(names) if not (self.path / name).is_file()]
@@ -921,14 +939,18 @@ def _read_table(path: Path, read: "Callable[[Path], pd.DataFrame]", columns: tup
     return table
 
 
-def open_run(path: str | Path) -> Run:
-    """Open a run directory, finished or not; ValueError when there is none at ``path``."""
+def open_run(path: str | Path, *, verify: bool = True) -> Run:
+    """Open a run directory, finished or not; ValueError when there is none at ``path``.
+
+    Nothing is read now. Whatever is read of a finished run later is checked then: its size always, and its sha256 when
+    it is first read, and again where it has changed since, unless ``verify`` is False. A ValueError names what differs.
+    """
     path = Path(path)
     if not path.is_dir():
         raise ValueError(f"no run directory at {path}")
     if not (path / "config.json").exists() and not (path / "snapshots").is_dir():
         raise ValueError(f"{path} is not a run directory: it has neither config.json nor snapshots/")
-    return Run(path)
+    return Run(path, verify)
 
 
 @runtime_checkable
@@ -994,4 +1016,7 @@ def verify_run(path: str | Path) -> list[str]:
         raise ValueError(f"{run.path} is not a run directory: it has no snapshots/")
     if not run.is_finished:
         raise ValueError(f"{run.path} is unfinished (no {MANIFEST}): run it again with the same command")
-    return run.differences(again=True)
+    try:
+        return run.differences(again=True)
+    except ValueError as error:  # of the manifest, without which nothing can be said of the others
+        return [str(error)]
