@@ -24,9 +24,10 @@ from safetensors import safe_open
 
 from toolkit.config import FORMAT as FORMAT_OF_CONFIG
 from toolkit.config import RunConfig
+from toolkit.families import TABLES
 from toolkit.lookup import REMEDY, parse_object, read_object
 from toolkit.naming import Described
-from toolkit.snapshots import files
+from toolkit.snapshots import files, formats
 from toolkit.snapshots.exposure import Exposure
 from toolkit.snapshots.optimizer_log import OptimizerLog
 from toolkit.snapshots.ownership import FORMAT as MANIFEST_FORMAT
@@ -55,7 +56,7 @@ from toolkit.snapshots.ownership import (
 )
 from toolkit.snapshots.ownership import MANIFEST as MANIFEST
 from toolkit.snapshots.resume import INDEX, NUM_KEPT, State, Tensors, index_text, read_state, state_name
-from toolkit.snapshots.snapshot import FORMAT, Snapshot, Trajectory, Vocabulary, read_snapshot
+from toolkit.snapshots.snapshot import FORMAT, Snapshot, Trajectory, Vocabulary, check_alike, read_snapshot
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -755,23 +756,30 @@ class Run(Described):
     @cached_property
     def scores(self) -> "pd.DataFrame":
         """One row per epoch and split: step, number of examples, loss and the task's scores."""
-        import pandas as pd
-
-        return _read_table(self._existing("scores.csv"), pd.read_csv, ("epoch", "split"))
+        return formats.read_scores(self._existing("scores.csv"), self._epochs)
 
     @cached_property
     def predictions(self) -> "pd.DataFrame":
         """One row per epoch, split and example: id, label, prediction, scores (the logits, or the value)."""
-        import pandas as pd
+        return formats.read_predictions(self._existing("predictions.parquet"), self._epochs)
 
-        columns = ("epoch", "split", "id", "label", "prediction")
-        return _read_table(self._existing("predictions.parquet"), pd.read_parquet, columns)
+    @property
+    def _epochs(self) -> set[int] | None:
+        """What the snapshots of a finished run at the ends of epochs are named by; None of an unfinished one."""
+        if not self.is_finished:
+            return None
+        found = (re.fullmatch(SNAPSHOTS + r"epoch-([0-9]+)\.safetensors", name) for name in self._named)
+        return {int(each[1]) for each in found if each}
 
     @cached_property
     def optimizer_log(self) -> OptimizerLog | None:
         """Learning rates, clipping and hyperparameters of every step; None when they were not recorded."""
         path = self._checked("optimizer.json")
-        return None if path is None else OptimizerLog.from_json(path.read_text(encoding="utf-8"), str(path))
+        if path is None:
+            return None
+        log = OptimizerLog.from_json(path.read_text(encoding="utf-8"), str(path))
+        self._check_steps(path, log.num_steps)
+        return log
 
     @cached_property
     def vocabulary(self) -> Vocabulary | None:
@@ -781,8 +789,9 @@ class Run(Described):
             return None
         values = read_object(path, {"tokens": list, "special_rows": list}, newest=int(FORMAT))
         tokens, special, pad = values["tokens"], values["special_rows"], values.get("pad_row")
+        rows = special if pad is None else [*special, pad]
         is_whole = all(isinstance(token, str) for token in tokens)
-        if not (is_whole and all(type(row) is int for row in (*special, *(() if pad is None else (pad,))))):
+        if not (is_whole and all(type(row) is int and 0 <= row < len(tokens) for row in rows)):
             raise ValueError(f"{path} is not a vocabulary of texts and rows: {REMEDY}")
         return Vocabulary(tuple(tokens), frozenset(special), pad)
 
@@ -801,7 +810,12 @@ class Run(Described):
         kept = files.read_header(self.path / SNAPSHOTS / names[0])[0]
         facts = {**(self.manifest if self.is_finished else {}), **kept}
         offset, eps = int(facts.get("position_offset") or 0), float(facts.get("layer_norm_eps") or 1e-12)
-        return Trajectory(snapshots, self.vocabulary, self._read_exposure, offset, eps)
+        check_alike(self.path / SNAPSHOTS, [snapshot.tensors for snapshot in snapshots])
+        words, vocabulary = snapshots[0].tensors.get("word_embeddings"), self.vocabulary
+        if words is not None and vocabulary is not None and len(words) != len(vocabulary.tokens):
+            has = f"has {len(vocabulary.tokens):,} tokens, the word table {len(words):,} rows"
+            raise ValueError(f"{self.path / 'vocabulary.json'} {has}: {REMEDY}")
+        return Trajectory(snapshots, vocabulary, self._read_exposure, offset, eps)
 
     def snapshot_names(self) -> list[str]:
         """The files below ``snapshots/`` that are the run's; ValueError for any other, and for one that is gone.
@@ -904,8 +918,19 @@ class Run(Described):
         path = self._checked(EXPOSURE)
         if path is None:
             return None
-        entries = files.read_header(path)[1]
-        return Exposure.from_tensors({name: np.array(files.map_tensor(path, e)) for name, e in entries.items()})
+        entries, first = files.read_header(path)[1], self.trajectory.snapshots[0].tensors
+        tensors = {name: np.array(files.map_tensor(path, entry)) for name, entry in entries.items()}
+        sizes = {name: len(first[name]) for name in TABLES if name in first}
+        exposure = formats.read_exposure(path, tensors, sizes, may_lack=self.is_recorded)
+        for table in exposure.tables.values():
+            self._check_steps(path, table.num_steps)
+        return exposure
+
+    def _check_steps(self, path: Path, found: int) -> None:
+        """Of a finished run; snapshots of another's training loop may end before its steps."""
+        if self.is_finished:
+            last = self.trajectory.snapshots[-1].step
+            formats.check_steps(path, found, last, is_least=self.is_recorded)
 
     def _existing(self, name: str) -> Path:
         path = self.path / name
@@ -924,19 +949,6 @@ class Run(Described):
 
     def _text(self, name: str) -> str:
         return self._existing(name).read_text(encoding="utf-8")
-
-
-def _read_table(path: Path, read: "Callable[[Path], pd.DataFrame]", columns: tuple[str, ...]) -> "pd.DataFrame":
-    """A table of a run; ValueError when it is damaged, lacks a column or a row, or its epochs are not numbers."""
-    try:
-        table = read(path)
-    except Exception as error:  # pandas and pyarrow have a dozen types of their own
-        raise ValueError(f"{path} cannot be read ({' '.join(str(error).split())[:200]}): {REMEDY}") from None
-    if missing := [name for name in columns if name not in table]:
-        raise ValueError(f"{path} lacks the column {missing[0]}: {REMEDY}")
-    if table.empty or table["epoch"].dtype.kind not in "fi":
-        raise ValueError(f"{path} {'has no rows' if table.empty else 'has epochs that are not numbers'}: {REMEDY}")
-    return table
 
 
 def open_run(path: str | Path, *, verify: bool = True) -> Run:
