@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.run_directories import write_manifest
+from tests.run_directories import rehash, write_manifest
 from toolkit.config import RunConfig
 from toolkit.data.batches import make_batch
 from toolkit.data.tasks import load_task
@@ -41,6 +41,19 @@ def test_the_tuned_and_the_untuned_model_repeat_the_predictions(tiny_config: Run
         recorded = np.stack(predictions[predictions.epoch == epoch].sort_values("id").scores.to_list())
         np.testing.assert_allclose(logits(loaded, run), recorded, atol=1e-5)
     assert not np.allclose(logits(load_untuned(run), run), logits(load_tuned(run), run), atol=1e-3)
+
+
+def test_a_head_of_another_form_is_refused_in_one_line(tiny_config: RunConfig, tmp_path: Path) -> None:
+    run = finetune(replace(tiny_config, output_dir=str(tmp_path), save_model=True, max_steps=1))
+    path = run.path / "model" / "head.safetensors"
+    whole = load_file(path)
+    cut = {name: tensor[:1].clone() for name, tensor in whole.items()}
+    renamed = {f"old.{name}": tensor for name, tensor in whole.items()}
+    for changed in (cut, renamed, dict(list(whole.items())[:1]), None):
+        save_file(changed, path) if changed is not None else path.write_bytes(b"")
+        rehash(run.path, "model/head.safetensors")
+        with pytest.raises(ValueError, match=rf"^{path} is not this model's head \([^\n]*\): restore it or make it"):
+            load_tuned(open_run(run.path))
 
 
 def test_a_checkpoint_that_was_replaced_is_not_what_the_run_started_from(

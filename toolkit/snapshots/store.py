@@ -16,6 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
+from itertools import count
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
@@ -25,7 +26,7 @@ from safetensors import safe_open
 from toolkit.config import FORMAT as FORMAT_OF_CONFIG
 from toolkit.config import RunConfig
 from toolkit.families import TABLES
-from toolkit.lookup import REMEDY, parse_object, read_object
+from toolkit.lookup import REMEDY, NewerFormatError, parse_object, read_object
 from toolkit.naming import Described
 from toolkit.snapshots import files, formats
 from toolkit.snapshots.exposure import Exposure
@@ -1016,6 +1017,40 @@ def runs_of(sources: Iterable[Run | str | Path]) -> list[Run]:
 
 DRIFT_FILES = (SNAPSHOTS, EXPOSURE, *SMALL_FILES)
 """What a report of drift reads of a run: all but ``model/``."""
+
+
+def damage_of(path: Path) -> list[str]:
+    """What is gone or changed of DRIFT_FILES of a finished run, one line each; what was added there is no damage.
+
+    NewerFormatError for the run of a later version.
+    """
+    try:
+        differences = open_run(path).differences(*DRIFT_FILES)
+    except NewerFormatError:
+        raise
+    except ValueError as error:  # no run any more, or its manifest is not as it was written
+        return [str(error)]
+    return [line for line in differences if not line.startswith(UNNAMED)]
+
+
+def put_aside(path: Path) -> str:
+    """Rename the directory of a finished run that is damaged, so that it can be made again; what is wrong, and where
+    it is kept: beside its place, hidden from what looks for runs. Empty where it is whole.
+
+    ValueError while another process writes it.
+    """
+    if not damage_of(path):
+        return ""
+    lock = RunLock(path)
+    try:
+        if not (path / MANIFEST).exists() or not (damage := damage_of(path)):
+            return ""  # another process has seen to it since
+        places = (path.with_name(f".{path.name}.damaged-{number}") for number in count(1))
+        place = next(place for place in places if not os.path.lexists(place))
+        move_folder(path, place)
+    finally:
+        lock.release()
+    return f"{'; '.join(damage)}; kept as {place}"
 
 
 def verify_run(path: str | Path) -> list[str]:
