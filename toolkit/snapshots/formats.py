@@ -5,6 +5,7 @@ A manifest says that a file is as it was written, but not every run has one, and
 
 import csv
 from collections.abc import Callable, Collection, Mapping
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ def read_scores(path: Path, epochs: Collection[int] | None) -> "pd.DataFrame":
     def read(path: Path) -> pd.DataFrame:
         if not (text := path.read_text(encoding="utf-8")).endswith("\n"):
             raise ValueError("its last line is cut")
-        if len({len(line) for line in csv.reader(text.splitlines())}) > 1:
+        if len({len(line) for line in csv.reader(StringIO(text))}) > 1:
             raise ValueError("its lines differ in length")
         return pd.read_csv(path)
 
