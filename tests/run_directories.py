@@ -14,6 +14,7 @@ from toolkit.config import RunConfig
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.snapshots.exposure import Exposure, StepRows, TableExposure
 from toolkit.snapshots.files import sha256_of_array, sha256_of_file
+from toolkit.snapshots.ownership import seal
 from toolkit.snapshots.snapshot import Vocabulary
 from toolkit.snapshots.store import MANIFEST, Run, RunWriter, hash_files, open_run, start_run
 
@@ -79,7 +80,13 @@ def rehash(path: Path, *names: str) -> None:
     """Let the manifest of a run say what its files are now: as if they had been written so."""
     manifest = json.loads((path / MANIFEST).read_text())
     manifest["files"] |= {name: sha256_of_file(path / name) for name in names}
-    (path / MANIFEST).write_text(json.dumps(manifest))
+    manifest["sizes"] |= {name: (path / name).stat().st_size for name in names}
+    write_manifest(path, manifest)
+
+
+def write_manifest(path: Path, manifest: dict[str, Any]) -> None:
+    """Replace the manifest of a run, as if it had been written so."""
+    (path / MANIFEST).write_text(seal(manifest))
 
 
 class SharedRuns:

@@ -22,6 +22,10 @@ def at_least(name: str, value: Any, minimum: int) -> int:
     return number
 
 
+class NewerFormatError(ValueError):
+    """A file is of a later version of this toolkit: it may well be whole."""
+
+
 REMEDY = "restore it or make it again"
 KINDS = {dict: "object", list: "list", int: "integer"}
 """Python's type of a field to JSON's word for it."""
@@ -56,7 +60,7 @@ def parse_object(
         if not isinstance(found, int):
             raise ValueError(f"{source} has the format {found!r}, which is no integer: {REMEDY}")
         if found > newest:
-            raise ValueError(f"{source} has a newer format than {newest}: update the toolkit")
+            raise NewerFormatError(f"{source} has a newer format than {newest}: update the toolkit")
     return values
 
 

@@ -19,7 +19,8 @@ def write_logged_run(folder: Path, regime: str, seed: int, rate: float = 1e-4, *
     run = write_run(folder, regime, seed, **oddities)
     writer = RunWriter(run.path)
     trained = () if regime in ("embeddings", "backbone") else EMBEDDING_PARAMETERS
-    writer.write_optimizer_log(make_log([rate] * 30, weight_decay=dict.fromkeys(trained, 0.0)))
+    rates = [rate] * run.trajectory.snapshots[-1].step
+    writer.write_optimizer_log(make_log(rates, weight_decay=dict.fromkeys(trained, 0.0)))
     facts = json.loads((run.path / MANIFEST).read_text())
     writer.finish({k: v for k, v in facts.items() if k not in ("files", "format")})
     return open_run(run.path)

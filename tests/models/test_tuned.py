@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.run_directories import rehash, write_manifest
 from toolkit.config import RunConfig
 from toolkit.data.batches import make_batch
 from toolkit.data.tasks import load_task
@@ -42,6 +43,19 @@ def test_the_tuned_and_the_untuned_model_repeat_the_predictions(tiny_config: Run
     assert not np.allclose(logits(load_untuned(run), run), logits(load_tuned(run), run), atol=1e-3)
 
 
+def test_a_head_of_another_form_is_refused_in_one_line(tiny_config: RunConfig, tmp_path: Path) -> None:
+    run = finetune(replace(tiny_config, output_dir=str(tmp_path), save_model=True, max_steps=1))
+    path = run.path / "model" / "head.safetensors"
+    whole = load_file(path)
+    cut = {name: tensor[:1].clone() for name, tensor in whole.items()}
+    renamed = {f"old.{name}": tensor for name, tensor in whole.items()}
+    for changed in (cut, renamed, dict(list(whole.items())[:1]), None):
+        save_file(changed, path) if changed is not None else path.write_bytes(b"")
+        rehash(run.path, "model/head.safetensors")
+        with pytest.raises(ValueError, match=rf"^{path} is not this model's head \([^\n]*\): restore it or make it"):
+            load_tuned(open_run(run.path))
+
+
 def test_a_checkpoint_that_was_replaced_is_not_what_the_run_started_from(
     tiny_config: RunConfig, tmp_path: Path
 ) -> None:
@@ -62,7 +76,7 @@ def test_a_checkpoint_that_was_replaced_is_not_what_the_run_started_from(
         ({name: value for name, value in model.items() if name not in ("weights_sha256", "revision")}, False),
         (model | {"weights_sha256": None, "revision": "a" * 40}, True),  # a folder has taken a hub id's name
     ):
-        (run.path / "manifest.json").write_text(json.dumps(manifest | {"model": changed}))
+        write_manifest(run.path, manifest | {"model": changed})
         with pytest.raises(ValueError, match=refusal) if is_refused else nullcontext():
             load_untuned(open_run(run.path))
     again = replace(run.config, init="random", overwrite=True)
@@ -114,7 +128,7 @@ def test_a_run_does_not_stand_for_another_config_or_tokenizer(
             look()
     manifest = json.loads((run.path / "manifest.json").read_text())
     older = {name: value for name, value in manifest["model"].items() if not name.startswith(("config", "tokenizer"))}
-    (run.path / "manifest.json").write_text(json.dumps(manifest | {"model": older}))
+    write_manifest(run.path, manifest | {"model": older})
     assert finetune(config, reuse_finished=True).path == run.path
     load_untuned(open_run(run.path))
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.run_directories import write_manifest
 from toolkit.config import RunConfig
 from toolkit.pipeline import finetune
 from toolkit.probes.distortion import measure_distortion
@@ -44,7 +45,7 @@ def test_data_that_have_changed_are_refused(tiny_config: RunConfig, tmp_path: Pa
             probe(run)
     manifest = json.loads((run.path / "manifest.json").read_text())
     del manifest["task"]["data_sha256"]
-    (run.path / "manifest.json").write_text(json.dumps(manifest))
+    write_manifest(run.path, manifest)
     task_of(open_run(run.path))  # from before hashes were kept: nothing says that they changed
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from tests.reporting.conftest import with_tables
-from tests.run_directories import rehash
+from tests.run_directories import rehash, write_manifest
 from toolkit.comparison.arms import Arm, Group
 from toolkit.comparison.runs import read_reported
 from toolkit.reporting.comparison_report import paper_tables, report_tables
@@ -48,7 +48,7 @@ def test_older_runs_call_the_linear_probe_convex_ceiling(make_run, data_of):
     for run in runs:
         manifest = json.loads((run.path / "manifest.json").read_text())
         manifest["convex_ceiling"] = manifest.pop("linear_probe")
-        (run.path / "manifest.json").write_text(json.dumps(manifest))
+        write_manifest(run.path, manifest)
     found = data_of([open_run(run.path) for run in runs])
     assert len(expected)
     pd.testing.assert_frame_equal(linear_probes(found.groups), expected)
@@ -295,7 +295,7 @@ def test_the_data_section_names_every_file_and_its_sha256(config, hashes, expect
     run = make_run()
     manifest = json.loads((run.path / "manifest.json").read_text())
     manifest["task"] |= {"data_sha256": hashes, "splits": {name: {"num_examples": 5} for name in expected}}
-    (run.path / "manifest.json").write_text(json.dumps(manifest))
+    write_manifest(run.path, manifest)
     values = json.loads((run.path / "config.json").read_text()) | config
     (run.path / "config.json").write_text(json.dumps(values))
     rehash(run.path, "config.json")

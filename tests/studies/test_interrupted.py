@@ -19,10 +19,10 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.run_directories import rehash, write_manifest
 from tests.studies.tiny_studies import GRID, InProcess, Recorded, make_study
 from toolkit.config import RunConfig
 from toolkit.snapshots.files import map_tensor, read_header, sha256_of_array, sha256_of_file
-from toolkit.snapshots.store import hash_files
 from toolkit.studies.plan import plan_runs
 from toolkit.studies.runner import open_all, run_study, write_study_report
 from toolkit.studies.study import load_study
@@ -175,8 +175,8 @@ def evened_report(folder: Path, name: str) -> dict[str, bytes]:
         path.with_name("config.json").write_text(replace(config, output_dir="runs").to_json())
         manifest["cost"] = dict.fromkeys(manifest["cost"], 1.0)
         manifest["git_commit"] = "0" * 40
-        manifest["files"] = hash_files(path.parent)
-        path.write_text(json.dumps(manifest))
+        write_manifest(path.parent, manifest)
+        rehash(path.parent, "config.json")
     study = load_study(folder / "study.py")
     table = choose(study, open_all(plan_runs(study.tuning_cells(), parent)))
     runs = plan_runs(study.final_cells(chosen_settings(table)), parent)

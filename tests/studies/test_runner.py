@@ -3,19 +3,22 @@
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
+from rich.console import Console
 
 from tests.studies.tiny_studies import ARMS, GRID, InProcess, Recorded, config_of, make_study
 from toolkit.cli import main
 from toolkit.comparison.arms import arrange
 from toolkit.config import RunConfig
 from toolkit.reporting.comparison_report import write_report
-from toolkit.snapshots.store import open_run
+from toolkit.snapshots.store import MANIFEST, open_run, verify_run
 from toolkit.studies.executors import Job
 from toolkit.studies.plan import PlannedRun, plan_runs
 from toolkit.studies.progress import StudyProgress
@@ -47,6 +50,80 @@ def test_a_study_runs_once_and_then_only_reports(tiny_config: RunConfig, tmp_pat
     assert run_study(study, **{**options, "executor": again})  # type: ignore[arg-type]
     assert again.started == []
     assert report.calls[0]["runs"] == report.calls[1]["runs"]
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "an empty manifest": (lambda path: (path / MANIFEST).write_text(""), f"{MANIFEST} is not JSON"),
+    "a flipped bit of the manifest": (lambda path: flip(path / MANIFEST), MANIFEST),
+    "cut scores": (lambda path: (path / "scores.csv").write_text("epoch,st"), "changed: scores.csv"),
+    "a flipped bit": (
+        lambda path: flip(path / "snapshots" / "epoch-000.safetensors"),
+        "changed: snapshots/epoch-000.safetensors",
+    ),
+    "a file gone": (lambda path: (path / "exposure.safetensors").unlink(), "missing: exposure.safetensors"),
+    "the manifest alone": (
+        lambda path: (
+            [each.unlink() for each in path.rglob("*") if each.is_file() and each.name != MANIFEST]
+            and (path / "snapshots").rmdir()
+        ),
+        "is not a run directory",
+    ),
+}
+
+
+def test_a_damaged_run_is_named_put_aside_and_made_again(
+    tiny_config: RunConfig, tmp_path: Path, report: Recorded
+) -> None:
+    study = make_study(tiny_config, seeds=range(3))
+    options: dict[str, Any] = {"out": tmp_path / "report", "output_dir": tmp_path / "runs"}
+    run_study(study, executor=InProcess(), **options)
+    runs = [run.path for run in plan_runs(study.final_cells({}), tmp_path / "runs")]
+    for path, (damage, _) in zip(runs, DAMAGES.values(), strict=True):
+        damage(path)
+        (path / "notes.txt").write_text("mine")
+
+    executor, console = InProcess(), Console(file=StringIO(), width=500)
+    with StudyProgress(console=console) as progress:
+        run_study(study, executor=executor, on_stage=progress.on_stage, on_event=progress.on_event, **options)
+
+    assert executor.started == [path.name for path in runs]
+    shown = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert shown[0] == "final: 6 runs, 0 finished, 6 to do"
+    for path, (_, said), line in zip(runs, DAMAGES.values(), shown[1:7], strict=True):
+        kept = path.with_name(f".{path.name}.damaged-1")
+        assert line.startswith("[0/6] damaged: toy, ")
+        assert said in line
+        assert line.endswith(f"; kept as {kept}; it is made again")
+        assert verify_run(path) == []
+        assert (kept / "notes.txt").read_text() == "mine"
+    assert len(report.calls) == 2
+
+    again = InProcess()
+    (runs[0] / "notes.txt").write_text("mine")  # nothing of the run is damaged
+    run_study(study, executor=again, **options)
+    assert again.started == []
+    flip(runs[0] / "scores.csv")
+    run_study(study, executor=again, **options)
+    assert again.started == [runs[0].name]
+    assert runs[0].with_name(f".{runs[0].name}.damaged-2").is_dir()
+
+
+def test_a_run_of_a_later_version_is_not_made_again(tiny_config: RunConfig, tmp_path: Path, report: Recorded) -> None:
+    study, executor = make_study(tiny_config, arms={"features": {"freeze": "backbone"}}, comparisons=()), InProcess()
+    options: dict[str, Any] = {"executor": executor, "out": tmp_path / "report", "output_dir": tmp_path / "runs"}
+    run_study(study, **options)
+    (path,) = (tmp_path / "runs").glob(f"*seed-1*/{MANIFEST}")
+    path.write_text(path.read_text().replace('"format": 2', '"format": 3'))
+    with pytest.raises(ValueError, match=rf"^{path} has a newer format than 2: update the toolkit$"):
+        run_study(study, **options)
+    assert len(executor.started) == 2
+    assert path.exists()
 
 
 def test_the_report_knows_arms_pairs_margin_and_question(

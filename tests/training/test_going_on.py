@@ -85,7 +85,7 @@ def contents(run: Run) -> dict[str, bytes]:
 
 def facts(run: Run) -> dict[str, Any]:
     """What the manifest says but for seconds, memory and the place."""
-    left_out = {"cost", "files", "git_commit", "floors", "linear_probe"}
+    left_out = {"cost", "files", "sizes", "sha256", "git_commit", "floors", "linear_probe"}
     return {name: value for name, value in run.manifest.items() if name not in left_out}
 
 

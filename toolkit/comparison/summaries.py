@@ -14,10 +14,8 @@ from toolkit.comparison.estimates import Settings
 from toolkit.comparison.runs import ReportedRun, count_at_chance, counted_score, last_score, reported_first
 from toolkit.lookup import lookup
 from toolkit.schema import columns_of, with_columns
+from toolkit.snapshots.formats import SCORES as SCORES
 from toolkit.snapshots.store import Run
-
-SCORES = ("accuracy", "macro_f1", "matthews", "precision", "recall", "f1", "pearson", "spearman", "r2", "loss")
-"""Scores in the order of every table; loss in nats, the others as shares or coefficients."""
 
 STATISTICS = ("mean", "sd", "median", "min", "max")
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from toolkit.config import RunConfig, recipe_of
+from toolkit.lookup import REMEDY
 from toolkit.models.checkpoints import find_checkpoint
 from toolkit.models.classifier import Loaded, load_classifier
 from toolkit.models.positions import prepare_positions
@@ -23,6 +24,7 @@ def load_tuned(run: Run) -> Loaded:
 
     ValueError when the run did not keep its model, or the model has changed since.
     """
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     check_model(run)
@@ -31,7 +33,11 @@ def load_tuned(run: Run) -> Loaded:
     loaded = load_classifier(
         str(folder), **recipe_of(run.config), num_outputs=_num_outputs(run), is_token_task=_is_token_task(run)
     )
-    loaded.model.head.load_state_dict(load_file(folder / HEAD_FILE))
+    try:
+        loaded.model.head.load_state_dict(load_file(folder / HEAD_FILE))
+    except (RuntimeError, SafetensorError) as error:  # torch's is of several lines
+        said = " ".join(str(error).split())[:300]
+        raise ValueError(f"{folder / HEAD_FILE} is not this model's head ({said}): {REMEDY}") from None
     loaded.model.eval()
     # The table is among the weights; what a forward pass does with it beside the architecture is not.
     return prepare_positions(loaded, replace(run.config, positions="checkpoint"))

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from toolkit.families import TABLES
 
+PARTS = ("offsets", "rows", "counts", "norms")
 JOINED = 64
 """Steps after which their arrays are put together. Small arrays that every step left behind would lie between the large
 ones that steps allocate and free: memory falls to pieces, and steps grow slower (experiments/benchmarks/NOTES.md)."""
@@ -163,7 +164,7 @@ class Exposure:
 
     def to_tensors(self) -> dict[str, np.ndarray]:
         """Flat named arrays, as stored in exposure.safetensors."""
-        tensors = {f"{name}.{part}": getattr(table, part) for name, table in self.tables.items() for part in _PARTS}
+        tensors = {f"{name}.{part}": getattr(table, part) for name, table in self.tables.items() for part in PARTS}
         if self.design is not None:
             rows = zip(self.design.tables, self.design.combinations.T, strict=True)
             tensors |= {f"design.{name}": column for name, column in rows} | {"design.counts": self.design.counts}
@@ -174,11 +175,8 @@ class Exposure:
         """Inverse of :meth:`to_tensors`."""
         # A file keeps its tensors in the order of their names; ours is that of every table.
         names = [name for name in TABLES if f"{name}.offsets" in tensors]
-        tables = {name: TableExposure(*(tensors[f"{name}.{part}"] for part in _PARTS)) for name in names}
+        tables = {name: TableExposure(*(tensors[f"{name}.{part}"] for part in PARTS)) for name in names}
         if "design.counts" not in tensors:
             return cls(tables)
         columns = {name: tensors[f"design.{name}"] for name in TABLES if f"design.{name}" in tensors}
         return cls(tables, Design(tuple(columns), np.stack(list(columns.values()), axis=1), tensors["design.counts"]))
-
-
-_PARTS = ("offsets", "rows", "counts", "norms")

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,12 +80,27 @@ class OptimizerLog:
             raise ValueError(f"{source} has another format than {FORMAT}: update the toolkit")
         try:
             for name in ("learning_rates", "head_learning_rates", "clipping_factors"):
-                values[name] = np.array(values[name], dtype=np.float64)
-            values["betas"] = tuple(float("nan") if beta is None else beta for beta in values["betas"])
-            values["eps"] = float("nan") if values["eps"] is None else values["eps"]
+                values[name] = np.array(_numbers(name, values[name], name != "clipping_factors"), dtype=np.float64)
+                if len(values[name]) != len(values["learning_rates"]):
+                    raise ValueError(f"{len(values[name])} {name}, {len(values['learning_rates'])} learning_rates")
+            values["betas"] = tuple(_numbers("betas", values["betas"], True))
+            (values["eps"],) = _numbers("eps", [values["eps"]], True)
+            _numbers("weight_decay", list(values["weight_decay"].values()), False)
+            kinds = {"algorithm": str, "precision": str, "is_fused": bool, "weight_decay": dict}
+            if len(values["betas"]) != 2 or not all(isinstance(values[name], kind) for name, kind in kinds.items()):
+                raise ValueError("two betas, two names, is_fused and weight_decay belong there")
             return cls(**values)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"{source} is not an optimizer log ({error!r}): {REMEDY}") from None
+
+
+def _numbers(name: str, values: list[Any], has_gaps: bool) -> list[float]:
+    """Inverse of :func:`_without_nan`; ValueError for anything but finite numbers and, with ``has_gaps``, null."""
+    for value in values:
+        is_number = type(value) in (int, float) and np.isfinite(value)
+        if not (is_number or (has_gaps and value is None)):
+            raise ValueError(f"{name} holds {value!r}")
+    return [float("nan") if value is None else value for value in values]
 
 
 def _without_nan(numbers: Iterable[float]) -> list[float | None]:

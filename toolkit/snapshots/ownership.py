@@ -17,12 +17,15 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 MANIFEST = "manifest.json"
 JOURNAL = "unfinished.json"
 """In a run that is being written: each of its files, named there before it is made; becomes the manifest in the end."""
-FORMAT = 1
-"""Version of every list; what a newer one names is not known to be ours."""
+FORMAT = 2
+"""Version of every list; what a newer one names is not known to be ours. From 2 on a list holds its own sha256."""
+BLANK = 64 * "0"
+"""Stands in the place of a list's own sha256 while that is computed."""
 
 TEMPORARY_FOLDER = ".unfinished-"
 MARKER = "temporary-folder-of-embedding-drift"
@@ -34,6 +37,25 @@ def sha256_of_file(path: Path) -> str:
     """Hex sha256 of a file's bytes."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def seal(values: Mapping[str, Any]) -> str:
+    """The text of a list that holds the sha256 of its own bytes."""
+    head = {"format": FORMAT, "sha256": BLANK}
+    text = json.dumps(head | {k: v for k, v in values.items() if k not in head}, indent=2, ensure_ascii=False) + "\n"
+    return text.replace(BLANK, hashlib.sha256(text.encode()).hexdigest(), 1)
+
+
+def is_sealed(raw: bytes, values: Mapping[str, Any]) -> bool:
+    """Whether the ``raw`` bytes of a list, which are read as ``values``, have the sha256 that they should hold.
+
+    One of format 1 has none, and none may be in it: no single byte makes a list with one pass for a list without.
+    """
+    digest = values.get("sha256")
+    if values["format"] < 2:
+        return digest is None
+    blanked = raw.replace(str(digest).encode(), BLANK.encode(), 1)
+    return bool(digest == hashlib.sha256(blanked).hexdigest())
 
 
 @dataclass(frozen=True)
@@ -96,10 +118,10 @@ def read_list(folder: Path, list_name: str) -> Owned | None:
     if not _is_plain(path):
         return None
     try:
-        values = json.loads(path.read_bytes())
+        values = json.loads(raw := path.read_bytes())
         parts = [values["files"], values.get("before", {})]
         entries = [entry for part in parts for entry in part.items()]
-        is_known = isinstance(values["format"], int) and values["format"] <= FORMAT
+        is_known = isinstance(values["format"], int) and values["format"] <= FORMAT and is_sealed(raw, values)
         if not is_known or not all(_is_name(name) and _is_hash(digest, list_name) for name, digest in entries):
             return None
         if list_name == MANIFEST and not entries:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES, ModelFamily
+from toolkit.lookup import REMEDY
 from toolkit.naming import Described
 from toolkit.snapshots.exposure import Exposure
 from toolkit.snapshots.files import map_tensor, read_header
@@ -188,8 +189,21 @@ class MappedTensors(Mapping[str, np.ndarray]):
         metadata, self._entries = read_header(path)
         if metadata.get("format") != FORMAT:
             raise ValueError(f"{path} has format {metadata.get('format')!r}, this toolkit reads {FORMAT!r}")
-        self.epoch, self.step = float(metadata["epoch"]), int(metadata["step"])
+        try:
+            self.epoch, self.step = float(metadata["epoch"]), int(metadata["step"])
+            if not (0 <= self.epoch < float("inf") and self.step >= 0):
+                raise ValueError(f"epoch {self.epoch}, step {self.step}")
+        except (KeyError, ValueError) as error:
+            raise ValueError(f"{path} does not say when it was taken ({error!r}): {REMEDY}") from None
+        for name, (dtype, shape, _) in self._entries.items():
+            if name in EMBEDDING_PARAMETERS and (dtype, len(shape)) != ("F32", 1 + (name in TABLES)):
+                raise ValueError(f"{path} holds {name} as {dtype} of the shape {shape}, not as fp32: {REMEDY}")
         self._held_by = {k.removeprefix("held_by."): v for k, v in metadata.items() if k.startswith("held_by.")}
+
+    @property
+    def stored(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of what this file holds itself."""
+        return {name: shape for name, (_, shape, _) in self._entries.items()}
 
     def __getitem__(self, name: str) -> np.ndarray:
         self._check(self._path.name)
@@ -199,7 +213,10 @@ class MappedTensors(Mapping[str, np.ndarray]):
         holder = self._path.with_name(self._held_by[name])
         if not holder.exists():
             raise ValueError(f"{self._path} keeps {name} in {holder.name}, which is missing")
-        return map_tensor(holder, read_header(holder)[1][name])
+        entries = read_header(holder)[1]
+        if name not in entries:
+            raise ValueError(f"{self._path} keeps {name} in {holder.name}, which has none: {REMEDY}")
+        return map_tensor(holder, entries[name])
 
     def __contains__(self, name: object) -> bool:  # a mapping's own would check, map and throw away
         return name in self._entries or name in self._held_by
@@ -213,6 +230,20 @@ class MappedTensors(Mapping[str, np.ndarray]):
 
     def __repr__(self) -> str:
         return f"MappedTensors({self._path.name}: {', '.join(self)})"
+
+
+def check_alike(folder: Path, snapshots: Sequence[Mapping[str, np.ndarray]]) -> None:
+    """ValueError where the snapshots of a run differ in their parameters, or in the shape of one."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for tensors in snapshots:
+        stored = tensors.stored if isinstance(tensors, MappedTensors) else {}
+        others = [
+            *(snapshots[0].keys() ^ tensors.keys()),
+            *(n for n in stored if shapes.get(n, stored[n]) != stored[n]),
+        ]
+        if others:
+            raise ValueError(f"the snapshots in {folder} are not of one model ({others[0]} differs): {REMEDY}")
+        shapes |= stored
 
 
 def read_snapshot(path: Path, check: Callable[[str], object] | None = None) -> Snapshot:

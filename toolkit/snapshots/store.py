@@ -16,6 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
+from itertools import count
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
@@ -24,11 +25,13 @@ from safetensors import safe_open
 
 from toolkit.config import FORMAT as FORMAT_OF_CONFIG
 from toolkit.config import RunConfig
-from toolkit.lookup import REMEDY, read_object
+from toolkit.families import TABLES
+from toolkit.lookup import REMEDY, NewerFormatError, parse_object, read_object
 from toolkit.naming import Described
-from toolkit.snapshots import files
+from toolkit.snapshots import files, formats
 from toolkit.snapshots.exposure import Exposure
 from toolkit.snapshots.optimizer_log import OptimizerLog
+from toolkit.snapshots.ownership import FORMAT as MANIFEST_FORMAT
 from toolkit.snapshots.ownership import (
     JOURNAL,
     MARKER,
@@ -38,6 +41,7 @@ from toolkit.snapshots.ownership import (
     files_in,
     is_lock,
     is_marked,
+    is_sealed,
     mark,
     move_folder,
     read_list,
@@ -46,13 +50,14 @@ from toolkit.snapshots.ownership import (
     remove_lock,
     remove_marked,
     replace_file,
+    seal,
     shown,
     swap_folders,
     temporary_folder,
 )
 from toolkit.snapshots.ownership import MANIFEST as MANIFEST
 from toolkit.snapshots.resume import INDEX, NUM_KEPT, State, Tensors, index_text, read_state, state_name
-from toolkit.snapshots.snapshot import FORMAT, Snapshot, Trajectory, Vocabulary, read_snapshot
+from toolkit.snapshots.snapshot import FORMAT, Snapshot, Trajectory, Vocabulary, check_alike, read_snapshot
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -252,9 +257,6 @@ SMALL_FILES = ("config.json", "optimizer.json", "predictions.parquet", "scores.c
 EXPOSURE = "exposure.safetensors"
 UNNAMED = "not in the manifest: "
 
-MANIFEST_FORMAT = 1
-"""Version of manifest.json; a reader refuses a higher one."""
-
 RECORDED = "is_recorded"
 """The field of config.json that marks a run which another training loop made."""
 
@@ -421,10 +423,10 @@ class RunWriter:
             raise ValueError(f"{self.path} has lost {', '.join(missing)} while it was being written: run it again")
         others = (name for name in sorted(self._names) if name not in self._hashes)
         hashes = dict(sorted({**self._hashes, **hash_files(self.path, others)}.items()))
-        manifest = {"format": MANIFEST_FORMAT, **facts, "files": hashes}
+        sizes = {name: (self.path / name).stat().st_size for name in hashes}
         # A list of the run's files at any moment, and one that is renamed, so that there never are two of them.
         journal = self.path / JOURNAL
-        files.write_text(journal, json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", self._owned)
+        files.write_text(journal, seal({**facts, "sizes": sizes, "files": hashes}), self._owned)
         replace_file(journal, self.path / MANIFEST, self._owned)
         if self.replaces is not None:
             self._take_place(self.replaces)
@@ -468,7 +470,7 @@ class RunWriter:
                 for name in new:
                     check_replaceable(self.path / name, self._owned)
                 self._names |= dict.fromkeys(new, ())
-                journal = {"format": MANIFEST_FORMAT, "files": dict.fromkeys(sorted(self._names))}
+                journal = {"format": 1, "files": dict.fromkeys(sorted(self._names))}
                 files.write_text(self.path / JOURNAL, json.dumps(journal, indent=1) + "\n", self._owned)
                 self._owned = Owned(self.path, JOURNAL, self._names)
             paths = [self.path / name for name in names]
@@ -693,6 +695,8 @@ class Run(Described):
     """One run directory, read lazily. A checkpoint, a task, a regime and a seed, and their results."""
 
     path: Path
+    verify: bool = True
+    """Whether the files of a finished run are hashed; see :func:`open_run`."""
 
     def facts(self) -> dict[str, str]:
         """The main facts of a run, in words; of a damaged one also what is wrong with it."""
@@ -739,29 +743,44 @@ class Run(Described):
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
-        """Hashes, versions, devices, the frozen parameters and their proof; ValueError when unfinished."""
-        return read_object(self._existing(MANIFEST), {"format": int, "files": dict}, newest=MANIFEST_FORMAT)
+        """Hashes, versions, devices, the frozen parameters and their proof.
+
+        ValueError when unfinished, and where the manifest's own sha256 says that it has changed.
+        """
+        path = self._existing(MANIFEST)
+        raw = path.read_bytes()
+        values = parse_object(raw, path, {"format": int, "files": dict}, newest=MANIFEST_FORMAT)
+        if not is_sealed(raw, values):
+            raise ValueError(f"{path} is not as it was written (its own sha256 says so): {REMEDY}")
+        return values
 
     @cached_property
     def scores(self) -> "pd.DataFrame":
         """One row per epoch and split: step, number of examples, loss and the task's scores."""
-        import pandas as pd
-
-        return _read_table(self._existing("scores.csv"), pd.read_csv, ("epoch", "split"))
+        return formats.read_scores(self._existing("scores.csv"), self._epochs)
 
     @cached_property
     def predictions(self) -> "pd.DataFrame":
         """One row per epoch, split and example: id, label, prediction, scores (the logits, or the value)."""
-        import pandas as pd
+        return formats.read_predictions(self._existing("predictions.parquet"), self._epochs)
 
-        columns = ("epoch", "split", "id", "label", "prediction")
-        return _read_table(self._existing("predictions.parquet"), pd.read_parquet, columns)
+    @property
+    def _epochs(self) -> set[int] | None:
+        """What the snapshots of a finished run at the ends of epochs are named by; None of an unfinished one."""
+        if not self.is_finished:
+            return None
+        found = (re.fullmatch(SNAPSHOTS + r"epoch-([0-9]+)\.safetensors", name) for name in self._named)
+        return {int(each[1]) for each in found if each}
 
     @cached_property
     def optimizer_log(self) -> OptimizerLog | None:
         """Learning rates, clipping and hyperparameters of every step; None when they were not recorded."""
         path = self._checked("optimizer.json")
-        return None if path is None else OptimizerLog.from_json(path.read_text(encoding="utf-8"), str(path))
+        if path is None:
+            return None
+        log = OptimizerLog.from_json(path.read_text(encoding="utf-8"), str(path))
+        self._check_steps(path, log.num_steps)
+        return log
 
     @cached_property
     def vocabulary(self) -> Vocabulary | None:
@@ -771,8 +790,9 @@ class Run(Described):
             return None
         values = read_object(path, {"tokens": list, "special_rows": list}, newest=int(FORMAT))
         tokens, special, pad = values["tokens"], values["special_rows"], values.get("pad_row")
+        rows = special if pad is None else [*special, pad]
         is_whole = all(isinstance(token, str) for token in tokens)
-        if not (is_whole and all(type(row) is int for row in (*special, *(() if pad is None else (pad,))))):
+        if not (is_whole and all(type(row) is int and 0 <= row < len(tokens) for row in rows)):
             raise ValueError(f"{path} is not a vocabulary of texts and rows: {REMEDY}")
         return Vocabulary(tuple(tokens), frozenset(special), pad)
 
@@ -791,7 +811,12 @@ class Run(Described):
         kept = files.read_header(self.path / SNAPSHOTS / names[0])[0]
         facts = {**(self.manifest if self.is_finished else {}), **kept}
         offset, eps = int(facts.get("position_offset") or 0), float(facts.get("layer_norm_eps") or 1e-12)
-        return Trajectory(snapshots, self.vocabulary, self._read_exposure, offset, eps)
+        check_alike(self.path / SNAPSHOTS, [snapshot.tensors for snapshot in snapshots])
+        words, vocabulary = snapshots[0].tensors.get("word_embeddings"), self.vocabulary
+        if words is not None and vocabulary is not None and len(words) != len(vocabulary.tokens):
+            has = f"has {len(vocabulary.tokens):,} tokens, the word table {len(words):,} rows"
+            raise ValueError(f"{self.path / 'vocabulary.json'} {has}: {REMEDY}")
+        return Trajectory(snapshots, vocabulary, self._read_exposure, offset, eps)
 
     def snapshot_names(self) -> list[str]:
         """The files below ``snapshots/`` that are the run's; ValueError for any other, and for one that is gone.
@@ -805,6 +830,7 @@ class Run(Described):
         if self.is_finished:
             named = {name for name in self._named if name.startswith(SNAPSHOTS)}
             self._refuse([*self._missing(named), *self._unnamed(SNAPSHOTS)])
+            self._refuse([f"changed: {name}" for name in self._resized(sorted(named))])
             names = sorted(name.removeprefix(SNAPSHOTS) for name in named)
             if other := [name for name in names if SNAPSHOT.fullmatch(name) is None]:
                 raise ValueError(
@@ -841,9 +867,11 @@ class Run(Described):
             named = [n for n in self._named if not names or n in names or n.startswith(folders)]
         missing = self._missing(named)
         there = [name for name in named if (self.path / name).is_file()]
-        digests = _in_threads(lambda name: files.known_sha256(self.path / name, again=again), there)
-        changed = [name for name, digest in digests.items() if digest != self._named[name]]
-        return [*missing, *(f"changed: {name}" for name in changed), *self._unnamed(*names)]
+        changed = set(self._resized(there))
+        hashed = [name for name in there if name not in changed] if self.verify or again else []
+        digests = _in_threads(lambda name: files.known_sha256(self.path / name, again=again), hashed)
+        changed |= {name for name, digest in digests.items() if digest != self._named[name]}
+        return [*missing, *(f"changed: {name}" for name in there if name in changed), *self._unnamed(*names)]
 
     def check(self, *names: str) -> None:
         """ValueError where a finished run's files are not as they were; see :meth:`differences`.
@@ -868,6 +896,11 @@ class Run(Described):
         named: Mapping[str, str] = self.manifest.get("files", {})
         return named
 
+    def _resized(self, names: Iterable[str]) -> list[str]:
+        """Those of files that are there whose size is not the manifest's, which says none in earlier versions."""
+        sizes: Mapping[str, int] = self.manifest.get("sizes", {})
+        return [name for name in names if name in sizes and (self.path / name).stat().st_size != sizes[name]]
+
     def _missing(self, names: Iterable[str]) -> list[str]:
         return [f"missing: {name}" for name in sorted(names) if not (self.path / name).is_file()]
 
@@ -886,8 +919,19 @@ class Run(Described):
         path = self._checked(EXPOSURE)
         if path is None:
             return None
-        entries = files.read_header(path)[1]
-        return Exposure.from_tensors({name: np.array(files.map_tensor(path, e)) for name, e in entries.items()})
+        entries, first = files.read_header(path)[1], self.trajectory.snapshots[0].tensors
+        tensors = {name: np.array(files.map_tensor(path, entry)) for name, entry in entries.items()}
+        sizes = {name: len(first[name]) for name in TABLES if name in first}
+        exposure = formats.read_exposure(path, tensors, sizes, may_lack=self.is_recorded)
+        for table in exposure.tables.values():
+            self._check_steps(path, table.num_steps)
+        return exposure
+
+    def _check_steps(self, path: Path, found: int) -> None:
+        """Of a finished run; snapshots of another's training loop may end before its steps."""
+        if self.is_finished:
+            last = self.trajectory.snapshots[-1].step
+            formats.check_steps(path, found, last, is_least=self.is_recorded)
 
     def _existing(self, name: str) -> Path:
         path = self.path / name
@@ -908,27 +952,18 @@ class Run(Described):
         return self._existing(name).read_text(encoding="utf-8")
 
 
-def _read_table(path: Path, read: "Callable[[Path], pd.DataFrame]", columns: tuple[str, ...]) -> "pd.DataFrame":
-    """A table of a run; ValueError when it is damaged, lacks a column or a row, or its epochs are not numbers."""
-    try:
-        table = read(path)
-    except Exception as error:  # pandas and pyarrow have a dozen types of their own
-        raise ValueError(f"{path} cannot be read ({' '.join(str(error).split())[:200]}): {REMEDY}") from None
-    if missing := [name for name in columns if name not in table]:
-        raise ValueError(f"{path} lacks the column {missing[0]}: {REMEDY}")
-    if table.empty or table["epoch"].dtype.kind not in "fi":
-        raise ValueError(f"{path} {'has no rows' if table.empty else 'has epochs that are not numbers'}: {REMEDY}")
-    return table
+def open_run(path: str | Path, *, verify: bool = True) -> Run:
+    """Open a run directory, finished or not; ValueError when there is none at ``path``.
 
-
-def open_run(path: str | Path) -> Run:
-    """Open a run directory, finished or not; ValueError when there is none at ``path``."""
+    Nothing is read now. Whatever is read of a finished run later is checked then: its size always, and its sha256 when
+    it is first read, and again where it has changed since, unless ``verify`` is False. A ValueError names what differs.
+    """
     path = Path(path)
     if not path.is_dir():
         raise ValueError(f"no run directory at {path}")
     if not (path / "config.json").exists() and not (path / "snapshots").is_dir():
         raise ValueError(f"{path} is not a run directory: it has neither config.json nor snapshots/")
-    return Run(path)
+    return Run(path, verify)
 
 
 @runtime_checkable
@@ -984,6 +1019,40 @@ DRIFT_FILES = (SNAPSHOTS, EXPOSURE, *SMALL_FILES)
 """What a report of drift reads of a run: all but ``model/``."""
 
 
+def damage_of(path: Path) -> list[str]:
+    """What is gone or changed of DRIFT_FILES of a finished run, one line each; what was added there is no damage.
+
+    NewerFormatError for the run of a later version.
+    """
+    try:
+        differences = open_run(path).differences(*DRIFT_FILES)
+    except NewerFormatError:
+        raise
+    except ValueError as error:  # no run any more, or its manifest is not as it was written
+        return [str(error)]
+    return [line for line in differences if not line.startswith(UNNAMED)]
+
+
+def put_aside(path: Path) -> str:
+    """Rename the directory of a finished run that is damaged, so that it can be made again; what is wrong, and where
+    it is kept: beside its place, hidden from what looks for runs. Empty where it is whole.
+
+    ValueError while another process writes it.
+    """
+    if not damage_of(path):
+        return ""
+    lock = RunLock(path)
+    try:
+        if not (path / MANIFEST).exists() or not (damage := damage_of(path)):
+            return ""  # another process has seen to it since
+        places = (path.with_name(f".{path.name}.damaged-{number}") for number in count(1))
+        place = next(place for place in places if not os.path.lexists(place))
+        move_folder(path, place)
+    finally:
+        lock.release()
+    return f"{'; '.join(damage)}; kept as {place}"
+
+
 def verify_run(path: str | Path) -> list[str]:
     """Recompute every hash of a finished run; the differences, one line each, none when all is as it was.
 
@@ -994,4 +1063,7 @@ def verify_run(path: str | Path) -> list[str]:
         raise ValueError(f"{run.path} is not a run directory: it has no snapshots/")
     if not run.is_finished:
         raise ValueError(f"{run.path} is unfinished (no {MANIFEST}): run it again with the same command")
-    return run.differences(again=True)
+    try:
+        return run.differences(again=True)
+    except ValueError as error:  # of the manifest, without which nothing can be said of the others
+        return [str(error)]

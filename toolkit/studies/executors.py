@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal, Protocol
 
-State = Literal["waiting", "running", "retried", "finished", "failed"]
+State = Literal["waiting", "running", "retried", "finished", "failed", "damaged"]
 
 START = "=== start "
 """Begins the line that every try leaves in the log before the command's own output."""

@@ -1,6 +1,7 @@
 """Carrying out a study: missing runs are made, finished ones kept, and an interruption loses nothing.
 
-The only state is the run directories: a run counts as done when its manifest, which is written last, is there.
+The only state is the run directories: a run counts as done when its manifest, which is written last, is there. One
+that is no longer as its manifest says is put aside, and made again.
 """
 
 import hashlib
@@ -19,7 +20,7 @@ from toolkit.config import KEEP_THREADS
 from toolkit.lookup import Table
 from toolkit.naming import command_path, command_place
 from toolkit.snapshots import files
-from toolkit.snapshots.store import MANIFEST, Run, open_run
+from toolkit.snapshots.store import MANIFEST, Run, open_run, put_aside
 from toolkit.studies.executors import Event, Executor, ExecutorOptions, Job, LocalExecutor, check_log
 from toolkit.studies.plan import PlannedRun, describe, left_to_do, notes_on, plan_runs, without_repeats
 from toolkit.studies.study import Cell, Study
@@ -113,9 +114,12 @@ class _Stages:
         self.reasons: dict[str, str] = {}
 
     def carry_out(self, stage: str, runs: Sequence[PlannedRun]) -> None:
-        """Run what is missing of ``runs``, as far as the limit allows; ValueError for those that failed."""
+        """Run what is missing of ``runs``, or damaged, as far as the limit allows; ValueError for those that failed."""
+        damaged = {run.name: said for run in runs if run.is_finished and (said := put_aside(run.path))}
         if runs:
             self.on_stage(stage, runs)
+        for name, said in damaged.items():
+            self.on_event(Event(name, "damaged", f"{said}; it is made again"))
         missing = left_to_do(runs)[: self.limit]
         if not missing:
             return

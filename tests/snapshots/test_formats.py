@@ -1,0 +1,357 @@
+"""Every file of a run directory in every damaged form that a reader once took for a whole one."""
+
+import json
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load_file, save_file
+
+from tests.comparison.conftest import write_logged_run
+from tests.run_directories import rehash
+from toolkit.cli import main
+from toolkit.snapshots.files import read_header
+from toolkit.snapshots.ownership import MANIFEST, read_list
+from toolkit.snapshots.store import Run, open_run, verify_run
+
+NUM_FLIPS = int(os.environ.get("FLIPS", "200"))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A small finished run with a file of every kind."""
+    return write_logged_run(tmp_path, "none", 0).path
+
+
+Arrays = dict[str, Any]
+Change = Callable[[Any], Any]
+
+
+def text_of(path: Path) -> str:
+    return (path / MANIFEST).read_text()
+
+
+# --- the manifest ----------------------------------------------------------------------------------------------------
+
+
+def test_any_flipped_byte_of_any_file_is_found(path: Path) -> None:
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    generator = random.Random(0)
+    for number in range(NUM_FLIPS):
+        file = files[number % len(files)]  # in turn: most bytes are those of the snapshots
+        content = file.read_bytes()
+        place, bits = generator.randrange(len(content)), generator.randrange(1, 256)
+        file.write_bytes(content[:place] + bytes([content[place] ^ bits]) + content[place + 1 :])
+        lines = verify_run(path)
+        assert len(lines) == 1, (file, place, bits)
+        assert file.name in lines[0], (file, place, bits)
+        file.write_bytes(content)
+    assert verify_run(path) == []
+
+
+def test_every_byte_of_the_head_of_a_manifest_counts_whatever_it_becomes(path: Path) -> None:
+    """The key and the number that say that there is a hash must not be what hides that there is one."""
+    content = (path / MANIFEST).read_bytes()
+    for place in range(content.index(b"\n", 40) + 4):
+        for byte in set(range(256)) - {content[place]}:
+            (path / MANIFEST).write_bytes(content[:place] + bytes([byte]) + content[place + 1 :])
+            with pytest.raises(ValueError, match=rf"{MANIFEST} "):
+                _ = open_run(path).manifest
+            assert read_list(path, MANIFEST) is None, "what it names is not known to be ours"
+
+
+CHANGED_MANIFESTS: dict[str, Callable[[str], str]] = {
+    "a number": lambda text: text.replace("12.5", "12.6"),
+    "a hash of a file": lambda text: text.replace('"config.json": "', '"config.json": "0', 1),
+    "spaces": lambda text: json.dumps(json.loads(text)),
+    "the format before": lambda text: text.replace('"format": 2', '"format": 1'),
+    "no hash of its own": lambda text: json.dumps({k: v for k, v in json.loads(text).items() if k != "sha256"}),
+    "a hash of none": lambda text: json.dumps(json.loads(text) | {"sha256": None}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGED_MANIFESTS)
+def test_a_changed_manifest_is_refused_and_named_by_verify(change: str, path: Path, capsys) -> None:
+    changed = CHANGED_MANIFESTS[change](text_of(path))
+    assert changed != text_of(path)
+    (path / MANIFEST).write_text(changed)
+    said = f"{path / MANIFEST} is not as it was written (its own sha256 says so): restore it or make it again"
+    with pytest.raises(ValueError, match="own sha256") as refused:
+        _ = open_run(path).scores
+    assert str(refused.value) == said
+    with pytest.raises(SystemExit) as stop:
+        main(["verify", str(path)])
+    assert (stop.value.code, capsys.readouterr().out) == (1, said + "\n")
+
+
+def test_a_manifest_of_the_version_before_is_read(path: Path) -> None:
+    values = json.loads(text_of(path))
+    older = {k: v for k, v in values.items() if k not in ("sha256", "sizes")} | {"format": 1}
+    (path / MANIFEST).write_text(json.dumps(older, indent=2))
+    assert verify_run(path) == []
+    assert len(open_run(path).scores)
+    assert read_list(path, MANIFEST) is not None
+
+
+# --- what is checked when a run is read ------------------------------------------------------------------------------
+
+READERS: dict[str, Callable[[Run], Any]] = {
+    "config.json": lambda run: run.config,
+    "scores.csv": lambda run: run.scores,
+    "predictions.parquet": lambda run: run.predictions,
+    "optimizer.json": lambda run: run.optimizer_log,
+    "vocabulary.json": lambda run: run.vocabulary,
+    "exposure.safetensors": lambda run: run.trajectory.exposure,
+    "snapshots/epoch-003.safetensors": lambda run: run.trajectory.snapshots[-1].tensors["word_embeddings"],
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_the_first_read_of_a_file_hashes_it_and_its_size_is_checked_always(name: str, path: Path) -> None:
+    content = (path / name).read_bytes()
+    READERS[name](open_run(path))
+    for changed, is_seen_without in ((content[:-1] + b"?", False), (content + b" ", True)):
+        (path / name).write_bytes(changed)
+        with pytest.raises(ValueError, match=rf"is not as its manifest says \(changed: {name}\)"):
+            READERS[name](open_run(path))
+        lines = open_run(path, verify=False).differences(name)
+        assert lines == ([f"changed: {name}"] if is_seen_without else [])
+
+
+# --- files that are as the manifest says, and were not written by us --------------------------------------------------
+
+
+def arrays(change: Callable[[Arrays], object], **metadata: str | None) -> Callable[[Path], None]:
+    """Change the arrays of a safetensors file, and its metadata: None takes an entry away."""
+
+    def apply(path: Path) -> None:
+        known = (read_header(path)[0] | metadata).items()
+        values = load_file(path)
+        change(values)
+        save_file(values, path, {name: text for name, text in known if text is not None})
+
+    return apply
+
+
+def replaced(name: str, change: Change) -> Callable[[Path], None]:
+    return arrays(lambda values: values.update({name: np.ascontiguousarray(change(values[name]))}))
+
+
+def at(place: Any, value: Any) -> Change:
+    def apply(array: np.ndarray) -> np.ndarray:
+        array = array.copy()
+        array[place] = value
+        return array
+
+    return apply
+
+
+def json_of(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+    def apply(path: Path) -> None:
+        values = json.loads(path.read_text())
+        change(values)
+        path.write_text(json.dumps(values))
+
+    return apply
+
+
+def text(change: Callable[[str], str]) -> Callable[[Path], None]:
+    return lambda path: path.write_text(change(path.read_text())) and None
+
+
+def frame(change: Callable[[pd.DataFrame], pd.DataFrame]) -> Callable[[Path], None]:
+    return lambda path: change(pd.read_parquet(path)).to_parquet(path, index=False)
+
+
+WORDS, LAST = "word_embeddings", "snapshots/epoch-003.safetensors"
+DAMAGES: dict[tuple[str, str], tuple[Callable[[Path], Any], str]] = {
+    ("exposure.safetensors", "a tensor gone"): (arrays(lambda a: a.pop(f"{WORDS}.norms")), f"lacks {WORDS}.norms"),
+    ("exposure.safetensors", "offsets gone"): (arrays(lambda a: a.pop(f"{WORDS}.offsets")), f"lacks {WORDS}.offsets"),
+    ("exposure.safetensors", "a table gone"): (
+        arrays(lambda a: [a.pop(name) for name in [*a] if name.startswith(WORDS)]),
+        f"lacks the rows of {WORDS}",
+    ),
+    ("exposure.safetensors", "another name"): (
+        arrays(lambda a: a.update(mine=np.zeros(1))),
+        "holds mine, float64 of 1 dimensions, which no run has",
+    ),
+    ("exposure.safetensors", "another type"): (
+        replaced(f"{WORDS}.rows", lambda a: a.astype(np.float32)),
+        f"holds {WORDS}.rows, float32 of 1 dim",
+    ),
+    ("exposure.safetensors", "two dimensions"): (
+        replaced(f"{WORDS}.counts", lambda a: a[None]),
+        f"holds {WORDS}.counts, int32 of 2 dim",
+    ),
+    ("exposure.safetensors", "shorter"): (replaced(f"{WORDS}.counts", lambda a: a[:-1]), "do not divide its rows"),
+    ("exposure.safetensors", "offsets that fall"): (replaced(f"{WORDS}.offsets", at(1, 10**6)), "do not divide"),
+    ("exposure.safetensors", "offsets that start late"): (replaced(f"{WORDS}.offsets", at(0, 1)), "do not divide"),
+    ("exposure.safetensors", "no offsets"): (replaced(f"{WORDS}.offsets", lambda a: a[:0]), "do not divide"),
+    ("exposure.safetensors", "a row beyond"): (replaced(f"{WORDS}.rows", at(-1, 60)), "beyond its 60 rows"),
+    ("exposure.safetensors", "a row before"): (replaced(f"{WORDS}.rows", at(0, -1)), "beyond its 60 rows"),
+    ("exposure.safetensors", "a row twice"): (replaced(f"{WORDS}.rows", at(1, 2)), "do not ascend"),
+    ("exposure.safetensors", "a count of 0"): (replaced(f"{WORDS}.counts", at(0, 0)), "has counts below 1"),
+    ("exposure.safetensors", "a norm below 0"): (replaced(f"{WORDS}.norms", at(0, -1)), f"norms of {WORDS} below 0"),
+    ("exposure.safetensors", "steps of one table"): (
+        replaced(f"{WORDS}.offsets", lambda a: np.append(a, a[-1])),
+        "has another number of steps for each table",
+    ),
+    ("exposure.safetensors", "steps"): (
+        arrays(lambda a: a.update({name: np.append(v, v[-1]) for name, v in a.items() if name.endswith("offsets")})),
+        "has 31 optimizer steps, the last snapshot 30",
+    ),
+    ("exposure.safetensors", "combinations alone"): (
+        arrays(lambda a: a.update({"design.counts": np.ones(1, np.int64)})),
+        "counts combinations of no table",
+    ),
+    ("exposure.safetensors", "combinations without counts"): (
+        arrays(lambda a: a.update({f"design.{WORDS}": np.ones(1, np.int32)})),
+        "lacks design.counts",
+    ),
+    ("exposure.safetensors", "combinations of other length"): (
+        arrays(lambda a: a.update({f"design.{WORDS}": np.ones(2, np.int32), "design.counts": np.ones(1, np.int64)})),
+        "combinations and counts of different lengths",
+    ),
+    ("exposure.safetensors", "combinations beyond"): (
+        arrays(lambda a: a.update({f"design.{WORDS}": np.array([60], np.int32), "design.counts": np.ones(1, int)})),
+        "beyond its 60 rows",
+    ),
+    ("optimizer.json", "text"): (json_of(lambda v: v["learning_rates"].__setitem__(3, "1e-5")), "holds '1e-5'"),
+    ("optimizer.json", "true"): (json_of(lambda v: v["learning_rates"].__setitem__(3, True)), "holds True"),
+    ("optimizer.json", "infinity"): (json_of(lambda v: v["learning_rates"].__setitem__(3, float("inf"))), "holds inf"),
+    ("optimizer.json", "no clipping"): (json_of(lambda v: v["clipping_factors"].__setitem__(3, None)), "holds None"),
+    ("optimizer.json", "shorter"): (
+        json_of(lambda v: v["clipping_factors"].pop()),
+        "29 clipping_factors, 30 learning_rates",
+    ),
+    ("optimizer.json", "all shorter"): (
+        json_of(lambda v: [v[name].pop() for name in v if name.endswith(("rates", "factors"))]),
+        "has 29 optimizer steps, the last snapshot 30",
+    ),
+    ("optimizer.json", "decay of text"): (json_of(lambda v: v["weight_decay"].update({WORDS: "0"})), "holds '0'"),
+    ("optimizer.json", "no decay"): (json_of(lambda v: v.update(weight_decay=[])), "not an optimizer log"),
+    ("optimizer.json", "three betas"): (json_of(lambda v: v["betas"].append(0.5)), "two betas"),
+    ("optimizer.json", "beta of text"): (json_of(lambda v: v.update(betas=["0.9", 0.999])), "holds '0.9'"),
+    ("optimizer.json", "eps of text"): (json_of(lambda v: v.update(eps="0")), "eps holds '0'"),
+    ("optimizer.json", "an entry gone"): (json_of(lambda v: v.pop("precision")), "KeyError"),
+    ("optimizer.json", "an algorithm of no name"): (json_of(lambda v: v.update(algorithm=3)), "two names"),
+    (LAST, "no step"): (arrays(lambda a: None, step=None), "does not say when it was taken"),
+    (LAST, "no epoch"): (arrays(lambda a: None, epoch=None), "does not say when it was taken"),
+    (LAST, "a step of text"): (arrays(lambda a: None, step="x"), "does not say when it was taken"),
+    (LAST, "an epoch that is NaN"): (arrays(lambda a: None, epoch="nan"), "does not say when it was taken"),
+    (LAST, "fp64"): (replaced(WORDS, lambda a: a.astype(np.float64)), f"holds {WORDS} as F64 of the shape"),
+    (LAST, "flat"): (replaced(WORDS, lambda a: a.reshape(-1)), f"holds {WORDS} as F32 of the shape"),
+    (LAST, "held by one that has none"): (
+        arrays(lambda a: a.pop(WORDS), **{f"held_by.{WORDS}": "epoch-003.safetensors"}),
+        "which has none",
+    ),
+    ("vocabulary.json", "a special row beyond"): (json_of(lambda v: v["special_rows"].append(60)), "texts and rows"),
+    ("vocabulary.json", "a special row before"): (json_of(lambda v: v["special_rows"].append(-1)), "texts and rows"),
+    ("vocabulary.json", "a padding row beyond"): (json_of(lambda v: v.update(pad_row=60)), "texts and rows"),
+    ("vocabulary.json", "tokens gone"): (json_of(lambda v: v["tokens"].pop()), "has 59 tokens, the word table 60 rows"),
+    ("scores.csv", "cut within a line"): (text(lambda t: t[:-9]), "its last line is cut"),
+    ("scores.csv", "a value gone"): (text(lambda t: t[: t.rindex(",")] + "\n"), "its lines differ in length"),
+    ("scores.csv", "cut within an epoch"): (
+        text(lambda t: t[: t.rindex("\n", 0, -1) + 1]),
+        "does not have each split once per epoch",
+    ),
+    ("scores.csv", "cut between epochs"): (
+        text(lambda t: t[: t.index("\n3.0,") + 1]),
+        "has the epochs {0, 1, 2}, the snapshots {0, 1, 2, 3}",
+    ),
+    ("scores.csv", "a line twice"): (text(lambda t: t + t.splitlines()[-1] + "\n"), "each split once per epoch"),
+    ("scores.csv", "text"): (text(lambda t: t.replace("0.5,", "half,", 1)), "has loss values that are not numbers"),
+    ("scores.csv", "a step of text"): (text(lambda t: t.replace(",20,", ",twenty,")), "has step values that"),
+    ("scores.csv", "an epoch gone"): (text(lambda t: t.replace("\n2.0,", "\n,", 1)), "has a row without epoch"),
+    ("scores.csv", "another column"): (text(lambda t: t.replace("loss", "lost", 1)), "has a column 'lost' that no run"),
+    ("predictions.parquet", "another column"): (frame(lambda f: f.assign(mine=1)), "has a column 'mine' that no run"),
+    ("predictions.parquet", "text"): (
+        frame(lambda f: f.assign(prediction=f["prediction"].astype(str))),
+        "has prediction values that are not numbers",
+    ),
+    ("predictions.parquet", "truth"): (
+        frame(lambda f: f.assign(prediction=f["prediction"] == 1)),
+        "has prediction values that are not numbers",
+    ),
+    ("predictions.parquet", "epochs of text"): (frame(lambda f: f.assign(epoch="3")), "has epoch values that are not"),
+    ("predictions.parquet", "no split"): (frame(lambda f: f.assign(split=None)), "has a row without split"),
+    ("predictions.parquet", "scores of text"): (frame(lambda f: f.assign(scores="x")), "not lists of numbers"),
+    ("predictions.parquet", "cut"): (
+        frame(lambda f: f[f["epoch"] < 3]),
+        "has the epochs {0, 1, 2}, the snapshots {0, 1, 2, 3}",
+    ),
+    ("predictions.parquet", "cut bytes"): (lambda path: path.write_bytes(path.read_bytes()[:-20]), "cannot be read"),
+}
+
+
+@pytest.mark.parametrize(("name", "damage"), DAMAGES)
+def test_a_file_in_another_form_is_refused_where_it_is_opened(name: str, damage: str, path: Path) -> None:
+
+    def read() -> None:
+        READERS[name](open_run(path))
+        _ = open_run(path).trajectory  # where the vocabulary meets the word table
+
+    read()
+    apply, said = DAMAGES[name, damage]
+    apply(path / name)
+    rehash(path, name)
+    with pytest.raises(ValueError, match=r"^[^\n]*: restore it or make it again$") as refused:
+        read()
+    assert str(refused.value).startswith(str(path / name))
+    assert said in str(refused.value)
+
+
+def test_columns_in_another_order_are_read_by_name(path: Path) -> None:
+    for name in ("scores.csv", "predictions.parquet"):
+        whole = READERS[name](open_run(path))
+        shuffled = whole[whole.columns[::-1]]
+        shuffled.to_csv(path / name, index=False) if name == "scores.csv" else shuffled.to_parquet(path / name)
+        rehash(path, name)
+        pd.testing.assert_frame_equal(READERS[name](open_run(path)), whole)
+
+
+def test_snapshots_of_two_models_are_refused(path: Path) -> None:
+    replaced(WORDS, lambda array: array[:-1])(path / LAST)
+    rehash(path, LAST)
+    with pytest.raises(ValueError, match=rf"^the snapshots in .* are not of one model \({WORDS} differs\): restore"):
+        _ = open_run(path).trajectory
+
+
+def test_a_vocabulary_that_the_manifest_names_is_there(path: Path) -> None:
+    (path / "vocabulary.json").unlink()
+    for verify in (True, False):
+        with pytest.raises(ValueError, match=r"is not as its manifest says \(missing: vocabulary.json\)"):
+            _ = open_run(path, verify=verify).trajectory
+
+
+X = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+HEADERS: dict[str, Any] = {
+    "whole": {"x": X, "y": X | {"data_offsets": [8, 16]}},
+    "overlapping": {"x": X | {"shape": [4], "data_offsets": [0, 16]}, "y": X},
+    "a hole": {"x": X, "y": X | {"shape": [1], "data_offsets": [12, 16]}},
+    "bytes of none": {"x": X},
+    "a type in small letters": {"x": X | {"dtype": "f32", "shape": [4], "data_offsets": [0, 16]}},
+    "a type of none": {"x": X | {"dtype": "U9", "shape": [4], "data_offsets": [0, 16]}},
+    "a number as metadata": {"__metadata__": {"step": 3}, "x": X, "y": X | {"data_offsets": [8, 16]}},
+    "a list as metadata": {"__metadata__": [], "x": X, "y": X | {"data_offsets": [8, 16]}},
+}
+
+
+@pytest.mark.parametrize("kind", HEADERS)
+def test_a_header_is_whole_where_the_library_says_so(kind: str, tmp_path: Path) -> None:
+    header = json.dumps(HEADERS[kind]).encode()
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(16))
+    if kind == "whole":
+        assert read_header(path)[1].keys() == {"x", "y"}
+        return
+    with pytest.raises(SafetensorError), safe_open(path, "numpy"):
+        pass
+    with pytest.raises(ValueError, match=r"^[^\n]*is not a whole safetensors file [^\n]*$"):
+        read_header(path)

@@ -1,0 +1,160 @@
+"""What the tables and arrays of a run directory hold, checked once, where they are opened; ValueError says what not.
+
+A manifest says that a file is as it was written, but not every run has one, and not every one was written by us.
+"""
+
+import csv
+from collections.abc import Callable, Collection, Mapping
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolkit.families import TABLES
+from toolkit.lookup import REMEDY
+from toolkit.snapshots.exposure import PARTS, Exposure, TableExposure
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCORES = ("accuracy", "macro_f1", "matthews", "precision", "recall", "f1", "pearson", "spearman", "r2", "loss")
+"""Scores in the order of every table; loss in nats, the others as shares or coefficients."""
+SCORE_COLUMNS = ("epoch", "step", "split", "num_examples", "loss", *SCORES[:-1], "train_loss")
+PREDICTION_COLUMNS = ("epoch", "split", "id", "word", "label", "prediction", "scores")
+
+
+def read_scores(path: Path, epochs: Collection[int] | None) -> "pd.DataFrame":
+    """scores.csv; ``epochs``: those that it must have, each named by the epoch that it is the end of."""
+    import pandas as pd
+
+    def read(path: Path) -> pd.DataFrame:
+        if not (text := path.read_text(encoding="utf-8")).endswith("\n"):
+            raise ValueError("its last line is cut")
+        if len({len(line) for line in csv.reader(StringIO(text))}) > 1:
+            raise ValueError("its lines differ in length")
+        return pd.read_csv(path)
+
+    table = _read_table(path, read, SCORE_COLUMNS, ("epoch", "step", "split", "num_examples"))
+    known = table.groupby(["epoch", "split"]).size()
+    if len(known) != len(table) or len(known) != table["epoch"].nunique() * table["split"].nunique():
+        raise _damaged(path, "does not have each split once per epoch")
+    _check_epochs(path, table, epochs)
+    return table
+
+
+def read_predictions(path: Path, epochs: Collection[int] | None) -> "pd.DataFrame":
+    """predictions.parquet; see :func:`read_scores`."""
+    import pandas as pd
+
+    known = set(PREDICTION_COLUMNS)
+    table = _read_table(path, pd.read_parquet, PREDICTION_COLUMNS, tuple(known - {"word", "scores"}), {"id", "scores"})
+    if "scores" in table and not all(isinstance(x, np.ndarray) and x.dtype.kind == "f" for x in table["scores"]):
+        raise _damaged(path, "has scores that are not lists of numbers")
+    _check_epochs(path, table, epochs)
+    return table
+
+
+def _damaged(path: Path, what: str) -> ValueError:
+    return ValueError(f"{path} {what}: {REMEDY}")
+
+
+def _read_table(
+    path: Path,
+    read: "Callable[[Path], pd.DataFrame]",
+    columns: tuple[str, ...],
+    needed: tuple[str, ...],
+    texts: Collection[str] = (),
+) -> "pd.DataFrame":
+    """A table of a run, its ``columns`` in our order; all but ``texts`` and the split must hold numbers."""
+    try:
+        table = read(path)
+    except Exception as error:  # pandas and pyarrow have a dozen types of their own
+        raise _damaged(path, f"cannot be read ({' '.join(str(error).split())[:200]})") from None
+    if missing := [name for name in columns if name in needed and name not in table]:
+        raise _damaged(path, f"lacks the column {missing[0]}")
+    if unknown := [name for name in table if name not in columns]:
+        raise _damaged(path, f"has a column {unknown[0]!r} that no run has")
+    if table.empty:
+        raise _damaged(path, "has no rows")
+    for name in table:
+        is_whole = name in needed and name not in ("label", "prediction")
+        if is_whole and table[name].isna().any():
+            raise _damaged(path, f"has a row without {name}")
+        if name not in ("split", *texts) and table[name].dtype.kind not in "iuf":
+            raise _damaged(path, f"has {name} values that are not numbers")
+    return table[[name for name in columns if name in table]]
+
+
+def _check_epochs(path: Path, table: "pd.DataFrame", epochs: Collection[int] | None) -> None:
+    found = set(np.ceil(table["epoch"].to_numpy(np.float64)).tolist())
+    if epochs is not None and found != set(epochs):
+        shown = ["{" + ", ".join(f"{epoch:g}" for epoch in sorted(each)) + "}" for each in (found, epochs)]
+        raise _damaged(path, f"has the epochs {shown[0]}, the snapshots {shown[1]}")
+
+
+def check_steps(path: Path, found: int, num_steps: int, *, is_least: bool) -> None:
+    """ValueError unless a file has as many optimizer steps as the last snapshot, or ``is_least`` at least these."""
+    if found < num_steps or (found > num_steps and not is_least):
+        raise _damaged(path, f"has {found} optimizer steps, the last snapshot {num_steps}")
+
+
+INTEGERS = (np.dtype(np.int32), np.dtype(np.int64))
+KINDS: Mapping[str, tuple[np.dtype[Any], ...]] = {
+    **{f"{name}.{part}": INTEGERS for name in TABLES for part in PARTS},
+    **{f"{name}.norms": (np.dtype(np.float32),) for name in TABLES},
+    **{f"design.{name}": INTEGERS for name in (*TABLES, "counts")},
+}
+"""Every array that exposure.safetensors may hold, and the types that it may have."""
+
+
+def read_exposure(
+    path: Path, tensors: Mapping[str, NDArray[Any]], num_rows: Mapping[str, int], *, may_lack: bool
+) -> Exposure:
+    """What the arrays of exposure.safetensors say; ``num_rows``: of each table that the model has.
+
+    ``may_lack``: it is of another training loop, in which not every table's exposure can be known.
+    """
+    for name, tensor in tensors.items():
+        if tensor.dtype not in KINDS.get(name, ()) or tensor.ndim != 1:
+            raise _damaged(path, f"holds {name}, {tensor.dtype.name} of {tensor.ndim} dimensions, which no run has")
+    present = {name.partition(".")[0] for name in tensors}
+    wanted = [f"{name}.{part}" for name in TABLES if name in present for part in PARTS]
+    wanted += [name for name in ("design.counts",) if "design" in present]
+    if missing := [name for name in wanted if name not in tensors]:
+        raise _damaged(path, f"lacks {missing[0]}")
+    if not may_lack and (unknown := [name for name in num_rows if name not in present]):
+        raise _damaged(path, f"lacks the rows of {unknown[0]}")
+    design = {name: tensor for name, tensor in tensors.items() if name.startswith("design.")}
+    if len(design) == 1:
+        raise _damaged(path, "counts combinations of no table")
+    if len({len(tensor) for tensor in design.values()}) > 1:
+        raise _damaged(path, "has combinations and counts of different lengths")
+    for name in (name for name in TABLES if name in present or f"design.{name}" in design):
+        if name not in num_rows:
+            raise _damaged(path, f"has rows of {name}, which the snapshots lack")
+        rows = [tensors[key] for key in (f"{name}.rows", f"design.{name}") if key in tensors]
+        if any(len(each) and not (each.min() >= 0 and each.max() < num_rows[name]) for each in rows):
+            raise _damaged(path, f"has rows of {name} beyond its {num_rows[name]} rows")
+    if any((counts < 1).any() for name, counts in tensors.items() if name.endswith(".counts")):
+        raise _damaged(path, "has counts below 1")
+    exposure = Exposure.from_tensors(tensors)
+    for name, table in exposure.tables.items():
+        _check_table(path, name, table)
+    if len({table.num_steps for table in exposure.tables.values()}) > 1:
+        raise _damaged(path, "has another number of steps for each table")
+    return exposure
+
+
+def _check_table(path: Path, name: str, table: TableExposure) -> None:
+    offsets, rows = table.offsets, table.rows
+    lengths = {len(rows), len(table.counts), len(table.norms)}
+    if not len(offsets) or offsets[0] != 0 or (np.diff(offsets) < 0).any() or lengths != {int(offsets[-1])}:
+        raise _damaged(path, f"has offsets of {name} that do not divide its rows, counts and norms into steps")
+    is_first = np.zeros(len(rows) + 1, bool)
+    is_first[offsets] = True
+    if (np.diff(rows)[~is_first[1 : len(rows)]] <= 0).any():
+        raise _damaged(path, f"has steps whose rows of {name} do not ascend")
+    if (table.norms < 0).any():
+        raise _damaged(path, f"has norms of {name} below 0")
