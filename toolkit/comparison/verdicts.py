@@ -265,12 +265,12 @@ def load_cards(folder: str | Path) -> tuple[list[dict[str, Any]], dict[str, str]
         raise ValueError(f"{folder} is not a report with cards: it has no {CARDS}")
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{CARDS} is not JSON ({error})") from None
-    is_known = isinstance(values, dict) and isinstance(values.get("cards"), list)
-    if not is_known or not isinstance(values.get("evidence"), dict):
+    kinds = {"format": int, "evidence": dict, "cards": list}
+    if not isinstance(values, dict) or not all(isinstance(values.get(name), kind) for name, kind in kinds.items()):
         raise ValueError(f"{CARDS} must hold format, evidence and cards")
-    if values.get("format", FORMAT + 1) > FORMAT:
+    if values["format"] > FORMAT:
         raise ValueError(f"{CARDS} has a newer format than {FORMAT}: update the toolkit")
     return values["cards"], values["evidence"]
 

@@ -91,7 +91,7 @@ class Source:
             if "auto_map" in written and (kind := str(written.get("model_type", ""))) not in known:
                 raise ValueError(f"its own code (auto_map) is never run: {unknown(kind, 'architecture', known)}")
             return AutoConfig.from_pretrained(self.location, trust_remote_code=False, **self._options())
-        except (OSError, ValueError, KeyError) as error:
+        except Exception as error:  # transformers checks a config as it builds it, by errors of many kinds
             raise ValueError(self._cannot("config", error)) from None
 
     def read_tokenizer(self) -> Any:

@@ -147,7 +147,7 @@ def read_header(path: Path) -> tuple[dict[str, str], dict[str, tuple[str, tuple[
             _check_entry(name, entry, size - 8 - length)
         with safe_open(path, "numpy"):  # which refuses more: overlaps, gaps, types and metadata of no kind
             pass
-    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, struct.error, RecursionError) as error:
+    except (SafetensorError, ValueError, LookupError, TypeError, AttributeError, struct.error, RecursionError) as error:
         raise ValueError(f"{path} is not a whole safetensors file ({error}): restore it or run again") from None
     return metadata, entries
 
