@@ -1,6 +1,7 @@
 """The noise nulls: silent on rows that noise moved through torch.optim.AdamW, loud on a planted direction."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -15,8 +16,9 @@ from tests.analysis.adam_runs import (
     signs,
     warm_up_and_decay,
 )
+from toolkit.analysis import nulls
 from toolkit.analysis.adam import AdamSteps, RowSteps, replay_decay, row_steps
-from toolkit.analysis.nulls import SAMPLED_ROWS, expected_squares, random_directions, sign_noise
+from toolkit.analysis.nulls import SAMPLED_ROWS, expected_squares, is_beyond_both, random_directions, sign_noise
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 
 EXPOSED = random_exposure(120, 600, 0.06)
@@ -216,3 +218,29 @@ def test_refusals(by_signs):
         sign_noise(trajectory, "position_embeddings", 1, log=log)
     with pytest.raises(ValueError, match="exposure of word_embeddings was not recorded"):
         sign_noise(Trajectory(trajectory.snapshots), WORDS, 1, log=log)
+
+
+def test_the_null_of_the_table_is_that_of_its_replicates(by_signs, monkeypatch):
+    monkeypatch.setattr(
+        nulls, "_simulate", lambda weights, _, number, seed: np.tile(np.arange(number), (len(weights), 1))
+    )
+    table = _null(by_signs, rows=range(3), num_replicates=1001)
+    expected = {"null": 500, "null_low": 25, "null_median": 500, "null_high": 975, "null_sd": np.sqrt(1001 * 1002 / 12)}
+    for name, value in expected.items():
+        assert table[name].to_numpy() == pytest.approx(np.full(3, value), rel=1e-12), name
+
+
+def test_a_row_is_beyond_both_nulls_only_where_it_is_beyond_each():
+    """97.5 % of random directions lie below their mean and 1.96 SD: here 2.96."""
+    rows = {"drift": [2.95, 2.97, 2.97], "null_high": [2.0, 2.0, 3.0], "direction_mean": 1.0, "direction_sd": 1.0}
+    assert list(is_beyond_both(pd.DataFrame(rows))) == [False, True, False]
+
+
+def test_beside_a_far_larger_decay_only_the_movement_along_it_varies():
+    hidden, steps = 64, AdamSteps.of(make_log([1e-4] * 12, decay=0.0), WORDS, 12)
+    history = RowSteps(12, np.array([6]), np.arange(0, 12, 2), np.full(6, 1e-2))
+    still, decayed = (
+        random_directions(steps, history, np.full((1, hidden), size), np.arange(1), num_coordinates=4096, seed=0)
+        for size in (0.0, 1.0)
+    )
+    assert decayed.deviation[0] == pytest.approx(still.mean[0] / np.sqrt(hidden), rel=0.02)

@@ -463,3 +463,11 @@ def test_p_of_an_interval():
     known = Interval(estimate=0.5, low=0, high=1, df=7, variance=0.04, level=0.95, note="")
     assert p_value(known) == pytest.approx(2 * stats.t.sf(2.5, 7))
     assert np.isnan(p_value(Interval(estimate=0.5, low=0.5, high=0.5, df=7, variance=0, level=0.95, note="")))
+
+
+def test_a_q_at_alpha_is_no_discovery_and_a_claim_without_p_is_none_of_the_family():
+    lines = {"p": [0.05, np.nan], "is_headline": True, "verdict": ["supported", "not judged"], "reason": "because"}
+    table = judge_together(pd.DataFrame(lines), 0.05)
+    assert list(table["is_discovery"]) == [False, False]
+    assert list(table["verdict"]) == ["not supported", "not judged"]
+    assert list(table["reason"]) == ["because; the q of this claim, 0.05, is not below 0.05", "because"]

@@ -253,3 +253,10 @@ def test_arms_that_differ_in_noise_only_are_covered_as_often(num_seeds):
         benchmark["WORLDS"]["alike"], num_seeds, 0.0, num_studies=1000, num_items=400, num_draws=0
     )
     assert 0.92 <= line["two_way_coverage"] <= 0.97
+
+
+@pytest.mark.parametrize("level", [-0.1, 0, 1, 1.1])
+def test_a_level_that_is_no_share_is_refused(level):
+    for interval, values in ((two_way_interval, np.eye(3)), (seeds_interval, np.arange(3.0))):
+        with pytest.raises(ValueError, match="level must be between 0 and 1"):
+            interval(values, level)

@@ -109,3 +109,8 @@ def test_no_seed_has_no_p():
     assert np.isnan(smallest_p(0))
     with pytest.raises(ValueError, match="1 of 2 differences are not finite"):
         sign_flip([0.1, np.nan])
+
+
+def test_all_patterns_are_tried_where_there_are_as_many_as_draws():
+    assert smallest_p(3, num_draws=8) == sign_flip([1, 2, 3], num_draws=8) == 1 / 4
+    assert smallest_p(3, num_draws=7) == 1 / 8

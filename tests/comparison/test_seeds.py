@@ -128,3 +128,8 @@ def test_a_collapsed_seed_has_a_score_of_0(make_run):
     line = compare_seeds(runs).set_index("split").loc["validation"]
     assert line["second_score"] == 0
     assert line["difference_points"] == pytest.approx(100 * line["first_score"])
+
+
+def test_a_seed_that_one_condition_lacks_stands_in_its_place(make_run):
+    runs = [make_run(regime, seed) for regime, seeds in (("none", (0, 1, 2)), ("backbone", (0, 2))) for seed in seeds]
+    assert list(compare_seeds(runs)["seed"].drop_duplicates()) == [0, 1, 2]

@@ -258,3 +258,11 @@ def test_reasons_name_the_gap_and_why_there_is_no_interval():
     assert verdict(**numbers).reason == "the smallest detectable gap is 3 points, above the margin of 1"
     none = numbers | {"low": math.nan, "high": math.nan}
     assert verdict(**none).reason.startswith("no interval could be computed")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "null_low", "null_high"), [(1, 3, 0, 5), (-3, -1, -5, 0), (-1, 3, -5, -2), (-3, 1, 2, 5)]
+)
+def test_only_an_interval_that_excludes_both_0_and_the_null_supports(low, high, null_low, null_high):
+    case = PLAIN | {"low": low, "high": high, "low90": low, "high90": high}
+    assert verdict(**case, null_low=null_low, null_high=null_high).name == "not supported"

@@ -126,3 +126,10 @@ def test_a_plan_counts_the_batches_that_a_budget_of_tokens_cuts(
         [0, *(epoch + (i + 1) / size for epoch, size in enumerate(sizes) for i in range(size))]
     )
     assert [done[end] for end in np.cumsum(sizes)] == [1, 2, 3]
+
+
+def test_adamw_has_the_moments_and_the_eps_of_its_paper() -> None:
+    model = Small()
+    optimizer = build_optimizer(model, group_parameters(model, 0.1), RunConfig(), torch.device("cpu"))
+    for group in optimizer.param_groups:
+        assert (group["betas"], group["eps"]) == ((0.9, 0.999), 1e-8)

@@ -223,3 +223,11 @@ def test_one_process_on_a_cpu_takes_it(config):
     data = encode_task(task, loaded, config.max_length)
     recorder = Recorder(data, locate_embeddings(loaded.model).parameters)
     assert isinstance(build_stepper(accelerator, loaded.model, data, config, 1, recorder), FastStepper)
+
+
+def test_features_of_other_layers_than_the_last_take_the_plain_one(config):
+    accelerator, task = build_accelerator(config), load_task(config)
+    loaded = load_classifier(config.model, pooling="mean", num_outputs=task.num_outputs, features="second-to-last")
+    data = encode_task(task, loaded, config.max_length)
+    recorder = Recorder(data, locate_embeddings(loaded.model).parameters)
+    assert type(build_stepper(accelerator, loaded.model, data, config, 1, recorder)) is Stepper
