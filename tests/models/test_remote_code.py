@@ -175,3 +175,45 @@ def test_every_call_that_loads_says_that_code_is_not_trusted() -> None:
                 assert trust.value is False, f"{path.name}, line {node.lineno}"
     assert sorted(set(calls)) == ["from_config", "from_pretrained"]
     assert len(calls) >= 5
+
+
+RUNS_CODE = {
+    "pickle",
+    "cPickle",
+    "dill",
+    "cloudpickle",
+    "joblib.load",
+    "torch.load",
+    "eval",
+    "exec",
+    "marshal",
+    "shelve",
+}
+"""Modules and calls that run what a file or a text holds."""
+
+
+def code_runners(source: str) -> list[str]:
+    """What of RUNS_CODE a program imports or calls, and every ``allow_pickle``."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            found += [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.Call):
+            found += [ast.unparse(node.func), *(word.arg or "" for word in node.keywords)]
+    return [name for name in found if name in RUNS_CODE | {"allow_pickle"}]
+
+
+def test_nothing_that_is_read_is_run() -> None:
+    for path in (ROOT / "toolkit").rglob("*.py"):
+        assert not code_runners(path.read_text()), path
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["import pickle", "from torch import load", "torch.load(path)", "eval(text)", "np.load(path, allow_pickle=True)"],
+)
+def test_what_would_run_it_is_seen(source: str) -> None:
+    assert code_runners(source)
+    assert not code_runners("import re; np.load(path); model.eval()")
