@@ -40,7 +40,7 @@ def fuzz() -> ModuleType:
 
 
 def test_no_broken_input_ends_in_a_traceback(tmp_path: Path) -> None:
-    run("fuzz.py", "--inputs", "480", "--seed", str(int(time.time()) // 86400), "--out", str(tmp_path / "fuzz.json"))
+    run("fuzz.py", "--inputs", "480", "--seed", "0", "--out", str(tmp_path / "fuzz.json"))
     found = json.loads((tmp_path / "fuzz.json").read_text())
     assert all(sum(counts.values()) == 80 for counts in found.values())
     assert all(counts["refused"] > 20 for counts in found.values()), "mutations that break nothing try nothing"
