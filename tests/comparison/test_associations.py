@@ -132,7 +132,7 @@ def test_gains_that_are_all_noise_are_not_ranked():
     )
     mixed = associate_drift(joined(*rising, verdicts=("equivalent", "under-powered", "equivalent"))).iloc[0]
     assert np.isnan(mixed["p"])
-    assert "no gain can be told apart from 0 (4 equivalent, 2 under-powered)" in mixed["reason"]
+    assert "no gain is distinguishable from 0 (4 equivalent, 2 under-powered)" in mixed["reason"]
     one = associate_drift(joined(*rising, verdicts=("equivalent",) * 5 + SURE)).iloc[0]
     assert (one["reason"], one["spearman"]) == ("", 1)
 

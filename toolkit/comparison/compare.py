@@ -36,9 +36,9 @@ from toolkit.comparison.verdicts import Verdict, among
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.store import Run
 
-COLLAPSED = "every run of both arms failed: nothing was learned that could differ"
+COLLAPSED = "every run of both conditions failed: nothing was learned that could differ"
 ONE_CLASS = "the split holds one class: an answer that never changes would be right on all of it"
-AT_CHANCE = "no run of either arm is above the majority class by more than chance"
+AT_CHANCE = "no run of either condition is above the majority class by more than chance"
 
 INTEGERS = ("size", "num_seeds_not_failed", "num_at_chance_first", "num_at_chance_second")
 """Counts that may be missing (Int64, NA)."""

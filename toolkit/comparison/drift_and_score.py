@@ -210,7 +210,7 @@ def _all_noise(verdicts: pd.Series) -> str:
     if (verdicts == "equivalent").all():
         return "every gain is within the margin (equivalent to 0)"
     counts = verdicts.value_counts()
-    return f"no gain can be told apart from 0 ({', '.join(f'{count} {name}' for name, count in counts.items())})"
+    return f"no gain is distinguishable from 0 ({', '.join(f'{count} {name}' for name, count in counts.items())})"
 
 
 def _centred_ranks(values: pd.Series) -> NDArray[np.float64]:
