@@ -236,9 +236,9 @@ def make_targets(folder: Path) -> dict[str, Target]:
 
 def fuzz(targets: dict[str, Target], num_inputs: int, seed: int, folder: Path) -> dict[str, Counter[str]]:
     """Counts of outcomes per target, each given an equal share of the inputs."""
-    rng = random.Random(seed)
     found: dict[str, Counter[str]] = {name: Counter() for name in targets}
     for name, target in targets.items():
+        rng = random.Random(f"{name} {seed}")
         paths = sorted(path for path in target.folder.rglob("*") if path.is_file())
         if target.is_sealed and (target.folder / "evidence").is_dir():
             paths = [path for path in paths if path.parent.name == "evidence" or path.name == "cards.json"]

@@ -374,6 +374,18 @@ def test_a_class_that_stray_marks_swallow_whole_is_said(
     )
 
 
+def test_damaged_facts_of_pandas_in_a_parquet_file_are_one_line(tmp_path: Path) -> None:
+    """pyarrow meets them with a KeyError, which is none of its own errors."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = tmp_path / "data.parquet"
+    facts = {b"pandas": b'{"index_columns": [], "column": []}'}
+    pq.write_table(pa.table({"text": ["a"], "label": [1]}).replace_schema_metadata(facts), path)
+    with pytest.raises(ValueError, match=r"cannot read .*data\.parquet: it is damaged \(KeyError"):
+        read_file(path, (), "label")
+
+
 def test_a_swallowing_mark_in_other_columns_and_orders(tmp_path: Path) -> None:
     path = tmp_path / "data.csv"
     rows = [f"{i},{i % 2},some text {i}" for i in range(40)]

@@ -1,8 +1,10 @@
 """Every recipe of features against plain transformers code, for every family; heads; and layers that are not there."""
 
+import math
 from dataclasses import replace
 from functools import cache
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -264,3 +266,10 @@ def test_every_recipe_has_its_own_digest():
     recipes = product(FEATURES, ("joint", "separate"), ("linear", "mlp"))
     digests = {digest(RunConfig(features=f, pair_encoding=p, head=h), {}) for f, p, h in recipes}
     assert len(digests) == len(FEATURES) * 4
+
+
+@pytest.mark.parametrize("facts", [{"initializer_range": math.nan}, {"initializer_range": -1}, {"dropout": math.nan}])
+def test_a_config_that_no_head_can_be_drawn_from_is_one_line(facts: dict[str, float]) -> None:
+    config = SimpleNamespace(hidden_size=4, **facts)
+    with pytest.raises(ValueError, match=r"config\.json has an initializer_range of .*: restore|restore the file"):
+        build_head("linear", config, width=4, num_outputs=2, generator=torch.Generator())

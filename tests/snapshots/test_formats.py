@@ -323,6 +323,19 @@ def test_snapshots_of_two_models_are_refused(path: Path) -> None:
         _ = open_run(path).trajectory
 
 
+@pytest.mark.parametrize(
+    "facts", [{"position_offset": str(10**30)}, {"position_offset": "-1"}, {"layer_norm_eps": "nan"}]
+)
+def test_facts_of_a_model_are_in_range(path: Path, facts: dict[str, str]) -> None:
+    first = "snapshots/epoch-000.safetensors"
+    with safe_open(path / first, "numpy") as file:
+        kept = file.metadata()
+    save_file(load_file(path / first), path / first, kept | facts)
+    rehash(path, first)
+    with pytest.raises(ValueError, match=r"has a position offset of .* and a LayerNorm eps of .*: restore"):
+        _ = open_run(path).trajectory
+
+
 def test_a_vocabulary_that_the_manifest_names_is_there(path: Path) -> None:
     (path / "vocabulary.json").unlink()
     for verify in (True, False):

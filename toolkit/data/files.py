@@ -130,6 +130,8 @@ def read_file(path: Path, text_columns: tuple[str, ...], label_column: str | Non
         raise ValueError(f"cannot read {path}: {error}: save it as UTF-8 text, not compressed") from None
     except (ValueError, OSError) as error:  # pandas' and pyarrow's errors are ValueErrors or OSErrors
         raise ValueError(f"cannot read {path}: {str(error).splitlines()[0]}") from None
+    except (LookupError, TypeError, AttributeError) as error:  # but where what parquet holds for pandas is damaged
+        raise ValueError(f"cannot read {path}: it is damaged ({type(error).__name__}: {error})") from None
     return split_of_frame(frame, text_columns, label_column, str(path))
 
 

@@ -1,5 +1,6 @@
 """Which layers features are made of, and the heads that read them."""
 
+import math
 from typing import Any
 
 import torch
@@ -162,6 +163,12 @@ def build_head(
     has_cosine = is_paired and num_outputs == 1
     num_inputs = (width // max(num_mixed, 1)) * (4 if is_paired else 1) + has_cosine
     probability = next((float(getattr(config, name)) for name in DROPOUTS if hasattr(config, name)), 0.0)
+    spread = float(getattr(config, "initializer_range", 0.02))
+    if not (0 <= spread < math.inf and 0 <= probability <= 1):
+        raise ValueError(
+            f"the checkpoint's config.json has an initializer_range of {spread:g} and a dropout of {probability:g}: "
+            "a head needs one from 0 and one from 0 to 1; restore the file"
+        )
     layers: nn.Sequential | BiLstm
     if kind == "bilstm":
         layers = BiLstm(num_inputs, config.hidden_size, num_outputs, probability)
@@ -176,7 +183,7 @@ def build_head(
     for layer in layers.modules():
         if isinstance(layer, nn.Linear):
             with torch.no_grad():
-                layer.weight.normal_(0.0, getattr(config, "initializer_range", 0.02), generator=generator)
+                layer.weight.normal_(0.0, spread, generator=generator)
                 layer.bias.zero_()
     if kind == "linear" and not (num_mixed or is_paired):
         plain: Any = next(iter(layers.children()))

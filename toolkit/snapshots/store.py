@@ -257,6 +257,9 @@ SMALL_FILES = ("config.json", "optimizer.json", "predictions.parquet", "scores.c
 EXPOSURE = "exposure.safetensors"
 UNNAMED = "not in the manifest: "
 
+MOST_ROWS = 2**31
+"""Of any table; a position offset is below it."""
+
 RECORDED = "is_recorded"
 """The field of config.json that marks a run which another training loop made."""
 
@@ -811,6 +814,8 @@ class Run(Described):
         kept = files.read_header(self.path / SNAPSHOTS / names[0])[0]
         facts = {**(self.manifest if self.is_finished else {}), **kept}
         offset, eps = int(facts.get("position_offset") or 0), float(facts.get("layer_norm_eps") or 1e-12)
+        if not 0 <= offset < MOST_ROWS or not 0 <= eps < 1:
+            raise ValueError(f"{self.path} has a position offset of {offset} and a LayerNorm eps of {eps:g}: {REMEDY}")
         check_alike(self.path / SNAPSHOTS, [snapshot.tensors for snapshot in snapshots])
         words, vocabulary = snapshots[0].tensors.get("word_embeddings"), self.vocabulary
         if words is not None and vocabulary is not None and len(words) != len(vocabulary.tokens):
