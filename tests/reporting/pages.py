@@ -48,7 +48,7 @@ def make_chart(title: str = INJECTION) -> Any:
     """Two points under a title, and a regime to pick."""
     import altair
 
-    from toolkit.reporting.cells import visible
+    from toolkit.naming import visible
     from toolkit.reporting.charts import data_of
 
     table = pd.DataFrame({"x": [0, 1], "y": [0, 1], "regime": ["a < b & c", visible(title)]})

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.reporting.pages import HOSTILE
-from toolkit.reporting.cells import visible
+from toolkit.naming import visible
 from toolkit.reporting.render_html import script_json
 
 

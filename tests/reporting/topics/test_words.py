@@ -15,7 +15,7 @@ from tests.run_directories import HIDDEN, HOSTILE, NUM_WORDS, TOKENS, MakeRun
 from toolkit.analysis import word_rows as measured
 from toolkit.analysis.drift import measure_rows
 from toolkit.analysis.neighbours import neighbours
-from toolkit.reporting.cells import visible
+from toolkit.naming import visible
 from toolkit.reporting.charts import Chart, spec_of
 from toolkit.reporting.page import ChartBlock, FoldBlock, Section, TableBlock
 from toolkit.reporting.render_html import script_json
