@@ -177,6 +177,18 @@ def test_every_call_that_loads_says_that_code_is_not_trusted() -> None:
     assert len(calls) >= 5
 
 
+def test_a_tokenizer_without_a_row_for_unknown_words_is_one_line(
+    tiny_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_model("bert"), folder)
+    values = json.loads((folder / "tokenizer.json").read_text())
+    values["model"]["unk_token"] = "[GONE]"
+    (folder / "tokenizer.json").write_text(json.dumps(values))
+    with pytest.raises(ValueError, match=r"^cannot read the tokenizer of [^\n]*$"):
+        find_checkpoint(str(folder)).read_tokenizer()
+
+
 RUNS_CODE = {
     "pickle",
     "cPickle",

@@ -100,6 +100,7 @@ class Source:
 
         try:
             tokenizer = AutoTokenizer.from_pretrained(self.location, trust_remote_code=False, **self._options())
+            tokenizer("qzxv")  # one without a row for unknown words fails at the first of them
         except Exception as error:  # tokenizers raises a bare Exception for a broken file
             raise ValueError(self._cannot("tokenizer", error)) from None
         if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
