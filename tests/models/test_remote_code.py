@@ -189,6 +189,19 @@ def test_a_tokenizer_without_a_row_for_unknown_words_is_one_line(
         find_checkpoint(str(folder)).read_tokenizer()
 
 
+@pytest.mark.parametrize("facts", [{"vocab_size": [[]]}, {"hidden_dropout_prob": "x"}, {"vocab_size": None}], ids=str)
+def test_a_config_of_wrong_types_is_one_line(
+    facts: dict[str, object], tiny_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """transformers refuses them with an error of its own kind."""
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_model("bert"), folder)
+    values = json.loads((folder / "config.json").read_text()) | facts
+    (folder / "config.json").write_text(json.dumps(values))
+    with pytest.raises(ValueError, match=r"^cannot read the config of [^\n]*$"):
+        find_checkpoint(str(folder)).read_config()
+
+
 RUNS_CODE = {
     "pickle",
     "cPickle",

@@ -16,6 +16,7 @@ from safetensors.numpy import load_file, save_file
 from tests.comparison.conftest import write_logged_run
 from tests.run_directories import rehash
 from toolkit.cli import main
+from toolkit.comparison.verdicts import load_cards
 from toolkit.snapshots.files import read_header
 from toolkit.snapshots.ownership import MANIFEST, read_list
 from toolkit.snapshots.store import Run, open_run, verify_run
@@ -323,6 +324,12 @@ def test_snapshots_of_two_models_are_refused(path: Path) -> None:
         _ = open_run(path).trajectory
 
 
+def test_cards_whose_format_is_a_text_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "cards.json").write_text('{"format": "1", "evidence": {}, "cards": []}')
+    with pytest.raises(ValueError, match=r"cards\.json must hold format, evidence and cards"):
+        load_cards(tmp_path)
+
+
 @pytest.mark.parametrize(
     "facts", [{"position_offset": str(10**30)}, {"position_offset": "-1"}, {"layer_norm_eps": "nan"}]
 )
@@ -352,6 +359,7 @@ HEADERS: dict[str, Any] = {
     "a type in small letters": {"x": X | {"dtype": "f32", "shape": [4], "data_offsets": [0, 16]}},
     "a type of none": {"x": X | {"dtype": "U9", "shape": [4], "data_offsets": [0, 16]}},
     "a number as metadata": {"__metadata__": {"step": 3}, "x": X, "y": X | {"data_offsets": [8, 16]}},
+    "a place that is a text": {"x": X | {"data_offsets": ""}},
     "a list as metadata": {"__metadata__": [], "x": X, "y": X | {"data_offsets": [8, 16]}},
 }
 
