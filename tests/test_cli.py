@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import fields, make_dataclass
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from safetensors import SafetensorError
 
-from toolkit.cli import BROKEN_PIPE, LOG_COLUMNS, finetune_main, guarded, main, parse, parse_config
+from toolkit.cli import BROKEN_PIPE, LOG_COLUMNS, finetune_main, guarded, main, parse_config
 from toolkit.config import RunConfig
 
 ROOT = Path(__file__).parents[1]
@@ -29,24 +29,23 @@ def flags(tiny_config: RunConfig, tmp_path: Path) -> list[str]:
 
 
 def fail(flags: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """Run finetune.py's entry point, expect a user error, and return its one line."""
+    """Run finetune.py's entry point, expect a user error, and return its one line (of tyro's box, its text)."""
     with pytest.raises(SystemExit) as stop:
         finetune_main(flags)
     assert stop.value.code == 2
-    lines = [
-        line
-        for line in capsys.readouterr().err.splitlines()
-        if line.strip() and "step/s" not in line and "s/step" not in line
-    ]
+    said = capsys.readouterr().err
+    lines = [line for line in said.splitlines() if line.strip() and "step/s" not in line and "s/step" not in line]
+    if "For full helptext" in said:
+        return " ".join(re.sub(r" -{3,}|[╭╮│╰╯─]+", " ", said).split())
     assert len(lines) == 1, lines
     return lines[0]
 
 
 MISTAKES = {
-    "flag": (["--modle", "x"], r"unknown flag '--modle' \(did you mean '--model'\?\); see finetune\.py --help"),
+    "flag": (["--modle", "x"], r"unknown flag '--modle' \(did you mean '--model'\?\)$"),
     "choice": (["--precision", "fp8"], r"invalid choice 'fp8'.*auto.*no.*bf16"),
     "number": (["--epochs", "three"], r"--epochs.*'three'"),
-    "neither": (["--max-steps", "2.5"], r"error: Error parsing --max-steps: expected \{None\}\|INT, got '2\.5'; see"),
+    "neither": (["--max-steps", "2.5"], r"Error parsing --max-steps: .* \{None\}\|INT .* \['2\.5'\]"),
     "empty": (["--dataset", ""], r"error: --dataset must be a name or path, or left out; got ''"),
     "no model": (["--model", "."], r"error: \. holds no config\.json: pass a folder that save_pretrained wrote"),
     "range": (["--epochs", "0"], r"error: --epochs must be at least 1; got 0"),
@@ -195,45 +194,43 @@ def test_mistakes_of_the_toolkit_command(
     with pytest.raises(SystemExit) as stop:
         main(command)
     assert stop.value.code == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
+    said = capsys.readouterr().err
+    assert "For full helptext" in said or len(said.splitlines()) == 1
     assert not list(tmp_path.iterdir())
 
 
+COMMANDS = ("report", "drift", "flow", "layers", "positions", "anatomy", "study", "transplant", "verify")
 MISTYPED = {
-    "before the file": (["study", "--dry-runn", "mine.py"], "study", "--dry-runn", "--dry-run"),
-    "after the file": (["study", "mine.py", "--dry-runn"], "study", "--dry-runn", "--dry-run"),
-    "with a value": (["study", "--worker=3", "mine.py"], "study", "--worker", "--workers"),
-    "underscore": (["study", "mine.py", "--output_dri", "x"], "study", "--output_dri", "--output-dir"),
-    "report": (["report", "--titel", "x", "runs", "--out", "r"], "report", "--titel", "--title"),
-    "the one that is required": (["report", "runs", "--ouut", "r"], "report", "--ouut", "--out"),
-    "drift": (["drift", "--outt", "r", "a", "b"], "drift", "--outt", "--out"),
-    "positions": (["positions", "--default-lenght", "3", "m"], "positions", "--default-lenght", "--default-length"),
-    "verify": (["verify", "--run", "x", "r"], "verify", "--run", "--runs"),
+    "before the file": (["study", "--dry-runn", "mine.py"], "--dry-runn", "--dry-run"),
+    "after the file": (["study", "mine.py", "--dry-runn"], "--dry-runn", "--dry-run"),
+    "with a value": (["study", "--worker=3", "mine.py"], "--worker", "--workers"),
+    "underscore": (["study", "mine.py", "--output_dri", "x"], "--output_dri", "--output-dir"),
+    "report": (["report", "--titel", "x", "runs", "--out", "r"], "--titel", "--title"),
+    "the one that is required": (["report", "runs", "--ouut", "r"], "--ouut", "--out"),
+    "drift": (["drift", "--outt", "r", "a", "b"], "--outt", "--out"),
+    "positions": (["positions", "--default-lenght", "3", "m"], "--default-lenght", "--default-length"),
+    "verify": (["verify", "--run", "x", "r"], "--run", "--runs"),
 }
 
 
 @pytest.mark.parametrize("name", MISTYPED)
 def test_a_mistyped_flag_is_named_whatever_is_missed_for_it(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Before a positional argument the parser takes that for the flag's value and misses it instead."""
-    words, command, flag, meant = MISTYPED[name]
+    words, flag, meant = MISTYPED[name]
     with pytest.raises(SystemExit) as stop:
         main(words)
     assert stop.value.code == 2
-    hint = rf"error: unknown flag '{flag}' \(did you mean '{meant}'\?\); see .* {command} --help"
-    assert re.fullmatch(hint, capsys.readouterr().err.strip())
+    assert capsys.readouterr().err == f"error: unknown flag '{flag}' (did you mean '{meant}'?)\n"
 
 
-def test_every_command_names_an_unknown_flag(capsys: pytest.CaptureFixture[str]) -> None:
-    """Also those that are added later."""
-    from toolkit.cli import _commands_of
-    from toolkit.commands import Command
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_names_an_unknown_flag(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([name, "--zzz"])
+    assert capsys.readouterr().err == "error: unknown flag '--zzz'\n"
 
-    names = _commands_of(Command)
-    assert {"report", "drift", "positions", "study", "verify"} <= set(names)
-    for name in names:
-        with pytest.raises(SystemExit):
-            main([name, "--zzz"])
-        assert re.search(rf"unknown flag '--zzz'; see .* {name} --help", capsys.readouterr().err)
+
+def test_a_mistyped_command_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["studdy", "mine.py"])
     assert "unknown command 'studdy' (did you mean 'study'?); choose from: report" in capsys.readouterr().err
@@ -242,24 +239,28 @@ def test_every_command_names_an_unknown_flag(capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "a command is missing; choose from: report, .*, verify; see [^;]* --help"),
-        (["report", "runs"], "report needs run directories and --out FOLDER, or --from with the folder of a report"),
-        (["verify"], r"PATH \(Run directory, or folder of a report\) is missing; see [^;]* verify --help"),
+        ([], r"Expected one of \{report, .*verify\}"),
+        (["report", "runs"], "error: report needs run directories and --out FOLDER, or --from with the folder of"),
+        (["verify"], r"PATH\W+Run directory, or folder of a report"),
     ],
 )
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
-def test_what_is_missing_is_named_and_help_once(words: list[str], said: str, encoding: str) -> None:
+def test_what_is_missing_is_named(words: list[str], said: str, encoding: str) -> None:
     command = [sys.executable, "-m", "toolkit", *words]
     environment = os.environ | {"PYTHONIOENCODING": encoding}
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False, env=environment)
     assert done.returncode == 2
-    assert re.fullmatch(rf"error: {said}\n", done.stderr), done.stderr
+    assert re.search(said, done.stderr), done.stderr
+    assert "Traceback" not in done.stderr
 
 
-def test_several_flags_that_are_missing_are_all_named() -> None:
-    needy = make_dataclass("Needy", [("out", Path), ("size", int)])
-    with pytest.raises(ValueError, match=r"^--out and --size are missing; see x --help$"):
-        parse(needy, [], prog="x")
+def test_of_several_processes_one_speaks(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("RANK", "1")
+    for flags in (["--epochs", "three"], ["--epochs", "0"], ["--modle", "x"]):
+        with pytest.raises(SystemExit) as stop:
+            finetune_main(flags)
+        assert stop.value.code == 2
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_config_file_gives_defaults_that_flags_change(tmp_path: Path) -> None:
@@ -325,7 +326,7 @@ def test_a_mistyped_flag_is_one_line_on_every_terminal(encoding: str) -> None:
     environment = os.environ | {"PYTHONIOENCODING": encoding}
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False, env=environment)
     assert done.returncode == 2
-    assert done.stderr == "error: unknown flag '--modle' (did you mean '--model'?); see finetune.py --help\n"
+    assert done.stderr == "error: unknown flag '--modle' (did you mean '--model'?)\n"
 
 
 def test_finetune_py_in_a_process_of_its_own(tiny_model: Callable[[str], Path], flags: list[str]) -> None:

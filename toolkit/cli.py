@@ -1,6 +1,7 @@
 """The console script ``embedding-drift`` (``python -m toolkit``) and finetune.py: flags, one-line errors, exit codes.
 
-A mistake of the user's is one line on stderr and exit code 2; EMBEDDING_DRIFT_DEBUG=1 shows the traceback instead.
+A mistake of the user's is one line on stderr, or tyro's account of a flag's value, and exit code 2;
+EMBEDDING_DRIFT_DEBUG=1 shows the traceback instead.
 Imports are late, so that ``--help`` answers at once.
 """
 
@@ -75,7 +76,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     keep_freed_memory()
     name = Path(sys.argv[0]).name
     prog = "python -m toolkit" if name == "__main__.py" else name
-    sys.exit(guarded(lambda: parse(Command, args, prog=prog, description=COMMANDS_DESCRIPTION).run()))  # type: ignore[arg-type]
+    sys.exit(guarded(lambda: _command(args, prog)))
+
+
+def _command(args: list[str], prog: str) -> int:
+    """Carry out a command; by itself, so that what tyro says of a mistake is about its flags alone."""
+    commands = {part.name: get_args(each)[0] for each in get_args(Command) for part in get_args(each)[1:]}
+    if not args or args[0].startswith("-"):
+        return parse(Command, args, prog=prog, description=COMMANDS_DESCRIPTION).run()  # type: ignore[arg-type]
+    if args[0] not in commands:
+        raise ValueError(unknown(args[0], "command", tuple(commands)))
+    status: int = parse(commands[args[0]], args[1:], prog=f"{prog} {args[0]}").run()
+    return status
 
 
 def finetune_main(argv: Sequence[str] | None = None) -> None:
@@ -158,21 +170,31 @@ def _merge_repeated(args: list[str], flag: str) -> list[str]:
 
 
 def parse(kind: type[T], args: list[str], *, prog: str, **options: Any) -> T:
-    """Parse flags; a mistake becomes a ValueError of one line instead of tyro's box."""
+    """Parse flags. Of an unknown one ValueError; of any other mistake tyro says what it is, and exits with code 2."""
     _refuse_empty(args)
-    captured = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(captured):
-            parsed: T = tyro.cli(kind, args=args, prog=prog, **options)
-            return parsed
-    except SystemExit as stop:
-        if stop.code in (0, None):
-            raise
-        command = [args[0]] if args and args[0] in _commands_of(kind) else []
-        prog = " ".join([prog, *command])
-        message = _unknown_word(kind, args, command, options) or _one_line(captured.getvalue())
-        message = message.rstrip(".")
-        raise ValueError(f"{message}; see {prog} --help") from None
+    _refuse_unknown(kind, args, options)
+    with contextlib.nullcontext() if _speaks() else contextlib.redirect_stderr(io.StringIO()):
+        parsed: T = tyro.cli(kind, args=args, prog=prog, **options)
+    return parsed
+
+
+def _refuse_unknown(kind: Any, args: list[str], options: dict[str, Any]) -> None:
+    """ValueError for a flag that there is not: before a positional argument tyro would take that for its value, and say
+    that the argument is missing."""
+    given = [word.partition("=")[0] for word in args[: args.index("--") if "--" in args else None]]
+    if any(word.startswith("--") for word in given):
+        text = io.StringIO()
+        with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
+            tyro.cli(kind, args=["--help"], prog="x", **options)
+        flags = tuple(dict.fromkeys(re.findall(r"(?<![\w-])--[a-z][\w-]*", text.getvalue())))
+        for word in given:
+            if word.startswith("--") and word.replace("_", "-") not in flags:
+                raise ValueError(unknown(word, "flag", flags).partition("; choose")[0])  # --help has all of them
+
+
+def _speaks() -> bool:
+    """Whether this process says what is wrong: of several, which all meet the same mistake, one does."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 FOLDERS = ("--out", "--output-dir")
@@ -184,76 +206,6 @@ def _refuse_empty(args: list[str]) -> None:
         flag, separator, value = word.replace("_", "-").partition("=")
         if flag in FOLDERS and (value == "" if separator else after == ""):
             raise ValueError(f"{flag} must be a name or path, or left out; got ''")
-
-
-def _unknown_word(kind: Any, args: list[str], command: list[str], options: dict[str, Any]) -> str:
-    """What is said of a command that is missing, or the first command or flag that there is not; empty otherwise.
-
-    Looked for after the parser has failed: it names what it misses first, and a mistyped flag may hide a value.
-    """
-    if (commands := _commands_of(kind)) and not args:
-        return f"a command is missing; choose from: {', '.join(commands)}"
-    if commands and not command and not args[0].startswith("-"):
-        return unknown(args[0], "command", commands)
-    flags = _flags_of(kind, command, options)
-    for word in args[: args.index("--") if "--" in args else None]:
-        flag = word.partition("=")[0]
-        if flag.startswith("--") and flag.replace("_", "-") not in flags:
-            return unknown(flag, "flag", flags).partition("; choose")[0]  # --help has all of them
-    return ""
-
-
-def _commands_of(kind: Any) -> tuple[str, ...]:
-    """The names of subcommands of a union of annotated classes; none of any other class."""
-    return tuple(part.name for each in get_args(kind) for part in get_args(each)[1:] if getattr(part, "name", None))
-
-
-def _flags_of(kind: Any, command: list[str], options: dict[str, Any]) -> tuple[str, ...]:
-    """The flags of a command, read from its help text: the parser has no other way to ask for them."""
-    text = io.StringIO()
-    with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
-        tyro.cli(kind, args=[*command, "--help"], prog="x", **options)
-    return tuple(dict.fromkeys(re.findall(r"(?<![\w-])--[a-z][\w-]*", text.getvalue())))
-
-
-def _one_line(box: str) -> str:
-    """The message inside tyro's box, on one line, without its title and the help texts that tyro repeats in it."""
-    box = box.partition("For full helptext")[0]  # what follows is said in the caller's words
-    if missing := _missing(box):
-        return f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
-    stripped = [re.sub(r"^[│|]\s?|\s*[│|]$", "", line).strip() for line in box.splitlines()]
-    lines = [line for line in stripped if line and line[0] not in "╭╰│|"]
-    if "╭" not in box and len(lines) > 1 and _is_rule(lines[1]):
-        lines = lines[1:]  # where box characters cannot be printed, the title stands above a rule
-    text = " ".join(line for line in lines if not _is_rule(line))
-    text = re.sub(r"^Error parsing RunConfig: | Argument helptext: .*$", "", text)
-    text = re.sub(r"no type matching (\S+) could be instantiated from \[(.*?)\]\..*", r"expected \1, got \2", text)
-    return re.sub(r" Perhaps you meant: (--[\w-]+).*", r" (perhaps you meant \1)", text)
-
-
-def _missing(box: str) -> list[str]:
-    """The required flags that tyro's box lists, each on a line of its own and its help text indented below it.
-
-    An argument without a flag is shown with its help text, as its name says nothing.
-    """
-    _, title, listed = box.partition("Missing from ")
-    names: list[str] = []
-    for line in listed.splitlines()[1:] if title else []:
-        words = re.sub(r"^[│|]|[│|]\s*$", " ", line)
-        text, depth = words.strip(), len(words) - len(words.lstrip())
-        if not text or _is_rule(text):
-            continue
-        if depth <= 6:
-            flag = re.search(r"--[\w-]+", text)
-            names.append(flag[0] if flag else text)
-        elif names and not names[-1].startswith("--"):
-            names[-1] += f" {text}"
-    described = (name.removesuffix("(required)").strip().rstrip(".") for name in names)
-    return [re.sub(r"^([A-Z]+) (.+)$", r"\1 (\2)", name) for name in described]
-
-
-def _is_rule(line: str) -> bool:
-    return not line.strip("-─")
 
 
 def guarded(function: Callable[[], int]) -> int:
@@ -300,7 +252,7 @@ def _guarded(function: Callable[[], int]) -> int:
     except (ValueError, OSError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not is_for_users(error):
             raise
-        if os.environ.get("RANK", "0") == "0":  # of several processes, which all meet the same mistake, one speaks
+        if _speaks():
             hint = "; free some space or pass another --output-dir" if _is_disk_full(error) else ""
             show(f"error: {' '.join(str(error).split()) or type(error).__name__}{hint}", is_result=False)
         return USER_ERROR
