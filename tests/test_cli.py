@@ -255,11 +255,17 @@ def test_what_is_missing_is_named(words: list[str], said: str, encoding: str) ->
 
 
 def test_of_several_processes_one_speaks(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("RANK", "1")
-    for flags in (["--epochs", "three"], ["--epochs", "0"], ["--modle", "x"]):
-        with pytest.raises(SystemExit) as stop:
-            finetune_main(flags)
-        assert stop.value.code == 2
+    """The first says what all meet; another waits until the launcher has ended it, or says what it alone has met."""
+    said_after: list[str] = []
+    monkeypatch.setattr("toolkit.cli.time.sleep", lambda _: said_after.append(capsys.readouterr().err))
+    for rank, waits in (("0", 0), ("1", 1)):
+        monkeypatch.setenv("RANK", rank)
+        assert guarded(lambda: RunConfig(epochs=0).num_epochs) == 2
+        assert said_after == [""] * waits
+        assert "--epochs must be at least 1" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as stop:
+        finetune_main(["--epochs", "three"])
+    assert stop.value.code == 2
     assert capsys.readouterr() == ("", "")
 
 

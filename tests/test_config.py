@@ -64,6 +64,8 @@ CHANGES = {
     "log_with": "tensorboard",
     "resume": False,
     "resume_steps": 100,
+    "ddp_timeout": 60,
+    "deterministic": True,
 }
 """One other value for every field; a field without one fails the first test."""
 
@@ -76,7 +78,7 @@ head_learning_rate weight_decay warmup_fraction max_gradient_norm dropout max_le
 snapshot_steps train_file validation_file test_file dataset dataset_config text_columns label_column output_dir
 overwrite save_model log_with""".split()  # noqa: SIM905
 """The fields of format 1."""
-PLACES = {"output_dir", "overwrite", "save_model", "task_name", "log_with", "resume", "resume_steps"}
+PLACES = {"output_dir", "overwrite", "save_model", "task_name", "log_with", "resume", "resume_steps", "ddp_timeout"}
 FILES = {"train_file", "validation_file", "test_file"}
 """Fields that the digest of a run does not cover: where things go, and files, which it knows by their sha256."""
 

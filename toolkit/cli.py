@@ -11,6 +11,7 @@ import io
 import os
 import re
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
@@ -35,6 +36,10 @@ DESCRIPTION = "Fine-tune BERT under one regime; its embedding parameters are kep
 COMMANDS_DESCRIPTION = "Analyse runs and checkpoints. COMMAND --help: its flags. Exit code 2: bad input."
 BROKEN_PIPE = 141
 """As a shell reports a process that SIGPIPE ended: what was asked for may not have been done."""
+
+SECONDS_APART = 5
+"""What a process other than the first waits with its error: where the first meets the same, it says so and exits, and
+the launcher ends the others meanwhile. What one process alone meets, a file that its machine lacks, is said by it."""
 
 LOG_COLUMNS = "160"
 """Width of what is printed where no stream is a terminal, in a log for one."""
@@ -111,7 +116,14 @@ def _finetune(config: RunConfig) -> int:
     from toolkit.reporting import run_screen
 
     finetune(config, screen=run_screen)
-    PartialState().destroy_process_group()
+    state = PartialState()
+    state.destroy_process_group()
+    if state.num_processes > 1:
+        # torch's threads may still let go of what they sent; one that asks for Python when it is being taken down
+        # aborts the process (seen twice in 27 launches on a busy machine, as "terminate called").
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
     return 0
 
 
@@ -249,12 +261,14 @@ def _guarded(function: Callable[[], int]) -> int:
         if not isinstance(stop.__context__, BrokenPipeError):
             raise
         return BROKEN_PIPE  # rich has caught it and asked to exit with 1, which of verify means a difference
-    except (ValueError, OSError, RuntimeError) as error:
+    except (ValueError, OSError, RuntimeError, MemoryError) as error:
         if isinstance(error, RuntimeError) and not is_for_users(error):
             raise
-        if _speaks():
-            hint = "; free some space or pass another --output-dir" if _is_disk_full(error) else ""
-            show(f"error: {' '.join(str(error).split()) or type(error).__name__}{hint}", is_result=False)
+        if not _speaks():
+            time.sleep(SECONDS_APART)
+        hint = "; free some space or pass another --output-dir" if _is_disk_full(error) else ""
+        name = "out of memory: " if isinstance(error, MemoryError) else ""
+        show(f"error: {name}{' '.join(str(error).split()) or type(error).__name__}{hint}", is_result=False)
         return USER_ERROR
     except KeyboardInterrupt:
         print("interrupted: the same command goes on with an unfinished run", file=sys.stderr)

@@ -198,6 +198,9 @@ class TrainingConfig:
     """Dropout probability (0 or more, below 1) everywhere in the backbone; None: the checkpoint's own."""
     precision: Literal["auto", "no", "bf16"] = setting("auto")
     """Precision to compute in; no is fp32, auto is bf16 where the hardware has it, else fp32. Weights stay fp32."""
+    deterministic: bool = setting(False, is_later=True)
+    """Take only operations that give the same bits each time, and refuse those that do not; on a CPU they all do.
+    On a GPU this is slower (torch.use_deterministic_algorithms)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,6 +216,8 @@ class OutputConfig:
     States are written at the ends of epochs, spaced in time, and when Ctrl-C or TERM ends the run."""
     resume_steps: int | None = setting(None, ("place",))
     """Also write the state every N optimizer steps; None: at the ends of epochs only."""
+    ddp_timeout: int = setting(1800, ("place",))
+    """Seconds after which a run of several processes ends when one of them no longer answers."""
     snapshot_steps: int | Literal["log"] | None = setting(None, ("time",))
     """Also snapshot every N optimizer steps, or at steps 1, 2, 4, 8, ... (log); None: after every epoch only."""
     save_model: bool = setting(False, ("place", "time"))
@@ -241,7 +246,7 @@ class RunConfig(Described, OutputConfig, DataConfig, TrainingConfig, ModelConfig
         # Of an empty variable: output_dir would be the current directory.
         for name in ("model", "train_file", "validation_file", "dataset", "dataset_config", "output_dir"):
             _require(getattr(self, name) != "", self, name, "a name or path, or left out")
-        for name in ("epochs", "max_steps", "max_train_examples", "batch_tokens", "resume_steps"):
+        for name in ("epochs", "max_steps", "max_train_examples", "batch_tokens", "resume_steps", "ddp_timeout"):
             _require(getattr(self, name) is None or getattr(self, name) >= 1, self, name, "at least 1")
         for name in ("learning_rate", "head_learning_rate", "max_gradient_norm"):
             _require(0 < getattr(self, name) < float("inf"), self, name, "above 0 and finite")

@@ -17,7 +17,7 @@ from toolkit.models.regimes import BACKBONE, Regime, apply_regime, list_componen
 from toolkit.snapshots.resume import State
 from toolkit.snapshots.snapshot import capture
 from toolkit.snapshots.store import MANIFEST, Run, RunWriter, check_startable, open_run
-from toolkit.training.accelerators import build_accelerator, start_together
+from toolkit.training.accelerators import as_configured, build_accelerator, start_together
 from toolkit.training.encoding import encode_task, unknown_share
 from toolkit.training.evaluation import extract_features
 from toolkit.training.features import (
@@ -72,6 +72,8 @@ def finetune(config: RunConfig, *, reuse_finished: bool = False, screen: Screen 
     ------
     ValueError
         The config, the checkpoint or the data cannot work; no file has been written then.
+    ConnectionError
+        Another process of the launch has ended or has not answered for ``config.ddp_timeout`` seconds.
     """
     started = time.perf_counter()
     check_freeze(config.freeze)
@@ -113,7 +115,11 @@ def finetune(config: RunConfig, *, reuse_finished: bool = False, screen: Screen 
         frozen = apply_regime(loaded.model, regime, loaded.family)
         if writer is not None:
             _print_plan(screen, loaded, data, config, components, regime)
-        _train_and_save(accelerator, loaded, data, config, regime, frozen, path.name, writer, screen, state, identity)
+        with as_configured(accelerator, config):
+            _train_and_save(
+                accelerator, loaded, data, config, regime, frozen, path.name, writer, screen, state, identity
+            )
+            accelerator.wait_for_everyone()
     except NonFiniteLossError as error:
         if writer is not None:
             writer.write_divergence(str(error))
@@ -121,7 +127,6 @@ def finetune(config: RunConfig, *, reuse_finished: bool = False, screen: Screen 
     finally:
         if writer is not None:
             writer.release()
-    accelerator.wait_for_everyone()
     run = open_run(path)
     if screen is not None and accelerator.is_main_process:
         screen.print_result(run, time.perf_counter() - started)

@@ -1,8 +1,10 @@
-"""One process and two see the same rows at every step and reach the same scores."""
+"""One process and several see the same rows at every step and reach the same scores; what one's end does to others."""
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,33 +12,42 @@ from typing import Any
 import numpy as np
 import pytest
 
-from toolkit import Run, finetune, open_run
+from toolkit import Run, finetune, measure_drift, open_run
 from toolkit.config import RunConfig
+from toolkit.snapshots.resume import read_state
 from toolkit.snapshots.store import try_lock
 
 ROOT = Path(__file__).parents[2]
 
 
-def launch(config: RunConfig, num_processes: int) -> "subprocess.CompletedProcess[str]":
-    """Run a config under torchrun in processes of their own."""
+def start(config: RunConfig, num_processes: int) -> "subprocess.Popen[str]":
+    """A config under torchrun, in processes of their own."""
     words = [*config.to_command().split()[3:], "--output-dir", config.output_dir]
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={num_processes}"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.run(
+    return subprocess.Popen(
         [*command, "finetune.py", *words],
         cwd=ROOT,
-        capture_output=True,
         text=True,
-        check=False,
-        env=environment,
-        timeout=180,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
 
 
+def launch(config: RunConfig, num_processes: int) -> tuple[int, str]:
+    """:func:`start`, until it has ended: the exit code, and what was said."""
+    process = start(config, num_processes)
+    try:
+        said = process.communicate(timeout=180)[1]
+    finally:
+        process.kill()
+    return process.returncode, said
+
+
 def launched(config: RunConfig, num_processes: int) -> Run:
-    done = launch(config, num_processes)
-    assert done.returncode == 0, done.stderr[-3000:]
-    (path,) = Path(config.output_dir).iterdir()
+    code, said = launch(config, num_processes)
+    assert code == 0, said[-3000:]
+    (path,) = (path for path in Path(config.output_dir).iterdir() if path.is_dir())
     return open_run(path)
 
 
@@ -47,36 +58,37 @@ def test_a_run_that_is_being_written_stops_all_processes(tiny_config: RunConfig,
     (path / "manifest.json").rename(path / "unfinished.json")
     with (tmp_path / f".{path.name}.lock").open("wb") as file:
         assert try_lock(file)
-        done = launch(config, 2)
-    assert done.returncode != 0
-    assert done.stderr.count(f"error: another process is writing {path}: wait until") == 1
+        code, said = launch(config, 2)
+    assert code != 0
+    assert said.count(f"error: another process is writing {path}: wait until") == 1
     assert (path / "scores.csv").exists()
 
 
 STOPPED = {"head_training": "early-stopping", "max_steps": None}
-PROCESSES: list[tuple[dict[str, Any], int]] = [
-    ({"freeze": "none"}, 2),
-    ({"freeze": "embeddings"}, 1),
-    ({"freeze": "backbone"}, 1),
-    ({"freeze": "none", "features": "layers.1", "pair_encoding": "separate"}, 2),  # no gradient above block 1
-    ({"freeze": "backbone", "features": "mix", "head": "mlp", "dropout": 0.2, **STOPPED}, 1),
+PROCESSES: list[tuple[dict[str, Any], int, int]] = [
+    ({"freeze": "none"}, 2, 2),
+    ({"freeze": "embeddings"}, 2, 1),
+    ({"freeze": "none", "batch_size": 9}, 3, 1),
+    ({"freeze": "backbone"}, 2, 1),
+    ({"freeze": "none", "features": "layers.1", "pair_encoding": "separate"}, 2, 2),  # no gradient above block 1
+    ({"freeze": "backbone", "features": "mix", "head": "mlp", "dropout": 0.2, **STOPPED}, 2, 1),
 ]
-# Each launches two processes, a quarter of a minute: the first is enough to see that it works at all.
+# Each launches processes, a quarter of a minute: the first is enough to see that it works at all.
 PROCESSES_SLOW = [PROCESSES[0], *(pytest.param(*case, marks=pytest.mark.slow) for case in PROCESSES[1:])]
 
 
-@pytest.mark.parametrize(("changes", "parts"), PROCESSES_SLOW)
-def test_two_processes_do_what_one_does(
-    tiny_pairs: RunConfig, tmp_path: Path, changes: dict[str, Any], parts: int
+@pytest.mark.parametrize(("changes", "num_processes", "parts"), PROCESSES_SLOW)
+def test_several_processes_do_what_one_does(
+    tiny_pairs: RunConfig, tmp_path: Path, changes: dict[str, Any], num_processes: int, parts: int
 ) -> None:
     # 60 examples: the last batch of an epoch is incomplete and its parts are of unequal size.
     config = replace(tiny_pairs, max_train_examples=60, **{"dropout": 0.0, "max_steps": 7, **changes})
     config = replace(config, gradient_accumulation_steps=parts)
     one = finetune(replace(config, output_dir=str(tmp_path / "one")))
-    two = launched(replace(config, output_dir=str(tmp_path / "two")), 2)
-    assert (one.manifest["num_processes"], two.manifest["num_processes"]) == (1, 2)
-    assert one.path.name == two.path.name
-    first, second = one.trajectory.exposure, two.trajectory.exposure
+    several = launched(replace(config, output_dir=str(tmp_path / "several")), num_processes)
+    assert (one.manifest["num_processes"], several.manifest["num_processes"]) == (1, num_processes)
+    assert one.path.name == several.path.name
+    first, second = one.trajectory.exposure, several.trajectory.exposure
     assert first is not None
     assert second is not None
     for name, table in first.tables.items():
@@ -85,6 +97,61 @@ def test_two_processes_do_what_one_does(
             np.testing.assert_array_equal(getattr(table, part), getattr(other, part))
         np.testing.assert_allclose(table.norms, other.norms, rtol=2e-2, atol=1e-6, equal_nan=True)
     columns = ["loss", "accuracy"]
-    np.testing.assert_allclose(one.scores[columns], two.scores[columns], atol=1e-3)
-    outputs = [np.stack(run.predictions["scores"].to_list()) for run in (one, two)]
+    np.testing.assert_allclose(one.scores[columns], several.scores[columns], atol=1e-3)
+    outputs = [np.stack(run.predictions["scores"].to_list()) for run in (one, several)]
     np.testing.assert_allclose(*outputs, atol=1e-3)
+    ours, theirs = (measure_drift(run, measures=("relative",))["value"].to_numpy() for run in (one, several))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-2, atol=1e-7)
+
+
+def wait_for_a_state(process: "subprocess.Popen[str]", folder: Path, step: int) -> None:
+    while not any(
+        state.step >= step for path in folder.glob("*/unfinished.json") if (state := read_state(path.parent))
+    ):
+        assert process.poll() is None, process.communicate()[1][-3000:]
+        time.sleep(0.02)
+
+
+def ranks_of(process: "subprocess.Popen[str]") -> dict[int, int]:
+    """Rank to process id of what a launcher has started."""
+    found = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True).stdout
+    environments = {int(pid): Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") for pid in found.split()}
+    return {
+        int(entry[5:]): pid for pid, entries in environments.items() for entry in entries if entry.startswith(b"RANK=")
+    }
+
+
+ENDS = {
+    "the first is killed": (0, signal.SIGKILL, 0),
+    "another is killed": (1, signal.SIGKILL, 1),
+    "another is stopped": (1, signal.SIGSTOP, 1),
+    "the launcher is asked to end": (None, signal.SIGTERM, 0),
+}
+"""Which process a signal ends, and how many lines of ours are said of it: the first process says them."""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the ranks of processes from /proc")
+@pytest.mark.parametrize("name", ENDS)
+def test_a_process_that_is_lost_ends_the_others_and_the_run_goes_on(
+    name: str, tiny_config: RunConfig, tmp_path: Path
+) -> None:
+    rank, number, num_lines = ENDS[name]
+    config = replace(tiny_config, epochs=40, max_steps=None, dropout=0.1, resume_steps=1, ddp_timeout=5)
+    whole = launched(replace(config, output_dir=str(tmp_path / "whole")), 2)
+    folder = tmp_path / "cut"
+    config = replace(config, output_dir=str(folder))
+    process = start(config, 2)
+    try:
+        wait_for_a_state(process, folder, 3)
+        os.kill(process.pid if rank is None else ranks_of(process)[rank], number)
+        said = process.communicate(timeout=60)[1]
+    finally:
+        process.kill()
+    assert process.returncode != 0
+    assert said.count("error: one of the 2 processes of this run has ended or does not answer") == num_lines
+    assert "finetune_main" not in said, "no traceback of ours"
+    assert not list(folder.glob("*/manifest.json")), "it had finished before it was ended"
+    again = launched(config, 2)
+    for file in (file for file in whole.manifest["files"] if file != "config.json"):
+        assert (again.path / file).read_bytes() == (whole.path / file).read_bytes(), file

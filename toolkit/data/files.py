@@ -4,6 +4,7 @@ import contextlib
 import csv
 import hashlib
 import json
+import os
 import re
 import warnings
 from collections import Counter
@@ -116,6 +117,20 @@ def check_file(path: Path) -> None:
         hint = "" if path.is_absolute() else ": a relative path starts from the folder that you are in"
         raise ValueError(f"no file at {path}{hint}")
     lookup({**READERS, CONLL: pd.DataFrame}, path.suffix.lower(), "kind of data file")
+    _check_whole(path)
+
+
+def _check_whole(path: Path) -> None:
+    """ValueError for a file with a hole: no text has one, and to read gigabytes of nothing takes memory and minutes."""
+    if not hasattr(os, "SEEK_HOLE"):
+        return
+    with open(path, "rb") as file, contextlib.suppress(OSError):  # of a file system that knows no holes
+        hole, size = os.lseek(file.fileno(), 0, os.SEEK_HOLE), os.fstat(file.fileno()).st_size
+        if hole < size:
+            raise ValueError(
+                f"{path} holds nothing from byte {hole:,} on, though it is {size:,} bytes long: a copy or download "
+                "that was cut short? get it again"
+            )
 
 
 def read_file(path: Path, text_columns: tuple[str, ...], label_column: str | None) -> RawSplit:

@@ -4,7 +4,9 @@ import importlib.util
 import os
 import resource
 import sys
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -133,10 +135,33 @@ def build_accelerator(config: RunConfig) -> Any:
 
 
 def _handlers(config: RunConfig) -> list[Any]:
-    """Options of DDP: blocks above those whose states are read get no gradient."""
-    from accelerate.utils import DistributedDataParallelKwargs
+    """How long processes wait for each other, and of DDP: blocks above those whose states are read get no gradient."""
+    from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
 
-    return [] if config.features == "last" else [DistributedDataParallelKwargs(find_unused_parameters=True)]
+    waiting: list[Any] = [InitProcessGroupKwargs(timeout=timedelta(seconds=config.ddp_timeout))]
+    return waiting + [DistributedDataParallelKwargs(find_unused_parameters=True)] * (config.features != "last")
+
+
+@contextmanager
+def as_configured(accelerator: Any, config: RunConfig) -> Iterator[None]:
+    """Inside, torch is as deterministic as asked for, and a process that the others have lost is a ConnectionError."""
+    before = torch.are_deterministic_algorithms_enabled()
+    if config.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it torch refuses cuBLAS
+        torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    except RuntimeError as error:
+        # gloo has no class of errors of its own.
+        is_lost = isinstance(error, torch.distributed.DistError) or "gloo" in str(error)
+        if accelerator.num_processes == 1 or not is_lost:
+            raise
+        raise ConnectionError(
+            f"one of the {accelerator.num_processes} processes of this run has ended or does not answer any more: the "
+            "same command goes on from the last state"
+        ) from error
+    finally:
+        torch.use_deterministic_algorithms(before)
 
 
 def use_all_cores(accelerator: Any) -> None:
