@@ -288,19 +288,6 @@ def decompose(
 ) -> pd.DataFrame:
     """The change of every row since the reference, split by cause.
 
-    Parameters
-    ----------
-    source
-        A run, the path of a run directory, a trajectory, or imported checkpoints.
-    parameter
-        Name of an embedding parameter, such as ``word_embeddings``.
-    epoch
-        Epoch of the snapshot; None is the last one.
-    reference_epoch
-        Epoch of the snapshot that changes are counted from.
-    log
-        Optimizer log of the run; needed where ``source`` is a trajectory, which has none.
-
     Returns
     -------
     pandas.DataFrame
@@ -356,19 +343,6 @@ def explain(
     log: OptimizerLog | None = None,
 ) -> pd.DataFrame:
     """How many rows of each stratum moved for which cause, and what the parts of their change amount to.
-
-    Parameters
-    ----------
-    source
-        A run, the path of a run directory, a trajectory, or imported checkpoints.
-    parameter
-        Name of an embedding parameter, such as ``word_embeddings``.
-    epoch
-        Epoch of the snapshot; None is the last one.
-    reference_epoch
-        Epoch of the snapshot that changes are counted from.
-    log
-        Optimizer log of the run; needed where ``source`` is a trajectory, which has none.
 
     Returns
     -------

@@ -126,15 +126,6 @@ FINDERS: Sequence[Callable[[Survey], Kind | None]] = (
 def measure_changes(source: Source, epoch: float | None = None, *, reference_epoch: float = 0) -> pd.DataFrame:
     """What kind of change each embedding parameter underwent between two snapshots.
 
-    Parameters
-    ----------
-    source
-        A run, the path of a run directory, a trajectory, or imported checkpoints.
-    epoch
-        Epoch of the snapshot; None is the last one.
-    reference_epoch
-        Epoch of the snapshot that changes are counted from.
-
     Returns
     -------
     pandas.DataFrame

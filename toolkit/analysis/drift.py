@@ -34,19 +34,6 @@ def measure_rows(
 ) -> pd.DataFrame:
     """How far each row of a parameter moved, beside what the row is and how often training exposed it.
 
-    Parameters
-    ----------
-    source
-        A run, the path of a run directory, a trajectory, or imported checkpoints.
-    parameter
-        Name of an embedding parameter, such as ``word_embeddings``.
-    epoch
-        Epoch of the snapshot; None is the last one.
-    measures
-        Names of entries of MEASURES, or a mapping of the same kind.
-    reference_epoch
-        Epoch of the snapshot that changes are counted from.
-
     Returns
     -------
     pandas.DataFrame
@@ -255,14 +242,6 @@ def measure_drift(
 
     Parameters
     ----------
-    source
-        A run, the path of a run directory, a trajectory, or imported checkpoints.
-    measures
-        Names of entries of MEASURES, or a mapping of the same kind.
-    reference_epoch
-        Epoch of the snapshot that changes are counted from.
-    seed
-        Seed of every random draw.
     block_rows
         Number of rows converted to float64 at a time.
 

@@ -82,18 +82,10 @@ def functional_drift(
 
     Parameters
     ----------
-    source
-        A run, the path of a run directory, a trajectory, or imported checkpoints.
-    epochs
-        Epoch or epochs of the snapshots; None takes every snapshot.
-    reference_epoch
-        Epoch of the snapshot that changes are counted from.
     eps
         The embedding LayerNorm's eps; None takes the run's own (1e-12, BERT's, where it is not known).
     max_combinations
         Combinations of rows to evaluate; more than these are sampled, and ``sample`` says how.
-    seed
-        Seed of every random draw.
 
     Returns
     -------

@@ -248,15 +248,6 @@ Line = tuple[str, str, float, str, int, str]  # parameter, measure, value, unit,
 def measure_gauge(source: Source, epochs: Epochs = None, *, reference_epoch: float = 0) -> pd.DataFrame:
     """The drift of the tables in the fixed gauge: without the offsets between tables that no output depends on.
 
-    Parameters
-    ----------
-    source
-        A run, the path of a run directory, a trajectory, or imported checkpoints.
-    epochs
-        Epoch or epochs of the snapshots; None takes every snapshot.
-    reference_epoch
-        Epoch of the snapshot that changes are counted from.
-
     Returns
     -------
     pandas.DataFrame
@@ -297,17 +288,6 @@ def measure_gauge_rows(
     source: Source, parameter: str, epoch: float | None = None, *, reference_epoch: float = 0
 ) -> pd.DataFrame:
     """The drift of each row of a table in the fixed gauge, beside its drift as it is.
-
-    Parameters
-    ----------
-    source
-        A run, the path of a run directory, a trajectory, or imported checkpoints.
-    parameter
-        Name of an embedding parameter, such as ``word_embeddings``.
-    epoch
-        Epoch of the snapshot; None is the last one.
-    reference_epoch
-        Epoch of the snapshot that changes are counted from.
 
     Returns
     -------

@@ -370,12 +370,6 @@ def measure_geometry(
 
     Parameters
     ----------
-    source
-        A run, the path of a run directory, a trajectory, or imported checkpoints.
-    parameter
-        Name of an embedding parameter, such as ``word_embeddings``.
-    epochs
-        Epoch or epochs of the snapshots; None takes every snapshot.
     rows
         Indices of rows, or the name of a stratum; None takes all rows.
     by_stratum
@@ -384,8 +378,6 @@ def measure_geometry(
         Names of entries of GEOMETRY, or a mapping of the same kind; None takes all.
     num_null
         Number of draws of the null. With 0, ``null`` and ``null_sd`` are NaN.
-    seed
-        Seed of every random draw.
 
     Returns
     -------

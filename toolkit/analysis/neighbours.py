@@ -361,22 +361,8 @@ def neighbours(
 
     Parameters
     ----------
-    source
-        A run, the path of a run directory, a trajectory, or imported checkpoints.
     word
         Text of the word, or its row.
-    epoch
-        Epoch of the snapshot; None is the last one.
-    k
-        Number of nearest neighbours of each word.
-    reference_epoch
-        Epoch of the snapshot that changes are counted from.
-    only_seen
-        Only words that training exposed up to the epoch can be neighbours.
-    is_centred
-        Subtract the mean of the words first, so that an offset that all words share changes no neighbour.
-    include_unused
-        Let special tokens and rows that the vocabulary keeps free be neighbours too.
 
     Returns
     -------
@@ -423,23 +409,6 @@ def measure_neighbours(
     include_unused: bool = False,
 ) -> pd.DataFrame:
     """How many of its nearest words each word kept between two epochs.
-
-    Parameters
-    ----------
-    source
-        A run, the path of a run directory, a trajectory, or imported checkpoints.
-    epoch
-        Epoch of the snapshot; None is the last one.
-    k
-        Number of nearest neighbours of each word.
-    reference_epoch
-        Epoch of the snapshot that changes are counted from.
-    only_seen
-        Only words that training exposed up to the epoch can be neighbours.
-    is_centred
-        Subtract the mean of the words first, so that an offset that all words share changes no neighbour.
-    include_unused
-        Let special tokens and rows that the vocabulary keeps free be neighbours too.
 
     Returns
     -------
@@ -488,23 +457,8 @@ def most_changed(
     ----------
     source
         A run, the path of a run directory, a trajectory, or imported checkpoints; or several that differ in their seed.
-    epoch
-        Epoch of the snapshot; None is the last one.
-    k
-        Number of nearest neighbours of each word.
     num
         Number of words to list.
-    seed
-        Seed of every random draw.
-    order
-        ``excess`` (beyond what random drifts of that size lose) or ``overlap`` (whether or not any drift would lose
-        it).
-    num_draws
-        Number of random drifts of the observed size that the loss is compared with; at least 2.
-    reference_epoch
-        Epoch of the snapshot that changes are counted from.
-    is_centred
-        Subtract the mean of the words first, so that an offset that all words share changes no neighbour.
 
     Returns
     -------
@@ -561,25 +515,8 @@ def compare_changed(
 
     Parameters
     ----------
-    sources
-        Runs, paths of run directories, trajectories or imported checkpoints; at least two.
-    epoch
-        Epoch of the snapshot; None is the last one.
-    k
-        Number of nearest neighbours of each word.
     num
         Number of words in each list.
-    seed
-        Seed of every random draw.
-    order
-        ``excess`` (beyond what random drifts of that size lose) or ``overlap`` (whether or not any drift would lose
-        it).
-    num_draws
-        Number of random drifts of the observed size that the loss is compared with; at least 2.
-    reference_epoch
-        Epoch of the snapshot that changes are counted from.
-    is_centred
-        Subtract the mean of the words first, so that an offset that all words share changes no neighbour.
 
     Returns
     -------

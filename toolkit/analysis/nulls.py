@@ -109,23 +109,13 @@ def sign_noise(
 
     Parameters
     ----------
-    source
-        A run, the path of a run directory, a trajectory, or imported checkpoints.
-    parameter
-        Name of an embedding parameter, such as ``word_embeddings``.
-    epoch
-        Epoch of the snapshot; None is the last one.
     rows
         Indices of rows; None draws at most 100 from each stratum.
-    log
-        Optimizer log of the run; needed where ``source`` is a trajectory, which has none.
     num_replicates
         Number of replays.
     num_coordinates
         Number of simulated coordinates behind the null of the directions (the columns ``direction_...``); 0 leaves it
         NaN.
-    seed
-        Seed of every random draw.
 
     Returns
     -------

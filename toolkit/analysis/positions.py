@@ -306,14 +306,8 @@ def measure_positions(
 
     Parameters
     ----------
-    source
-        A run, the path of a run directory, a trajectory, or imported checkpoints.
-    epoch
-        Epoch of the snapshot; None is the last one.
     window
         (start, stop) of the positions; None takes all.
-    seed
-        Seed of every random draw.
     num_draws
         Number of tables of each control.
 

@@ -107,12 +107,8 @@ def guard_precision(
 
     Parameters
     ----------
-    source
-        A run, the path of a run directory, a trajectory, or imported checkpoints.
     epoch
         Epoch of the snapshot, after 0; None is the last one.
-    log
-        Optimizer log of the run; needed where ``source`` is a trajectory, which has none.
     learning_rate
         The largest learning rate, where no log says it.
 

@@ -34,16 +34,8 @@ def regress_drift(
 
     Parameters
     ----------
-    source
-        A run, the path of a run directory, a trajectory, or imported checkpoints.
-    parameter
-        Name of an embedding parameter, such as ``word_embeddings``.
-    epoch
-        Epoch of the snapshot; None is the last one.
     exposure
         ``num_steps`` or ``num_tokens``, counted up to the epoch.
-    log
-        Optimizer log of the run; needed where ``source`` is a trajectory, which has none.
 
     Returns
     -------

@@ -32,11 +32,11 @@ Line = tuple[str, str, float, str, str, str]  # parameter, measure, value, unit,
 def measure_segments(source: Source, epochs: Epochs = None) -> pd.DataFrame:
     """The segment rows: their lengths, drift and exposure, and how they lie to each other, one value per line.
 
-    ``epochs``: epoch or epochs of the snapshots; None takes every snapshot. ``parameter`` names what is measured:
-    ``segment k``, and for every pair of rows ``segments j and k`` (cosine), ``difference k - j`` and ``mean of j and
-    k``. Measures: norm, drift (‖Δ‖ from the first snapshot), relative_drift, num_steps and num_tokens (exposure so
-    far), cosine. What does not apply has no line: a model with one row has no difference, a model without the table no
-    lines at all. What applies but is undefined or was not recorded is NaN, with a reason.
+    ``parameter`` names what is measured: ``segment k``, and for every pair of rows ``segments j and k`` (cosine),
+    ``difference k - j`` and ``mean of j and k``. Measures: norm, drift (‖Δ‖ from the first snapshot), relative_drift,
+    num_steps and num_tokens (exposure so far), cosine. What does not apply has no line: a model with one row has no
+    difference, a model without the table no lines at all. What applies but is undefined or was not recorded is NaN,
+    with a reason.
     """
     trajectory = trajectory_of(source)
     snapshots = trajectory.chosen(epochs)

@@ -59,26 +59,14 @@ def measure_similarity(
 
     Parameters
     ----------
-    source
-        A run, the path of a run directory, a trajectory, or imported checkpoints.
-    parameter
-        Name of an embedding parameter, such as ``word_embeddings``.
-    epoch
-        Epoch of the snapshot; None is the last one.
     rows
         Indices of rows, the name of a stratum, or ``seen rows`` (exposed in at least one step); None takes all rows.
     measures
         Names of entries of SIMILARITIES, or a mapping of the same kind.
-    reference_epoch
-        Epoch of the snapshot that changes are counted from.
     null
         Name of the null for all measures; None takes the one that each measure names.
-    num_null
-        Number of draws of the null.
     k
         Number of nearest neighbours of each row.
-    seed
-        Seed of every random draw.
 
     Returns
     -------
@@ -129,8 +117,6 @@ def compare_rows(
         Number of draws of the null. They are evaluated in several threads.
     k
         Number of nearest neighbours of each row.
-    seed
-        Seed of every random draw.
 
     Returns
     -------

@@ -52,23 +52,11 @@ def measure_updates(
 
     Parameters
     ----------
-    source
-        A run, the path of a run directory, a trajectory, or imported checkpoints.
-    parameter
-        Name of an embedding parameter, such as ``word_embeddings``.
-    epoch
-        Epoch of the snapshot; None is the last one.
     ks
         Numbers of directions to measure.
     rows
         Indices of rows, or the name of a stratum; None takes the rows exposed by the epoch (``touched``), or without a
         record of exposure all that moved.
-    reference_epoch
-        Epoch of the snapshot that changes are counted from.
-    num_null
-        Number of draws of the null.
-    seed
-        Seed of every random draw.
 
     Returns
     -------
@@ -254,18 +242,8 @@ def measure_agreement(
 
     Parameters
     ----------
-    sources
-        Runs, paths of run directories, trajectories or imported checkpoints; at least two.
-    parameter
-        Name of an embedding parameter, such as ``word_embeddings``.
     epoch
         Epoch of the snapshots, of every run; None is the last one of the first.
-    reference_epoch
-        Epoch of the snapshot that changes are counted from.
-    num_null
-        Number of draws of the null.
-    seed
-        Seed of every random draw.
 
     Returns
     -------
