@@ -195,7 +195,7 @@ def test_deterministic_whatever_the_blocks_and_threads(monkeypatch):
             assert np.array_equal(found.similarity, expected.similarity, equal_nan=True)
     finally:
         torch.set_num_threads(num_threads)
-    monkeypatch.setattr(nearest, "EXACT_VALUES", 10_000)
+    monkeypatch.setattr(nearest, "EXACT_QUERIES", 300)
     assert np.array_equal(search_nearest(rows, 10, screens=()).indices, expected.indices)
 
 

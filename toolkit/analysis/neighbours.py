@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from toolkit.analysis.blocks import iterate_blocks, tables_of
 from toolkit.analysis.measures import Array
-from toolkit.analysis.nearest import Ids, nearest_neighbours
+from toolkit.analysis.nearest import Ids, correct, nearest_neighbours, overlaps
 from toolkit.analysis.strata import assign_strata, table_exposure
 from toolkit.analysis.updates import name_of
 from toolkit.lookup import at_least, lookup
@@ -81,19 +81,6 @@ class Moved:
     """Share of them that is still among the k nearest."""
     similarity_change: Array
     """Change of the mean cosine with them."""
-
-
-def correct(overlap: Array, chance: float) -> Array:
-    """(overlap - chance) / (1 - chance); NaN where k is all other words, so that chance is 1."""
-    return (overlap - chance) / (1 - chance) if chance < 1 else np.full_like(overlap, np.nan)
-
-
-def overlaps(before: Ids, after: Ids) -> Array:
-    """(n,) share of the k rows in each line of ``before`` that are in the same line of ``after``."""
-    k = before.shape[1]
-    both = np.sort(np.concatenate([before, after], axis=1), axis=1)
-    # No line has a row twice, so a row that stands twice in both together is in each.
-    return np.asarray((both[:, 1:] == both[:, :-1]).sum(axis=1) / k)
 
 
 def find_row(trajectory: Trajectory, word: str | int) -> int:
