@@ -119,7 +119,7 @@ def _cosines(rows: Rows, mean: Array | None, queries: Ids, others: Ids) -> Array
     lengths = np.sqrt(np.einsum("mjp,mjp->mj", of_others, of_others))
     products = (of_others @ targets[:, :, None])[:, :, 0]
     # Under a permutation a neighbour in one version can be a row of zeros in the other.
-    return np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
+    return np.asarray(np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0))
 
 
 NUM_RESAMPLES = 200

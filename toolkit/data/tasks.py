@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolkit.config import RunConfig
-from toolkit.data.builtin import BUILTIN_TASKS, BUILTIN_TOKEN_TASKS, OUT_OF_DISTRIBUTION
+from toolkit.data.builtin import BUILTIN_TASKS, BUILTIN_TOKEN_TASKS, OUT_OF_DISTRIBUTION, BuiltinTask
 from toolkit.data.duplicates import near_duplicates
 from toolkit.data.files import CONLL, GLUE, check_file, read_dataset, read_file, read_glue
 from toolkit.data.labels import encode_labels
-from toolkit.data.raw import RawSplit, RawTask
+from toolkit.data.raw import RawTask
 from toolkit.data.tokens import as_objects, encode_tags, has_entities
 from toolkit.lookup import lookup
 from toolkit.snapshots.files import sha256_of_file
@@ -97,25 +97,8 @@ class Task:
             )
 
 
-def _builtin(name: str) -> Callable[[], RawTask]:
-    def read() -> RawTask:
-        built = BUILTIN_TASKS[name]
-        splits = {k: RawSplit(list(s.texts), list(s.labels)) for k, s in built.build().items()}
-        return RawTask(splits, built.label_names, carrier=built.carrier, out_of_distribution=OUT_OF_DISTRIBUTION)
-
-    return read
-
-
-def _builtin_tokens(name: str) -> Callable[[], RawTask]:
-    def read() -> RawTask:
-        built = BUILTIN_TOKEN_TASKS[name]
-        splits = {
-            k: RawSplit([(" ".join(own),) for own in split.words], list(split.tags), words=list(split.words))
-            for k, split in built.build().items()
-        }
-        return RawTask(splits, built.label_names, carrier=built.carrier, out_of_distribution=OUT_OF_DISTRIBUTION)
-
-    return read
+def _read_builtin(task: BuiltinTask) -> RawTask:
+    return RawTask(task.build(), task.label_names, carrier=task.carrier, out_of_distribution=OUT_OF_DISTRIBUTION)
 
 
 MANY = 20
@@ -124,8 +107,7 @@ FEW = 3
 """With at most this many different whole numbers as labels, a regression on them is probably a mistake."""
 
 TASKS: Mapping[str, Callable[[], RawTask]] = {
-    **{name: _builtin(name) for name in BUILTIN_TASKS},
-    **{name: _builtin_tokens(name) for name in BUILTIN_TOKEN_TASKS},
+    **{name: partial(_read_builtin, task) for name, task in {**BUILTIN_TASKS, **BUILTIN_TOKEN_TASKS}.items()},
     **{name: partial(read_glue, name) for name in GLUE},
 }
 """Task name to the function that reads its splits."""
