@@ -18,7 +18,7 @@ from toolkit.analysis.adam import AdamSteps, Ints, RowSteps, replay_decay, resol
 from toolkit.analysis.drift import ALL_ROWS
 from toolkit.analysis.measures import Array, norm
 from toolkit.analysis.nulls import expected_squares
-from toolkit.analysis.strata import assign_strata, count_rows, table_exposure
+from toolkit.analysis.strata import count_rows, describe_rows, table_exposure
 from toolkit.families import TABLES
 from toolkit.schema import with_columns
 from toolkit.snapshots.optimizer_log import OptimizerLog
@@ -305,12 +305,9 @@ def decompose(
     work = StepRange.of(trajectory, parameter, trajectory.at(reference_epoch), trajectory.at_or_last(epoch), log)
     parts = [work.measure(np.arange(i, min(i + BLOCK_ROWS, num_rows))) for i in range(0, num_rows, BLOCK_ROWS)]
     measured = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    vocabulary = trajectory.vocabulary if parameter == "word_embeddings" else None
     table = pd.DataFrame(
         {
-            "row": np.arange(num_rows),
-            "token": list(vocabulary.tokens) if vocabulary else [""] * num_rows,
-            "stratum": assign_strata(trajectory, parameter),
+            **describe_rows(trajectory, parameter),
             **work.exposure_columns(num_rows),
             **{name: column for name, column in measured.items() if name not in ("has_moved", "is_updated")},
             "cause": _name_causes(work, measured["has_moved"], measured["is_updated"]),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from toolkit.analysis.blocks import BLOCK_ROWS, RowPass, Scratch, file_of, iterate_blocks, reinitialise, whole_values
 from toolkit.analysis.measures import MEASURES, Array, Measure, Measures, lengths, or_nan, select_measures
-from toolkit.analysis.strata import assign_strata, count_rows, table_exposure
+from toolkit.analysis.strata import count_exposure, count_rows, describe_rows, rows_by_stratum
 from toolkit.lookup import at_least
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.ownership import atomic_path, check_new
@@ -42,10 +42,9 @@ def measure_rows(
     """
     trajectory, chosen = trajectory_of(source), select_measures(measures)
     path = _path(trajectory, reference_epoch, epoch)
-    identity = _Identity(trajectory, parameter)
-    rows = slice(0, identity.num_rows)
+    rows = slice(0, count_rows(trajectory, parameter))
     values, length, walked = _measure_rows(path[0], path, parameter, rows, chosen)
-    columns = identity.columns(rows, path[-1].step)
+    columns = describe_rows(trajectory, parameter) | count_exposure(trajectory, parameter, path[-1].step)
     return pd.DataFrame(columns | values | {"path_efficiency": length / or_nan(walked)})
 
 
@@ -116,34 +115,6 @@ def write_rows(
     return path
 
 
-class _Identity:
-    """What the rows of a parameter are, and how often they were seen."""
-
-    def __init__(self, trajectory: Trajectory, parameter: str) -> None:
-        self.num_rows = count_rows(trajectory, parameter)
-        self._exposure = table_exposure(trajectory, parameter)
-        self._strata = assign_strata(trajectory, parameter)
-        vocabulary = trajectory.vocabulary if parameter == "word_embeddings" else None
-        self._tokens = vocabulary.tokens if vocabulary else ("",) * self.num_rows
-
-    def columns(self, rows: slice, last_step: int) -> dict[str, Any]:
-        """The columns before the measures, for some rows; steps and tokens as nullable integers, NA when unknown."""
-        if self._exposure is None:
-            num_steps = num_tokens = pd.array([pd.NA] * (rows.stop - rows.start), dtype="Int64")
-        else:
-            num_steps, num_tokens = (
-                pd.array(count(self.num_rows, last_step)[rows], dtype="Int64")
-                for count in (self._exposure.step_counts, self._exposure.token_counts)
-            )
-        return {
-            "row": np.arange(rows.start, rows.stop),
-            "token": list(self._tokens[rows]),
-            "stratum": self._strata[rows],
-            "num_steps": num_steps,
-            "num_tokens": num_tokens,
-        }
-
-
 def _frames(
     trajectory: Trajectory, wanted: Sequence[Snapshot], parameter: str, chosen: Mapping[str, Measure], block_rows: int
 ) -> Iterator[pd.DataFrame]:
@@ -151,20 +122,22 @@ def _frames(
 
     The way to each snapshot is continued from the end of the epoch before it, not walked again from the reference.
     """
-    identity = _Identity(trajectory, parameter)
+    described, num_rows = describe_rows(trajectory, parameter), count_rows(trajectory, parameter)
     reference = last_end = trajectory.at(0)
-    walked = np.zeros(identity.num_rows)
+    walked = np.zeros(num_rows)
     for snapshot in (s for s in trajectory if reference.epoch < s.epoch <= wanted[-1].epoch):
         is_wanted = any(snapshot is other for other in wanted)
         if not is_wanted and not snapshot.is_epoch_end:
             continue
-        for start in range(0, identity.num_rows, block_rows):
-            rows = slice(start, min(start + block_rows, identity.num_rows))
+        columns = described | count_exposure(trajectory, parameter, snapshot.step)
+        for start in range(0, num_rows, block_rows):
+            rows = slice(start, min(start + block_rows, num_rows))
             since = [last_end, snapshot]
             values, length, step = _measure_rows(reference, since, parameter, rows, chosen if is_wanted else {})
             if is_wanted:
-                columns = {"epoch": float(snapshot.epoch)} | identity.columns(rows, snapshot.step) | values
-                yield pd.DataFrame(columns | {"path_efficiency": length / or_nan(walked[rows] + step)})
+                of_rows = {name: column[rows] for name, column in columns.items()}
+                line = {"epoch": float(snapshot.epoch), **of_rows, **values}
+                yield pd.DataFrame(line | {"path_efficiency": length / or_nan(walked[rows] + step)})
             if snapshot.is_epoch_end:
                 walked[rows] += step
         if snapshot.is_epoch_end:
@@ -274,9 +247,9 @@ def _parameter_lines(
     block_rows: int,
 ) -> list[list[Line]]:
     """The lines of one parameter, for each snapshot."""
-    groups = _groups(trajectory, parameter)
+    num_rows = count_rows(trajectory, parameter)
+    groups = rows_by_stratum(trajectory, parameter) | {ALL_ROWS: np.arange(num_rows)}
     yardstick = reinitialise(reference, parameter, seed, block_rows)
-    num_rows = len(groups[ALL_ROWS])
     known: dict[str | int, list[Line]] = {}
     lines_of_snapshots = []
     for index, snapshot in enumerate(trajectory):
@@ -325,10 +298,3 @@ def _whole_lines(
         for statistic, values in statistics.items()
         if name in values
     ]
-
-
-def _groups(trajectory: Trajectory, parameter: str) -> dict[str, Indices]:
-    """The rows of each stratum that has any, and of all strata together."""
-    strata = assign_strata(trajectory, parameter)
-    groups = {name: np.flatnonzero(strata == name) for name in strata.categories}
-    return {name: rows for name, rows in groups.items() if len(rows)} | {ALL_ROWS: np.arange(len(strata))}

@@ -14,7 +14,7 @@ import pandas as pd
 
 from toolkit.analysis.blocks import iterate_blocks
 from toolkit.analysis.measures import Array, norm
-from toolkit.analysis.strata import assign_strata
+from toolkit.analysis.strata import describe_rows
 from toolkit.analysis.tokens_in_use import PROJECTED, GroupLabels, NullSpace, ReferenceCorpus, reference_corpus
 from toolkit.lookup import unknown
 from toolkit.schema import columns_of, with_columns
@@ -315,11 +315,8 @@ def measure_gauge_rows(
         merged[rows[side]] = _row_name(trajectory, corpus.tables[1 - side], rows[1 - side])
         if side == 1:
             fixed[rows[side]] = np.nan
-    vocabulary = trajectory.vocabulary if parameter == "word_embeddings" else None
     columns = {
-        "row": np.arange(len(raw)),
-        "token": list(vocabulary.tokens) if vocabulary else [""] * len(raw),
-        "stratum": assign_strata(trajectory, parameter),
+        **describe_rows(trajectory, parameter),
         "frequency": corpus.frequencies[parameter],
         "raw_drift": raw,
         "pi_drift": pi,

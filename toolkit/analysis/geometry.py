@@ -12,7 +12,7 @@ from toolkit.analysis.blocks import Scratch, file_of, iterate_blocks, tables_of
 from toolkit.analysis.cross_products import Refused
 from toolkit.analysis.drift import ALL_ROWS, Indices
 from toolkit.analysis.measures import Array
-from toolkit.analysis.strata import assign_strata, count_rows
+from toolkit.analysis.strata import count_rows, rows_by_stratum
 from toolkit.families import TABLES
 from toolkit.lookup import Table, at_least, lookup, unknown
 from toolkit.schema import columns_of, with_columns
@@ -431,9 +431,7 @@ def group_rows(
         return {SELECTED: chosen}
     if rows is None and not by_stratum:
         return {ALL_ROWS: np.arange(num_rows)}
-    strata = assign_strata(trajectory, parameter)
-    groups = {name: np.flatnonzero(strata == name) for name in strata.categories}
-    groups = {name: indices for name, indices in groups.items() if len(indices)}
+    groups = rows_by_stratum(trajectory, parameter)
     if isinstance(rows, str):
         if rows not in groups:
             raise ValueError(unknown(rows, f"stratum of {parameter} in this run", tuple(groups)))

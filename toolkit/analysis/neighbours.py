@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from toolkit.analysis.blocks import iterate_blocks, tables_of
 from toolkit.analysis.measures import Array
 from toolkit.analysis.nearest import Ids, correct, nearest_neighbours, overlaps
-from toolkit.analysis.strata import assign_strata, table_exposure
+from toolkit.analysis.strata import assign_strata, count_exposure, describe_rows, table_exposure
 from toolkit.analysis.updates import name_of
 from toolkit.lookup import at_least, lookup
 from toolkit.progress import shows_progress
@@ -551,14 +551,6 @@ def _find_all(
 
 
 def _describe(trajectory: Trajectory, words: Ids, last_step: int) -> pd.DataFrame:
-    exposure = table_exposure(trajectory, PARAMETER)
-    strata = assign_strata(trajectory, PARAMETER)
-    steps = None if exposure is None else exposure.step_counts(len(strata), last_step)[words]
-    return pd.DataFrame(
-        {
-            "row": words,
-            "token": texts(trajectory, words),
-            "stratum": strata[words],
-            "num_steps": pd.array([pd.NA] * len(words) if steps is None else steps, dtype="Int64"),
-        }
-    )
+    columns = describe_rows(trajectory, PARAMETER)
+    columns["num_steps"] = count_exposure(trajectory, PARAMETER, last_step)["num_steps"]
+    return pd.DataFrame({name: column[words] for name, column in columns.items()})

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from toolkit.analysis.adam import AdamSteps, Ints, RowSteps, gradient_weights, replay_decay, resolve_log, row_steps
 from toolkit.analysis.measures import Array, norm
-from toolkit.analysis.strata import assign_strata, count_rows
+from toolkit.analysis.strata import count_rows, describe_rows, rows_by_stratum
 from toolkit.lookup import at_least
 from toolkit.schema import with_columns
 from toolkit.snapshots.optimizer_log import OptimizerLog
@@ -230,8 +230,7 @@ def _choose(trajectory: Trajectory, parameter: str, rows: Sequence[int] | Ints |
         if chosen.min() < 0 or chosen.max() >= num_rows:
             raise ValueError(f"{parameter} has rows 0 to {num_rows - 1}; asked for {chosen.min()} to {chosen.max()}")
         return chosen
-    rng, strata = np.random.default_rng([*b"rows", seed]), assign_strata(trajectory, parameter)
-    members = [np.flatnonzero(strata == name) for name in strata.categories]
+    rng, members = np.random.default_rng([*b"rows", seed]), rows_by_stratum(trajectory, parameter).values()
     return np.sort(np.concatenate([rng.permutation(some)[:SAMPLED_ROWS] for some in members]))
 
 
@@ -242,12 +241,9 @@ def _table(
     mean = np.clip(mean, null.min(axis=1), null.max(axis=1))  # a null of one value: not beside it by rounding
     low, median, high = np.quantile(null, (0.025, 0.5, 0.975), axis=1)
     has_spread = (deviation >= SMALLEST_VARIATION * mean) & (deviation > 0)
-    vocabulary = trajectory.vocabulary if parameter == "word_embeddings" else None
     return pd.DataFrame(
         {
-            "row": rows,
-            "token": [vocabulary.tokens[row] if vocabulary else "" for row in rows],
-            "stratum": assign_strata(trajectory, parameter)[rows],
+            **{name: column[rows] for name, column in describe_rows(trajectory, parameter).items()},
             "num_steps": history.counts,
             "drift": drift,
             "null": mean,
