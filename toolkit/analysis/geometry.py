@@ -11,7 +11,7 @@ import pandas as pd
 from toolkit.analysis.blocks import Scratch, file_of, iterate_blocks, tables_of
 from toolkit.analysis.cross_products import Refused
 from toolkit.analysis.drift import ALL_ROWS, Indices
-from toolkit.analysis.measures import Array
+from toolkit.analysis.measures import Array, summarise_null
 from toolkit.analysis.strata import count_rows, rows_by_stratum
 from toolkit.families import TABLES
 from toolkit.lookup import Table, at_least, lookup, unknown
@@ -500,13 +500,7 @@ def measure_null(
                 for variant in statistic.variants:
                     values[statistic.name, variant].append(_value(statistic, clouds[variant])[0])
             del raw, clouds  # or two null tables would be kept while the next is drawn
-    return {
-        key: (
-            float(np.mean(drawn)) if drawn else math.nan,
-            float(np.std(drawn, ddof=1)) if len(drawn) > 1 else math.nan,
-        )
-        for key, drawn in values.items()
-    }
+    return {key: summarise_null(drawn)[:2] for key, drawn in values.items()}
 
 
 def _gaussian(num_rows: int, hidden: int, has_mean: bool, seed: tuple[int, int]) -> Callable[[], Iterator[Array]]:

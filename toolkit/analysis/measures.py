@@ -4,6 +4,7 @@ Every function takes ``reference`` and ``current``, both (rows, hidden) float64,
 difference. Undefined is NaN, never 0.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -122,6 +123,15 @@ def dots(left: Array, right: Array) -> Array:
 def or_nan(denominator: Array) -> Array:
     """The denominator, NaN where it is 0, so that a quotient is NaN and numpy does not warn."""
     return np.where(denominator > 0, denominator, np.nan)
+
+
+def summarise_null(drawn: Sequence[float] | Array) -> tuple[float, float, float, float]:
+    """Mean, standard deviation, 2.5 % and 97.5 % quantile of the draws of a null; NaN of too few."""
+    if len(drawn) == 0:
+        return math.nan, math.nan, math.nan, math.nan
+    low, high = np.quantile(drawn, (0.025, 0.975))
+    deviation = float(np.std(drawn, ddof=1)) if len(drawn) > 1 else math.nan
+    return float(np.mean(drawn)), deviation, float(low), float(high)
 
 
 def _directions(rows: Array) -> Array:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from toolkit.analysis.blocks import Scratch, iterate_blocks
 from toolkit.analysis.cross_products import Refused, Rows, check_rows, refuse_below
 from toolkit.analysis.drift import ALL_ROWS
+from toolkit.analysis.measures import summarise_null
 from toolkit.analysis.similarity_table import (
     ITEMS,
     NOISE,
@@ -135,23 +136,27 @@ def compare_rows(
     # Before the draws, which share what it leaves in the pair.
     of_base = {name: values[name] if base is pair else _value(name, entry, base) for name, entry in chosen.items()}
     drawn = _draw_nulls(base, chosen, kinds, num_null, seed)
-    lines = [
-        {
+    lines = []
+    for name, entry in chosen.items():
+        draws = [value for value in drawn.get(name, []) if not math.isnan(value)]
+        low, high = (math.nan, math.nan) if values[name][1] or entry.interval is None else entry.interval(pair)
+        line = {
             "measure": name,
             "side": entry.direction,
             "value": values[name][0],
-            **_interval(entry, pair, is_refused=bool(values[name][1])),
+            "low": low,
+            "high": high,
             "null_kind": null or entry.null,
             "value_of_null_rows": of_base[name][0],
-            **_summary(drawn.get(name, [])),
+            **dict(zip(("null", "null_sd", "null_low", "null_high"), summarise_null(draws), strict=True)),
+            "num_null": len(draws),
             "num_null_rows": len(base.reference),
             "num_rows": len(reference),
-            "num_used": _num_used(entry, pair),
+            "num_used": {ITEMS: len(pair.items), QUERIES: len(pair.queries)}.get(entry.sample, len(reference)),
             "num_columns": reference.shape[1],
             "reason": values[name][1],
         }
-        for name, entry in chosen.items()
-    ]
+        lines.append(line)
     return pd.DataFrame(lines, columns=columns_of("compare_rows"))
 
 
@@ -198,27 +203,6 @@ def count_threads() -> int:
     from threadpoolctl import threadpool_info
 
     return max((info["num_threads"] or 1 for info in threadpool_info() if info["user_api"] == "blas"), default=1)
-
-
-def _summary(values: list[float]) -> dict[str, float]:
-    """Mean, standard deviation and the 2.5 and 97.5 % quantiles (interpolated between the draws)."""
-    defined = np.array([value for value in values if not math.isnan(value)])
-    mean, deviation, low, high = [math.nan] * 4
-    if len(defined):
-        mean, (low, high) = float(defined.mean()), (float(q) for q in np.quantile(defined, [0.025, 0.975]))
-    if len(defined) > 1:
-        deviation = float(defined.std(ddof=1))
-    names = ("null", "null_sd", "null_low", "null_high", "num_null")
-    return dict(zip(names, (mean, deviation, low, high, len(defined)), strict=True))
-
-
-def _interval(entry: Similarity, pair: TablePair, *, is_refused: bool) -> dict[str, float]:
-    low, high = (math.nan, math.nan) if is_refused or entry.interval is None else entry.interval(pair)
-    return {"low": low, "high": high}
-
-
-def _num_used(entry: Similarity, pair: TablePair) -> int:
-    return {ITEMS: len(pair.items), QUERIES: len(pair.queries)}.get(entry.sample, len(pair.reference))
 
 
 def _select(measures: Similarities) -> dict[str, Similarity]:
