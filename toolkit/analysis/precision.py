@@ -48,6 +48,32 @@ HALF_FORMATS = ("bf16", "fp16")
 """The coarsest first: most bf16 weights are fp16 numbers too."""
 
 
+TELLING_VALUES = 16
+"""Values other than 0 and ±1 that must fit a half precision before they count as stored in it: each fits by chance
+with a probability of about 2⁻¹³ (fp16, if in its range) or 2⁻¹⁶ (bf16)."""
+
+
+class FormatFinder:
+    """Finds the coarsest format that holds every value it is given: weights cast up to fp32 keep few bits."""
+
+    def __init__(self) -> None:
+        self.fits = list(HALF_FORMATS)
+        """The half precisions that hold every value so far."""
+        self._num_telling = 0
+
+    def add(self, values: Array) -> None:
+        """Look at a block of values."""
+        if self.fits:
+            self._num_telling += int(np.count_nonzero((values != 0) & (np.abs(values) != 1)))
+            self.fits = [name for name in self.fits if np.array_equal(FORMATS[name].round(values), values)]
+
+    @property
+    def found(self) -> Format:
+        """fp32 unless enough values say otherwise."""
+        is_half = bool(self.fits) and self._num_telling >= TELLING_VALUES
+        return FORMATS[self.fits[0] if is_half else "fp32"]
+
+
 def movable_share(table: np.ndarray, learning_rate: float, dtype: str = "fp32") -> float:
     """Share of the coordinates of a table that one update of a given size changes, in either direction.
 
@@ -89,14 +115,10 @@ def movable_share(table: np.ndarray, learning_rate: float, dtype: str = "fp32") 
 
 def stored_precision(table: np.ndarray) -> str:
     """``fp16``, ``bf16`` or ``fp32``: what holds all values of a table exactly; fp32 files can hold bf16 weights."""
-    fits = dict.fromkeys(HALF_FORMATS, True)
+    finder = FormatFinder()
     for block in np.array_split(np.asarray(table).reshape(-1), max(1, np.size(table) // 65_536)):
-        values = block.astype(np.float64)
-        for name in HALF_FORMATS:
-            fits[name] = fits[name] and bool(np.array_equal(FORMATS[name].round(values), values))
-        if not any(fits.values()):
-            return "fp32"
-    return next(name for name in HALF_FORMATS if fits[name])
+        finder.add(block.astype(np.float64))
+    return (*finder.fits, "fp32")[0]
 
 
 @with_columns
