@@ -10,9 +10,14 @@ from hypothesis import strategies as st
 from sklearn.neighbors import NearestNeighbors
 
 from toolkit.analysis import nearest
-from toolkit.analysis.nearest import list_screens, nearest_neighbours, search_nearest
+from toolkit.analysis.nearest import list_screens, search_nearest
 
 SCREENS = [(), ("fp32",), *([("bf16",)] if "bf16" in list_screens() else []), tuple(list_screens())]
+
+
+def nearest_neighbours(rows, k, **options):
+    found = search_nearest(rows, k, **options)
+    return found.indices, found.similarity
 
 
 def _units(rows):

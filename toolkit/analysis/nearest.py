@@ -223,19 +223,6 @@ class Nearest:
     """Queries that the first product could not decide, so that a finer one did."""
 
 
-def nearest_neighbours(
-    rows: NDArray[Any],
-    k: int,
-    *,
-    queries: Any = None,
-    candidates: Any = None,
-    center: Array | None = None,
-) -> tuple[Ids, Array]:
-    """(m, k) int64 row numbers and (m, k) float64 cosines of the k nearest rows: :func:`search_nearest` in short."""
-    found = search_nearest(rows, k, queries=queries, candidates=candidates, center=center)
-    return found.indices, found.similarity
-
-
 def search_nearest(
     rows: NDArray[Any],
     k: int,

@@ -9,7 +9,7 @@ import pandas as pd
 
 from toolkit.analysis.blocks import iterate_blocks
 from toolkit.analysis.measures import MEASURES
-from toolkit.analysis.nearest import Ids, nearest_neighbours
+from toolkit.analysis.nearest import Ids, search_nearest
 from toolkit.analysis.neighbours import PARAMETER, list_words, word_table
 from toolkit.analysis.strata import table_exposure
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
@@ -171,9 +171,9 @@ def _token(trajectory: Trajectory, row: int) -> str:
 def _neighbours(trajectory: Trajectory, snapshot: Snapshot, words: Ids, named: Ids) -> dict[int, str]:
     """The neighbours of rows, nearest first, each with its cosine; NO_DIRECTION of a zero row."""
     num = min(NUM_NEIGHBOURS, len(words) - 1)
-    found = zip(named, *nearest_neighbours(word_table(snapshot), num, queries=named, candidates=words), strict=True)
+    found = search_nearest(word_table(snapshot), num, queries=named, candidates=words)
     texts = {}
-    for row, others, cosines in found:
+    for row, others, cosines in zip(named, found.indices, found.similarity, strict=True):
         near = [
             f"{_token(trajectory, other)} {cosine:.2f}"
             for other, cosine in zip(others, cosines, strict=True)
