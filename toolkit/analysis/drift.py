@@ -151,8 +151,7 @@ def _measure_rows(
     snapshots = since if since[0] is reference else [reference, *since]
     num_rows = rows.stop - rows.start
     row_pass, (length, walked) = RowPass(chosen, num_rows), np.full((2, num_rows), np.nan)
-    parts = [_part(snapshot, parameter, rows) for snapshot in snapshots]
-    for part, blocks in iterate_blocks(parts, parameter, scratch=row_pass.scratch):
+    for part, blocks in iterate_blocks(snapshots, parameter, rows=rows, scratch=row_pass.scratch):
         length[part] = row_pass.add(part, blocks[0], blocks[-1])
         walked[part] = length[part] if len(blocks) == 2 else _walk(blocks[-len(since) :], row_pass.scratch)
     return row_pass.values(), length, walked
@@ -164,12 +163,6 @@ def _walk(blocks: Sequence[Array], scratch: Scratch) -> Array:
     for before, after in pairwise(blocks):
         total += lengths(np.subtract(after, before, out=scratch.array("step", before.shape)))
     return total
-
-
-def _part(snapshot: Snapshot, parameter: str, rows: slice) -> Snapshot:
-    """A snapshot of some rows of one parameter: a view, nothing is read."""
-    tensors = {parameter: np.atleast_2d(snapshot.tensors[parameter])[rows]} if parameter in snapshot.tensors else {}
-    return Snapshot(snapshot.epoch, snapshot.step, tensors)
 
 
 def _path(trajectory: Trajectory, reference_epoch: float, epoch: float | None) -> list[Snapshot]:
@@ -256,27 +249,23 @@ def _parameter_lines(
         # A frozen parameter is one file for all epochs: what was computed from that file holds for all of them.
         key = file_of(snapshot, parameter) or index
         if key not in known:
-            values, whole = _measure((reference, snapshot), parameter, chosen, num_rows, block_rows)
-            of_whole = {"value": whole, "reinitialised": yardstick}
-            known[key] = _row_lines(parameter, values, groups, chosen)
-            known[key] += _whole_lines(parameter, of_whole, num_rows, chosen)
+            row_pass, pair = RowPass(chosen, num_rows), (reference, snapshot)
+            for rows, (before, after) in iterate_blocks(pair, parameter, block_rows, scratch=row_pass.scratch):
+                row_pass.add(rows, before, after)
+            of_whole = {"value": whole_values(*row_pass.squares()), "reinitialised": yardstick}
+            known[key] = _lines(parameter, row_pass.values(), of_whole, groups, chosen)
         lines_of_snapshots.append(known[key])
     return lines_of_snapshots
 
 
-def _measure(
-    pair: Sequence[Snapshot], parameter: str, chosen: Mapping[str, Measure], num_rows: int, block_rows: int
-) -> tuple[dict[str, Array], dict[str, float]]:
-    """The measures of every row, and those of the parameter as one vector, in one pass over both snapshots."""
-    row_pass = RowPass(chosen, num_rows)
-    for rows, (before, after) in iterate_blocks(pair, parameter, block_rows, scratch=row_pass.scratch):
-        row_pass.add(rows, before, after)
-    return row_pass.values(), whole_values(*row_pass.squares())
-
-
-def _row_lines(
-    parameter: str, values: Mapping[str, Array], groups: Mapping[str, Indices], chosen: Mapping[str, Measure]
+def _lines(
+    parameter: str,
+    values: Mapping[str, Array],
+    of_whole: Mapping[str, Mapping[str, float]],
+    groups: Mapping[str, Indices],
+    chosen: Mapping[str, Measure],
 ) -> list[Line]:
+    """Of each stratum from the values of its rows, then of the whole parameter."""
     lines: list[Line] = []
     for stratum, rows in groups.items():
         for name, measure in chosen.items():
@@ -286,15 +275,8 @@ def _row_lines(
                 value = float(function(defined)) if len(defined) else math.nan
                 counts = (len(rows), len(rows) - len(defined))
                 lines.append((parameter, stratum, name, statistic, value, measure.unit, *counts))
+    for name in (name for name in chosen if name in of_whole["value"]):
+        for statistic, known in of_whole.items():
+            counts = (len(groups[ALL_ROWS]), int(math.isnan(known[name])))
+            lines.append((parameter, WHOLE, name, statistic, known[name], chosen[name].unit, *counts))
     return lines
-
-
-def _whole_lines(
-    parameter: str, statistics: Mapping[str, Mapping[str, float]], num_rows: int, chosen: Mapping[str, Measure]
-) -> list[Line]:
-    return [
-        (parameter, WHOLE, name, statistic, values[name], measure.unit, num_rows, int(math.isnan(values[name])))
-        for name, measure in chosen.items()
-        for statistic, values in statistics.items()
-        if name in values
-    ]

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -440,17 +440,8 @@ def group_rows(
 
 
 def read_rows(snapshots: Sequence[Snapshot], parameter: str, rows: Indices) -> Iterator[tuple[slice, list[Array]]]:
-    """Like iterate_blocks, but only the given rows, BLOCK_ROWS at a time; the slice counts within ``rows``.
-
-    The blocks hold until the next ones are asked for.
-    """
-    tables = tables_of(snapshots, parameter)
-    scratch = Scratch()
-    for start in range(0, len(rows), BLOCK_ROWS):
-        part = slice(start, min(start + BLOCK_ROWS, len(rows)))
-        of_part = [replace(s, tensors={parameter: t[rows[part]]}) for s, t in zip(snapshots, tables, strict=True)]
-        for _, blocks in iterate_blocks(of_part, parameter, BLOCK_ROWS, scratch=scratch):
-            yield part, blocks
+    """Blocks of the given rows, BLOCK_ROWS at a time, which hold until the next ones are asked for."""
+    return iterate_blocks(snapshots, parameter, BLOCK_ROWS, rows=rows, scratch=Scratch())
 
 
 def _group_lines(

@@ -242,8 +242,8 @@ def compare_lists(found: Sequence[Changed], num: int, seed: int, order: str) -> 
         rows = np.intersect1d(found[a].table.index, found[b].table.index)
         first, second = (found[i].table.loc[rows] for i in (a, b))
         random = [
-            _agreement(*(_Standing.of(draw.loc[rows], num, order) for draw in draws))
-            for draws in zip(found[a].random, found[b].random, strict=True)
+            _agreement(_Standing.of(one.loc[rows], num, order), _Standing.of(other.loc[rows], num, order))
+            for one, other in zip(found[a].random, found[b].random, strict=True)
         ]
         standings = _Standing.of(first, num, order), _Standing.of(second, num, order)
         observed = _agreement(*standings)
