@@ -122,7 +122,8 @@ def load_task(config: RunConfig) -> Task:
         splits = {role: read_file(path, config.text_columns, config.label_column) for role, path in paths.items()}
         raw = RawTask(splits, out_of_distribution=tuple(_named_files(config.ood_file, "--ood-file")))
         hashes = {role: sha256_of_file(path) for role, path in paths.items()}
-        _doubt_files(hashes)
+        if same := [role for role, sha256 in hashes.items() if role != "train" and sha256 == hashes["train"]]:
+            warnings.warn(f"the same file is trained on and scored as {', '.join(same)}", stacklevel=2)
     elif config.dataset:
         raw = read_dataset(config.dataset, config.dataset_config, config.text_columns, config.label_column)
     else:
@@ -240,13 +241,14 @@ def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig
             removed |= also
     if config.shuffle_labels:
         splits["train"] = _shuffle_labels(splits["train"], labels["train"], config)
+    headline = "f1" if kind == "tokens" and has_entities(label_names) else "accuracy"
     return Task(
         name=name,
         kind=kind,
         label_names=label_names,
         splits=splits,
         reported_split=reported,
-        score=raw.score or _headline(kind, label_names),
+        score=raw.score or ("pearson" if kind == "regression" else headline),
         file_hashes=hashes,
         split_hashes=raw.hashes,
         carrier=raw.carrier,
@@ -271,12 +273,6 @@ def _encode(
     return encoded.kind, encoded.names, encoded.labels
 
 
-def _headline(kind: Kind, label_names: tuple[str, ...]) -> str:
-    if kind == "tokens":
-        return "f1" if has_entities(label_names) else "accuracy"
-    return "accuracy" if kind == "classification" else "pearson"
-
-
 def _doubt_labels(name: str, kind: str, labels: NDArray[Any] | None) -> None:
     """Refuse targets that look like classes (few, and whole); warn of classes that look like numbers of rows or like
     texts (many, and most of them with one example)."""
@@ -296,12 +292,6 @@ def _doubt_labels(name: str, kind: str, labels: NDArray[Any] | None) -> None:
             "(floats mean regression)",
             stacklevel=2,
         )
-
-
-def _doubt_files(hashes: Mapping[str, str]) -> None:
-    """Warn where a scored split is the training file: its score would say what was memorised."""
-    if same := [role for role, sha256 in hashes.items() if role != "train" and sha256 == hashes["train"]]:
-        warnings.warn(f"the same file is trained on and scored as {', '.join(same)}", stacklevel=2)
 
 
 def remove_near_duplicates(train: Split, scored: Mapping[str, Split]) -> tuple[Split, dict[str, int]]:
