@@ -161,7 +161,10 @@ class _State:
             rows[name] = np.asarray(snapshot.tensors[name][distinct], np.float64)
             labels[name] = corpus.groups[name][column]
         hidden = len(centre.offset)
-        weight, bias = (_vector(snapshot, f"{LAYER_NORM}.{name}") for name in ("weight", "bias"))
+        weight, bias = (
+            next(iterate_blocks([snapshot], name))[1][0][0] if name in snapshot.tensors else None
+            for name in (f"{LAYER_NORM}.weight", f"{LAYER_NORM}.bias")
+        )
         return cls(
             rows,
             places,
@@ -229,11 +232,6 @@ def play(before: _State, after: _State, shares: Array, eps: float) -> tuple[floa
                 values[index] += shares[block] @ _squares(directions * weight + bias - base)
     size = size if has_output and size > 0 else math.nan  # what rounding leaves of no output is none
     return drift / size, players, values / size
-
-
-def _vector(snapshot: Snapshot, name: str) -> Array | None:
-    """(hidden,) checked; None when the model has none."""
-    return next(iterate_blocks([snapshot], name))[1][0][0] if name in snapshot.tensors else None
 
 
 def _coalitions(total: Array, changes: list[Array], first: int = 0, coalition: int = 0) -> Iterator[tuple[int, Array]]:

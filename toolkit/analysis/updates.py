@@ -78,7 +78,11 @@ def measure_updates(
     reference = trajectory.at(reference_epoch)
     snapshot = trajectory.at_or_last(epoch)
     tables_of([trajectory.snapshots[0], reference, snapshot], parameter)  # the rows are chosen in the first
-    name, chosen = _choose_rows(trajectory, reference, snapshot, parameter, rows)
+    ((name, chosen),) = group_rows(trajectory, parameter, rows, by_stratum=False).items()
+    if rows is None and (exposure := table_exposure(trajectory, parameter)) is not None:
+        name, chosen = TOUCHED, np.flatnonzero(exposure.step_counts(len(chosen), snapshot.step))
+    elif rows is None:
+        name, chosen = MOVED, np.flatnonzero(row_norms(reference, snapshot, parameter, chosen))
     norms = row_norms(reference, snapshot, parameter, chosen)
     num_moved = int(np.count_nonzero(norms))
     columns = columns_of("measure_updates")
@@ -122,34 +126,11 @@ def null_spectra(norms: Array, hidden: int, num_null: int, seed: int = 0) -> Ite
         yield np.maximum(np.linalg.eigvalsh(gram)[::-1], 0.0)
 
 
-def alignment(update: Array, directions: Array) -> float:
-    """Share of ‖Δ‖²_F of (n, p) rows of Δ in the span of (p, k) orthonormal columns."""
-    total = float(np.vdot(update, update))
-    projected = update @ directions
-    return float(np.vdot(projected, projected)) / total if total > 0 else math.nan
-
-
 def null_alignments(squared: Array, k: int, num_null: int = NUM_SUBSPACES, seed: int = 0) -> Array:
     """(num_null, k): for Δ with (p,) given σ², the share in the first 1 … k columns of a random orthonormal frame."""
     generator, shares = np.random.default_rng([*b"alignment", seed]), squared / squared.sum()
     frames = (np.linalg.qr(generator.normal(size=(len(squared), k)))[0] for _ in range(num_null))
     return np.array([np.cumsum(shares @ np.square(frame)) for frame in frames])
-
-
-def _choose_rows(
-    trajectory: Trajectory,
-    reference: Snapshot,
-    snapshot: Snapshot,
-    parameter: str,
-    rows: str | Sequence[int] | Indices | None,
-) -> tuple[str, Indices]:
-    ((name, chosen),) = group_rows(trajectory, parameter, rows, by_stratum=False).items()
-    if rows is not None:
-        return name, chosen
-    exposure = table_exposure(trajectory, parameter)
-    if exposure is not None:
-        return TOUCHED, np.flatnonzero(exposure.step_counts(len(chosen), snapshot.step))
-    return MOVED, np.flatnonzero(row_norms(reference, snapshot, parameter, chosen))
 
 
 def _spectrum_lines(update: Cloud, norms: Array, ks: Iterable[int], num_null: int, seed: int) -> Iterator[Line]:

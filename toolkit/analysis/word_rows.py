@@ -91,14 +91,10 @@ def seen_most(counts: pd.DataFrame, rows: Ids, num: int) -> Ids:
 def _reason_against(trajectories: Sequence[Trajectory]) -> str:
     if any(PARAMETER not in each.parameters for each in trajectories):
         return "its model has no word embeddings"
-    if not any(_has_moved(each) for each in trajectories):
+    ends = ((word_table(each.snapshots[0]), word_table(each.snapshots[-1])) for each in trajectories)
+    if all(np.array_equal(first, last) for first, last in ends):
         return "its word embeddings did not move"
     return "" if len(_seen(trajectories[0])) >= 3 else "training used fewer than three of its words"
-
-
-def _has_moved(trajectory: Trajectory) -> bool:
-    tables = [word_table(snapshot) for snapshot in (trajectory.snapshots[0], trajectory.snapshots[-1])]
-    return len(trajectory) > 1 and not np.array_equal(tables[0], tables[1])
 
 
 def _seen(trajectory: Trajectory) -> Ids:

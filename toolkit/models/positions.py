@@ -19,16 +19,11 @@ from toolkit.snapshots.files import sha256_of_array
 from toolkit.snapshots.snapshot import to_array
 
 
-def reinject(backbone: nn.Module, family: ModelFamily) -> "Reinjection":
-    """Hook ``backbone``, which has a position table, so that every forward pass adds positions again; see Reinjection.
-
-    The hooks are not part of what ``save_pretrained`` writes: whoever loads the weights again has to call this again.
-    """
-    return Reinjection(backbone, family)
-
-
 class Reinjection:
-    """Adds the positions' part of the encoder's input to the input of each layer after the first.
+    """Adds the positions' part of the encoder's input to the input of each layer after the first, by hooks.
+
+    The model must have a position table. The hooks are not part of what ``save_pretrained`` writes: whoever loads the
+    weights again has to do this again.
 
     The LayerNorm of the embeddings is, for a given standard deviation sd(e) of each token's sum e = w + p + s, linear
     in the parts of the sum: LN(e) = Σ weight⊙Π(part)/sd(e) + bias with Πx = x - mean(x). The part that is added again
@@ -137,7 +132,7 @@ def prepare_positions(loaded: Loaded, config: RunConfig) -> Loaded:
         with torch.no_grad():
             table[first:] = torch.from_numpy(rows).to(table)
     if config.reinject_positions:
-        reinject(loaded.model.backbone, loaded.family)
+        Reinjection(loaded.model.backbone, loaded.family)
     return replace(loaded, positions=_describe(config, before, to_array(table), first, num_reached))
 
 
