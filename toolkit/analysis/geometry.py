@@ -14,7 +14,7 @@ from toolkit.analysis.drift import ALL_ROWS, Indices
 from toolkit.analysis.measures import Array, summarise_null
 from toolkit.analysis.strata import count_rows, rows_by_stratum
 from toolkit.families import TABLES
-from toolkit.lookup import Table, at_least, lookup, unknown
+from toolkit.lookup import Table, at_least, select, unknown
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.snapshot import Epochs, Snapshot, Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
@@ -333,16 +333,6 @@ GEOMETRY: Mapping[str, GeometryStatistic] = Table(
 """Every geometry statistic, in the order of every table."""
 
 
-def select_statistics(
-    statistics: Mapping[str, GeometryStatistic] | Iterable[str] | None,
-) -> tuple[GeometryStatistic, ...]:
-    """The entries of a mapping, those of GEOMETRY with the given names, or all; ValueError for an unknown name."""
-    if statistics is None or isinstance(statistics, Mapping):
-        return tuple((GEOMETRY if statistics is None else statistics).values())
-    names = (statistics,) if isinstance(statistics, str) else statistics
-    return tuple(lookup(GEOMETRY, name, "geometry statistic") for name in names)
-
-
 SELECTED = "selected rows"
 MIN_ROWS = 10
 """Groups of fewer rows are refused: about their mean, two rows have cosine -1 whatever they are (the limit is ours)."""
@@ -396,7 +386,9 @@ def measure_geometry(
     Nothing larger than a block of rows, a (hidden, hidden) matrix and one null table of at most 2²⁵ values is kept in
     memory.
     """
-    trajectory, chosen = trajectory_of(source), select_statistics(statistics)
+    trajectory = trajectory_of(source)
+    entries = select(GEOMETRY, GEOMETRY if statistics is None else statistics, "geometry statistic")
+    chosen = tuple(entries.values())
     at_least("num_null", num_null, 0)
     groups = group_rows(trajectory, parameter, rows, by_stratum)
     snapshots = trajectory.chosen(epochs)

@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit.lookup import Table, lookup
+from toolkit.lookup import Table, select
 
 Array = NDArray[np.float64]
 
@@ -103,10 +103,7 @@ Measures = Mapping[str, Measure] | Iterable[str]
 
 def select_measures(measures: Measures) -> dict[str, Measure]:
     """The measures of a mapping, or those of MEASURES with the given names; ValueError for an unknown name."""
-    if isinstance(measures, Mapping):
-        return dict(measures)
-    names = (measures,) if isinstance(measures, str) else measures
-    return {name: lookup(MEASURES, name, "measure") for name in names}
+    return select(MEASURES, measures, "measure")
 
 
 def lengths(rows: Array) -> Array:

@@ -25,7 +25,7 @@ from toolkit.analysis.similarity_table import (
     null_base,
 )
 from toolkit.analysis.strata import assign_strata, count_rows, table_exposure
-from toolkit.lookup import at_least, lookup, unknown
+from toolkit.lookup import at_least, lookup, select, unknown
 from toolkit.progress import shows_progress
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.snapshot import Trajectory
@@ -126,7 +126,7 @@ def compare_rows(
     """
     k, num_null = at_least("k", k, 1), at_least("num_null", num_null, 0)
     check_rows(reference, current, "a similarity")
-    chosen = _select(measures)
+    chosen = select(SIMILARITIES, measures, "similarity")
     if null is not None:
         lookup(NULLS, null, "null")
     pair = TablePair(reference, current, k, seed)
@@ -203,13 +203,6 @@ def count_threads() -> int:
     from threadpoolctl import threadpool_info
 
     return max((info["num_threads"] or 1 for info in threadpool_info() if info["user_api"] == "blas"), default=1)
-
-
-def _select(measures: Similarities) -> dict[str, Similarity]:
-    if isinstance(measures, Mapping):
-        return dict(measures)
-    names = (measures,) if isinstance(measures, str) else measures
-    return {name: lookup(SIMILARITIES, name, "similarity") for name in names}
 
 
 def _choose_rows(trajectory: Trajectory, parameter: str, num_rows: int, rows: Any) -> tuple[str, NDArray[Any] | None]:
