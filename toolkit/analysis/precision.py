@@ -4,6 +4,7 @@ A floating-point weight can only move in steps of one unit in its last place (ul
 rounded away, every time, however long training lasts.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -158,7 +159,11 @@ def guard_precision(
         num_moved = sum(int(np.sum(a != b)) for _, (a, b) in iterate_blocks([first, last], parameter))
         # A constant such as LayerNorm's first weights fits any precision; both snapshots must.
         weights = stored_precision(np.concatenate([before.reshape(-1), after.reshape(-1)]))
-        shares = {f"movable_{name}": _share_or_nan(before, rate, name) for name in FORMATS}
+        largest = float(np.abs(before).max(initial=0))
+        shares = {
+            f"movable_{name}": movable_share(before, rate, name) if rate > 0 and largest <= form.largest else math.nan
+            for name, form in FORMATS.items()
+        }
         values: dict[str, Any] = {"parameter": parameter, "precision": weights, "learning_rate": rate, **shares}
         finding = _finding(num_moved, is_frozen, weights, shares)
         lines.append({**values, "moved_share": num_moved / before.size, "finding": finding})
@@ -177,11 +182,6 @@ def _largest_rate(
         return is_frozen, float("nan")
     known = rates[:last_step][~np.isnan(rates[:last_step])]
     return is_frozen, float("nan") if is_frozen or not len(known) else float(known.max())
-
-
-def _share_or_nan(table: np.ndarray, rate: float, dtype: str) -> float:
-    is_undefined = np.isnan(rate) or rate <= 0 or float(np.abs(table).max(initial=0)) > FORMATS[dtype].largest
-    return float("nan") if is_undefined else movable_share(table, rate, dtype)
 
 
 def _finding(num_moved: int, is_frozen: bool, weights: str, shares: dict[str, float]) -> str:

@@ -35,9 +35,8 @@ class LineMatch:
     """How a table's spectrum matches the sinusoid's waves."""
 
     score: float
-    """The correlation over its root mean square for other combs; about Gaussian around 0 without lines."""
-    correlation: float
-    """Between the two log spectra, both less a cubic trend."""
+    """Correlation of the two log spectra, both less a cubic trend, over its root mean square for other combs; about
+    Gaussian around 0 without lines."""
     num_lines: int
     """Waves of the sinusoid in the band."""
     longest_wave: float
@@ -71,11 +70,10 @@ def line_match(table: Array) -> LineMatch:
     spectrum = step_spectrum(table, band)
     longest = 2 * math.pi / float(wave_frequencies(hidden)[band.num_lines - 1])
     if not spectrum.any():
-        return LineMatch(math.nan, math.nan, band.num_lines, longest)
+        return LineMatch(math.nan, band.num_lines, longest)
     shape = _flatten(np.log(np.maximum(spectrum, spectrum.max() * 1e-30)), band.basis)
-    correlation = float(band.template @ shape)
     spread = float(np.sqrt(np.mean((band.combs @ shape) ** 2)))
-    return LineMatch(correlation / spread, correlation, band.num_lines, longest)
+    return LineMatch(float(band.template @ shape) / spread, band.num_lines, longest)
 
 
 def step_spectrum(table: Array, band: Band) -> Array:

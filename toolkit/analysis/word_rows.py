@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,7 +10,7 @@ from toolkit.analysis.blocks import iterate_blocks
 from toolkit.analysis.measures import MEASURES
 from toolkit.analysis.nearest import Ids, search_nearest
 from toolkit.analysis.neighbours import PARAMETER, list_words, word_table
-from toolkit.analysis.strata import table_exposure
+from toolkit.analysis.strata import count_exposure, table_exposure
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 
 NUM_NEIGHBOURS = 5
@@ -109,16 +108,10 @@ def _seen(trajectory: Trajectory) -> Ids:
 
 def _exposure(trajectories: Sequence[Trajectory]) -> pd.DataFrame:
     """num_steps and num_tokens of every row, means over the runs; one that any run saw has at least 1."""
-    num_rows = len(word_table(trajectories[0].snapshots[0]))
-    tables = [table_exposure(each, PARAMETER) for each in trajectories]
-    counts: dict[str, Any] = {}
-    for name in ("num_steps", "num_tokens"):
-        each = [
-            getattr(table, name.removeprefix("num_").rstrip("s") + "_counts")(num_rows) for table in tables if table
-        ]
-        mean = np.mean(each, axis=0) if len(each) == len(tables) else None
-        counts[name] = pd.NA if mean is None else np.maximum(mean.round(), mean > 0).astype(np.int64)
-    return pd.DataFrame(counts, index=range(num_rows)).astype("Int64")
+    mean = sum(pd.DataFrame(count_exposure(each, PARAMETER)) for each in trajectories) / len(trajectories)
+    is_less = ((mean > 0) & (mean <= 0.5)).fillna(False)
+    counts: pd.DataFrame = mean.round().mask(is_less, 1).astype("Int64")
+    return counts
 
 
 def _ends(trajectory: Trajectory) -> list[Snapshot]:
