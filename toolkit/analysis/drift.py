@@ -60,6 +60,7 @@ def measure_rows(
     return pd.DataFrame(columns | values | {"path_efficiency": length / or_nan(walked)})
 
 
+@with_columns
 def write_rows(
     source: Source,
     parameter: str,
@@ -74,16 +75,10 @@ def write_rows(
 
     Parameters
     ----------
-    source
-        A run, the path of a run directory, a trajectory, or imported checkpoints.
-    parameter
-        Name of an embedding parameter, such as ``word_embeddings``.
     path
         The file to write, named ``.parquet``; its folder is made where it is missing.
     epochs
         Epoch or epochs of the snapshots; None takes every snapshot after epoch 0.
-    measures
-        Names of entries of MEASURES, or a mapping of the same kind.
     block_rows
         Number of lines held in memory at a time.
     overwrite

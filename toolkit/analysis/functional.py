@@ -125,18 +125,15 @@ def functional_drift(
         drift, players, coalitions = play(before, _State.load(snapshot, centre, corpus, rows), shares, eps)
         scale = centre.scale_since(reference)
         reason = NO_OUTPUT if math.isnan(drift) else ""
-        note = "; ".join(filter(None, (_warning(scale, drift), corpus.note)))
+        weighs = "a common scale of the tables, which no output shows, weighs in the split"
+        is_small = drift > 0 and (scale - 1) ** 2 > 0.01 * drift
+        note = "; ".join(filter(None, (weighs if is_small else "", corpus.note)))
         facts = (scale, len(rows), sample, eps, reason, note)
         moment = (float(snapshot.epoch), snapshot.step)
         lines.append((*moment, WHOLE, "functional_drift", drift, *facts))
         split = shapley_values(coalitions).tolist()
         lines += [(*moment, name, "shapley", value, *facts) for name, value in zip(players, split, strict=True)]
     return pd.DataFrame(lines, columns=columns_of("functional_drift"))
-
-
-def _warning(scale: float, drift: float) -> str:
-    is_small = drift > 0 and (scale - 1) ** 2 > 0.01 * drift
-    return "a common scale of the tables, which no output shows, weighs in the split" if is_small else ""
 
 
 @dataclass(frozen=True, slots=True)

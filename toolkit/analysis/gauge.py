@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from toolkit.analysis.blocks import iterate_blocks
-from toolkit.analysis.measures import Array, norm
+from toolkit.analysis.measures import Array, lengths, norm
 from toolkit.analysis.strata import describe_rows
 from toolkit.analysis.tokens_in_use import PROJECTED, GroupLabels, NullSpace, ReferenceCorpus, reference_corpus
 from toolkit.lookup import unknown
@@ -306,15 +306,23 @@ def measure_gauge_rows(
     if parameter not in corpus.tables:
         raise ValueError(unknown(parameter, "embedding table of this run", corpus.tables))
     pair = [trajectory.at(reference_epoch), trajectory.at_or_last(epoch)]
-    raw, pi, fixed = _row_drifts(pair, parameter, corpus)
+    reference, centre = measure_centres(pair, corpus)
+    num_rows = len(corpus.frequencies[parameter])
+    raw, pi, fixed = np.empty(num_rows), np.empty(num_rows), np.full(num_rows, np.nan)
+    for rows, (before, after) in iterate_blocks(pair, parameter):
+        change = project(after - before)
+        raw[rows], pi[rows] = norm(before, after), lengths(change)
+        used = np.flatnonzero(corpus.frequencies[parameter][rows] > 0)
+        change = centre.fix_change(reference, parameter, change[used], corpus.groups[parameter][rows][used])
+        fixed[rows.start + used] = lengths(change)
     if corpus.is_projected:
         pi[:] = fixed[:] = np.nan
     merged = [""] * len(raw)
     side = corpus.tables.index(parameter)
-    for rows in corpus.pairs if side < 2 else []:
-        merged[rows[side]] = _row_name(trajectory, corpus.tables[1 - side], rows[1 - side])
+    for merged_rows in corpus.pairs if side < 2 else []:
+        merged[merged_rows[side]] = _row_name(trajectory, corpus.tables[1 - side], merged_rows[1 - side])
         if side == 1:
-            fixed[rows[side]] = np.nan
+            fixed[merged_rows[side]] = np.nan
     columns = {
         **describe_rows(trajectory, parameter),
         "frequency": corpus.frequencies[parameter],
@@ -324,19 +332,6 @@ def measure_gauge_rows(
         "merged_with": merged,
     }
     return pd.DataFrame(columns)
-
-
-def _row_drifts(pair: list[Snapshot], parameter: str, corpus: ReferenceCorpus) -> tuple[Array, Array, Array]:
-    reference, centre = measure_centres(pair, corpus)
-    num_rows = len(corpus.frequencies[parameter])
-    raw, pi, fixed = np.empty(num_rows), np.empty(num_rows), np.full(num_rows, np.nan)
-    for rows, (before, after) in iterate_blocks(pair, parameter):
-        change = project(after - before)
-        raw[rows], pi[rows] = norm(before, after), norm(np.zeros_like(change), change)
-        used = np.flatnonzero(corpus.frequencies[parameter][rows] > 0)
-        change = centre.fix_change(reference, parameter, change[used], corpus.groups[parameter][rows][used])
-        fixed[rows.start + used] = norm(np.zeros_like(change), change)
-    return raw, pi, fixed
 
 
 def _table_lines(drift: DriftSums, corpus: ReferenceCorpus) -> Iterator[Line]:

@@ -156,7 +156,8 @@ def sign_noise(
     decay = np.subtract(replay_decay(before, log, parameter, last.step), before, dtype=np.float64)
     null = np.empty((len(chosen), num_replicates))
     for members in _groups(history):
-        weights = _weights(steps, history.take(members), before.shape[1])
+        part = history.take(members)
+        weights = part.at_exposures(gradient_weights(steps, steps.sizes(part, before.shape[1])))
         null[members] = _simulate(weights, decay[members], num_replicates, seed)
     table = _table(trajectory, parameter, chosen, history, drift, null)
     if num_coordinates == 0:
@@ -184,11 +185,6 @@ def expected_squares(steps: AdamSteps, history: RowSteps, hidden: int, after: ND
         weights = gradient_weights(steps, steps.sizes(part, hidden), None if after is None else after[members])
         squares[members] = hidden * np.square(part.at_exposures(weights)).sum(axis=1, dtype=np.float64)
     return squares
-
-
-def _weights(steps: AdamSteps, history: RowSteps, hidden: int) -> NDArray[np.float32]:
-    """(n, most exposures) what the gradient of each exposure comes to in one coordinate; 0 beyond a row's last."""
-    return history.at_exposures(gradient_weights(steps, steps.sizes(history, hidden)))
 
 
 def _groups(history: RowSteps) -> Iterator[NDArray[np.intp]]:

@@ -252,7 +252,10 @@ def measure_agreement(
         first, second = trajectories[a], trajectories[b]
         found: dict[str, Agreement] = {}
         for place, (stratum, rows) in enumerate(common_strata(first, second, parameter).items()):
-            update, other = (_update(t, parameter, epoch, reference_epoch, rows) for t in (first, second))
+            update, other = (
+                np.concatenate(list(changes(each.at(reference_epoch), each.at(epoch), parameter, rows)))
+                for each in (first, second)
+            )
             found[stratum] = compare_updates(update, other, num_null, (seed, place))
         one, *others = found.values()
         for stratum, agreement in {ALL_ROWS: sum(others, start=one), **found}.items():
@@ -312,15 +315,6 @@ def _lines(agreement: Agreement) -> Iterator[tuple[object, ...]]:
                 mean, deviation, *quantiles = summarise_null(drawn[1:])
                 null = (mean, *quantiles, deviation)
         yield measure, value, *null, n, num_undefined, reason
-
-
-def _update(trajectory: Trajectory, parameter: str, epoch: float, reference_epoch: float, rows: Indices) -> Array:
-    """(rows, hidden) Δ of some rows of one run."""
-    reference, snapshot = trajectory.at(reference_epoch), trajectory.at(epoch)
-    if parameter in ("LayerNorm.weight", "LayerNorm.bias"):
-        ((_, (before, after)),) = iterate_blocks([reference, snapshot], parameter)
-        return np.asarray(after - before)
-    return np.concatenate(list(changes(reference, snapshot, parameter, rows)))
 
 
 def _check_comparable(
