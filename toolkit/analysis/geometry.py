@@ -230,11 +230,6 @@ class GeometryStatistic:
     """Whether rows of length 0 are left out, and counted as undefined."""
 
 
-def _partition_ratio(cloud: Cloud) -> float:
-    logs = cloud.log_partition
-    return float(np.exp(logs.min() - logs.max()))
-
-
 def _isoscore(cloud: Cloud) -> float:
     needed = ISOSCORE_ROWS_PER_DIMENSION * cloud.hidden
     if cloud.num_rows < needed:
@@ -275,7 +270,7 @@ GEOMETRY: Mapping[str, GeometryStatistic] = Table(
             ),
             GeometryStatistic(
                 name="partition_ratio",
-                function=_partition_ratio,
+                function=lambda cloud: float(np.exp(-np.ptp(cloud.log_partition))),
                 source="J. Mu & P. Viswanath, All-but-the-Top (ICLR 2018), with the partition function of S. Arora et "
                 "al. (TACL 2016); of both signs of each eigenvector, at mean length 1, because it depends on the scale",
                 description="Smallest over largest partition function along the principal directions; isotropic: 1.",

@@ -118,9 +118,12 @@ def prepare_positions(loaded: Loaded, config: RunConfig) -> Loaded:
     and before anything is frozen. Rows below that of a text's first token (RoBERTa's padding row and what precedes it)
     stay. ValueError where the model has no position table, or the table cannot be had.
     """
-    table = _find_table(loaded)
+    parameter = loaded.family.embedding_parameters.get("position_embeddings", "")
+    table = dict(loaded.model.backbone.named_parameters()).get(parameter)
     if table is None:
-        if flags := _flags(config):
+        flags = [f"--positions {config.positions}"] * (config.positions != "checkpoint")
+        flags += ["--reinject-positions"] * config.reinject_positions
+        if flags:
             name = f"{loaded.source.name} ({loaded.family.name})"
             raise ValueError(f"{' '.join(flags)}: not applicable, {name} has no position table")
         return loaded
@@ -179,17 +182,6 @@ POSITION_TABLES: Mapping[str, Callable[[PositionRows, int, int], PositionRows]] 
     "zero": lambda rows, num_reached, seed: np.zeros_like(rows),
 }
 """What ``--positions`` takes: rows, how many of them texts reach, and a seed in; the rows instead out."""
-
-
-def _find_table(loaded: Loaded) -> torch.nn.Parameter | None:
-    name = loaded.family.embedding_parameters.get("position_embeddings")
-    return dict(loaded.model.backbone.named_parameters()).get(name) if name else None
-
-
-def _flags(config: RunConfig) -> list[str]:
-    """The flags of a config that need a position table."""
-    table = [] if config.positions == "checkpoint" else [f"--positions {config.positions}"]
-    return table + (["--reinject-positions"] if config.reinject_positions else [])
 
 
 def _describe(
