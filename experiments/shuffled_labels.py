@@ -97,7 +97,7 @@ def write_data(task: str, num_examples: int, folder: Path) -> dict[str, Any]:
     else:
         splits = BUILTIN_TASKS[task].build()
         train, validation = (
-            [(*texts, str(label)) for texts, label in zip(split.texts, split.labels, strict=True)]
+            [(*texts, str(label)) for texts, label in zip(split.texts, split.labels or (), strict=True)]
             for split in (splits["train"], splits["validation"])
         )
     chosen = np.sort(np.random.default_rng(0).permutation(len(train))[:num_examples])

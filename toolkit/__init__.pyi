@@ -6,6 +6,7 @@ from .analysis.causes import explain as explain
 from .analysis.changes import measure_changes as measure_changes
 from .analysis.drift import measure_drift as measure_drift
 from .analysis.drift import measure_rows as measure_rows
+from .analysis.drift import measure_segments as measure_segments
 from .analysis.drift import write_rows as write_rows
 from .analysis.functional import functional_drift as functional_drift
 from .analysis.gauge import measure_gauge as measure_gauge
@@ -17,12 +18,11 @@ from .analysis.neighbours import compare_changed as compare_changed
 from .analysis.neighbours import measure_neighbours as measure_neighbours
 from .analysis.neighbours import most_changed as most_changed
 from .analysis.neighbours import neighbours as neighbours
+from .analysis.nulls import regress_drift as regress_drift
 from .analysis.nulls import sign_noise as sign_noise
 from .analysis.positions import measure_positions as measure_positions
 from .analysis.precision import guard_precision as guard_precision
 from .analysis.precision import movable_share as movable_share
-from .analysis.regression import regress_drift as regress_drift
-from .analysis.segments import measure_segments as measure_segments
 from .analysis.similarity import SIMILARITIES as SIMILARITIES
 from .analysis.similarity import measure_similarity as measure_similarity
 from .analysis.tokens_in_use import measure_design as measure_design

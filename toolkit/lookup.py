@@ -2,7 +2,7 @@
 
 import json
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
@@ -86,6 +86,13 @@ def lookup(table: Mapping[str, T], name: str, kind: str) -> T:
     if name in table:
         return table[name]
     raise ValueError(unknown(name, kind, tuple(table)))
+
+
+def select(table: Mapping[str, T], chosen: Mapping[str, T] | Iterable[str], kind: str) -> dict[str, T]:
+    """The entries of a mapping, or those of ``table`` with the given names (or the one name)."""
+    if isinstance(chosen, Mapping):
+        return dict(chosen)
+    return {name: lookup(table, name, kind) for name in ((chosen,) if isinstance(chosen, str) else chosen)}
 
 
 def unknown(name: str, kind: str, choices: tuple[str, ...]) -> str:

@@ -4,6 +4,7 @@ A name means one thing wherever it stands. Docstrings, headings and tool-tips ar
 """
 
 import inspect
+import re
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -813,6 +814,28 @@ TABLES: Mapping[str, tuple[str, ...]] = {
 """A function, and where it returns several tables the name of each, to its columns in order."""
 
 
+PARAMETERS: Mapping[str, str] = {
+    "source": "A run, the path of a run directory, a trajectory, or imported checkpoints.",
+    "sources": "Runs, paths of run directories, trajectories or imported checkpoints; at least two.",
+    "parameter": "Name of an embedding parameter, such as ``word_embeddings``.",
+    "epoch": "Epoch of the snapshot; None is the last one.",
+    "epochs": "Epoch or epochs of the snapshots; None takes every snapshot.",
+    "reference_epoch": "Epoch of the snapshot that changes are counted from.",
+    "log": "Optimizer log of the run; needed where ``source`` is a trajectory, which has none.",
+    "measures": "Names of entries of MEASURES, or a mapping of the same kind.",
+    "k": "Number of nearest neighbours of each word.",
+    "order": "``excess`` (beyond what random drifts of that size lose) or ``overlap`` (whether or not any drift would "
+    "lose it).",
+    "only_seen": "Only words that training exposed up to the epoch can be neighbours.",
+    "is_centred": "Subtract the mean of the words first, so that an offset that all words share changes no neighbour.",
+    "include_unused": "Let special tokens and rows that the vocabulary keeps free be neighbours too.",
+    "num_draws": "Number of random drifts of the observed size that the loss is compared with; at least 2.",
+    "num_null": "Number of draws of the null.",
+    "seed": "Seed of every random draw.",
+}
+"""What help() says of a parameter that several functions take, where a function's docstring does not say it."""
+
+
 def columns_of(table: str) -> list[str]:
     """Names of a table's columns in order, such as ``measure_drift``'s; ValueError for an unknown table."""
     return list(lookup(TABLES, table, "table"))
@@ -822,14 +845,29 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def with_columns(function: F) -> F:
-    """The same function, whose help() ends with the columns of each table that it returns."""
+    """The same function, whose help() has the parameters of PARAMETERS and ends with the columns of its tables."""
     name = function.__name__
-    parts = [f"{inspect.getdoc(function) or ''}"]
+    parts = [_with_parameters(function)]
     for table in (each for each in TABLES if each == name or each.startswith(f"{name}.")):
         title = "Columns" if table == name else f"Columns of {table.removeprefix(f'{name}.')}"
         parts.append("\n".join([title, "-" * len(title), *map(_described, TABLES[table])]))
     function.__doc__ = "\n\n".join(parts)
     return function
+
+
+def _with_parameters(function: Callable[..., Any]) -> str:
+    """The docstring with every parameter in order: those that it lacks by PARAMETERS, where that has all of them."""
+    text = inspect.getdoc(function) or ""
+    before, own, after = re.fullmatch(r"(.*?)(?:\n\nParameters\n-+\n(.*?))?((?:\n\n\w+\n---.*)?)", text, re.S).groups()  # type: ignore[union-attr]
+    blocks = re.split(r"\n(?=\S)", own) if own else []
+    known = {name: block for block in blocks for name in block.partition("\n")[0].split(", ")}
+    names = list(inspect.signature(function).parameters)
+    if not all(name in known or name in PARAMETERS for name in names):
+        return text
+    said = [
+        known.get(name) or f"{name}\n{textwrap.indent(textwrap.fill(PARAMETERS[name], 112), '    ')}" for name in names
+    ]
+    return "\n".join([f"{before}\n\nParameters\n----------", *dict.fromkeys(said)]) + after
 
 
 def _described(name: str) -> str:

@@ -11,9 +11,8 @@ from tests.analysis.adam_runs import WORDS, make_log, plant, random_exposure, si
 from toolkit.analysis.adam import replay_decay
 from toolkit.analysis.causes import ALL_ROWS, BASES, CAUSES, decompose, explain
 from toolkit.analysis.drift import measure_rows
-from toolkit.analysis.nulls import sign_noise
+from toolkit.analysis.nulls import regress_drift, sign_noise
 from toolkit.analysis.precision import guard_precision
-from toolkit.analysis.regression import regress_drift
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 from toolkit.snapshots.store import RunWriter, open_run
 

@@ -5,20 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.analysis.change_finders import (
-    LIMIT,
-    FormatFinder,
-    Pair,
-    fit_rotation,
-    rotation_null,
-    rounded_moments,
-    roundoff,
-    score_noise,
-    spacing_exponents,
-    survey,
-)
+from toolkit.analysis.change_finders import Pair, roundoff, spacing_exponents, survey
+from toolkit.analysis.change_fits import LIMIT, fit_rotation, rotation_null, rounded_moments, score_noise
 from toolkit.analysis.changes import KINDS, measure_changes
-from toolkit.analysis.precision import FORMATS
+from toolkit.analysis.precision import FORMATS, FormatFinder
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.snapshots.snapshot import Snapshot, Trajectory, Vocabulary
 

@@ -10,9 +10,16 @@ from hypothesis import strategies as st
 
 from tests.analysis.test_changes import BASE, BIAS, COLUMNS_OF_TABLES, ROWS, WEIGHT, P, S, W, base_tensors
 from tests.analysis.test_changes import changes_of as table_of
-from toolkit.analysis.change_finders import VECTOR_LIMIT, Pair, score_vectors, vector_power
+from toolkit.analysis.change_finders import Pair
+from toolkit.analysis.change_fits import (
+    LEAST_GAP,
+    VECTOR_LIMIT,
+    is_repeated_shrinking,
+    score_vectors,
+    split_rows,
+    vector_power,
+)
 from toolkit.analysis.changes import measure_changes
-from toolkit.analysis.decay import LEAST_GAP, is_repeated_shrinking, split_rows
 from toolkit.snapshots.snapshot import Snapshot, Trajectory, Vocabulary
 
 LONGEST = 110

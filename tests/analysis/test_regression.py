@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from tests.analysis.adam_runs import WORDS, constant, make_log, plant, random_exposure, signs
-from toolkit.analysis.regression import FEWEST_ROWS, regress_drift
+from toolkit.analysis.nulls import FEWEST_ROWS, regress_drift
 from toolkit.snapshots.exposure import Exposure, StepRows, TableExposure
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 

@@ -79,8 +79,8 @@ def errors_of(num_draws, size, seed=1):
     """Share of wrong answers of the line match: on noisy sinusoids, smooth curves, and each held-out generator."""
     rng = np.random.default_rng([seed, *size])
     scores = {
-        "sinusoid": [line_match(t).score for t in controls.draw_sinusoids(*size, num_draws, seed)],
-        "smooth": [line_match(t).score for t in controls.draw_smooth(*size, num_draws, seed)],
+        "sinusoid": [line_match(t).score for t in controls.draw_controls("sinusoid", *size, num_draws, seed)],
+        "smooth": [line_match(t).score for t in controls.draw_controls("smooth", *size, num_draws, seed)],
     }
     for name, make in NO_SINUSOID.items():
         scores[name] = [line_match(make(*size, rng)).score for _ in range(num_draws)]
@@ -189,8 +189,8 @@ def test_a_statistic_that_fails_a_control_gives_no_verdict(monkeypatch):
 
 def test_few_waves_are_told_from_smooth_curves():
     size = (256, 96)
-    waves = [orbit_share(t) for t in controls.draw_waves(*size, 20, 1)]
-    smooth = [orbit_share(t) for t in controls.draw_smooth(*size, 20, 1)]
+    waves = [orbit_share(t) for t in controls.draw_controls("waves", *size, 20, 1)]
+    smooth = [orbit_share(t) for t in controls.draw_controls("smooth", *size, 20, 1)]
     assert min(waves) > resemblance.ORBIT_THRESHOLD > max(smooth)
     rng = np.random.default_rng(9)
     for name, make in (HELD_OUT | {"noise": NO_SINUSOID["noise"]}).items():
@@ -200,8 +200,8 @@ def test_few_waves_are_told_from_smooth_curves():
 @pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_error_rates_of_the_orbit_share(size):
-    waves = np.array([orbit_share(t) for t in controls.draw_waves(*size, 100, 2)])
-    smooth = np.array([orbit_share(t) for t in controls.draw_smooth(*size, 100, 2)])
+    waves = np.array([orbit_share(t) for t in controls.draw_controls("waves", *size, 100, 2)])
+    smooth = np.array([orbit_share(t) for t in controls.draw_controls("smooth", *size, 100, 2)])
     assert np.mean(waves < resemblance.ORBIT_THRESHOLD) <= 0.02
     assert np.mean(smooth >= resemblance.ORBIT_THRESHOLD) <= 0.02
 

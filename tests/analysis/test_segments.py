@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from toolkit.analysis import segments
-from toolkit.analysis.segments import DECAY_ALONE, UNUSED, measure_segments
+from toolkit.analysis import drift
+from toolkit.analysis.drift import DECAY_ALONE, UNUSED, measure_segments
 from toolkit.families import TABLES
 from toolkit.snapshots.exposure import Exposure
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
@@ -52,7 +52,7 @@ def test_known_values(make_exposure):
 )
 def test_decay_is_named_where_the_log_shows_it(decay, note, make_exposure, monkeypatch):
     log = None if decay is None else SimpleNamespace(weight_decay=decay)
-    monkeypatch.setattr(segments, "given_log", lambda source, given: log)
+    monkeypatch.setattr(drift, "given_log", lambda source, given: log)
     table = measure_segments(trajectory(np.eye(2), np.eye(2), exposure=make_exposure({PARAMETER: [[0]] * 2})))
     line = table[(table["parameter"] == "segment 1") & (table["measure"] == "num_steps") & (table["epoch"] == 1)]
     assert line["note"].item() == note

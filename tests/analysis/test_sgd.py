@@ -7,9 +7,8 @@ import torch
 from tests.analysis.adam_runs import WORDS, gaussian, make_sgd_log, optimize, plant, random_exposure, signs
 from toolkit.analysis.adam import AdamSteps, gradient_weights, replay_decay, row_steps, unexplained_by_decay
 from toolkit.analysis.causes import decompose, explain
-from toolkit.analysis.nulls import expected_squares, sign_noise
+from toolkit.analysis.nulls import expected_squares, regress_drift, sign_noise
 from toolkit.analysis.precision import guard_precision
-from toolkit.analysis.regression import regress_drift
 from toolkit.comparison.parameter_noise import measure_beyond_noise
 from toolkit.snapshots.optimizer_log import OptimizerLog
 

@@ -9,13 +9,17 @@ from hypothesis import strategies as st
 
 from toolkit.analysis.geometry import energy_in_top, squared_singular_values
 from toolkit.analysis.updates import (
-    alignment,
     measure_updates,
     null_alignments,
     null_spectra,
     row_norms,
 )
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
+
+
+def alignment(update, directions):
+    """Share of ‖Δ‖² of rows of Δ in the span of orthonormal columns."""
+    return np.sum((update @ directions) ** 2) / np.sum(update**2)
 
 
 def _trajectory(before: np.ndarray, update: np.ndarray) -> Trajectory:

@@ -127,7 +127,7 @@ def _tags(task: object) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("split", ["train", "validation", "test", "ood"])
 def test_roles_every_noun_is_tagged_both_ways_equally_often(split: str) -> None:
-    words, tags = ROLES[split]
+    words, tags = ROLES[split].words, ROLES[split].labels
     counts: dict[str, Counter[int]] = defaultdict(Counter)
     for sentence, own in zip(words, tags, strict=True):
         assert Counter(own)[1] == Counter(own)[2] == Counter(own)[3] == Counter(own)[4] == 1
@@ -139,7 +139,7 @@ def test_roles_every_noun_is_tagged_both_ways_equally_often(split: str) -> None:
 
 
 def nouns_of(split: str) -> set[str]:
-    rows = zip(*ROLES[split], strict=True)
+    rows = zip(ROLES[split].words, ROLES[split].labels, strict=True)
     return {word for words, tags in rows for word, tag in zip(words, tags, strict=True) if tag in (2, 4)}
 
 

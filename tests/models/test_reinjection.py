@@ -17,7 +17,7 @@ from toolkit.data.batches import make_batch
 from toolkit.data.tasks import load_task
 from toolkit.families import TABLES
 from toolkit.models.classifier import Loaded, load_classifier
-from toolkit.models.positions import prepare_positions, reinject
+from toolkit.models.positions import Reinjection, prepare_positions
 from toolkit.models.tuned import load_tuned, load_untuned
 from toolkit.pipeline import finetune
 from toolkit.snapshots.store import Run
@@ -53,7 +53,7 @@ def test_the_part_is_what_the_positions_are_of_the_first_layers_input(
     """
     loaded = load(tiny_model, model_type)
     backbone, grabbed = loaded.model.backbone, {}
-    hooks = reinject(backbone, loaded.family)
+    hooks = Reinjection(backbone, loaded.family)
     norm = backbone.get_submodule(loaded.family.embedding_parameters["LayerNorm.weight"].removesuffix(".weight"))
     norm.register_forward_hook(lambda m, a, o: grabbed.update(total=a[0], part=hooks._part))
 
@@ -209,7 +209,7 @@ def test_models_can_be_copied_and_the_hooks_taken_off(tiny_model: Callable[[str]
     loaded = load(tiny_model, "bert")
     backbone = loaded.model.backbone
     plain = backbone(**texts())[0]
-    hooks = reinject(backbone, loaded.family)
+    hooks = Reinjection(backbone, loaded.family)
     again = backbone(**texts())[0]
     copy = deepcopy(backbone)
     assert torch.equal(copy(**texts())[0], again)

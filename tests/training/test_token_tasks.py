@@ -33,7 +33,7 @@ def config(tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathF
     folder = tmp_path_factory.mktemp("roles")
     names = BUILTIN_TOKEN_TASKS["roles"].label_names
     for name, split in BUILTIN_TOKEN_TASKS["roles"].build().items():
-        rows = list(zip(split.words, split.tags, strict=True))[:48]
+        rows = list(zip(split.words, split.labels, strict=True))[:48]
         sentences = ("\n".join(f"{w} {names[t]}" for w, t in zip(*row, strict=True)) for row in rows)
         (folder / f"{name}.conll").write_text("\n\n".join(sentences) + "\n")
     return RunConfig(

@@ -19,7 +19,6 @@ from toolkit.analysis.measures import Array
 from toolkit.analysis.strata import count_rows, table_exposure
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
 from toolkit.lookup import at_least, unknown
-from toolkit.snapshots.exposure import TableExposure
 from toolkit.snapshots.optimizer_log import OptimizerLog
 from toolkit.snapshots.snapshot import Trajectory
 from toolkit.snapshots.store import Source, run_of
@@ -204,10 +203,6 @@ def row_steps(trajectory: Trajectory, parameter: str, num_steps: int) -> RowStep
         raise ValueError(f"the exposure of {parameter} was not recorded: which steps moved its rows is unknown")
     if table.num_steps < num_steps:
         raise ValueError(f"the exposure of {parameter} ends at step {table.num_steps}, the snapshot is of {num_steps}")
-    return _turn_round(table, num_rows, num_steps)
-
-
-def _turn_round(table: TableExposure, num_rows: int, num_steps: int) -> RowSteps:
     end = int(table.offsets[num_steps])
     steps = np.repeat(np.arange(num_steps), np.diff(table.offsets[: num_steps + 1]))
     order = np.argsort(table.rows[:end], kind="stable")
@@ -324,23 +319,14 @@ def gradient_weights(steps: AdamSteps, gradients: Array, after: NDArray[np.int64
     no signs. With signs ε_s the coordinate has moved by -Σ_s ε_s·weights[i, s] (ours; exact but for fp32 rounding).
     ``after``: (n,) a step of each coordinate, counted from 1; only the movement after it counts.
     """
-    divided = _divided(steps, gradients)
+    from scipy.signal import lfilter
+
+    beta1, beta2 = steps.betas
+    second = lfilter([1 - beta2], [1, -beta2], np.square(gradients), axis=1)
+    # Movement at the end per unit of first moment at each step.
+    divided = steps.step_sizes * steps.survivals / (np.sqrt(second) / steps.root_corrections + steps.eps)
     if after is not None:
         divided[np.arange(steps.num_steps) < after[:, None]] = 0
-    return np.asarray(gradients * (1 - steps.betas[0]) * _backwards(steps, divided))
-
-
-def _divided(steps: AdamSteps, gradients: Array) -> Array:
-    """(n, steps) movement at the end per unit of first moment at each step."""
-    from scipy.signal import lfilter
-
-    beta = steps.betas[1]
-    second = lfilter([1 - beta], [1, -beta], np.square(gradients), axis=1)
-    return np.asarray(steps.step_sizes * steps.survivals / (np.sqrt(second) / steps.root_corrections + steps.eps))
-
-
-def _backwards(steps: AdamSteps, divided: Array) -> Array:
-    """Σ over t ≥ s of β1ᵗ⁻ˢ·divided[t]: a first moment fades by β1 with every step."""
-    from scipy.signal import lfilter
-
-    return np.asarray(lfilter([1], [1, -steps.betas[0]], divided[:, ::-1], axis=1)[:, ::-1])
+    # Σ over t ≥ s of β1ᵗ⁻ˢ·divided[t]: a first moment fades by β1 with every step.
+    later = lfilter([1], [1, -beta1], divided[:, ::-1], axis=1)[:, ::-1]
+    return np.asarray(gradients * (1 - beta1) * later)

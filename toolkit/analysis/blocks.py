@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from toolkit.analysis.measures import MEASURES, Array, Measure, dots, or_nan
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
@@ -51,27 +52,36 @@ def tables_of(snapshots: Sequence[Snapshot], parameter: str) -> list[np.ndarray]
 
 
 def iterate_blocks(
-    snapshots: Sequence[Snapshot], parameter: str, block_rows: int = BLOCK_ROWS, *, scratch: Scratch | None = None
+    snapshots: Sequence[Snapshot],
+    parameter: str,
+    block_rows: int = BLOCK_ROWS,
+    *,
+    rows: slice | NDArray[np.integer] = slice(None),
+    scratch: Scratch | None = None,
 ) -> Iterator[tuple[slice, list[Array]]]:
-    """Yield a slice of rows and those rows of every snapshot, each (rows, hidden) float64.
+    """Yield a slice of ``rows`` (all by default) and those rows of every snapshot, each (rows, hidden) float64.
 
     A LayerNorm vector is one row. Each block is new memory, which may be kept; with ``scratch`` it lies there and holds
     until the next one, which is faster. ValueError when a snapshot lacks the parameter, has another shape than the
     first or holds NaN.
     """
-    tables = tables_of(snapshots, parameter)
-    for start in range(0, len(tables[0]), at_least("block_rows", block_rows, 1)):
-        rows = slice(start, min(start + block_rows, len(tables[0])))
-        memory = scratch or Scratch()
-        blocks = [memory.array(f"block {i}", table[rows].shape) for i, table in enumerate(tables)]
-        for block, table in zip(blocks, tables, strict=True):
-            np.copyto(block, table[rows])
+    tables, ids = tables_of(snapshots, parameter), None if isinstance(rows, slice) else rows
+    if isinstance(rows, slice):
+        tables = [table[rows] for table in tables]
+    num_rows = len(tables[0] if ids is None else ids)
+    for start in range(0, num_rows, at_least("block_rows", block_rows, 1)):
+        part = slice(start, min(start + block_rows, num_rows))
+        memory, blocks = scratch or Scratch(), []
+        for i, table in enumerate(tables):
+            values = table[part if ids is None else ids[part]]
+            blocks.append(memory.array(f"block {i}", values.shape))
+            np.copyto(blocks[-1], values)
         for snapshot, block in zip(snapshots, blocks, strict=True):
             if not _is_finite(block):
                 raise ValueError(
                     f"{parameter} holds NaN or infinity at epoch {snapshot.epoch:g}: the run diverged, leave it out"
                 )
-        yield rows, blocks
+        yield part, blocks
 
 
 def _aligned(shape: tuple[int, ...]) -> Array:

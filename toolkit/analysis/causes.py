@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from toolkit.analysis.adam import AdamSteps, Ints, RowSteps, replay_decay, resolve_log, row_steps
 from toolkit.analysis.drift import ALL_ROWS
-from toolkit.analysis.measures import Array, norm
+from toolkit.analysis.measures import Array, lengths
 from toolkit.analysis.nulls import expected_squares
-from toolkit.analysis.strata import assign_strata, count_rows, table_exposure
+from toolkit.analysis.strata import count_rows, describe_rows, table_exposure
 from toolkit.families import TABLES
 from toolkit.schema import with_columns
 from toolkit.snapshots.optimizer_log import OptimizerLog
@@ -85,61 +85,42 @@ class Tails:
         return np.where(history.counts > 0, np.sqrt(hidden) * largest * self.rest[history.last], np.nan)
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What is known of the momentum of rows; arrays (n,) but ``vectors`` (n, hidden), NaN where only bounds are."""
-
-    vectors: Array
-    low: Array
-    high: Array
-    basis: NDArray[np.object_]
-
-
 def identify(
     tails: Tails, history: RowSteps, reference_step: int, anchor: Ints, update: Array, since: Array, rounding: Array
-) -> Known:
-    """The movement by Adam of (n,) rows after their last exposure, as (n, hidden) vectors and bounds on the norms.
+) -> tuple[Array, Array, Array, NDArray[np.object_]]:
+    """The movement by Adam of (n,) rows after their last exposure: vectors, bounds on the norms, and the basis.
 
     ``anchor``: (n,) step of the first snapshot at or after the last exposure. ``update``: (n, hidden) movement by Adam
-    since the reference; ``since``: since the anchor, and ``rounding`` (n,) a bound on its error. Bounds are of norms.
+    since the reference; ``since``: since the anchor, and ``rounding`` (n,) a bound on its error. The vectors are
+    (n, hidden), NaN where only bounds are known; the rest (n,).
     """
     count, last = history.counts, history.last
-    low, high = np.full(len(count), np.nan), np.full(len(count), np.nan)
-    known = Known(np.full(update.shape, np.nan), low, high, np.full(len(count), "none", dtype=object))
+    vectors, basis = np.full(update.shape, np.nan), np.full(len(count), "none", dtype=object)
+    lows, highs = np.full((2, len(count)), np.nan)
     is_old = (count > 0) & (last <= reference_step)
     is_at = (last > reference_step) & (anchor == last)
     is_one = (last > reference_step) & ~is_at & (count == 1)
     is_many = (last > reference_step) & ~is_at & ~is_one
-    for chosen, vectors in ((is_old, update), (is_at, since)):
-        _set(known, chosen, "exact", vectors[chosen], *[norm(np.zeros_like(update), vectors)[chosen]] * 2)
+    for chosen, known in ((is_old, update), (is_at, since)):
+        vectors[chosen], basis[chosen] = known[chosen], "exact"
+        lows[chosen] = highs[chosen] = lengths(known)[chosen]
     low, high = tails.one_exposure(last[is_one])
-    length = norm(np.zeros_like(update[is_one]), update[is_one])
-    _set(known, is_one, "one exposure", high[:, None] * update[is_one], low * length, high * length)
+    length = lengths(update[is_one])
+    vectors[is_one], basis[is_one] = high[:, None] * update[is_one], "one exposure"
+    lows[is_one], highs[is_one] = low * length, high * length
     ceiling = tails.ceiling(history, update.shape[1])[is_many]
-    low, high = tails.extrapolation(last[is_many], anchor[is_many])
-    length = norm(np.zeros_like(since[is_many]), since[is_many])
-    factor, spread = low, rounding[is_many]
+    factor, high = tails.extrapolation(last[is_many], anchor[is_many])
+    length, spread = lengths(since[is_many]), rounding[is_many]
     is_clear = np.isfinite(high) & (length > spread)
     with np.errstate(invalid="ignore"):
-        low = np.where(is_clear, low * (length - spread), 0.0)
+        low = np.where(is_clear, factor * (length - spread), 0.0)
         high = np.fmin(ceiling, np.where(np.isfinite(high), high * (length + spread), np.inf))
         # Above its ceiling only by rounding: the movement after the anchor is then the better bound.
         high = np.maximum(high, low)
         is_near = is_clear & (high <= LARGEST_GAP * low)
-        vectors = np.where(is_near[:, None], factor[:, None] * since[is_many], np.nan)
-    _set(known, is_many, np.where(is_near, "extrapolated", "bounds"), vectors, low, high)
-    return known
-
-
-def without_momentum(history: RowSteps, hidden: int) -> Known:
-    """Of (n,) rows under an optimizer that keeps no momentum: none, exactly."""
-    zero = np.zeros(len(history))
-    basis = np.where(history.counts > 0, "exact", "none").astype(object)
-    return Known(np.zeros((len(history), hidden)), zero, zero, basis)
-
-
-def _set(known: Known, chosen: NDArray[np.bool_], basis: object, vectors: Array, low: Array, high: Array) -> None:
-    known.vectors[chosen], known.low[chosen], known.high[chosen], known.basis[chosen] = vectors, low, high, basis
+        vectors[is_many] = np.where(is_near[:, None], factor[:, None] * since[is_many], np.nan)
+    lows[is_many], highs[is_many], basis[is_many] = low, high, np.where(is_near, "extrapolated", "bounds")
+    return vectors, lows, highs, basis
 
 
 LARGEST_ERROR = 1.5
@@ -184,38 +165,35 @@ class StepRange:
         """The measured columns of some rows."""
         before, after = self._rows(0, rows), self._rows(-1, rows)
         replayed = self._replay(0, rows)
-        change, decay, update = _minus(after, before), _minus(replayed, before), _minus(after, replayed)
+        change, decay, update = (
+            np.subtract(left, right, dtype=np.float64)
+            for left, right in ((after, before), (replayed, before), (after, replayed))
+        )
         basis = np.full(len(rows), "none" if self.history else "exposure unknown", dtype=object)
         momentum, low, high = np.full(update.shape, np.nan), *np.full((2, len(rows)), np.nan)
-        if self.history is not None and self.tails is not None:
+        if self.history is not None and self.steps is not None and self.tails is not None:
             part = self.history.take(rows)
-            anchors = np.searchsorted([s.step for s in self.path], np.maximum(part.last, self.path[0].step))
-            since, rounding = self._since(anchors, rows, update, after)
-            reached = np.array([s.step for s in self.path])[anchors]
-            known = self._identify(part, reached, update, since, rounding)
-            momentum, low, high, basis = known.vectors, known.low, known.high, known.basis
-        zero = np.zeros_like(update)
+            if self.steps.has_momentum:
+                path = np.array([snapshot.step for snapshot in self.path])
+                anchors = np.searchsorted(path, np.maximum(part.last, path[0]))
+                since, rounding = self._since(anchors, rows, update, after)
+                found = identify(self.tails, part, int(path[0]), path[anchors], update, since, rounding)
+                momentum, low, high, basis = found
+            else:  # none, exactly
+                momentum, low, high = np.zeros(update.shape), *np.zeros((2, len(rows)))
+                basis = np.where(part.counts > 0, "exact", "none").astype(object)
         return {
-            "drift": norm(zero, change),
-            "decay": norm(zero, decay),
-            "update": norm(zero, update),
-            "gradient": norm(momentum, update),
-            "momentum": norm(zero, momentum),
+            "drift": lengths(change),
+            "decay": lengths(decay),
+            "update": lengths(update),
+            "gradient": lengths(update - momentum),
+            "momentum": lengths(momentum),
             "momentum_low": low,
             "momentum_high": high,
             "momentum_basis": basis,
             "has_moved": np.any(change != 0, axis=1),
             "is_updated": np.any(update != 0, axis=1),
         }
-
-    def _identify(
-        self, part: RowSteps, reached: NDArray[np.int64], update: Array, since: Array, rounding: Array
-    ) -> Known:
-        assert self.steps is not None
-        assert self.tails is not None
-        if not self.steps.has_momentum:
-            return without_momentum(part, update.shape[1])
-        return identify(self.tails, part, self.path[0].step, reached, update, since, rounding)
 
     def _since(
         self, anchors: NDArray[np.intp], rows: NDArray[np.intp], update: Array, after: NDArray[np.float32]
@@ -224,10 +202,10 @@ class StepRange:
         since, rounding = update.copy(), np.zeros(len(rows))
         for anchor in np.unique(anchors[anchors > 0]):
             chosen = np.flatnonzero(anchors == anchor)
-            since[chosen] = _minus(after[chosen], self._replay(anchor, rows[chosen]))
+            since[chosen] = np.subtract(after[chosen], self._replay(anchor, rows[chosen]), dtype=np.float64)
             unit = np.spacing(np.abs(self._rows(anchor, rows[chosen]))).astype(np.float64)
             num_steps = self.path[-1].step - self.path[anchor].step
-            rounding[chosen] = LARGEST_ERROR * num_steps * norm(np.zeros_like(unit), unit)
+            rounding[chosen] = LARGEST_ERROR * num_steps * lengths(unit)
         return since, rounding
 
     def _rows(self, place: int, rows: NDArray[np.intp]) -> NDArray[np.float32]:
@@ -259,10 +237,6 @@ class StepRange:
         return np.where(self.history.counts > 0, np.sqrt(squares), np.nan)
 
 
-def _minus(left: NDArray[np.float32], right: NDArray[np.float32]) -> Array:
-    return np.subtract(left, right, dtype=np.float64)
-
-
 CAUSES: Mapping[str, str] = {
     "did not move": "every coordinate is what it was",
     "weight decay alone": "the replayed decay gives the row bit for bit",
@@ -288,19 +262,6 @@ def decompose(
 ) -> pd.DataFrame:
     """The change of every row since the reference, split by cause.
 
-    Parameters
-    ----------
-    source
-        A run, the path of a run directory, a trajectory, or imported checkpoints.
-    parameter
-        Name of an embedding parameter, such as ``word_embeddings``.
-    epoch
-        Epoch of the snapshot; None is the last one.
-    reference_epoch
-        Epoch of the snapshot that changes are counted from.
-    log
-        Optimizer log of the run; needed where ``source`` is a trajectory, which has none.
-
     Returns
     -------
     pandas.DataFrame
@@ -318,12 +279,9 @@ def decompose(
     work = StepRange.of(trajectory, parameter, trajectory.at(reference_epoch), trajectory.at_or_last(epoch), log)
     parts = [work.measure(np.arange(i, min(i + BLOCK_ROWS, num_rows))) for i in range(0, num_rows, BLOCK_ROWS)]
     measured = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    vocabulary = trajectory.vocabulary if parameter == "word_embeddings" else None
     table = pd.DataFrame(
         {
-            "row": np.arange(num_rows),
-            "token": list(vocabulary.tokens) if vocabulary else [""] * num_rows,
-            "stratum": assign_strata(trajectory, parameter),
+            **describe_rows(trajectory, parameter),
             **work.exposure_columns(num_rows),
             **{name: column for name, column in measured.items() if name not in ("has_moved", "is_updated")},
             "cause": _name_causes(work, measured["has_moved"], measured["is_updated"]),
@@ -356,19 +314,6 @@ def explain(
     log: OptimizerLog | None = None,
 ) -> pd.DataFrame:
     """How many rows of each stratum moved for which cause, and what the parts of their change amount to.
-
-    Parameters
-    ----------
-    source
-        A run, the path of a run directory, a trajectory, or imported checkpoints.
-    parameter
-        Name of an embedding parameter, such as ``word_embeddings``.
-    epoch
-        Epoch of the snapshot; None is the last one.
-    reference_epoch
-        Epoch of the snapshot that changes are counted from.
-    log
-        Optimizer log of the run; needed where ``source`` is a trajectory, which has none.
 
     Returns
     -------

@@ -12,28 +12,30 @@ import pandas as pd
 from toolkit.analysis.change_finders import (
     IDENTICAL,
     ROUNDINGS,
-    FittedRotation,
     Kind,
     Pair,
     Survey,
     count_cast,
     find_cast,
     find_equal,
-    find_low_rank,
-    find_noise,
     find_offset,
     find_one_row,
     find_permutation,
     find_rounding,
     find_scaling,
-    fit_rotation,
-    kind_of_rotation,
-    removed_share,
-    rotation_null,
     roundoff,
     survey,
 )
-from toolkit.analysis.decay import find_decay, find_decay_and_training
+from toolkit.analysis.change_fits import (
+    FittedRotation,
+    find_decay,
+    find_decay_and_training,
+    find_low_rank,
+    find_noise,
+    fit_rotation,
+    kind_of_rotation,
+    rotation_null,
+)
 from toolkit.analysis.measures import Array, norm, relative
 from toolkit.analysis.precision import HALF_FORMATS
 from toolkit.families import EMBEDDING_PARAMETERS, TABLES
@@ -125,15 +127,6 @@ FINDERS: Sequence[Callable[[Survey], Kind | None]] = (
 @with_columns
 def measure_changes(source: Source, epoch: float | None = None, *, reference_epoch: float = 0) -> pd.DataFrame:
     """What kind of change each embedding parameter underwent between two snapshots.
-
-    Parameters
-    ----------
-    source
-        A run, the path of a run directory, a trajectory, or imported checkpoints.
-    epoch
-        Epoch of the snapshot; None is the last one.
-    reference_epoch
-        Epoch of the snapshot that changes are counted from.
 
     Returns
     -------
@@ -257,7 +250,7 @@ def _line(trajectory: Trajectory, found: Survey, kind: Kind, rotation: FittedRot
         "offset_null": 1 / n if is_defined else math.nan,
         "scaling_share": found.inner**2 / aligned if aligned > 0 else math.nan,
         "scaling_null": 1 / (n * p) if aligned > 0 else math.nan,
-        "rotation_share": removed_share(rotation),
+        "rotation_share": math.nan if rotation is None else 1 - rotation.residual,
         "rotation_null": math.nan if rotation is None else rotation_null(n, p),
         "precision": found.form.name,
         "note": note,

@@ -1,41 +1,37 @@
 """Cross-products of two versions of the same rows, summed in blocks: what CKA, Procrustes and CCA are made of."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, Self, TypeVar, overload
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toolkit.analysis.measures import Array
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    LazyProperty = cached_property
+else:
 
+    class LazyProperty:
+        """``functools.cached_property`` without its lock.
 
-class LazyProperty(Generic[T]):
-    """``functools.cached_property`` without its lock.
+        Before Python 3.12 that lock is one for all instances, so threads with a pair of tables each would wait for one
+        another. Two threads that ask the same instance at once may both compute.
+        """
 
-    Before Python 3.12 that lock is one for all instances, so threads with a pair of tables each would wait for one
-    another. Two threads that ask the same instance at once may both compute.
-    """
+        def __init__(self, function):
+            self.function, self.__doc__ = function, function.__doc__
 
-    def __init__(self, function: Callable[[Any], T]) -> None:
-        self._function = function
-        self.__doc__ = function.__doc__
+        def __set_name__(self, owner, name):
+            self.name = name
 
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    @overload
-    def __get__(self, instance: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, instance: object, owner: type) -> T: ...
-    def __get__(self, instance: object | None, owner: type) -> Self | T:
-        if instance is None:
-            return self
-        value: T = self._function(instance)
-        vars(instance)[self._name] = value  # found before this descriptor from now on
-        return value
+        def __get__(self, instance, owner):
+            if instance is None:
+                return self
+            value = vars(instance)[self.name] = self.function(instance)  # found before this descriptor from now on
+            return value
 
 
 Rows = NDArray[np.floating]

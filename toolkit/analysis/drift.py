@@ -1,8 +1,8 @@
-"""The drift table of a trajectory: every measure, stratum, parameter and epoch; and its rows one by one."""
+"""The drift table of a trajectory: every measure, stratum, parameter and epoch; its rows one by one; its segments."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, pairwise
+from itertools import chain, combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,21 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from toolkit.analysis.adam import given_log
 from toolkit.analysis.blocks import BLOCK_ROWS, RowPass, Scratch, file_of, iterate_blocks, reinitialise, whole_values
-from toolkit.analysis.measures import MEASURES, Array, Measure, Measures, lengths, or_nan, select_measures
-from toolkit.analysis.strata import assign_strata, count_rows, table_exposure
+from toolkit.analysis.measures import (
+    MEASURES,
+    Array,
+    Measure,
+    Measures,
+    cosine_distance,
+    lengths,
+    norm,
+    or_nan,
+    relative,
+    select_measures,
+)
+from toolkit.analysis.strata import count_exposure, count_rows, describe_rows, rows_by_stratum, table_exposure
 from toolkit.lookup import at_least
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.ownership import atomic_path, check_new
@@ -34,19 +46,6 @@ def measure_rows(
 ) -> pd.DataFrame:
     """How far each row of a parameter moved, beside what the row is and how often training exposed it.
 
-    Parameters
-    ----------
-    source
-        A run, the path of a run directory, a trajectory, or imported checkpoints.
-    parameter
-        Name of an embedding parameter, such as ``word_embeddings``.
-    epoch
-        Epoch of the snapshot; None is the last one.
-    measures
-        Names of entries of MEASURES, or a mapping of the same kind.
-    reference_epoch
-        Epoch of the snapshot that changes are counted from.
-
     Returns
     -------
     pandas.DataFrame
@@ -55,13 +54,13 @@ def measure_rows(
     """
     trajectory, chosen = trajectory_of(source), select_measures(measures)
     path = _path(trajectory, reference_epoch, epoch)
-    identity = _Identity(trajectory, parameter)
-    rows = slice(0, identity.num_rows)
+    rows = slice(0, count_rows(trajectory, parameter))
     values, length, walked = _measure_rows(path[0], path, parameter, rows, chosen)
-    columns = identity.columns(rows, path[-1].step)
+    columns = describe_rows(trajectory, parameter) | count_exposure(trajectory, parameter, path[-1].step)
     return pd.DataFrame(columns | values | {"path_efficiency": length / or_nan(walked)})
 
 
+@with_columns
 def write_rows(
     source: Source,
     parameter: str,
@@ -76,16 +75,10 @@ def write_rows(
 
     Parameters
     ----------
-    source
-        A run, the path of a run directory, a trajectory, or imported checkpoints.
-    parameter
-        Name of an embedding parameter, such as ``word_embeddings``.
     path
         The file to write, named ``.parquet``; its folder is made where it is missing.
     epochs
         Epoch or epochs of the snapshots; None takes every snapshot after epoch 0.
-    measures
-        Names of entries of MEASURES, or a mapping of the same kind.
     block_rows
         Number of lines held in memory at a time.
     overwrite
@@ -129,34 +122,6 @@ def write_rows(
     return path
 
 
-class _Identity:
-    """What the rows of a parameter are, and how often they were seen."""
-
-    def __init__(self, trajectory: Trajectory, parameter: str) -> None:
-        self.num_rows = count_rows(trajectory, parameter)
-        self._exposure = table_exposure(trajectory, parameter)
-        self._strata = assign_strata(trajectory, parameter)
-        vocabulary = trajectory.vocabulary if parameter == "word_embeddings" else None
-        self._tokens = vocabulary.tokens if vocabulary else ("",) * self.num_rows
-
-    def columns(self, rows: slice, last_step: int) -> dict[str, Any]:
-        """The columns before the measures, for some rows; steps and tokens as nullable integers, NA when unknown."""
-        if self._exposure is None:
-            num_steps = num_tokens = pd.array([pd.NA] * (rows.stop - rows.start), dtype="Int64")
-        else:
-            num_steps, num_tokens = (
-                pd.array(count(self.num_rows, last_step)[rows], dtype="Int64")
-                for count in (self._exposure.step_counts, self._exposure.token_counts)
-            )
-        return {
-            "row": np.arange(rows.start, rows.stop),
-            "token": list(self._tokens[rows]),
-            "stratum": self._strata[rows],
-            "num_steps": num_steps,
-            "num_tokens": num_tokens,
-        }
-
-
 def _frames(
     trajectory: Trajectory, wanted: Sequence[Snapshot], parameter: str, chosen: Mapping[str, Measure], block_rows: int
 ) -> Iterator[pd.DataFrame]:
@@ -164,20 +129,22 @@ def _frames(
 
     The way to each snapshot is continued from the end of the epoch before it, not walked again from the reference.
     """
-    identity = _Identity(trajectory, parameter)
+    described, num_rows = describe_rows(trajectory, parameter), count_rows(trajectory, parameter)
     reference = last_end = trajectory.at(0)
-    walked = np.zeros(identity.num_rows)
+    walked = np.zeros(num_rows)
     for snapshot in (s for s in trajectory if reference.epoch < s.epoch <= wanted[-1].epoch):
         is_wanted = any(snapshot is other for other in wanted)
         if not is_wanted and not snapshot.is_epoch_end:
             continue
-        for start in range(0, identity.num_rows, block_rows):
-            rows = slice(start, min(start + block_rows, identity.num_rows))
+        columns = described | count_exposure(trajectory, parameter, snapshot.step)
+        for start in range(0, num_rows, block_rows):
+            rows = slice(start, min(start + block_rows, num_rows))
             since = [last_end, snapshot]
             values, length, step = _measure_rows(reference, since, parameter, rows, chosen if is_wanted else {})
             if is_wanted:
-                columns = {"epoch": float(snapshot.epoch)} | identity.columns(rows, snapshot.step) | values
-                yield pd.DataFrame(columns | {"path_efficiency": length / or_nan(walked[rows] + step)})
+                of_rows = {name: column[rows] for name, column in columns.items()}
+                line = {"epoch": float(snapshot.epoch), **of_rows, **values}
+                yield pd.DataFrame(line | {"path_efficiency": length / or_nan(walked[rows] + step)})
             if snapshot.is_epoch_end:
                 walked[rows] += step
         if snapshot.is_epoch_end:
@@ -191,8 +158,7 @@ def _measure_rows(
     snapshots = since if since[0] is reference else [reference, *since]
     num_rows = rows.stop - rows.start
     row_pass, (length, walked) = RowPass(chosen, num_rows), np.full((2, num_rows), np.nan)
-    parts = [_part(snapshot, parameter, rows) for snapshot in snapshots]
-    for part, blocks in iterate_blocks(parts, parameter, scratch=row_pass.scratch):
+    for part, blocks in iterate_blocks(snapshots, parameter, rows=rows, scratch=row_pass.scratch):
         length[part] = row_pass.add(part, blocks[0], blocks[-1])
         walked[part] = length[part] if len(blocks) == 2 else _walk(blocks[-len(since) :], row_pass.scratch)
     return row_pass.values(), length, walked
@@ -204,12 +170,6 @@ def _walk(blocks: Sequence[Array], scratch: Scratch) -> Array:
     for before, after in pairwise(blocks):
         total += lengths(np.subtract(after, before, out=scratch.array("step", before.shape)))
     return total
-
-
-def _part(snapshot: Snapshot, parameter: str, rows: slice) -> Snapshot:
-    """A snapshot of some rows of one parameter: a view, nothing is read."""
-    tensors = {parameter: np.atleast_2d(snapshot.tensors[parameter])[rows]} if parameter in snapshot.tensors else {}
-    return Snapshot(snapshot.epoch, snapshot.step, tensors)
 
 
 def _path(trajectory: Trajectory, reference_epoch: float, epoch: float | None) -> list[Snapshot]:
@@ -255,14 +215,6 @@ def measure_drift(
 
     Parameters
     ----------
-    source
-        A run, the path of a run directory, a trajectory, or imported checkpoints.
-    measures
-        Names of entries of MEASURES, or a mapping of the same kind.
-    reference_epoch
-        Epoch of the snapshot that changes are counted from.
-    seed
-        Seed of every random draw.
     block_rows
         Number of rows converted to float64 at a time.
 
@@ -295,36 +247,32 @@ def _parameter_lines(
     block_rows: int,
 ) -> list[list[Line]]:
     """The lines of one parameter, for each snapshot."""
-    groups = _groups(trajectory, parameter)
+    num_rows = count_rows(trajectory, parameter)
+    groups = rows_by_stratum(trajectory, parameter) | {ALL_ROWS: np.arange(num_rows)}
     yardstick = reinitialise(reference, parameter, seed, block_rows)
-    num_rows = len(groups[ALL_ROWS])
     known: dict[str | int, list[Line]] = {}
     lines_of_snapshots = []
     for index, snapshot in enumerate(trajectory):
         # A frozen parameter is one file for all epochs: what was computed from that file holds for all of them.
         key = file_of(snapshot, parameter) or index
         if key not in known:
-            values, whole = _measure((reference, snapshot), parameter, chosen, num_rows, block_rows)
-            of_whole = {"value": whole, "reinitialised": yardstick}
-            known[key] = _row_lines(parameter, values, groups, chosen)
-            known[key] += _whole_lines(parameter, of_whole, num_rows, chosen)
+            row_pass, pair = RowPass(chosen, num_rows), (reference, snapshot)
+            for rows, (before, after) in iterate_blocks(pair, parameter, block_rows, scratch=row_pass.scratch):
+                row_pass.add(rows, before, after)
+            of_whole = {"value": whole_values(*row_pass.squares()), "reinitialised": yardstick}
+            known[key] = _lines(parameter, row_pass.values(), of_whole, groups, chosen)
         lines_of_snapshots.append(known[key])
     return lines_of_snapshots
 
 
-def _measure(
-    pair: Sequence[Snapshot], parameter: str, chosen: Mapping[str, Measure], num_rows: int, block_rows: int
-) -> tuple[dict[str, Array], dict[str, float]]:
-    """The measures of every row, and those of the parameter as one vector, in one pass over both snapshots."""
-    row_pass = RowPass(chosen, num_rows)
-    for rows, (before, after) in iterate_blocks(pair, parameter, block_rows, scratch=row_pass.scratch):
-        row_pass.add(rows, before, after)
-    return row_pass.values(), whole_values(*row_pass.squares())
-
-
-def _row_lines(
-    parameter: str, values: Mapping[str, Array], groups: Mapping[str, Indices], chosen: Mapping[str, Measure]
+def _lines(
+    parameter: str,
+    values: Mapping[str, Array],
+    of_whole: Mapping[str, Mapping[str, float]],
+    groups: Mapping[str, Indices],
+    chosen: Mapping[str, Measure],
 ) -> list[Line]:
+    """Of each stratum from the values of its rows, then of the whole parameter."""
     lines: list[Line] = []
     for stratum, rows in groups.items():
         for name, measure in chosen.items():
@@ -334,22 +282,88 @@ def _row_lines(
                 value = float(function(defined)) if len(defined) else math.nan
                 counts = (len(rows), len(rows) - len(defined))
                 lines.append((parameter, stratum, name, statistic, value, measure.unit, *counts))
+    for name in (name for name in chosen if name in of_whole["value"]):
+        for statistic, known in of_whole.items():
+            counts = (len(groups[ALL_ROWS]), int(math.isnan(known[name])))
+            lines.append((parameter, WHOLE, name, statistic, known[name], chosen[name].unit, *counts))
     return lines
 
 
-def _whole_lines(
-    parameter: str, statistics: Mapping[str, Mapping[str, float]], num_rows: int, chosen: Mapping[str, Measure]
-) -> list[Line]:
-    return [
-        (parameter, WHOLE, name, statistic, values[name], measure.unit, num_rows, int(math.isnan(values[name])))
-        for name, measure in chosen.items()
-        for statistic, values in statistics.items()
-        if name in values
-    ]
+SEGMENTS = "token_type_embeddings"
+
+DECAY_ALONE = "no gradient: weight decay alone moves it"
+UNUSED = "no token used it"
+"""Said where no optimizer log shows that the table was trained with weight decay."""
+
+SegmentLine = tuple[str, str, float, str, str, str]  # parameter, measure, value, unit, reason, note
 
 
-def _groups(trajectory: Trajectory, parameter: str) -> dict[str, Indices]:
-    """The rows of each stratum that has any, and of all strata together."""
-    strata = assign_strata(trajectory, parameter)
-    groups = {name: np.flatnonzero(strata == name) for name in strata.categories}
-    return {name: rows for name, rows in groups.items() if len(rows)} | {ALL_ROWS: np.arange(len(strata))}
+@with_columns
+def measure_segments(source: Source, epochs: Epochs = None) -> pd.DataFrame:
+    """The segment rows: their lengths, drift and exposure, and how they lie to each other, one value per line.
+
+    With single sentences only row 0 gets a gradient, and it is the sum of all position rows' gradients: its drift is a
+    shift of every token alike, no learning about segments. So the difference and the mean of two rows stand apart.
+
+    ``parameter`` names what is measured: ``segment k``, and for every pair of rows ``segments j and k`` (cosine),
+    ``difference k - j`` and ``mean of j and k``. Measures: norm, drift (‖Δ‖ from the first snapshot), relative_drift,
+    num_steps and num_tokens (exposure so far), cosine. What does not apply has no line: a model with one row has no
+    difference, a model without the table no lines at all. What applies but is undefined or was not recorded is NaN,
+    with a reason.
+    """
+    trajectory = trajectory_of(source)
+    snapshots = trajectory.chosen(epochs)
+    lines: list[tuple[float | int | str, ...]] = []
+    if SEGMENTS in trajectory.parameters:
+        reference = _segment_rows(trajectory.snapshots[0])
+        log = given_log(source, None)
+        unused = DECAY_ALONE if log and log.weight_decay.get(SEGMENTS) else UNUSED
+        for snapshot in snapshots:
+            rows = _segment_rows(snapshot)
+            found = [*_segment_lines(trajectory, snapshot, reference, rows, unused), *_pair_lines(reference, rows)]
+            lines += [(float(snapshot.epoch), snapshot.step, *line) for line in found]
+    return pd.DataFrame(lines, columns=columns_of("measure_segments"))
+
+
+def _segment_rows(snapshot: Snapshot) -> Array:
+    return np.concatenate([block for _, (block,) in iterate_blocks([snapshot], SEGMENTS)])
+
+
+def _segment_lines(
+    trajectory: Trajectory, snapshot: Snapshot, reference: Array, rows: Array, unused: str
+) -> Iterator[SegmentLine]:
+    """``unused``: the note of a row that no token has used so far."""
+    exposure = table_exposure(trajectory, SEGMENTS)
+    if exposure is not None:
+        counts = {
+            "num_steps": exposure.step_counts(len(rows), snapshot.step).astype(np.float64),
+            "num_tokens": exposure.token_counts(len(rows), snapshot.step).astype(np.float64),
+        }
+    for row in range(len(rows)):
+        of = f"segment {row}"
+        yield from _vector_lines(of, reference[row], rows[row])
+        for name in ("num_steps", "num_tokens"):
+            if exposure is None:
+                yield of, name, float("nan"), "count", "exposure was not recorded", ""
+            else:
+                value = float(counts[name][row])
+                yield of, name, value, "count", "", "" if value or not snapshot.step else unused
+
+
+def _pair_lines(reference: Array, rows: Array) -> Iterator[SegmentLine]:
+    for first, second in combinations(range(len(rows)), 2):
+        cosine = 1 - cosine_distance(rows[[first]], rows[[second]])[0]
+        reason = "a row is 0 and has no direction" if np.isnan(cosine) else ""
+        yield f"segments {first} and {second}", "cosine", float(cosine), "1", reason, ""
+        difference = [table[second] - table[first] for table in (reference, rows)]
+        yield from _vector_lines(f"difference {second} - {first}", *difference)
+        mean = [(table[first] + table[second]) / 2 for table in (reference, rows)]
+        yield from _vector_lines(f"mean of {first} and {second}", *mean)
+
+
+def _vector_lines(of: str, before: Array, after: Array) -> Iterator[SegmentLine]:
+    pair = before[None], after[None]
+    share = float(relative(*pair)[0])
+    yield of, "norm", float(np.linalg.norm(after)), "weight units", "", ""
+    yield of, "drift", float(norm(*pair)[0]), "weight units", "", ""
+    yield of, "relative_drift", share, "1", "0 before training" if np.isnan(share) else "", ""

@@ -82,18 +82,10 @@ def functional_drift(
 
     Parameters
     ----------
-    source
-        A run, the path of a run directory, a trajectory, or imported checkpoints.
-    epochs
-        Epoch or epochs of the snapshots; None takes every snapshot.
-    reference_epoch
-        Epoch of the snapshot that changes are counted from.
     eps
         The embedding LayerNorm's eps; None takes the run's own (1e-12, BERT's, where it is not known).
     max_combinations
         Combinations of rows to evaluate; more than these are sampled, and ``sample`` says how.
-    seed
-        Seed of every random draw.
 
     Returns
     -------
@@ -130,32 +122,18 @@ def functional_drift(
     before = _State.load(trajectory.at(reference_epoch), reference, corpus, rows)
     lines = []
     for snapshot, centre in zip(chosen, centres, strict=True):
-        values = play(before, _State.load(snapshot, centre, corpus, rows), shares, eps)
+        drift, players, coalitions = play(before, _State.load(snapshot, centre, corpus, rows), shares, eps)
         scale = centre.scale_since(reference)
-        reason = NO_OUTPUT if math.isnan(values.drift) else ""
-        note = "; ".join(filter(None, (_warning(scale, values.drift), corpus.note)))
+        reason = NO_OUTPUT if math.isnan(drift) else ""
+        weighs = "a common scale of the tables, which no output shows, weighs in the split"
+        is_small = drift > 0 and (scale - 1) ** 2 > 0.01 * drift
+        note = "; ".join(filter(None, (weighs if is_small else "", corpus.note)))
         facts = (scale, len(rows), sample, eps, reason, note)
         moment = (float(snapshot.epoch), snapshot.step)
-        lines.append((*moment, WHOLE, "functional_drift", values.drift, *facts))
-        split = shapley_values(values.coalitions).tolist()
-        lines += [(*moment, name, "shapley", value, *facts) for name, value in zip(values.players, split, strict=True)]
+        lines.append((*moment, WHOLE, "functional_drift", drift, *facts))
+        split = shapley_values(coalitions).tolist()
+        lines += [(*moment, name, "shapley", value, *facts) for name, value in zip(players, split, strict=True)]
     return pd.DataFrame(lines, columns=columns_of("functional_drift"))
-
-
-def _warning(scale: float, drift: float) -> str:
-    is_small = drift > 0 and (scale - 1) ** 2 > 0.01 * drift
-    return "a common scale of the tables, which no output shows, weighs in the split" if is_small else ""
-
-
-@dataclass(frozen=True, slots=True)
-class OutputGame:
-    """The functional drift and what each coalition of components makes of it."""
-
-    drift: float
-    """From the rows as they are, without any gauge."""
-    players: tuple[str, ...]
-    coalitions: Array
-    """(2^players,) v(S); see :func:`toolkit.analysis.functional.shapley_values`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +158,10 @@ class _State:
             rows[name] = np.asarray(snapshot.tensors[name][distinct], np.float64)
             labels[name] = corpus.groups[name][column]
         hidden = len(centre.offset)
-        weight, bias = (_vector(snapshot, f"{LAYER_NORM}.{name}") for name in ("weight", "bias"))
+        weight, bias = (
+            next(iterate_blocks([snapshot], name))[1][0][0] if name in snapshot.tensors else None
+            for name in (f"{LAYER_NORM}.weight", f"{LAYER_NORM}.bias")
+        )
         return cls(
             rows,
             places,
@@ -218,8 +199,11 @@ class _State:
         return [*parts, *([merged] if self.is_merged else []), self.centre.offset]
 
 
-def play(before: _State, after: _State, shares: Array, eps: float) -> OutputGame:
-    """Every coalition of the components of two states, in blocks of combinations; shares: (combinations,)."""
+def play(before: _State, after: _State, shares: Array, eps: float) -> tuple[float, tuple[str, ...], Array]:
+    """The functional drift (of the rows as they are), the players, and (2^players,) v(S) as of shapley_values.
+
+    Every coalition of the components of two states, in blocks of combinations; shares: (combinations,).
+    """
     players = (*before.players, *([LAYER_NORM] if before.has_layer_norm else []))
     values, drift, size = np.zeros(2 ** len(players)), 0.0, 0.0
     has_output = bool(before.bias.any())
@@ -244,12 +228,7 @@ def play(before: _State, after: _State, shares: Array, eps: float) -> OutputGame
                 index = coalition | has_norm << len(changes)
                 values[index] += shares[block] @ _squares(directions * weight + bias - base)
     size = size if has_output and size > 0 else math.nan  # what rounding leaves of no output is none
-    return OutputGame(drift / size, players, values / size)
-
-
-def _vector(snapshot: Snapshot, name: str) -> Array | None:
-    """(hidden,) checked; None when the model has none."""
-    return next(iterate_blocks([snapshot], name))[1][0][0] if name in snapshot.tensors else None
+    return drift / size, players, values / size
 
 
 def _coalitions(total: Array, changes: list[Array], first: int = 0, coalition: int = 0) -> Iterator[tuple[int, Array]]:

@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 from toolkit.analysis.blocks import iterate_blocks
-from toolkit.analysis.measures import Array, norm
-from toolkit.analysis.strata import assign_strata
+from toolkit.analysis.measures import Array, lengths, norm
+from toolkit.analysis.strata import describe_rows
 from toolkit.analysis.tokens_in_use import PROJECTED, GroupLabels, NullSpace, ReferenceCorpus, reference_corpus
 from toolkit.lookup import unknown
 from toolkit.schema import columns_of, with_columns
@@ -248,15 +248,6 @@ Line = tuple[str, str, float, str, int, str]  # parameter, measure, value, unit,
 def measure_gauge(source: Source, epochs: Epochs = None, *, reference_epoch: float = 0) -> pd.DataFrame:
     """The drift of the tables in the fixed gauge: without the offsets between tables that no output depends on.
 
-    Parameters
-    ----------
-    source
-        A run, the path of a run directory, a trajectory, or imported checkpoints.
-    epochs
-        Epoch or epochs of the snapshots; None takes every snapshot.
-    reference_epoch
-        Epoch of the snapshot that changes are counted from.
-
     Returns
     -------
     pandas.DataFrame
@@ -298,17 +289,6 @@ def measure_gauge_rows(
 ) -> pd.DataFrame:
     """The drift of each row of a table in the fixed gauge, beside its drift as it is.
 
-    Parameters
-    ----------
-    source
-        A run, the path of a run directory, a trajectory, or imported checkpoints.
-    parameter
-        Name of an embedding parameter, such as ``word_embeddings``.
-    epoch
-        Epoch of the snapshot; None is the last one.
-    reference_epoch
-        Epoch of the snapshot that changes are counted from.
-
     Returns
     -------
     pandas.DataFrame
@@ -326,20 +306,25 @@ def measure_gauge_rows(
     if parameter not in corpus.tables:
         raise ValueError(unknown(parameter, "embedding table of this run", corpus.tables))
     pair = [trajectory.at(reference_epoch), trajectory.at_or_last(epoch)]
-    raw, pi, fixed = _row_drifts(pair, parameter, corpus)
+    reference, centre = measure_centres(pair, corpus)
+    num_rows = len(corpus.frequencies[parameter])
+    raw, pi, fixed = np.empty(num_rows), np.empty(num_rows), np.full(num_rows, np.nan)
+    for rows, (before, after) in iterate_blocks(pair, parameter):
+        change = project(after - before)
+        raw[rows], pi[rows] = norm(before, after), lengths(change)
+        used = np.flatnonzero(corpus.frequencies[parameter][rows] > 0)
+        change = centre.fix_change(reference, parameter, change[used], corpus.groups[parameter][rows][used])
+        fixed[rows.start + used] = lengths(change)
     if corpus.is_projected:
         pi[:] = fixed[:] = np.nan
     merged = [""] * len(raw)
     side = corpus.tables.index(parameter)
-    for rows in corpus.pairs if side < 2 else []:
-        merged[rows[side]] = _row_name(trajectory, corpus.tables[1 - side], rows[1 - side])
+    for merged_rows in corpus.pairs if side < 2 else []:
+        merged[merged_rows[side]] = _row_name(trajectory, corpus.tables[1 - side], merged_rows[1 - side])
         if side == 1:
-            fixed[rows[side]] = np.nan
-    vocabulary = trajectory.vocabulary if parameter == "word_embeddings" else None
+            fixed[merged_rows[side]] = np.nan
     columns = {
-        "row": np.arange(len(raw)),
-        "token": list(vocabulary.tokens) if vocabulary else [""] * len(raw),
-        "stratum": assign_strata(trajectory, parameter),
+        **describe_rows(trajectory, parameter),
         "frequency": corpus.frequencies[parameter],
         "raw_drift": raw,
         "pi_drift": pi,
@@ -347,19 +332,6 @@ def measure_gauge_rows(
         "merged_with": merged,
     }
     return pd.DataFrame(columns)
-
-
-def _row_drifts(pair: list[Snapshot], parameter: str, corpus: ReferenceCorpus) -> tuple[Array, Array, Array]:
-    reference, centre = measure_centres(pair, corpus)
-    num_rows = len(corpus.frequencies[parameter])
-    raw, pi, fixed = np.empty(num_rows), np.empty(num_rows), np.full(num_rows, np.nan)
-    for rows, (before, after) in iterate_blocks(pair, parameter):
-        change = project(after - before)
-        raw[rows], pi[rows] = norm(before, after), norm(np.zeros_like(change), change)
-        used = np.flatnonzero(corpus.frequencies[parameter][rows] > 0)
-        change = centre.fix_change(reference, parameter, change[used], corpus.groups[parameter][rows][used])
-        fixed[rows.start + used] = norm(np.zeros_like(change), change)
-    return raw, pi, fixed
 
 
 def _table_lines(drift: DriftSums, corpus: ReferenceCorpus) -> Iterator[Line]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -11,10 +11,10 @@ import pandas as pd
 from toolkit.analysis.blocks import Scratch, file_of, iterate_blocks, tables_of
 from toolkit.analysis.cross_products import Refused
 from toolkit.analysis.drift import ALL_ROWS, Indices
-from toolkit.analysis.measures import Array
-from toolkit.analysis.strata import assign_strata, count_rows
+from toolkit.analysis.measures import Array, summarise_null
+from toolkit.analysis.strata import count_rows, rows_by_stratum
 from toolkit.families import TABLES
-from toolkit.lookup import Table, at_least, lookup, unknown
+from toolkit.lookup import Table, at_least, select, unknown
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.snapshot import Epochs, Snapshot, Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
@@ -230,11 +230,6 @@ class GeometryStatistic:
     """Whether rows of length 0 are left out, and counted as undefined."""
 
 
-def _partition_ratio(cloud: Cloud) -> float:
-    logs = cloud.log_partition
-    return float(np.exp(logs.min() - logs.max()))
-
-
 def _isoscore(cloud: Cloud) -> float:
     needed = ISOSCORE_ROWS_PER_DIMENSION * cloud.hidden
     if cloud.num_rows < needed:
@@ -275,7 +270,7 @@ GEOMETRY: Mapping[str, GeometryStatistic] = Table(
             ),
             GeometryStatistic(
                 name="partition_ratio",
-                function=_partition_ratio,
+                function=lambda cloud: float(np.exp(-np.ptp(cloud.log_partition))),
                 source="J. Mu & P. Viswanath, All-but-the-Top (ICLR 2018), with the partition function of S. Arora et "
                 "al. (TACL 2016); of both signs of each eigenvector, at mean length 1, because it depends on the scale",
                 description="Smallest over largest partition function along the principal directions; isotropic: 1.",
@@ -333,16 +328,6 @@ GEOMETRY: Mapping[str, GeometryStatistic] = Table(
 """Every geometry statistic, in the order of every table."""
 
 
-def select_statistics(
-    statistics: Mapping[str, GeometryStatistic] | Iterable[str] | None,
-) -> tuple[GeometryStatistic, ...]:
-    """The entries of a mapping, those of GEOMETRY with the given names, or all; ValueError for an unknown name."""
-    if statistics is None or isinstance(statistics, Mapping):
-        return tuple((GEOMETRY if statistics is None else statistics).values())
-    names = (statistics,) if isinstance(statistics, str) else statistics
-    return tuple(lookup(GEOMETRY, name, "geometry statistic") for name in names)
-
-
 SELECTED = "selected rows"
 MIN_ROWS = 10
 """Groups of fewer rows are refused: about their mean, two rows have cosine -1 whatever they are (the limit is ours)."""
@@ -370,12 +355,6 @@ def measure_geometry(
 
     Parameters
     ----------
-    source
-        A run, the path of a run directory, a trajectory, or imported checkpoints.
-    parameter
-        Name of an embedding parameter, such as ``word_embeddings``.
-    epochs
-        Epoch or epochs of the snapshots; None takes every snapshot.
     rows
         Indices of rows, or the name of a stratum; None takes all rows.
     by_stratum
@@ -384,8 +363,6 @@ def measure_geometry(
         Names of entries of GEOMETRY, or a mapping of the same kind; None takes all.
     num_null
         Number of draws of the null. With 0, ``null`` and ``null_sd`` are NaN.
-    seed
-        Seed of every random draw.
 
     Returns
     -------
@@ -404,7 +381,9 @@ def measure_geometry(
     Nothing larger than a block of rows, a (hidden, hidden) matrix and one null table of at most 2²⁵ values is kept in
     memory.
     """
-    trajectory, chosen = trajectory_of(source), select_statistics(statistics)
+    trajectory = trajectory_of(source)
+    entries = select(GEOMETRY, GEOMETRY if statistics is None else statistics, "geometry statistic")
+    chosen = tuple(entries.values())
     at_least("num_null", num_null, 0)
     groups = group_rows(trajectory, parameter, rows, by_stratum)
     snapshots = trajectory.chosen(epochs)
@@ -439,9 +418,7 @@ def group_rows(
         return {SELECTED: chosen}
     if rows is None and not by_stratum:
         return {ALL_ROWS: np.arange(num_rows)}
-    strata = assign_strata(trajectory, parameter)
-    groups = {name: np.flatnonzero(strata == name) for name in strata.categories}
-    groups = {name: indices for name, indices in groups.items() if len(indices)}
+    groups = rows_by_stratum(trajectory, parameter)
     if isinstance(rows, str):
         if rows not in groups:
             raise ValueError(unknown(rows, f"stratum of {parameter} in this run", tuple(groups)))
@@ -450,17 +427,8 @@ def group_rows(
 
 
 def read_rows(snapshots: Sequence[Snapshot], parameter: str, rows: Indices) -> Iterator[tuple[slice, list[Array]]]:
-    """Like iterate_blocks, but only the given rows, BLOCK_ROWS at a time; the slice counts within ``rows``.
-
-    The blocks hold until the next ones are asked for.
-    """
-    tables = tables_of(snapshots, parameter)
-    scratch = Scratch()
-    for start in range(0, len(rows), BLOCK_ROWS):
-        part = slice(start, min(start + BLOCK_ROWS, len(rows)))
-        of_part = [replace(s, tensors={parameter: t[rows[part]]}) for s, t in zip(snapshots, tables, strict=True)]
-        for _, blocks in iterate_blocks(of_part, parameter, BLOCK_ROWS, scratch=scratch):
-            yield part, blocks
+    """Blocks of the given rows, BLOCK_ROWS at a time, which hold until the next ones are asked for."""
+    return iterate_blocks(snapshots, parameter, BLOCK_ROWS, rows=rows, scratch=Scratch())
 
 
 def _group_lines(
@@ -510,13 +478,7 @@ def measure_null(
                 for variant in statistic.variants:
                     values[statistic.name, variant].append(_value(statistic, clouds[variant])[0])
             del raw, clouds  # or two null tables would be kept while the next is drawn
-    return {
-        key: (
-            float(np.mean(drawn)) if drawn else math.nan,
-            float(np.std(drawn, ddof=1)) if len(drawn) > 1 else math.nan,
-        )
-        for key, drawn in values.items()
-    }
+    return {key: summarise_null(drawn)[:2] for key, drawn in values.items()}
 
 
 def _gaussian(num_rows: int, hidden: int, has_mean: bool, seed: tuple[int, int]) -> Callable[[], Iterator[Array]]:

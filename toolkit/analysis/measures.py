@@ -4,6 +4,7 @@ Every function takes ``reference`` and ``current``, both (rows, hidden) float64,
 difference. Undefined is NaN, never 0.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,12 +12,12 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from toolkit.lookup import Table, lookup
+from toolkit.lookup import Table, select
 
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Measure:
     """A function that gives the drift of each row, and what must be known to read its numbers."""
 
@@ -29,9 +30,9 @@ class Measure:
     """Where the formula comes from, with any departure."""
     description: str
     """One plain sentence."""
-    is_metric: bool
+    is_metric: bool = False
     """Whether symmetry and the triangle inequality hold, for directions where only the direction counts."""
-    is_signed: bool
+    is_signed: bool = False
     """Whether values below 0 occur."""
 
 
@@ -102,10 +103,7 @@ Measures = Mapping[str, Measure] | Iterable[str]
 
 def select_measures(measures: Measures) -> dict[str, Measure]:
     """The measures of a mapping, or those of MEASURES with the given names; ValueError for an unknown name."""
-    if isinstance(measures, Mapping):
-        return dict(measures)
-    names = (measures,) if isinstance(measures, str) else measures
-    return {name: lookup(MEASURES, name, "measure") for name in names}
+    return select(MEASURES, measures, "measure")
 
 
 def lengths(rows: Array) -> Array:
@@ -124,6 +122,15 @@ def or_nan(denominator: Array) -> Array:
     return np.where(denominator > 0, denominator, np.nan)
 
 
+def summarise_null(drawn: Sequence[float] | Array) -> tuple[float, float, float, float]:
+    """Mean, standard deviation, 2.5 % and 97.5 % quantile of the draws of a null; NaN of too few."""
+    if len(drawn) == 0:
+        return math.nan, math.nan, math.nan, math.nan
+    low, high = np.quantile(drawn, (0.025, 0.975))
+    deviation = float(np.std(drawn, ddof=1)) if len(drawn) > 1 else math.nan
+    return float(np.mean(drawn)), deviation, float(low), float(high)
+
+
 def _directions(rows: Array) -> Array:
     return rows / or_nan(lengths(rows))[:, None]
 
@@ -131,80 +138,52 @@ def _directions(rows: Array) -> Array:
 _DEFINITION = "by definition"
 
 MEASURES: Mapping[str, Measure] = Table(
-    {
-        "norm": Measure(
-            name="norm",
-            function=norm,
-            unit="weight units",
-            source=_DEFINITION,
-            description="Euclidean length of a row's change.",
+    (measure.name, measure)
+    for measure in (
+        Measure("norm", norm, "weight units", _DEFINITION, "Euclidean length of a row's change.", is_metric=True),
+        Measure("relative", relative, "1", _DEFINITION, "Length of a row's change as a share of its length before."),
+        Measure(  # no metric: twice 45 degrees costs 0.59, once 90 degrees costs 1
+            "cosine_distance",
+            cosine_distance,
+            "1",
+            "1 - cos θ by the identity 1 - cos θ = 2 sin²(θ/2) = ½‖û - v̂‖²",
+            "One minus the cosine between a row before and after.",
+        ),
+        Measure(
+            "angle_degrees",
+            angle_degrees,
+            "degrees",
+            "W. Kahan, How Futile are Mindless Assessments of Roundoff (2006), section 12",
+            "Angle between a row before and after.",
             is_metric=True,
-            is_signed=False,
         ),
-        "relative": Measure(
-            name="relative",
-            function=relative,
-            unit="1",
-            source=_DEFINITION,
-            description="Length of a row's change as a share of its length before.",
-            is_metric=False,
-            is_signed=False,
-        ),
-        "cosine_distance": Measure(
-            name="cosine_distance",
-            function=cosine_distance,
-            unit="1",
-            source="1 - cos θ by the identity 1 - cos θ = 2 sin²(θ/2) = ½‖û - v̂‖²",
-            description="One minus the cosine between a row before and after.",
-            is_metric=False,  # twice 45 degrees costs 0.59, once 90 degrees costs 1
-            is_signed=False,
-        ),
-        "angle_degrees": Measure(
-            name="angle_degrees",
-            function=angle_degrees,
-            unit="degrees",
-            source="W. Kahan, How Futile are Mindless Assessments of Roundoff (2006), section 12",
-            description="Angle between a row before and after.",
-            is_metric=True,
-            is_signed=False,
-        ),
-        "radial": Measure(
-            name="radial",
-            function=radial,
-            unit="weight units",
-            source=_DEFINITION,
-            description="Change along the row's direction before; weight decay alone makes it negative.",
-            is_metric=False,
+        Measure(
+            "radial",
+            radial,
+            "weight units",
+            _DEFINITION,
+            "Change along the row's direction before; weight decay alone makes it negative.",
             is_signed=True,
         ),
-        "tangential": Measure(
-            name="tangential",
-            function=tangential,
-            unit="weight units",
-            source=_DEFINITION,
-            description="Length of the change across the row's direction before.",
-            is_metric=False,
-            is_signed=False,
+        Measure(
+            "tangential",
+            tangential,
+            "weight units",
+            _DEFINITION,
+            "Length of the change across the row's direction before.",
         ),
-        "max_abs": Measure(
-            name="max_abs",
-            function=max_abs,
-            unit="weight units",
-            source=_DEFINITION,
-            description="Largest absolute change of one coordinate.",
+        Measure(
+            "max_abs",
+            max_abs,
+            "weight units",
+            _DEFINITION,
+            "Largest absolute change of one coordinate.",
             is_metric=True,
-            is_signed=False,
         ),
-        "l1": Measure(
-            name="l1",
-            function=l1,
-            unit="weight units",
-            source=_DEFINITION,
-            description="Sum of the absolute changes of all coordinates.",
-            is_metric=True,
-            is_signed=False,
+        Measure(
+            "l1", l1, "weight units", _DEFINITION, "Sum of the absolute changes of all coordinates.", is_metric=True
         ),
-    }
+    )
 )
 """Every row measure, in the order of every table.
 

@@ -205,8 +205,8 @@ BLOCK_ROWS = 512
 """Queries of one block of the screen; for each thread one block's product is held, 31 MB in bf16 at 30,522 rows."""
 FEW = 256
 """This many queries, or fewer, are not worth a screen."""
-EXACT_VALUES = 1 << 24
-"""Cosines that the float64 product holds at a time, 128 MB."""
+EXACT_QUERIES = 1024
+"""Queries of one block of the float64 product, which holds their cosines with a tile of candidates, 16 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,19 +221,6 @@ class Nearest:
     """The first product: ``bf16``, ``fp32`` or, without a screen, ``fp64``."""
     num_fallbacks: int
     """Queries that the first product could not decide, so that a finer one did."""
-
-
-def nearest_neighbours(
-    rows: NDArray[Any],
-    k: int,
-    *,
-    queries: Any = None,
-    candidates: Any = None,
-    center: Array | None = None,
-) -> tuple[Ids, Array]:
-    """(m, k) int64 row numbers and (m, k) float64 cosines of the k nearest rows: :func:`search_nearest` in short."""
-    found = search_nearest(rows, k, queries=queries, candidates=candidates, center=center)
-    return found.indices, found.similarity
 
 
 def search_nearest(
@@ -251,7 +238,7 @@ def search_nearest(
     ``rows`` is (n, hidden) of floats, read by blocks if it is a memory map; ``center`` (hidden,) is subtracted from
     every row first. A row is left out of its own list by its number, not by its distance, so that a duplicate of it is
     found. A zero row has no direction: it is nobody's neighbour and has none itself (-1, NaN). ``screens`` are the
-    products to try before float64 (default: those that are fast on this CPU). Up to 256 queries need some 128 MB,
+    products to try before float64 (default: those that are fast on this CPU). Up to 256 queries need some 20 MB,
     however many rows there are; for more, the candidates are held as float64 unit rows and in the screen's type.
 
     ValueError for NaN or infinity, for row numbers that the table lacks, and for k above the number of candidates.
@@ -286,6 +273,22 @@ def search_nearest(
         places, similarity[pending] = _multiply(table, query_ids[pending], own[pending], k)
         indices[pending] = table.ids[places]
     return Nearest(indices, similarity, first, num_fallbacks)
+
+
+def correct(overlap: Array, chance: float) -> Array:
+    """(overlap - chance) / (1 - chance): 0 on average for unrelated rows, so below 0 by chance, and never clipped.
+
+    The usual correction of agreement for chance. NaN where k is all other rows, so that chance is 1.
+    """
+    return (overlap - chance) / (1 - chance) if chance < 1 else np.full_like(overlap, np.nan)
+
+
+def overlaps(before: Ids, after: Ids) -> Array:
+    """(n,) share of the k rows in each line of ``before`` that are in the same line of ``after``."""
+    k = before.shape[1]
+    both = np.sort(np.concatenate([before, after], axis=1), axis=1)
+    # No line has a row twice, so a row that stands twice in both together is in each.
+    return np.asarray((both[:, 1:] == both[:, :-1]).sum(axis=1) / k)
 
 
 class _Table:
@@ -337,21 +340,32 @@ def _multiply(table: _Table, query_ids: Ids, own: Ids, k: int) -> Found:
     # Two computed cosines of the same pair differ by at most twice hidden x 2⁻⁵³ each, plus that of the normalisation.
     margin = 8 * (table.hidden + 4) * 2.0**-53
     places, cosines = np.empty((len(query_ids), k), np.int64), np.empty((len(query_ids), k))
-    for part in _parts(len(query_ids), max(1, EXACT_VALUES // num)):
+    for part in _parts(len(query_ids), EXACT_QUERIES):
         units, of_part = table.units(query_ids[part]), own[part]
-        product = np.empty((len(units), num))
-        for columns in _parts(num):
-            product[:, columns] = units @ table.units(table.ids[columns]).T
-        has_own = np.flatnonzero(of_part >= 0)
-        product[has_own, of_part[has_own]] = -np.inf
-        lowest = np.partition(product, num - k, axis=1)[:, num - k] - margin
-        queries, found = np.nonzero(product >= lowest[:, None])
+        # The k-th best among some candidates is a floor for the k-th best of all: little passes it.
+        some = _product(table, units, of_part, np.arange(0, num, max(1, num // max(TILE, k + 1))))
+        floor = np.partition(some, -k, axis=1)[:, -k, None] - margin
+        passed = []
+        for tile in _parts(num):
+            product = _product(table, units, of_part, np.arange(tile.start, tile.stop))
+            query, place = np.nonzero(product >= floor)
+            passed.append((query, place + tile.start, product[query, place]))
+        queries, found, values = (np.concatenate(each) for each in zip(*passed, strict=True))
+        lowest = first_k(queries, found, values, len(units), k)[1][:, -1] - margin
+        queries, found = queries[values >= lowest[queries]], found[values >= lowest[queries]]
         # In a product of blocks equal rows can have cosines that differ in the last bit; row by row, ties are ties.
         values = np.empty(len(found))
         for pairs in _parts(len(found)):
             values[pairs] = _dots(units[queries[pairs]], table.units(table.ids[found[pairs]]))
         places[part], cosines[part] = first_k(queries, found, values, len(units), k)
     return places, cosines
+
+
+def _product(table: _Table, units: Array, own: Ids, candidates: Ids) -> Array:
+    """(queries, candidates) cosines, -inf of a query with itself; candidates by their places."""
+    cosines = np.asarray(units @ table.units(table.ids[candidates]).T)
+    cosines[own[:, None] == candidates] = -np.inf
+    return cosines
 
 
 def _ids(ids: Any, num_rows: int, kind: str) -> Ids:

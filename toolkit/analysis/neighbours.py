@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from toolkit.analysis.blocks import iterate_blocks, tables_of
 from toolkit.analysis.measures import Array
-from toolkit.analysis.nearest import Ids, nearest_neighbours
-from toolkit.analysis.strata import assign_strata, table_exposure
+from toolkit.analysis.nearest import Ids, correct, overlaps, search_nearest
+from toolkit.analysis.strata import assign_strata, count_exposure, describe_rows, table_exposure
 from toolkit.analysis.updates import name_of
 from toolkit.lookup import at_least, lookup
 from toolkit.progress import shows_progress
@@ -55,45 +55,26 @@ class WordSearch:
     def find(self, table: NDArray[Any]) -> tuple[Ids, Array]:
         """(words, k) rows of the neighbours of each word, and their cosines."""
         center = mean_row(table, self.words) if self.is_centred else None
-        return nearest_neighbours(table, self.k, queries=self.words, candidates=self.words, center=center)
+        found = search_nearest(table, self.k, queries=self.words, candidates=self.words, center=center)
+        return found.indices, found.similarity
 
-    def measure(self, table: NDArray[Any], before: Ids, similarity: Array) -> "Moved":
-        """What became, in another table, of the neighbours that each word had; ``find`` gave ``before`` its cosines."""
-        after = self.find(table)[0]
-        return Moved(overlaps(before, after), self._mean_similarity(table, before) - similarity.mean(axis=1))
+    def measure(self, table: NDArray[Any], before: Ids, similarity: Array) -> pd.DataFrame:
+        """What became, in another table, of the neighbours that each word had; ``find`` gave ``before`` its cosines.
 
-    def _mean_similarity(self, table: NDArray[Any], found: Ids) -> Array:
-        """(words,) mean cosine of each word with the rows found for it, in a table."""
+        Indexed by row: overlap, the share of them that is still among the k nearest, and similarity_change, that of the
+        mean cosine with them.
+        """
         center = mean_row(table, self.words) if self.is_centred else np.zeros(table.shape[1])
-        means = np.empty(len(found))
-        for start in range(0, len(found), 128):
+        means = np.empty(len(before))
+        for start in range(0, len(before), 128):
             part = slice(start, start + 128)
-            word, others = (_units(table[ids] - center) for ids in (self.words[part], found[part]))
+            word, others = (_units(table[ids] - center) for ids in (self.words[part], before[part]))
             means[part] = np.einsum("ij,ikj->i", word, others) / self.k
-        return means
-
-
-@dataclass(frozen=True)
-class Moved:
-    """What became of each word's k neighbours; (words,) arrays."""
-
-    overlap: Array
-    """Share of them that is still among the k nearest."""
-    similarity_change: Array
-    """Change of the mean cosine with them."""
-
-
-def correct(overlap: Array, chance: float) -> Array:
-    """(overlap - chance) / (1 - chance); NaN where k is all other words, so that chance is 1."""
-    return (overlap - chance) / (1 - chance) if chance < 1 else np.full_like(overlap, np.nan)
-
-
-def overlaps(before: Ids, after: Ids) -> Array:
-    """(n,) share of the k rows in each line of ``before`` that are in the same line of ``after``."""
-    k = before.shape[1]
-    both = np.sort(np.concatenate([before, after], axis=1), axis=1)
-    # No line has a row twice, so a row that stands twice in both together is in each.
-    return np.asarray((both[:, 1:] == both[:, :-1]).sum(axis=1) / k)
+        columns = {
+            "overlap": overlaps(before, self.find(table)[0]),
+            "similarity_change": means - similarity.mean(axis=1),
+        }
+        return pd.DataFrame(columns, index=pd.Index(self.words, name="row"))
 
 
 def find_row(trajectory: Trajectory, word: str | int) -> int:
@@ -118,9 +99,7 @@ def find_row(trajectory: Trajectory, word: str | int) -> int:
 def compared(trajectory: Trajectory, reference_epoch: float, epoch: float | None) -> tuple[Snapshot, Snapshot]:
     """The snapshots of two epochs, the last one for None; ValueError when their word tables differ in shape."""
     pair = trajectory.at(reference_epoch), trajectory.at_or_last(epoch)
-    shapes = [word_table(snapshot).shape for snapshot in pair]
-    if shapes[0] != shapes[1]:
-        raise ValueError(f"{PARAMETER} has shapes {shapes[0]} and {shapes[1]}: snapshots of one model are needed")
+    tables_of(pair, PARAMETER)
     return pair
 
 
@@ -140,12 +119,6 @@ def list_words(trajectory: Trajectory, snapshot: Snapshot, *, only_seen: bool, i
 def word_table(snapshot: Snapshot) -> NDArray[Any]:
     """The word rows of a snapshot (rows, hidden); ValueError when it has none."""
     return tables_of([snapshot], PARAMETER)[0]
-
-
-def texts(trajectory: Trajectory, rows: Ids) -> list[str]:
-    """The token of each row, "" without a vocabulary."""
-    vocabulary = trajectory.vocabulary
-    return [vocabulary.tokens[row] if vocabulary else "" for row in rows]
 
 
 def mean_row(table: NDArray[Any], words: Ids) -> Array:
@@ -170,11 +143,10 @@ class Changed:
     """One run's words, how much each lost, and how much in random directions."""
 
     table: pd.DataFrame
-    """Columns row, num_steps (float, NaN where unknown), overlap, chance, corrected_overlap, similarity_change,
+    """Indexed by row: num_steps (float, NaN where unknown), overlap, chance, corrected_overlap, similarity_change,
     random_overlap, excess and percentile."""
     random: Sequence[pd.DataFrame]
-    """For each random draw, its excess over the other draws, and its similarity_change; columns row, excess, overlap,
-    similarity_change."""
+    """For each random draw the same of overlap, similarity_change, and excess over the other draws."""
 
 
 def find_changed(
@@ -192,20 +164,23 @@ def find_changed(
         search.measure(move_randomly(pair, generator), before, similarity) if has_moved else moved
         for _ in range(num_draws)
     ]
-    total = np.sum([draw.overlap for draw in drawn], axis=0)
+    total = np.sum([draw["overlap"] for draw in drawn], axis=0)
     chance = search.k / (len(search.words) - 1)
     of_words = np.full(len(search.words), np.nan) if steps is None else steps[search.words].astype(np.float64)
-    table = _lines(search.words, moved, total / num_draws)
-    table.insert(1, "num_steps", of_words)
-    table.insert(3, "chance", chance)
-    table.insert(4, "corrected_overlap", correct(moved.overlap, chance))
-    table["random_overlap"] = total / num_draws
+    table = moved.assign(
+        num_steps=of_words,
+        chance=chance,
+        corrected_overlap=correct(moved["overlap"].to_numpy(), chance),
+        random_overlap=total / num_draws,
+        excess=total / num_draws - moved["overlap"],
+    )
     is_kept = ~(of_words == 0)  # NaN stays
-    table = table[is_kept].reset_index(drop=True)
-    table["percentile"] = matched_percentiles(table["num_steps"].to_numpy(), table["excess"].to_numpy())
-    others = [(total - draw.overlap) / (num_draws - 1) for draw in drawn]
-    random = [_lines(search.words, draw, rest)[is_kept] for draw, rest in zip(drawn, others, strict=True)]
-    return Changed(table, [lines.reset_index(drop=True) for lines in random])
+    table = table[is_kept]
+    percentiles = matched_percentiles(table["num_steps"].to_numpy(), table["excess"].to_numpy())
+    random = [
+        draw.assign(excess=(total - draw["overlap"]) / (num_draws - 1) - draw["overlap"])[is_kept] for draw in drawn
+    ]
+    return Changed(table.assign(percentile=percentiles), random)
 
 
 def move_randomly(pair: Sequence[Snapshot], generator: np.random.Generator) -> NDArray[np.float32]:
@@ -248,13 +223,12 @@ ORDERS: Mapping[str, float] = {"excess": 1.0, "overlap": -1.0}
 
 def choose(found: Sequence[Changed], num: int, order: str) -> pd.DataFrame:
     """The list of most_changed, without texts: rank, row and the means over the runs of words compared in all."""
-    tables = [changed.table.set_index("row") for changed in found]
+    tables = [changed.table for changed in found]
     common = sorted(set.intersection(*(set(table.index) for table in tables)))
     mean = sum(table.loc[common] for table in tables) / len(tables)
-    mean = mean.rename_axis("row").reset_index()
-    listed = [set(_top(changed.table, num, order)) for changed in found]
-    mean["num_runs"] = [sum(row in rows for rows in listed) for row in mean["row"]]
-    chosen: pd.DataFrame = mean.set_index("row").loc[_top(mean, num, order)].reset_index()
+    listed = [set(_top(table, num, order)) for table in tables]
+    mean["num_runs"] = [sum(row in rows for rows in listed) for row in mean.index]
+    chosen: pd.DataFrame = mean.loc[_top(mean, num, order)].reset_index()
     chosen.insert(0, "rank", np.arange(1, len(chosen) + 1))
     names = ("num_steps", "overlap", "chance", "corrected_overlap", "similarity_change", "random_overlap", "excess")
     return chosen[["rank", "row", *names, "percentile", "num_runs"]]
@@ -265,10 +239,10 @@ def compare_lists(found: Sequence[Changed], num: int, seed: int, order: str) -> 
     generator = np.random.default_rng([*b"lists", seed])
     lines = []
     for a, b in combinations(range(len(found)), 2):
-        rows = np.intersect1d(found[a].table["row"], found[b].table["row"])
-        first, second = (_at(found[i].table, rows) for i in (a, b))
+        rows = np.intersect1d(found[a].table.index, found[b].table.index)
+        first, second = (found[i].table.loc[rows] for i in (a, b))
         random = [
-            _agreement(_Standing.of(_at(one, rows), num, order), _Standing.of(_at(other, rows), num, order))
+            _agreement(_Standing.of(one.loc[rows], num, order), _Standing.of(other.loc[rows], num, order))
             for one, other in zip(found[a].random, found[b].random, strict=True)
         ]
         standings = _Standing.of(first, num, order), _Standing.of(second, num, order)
@@ -298,7 +272,7 @@ class _Standing:
         rank = (ORDERS[order] * table[order]).round(9).rank().to_numpy()
         rank = rank - rank.mean()
         length = float(np.linalg.norm(rank))
-        return cls(np.isin(table["row"], _top(table, num, order)), rank / (length or np.nan))
+        return cls(np.isin(table.index, _top(table, num, order)), rank / (length or np.nan))
 
 
 def _agreement(first: _Standing, second: _Standing, places: Ids | slice = slice(None)) -> tuple[float, float]:
@@ -332,17 +306,8 @@ def _top(table: pd.DataFrame, num: int, order: str) -> Ids:
     lost = table[(table["overlap"] < 1) & ((table["excess"] > 1e-9) | (order == "overlap"))]
     # Rounded, so that equal shares are ties; and ties never by row: that would make any two lists agree.
     keys = -lost["similarity_change"].abs(), -(ORDERS[order] * lost[order]).round(9)
-    rows: Ids = lost["row"].to_numpy()[np.lexsort(keys)[:num]]
+    rows: Ids = lost.index.to_numpy()[np.lexsort(keys)[:num]]
     return rows
-
-
-def _at(table: pd.DataFrame, rows: Ids) -> pd.DataFrame:
-    return table.set_index("row").loc[rows].reset_index()
-
-
-def _lines(words: Ids, moved: Moved, expected: Array) -> pd.DataFrame:
-    values = {"overlap": moved.overlap, "similarity_change": moved.similarity_change}
-    return pd.DataFrame({"row": words, **values, "excess": expected - moved.overlap})
 
 
 @with_columns
@@ -361,22 +326,8 @@ def neighbours(
 
     Parameters
     ----------
-    source
-        A run, the path of a run directory, a trajectory, or imported checkpoints.
     word
         Text of the word, or its row.
-    epoch
-        Epoch of the snapshot; None is the last one.
-    k
-        Number of nearest neighbours of each word.
-    reference_epoch
-        Epoch of the snapshot that changes are counted from.
-    only_seen
-        Only words that training exposed up to the epoch can be neighbours.
-    is_centred
-        Subtract the mean of the words first, so that an offset that all words share changes no neighbour.
-    include_unused
-        Let special tokens and rows that the vocabulary keeps free be neighbours too.
 
     Returns
     -------
@@ -394,18 +345,17 @@ def neighbours(
     pair = compared(trajectory, reference_epoch, epoch)
     at_least("k", k, 1)
     candidates = list_words(trajectory, pair[1], only_seen=only_seen, include_unused=include_unused)
+    tokens = describe_rows(trajectory, PARAMETER)["token"]
     columns: dict[str, Any] = {"rank": np.arange(1, k + 1)}
     rows = []
     for snapshot, name in zip(pair, ("before", "after"), strict=True):
         center = mean_row(word_table(snapshot), candidates) if is_centred else None
-        found, similarity = nearest_neighbours(
-            word_table(snapshot), k, queries=[row], candidates=candidates, center=center
-        )
-        if found[0, 0] < 0:
+        nearest = search_nearest(word_table(snapshot), k, queries=[row], candidates=candidates, center=center)
+        (found,), (similarity,) = nearest.indices, nearest.similarity
+        if found[0] < 0:
             raise ValueError(f"row {row} is zero at epoch {snapshot.epoch:g}: it has no direction, hence no neighbours")
-        rows.append(found[0])
-        columns |= {f"row_{name}": found[0], f"neighbour_{name}": texts(trajectory, found[0])}
-        columns |= {f"similarity_{name}": similarity[0]}
+        rows.append(found)
+        columns |= {f"row_{name}": found, f"neighbour_{name}": tokens[found], f"similarity_{name}": similarity}
     columns |= {"is_lost": ~np.isin(rows[0], rows[1]), "is_new": ~np.isin(rows[1], rows[0])}
     return pd.DataFrame(columns)[columns_of("neighbours")]
 
@@ -424,23 +374,6 @@ def measure_neighbours(
 ) -> pd.DataFrame:
     """How many of its nearest words each word kept between two epochs.
 
-    Parameters
-    ----------
-    source
-        A run, the path of a run directory, a trajectory, or imported checkpoints.
-    epoch
-        Epoch of the snapshot; None is the last one.
-    k
-        Number of nearest neighbours of each word.
-    reference_epoch
-        Epoch of the snapshot that changes are counted from.
-    only_seen
-        Only words that training exposed up to the epoch can be neighbours.
-    is_centred
-        Subtract the mean of the words first, so that an offset that all words share changes no neighbour.
-    include_unused
-        Let special tokens and rows that the vocabulary keeps free be neighbours too.
-
     Returns
     -------
     pandas.DataFrame
@@ -455,17 +388,13 @@ def measure_neighbours(
     before, similarity = search.find(word_table(pair[0]))
     moved = search.measure(word_table(pair[1]), before, similarity)
     chance = k / (len(search.words) - 1)
-    measured = pd.DataFrame(
-        {
-            "overlap": moved.overlap,
-            "chance": chance,
-            "corrected_overlap": correct(moved.overlap, chance),
-            "similarity_before": similarity.mean(axis=1),
-            "similarity_change": moved.similarity_change,
-        },
-        index=search.words,
+    measured = moved.assign(
+        chance=chance,
+        corrected_overlap=correct(moved["overlap"].to_numpy(), chance),
+        similarity_before=similarity.mean(axis=1),
     )
-    return _describe(trajectory, words, pair[1].step).join(measured, on="row")
+    names = ["overlap", "chance", "corrected_overlap", "similarity_before", "similarity_change"]
+    return _describe(trajectory, words, pair[1].step).join(measured[names], on="row")
 
 
 @shows_progress("neighbours of every word")
@@ -488,23 +417,8 @@ def most_changed(
     ----------
     source
         A run, the path of a run directory, a trajectory, or imported checkpoints; or several that differ in their seed.
-    epoch
-        Epoch of the snapshot; None is the last one.
-    k
-        Number of nearest neighbours of each word.
     num
         Number of words to list.
-    seed
-        Seed of every random draw.
-    order
-        ``excess`` (beyond what random drifts of that size lose) or ``overlap`` (whether or not any drift would lose
-        it).
-    num_draws
-        Number of random drifts of the observed size that the loss is compared with; at least 2.
-    reference_epoch
-        Epoch of the snapshot that changes are counted from.
-    is_centred
-        Subtract the mean of the words first, so that an offset that all words share changes no neighbour.
 
     Returns
     -------
@@ -561,25 +475,8 @@ def compare_changed(
 
     Parameters
     ----------
-    sources
-        Runs, paths of run directories, trajectories or imported checkpoints; at least two.
-    epoch
-        Epoch of the snapshot; None is the last one.
-    k
-        Number of nearest neighbours of each word.
     num
         Number of words in each list.
-    seed
-        Seed of every random draw.
-    order
-        ``excess`` (beyond what random drifts of that size lose) or ``overlap`` (whether or not any drift would lose
-        it).
-    num_draws
-        Number of random drifts of the observed size that the loss is compared with; at least 2.
-    reference_epoch
-        Epoch of the snapshot that changes are counted from.
-    is_centred
-        Subtract the mean of the words first, so that an offset that all words share changes no neighbour.
 
     Returns
     -------
@@ -627,14 +524,6 @@ def _find_all(
 
 
 def _describe(trajectory: Trajectory, words: Ids, last_step: int) -> pd.DataFrame:
-    exposure = table_exposure(trajectory, PARAMETER)
-    strata = assign_strata(trajectory, PARAMETER)
-    steps = None if exposure is None else exposure.step_counts(len(strata), last_step)[words]
-    return pd.DataFrame(
-        {
-            "row": words,
-            "token": texts(trajectory, words),
-            "stratum": strata[words],
-            "num_steps": pd.array([pd.NA] * len(words) if steps is None else steps, dtype="Int64"),
-        }
-    )
+    columns = describe_rows(trajectory, PARAMETER)
+    columns["num_steps"] = count_exposure(trajectory, PARAMETER, last_step)["num_steps"]
+    return pd.DataFrame({name: column[words] for name, column in columns.items()})

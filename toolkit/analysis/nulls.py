@@ -1,4 +1,4 @@
-"""The sign-noise null: how far rows drift when the signs of their gradients are random.
+"""The sign-noise null: how far rows drift when the signs of their gradients are random; and a regression beside it.
 
 The null keeps of each row what the run recorded - the steps that exposed it, the size of its gradient at each of them,
 the learning rates, clipping and decay - and tosses a coin for the sign of every coordinate at every step. A row that
@@ -7,18 +7,20 @@ drifted no farther than that need not have learnt anything.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from toolkit.analysis.adam import AdamSteps, Ints, RowSteps, gradient_weights, replay_decay, resolve_log, row_steps
-from toolkit.analysis.measures import Array, norm
-from toolkit.analysis.strata import assign_strata, count_rows
-from toolkit.lookup import at_least
+from toolkit.analysis.blocks import iterate_blocks
+from toolkit.analysis.measures import Array, lengths, norm
+from toolkit.analysis.strata import count_rows, describe_rows, rows_by_stratum, table_exposure
+from toolkit.lookup import at_least, lookup
 from toolkit.schema import with_columns
 from toolkit.snapshots.optimizer_log import OptimizerLog
-from toolkit.snapshots.snapshot import Trajectory
+from toolkit.snapshots.snapshot import Snapshot, Trajectory
 from toolkit.snapshots.store import Source, trajectory_of
 
 CHUNK_VALUES = 2**17
@@ -109,23 +111,13 @@ def sign_noise(
 
     Parameters
     ----------
-    source
-        A run, the path of a run directory, a trajectory, or imported checkpoints.
-    parameter
-        Name of an embedding parameter, such as ``word_embeddings``.
-    epoch
-        Epoch of the snapshot; None is the last one.
     rows
         Indices of rows; None draws at most 100 from each stratum.
-    log
-        Optimizer log of the run; needed where ``source`` is a trajectory, which has none.
     num_replicates
         Number of replays.
     num_coordinates
         Number of simulated coordinates behind the null of the directions (the columns ``direction_...``); 0 leaves it
         NaN.
-    seed
-        Seed of every random draw.
 
     Returns
     -------
@@ -164,7 +156,8 @@ def sign_noise(
     decay = np.subtract(replay_decay(before, log, parameter, last.step), before, dtype=np.float64)
     null = np.empty((len(chosen), num_replicates))
     for members in _groups(history):
-        weights = _weights(steps, history.take(members), before.shape[1])
+        part = history.take(members)
+        weights = part.at_exposures(gradient_weights(steps, steps.sizes(part, before.shape[1])))
         null[members] = _simulate(weights, decay[members], num_replicates, seed)
     table = _table(trajectory, parameter, chosen, history, drift, null)
     if num_coordinates == 0:
@@ -194,11 +187,6 @@ def expected_squares(steps: AdamSteps, history: RowSteps, hidden: int, after: ND
     return squares
 
 
-def _weights(steps: AdamSteps, history: RowSteps, hidden: int) -> NDArray[np.float32]:
-    """(n, most exposures) what the gradient of each exposure comes to in one coordinate; 0 beyond a row's last."""
-    return history.at_exposures(gradient_weights(steps, steps.sizes(history, hidden)))
-
-
 def _groups(history: RowSteps) -> Iterator[NDArray[np.intp]]:
     """Places of rows with about as many exposures (the most at most twice the fewest), in pieces of bounded size."""
     octave = np.ceil(np.log2(np.maximum(history.counts, 0.5)))
@@ -217,7 +205,7 @@ def _simulate(weights: NDArray[np.float32], decay: Array, num_replicates: int, s
         for start in range(0, weights.shape[1], CHUNK_STEPS):
             part = weights[:, start : start + CHUNK_STEPS]
             moved -= part @ _signs(rng, part.shape[1], decay.shape[1])
-        null[:, replicate] = norm(np.zeros_like(moved), moved)
+        null[:, replicate] = lengths(moved)
     return null
 
 
@@ -240,8 +228,7 @@ def _choose(trajectory: Trajectory, parameter: str, rows: Sequence[int] | Ints |
         if chosen.min() < 0 or chosen.max() >= num_rows:
             raise ValueError(f"{parameter} has rows 0 to {num_rows - 1}; asked for {chosen.min()} to {chosen.max()}")
         return chosen
-    rng, strata = np.random.default_rng([*b"rows", seed]), assign_strata(trajectory, parameter)
-    members = [np.flatnonzero(strata == name) for name in strata.categories]
+    rng, members = np.random.default_rng([*b"rows", seed]), rows_by_stratum(trajectory, parameter).values()
     return np.sort(np.concatenate([rng.permutation(some)[:SAMPLED_ROWS] for some in members]))
 
 
@@ -252,12 +239,9 @@ def _table(
     mean = np.clip(mean, null.min(axis=1), null.max(axis=1))  # a null of one value: not beside it by rounding
     low, median, high = np.quantile(null, (0.025, 0.5, 0.975), axis=1)
     has_spread = (deviation >= SMALLEST_VARIATION * mean) & (deviation > 0)
-    vocabulary = trajectory.vocabulary if parameter == "word_embeddings" else None
     return pd.DataFrame(
         {
-            "row": rows,
-            "token": [vocabulary.tokens[row] if vocabulary else "" for row in rows],
-            "stratum": assign_strata(trajectory, parameter)[rows],
+            **{name: column[rows] for name, column in describe_rows(trajectory, parameter).items()},
             "num_steps": history.counts,
             "drift": drift,
             "null": mean,
@@ -270,3 +254,107 @@ def _table(
             "has_norms": history.has_norms,
         }
     )
+
+
+FEWEST_ROWS = 20
+EXPOSURES = {"num_steps": "optimizer steps that exposed the row", "num_tokens": "tokens that used the row"}
+
+
+@with_columns
+def regress_drift(
+    source: Source,
+    parameter: str = "word_embeddings",
+    *,
+    epoch: float | None = None,
+    exposure: str = "num_steps",
+    log: OptimizerLog | None = None,
+) -> pd.DataFrame:
+    """Least squares of log ‖Δ‖ on log exposure and log ‖E⁰‖, over rows that were exposed and moved.
+
+    Parameters
+    ----------
+    exposure
+        ``num_steps`` or ``num_tokens``, counted up to the epoch.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One line per term and outcome, with 95 % intervals. Outcome ``drift`` is what was observed; ``sign noise`` is,
+        on the same rows, the root mean square drift that random gradient signs of recorded norms give.
+
+    Raises
+    ------
+    ValueError
+        Fewer than 20 rows, a regressor that is constant, a frozen parameter, or no exposure or optimizer log.
+
+    Notes
+    -----
+    **A slope below 1 on exposure is no finding**: Adam's normalised steps make noise grow as a root of the number of
+    steps, so that drift per occurrence falls with frequency by construction. Only what differs between the two outcomes
+    comes from the data. Rows share the gradients of one run, so the intervals are narrower than repeats with other
+    seeds would be. Standard errors are HC3 (MacKinnon & White 1985, through statsmodels).
+    """
+    trajectory, log = trajectory_of(source), resolve_log(source, log)
+    lookup(EXPOSURES, exposure, "exposure")
+    num_rows = count_rows(trajectory, parameter)
+    first, last = trajectory.at(0), trajectory.at_or_last(epoch)
+    steps = AdamSteps.of(log, parameter, last.step)
+    history = row_steps(trajectory, parameter, last.step)
+    pairs = [blocks for _, blocks in iterate_blocks([first, last], parameter)]
+    drift = np.concatenate([norm(before, after) for before, after in pairs])
+    length = np.concatenate([lengths(before) for before, _ in pairs])
+    chosen = np.flatnonzero((history.counts > 0) & (drift > 0) & (length > 0))
+    counts = history.counts
+    if exposure == "num_tokens":
+        if (table := table_exposure(trajectory, parameter)) is None:
+            raise ValueError(f"tokens of {parameter} were not counted: pass exposure='num_steps'")
+        counts = table.token_counts(num_rows, last.step)
+    regressors = {f"log_{exposure}": np.log(counts[chosen]), "log_norm": np.log(length[chosen])}
+    if len(chosen) < FEWEST_ROWS:
+        said = f"{len(chosen)} of {num_rows} rows of {parameter} were exposed and moved"
+        raise ValueError(f"{said}; a regression needs {FEWEST_ROWS}")
+    for name, values in regressors.items():
+        if np.ptp(values) == 0:
+            raise ValueError(f"{name} is the same for all {len(values)} rows of {parameter}: it has no slope")
+    hidden = first.tensors[parameter].shape[-1]
+    squares = expected_squares(steps, history.take(chosen), hidden)
+    noise = np.sqrt(squares + _squared_decay(first, parameter, chosen, log, last.step))
+    outcomes = {"drift": drift[chosen], "sign noise": noise}
+    return pd.DataFrame(
+        [
+            {"outcome": name, **line, "num_left_out": num_rows - len(chosen)}
+            for name, values in outcomes.items()
+            for line in _fit(np.log(values), regressors)
+        ]
+    )
+
+
+def _squared_decay(first: Snapshot, parameter: str, rows: NDArray[np.intp], log: OptimizerLog, last_step: int) -> Array:
+    """(n,) ‖replayed decay‖² of some rows, a block at a time."""
+    table, squares = np.atleast_2d(np.asarray(first.tensors[parameter])), np.zeros(len(rows))
+    for start in range(0, len(rows), 512):
+        block = table[rows[start : start + 512]]
+        change = np.subtract(replay_decay(block, log, parameter, last_step), block, dtype=np.float64)
+        squares[start : start + 512] = np.einsum("ij,ij->i", change, change)
+    return squares
+
+
+def _fit(outcome: Array, regressors: dict[str, Array]) -> list[dict[str, Any]]:
+    import statsmodels.api as sm
+
+    design = np.column_stack([np.ones(len(outcome)), *regressors.values()])
+    fit = sm.OLS(outcome, design).fit(cov_type="HC3", use_t=True)
+    interval = fit.conf_int(0.05)
+    return [
+        {
+            "term": term,
+            "value": float(fit.params[i]),
+            "low": float(interval[i, 0]),
+            "high": float(interval[i, 1]),
+            "se": float(fit.bse[i]),
+            "p": float(fit.pvalues[i]),
+            "r_squared": float(fit.rsquared),
+            "num_rows": len(outcome),
+        }
+        for i, term in enumerate(("constant", *regressors))
+    ]

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -64,6 +63,10 @@ def order_error(table: Array, *, num_pairs: int = NUM_PAIRS, seed: int = 0) -> f
     ``num_pairs`` training pairs drawn with replacement; the test pairs are all pairs among the other positions: no
     position is in both. Refused for fewer than 10 rows.
     """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
     if len(table) < 2 * NUM_FOLDS:
         raise Refused(f"the order of pairs needs {2 * NUM_FOLDS} rows; got {len(table)}")
     rng = np.random.default_rng([seed, len(table)])
@@ -72,22 +75,14 @@ def order_error(table: Array, *, num_pairs: int = NUM_PAIRS, seed: int = 0) -> f
     test, train = positions[:num_test], positions[num_test:]
     first = rng.integers(len(train), size=num_pairs)
     second = (first + rng.integers(1, len(train), size=num_pairs)) % len(train)  # never the row itself
-    model = _order_model()
+    # Differences have mean 0 by symmetry: scaling only keeps them antisymmetric. A penalty 100 times the default, with
+    # which noise converges in a fraction of the steps; the error rates are no worse (measured on the references).
+    classifier = LogisticRegression(C=0.01, fit_intercept=False, max_iter=2000)
+    model = make_pipeline(StandardScaler(with_mean=False), classifier)
     model.fit(table[train[first]] - table[train[second]], train[first] < train[second])
     left, right = np.triu_indices(num_test, 1)
     predicted = model.predict(table[test[left]] - table[test[right]])
     return float(np.mean(predicted != (test[left] < test[right])))
-
-
-def _order_model() -> Any:
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
-    # Differences have mean 0 by symmetry: scaling only keeps them antisymmetric. A penalty 100 times the default, with
-    # which noise converges in a fraction of the steps; the error rates are no worse (measured on the references).
-    classifier = LogisticRegression(C=0.01, fit_intercept=False, max_iter=2000)
-    return make_pipeline(StandardScaler(with_mean=False), classifier)
 
 
 OUTLIER_SCORE = 6.0
@@ -306,14 +301,8 @@ def measure_positions(
 
     Parameters
     ----------
-    source
-        A run, the path of a run directory, a trajectory, or imported checkpoints.
-    epoch
-        Epoch of the snapshot; None is the last one.
     window
         (start, stop) of the positions; None takes all.
-    seed
-        Seed of every random draw.
     num_draws
         Number of tables of each control.
 
@@ -377,8 +366,7 @@ def position_table(source: Source, epoch: float | None = None, window: Window | 
 
 def snapshot_at(source: Source, epoch: float | None = None) -> Snapshot:
     """The snapshot of an epoch, by default the last."""
-    trajectory = trajectory_of(source)
-    return trajectory.at_or_last(epoch)
+    return trajectory_of(source).at_or_last(epoch)
 
 
 def _value(statistic: PositionStatistic, table: Array, seed: int) -> tuple[float, str]:

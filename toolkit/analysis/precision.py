@@ -4,6 +4,7 @@ A floating-point weight can only move in steps of one unit in its last place (ul
 rounded away, every time, however long training lasts.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +49,32 @@ HALF_FORMATS = ("bf16", "fp16")
 """The coarsest first: most bf16 weights are fp16 numbers too."""
 
 
+TELLING_VALUES = 16
+"""Values other than 0 and ±1 that must fit a half precision before they count as stored in it: each fits by chance
+with a probability of about 2⁻¹³ (fp16, if in its range) or 2⁻¹⁶ (bf16)."""
+
+
+class FormatFinder:
+    """Finds the coarsest format that holds every value it is given: weights cast up to fp32 keep few bits."""
+
+    def __init__(self) -> None:
+        self.fits = list(HALF_FORMATS)
+        """The half precisions that hold every value so far."""
+        self._num_telling = 0
+
+    def add(self, values: Array) -> None:
+        """Look at a block of values."""
+        if self.fits:
+            self._num_telling += int(np.count_nonzero((values != 0) & (np.abs(values) != 1)))
+            self.fits = [name for name in self.fits if np.array_equal(FORMATS[name].round(values), values)]
+
+    @property
+    def found(self) -> Format:
+        """fp32 unless enough values say otherwise."""
+        is_half = bool(self.fits) and self._num_telling >= TELLING_VALUES
+        return FORMATS[self.fits[0] if is_half else "fp32"]
+
+
 def movable_share(table: np.ndarray, learning_rate: float, dtype: str = "fp32") -> float:
     """Share of the coordinates of a table that one update of a given size changes, in either direction.
 
@@ -89,14 +116,10 @@ def movable_share(table: np.ndarray, learning_rate: float, dtype: str = "fp32") 
 
 def stored_precision(table: np.ndarray) -> str:
     """``fp16``, ``bf16`` or ``fp32``: what holds all values of a table exactly; fp32 files can hold bf16 weights."""
-    fits = dict.fromkeys(HALF_FORMATS, True)
+    finder = FormatFinder()
     for block in np.array_split(np.asarray(table).reshape(-1), max(1, np.size(table) // 65_536)):
-        values = block.astype(np.float64)
-        for name in HALF_FORMATS:
-            fits[name] = fits[name] and bool(np.array_equal(FORMATS[name].round(values), values))
-        if not any(fits.values()):
-            return "fp32"
-    return next(name for name in HALF_FORMATS if fits[name])
+        finder.add(block.astype(np.float64))
+    return (*finder.fits, "fp32")[0]
 
 
 @with_columns
@@ -107,12 +130,8 @@ def guard_precision(
 
     Parameters
     ----------
-    source
-        A run, the path of a run directory, a trajectory, or imported checkpoints.
     epoch
         Epoch of the snapshot, after 0; None is the last one.
-    log
-        Optimizer log of the run; needed where ``source`` is a trajectory, which has none.
     learning_rate
         The largest learning rate, where no log says it.
 
@@ -140,7 +159,11 @@ def guard_precision(
         num_moved = sum(int(np.sum(a != b)) for _, (a, b) in iterate_blocks([first, last], parameter))
         # A constant such as LayerNorm's first weights fits any precision; both snapshots must.
         weights = stored_precision(np.concatenate([before.reshape(-1), after.reshape(-1)]))
-        shares = {f"movable_{name}": _share_or_nan(before, rate, name) for name in FORMATS}
+        largest = float(np.abs(before).max(initial=0))
+        shares = {
+            f"movable_{name}": movable_share(before, rate, name) if rate > 0 and largest <= form.largest else math.nan
+            for name, form in FORMATS.items()
+        }
         values: dict[str, Any] = {"parameter": parameter, "precision": weights, "learning_rate": rate, **shares}
         finding = _finding(num_moved, is_frozen, weights, shares)
         lines.append({**values, "moved_share": num_moved / before.size, "finding": finding})
@@ -159,11 +182,6 @@ def _largest_rate(
         return is_frozen, float("nan")
     known = rates[:last_step][~np.isnan(rates[:last_step])]
     return is_frozen, float("nan") if is_frozen or not len(known) else float(known.max())
-
-
-def _share_or_nan(table: np.ndarray, rate: float, dtype: str) -> float:
-    is_undefined = np.isnan(rate) or rate <= 0 or float(np.abs(table).max(initial=0)) > FORMATS[dtype].largest
-    return float("nan") if is_undefined else movable_share(table, rate, dtype)
 
 
 def _finding(num_moved: int, is_frozen: bool, weights: str, shares: dict[str, float]) -> str:

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import cycle, islice
 
 import numpy as np
 import pandas as pd
@@ -36,9 +35,8 @@ class LineMatch:
     """How a table's spectrum matches the sinusoid's waves."""
 
     score: float
-    """The correlation over its root mean square for other combs; about Gaussian around 0 without lines."""
-    correlation: float
-    """Between the two log spectra, both less a cubic trend."""
+    """Correlation of the two log spectra, both less a cubic trend, over its root mean square for other combs; about
+    Gaussian around 0 without lines."""
     num_lines: int
     """Waves of the sinusoid in the band."""
     longest_wave: float
@@ -72,11 +70,10 @@ def line_match(table: Array) -> LineMatch:
     spectrum = step_spectrum(table, band)
     longest = 2 * math.pi / float(wave_frequencies(hidden)[band.num_lines - 1])
     if not spectrum.any():
-        return LineMatch(math.nan, math.nan, band.num_lines, longest)
+        return LineMatch(math.nan, band.num_lines, longest)
     shape = _flatten(np.log(np.maximum(spectrum, spectrum.max() * 1e-30)), band.basis)
-    correlation = float(band.template @ shape)
     spread = float(np.sqrt(np.mean((band.combs @ shape) ** 2)))
-    return LineMatch(correlation / spread, correlation, band.num_lines, longest)
+    return LineMatch(float(band.template @ shape) / spread, band.num_lines, longest)
 
 
 def step_spectrum(table: Array, band: Band) -> Array:
@@ -337,22 +334,19 @@ SMOOTH: tuple[tuple[str, float, float, int | None], ...] = (
 """Kernel, length, noise and rank of the smooth curves that are the null of the verdicts, drawn in turn."""
 
 
-def draw_sinusoids(num_rows: int, hidden: int, num_draws: int, seed: int = 0) -> Iterator[Array]:
-    """Positive control: ``num_draws`` rotated noisy sinusoids at SNR 1."""
-    rng = np.random.default_rng([*b"sinusoid", seed])
-    return (noisy_sinusoid(num_rows, hidden, rng) for _ in range(num_draws))
+CONTROLS: Mapping[str, Callable[[int, int, np.random.Generator, int], Array]] = {
+    "sinusoid": lambda num_rows, hidden, rng, _: noisy_sinusoid(num_rows, hidden, rng),
+    "waves": lambda num_rows, hidden, rng, _: few_waves(num_rows, hidden, rng),
+    "smooth": lambda num_rows, hidden, rng, place: smooth_curves(num_rows, hidden, rng, *SMOOTH[place % len(SMOOTH)]),
+}
+"""Positive controls (rotated noisy sinusoids at SNR, a few waves at WAVES_SNR), and the negative one: the entries of
+SMOOTH in turn. Shape, generator and place among the draws to a table."""
 
 
-def draw_smooth(num_rows: int, hidden: int, num_draws: int, seed: int = 0) -> Iterator[Array]:
-    """Negative control: ``num_draws`` tables of smooth curves, the entries of SMOOTH in turn."""
-    rng = np.random.default_rng([*b"smooth", seed])
-    return (smooth_curves(num_rows, hidden, rng, *entry) for entry in islice(cycle(SMOOTH), num_draws))
-
-
-def draw_waves(num_rows: int, hidden: int, num_draws: int, seed: int = 0) -> Iterator[Array]:
-    """Positive control: ``num_draws`` tables of a few waves at WAVES_SNR."""
-    rng = np.random.default_rng([*b"waves", seed])
-    return (few_waves(num_rows, hidden, rng) for _ in range(num_draws))
+def draw_controls(kind: str, num_rows: int, hidden: int, num_draws: int, seed: int = 0) -> Iterator[Array]:
+    """``num_draws`` tables of an entry of CONTROLS, (num_rows, hidden) each."""
+    rng = np.random.default_rng([*kind.encode(), seed])
+    return (CONTROLS[kind](num_rows, hidden, rng, place) for place in range(num_draws))
 
 
 LINE_THRESHOLD = 5.0
@@ -402,17 +396,8 @@ def judge_resemblance(table: Array, *, num_draws: int = NUM_DRAWS, seed: int = 0
     frequencies, not the same coordinates. It says nothing on waves slower than ``line_match(table).longest_wave``: in
     these rows they blend. *Not identifiable*: too few rows, all rows equal, or a control fails at this shape.
     """
-    controls = f"sinusoids in noise (SNR {SNR:g})"
-    return _judge(
-        table,
-        _line_score,
-        LINE_THRESHOLD,
-        ("resembles", "does not resemble"),
-        controls,
-        draw_sinusoids,
-        num_draws,
-        seed,
-    )
+    answers, controls = ("resembles", "does not resemble"), f"sinusoids in noise (SNR {SNR:g})"
+    return _judge(table, _line_score, LINE_THRESHOLD, answers, "sinusoid", controls, num_draws, seed)
 
 
 def judge_waves(table: Array, *, num_draws: int = NUM_DRAWS, seed: int = 0) -> Verdict:
@@ -421,21 +406,11 @@ def judge_waves(table: Array, *, num_draws: int = NUM_DRAWS, seed: int = 0) -> V
     *Not identifiable* as in :func:`judge_resemblance`. A dense ladder of waves, as the sinusoid's, blends and is not
     recognised here: that is what :func:`judge_resemblance` asks.
     """
-    controls = f"five waves in noise (SNR {WAVES_SNR:g})"
-    return _judge(
-        table,
-        orbit_share,
-        ORBIT_THRESHOLD,
-        ("made of waves", "not made of waves"),
-        controls,
-        draw_waves,
-        num_draws,
-        seed,
-    )
+    answers, controls = ("made of waves", "not made of waves"), f"five waves in noise (SNR {WAVES_SNR:g})"
+    return _judge(table, orbit_share, ORBIT_THRESHOLD, answers, "waves", controls, num_draws, seed)
 
 
 Statistic = Callable[[Array], float]
-Draw = Callable[[int, int, int, int], Iterator[Array]]
 
 
 def _line_score(table: Array) -> float:
@@ -447,8 +422,8 @@ def _judge(
     statistic: Statistic,
     threshold: float,
     answers: tuple[str, str],
+    kind: str,
     controls: str,
-    draw: Draw,
     num_draws: int,
     seed: int,
 ) -> Verdict:
@@ -462,7 +437,7 @@ def _judge(
     if np.isnan(value):
         return undecided
     num_rows, hidden = table.shape
-    values = (_control_values(statistic, each, num_rows, hidden, num_draws, seed) for each in (draw, draw_smooth))
+    values = (_control_values(statistic, each, num_rows, hidden, num_draws, seed) for each in (kind, "smooth"))
     found = Verdict(NOT_IDENTIFIABLE, "", value, threshold, *values)
     if max(found.missed, found.false_alarms) > LARGEST_ERROR_RATE:
         reason = f"at {num_rows} x {hidden} it misses {found.missed:.0%} of {controls} and is deceived by "
@@ -474,9 +449,9 @@ def _judge(
 
 
 @lru_cache(maxsize=16)
-def _control_values(statistic: Statistic, draw: Draw, num_rows: int, hidden: int, num_draws: int, seed: int) -> Array:
+def _control_values(statistic: Statistic, kind: str, num_rows: int, hidden: int, num_draws: int, seed: int) -> Array:
     """(draws,) values of a statistic over a control, of one shape; read-only, as they are kept and handed out."""
-    values = np.array([statistic(table) for table in draw(num_rows, hidden, num_draws, seed)])
+    values = np.array([statistic(table) for table in draw_controls(kind, num_rows, hidden, num_draws, seed)])
     values.setflags(write=False)
     return values
 

@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 
 from toolkit.analysis.cross_products import Refused, Rows, check_rows
 from toolkit.analysis.measures import Array
+from toolkit.analysis.nearest import Ids, correct, overlaps, search_nearest
 
-Indices = NDArray[np.int64]
-
-CANDIDATE_ROWS = 4096
-"""Candidates compared with the queries at a time: 32 MB for 1,000 queries."""
+CHECKED_ROWS = 4096
+"""Rows whose lengths are taken at a time."""
 
 QUERY_ROWS = 10
 """Queries whose neighbourhoods are compared at a time: 1.6 MB at k = 10 and 1,024 columns, in a core's cache."""
@@ -24,64 +23,51 @@ QUERY_ROWS = 10
 class Neighbourhoods:
     """The nearest rows of some rows (the queries) in two versions of a table."""
 
-    queries: Indices
+    queries: Ids
     """(m,) row of each query."""
-    reference: Indices
+    reference: Ids
     """(m, k) rows nearest to each in the reference, nearest first."""
-    current: Indices
+    current: Ids
     """(m, k) the same in the current version."""
-    num_others: Indices
-    """(m,) candidates beside the query itself."""
+    num_others: int
+    """Rows with a direction beside the query itself."""
     means: tuple[Array, Array] | None
     """(p,) mean rows that were taken away from both versions; None for none."""
 
 
 def find_neighbourhoods(
-    reference: Rows,
-    current: Rows,
-    k: int = 10,
-    *,
-    queries: Indices | None = None,
-    candidates: Indices | None = None,
-    is_centred: bool = False,
+    reference: Rows, current: Rows, k: int = 10, *, queries: Ids | None = None, is_centred: bool = False
 ) -> Neighbourhoods:
-    """Neighbours of the queries among the candidates (default: all rows) in both versions, (n, p) each.
+    """Neighbours of the queries (default: all rows) among all rows in both versions, (n, p) each.
 
-    Queries without a direction are dropped. Refused where a query has no more than k other candidates (k ≥ n - 1 when
-    all rows are candidates): every neighbourhood would be nearly the whole table.
+    Rows without a direction in either are dropped. Refused for k ≥ n - 1, where every neighbourhood would be nearly the
+    whole table.
     """
     check_rows(reference, current, "k-NN overlap")
     if k < 1:
         raise ValueError(f"k is a number of neighbours, at least 1, not {k}")
-    means = (_mean(reference), _mean(current)) if is_centred else None
-    before, after = means or (None, None)
+    before, after = (rows.mean(axis=0, dtype=np.float64) if is_centred else None for rows in (reference, current))
     has_direction = _has_direction(reference, before) & _has_direction(current, after)
-    queries, candidates = (_with_direction(ids, has_direction) for ids in (queries, candidates))
-    num_others = len(candidates) - np.isin(queries, candidates).astype(np.int64)
+    candidates = np.flatnonzero(has_direction)
+    queries = candidates if queries is None else np.asarray(queries)[has_direction[queries]]
     if not len(queries):
         raise Refused("k-NN overlap is undefined: no query row has a direction in both versions")
-    if k >= num_others.min():
-        raise Refused(f"k-NN overlap needs more than k = {k} other rows with a direction, there are {num_others.min()}")
+    num_others = len(candidates) - 1
+    if k >= num_others:
+        raise Refused(f"k-NN overlap needs more than k = {k} other rows with a direction, there are {num_others}")
     found = [
-        _nearest(rows, k, queries=queries, candidates=candidates, mean=mean)[0]
+        search_nearest(rows, k, queries=queries, candidates=candidates, center=mean, screens=()).indices
         for rows, mean in ((reference, before), (current, after))
     ]
+    means = None if before is None or after is None else (before, after)
     return Neighbourhoods(queries, found[0], found[1], num_others, means)
 
 
 def overlap(neighbourhoods: Neighbourhoods, *, is_corrected: bool = True) -> Array:
-    """(m,) share of the k neighbours that a row keeps, 0 to 1; corrected for chance, (o - c) / (1 - c).
-
-    c = k / (number of other candidates), what unrelated rows share on average: corrected, they give 0 (below 0 by
-    chance, never clipped) and unchanged neighbourhoods give 1. The usual correction of agreement for chance.
-    """
-    k = neighbourhoods.reference.shape[1]
-    is_kept = neighbourhoods.reference[:, :, None] == neighbourhoods.current[:, None, :]
-    shares = is_kept.sum(axis=(1, 2)) / k
-    if not is_corrected:
-        return np.asarray(shares)
-    chance = k / neighbourhoods.num_others
-    return np.asarray((shares - chance) / (1 - chance))
+    """(m,) share of the k neighbours that a row keeps, 0 to 1; :func:`correct` for chance, k / num_others."""
+    shares = overlaps(neighbourhoods.reference, neighbourhoods.current)
+    chance = neighbourhoods.reference.shape[1] / neighbourhoods.num_others
+    return correct(shares, chance) if is_corrected else shares
 
 
 def second_order_cosine(reference: Rows, current: Rows, neighbourhoods: Neighbourhoods) -> Array:
@@ -102,85 +88,38 @@ def second_order_cosine(reference: Rows, current: Rows, neighbourhoods: Neighbou
         is_new = ~(after[:, :, None] == before[:, None, :]).any(axis=2)
         in_union = np.concatenate([np.ones(before.shape, np.bool_), is_new], axis=1)
         union = np.concatenate([before, after], axis=1)
-        values[some] = _row_cosines(*(cosines(queries, union) * in_union for cosines in sides_of))
+        left, right = (cosines(queries, union) * in_union for cosines in sides_of)
+        lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
+        values[some] = np.einsum("mj,mj->m", left, right) / np.where(lengths > 0, lengths, np.nan)
     return values
 
 
-def _nearest(
-    rows: Rows, k: int, *, queries: Indices, candidates: Indices, mean: Array | None = None
-) -> tuple[Indices, Array]:
-    """(m, k) nearest candidates of each query by cosine, itself left out, nearest first, and those cosines.
-
-    Exact, float64, plain. Cosines equal to 12 decimals count as equal, and the lower row then comes first: so the
-    order of duplicates does not hang on the last bit of a matrix product.
-    """
-    targets = _directions(_take(rows, queries, mean))
-
-    def cosines_to(block: Indices) -> Array:
-        cosines = targets @ _directions(_take(rows, block, mean)).T
-        cosines[queries[:, None] == block] = -np.inf
-        return cosines
-
-    # The k-th best among some candidates is a floor for the k-th best of all: little passes it.
-    some = cosines_to(candidates[:: max(1, len(candidates) // max(CANDIDATE_ROWS, k + 1))])
-    floor = np.partition(some, -k, axis=1)[:, -k, None] - 1e-9
-    places, ids, values = [], [], []
-    for start in range(0, len(candidates), CANDIDATE_ROWS):
-        block = candidates[start : start + CANDIDATE_ROWS]
-        cosines = cosines_to(block)
-        place, column = np.nonzero(cosines >= floor)
-        places.append(place)
-        ids.append(block[column])
-        values.append(np.round(cosines[place, column], 12))
-    place, found, cosine = np.concatenate(places), np.concatenate(ids), np.concatenate(values)
-    order = np.lexsort((found, -cosine, place))
-    chosen = order[np.searchsorted(place[order], np.arange(len(queries)))[:, None] + np.arange(k)]
-    return found[chosen], cosine[chosen]
-
-
-def _with_direction(ids: Indices | None, has_direction: NDArray[np.bool_]) -> Indices:
-    return np.flatnonzero(has_direction) if ids is None else np.asarray(ids)[has_direction[ids]]
-
-
-def _take(rows: Rows, ids: Indices, mean: Array | None) -> Array:
+def _take(rows: Rows, ids: Ids, mean: Array | None) -> Array:
     taken = rows[ids].astype(np.float64)
     if mean is not None:
         taken -= mean
     return taken
 
 
-def _mean(rows: Rows) -> Array:
-    return np.asarray(rows.mean(axis=0, dtype=np.float64))
-
-
 def _has_direction(rows: Rows, mean: Array | None) -> NDArray[np.bool_]:
     """Whether each row is above 0 in length, by more than the rounding of the mean that was taken away."""
     lengths = np.empty(len(rows))
-    for start in range(0, len(rows), CANDIDATE_ROWS):
-        ids = np.arange(start, min(start + CANDIDATE_ROWS, len(rows)))
+    for start in range(0, len(rows), CHECKED_ROWS):
+        ids = np.arange(start, min(start + CHECKED_ROWS, len(rows)))
         lengths[ids] = np.linalg.norm(_take(rows, ids, mean), axis=1)
     floor = 0.0 if mean is None else 1e-12 * float(np.linalg.norm(mean))
     return np.asarray(lengths > floor)
 
 
-def _directions(rows: Array) -> Array:
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    return np.asarray(np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0))
-
-
-def _cosines(rows: Rows, mean: Array | None, queries: Indices, others: Indices) -> Array:
+def _cosines(rows: Rows, mean: Array | None, queries: Ids, others: Ids) -> Array:
     """(m, j) cosine of each query to its own others, (m, j) rows."""
-    targets = _directions(_take(rows, queries, mean))
+    targets = _take(rows, queries, mean)
+    targets /= np.linalg.norm(targets, axis=1, keepdims=True)
     of_others = _take(rows, others.reshape(-1), mean).reshape(*others.shape, -1)
     lengths = np.sqrt(np.einsum("mjp,mjp->mj", of_others, of_others))
     products = (of_others @ targets[:, :, None])[:, :, 0]
+    # Under a permutation a neighbour in one version can be a row of zeros in the other.
     return np.asarray(np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0))
-
-
-def _row_cosines(left: Array, right: Array) -> Array:
-    """(m,) cosine between rows; NaN where either is 0."""
-    lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
-    return np.asarray(np.einsum("mj,mj->m", left, right) / np.where(lengths > 0, lengths, np.nan))
 
 
 NUM_RESAMPLES = 200

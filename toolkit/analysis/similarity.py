@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from toolkit.analysis.blocks import Scratch, iterate_blocks
 from toolkit.analysis.cross_products import Refused, Rows, check_rows, refuse_below
 from toolkit.analysis.drift import ALL_ROWS
+from toolkit.analysis.measures import summarise_null
 from toolkit.analysis.similarity_table import (
     ITEMS,
     NOISE,
@@ -24,7 +25,7 @@ from toolkit.analysis.similarity_table import (
     null_base,
 )
 from toolkit.analysis.strata import assign_strata, count_rows, table_exposure
-from toolkit.lookup import at_least, lookup, unknown
+from toolkit.lookup import at_least, lookup, select, unknown
 from toolkit.progress import shows_progress
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.snapshot import Trajectory
@@ -59,26 +60,14 @@ def measure_similarity(
 
     Parameters
     ----------
-    source
-        A run, the path of a run directory, a trajectory, or imported checkpoints.
-    parameter
-        Name of an embedding parameter, such as ``word_embeddings``.
-    epoch
-        Epoch of the snapshot; None is the last one.
     rows
         Indices of rows, the name of a stratum, or ``seen rows`` (exposed in at least one step); None takes all rows.
     measures
         Names of entries of SIMILARITIES, or a mapping of the same kind.
-    reference_epoch
-        Epoch of the snapshot that changes are counted from.
     null
         Name of the null for all measures; None takes the one that each measure names.
-    num_null
-        Number of draws of the null.
     k
         Number of nearest neighbours of each row.
-    seed
-        Seed of every random draw.
 
     Returns
     -------
@@ -129,8 +118,6 @@ def compare_rows(
         Number of draws of the null. They are evaluated in several threads.
     k
         Number of nearest neighbours of each row.
-    seed
-        Seed of every random draw.
 
     Returns
     -------
@@ -139,7 +126,7 @@ def compare_rows(
     """
     k, num_null = at_least("k", k, 1), at_least("num_null", num_null, 0)
     check_rows(reference, current, "a similarity")
-    chosen = _select(measures)
+    chosen = select(SIMILARITIES, measures, "similarity")
     if null is not None:
         lookup(NULLS, null, "null")
     pair = TablePair(reference, current, k, seed)
@@ -149,23 +136,27 @@ def compare_rows(
     # Before the draws, which share what it leaves in the pair.
     of_base = {name: values[name] if base is pair else _value(name, entry, base) for name, entry in chosen.items()}
     drawn = _draw_nulls(base, chosen, kinds, num_null, seed)
-    lines = [
-        {
+    lines = []
+    for name, entry in chosen.items():
+        draws = [value for value in drawn.get(name, []) if not math.isnan(value)]
+        low, high = (math.nan, math.nan) if values[name][1] or entry.interval is None else entry.interval(pair)
+        line = {
             "measure": name,
             "side": entry.direction,
             "value": values[name][0],
-            **_interval(entry, pair, is_refused=bool(values[name][1])),
+            "low": low,
+            "high": high,
             "null_kind": null or entry.null,
             "value_of_null_rows": of_base[name][0],
-            **_summary(drawn.get(name, [])),
+            **dict(zip(("null", "null_sd", "null_low", "null_high"), summarise_null(draws), strict=True)),
+            "num_null": len(draws),
             "num_null_rows": len(base.reference),
             "num_rows": len(reference),
-            "num_used": _num_used(entry, pair),
+            "num_used": {ITEMS: len(pair.items), QUERIES: len(pair.queries)}.get(entry.sample, len(reference)),
             "num_columns": reference.shape[1],
             "reason": values[name][1],
         }
-        for name, entry in chosen.items()
-    ]
+        lines.append(line)
     return pd.DataFrame(lines, columns=columns_of("compare_rows"))
 
 
@@ -212,34 +203,6 @@ def count_threads() -> int:
     from threadpoolctl import threadpool_info
 
     return max((info["num_threads"] or 1 for info in threadpool_info() if info["user_api"] == "blas"), default=1)
-
-
-def _summary(values: list[float]) -> dict[str, float]:
-    """Mean, standard deviation and the 2.5 and 97.5 % quantiles (interpolated between the draws)."""
-    defined = np.array([value for value in values if not math.isnan(value)])
-    mean, deviation, low, high = [math.nan] * 4
-    if len(defined):
-        mean, (low, high) = float(defined.mean()), (float(q) for q in np.quantile(defined, [0.025, 0.975]))
-    if len(defined) > 1:
-        deviation = float(defined.std(ddof=1))
-    names = ("null", "null_sd", "null_low", "null_high", "num_null")
-    return dict(zip(names, (mean, deviation, low, high, len(defined)), strict=True))
-
-
-def _interval(entry: Similarity, pair: TablePair, *, is_refused: bool) -> dict[str, float]:
-    low, high = (math.nan, math.nan) if is_refused or entry.interval is None else entry.interval(pair)
-    return {"low": low, "high": high}
-
-
-def _num_used(entry: Similarity, pair: TablePair) -> int:
-    return {ITEMS: len(pair.items), QUERIES: len(pair.queries)}.get(entry.sample, len(pair.reference))
-
-
-def _select(measures: Similarities) -> dict[str, Similarity]:
-    if isinstance(measures, Mapping):
-        return dict(measures)
-    names = (measures,) if isinstance(measures, str) else measures
-    return {name: lookup(SIMILARITIES, name, "similarity") for name in names}
 
 
 def _choose_rows(trajectory: Trajectory, parameter: str, num_rows: int, rows: Any) -> tuple[str, NDArray[Any] | None]:

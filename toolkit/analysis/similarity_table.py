@@ -124,7 +124,7 @@ class PermutedPair(TablePair):
         sources = place[self.order[found.queries]]
         kept = sources >= 0  # a row without a direction was no query
         current = np.argsort(self.order)[found.current[sources[kept]]]
-        return Neighbourhoods(found.queries[kept], found.reference[kept], current, found.num_others[kept], found.means)
+        return Neighbourhoods(found.queries[kept], found.reference[kept], current, found.num_others, found.means)
 
 
 def _permuted(pair: TablePair, generator: np.random.Generator) -> TablePair:

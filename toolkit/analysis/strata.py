@@ -55,6 +55,33 @@ def assign_strata(trajectory: Trajectory, parameter: str) -> "pd.Categorical":
     return pd.Categorical(strata, categories=categories, ordered=True)
 
 
+def rows_by_stratum(trajectory: Trajectory, parameter: str) -> dict[str, NDArray[np.intp]]:
+    """The rows of each stratum that has any, in the order of the strata."""
+    strata = assign_strata(trajectory, parameter)
+    groups = {name: np.flatnonzero(strata == name) for name in strata.categories}
+    return {name: rows for name, rows in groups.items() if len(rows)}
+
+
+def describe_rows(trajectory: Trajectory, parameter: str) -> dict[str, Any]:
+    """The columns that say what each row is: row, token ("" without a vocabulary) and stratum."""
+    strata = assign_strata(trajectory, parameter)
+    vocabulary = trajectory.vocabulary if parameter == "word_embeddings" else None
+    tokens = np.array(vocabulary.tokens if vocabulary else [""] * len(strata), dtype=object)
+    return {"row": np.arange(len(strata)), "token": tokens, "stratum": strata}
+
+
+def count_exposure(trajectory: Trajectory, parameter: str, last_step: int | None = None) -> dict[str, Any]:
+    """The columns num_steps and num_tokens of every row up to a step: nullable integers, NA where it is unknown."""
+    num_rows, table = count_rows(trajectory, parameter), table_exposure(trajectory, parameter)
+    if table is None:
+        return dict.fromkeys(("num_steps", "num_tokens"), pd.array([pd.NA] * num_rows, dtype="Int64"))
+    counts = {
+        "num_steps": table.step_counts(num_rows, last_step),
+        "num_tokens": table.token_counts(num_rows, last_step),
+    }
+    return {name: pd.array(column, dtype="Int64") for name, column in counts.items()}
+
+
 def count_rows(trajectory: Trajectory, parameter: str) -> int:
     """Rows of a table, 1 for a LayerNorm vector; ValueError when the trajectory has no such parameter, or no rows."""
     if parameter not in trajectory.parameters:

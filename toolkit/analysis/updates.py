@@ -19,7 +19,7 @@ from toolkit.analysis.geometry import (
     group_rows,
     read_rows,
 )
-from toolkit.analysis.measures import Array
+from toolkit.analysis.measures import Array, summarise_null
 from toolkit.analysis.strata import assign_strata, count_rows, table_exposure
 from toolkit.lookup import at_least
 from toolkit.schema import columns_of, with_columns
@@ -52,23 +52,11 @@ def measure_updates(
 
     Parameters
     ----------
-    source
-        A run, the path of a run directory, a trajectory, or imported checkpoints.
-    parameter
-        Name of an embedding parameter, such as ``word_embeddings``.
-    epoch
-        Epoch of the snapshot; None is the last one.
     ks
         Numbers of directions to measure.
     rows
         Indices of rows, or the name of a stratum; None takes the rows exposed by the epoch (``touched``), or without a
         record of exposure all that moved.
-    reference_epoch
-        Epoch of the snapshot that changes are counted from.
-    num_null
-        Number of draws of the null.
-    seed
-        Seed of every random draw.
 
     Returns
     -------
@@ -90,23 +78,26 @@ def measure_updates(
     reference = trajectory.at(reference_epoch)
     snapshot = trajectory.at_or_last(epoch)
     tables_of([trajectory.snapshots[0], reference, snapshot], parameter)  # the rows are chosen in the first
-    name, chosen = _choose_rows(trajectory, reference, snapshot, parameter, rows)
+    ((name, chosen),) = group_rows(trajectory, parameter, rows, by_stratum=False).items()
+    if rows is None and (exposure := table_exposure(trajectory, parameter)) is not None:
+        name, chosen = TOUCHED, np.flatnonzero(exposure.step_counts(len(chosen), snapshot.step))
+    elif rows is None:
+        name, chosen = MOVED, np.flatnonzero(row_norms(reference, snapshot, parameter, chosen))
     norms = row_norms(reference, snapshot, parameter, chosen)
     num_moved = int(np.count_nonzero(norms))
-    counts = len(chosen), len(chosen) - num_moved
+    columns = columns_of("measure_updates")
     whole = np.arange(count_rows(trajectory, parameter))
     if num_moved < 2:
         reason = f"{num_moved} of {len(chosen)} row(s) moved: a spectrum needs two"
-        lines = list(_refused(ks, reason))
+        asked = [*(("energy_top", k) for k in ks), ("effective_rank", None), *(("alignment_top", k) for k in ks)]
+        lines = [_line(measure, k, reason=reason) for measure, k in asked]
     else:
         update = Cloud(lambda: changes(reference, snapshot, parameter, chosen), centre=False)
         lines = list(_spectrum_lines(update, norms[norms > 0], ks, num_null, seed))
         before = Cloud(lambda: (block for _, (block,) in read_rows([reference], parameter, whole)), centre=True)
         lines += _alignment_lines(update, before, ks, seed)
-    table = pd.DataFrame(
-        [(float(snapshot.epoch), parameter, name, *line[:-1], *counts, line[-1]) for line in lines],
-        columns=columns_of("measure_updates"),
-    )
+    about, counts = (float(snapshot.epoch), parameter, name), (len(chosen), len(chosen) - num_moved)
+    table = pd.DataFrame([(*about, *values, *counts, reason) for *values, reason in lines], columns=columns)
     return table.astype({"k": "Int64"})
 
 
@@ -135,13 +126,6 @@ def null_spectra(norms: Array, hidden: int, num_null: int, seed: int = 0) -> Ite
         yield np.maximum(np.linalg.eigvalsh(gram)[::-1], 0.0)
 
 
-def alignment(update: Array, directions: Array) -> float:
-    """Share of ‖Δ‖²_F of (n, p) rows of Δ in the span of (p, k) orthonormal columns."""
-    total = float(np.vdot(update, update))
-    projected = update @ directions
-    return float(np.vdot(projected, projected)) / total if total > 0 else math.nan
-
-
 def null_alignments(squared: Array, k: int, num_null: int = NUM_SUBSPACES, seed: int = 0) -> Array:
     """(num_null, k): for Δ with (p,) given σ², the share in the first 1 … k columns of a random orthonormal frame."""
     generator, shares = np.random.default_rng([*b"alignment", seed]), squared / squared.sum()
@@ -149,34 +133,17 @@ def null_alignments(squared: Array, k: int, num_null: int = NUM_SUBSPACES, seed:
     return np.array([np.cumsum(shares @ np.square(frame)) for frame in frames])
 
 
-def _choose_rows(
-    trajectory: Trajectory,
-    reference: Snapshot,
-    snapshot: Snapshot,
-    parameter: str,
-    rows: str | Sequence[int] | Indices | None,
-) -> tuple[str, Indices]:
-    ((name, chosen),) = group_rows(trajectory, parameter, rows, by_stratum=False).items()
-    if rows is not None:
-        return name, chosen
-    exposure = table_exposure(trajectory, parameter)
-    if exposure is not None:
-        return TOUCHED, np.flatnonzero(exposure.step_counts(len(chosen), snapshot.step))
-    return MOVED, np.flatnonzero(row_norms(reference, snapshot, parameter, chosen))
-
-
 def _spectrum_lines(update: Cloud, norms: Array, ks: Iterable[int], num_null: int, seed: int) -> Iterator[Line]:
     """Of Δ, given the lengths of the rows that moved."""
     squared, nulls = update.squared_singular_values, list(null_spectra(norms, update.hidden, num_null, seed))
     rank = min(len(norms), update.hidden)
     for k in ks:
-        if not 1 <= k < rank:
-            yield _refuse("energy_top", k, f"k must be from 1 to {rank - 1}: Δ has no more than {rank} directions")
-            continue
-        null = [energy_in_top(drawn, k) for drawn in nulls]
-        yield "energy_top", k, energy_in_top(squared, k), *_summary(null), math.nan, ""
-    null = [entropy_rank(drawn) for drawn in nulls]
-    yield "effective_rank", None, entropy_rank(squared), *_summary(null), math.nan, ""
+        if 1 <= k < rank:
+            yield _line("energy_top", k, energy_in_top(squared, k), [energy_in_top(drawn, k) for drawn in nulls])
+        else:
+            reason = f"k must be from 1 to {rank - 1}: Δ has no more than {rank} directions"
+            yield _line("energy_top", k, reason=reason)
+    yield _line("effective_rank", None, entropy_rank(squared), [entropy_rank(drawn) for drawn in nulls])
 
 
 def _alignment_lines(update: Cloud, before: Cloud, ks: Sequence[int], seed: int) -> Iterator[Line]:
@@ -185,31 +152,26 @@ def _alignment_lines(update: Cloud, before: Cloud, ks: Sequence[int], seed: int)
     nulls = null_alignments(update.squared_singular_values, max(valid, default=1), seed=seed)
     for k in ks:
         if k not in valid:
-            yield _refuse("alignment_top", k, f"k must be from 1 to {hidden - 1}: all directions hold all of Δ")
+            reason = f"k must be from 1 to {hidden - 1}: all directions hold all of Δ"
+            yield _line("alignment_top", k, reason=reason)
         elif before.squared_singular_values[k - 1] <= 1e-12 * before.squared_singular_values[0]:
-            yield _refuse("alignment_top", k, f"E⁰ has fewer than {k} principal directions")
+            yield _line("alignment_top", k, reason=f"E⁰ has fewer than {k} principal directions")
         else:
             span = before.directions[:, :k]
             value = float(np.vdot(span, update.products @ span)) / total
-            yield "alignment_top", k, value, *_summary(nulls[:, k - 1]), k / hidden, ""
+            yield _line("alignment_top", k, value, nulls[:, k - 1], k / hidden)
 
 
-def _refused(ks: Sequence[int], reason: str) -> Iterator[Line]:
-    yield from (_refuse("energy_top", k, reason) for k in ks)
-    yield _refuse("effective_rank", None, reason)
-    yield from (_refuse("alignment_top", k, reason) for k in ks)
-
-
-def _refuse(measure: str, k: int | None, reason: str) -> Line:
-    return measure, k, math.nan, math.nan, math.nan, math.nan, math.nan, reason
-
-
-def _summary(drawn: Sequence[float] | Array) -> tuple[float, float, float]:
-    """Mean and the 2.5 % and 97.5 % quantiles; NaN of nothing."""
-    if len(drawn) == 0:
-        return math.nan, math.nan, math.nan
-    low, high = np.quantile(drawn, (0.025, 0.975))
-    return float(np.mean(drawn)), float(low), float(high)
+def _line(
+    measure: str,
+    k: int | None,
+    value: float = math.nan,
+    null: Sequence[float] | Array = (),
+    chance: float = math.nan,
+    reason: str = "",
+) -> Line:
+    mean, _, low, high = summarise_null(null)
+    return measure, k, value, mean, low, high, chance, reason
 
 
 DIFFERENT = "different strata"
@@ -254,18 +216,8 @@ def measure_agreement(
 
     Parameters
     ----------
-    sources
-        Runs, paths of run directories, trajectories or imported checkpoints; at least two.
-    parameter
-        Name of an embedding parameter, such as ``word_embeddings``.
     epoch
         Epoch of the snapshots, of every run; None is the last one of the first.
-    reference_epoch
-        Epoch of the snapshot that changes are counted from.
-    num_null
-        Number of draws of the null.
-    seed
-        Seed of every random draw.
 
     Returns
     -------
@@ -300,7 +252,10 @@ def measure_agreement(
         first, second = trajectories[a], trajectories[b]
         found: dict[str, Agreement] = {}
         for place, (stratum, rows) in enumerate(common_strata(first, second, parameter).items()):
-            update, other = (_update(t, parameter, epoch, reference_epoch, rows) for t in (first, second))
+            update, other = (
+                np.concatenate(list(changes(each.at(reference_epoch), each.at(epoch), parameter, rows)))
+                for each in (first, second)
+            )
             found[stratum] = compare_updates(update, other, num_null, (seed, place))
         one, *others = found.values()
         for stratum, agreement in {ALL_ROWS: sum(others, start=one), **found}.items():
@@ -350,24 +305,16 @@ def _lines(agreement: Agreement) -> Iterator[tuple[object, ...]]:
         "whole_cosine": (agreement.products / length if length > 0 else None, 0 if length > 0 else n),
     }
     for measure, (drawn, num_undefined) in values.items():
-        value, null, reason = math.nan, (math.nan,) * 4, "no row moved in both runs"
+        value, reason = math.nan, "no row moved in both runs"
+        null: tuple[float, ...] = (math.nan,) * 4
         if drawn is not None:
             value, reason = float(drawn[0]), ""
             if n_defined < MIN_ROWS:
                 reason = f"no null: {n_defined} row(s) to permute, fewer than {MIN_ROWS}"
             elif len(drawn) > 2:
-                low, high = np.quantile(drawn[1:], (0.025, 0.975))
-                null = float(drawn[1:].mean()), float(low), float(high), float(drawn[1:].std(ddof=1))
+                mean, deviation, *quantiles = summarise_null(drawn[1:])
+                null = (mean, *quantiles, deviation)
         yield measure, value, *null, n, num_undefined, reason
-
-
-def _update(trajectory: Trajectory, parameter: str, epoch: float, reference_epoch: float, rows: Indices) -> Array:
-    """(rows, hidden) Δ of some rows of one run."""
-    reference, snapshot = trajectory.at(reference_epoch), trajectory.at(epoch)
-    if parameter in ("LayerNorm.weight", "LayerNorm.bias"):
-        ((_, (before, after)),) = iterate_blocks([reference, snapshot], parameter)
-        return np.asarray(after - before)
-    return np.concatenate(list(changes(reference, snapshot, parameter, rows)))
 
 
 def _check_comparable(

@@ -132,10 +132,10 @@ def _measured(line: dict[str, Any], before: Backbone, after: Backbone) -> dict[s
     ]
     apart, together = (math.sqrt(math.fsum(column)) for column in zip(*chords, strict=True))
     line["angle_degrees"] = math.degrees(2 * math.atan2(apart, together))
-    kind = None if is_identical else _cast(old, new)
-    return line | {
-        "note": _joined(line["note"], f"a cast: every value is the old one rounded to {kind}" if kind else "")
-    }
+    for kind in () if is_identical else HALF_FORMATS:
+        if all(np.array_equal(FORMATS[kind].round(a), b) for a, b in _blocks(old, new)):
+            return line | {"note": _joined(line["note"], f"a cast: every value is the old one rounded to {kind}")}
+    return line
 
 
 def _blocks(old: np.ndarray, new: np.ndarray) -> Iterator[tuple[Array, Array]]:
@@ -157,14 +157,6 @@ def _is_identical(old: np.ndarray, new: np.ndarray) -> bool:
         return all(np.array_equal(a, b) for a, b in _blocks(old, new))
     bits = f"u{old.dtype.itemsize}"
     return all(np.array_equal(old[i:j].view(bits), new[i:j].view(bits)) for i, j in _ranges(old.size))
-
-
-def _cast(old: np.ndarray, new: np.ndarray) -> str | None:
-    """The half precision that the new values are the old ones in, if they are."""
-    return next(
-        (name for name in HALF_FORMATS if all(np.array_equal(FORMATS[name].round(a), b) for a, b in _blocks(old, new))),
-        None,
-    )
 
 
 def _joined(*notes: str) -> str:

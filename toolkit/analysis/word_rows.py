@@ -2,16 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from toolkit.analysis.blocks import iterate_blocks
 from toolkit.analysis.measures import MEASURES
-from toolkit.analysis.nearest import Ids, nearest_neighbours
+from toolkit.analysis.nearest import Ids, search_nearest
 from toolkit.analysis.neighbours import PARAMETER, list_words, word_table
-from toolkit.analysis.strata import table_exposure
+from toolkit.analysis.strata import count_exposure, table_exposure
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
 
 NUM_NEIGHBOURS = 5
@@ -91,14 +90,10 @@ def seen_most(counts: pd.DataFrame, rows: Ids, num: int) -> Ids:
 def _reason_against(trajectories: Sequence[Trajectory]) -> str:
     if any(PARAMETER not in each.parameters for each in trajectories):
         return "its model has no word embeddings"
-    if not any(_has_moved(each) for each in trajectories):
+    ends = ((word_table(each.snapshots[0]), word_table(each.snapshots[-1])) for each in trajectories)
+    if all(np.array_equal(first, last) for first, last in ends):
         return "its word embeddings did not move"
     return "" if len(_seen(trajectories[0])) >= 3 else "training used fewer than three of its words"
-
-
-def _has_moved(trajectory: Trajectory) -> bool:
-    tables = [word_table(snapshot) for snapshot in (trajectory.snapshots[0], trajectory.snapshots[-1])]
-    return len(trajectory) > 1 and not np.array_equal(tables[0], tables[1])
 
 
 def _seen(trajectory: Trajectory) -> Ids:
@@ -113,16 +108,10 @@ def _seen(trajectory: Trajectory) -> Ids:
 
 def _exposure(trajectories: Sequence[Trajectory]) -> pd.DataFrame:
     """num_steps and num_tokens of every row, means over the runs; one that any run saw has at least 1."""
-    num_rows = len(word_table(trajectories[0].snapshots[0]))
-    tables = [table_exposure(each, PARAMETER) for each in trajectories]
-    counts: dict[str, Any] = {}
-    for name in ("num_steps", "num_tokens"):
-        each = [
-            getattr(table, name.removeprefix("num_").rstrip("s") + "_counts")(num_rows) for table in tables if table
-        ]
-        mean = np.mean(each, axis=0) if len(each) == len(tables) else None
-        counts[name] = pd.NA if mean is None else np.maximum(mean.round(), mean > 0).astype(np.int64)
-    return pd.DataFrame(counts, index=range(num_rows)).astype("Int64")
+    mean = sum(pd.DataFrame(count_exposure(each, PARAMETER)) for each in trajectories) / len(trajectories)
+    is_less = ((mean > 0) & (mean <= 0.5)).fillna(False)
+    counts: pd.DataFrame = mean.round().mask(is_less, 1).astype("Int64")
+    return counts
 
 
 def _ends(trajectory: Trajectory) -> list[Snapshot]:
@@ -171,9 +160,9 @@ def _token(trajectory: Trajectory, row: int) -> str:
 def _neighbours(trajectory: Trajectory, snapshot: Snapshot, words: Ids, named: Ids) -> dict[int, str]:
     """The neighbours of rows, nearest first, each with its cosine; NO_DIRECTION of a zero row."""
     num = min(NUM_NEIGHBOURS, len(words) - 1)
-    found = zip(named, *nearest_neighbours(word_table(snapshot), num, queries=named, candidates=words), strict=True)
+    found = search_nearest(word_table(snapshot), num, queries=named, candidates=words)
     texts = {}
-    for row, others, cosines in found:
+    for row, others, cosines in zip(named, found.indices, found.similarity, strict=True):
         near = [
             f"{_token(trajectory, other)} {cosine:.2f}"
             for other, cosine in zip(others, cosines, strict=True)

@@ -92,10 +92,7 @@ class EncodedSplit:
         """The answers of some examples, in their order: the examples themselves, or of a token task their words."""
         if self.words is None:
             return indices
-        sizes = self.sizes_of(indices)
-        place = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        rows: NDArray[np.int64] = np.repeat(self.words.offsets[indices], sizes) + place
-        return rows
+        return _addresses(self.words.offsets, indices)[0]
 
     def sequences_of(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """The sequences of some examples, those of one example in a row."""
@@ -200,10 +197,14 @@ def _encode_words(split: Split, tokenizer: Any, max_length: int, num_segments: i
 
 def gather_tokens(split: EncodedSplit, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Flat token addresses of some examples and, for each, its place in its sequence (0 = first token)."""
-    sequences = split.sequences_of(indices)
-    lengths = split.offsets[sequences + 1] - split.offsets[sequences]
-    place = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    return np.repeat(split.offsets[sequences], lengths) + place, place
+    return _addresses(split.offsets, split.sequences_of(indices))
+
+
+def _addresses(offsets: NDArray[np.int64], owners: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Addresses of what some owners have, those of one after those of another, and the place of each in its owner's."""
+    sizes = offsets[owners + 1] - offsets[owners]
+    place = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return np.repeat(offsets[owners], sizes) + place, place
 
 
 def make_batch(split: EncodedSplit, indices: NDArray[np.int64], data: EncodedTask) -> dict[str, torch.Tensor]:

@@ -20,12 +20,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import cycle, product
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
 from toolkit.data import words
+from toolkit.data.raw import RawSplit, split_of_words
 
 SEED = 20240517
 SPLIT_SIZES: Mapping[str, int] = {"train": 2000, "validation": 500, "test": 500, "ood": 500}
@@ -34,48 +36,20 @@ OUT_OF_DISTRIBUTION = ("ood",)
 POLARITY_LABELS = ("negative", "positive")
 
 
-class BuiltinSplit(NamedTuple):
-    """The examples of one split."""
-
-    texts: tuple[tuple[str, ...], ...]
-    """Per example: its one or two texts."""
-    labels: tuple[int, ...]
-    """Per example: index into `BuiltinTask.label_names`."""
-
-
-class BuiltinTokenSplit(NamedTuple):
-    """The examples of one split of a token task."""
-
-    words: tuple[tuple[str, ...], ...]
-    """Per example: its words and marks."""
-    tags: tuple[tuple[int, ...], ...]
-    """Per example and word: index into `BuiltinTokenTask.label_names`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class BuiltinTask:
     """A task this project ships."""
 
     label_names: tuple[str, ...]
     carrier: str
     """One sentence: what carries the label."""
-    build: Callable[[], dict[str, BuiltinSplit]]
-    """Makes the splits train, validation, test, ood, in this order."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuiltinTokenTask:
-    """A token task this project ships."""
-
-    label_names: tuple[str, ...]
-    carrier: str
-    build: Callable[[], dict[str, BuiltinTokenSplit]]
-    """Makes the splits train, validation, test, ood, in this order."""
+    build: Callable[[], dict[str, RawSplit]]
+    """Makes the splits train, validation, test, ood, in this order; labels are places in ``label_names``."""
 
 
 T = TypeVar("T")
-Example: TypeAlias = tuple[tuple[str, ...], int]
-Unit: TypeAlias = tuple[Example, ...]
+Unit: TypeAlias = tuple[tuple[tuple[str, ...], Any], ...]
+"""Examples: one or two texts and a label, or of a token task words and the tag of each."""
 
 
 def _shuffled(items: Sequence[T], bits: np.random.PCG64) -> list[T]:
@@ -138,11 +112,10 @@ def _order_units(domain: Mapping[str, str], bits: np.random.PCG64) -> Iterator[U
         yield tuple(unit)
 
 
-TokenUnit: TypeAlias = tuple[tuple[tuple[str, ...], tuple[int, ...]], ...]
 ROLE_TAGS = ("O", "B-actor", "I-actor", "B-acted_upon", "I-acted_upon")
 
 
-def _role_units(domain: Mapping[str, str], bits: np.random.PCG64) -> Iterator[TokenUnit]:
+def _role_units(domain: Mapping[str, str], bits: np.random.PCG64) -> Iterator[Unit]:
     """Units without end: one event in both voices and both orders, each word with its tag."""
     for is_fronted, (person, animal, verb, adjunct) in _events(domain, bits):
         unit = []
@@ -182,67 +155,47 @@ def _article(noun: str) -> str:
     return "an" if noun[0] in "aeiou" else "a"
 
 
-def _splits(known: Iterator[Unit], new: Iterator[Unit], bits: np.random.PCG64) -> dict[str, BuiltinSplit]:
+def _splits(
+    units: Callable[[Any, np.random.PCG64], Iterator[Unit]],
+    domains: tuple[Any, Any],
+    seed: int,
+    has_words: bool = False,
+) -> dict[str, RawSplit]:
     """Shuffled splits of units of both domains; the sizes are multiples of a unit, so none is divided."""
+    bits = np.random.PCG64(seed)
+    known, new = (units(domain, bits) for domain in domains)
     splits = {}
     for name, size in SPLIT_SIZES.items():
-        examples: list[Example] = []
+        examples: list[tuple[tuple[str, ...], Any]] = []
         while len(examples) < size:
             examples.extend(next(new if name == "ood" else known))
-        texts, labels = zip(*_shuffled(examples, bits), strict=True)
-        splits[name] = BuiltinSplit(texts, labels)
+        texts, labels = map(list, zip(*_shuffled(examples, bits), strict=True))
+        splits[name] = split_of_words(texts, labels) if has_words else RawSplit(texts, labels)
     return splits
-
-
-def _build_polarity() -> dict[str, BuiltinSplit]:
-    bits = np.random.PCG64(SEED)
-    return _splits(_polarity_units(words.POLARITY_IN, bits), _polarity_units(words.POLARITY_OOD, bits), bits)
-
-
-def _build_order() -> dict[str, BuiltinSplit]:
-    bits = np.random.PCG64(SEED + 1)
-    return _splits(_order_units(words.ORDER_IN, bits), _order_units(words.ORDER_OOD, bits), bits)
-
-
-def _build_roles() -> dict[str, BuiltinTokenSplit]:
-    bits = np.random.PCG64(SEED + 3)
-    known, new, splits = _role_units(words.ORDER_IN, bits), _role_units(words.ORDER_OOD, bits), {}
-    for name, size in SPLIT_SIZES.items():
-        examples: list[tuple[tuple[str, ...], tuple[int, ...]]] = []
-        while len(examples) < size:
-            examples.extend(next(new if name == "ood" else known))
-        texts, tags = zip(*_shuffled(examples, bits), strict=True)
-        splits[name] = BuiltinTokenSplit(texts, tags)
-    return splits
-
-
-def _build_pair() -> dict[str, BuiltinSplit]:
-    bits = np.random.PCG64(SEED + 2)
-    return _splits(_pair_units(words.PAIR_IN, bits), _pair_units(words.PAIR_OOD, bits), bits)
 
 
 BUILTIN_TASKS: Mapping[str, BuiltinTask] = {
     "polarity": BuiltinTask(
-        label_names=POLARITY_LABELS,
-        carrier="Word identity: one adjective decides, and every context comes with a negative and a positive one.",
-        build=_build_polarity,
+        POLARITY_LABELS,
+        "Word identity: one adjective decides, and every context comes with a negative and a positive one.",
+        partial(_splits, _polarity_units, (words.POLARITY_IN, words.POLARITY_OOD), SEED),
     ),
     "order": BuiltinTask(
-        label_names=("acted_upon", "actor"),
-        carrier="Word order: does the person do it, or is it done to the person? Each bag of words has both labels.",
-        build=_build_order,
+        ("acted_upon", "actor"),
+        "Word order: does the person do it, or is it done to the person? Each bag of words has both labels.",
+        partial(_splits, _order_units, (words.ORDER_IN, words.ORDER_OOD), SEED + 1),
     ),
     "pair": BuiltinTask(
-        label_names=("not_entailed", "entailed"),
-        carrier="The relation of two sentences: the first entails the second if its noun is a kind of the other's.",
-        build=_build_pair,
+        ("not_entailed", "entailed"),
+        "The relation of two sentences: the first entails the second if its noun is a kind of the other's.",
+        partial(_splits, _pair_units, (words.PAIR_IN, words.PAIR_OOD), SEED + 2),
     ),
 }
 
-BUILTIN_TOKEN_TASKS: Mapping[str, BuiltinTokenTask] = {
-    "roles": BuiltinTokenTask(
-        label_names=ROLE_TAGS,
-        carrier="Word order and voice: who does it, to whom is it done? Every noun is tagged both ways equally often.",
-        build=_build_roles,
+BUILTIN_TOKEN_TASKS: Mapping[str, BuiltinTask] = {
+    "roles": BuiltinTask(
+        ROLE_TAGS,
+        "Word order and voice: who does it, to whom is it done? Every noun is tagged both ways equally often.",
+        partial(_splits, _role_units, (words.ORDER_IN, words.ORDER_OOD), SEED + 3, has_words=True),
     ),
 }

@@ -72,14 +72,10 @@ def words_of(text: str) -> list[str]:
     return _WORD.findall(text) or text.split()
 
 
-def _bigrams(text: str) -> Bigrams:
-    """Words hold no space: a bigram that starts or ends with one marks the start or the end of the text."""
-    words = ["", *words_of(text), ""]
-    return frozenset(f"{left} {right}" for left, right in pairwise(words))
-
-
 def _bigrams_of(example: tuple[str, ...]) -> tuple[Bigrams, ...]:
-    return tuple(_bigrams(text) for text in example)
+    """Words hold no space: a bigram that starts or ends with one marks the start or the end of the text."""
+    marked = (["", *words_of(text), ""] for text in example)
+    return tuple(frozenset(f"{left} {right}" for left, right in pairwise(words)) for words in marked)
 
 
 def _jaccard(first: Bigrams, second: Bigrams) -> float:

@@ -314,8 +314,9 @@ def read_glue(name: str) -> RawTask:
 def read_dataset(name: str, config: str | None, text_columns: tuple[str, ...], label_column: str) -> RawTask:
     """Read a dataset of the hub; ValueError when it cannot be read, saying what to pass instead."""
     dataset = _load(name, config)
-    splits, label_names = {}, None
-    for split_name in _ordered(tuple(dataset)):
+    splits, label_names, rank = {}, None, {"train": 0, "validation": 1}
+    names = [split_name for split_name in dataset if split_name != "unsupervised"]
+    for split_name in sorted(names, key=lambda split_name: rank.get(split_name.split("_")[0], 2)):
         split = dataset[split_name]
         feature = split.features.get(label_column)
         label_names = label_names or (tuple(feature.names) if hasattr(feature, "names") else None)
@@ -351,13 +352,6 @@ def _load(name: str, config: str | None) -> Any:
     if "train" not in dataset:
         raise ValueError(f"the dataset {name!r} has no train split (it has: {', '.join(dataset)})")
     return dataset
-
-
-def _ordered(names: tuple[str, ...]) -> list[str]:
-    """Train, then validation splits, then the rest; splits for unsupervised use are left out."""
-    rank = {"train": 0, "validation": 1}
-    kept = [name for name in names if name != "unsupervised"]
-    return sorted(kept, key=lambda name: rank.get(name.split("_")[0], 2))
 
 
 def _without_withheld(labels: list[object] | None, *, is_class: bool) -> list[object] | None:

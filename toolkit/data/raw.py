@@ -1,6 +1,6 @@
 """Texts and labels as they came, split by split: what every source of data hands over."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 
@@ -16,6 +16,11 @@ class RawSplit:
     """Of the table that it was read from, where there was one."""
     words: list[tuple[str, ...]] | None = None
     """Of a token task: per example its words. Its text is them with spaces between, its label a tuple of their tags."""
+
+
+def split_of_words(words: list[tuple[str, ...]], tags: Sequence[object] | None) -> RawSplit:
+    """A split of a token task."""
+    return RawSplit([(" ".join(row),) for row in words], None if tags is None else list(tags), words=words)
 
 
 @dataclass(frozen=True, slots=True)

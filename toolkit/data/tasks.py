@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolkit.config import RunConfig
-from toolkit.data.builtin import BUILTIN_TASKS, BUILTIN_TOKEN_TASKS, OUT_OF_DISTRIBUTION
+from toolkit.data.builtin import BUILTIN_TASKS, BUILTIN_TOKEN_TASKS, OUT_OF_DISTRIBUTION, BuiltinTask
 from toolkit.data.duplicates import near_duplicates
 from toolkit.data.files import CONLL, GLUE, check_file, read_dataset, read_file, read_glue
 from toolkit.data.labels import encode_labels
-from toolkit.data.raw import RawSplit, RawTask
+from toolkit.data.raw import RawTask
 from toolkit.data.tokens import as_objects, encode_tags, has_entities
 from toolkit.lookup import lookup
 from toolkit.snapshots.files import sha256_of_file
@@ -97,25 +97,8 @@ class Task:
             )
 
 
-def _builtin(name: str) -> Callable[[], RawTask]:
-    def read() -> RawTask:
-        built = BUILTIN_TASKS[name]
-        splits = {k: RawSplit(list(s.texts), list(s.labels)) for k, s in built.build().items()}
-        return RawTask(splits, built.label_names, carrier=built.carrier, out_of_distribution=OUT_OF_DISTRIBUTION)
-
-    return read
-
-
-def _builtin_tokens(name: str) -> Callable[[], RawTask]:
-    def read() -> RawTask:
-        built = BUILTIN_TOKEN_TASKS[name]
-        splits = {
-            k: RawSplit([(" ".join(own),) for own in split.words], list(split.tags), words=list(split.words))
-            for k, split in built.build().items()
-        }
-        return RawTask(splits, built.label_names, carrier=built.carrier, out_of_distribution=OUT_OF_DISTRIBUTION)
-
-    return read
+def _read_builtin(task: BuiltinTask) -> RawTask:
+    return RawTask(task.build(), task.label_names, carrier=task.carrier, out_of_distribution=OUT_OF_DISTRIBUTION)
 
 
 MANY = 20
@@ -124,8 +107,7 @@ FEW = 3
 """With at most this many different whole numbers as labels, a regression on them is probably a mistake."""
 
 TASKS: Mapping[str, Callable[[], RawTask]] = {
-    **{name: _builtin(name) for name in BUILTIN_TASKS},
-    **{name: _builtin_tokens(name) for name in BUILTIN_TOKEN_TASKS},
+    **{name: partial(_read_builtin, task) for name, task in {**BUILTIN_TASKS, **BUILTIN_TOKEN_TASKS}.items()},
     **{name: partial(read_glue, name) for name in GLUE},
 }
 """Task name to the function that reads its splits."""
@@ -140,7 +122,8 @@ def load_task(config: RunConfig) -> Task:
         splits = {role: read_file(path, config.text_columns, config.label_column) for role, path in paths.items()}
         raw = RawTask(splits, out_of_distribution=tuple(_named_files(config.ood_file, "--ood-file")))
         hashes = {role: sha256_of_file(path) for role, path in paths.items()}
-        _doubt_files(hashes)
+        if same := [role for role, sha256 in hashes.items() if role != "train" and sha256 == hashes["train"]]:
+            warnings.warn(f"the same file is trained on and scored as {', '.join(same)}", stacklevel=2)
     elif config.dataset:
         raw = read_dataset(config.dataset, config.dataset_config, config.text_columns, config.label_column)
     else:
@@ -258,13 +241,14 @@ def _build(name: str, raw: RawTask, hashes: Mapping[str, str], config: RunConfig
             removed |= also
     if config.shuffle_labels:
         splits["train"] = _shuffle_labels(splits["train"], labels["train"], config)
+    headline = "f1" if kind == "tokens" and has_entities(label_names) else "accuracy"
     return Task(
         name=name,
         kind=kind,
         label_names=label_names,
         splits=splits,
         reported_split=reported,
-        score=raw.score or _headline(kind, label_names),
+        score=raw.score or ("pearson" if kind == "regression" else headline),
         file_hashes=hashes,
         split_hashes=raw.hashes,
         carrier=raw.carrier,
@@ -289,12 +273,6 @@ def _encode(
     return encoded.kind, encoded.names, encoded.labels
 
 
-def _headline(kind: Kind, label_names: tuple[str, ...]) -> str:
-    if kind == "tokens":
-        return "f1" if has_entities(label_names) else "accuracy"
-    return "accuracy" if kind == "classification" else "pearson"
-
-
 def _doubt_labels(name: str, kind: str, labels: NDArray[Any] | None) -> None:
     """Refuse targets that look like classes (few, and whole); warn of classes that look like numbers of rows or like
     texts (many, and most of them with one example)."""
@@ -314,12 +292,6 @@ def _doubt_labels(name: str, kind: str, labels: NDArray[Any] | None) -> None:
             "(floats mean regression)",
             stacklevel=2,
         )
-
-
-def _doubt_files(hashes: Mapping[str, str]) -> None:
-    """Warn where a scored split is the training file: its score would say what was memorised."""
-    if same := [role for role, sha256 in hashes.items() if role != "train" and sha256 == hashes["train"]]:
-        warnings.warn(f"the same file is trained on and scored as {', '.join(same)}", stacklevel=2)
 
 
 def remove_near_duplicates(train: Split, scored: Mapping[str, Split]) -> tuple[Split, dict[str, int]]:

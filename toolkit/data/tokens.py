@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from toolkit.data.raw import RawSplit
+from toolkit.data.raw import RawSplit, split_of_words
 from toolkit.lookup import unknown
 
 DEFAULT_WORD_COLUMNS = ("tokens", "words")
@@ -46,7 +46,7 @@ def read_conll(path: Path) -> RawSplit:
             sentences[-1][0].append(cells[0].strip())
             sentences[-1][1].append(cells[-1].strip())
     kept = [(tuple(words), tuple(tags)) for words, tags in sentences if words]
-    return _split([words for words, _ in kept], [tags for _, tags in kept])
+    return split_of_words([words for words, _ in kept], [tags for _, tags in kept])
 
 
 def holds_lists(frame: pd.DataFrame, text_columns: tuple[str, ...]) -> bool:
@@ -72,13 +72,15 @@ def split_of_lists(
     if tag_column is None and label_column not in (None, "label"):
         raise ValueError(f"{source}: {unknown(str(label_column), 'column', columns)}")
     words = [_items(cell, source, i, "word") for i, cell in enumerate(frame[word_column])]
-    if tag_column is None:
-        return replace(_split([tuple(map(str, row)) for row in words], None), columns=columns)
-    tags = [_items(cell, source, i, "tag") for i, cell in enumerate(frame[tag_column])]
-    for i, (row, own) in enumerate(zip(words, tags, strict=True)):
-        if len(row) != len(own):
-            raise ValueError(f"{source}, row {i + 1}: {len(row)} words and {len(own)} tags: each word needs its tag")
-    return replace(_split([tuple(map(str, row)) for row in words], tags), columns=columns)
+    tags = None
+    if tag_column is not None:
+        tags = [_items(cell, source, i, "tag") for i, cell in enumerate(frame[tag_column])]
+        for i, (row, own) in enumerate(zip(words, tags, strict=True)):
+            if len(row) != len(own):
+                raise ValueError(
+                    f"{source}, row {i + 1}: {len(row)} words and {len(own)} tags: each word needs its tag"
+                )
+    return replace(split_of_words([tuple(map(str, row)) for row in words], tags), columns=columns)
 
 
 def has_entities(names: Sequence[str]) -> bool:
@@ -135,10 +137,6 @@ def as_objects(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
     for i, array in enumerate(arrays):
         objects[i] = array
     return objects
-
-
-def _split(words: list[tuple[str, ...]], tags: Sequence[object] | None) -> RawSplit:
-    return RawSplit([(" ".join(row),) for row in words], None if tags is None else list(tags), words=words)
 
 
 def _is_list(cell: object) -> bool:

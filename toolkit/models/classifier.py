@@ -202,17 +202,10 @@ def _set_dropout(config: Any, probability: float) -> None:
 def _random_backbone(config: Any, seed: int, options: dict[str, Any]) -> nn.Module:
     from transformers import AutoModel
 
-    with _seeded(seed):
+    with torch.random.fork_rng(devices=[]):  # torch's generator is as it was afterwards
+        torch.manual_seed(seed)
         backbone: nn.Module = AutoModel.from_config(config, dtype=torch.float32, trust_remote_code=False, **options)
     return backbone
-
-
-@contextlib.contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Run a block under a seed of its own and put torch's generator back as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        yield
 
 
 @contextlib.contextmanager

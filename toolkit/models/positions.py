@@ -19,16 +19,11 @@ from toolkit.snapshots.files import sha256_of_array
 from toolkit.snapshots.snapshot import to_array
 
 
-def reinject(backbone: nn.Module, family: ModelFamily) -> "Reinjection":
-    """Hook ``backbone``, which has a position table, so that every forward pass adds positions again; see Reinjection.
-
-    The hooks are not part of what ``save_pretrained`` writes: whoever loads the weights again has to call this again.
-    """
-    return Reinjection(backbone, family)
-
-
 class Reinjection:
-    """Adds the positions' part of the encoder's input to the input of each layer after the first.
+    """Adds the positions' part of the encoder's input to the input of each layer after the first, by hooks.
+
+    The model must have a position table. The hooks are not part of what ``save_pretrained`` writes: whoever loads the
+    weights again has to do this again.
 
     The LayerNorm of the embeddings is, for a given standard deviation sd(e) of each token's sum e = w + p + s, linear
     in the parts of the sum: LN(e) = Σ weight⊙Π(part)/sd(e) + bias with Πx = x - mean(x). The part that is added again
@@ -123,9 +118,12 @@ def prepare_positions(loaded: Loaded, config: RunConfig) -> Loaded:
     and before anything is frozen. Rows below that of a text's first token (RoBERTa's padding row and what precedes it)
     stay. ValueError where the model has no position table, or the table cannot be had.
     """
-    table = _find_table(loaded)
+    parameter = loaded.family.embedding_parameters.get("position_embeddings", "")
+    table = dict(loaded.model.backbone.named_parameters()).get(parameter)
     if table is None:
-        if flags := _flags(config):
+        flags = [f"--positions {config.positions}"] * (config.positions != "checkpoint")
+        flags += ["--reinject-positions"] * config.reinject_positions
+        if flags:
             name = f"{loaded.source.name} ({loaded.family.name})"
             raise ValueError(f"{' '.join(flags)}: not applicable, {name} has no position table")
         return loaded
@@ -137,7 +135,7 @@ def prepare_positions(loaded: Loaded, config: RunConfig) -> Loaded:
         with torch.no_grad():
             table[first:] = torch.from_numpy(rows).to(table)
     if config.reinject_positions:
-        reinject(loaded.model.backbone, loaded.family)
+        Reinjection(loaded.model.backbone, loaded.family)
     return replace(loaded, positions=_describe(config, before, to_array(table), first, num_reached))
 
 
@@ -184,17 +182,6 @@ POSITION_TABLES: Mapping[str, Callable[[PositionRows, int, int], PositionRows]] 
     "zero": lambda rows, num_reached, seed: np.zeros_like(rows),
 }
 """What ``--positions`` takes: rows, how many of them texts reach, and a seed in; the rows instead out."""
-
-
-def _find_table(loaded: Loaded) -> torch.nn.Parameter | None:
-    name = loaded.family.embedding_parameters.get("position_embeddings")
-    return dict(loaded.model.backbone.named_parameters()).get(name) if name else None
-
-
-def _flags(config: RunConfig) -> list[str]:
-    """The flags of a config that need a position table."""
-    table = [] if config.positions == "checkpoint" else [f"--positions {config.positions}"]
-    return table + (["--reinject-positions"] if config.reinject_positions else [])
 
 
 def _describe(

@@ -1,6 +1,7 @@
 """The classifier of a finished run, as it was tuned or as it was before training."""
 
 from dataclasses import replace
+from typing import Any
 
 from toolkit.config import RunConfig, recipe_of
 from toolkit.lookup import REMEDY
@@ -30,9 +31,7 @@ def load_tuned(run: Run) -> Loaded:
     check_model(run)
     run.check("model/")
     folder = run.path / "model"
-    loaded = load_classifier(
-        str(folder), **recipe_of(run.config), num_outputs=_num_outputs(run), is_token_task=_is_token_task(run)
-    )
+    loaded = load_classifier(str(folder), **recipe_of(run.config), **_outputs_of(run))
     try:
         loaded.model.head.load_state_dict(load_file(folder / HEAD_FILE))
     except (RuntimeError, SafetensorError) as error:  # torch's is of several lines
@@ -52,8 +51,7 @@ def load_untuned(run: Run) -> Loaded:
     loaded = load_classifier(
         name_of_start(run),
         **recipe_of(config),
-        num_outputs=_num_outputs(run),
-        is_token_task=_is_token_task(run),
+        **_outputs_of(run),
         init=config.init,
         seed=config.seed,
     )
@@ -80,10 +78,6 @@ def name_of_start(run: Run) -> str:
     return f"{source.location}@{commit}" if commit else name
 
 
-def _num_outputs(run: Run) -> int:
-    labels = run.manifest["task"]["label_names"]
-    return len(labels) or 1
-
-
-def _is_token_task(run: Run) -> bool:
-    return bool(run.manifest["task"].get("kind") == "tokens")
+def _outputs_of(run: Run) -> dict[str, Any]:
+    task = run.manifest["task"]
+    return {"num_outputs": len(task["label_names"]) or 1, "is_token_task": task.get("kind") == "tokens"}

@@ -7,8 +7,7 @@ import pandas as pd
 
 from toolkit.analysis.causes import explain
 from toolkit.analysis.drift import measure_rows
-from toolkit.analysis.nulls import is_beyond_both, sign_noise
-from toolkit.analysis.regression import regress_drift
+from toolkit.analysis.nulls import is_beyond_both, regress_drift, sign_noise
 from toolkit.analysis.strata import BY_STEPS
 from toolkit.comparison.report_data import ordered_strata
 from toolkit.families import TABLES

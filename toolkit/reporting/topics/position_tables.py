@@ -8,10 +8,10 @@ import pandas as pd
 
 from toolkit.analysis import positions, resemblance
 from toolkit.analysis.cross_products import Refused
+from toolkit.analysis.drift import measure_segments
 from toolkit.analysis.measures import Array
 from toolkit.analysis.positions import VERDICTS, cosine_by_lag, norms_and_steps, standing_out
 from toolkit.analysis.resemblance import MIN_ROWS, Verdict, find_waves, line_match, smooth_curves
-from toolkit.analysis.segments import measure_segments
 from toolkit.schema import columns_of
 from toolkit.sinusoid import sinusoidal_table
 from toolkit.snapshots.snapshot import Snapshot

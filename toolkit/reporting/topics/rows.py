@@ -2,8 +2,7 @@
 
 import pandas as pd
 
-from toolkit.analysis.drift import WHOLE, measure_rows
-from toolkit.analysis.segments import measure_segments
+from toolkit.analysis.drift import WHOLE, measure_rows, measure_segments
 from toolkit.comparison.report_data import ordered_strata
 from toolkit.families import TABLES
 from toolkit.reporting.cells import Column
