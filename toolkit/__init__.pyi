@@ -32,14 +32,14 @@ from .analysis.weight_drift import measure_weight_drift as measure_weight_drift
 from .comparison.cards import make_cards as make_cards
 from .comparison.compare import compare as compare
 from .comparison.compare import compare_seeds as compare_seeds
-from .comparison.cost import measure_cost as measure_cost
 from .comparison.drift_and_score import associate_drift as associate_drift
 from .comparison.drift_and_score import join_drift as join_drift
-from .comparison.drift_table import drift_table as drift_table
-from .comparison.relative import relative_quality as relative_quality
+from .comparison.parameter_noise import drift_table as drift_table
 from .comparison.shuffled_labels import compare_with_shuffled as compare_with_shuffled
 from .comparison.summaries import data_efficiency as data_efficiency
 from .comparison.summaries import last_scores as last_scores
+from .comparison.summaries import measure_cost as measure_cost
+from .comparison.summaries import relative_quality as relative_quality
 from .comparison.summaries import side_by_side as side_by_side
 from .comparison.summaries import summarise_floors as summarise_floors
 from .comparison.summaries import summarise_scores as summarise_scores

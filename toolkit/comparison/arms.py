@@ -106,6 +106,10 @@ class Group:
         return tuple(run for arm in self.arms for run in arm.runs)
 
 
+Runs = Sequence[Run | str | Path | Group]
+"""Runs or paths of their directories; or groups that :func:`arrange` made, which have their labels already."""
+
+
 def led_by(group: Group, arm: Arm) -> dict[str, Any]:
     """What a line of a table about one arm begins with."""
     lead = {"group": group.title, "model": arm.runs[0].model, "task": arm.runs[0].task, "condition": arm.label}
@@ -118,10 +122,8 @@ def of_largest_size(group: Group) -> Group:
     return Group(group.title, tuple(arm for arm in group.arms if (arm.size or float("inf")) == greatest))
 
 
-def arrange(
-    runs: Sequence[Run | str | Path], labels: Labels | None = None, tasks: Labels | None = None
-) -> tuple[Group, ...]:
-    """Open runs and sort them into groups and arms.
+def arrange(runs: Runs, labels: Labels | None = None, tasks: Labels | None = None) -> tuple[Group, ...]:
+    """Open runs and sort them into groups and arms; groups that are arranged already stay as they are.
 
     Without ``labels`` an arm is named after its regime and what else varies. With them (run directory name to label)
     the runs of one label in one group must agree in all settings but the seed and the number of training examples.
@@ -129,7 +131,10 @@ def arrange(
     ValueError for no runs, one that is not in a list, an unfinished one, the same one twice, one without a label, or a
     label for other settings, and for a run whose scores or answers have changed since it finished.
     """
-    opened = runs_of(runs)
+    given = [each for each in runs if isinstance(each, Group)] if isinstance(runs, Sequence) else []
+    if given:
+        return tuple(given)
+    opened = runs_of(runs)  # type: ignore[arg-type]
     if not opened:
         raise ValueError("no runs to report on: pass at least one run directory")
     for run in opened:

@@ -1,7 +1,6 @@
 """Drift joined with score: what forbidding it cost each run, and whether it predicts that across tasks."""
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,26 +13,26 @@ from toolkit.comparison.arms import (
     ArmPair,
     Group,
     Labels,
+    Runs,
     arrange,
     differing_settings,
     have_same_items,
     led_by,
 )
-from toolkit.comparison.compare import PairLines
-from toolkit.comparison.estimates import Settings
+from toolkit.comparison.compare import Lines, Settings, lines_of_pairs
+from toolkit.comparison.intervals import benjamini_hochberg
 from toolkit.comparison.parameter_noise import measure_beyond_noise
 from toolkit.comparison.runs import ReportedRun, counted_score, last_score
 from toolkit.comparison.summaries import check_table, splits_of
 from toolkit.lookup import lookup
 from toolkit.schema import columns_of, with_columns
-from toolkit.snapshots.store import Run
 
 NOT_TRAINED = "no embedding parameter was trained"
 
 
 @with_columns
 def join_drift(
-    runs: Sequence[Run | str | Path],
+    runs: Runs,
     labels: Labels | None = None,
     split: str | None = None,
     *,
@@ -52,12 +51,13 @@ def join_drift(
         [measure_beyond_noise(run.run).assign(run=run.name) for group in groups for run in group.runs],
         ignore_index=True,
     )
-    lines = PairLines(Settings(margin_points=margin_points, num_draws=0))  # no verdict rests on the bootstrap
-    return join_groups(groups, split, drift=drift, lines=lines)
+    # No verdict rests on the bootstrap.
+    lines_of = lines_of_pairs(Settings(margin_points=margin_points, num_draws=0))
+    return join_groups(groups, split, drift=drift, lines_of=lines_of)
 
 
 def join_groups(
-    groups: Sequence[Group], split: str | None = None, *, drift: pd.DataFrame, lines: PairLines
+    groups: Sequence[Group], split: str | None = None, *, drift: pd.DataFrame, lines_of: Callable[[ArmPair], Lines]
 ) -> pd.DataFrame:
     """:func:`join_drift` of groups that are arranged already, with `measure_beyond_noise` of their runs, led by the
     run's name."""
@@ -65,7 +65,7 @@ def join_groups(
         lookup({name: group for group in groups for name in splits_of(group)}, split, "split")
     moved = drift.assign(times_noise=drift["times_noise"].where(drift["reason"] == ""))
     beside = pd.DataFrame(
-        [line for group in groups for arm in group.arms for line in _scores(group, arm, split, lines)]
+        [line for group in groups for arm in group.arms for line in _scores(group, arm, split, lines_of)]
     )
     table = beside.merge(moved, on="run", validate="one_to_many")
     frozen = {run.name: run.frozen for group in groups for run in group.runs}
@@ -73,24 +73,32 @@ def join_groups(
     return table.assign(is_frozen=is_frozen)[columns_of("join_drift")]
 
 
-def _scores(group: Group, arm: Arm, split: str | None, known: PairLines) -> list[dict[str, Any]]:
+def _scores(group: Group, arm: Arm, split: str | None, lines_of: Callable[[ArmPair], Lines]) -> Lines:
     """One line per run of an arm: its scores, and its gain over the frozen arm that is most like it."""
     partner, note = _frozen_partner(group, arm)
-    verdicts = {} if partner is None else _verdicts(known.of(ArmPair(arm, partner)))
+    compared = [] if partner is None else lines_of(ArmPair(arm, partner))
+    verdicts = {line["split"]: str(line["verdict"]) for line in compared if line["is_headline"]}
     lines = []
     for run in arm.runs:
         chosen = split or run.reported_split
-        lead = led_by(group, arm) | {"run": run.name, "seed": run.config.seed, "gain_reason": "", "note": ""}
-        lead |= {
+        gain, why, own_note = _gain(run, partner, chosen, note)
+        own = {
+            "run": run.name,
+            "seed": run.config.seed,
             "size": np.nan if arm.size is None else arm.size,
             "learning_rate": run.config.learning_rate,
             "is_failed": run.is_failed,
             "epoch": run.last_epoch,
             "split": chosen,
             "score": run.score,
+            "value_before": last_score(run, chosen, at="first"),
+            "value": last_score(run, chosen),
+            "gain_points": gain,
+            "gain_reason": why,
+            "gain_verdict": verdicts.get(chosen, ""),
+            "note": own_note,
         }
-        lead |= {"value_before": last_score(run, chosen, at="first"), "value": last_score(run, chosen)}
-        lines.append(lead | _gain(run, partner, chosen, note) | {"gain_verdict": verdicts.get(chosen, "")})
+        lines.append(led_by(group, arm) | own)
     return lines
 
 
@@ -113,22 +121,18 @@ def _frozen_partner(group: Group, arm: Arm) -> tuple[Arm | None, str]:
     return best, f"differs from {best.label} also in {', '.join(names)}" if names else ""
 
 
-def _verdicts(lines: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """Split to the verdict on the difference in the headline score."""
-    return {str(line["split"]): str(line["verdict"]) for line in lines if line["is_headline"]}
-
-
-def _gain(run: ReportedRun, partner: Arm | None, split: str, note: str) -> dict[str, Any]:
+def _gain(run: ReportedRun, partner: Arm | None, split: str, note: str) -> tuple[float, str, str]:
+    """Points that a run gained, why there are none, and what to note."""
     if partner is None:
-        return {"gain_points": np.nan, "gain_reason": note}
+        return np.nan, note, ""
     other = next((each for each in partner.runs if each.config.seed == run.config.seed), None)
     if other is None:
-        return {"gain_points": np.nan, "gain_reason": f"no run of this seed under {partner.label}"}
+        return np.nan, f"no run of this seed under {partner.label}", ""
     if split not in run.answers or split not in other.answers:
-        return {"gain_points": np.nan, "gain_reason": f"no labelled split {split}"}
+        return np.nan, f"no labelled split {split}", ""
     if not have_same_items(run, other, split):
-        return {"gain_points": np.nan, "gain_reason": OTHER_ITEMS}
-    return {"gain_points": 100 * (counted_score(run, split) - counted_score(other, split)), "note": note}
+        return np.nan, OTHER_ITEMS, ""
+    return 100 * (counted_score(run, split) - counted_score(other, split)), "", note
 
 
 LEAST_TASKS = 6
@@ -169,8 +173,6 @@ def associate_drift(joined: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:
     ]
     table = pd.DataFrame(lines, columns=columns_of("associate_drift"))
     if len(table):
-        from toolkit.comparison.tests import benjamini_hochberg
-
         table["q"] = benjamini_hochberg(table["p"].to_numpy(dtype=float))
     return table
 

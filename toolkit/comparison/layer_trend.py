@@ -11,8 +11,7 @@ import pandas as pd
 from toolkit.analysis.measures import Array
 from toolkit.analysis.weight_drift import drift_of_layers, drift_of_parameters
 from toolkit.comparison.arms import Group
-from toolkit.comparison.intervals import Interval, seeds_interval
-from toolkit.comparison.tests import benjamini_hochberg
+from toolkit.comparison.intervals import Interval, benjamini_hochberg, seeds_interval
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.backbones import BackbonePair, open_backbones
 

@@ -15,10 +15,9 @@ from toolkit.analysis.drift import measure_drift, measure_rows
 from toolkit.analysis.gauge import measure_gauge
 from toolkit.analysis.word_rows import WordRows, measure_words
 from toolkit.comparison.arms import Arm, Group, Labels, arrange, of_largest_size
-from toolkit.comparison.drift_table import drift_of
-from toolkit.comparison.estimates import Settings
+from toolkit.comparison.compare import Settings
 from toolkit.comparison.evidence import FORMAT, Evidence, settled
-from toolkit.comparison.parameter_noise import distance_of_seeds
+from toolkit.comparison.parameter_noise import distance_of_seeds, drift_of
 from toolkit.comparison.runs import ReportedRun, canonical_name, with_paths
 from toolkit.comparison.shuffled_labels import label_statistics
 from toolkit.config import RunConfig

@@ -11,18 +11,17 @@ from numpy.typing import NDArray
 from toolkit.analysis.strata import POSITION_STRATA, WORD_STRATA
 from toolkit.analysis.word_rows import WordRows
 from toolkit.comparison.arms import Arm, Group, Pairs, ReportedRun, of_largest_size
-from toolkit.comparison.compare import PairLines, compare_groups, compare_seeds_of_groups
-from toolkit.comparison.cost import cost_of_groups
+from toolkit.comparison.compare import Settings, compare_groups, compare_seeds, lines_of_pairs
 from toolkit.comparison.drift_and_score import associate_drift, join_groups
-from toolkit.comparison.estimates import Settings
 from toolkit.comparison.evidence import Evidence
 from toolkit.comparison.shuffled_labels import contrast
 from toolkit.comparison.summaries import (
     efficiency_of_groups,
-    floors_of_groups,
-    last_scores_of_groups,
+    last_scores,
+    measure_cost,
     side_by_side,
-    summarise_groups,
+    summarise_floors,
+    summarise_scores,
 )
 
 LEAD = ("run", "model", "task", "regime", "seed")
@@ -124,7 +123,7 @@ class ReportData:
         self.settings = Settings(**own, num_draws=num_draws)  # type: ignore[arg-type]
         pairs = evidence.settings["pairs"]
         self.pairs: Pairs | None = None if pairs is None else [(one, other) for one, other in pairs]
-        self.lines = PairLines(self.settings)
+        self.lines_of = lines_of_pairs(self.settings)
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -161,7 +160,7 @@ class ReportData:
     def comparison(self) -> pd.DataFrame:
         """``toolkit.compare``, with the labels of the arms without their size as first_base and second_base."""
         self._hear("comparing scores")
-        table = compare_groups(self.groups, self.pairs, lines=self.lines)
+        table = compare_groups(self.groups, self.pairs, self.settings, lines_of=self.lines_of)
         bases = {arm.label: arm.base or arm.label for group in self.groups for arm in group.arms}
         named = {
             f"{side}_base": [bases.get(str(label), str(label)) for label in table[side]] for side in ("first", "second")
@@ -173,21 +172,21 @@ class ReportData:
         """``toolkit.join_drift``."""
         if self.evidence.joined is not None:
             return self.evidence.joined
-        return join_groups(self.groups, drift=self.evidence.drift, lines=self.lines)
+        return join_groups(self.groups, drift=self.evidence.drift, lines_of=self.lines_of)
 
     @cached_property
     def scores(self) -> pd.DataFrame:
         """The headline score of every run on every labelled split at its last epoch: ``toolkit.last_scores``."""
-        return last_scores_of_groups(self.groups)
+        return last_scores(self.groups)
 
     @cached_property
     def seeds(self) -> pd.DataFrame:
         """``toolkit.compare_seeds``."""
-        return compare_seeds_of_groups(self.groups, self.pairs)
+        return compare_seeds(self.groups, pairs=self.pairs)
 
     @cached_property
     def summary(self) -> pd.DataFrame:
-        return summarise_groups(self.groups)
+        return summarise_scores(self.groups)
 
     @cached_property
     def sides(self) -> pd.DataFrame:
@@ -195,7 +194,7 @@ class ReportData:
 
     @cached_property
     def cost(self) -> pd.DataFrame:
-        return cost_of_groups(self.groups)
+        return measure_cost(self.groups)
 
     @cached_property
     def efficiency(self) -> pd.DataFrame:
@@ -214,7 +213,7 @@ class ReportData:
     @cached_property
     def floors(self) -> pd.DataFrame:
         """``toolkit.summarise_floors``."""
-        return floors_of_groups(self.groups)
+        return summarise_floors(self.groups)
 
     @cached_property
     def duplicates(self) -> pd.DataFrame:

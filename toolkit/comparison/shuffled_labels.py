@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from toolkit.analysis.nulls import is_beyond_both, sign_noise
 from toolkit.analysis.strata import count_rows, table_exposure
 from toolkit.comparison.arms import Arm, Group, arrange, differing_settings, without_numbers
-from toolkit.comparison.estimates import EQUIVALENCE_LEVEL, p_value
+from toolkit.comparison.compare import EQUIVALENCE_LEVEL
+from toolkit.comparison.intervals import p_value
 from toolkit.comparison.parameter_noise import changes_of_shown, measure_beyond_noise
 from toolkit.comparison.runs import ReportedRun
 from toolkit.comparison.verdicts import Verdict, verdict
@@ -279,7 +280,7 @@ def contrast(
                 lead = {"group": group.title, "condition": arm.label, "control": control.label}
                 lead |= {"permutation": permutation_of(control)}
                 lines += [lead | line for line in _contrasts(own, arm, control, level, alpha)]
-    from toolkit.comparison.tests import benjamini_hochberg
+    from toolkit.comparison.intervals import benjamini_hochberg
 
     q = benjamini_hochberg([line["p"] for line in lines])
     counted = {"num_claims": int(np.isfinite(q).sum())}

@@ -188,16 +188,16 @@ class Card(Described):
     unit: str
     value: float
     interval: Span
-    equivalence: Span
+    equivalence: Span = Span()
     """The interval that decides equivalence."""
-    margin: float
+    margin: float = NAN
     null: Null
-    noise_floor: float
+    noise_floor: float = NAN
     """The same quantity between two seeds of one arm."""
     num_seeds: int
-    num_items: int | None
-    detectable_gap: float
-    q: float
+    num_items: int | None = None
+    detectable_gap: float = NAN
+    q: float = NAN
     """Benjamini-Hochberg over the claims of this kind in the report: a claim with another test is no help to it."""
     is_discovery: bool | None = None
     """Whether q is below the report's alpha; None where the claim has no q."""
@@ -241,10 +241,6 @@ class Card(Described):
         for name, kind in parts.items():
             own[name] = kind(**{k: NAN if v is None else v for k, v in values[name].items()})
         return cls(**own)
-
-
-NOTHING: Mapping[str, Any] = {"equivalence": Span(), "margin": NAN, "noise_floor": NAN, "detectable_gap": NAN}
-"""Fields of a card that stands on no margin and no noise floor."""
 
 
 def save_cards(cards: list[Card], folder: str | Path, hashes: Mapping[str, str]) -> Path:

@@ -11,7 +11,6 @@ import pandas as pd
 from toolkit.comparison.arms import Arm, of_largest_size
 from toolkit.comparison.cards import make_cards
 from toolkit.comparison.drift_and_score import join_groups
-from toolkit.comparison.drift_table import PARTS, drift_of
 from toolkit.comparison.evidence import (
     FOLDER,
     NAMES,
@@ -34,7 +33,7 @@ from toolkit.comparison.measure import (
     measure_first,
     strata_of,
 )
-from toolkit.comparison.parameter_noise import distance_of_seeds
+from toolkit.comparison.parameter_noise import PARTS, distance_of_seeds, drift_of
 from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.runs import ReportedRun, read_reported
 from toolkit.comparison.shuffled_labels import label_statistics
@@ -286,7 +285,7 @@ def _check_together(
         if len(evidence.labels) and not same_values(label_statistics(groups, together), evidence.labels):
             yield "labels.csv is not what the runs give"
         if evidence.joined is not None:
-            again = join_groups(groups, drift=together, lines=ReportData(evidence, num_draws=0).lines)
+            again = join_groups(groups, drift=together, lines_of=ReportData(evidence, num_draws=0).lines_of)
             if not same_values(*(table.sort_values(["run", "parameter"]) for table in (again, evidence.joined))):
                 yield "joined.csv is not what the runs give"
 
