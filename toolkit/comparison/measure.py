@@ -111,7 +111,7 @@ def measure(
         "seeds": seeds_table(groups),
         "labels": label_statistics(groups, drift),
         "strata": led([run for group in shown for run in group.runs], strata_of),
-        **{name: _together(own) for name, own in of_firsts.items()},
+        **{name: together(own) for name, own in of_firsts.items()},
         "word_counts": counts,
         "words": rows,
     }
@@ -132,7 +132,7 @@ def _own(labels: Labels, members: Sequence[ReportedRun]) -> dict[str, str]:
 
 def led(runs: Iterable[ReportedRun], make: Callable[[ReportedRun], pd.DataFrame]) -> pd.DataFrame:
     """One table of all runs, each part led by the run's name."""
-    return _together([_led(run, make(run)) for run in runs])
+    return together([_led(run, make(run)) for run in runs])
 
 
 def _led(run: ReportedRun, table: pd.DataFrame) -> pd.DataFrame:
@@ -140,7 +140,8 @@ def _led(run: ReportedRun, table: pd.DataFrame) -> pd.DataFrame:
     return table[["run", *(name for name in table.columns if name != "run")]]
 
 
-def _together(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+def together(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Some tables one below the other; those without lines say nothing of the types of columns."""
     filled = [part for part in parts if len(part)] or list(parts[:1])
     return pd.concat(filled, ignore_index=True) if filled else pd.DataFrame()
 
@@ -264,7 +265,7 @@ def words_of_arms(groups: Sequence[Group], on_progress: Progress) -> tuple[pd.Da
         counts.append(lead | own | {"reason": found.reason})
         tables.append(found.table.assign(**lead))
     names = ["group", "condition", "num_seen", "num_unseen", "num_epochs", "reason"]
-    return pd.DataFrame(counts, columns=names), _together(tables)
+    return pd.DataFrame(counts, columns=names), together(tables)
 
 
 def has_moving_words(arm: Arm) -> bool:

@@ -40,11 +40,7 @@ class Parts:
     @property
     def tables(self) -> dict[str, nn.Embedding]:
         """Canonical name to table, of those that the model has."""
-        tables = {
-            "word_embeddings": self.word,
-            "position_embeddings": self.position,
-            "token_type_embeddings": self.segment,
-        }
+        tables = dict(zip(TABLES, (self.word, self.position, self.segment), strict=True))
         return {name: table for name, table in tables.items() if table is not None}
 
     @property
@@ -159,6 +155,12 @@ class Sentence:
     def __len__(self) -> int:
         return len(self.words)
 
+    @property
+    def rows(self) -> dict[str, Ids]:
+        """Table to the (tokens,) rows that the text takes of it, of those that the model has."""
+        rows = dict(zip(TABLES, (self.words, self.positions, self.segments), strict=True))
+        return {name: own for name, own in rows.items() if own is not None}
+
 
 def read_sentence(loaded: Loaded, text: str, pair: str | None = None) -> Sentence:
     """Tokenize one text or one pair, nothing cut off.
@@ -252,6 +254,10 @@ class Outputs:
     """(tokens, width) output of the embedding module."""
     encoded: Array
     """(tokens, hidden) output of the last layer."""
+
+    @property
+    def stages(self) -> tuple[Array, Array]:
+        return self.embedded, self.encoded
 
 
 def run_model(loaded: Loaded, sentence: Sentence, **changes: Any) -> Outputs:

@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from toolkit.analysis.measures import Array
-from toolkit.data.batches import EncodedSplit, EncodedTask, make_batch
+from toolkit.data.batches import EncodedSplit, EncodedTask
 from toolkit.models.classifier import Loaded
+from toolkit.probes.embedding_layer import Ids, find_parts
+from toolkit.probes.states import batch_on
 from toolkit.schema import columns_of
 
 Units = tuple[float, ...]
@@ -57,16 +59,14 @@ def bounds(units: Units, *, is_share: bool = False) -> dict[str, object]:
     return {"low": interval.low, "high": interval.high, "unit_values": units}
 
 
-PLACE = ("run", "group", "condition", "seed")
-"""Which model a line is about: the first columns of each table of :func:`toolkit.measure_flow`."""
-
-BEFORE_LAYER_NORM = -1
-"""The stage before layer 0: word + position + segment, before the embedding LayerNorm."""
-
-
 def own_columns(table: str) -> list[str]:
-    """The columns of one of these tables that do not say which model it is about."""
-    return columns_of(f"measure_flow.{table}")[len(PLACE) :]
+    """The columns of a table of :func:`toolkit.measure_flow` that do not say which model it is about."""
+    return [name for name in columns_of(f"measure_flow.{table}") if name not in ("run", "group", "condition", "seed")]
+
+
+def stage_name(layer: int) -> str:
+    """What tables call a stage; -1 is the sum of embeddings before the embedding LayerNorm."""
+    return {-1: "before LayerNorm", 0: "layer 0 (input)"}.get(layer, f"layer {layer}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +81,12 @@ class Stages:
     """(examples, outputs) of the head, whether or not it was ever trained."""
 
 
-def forward_stages(loaded: Loaded, split: EncodedSplit, indices: Any, data: EncodedTask) -> Stages:
+def forward_stages(loaded: Loaded, split: EncodedSplit, indices: Ids, data: EncodedTask) -> Stages:
     """Run some examples of a split through a model in the mode that it is in; nothing is cast."""
-    device = next(loaded.model.parameters()).device
-    batch: dict[str, Any] = {name: tensor.to(device) for name, tensor in make_batch(split, indices, data).items()}
+    batch = batch_on(loaded.model, split, indices, data)
     seen: dict[str, Any] = {}
-    norm = loaded.model.backbone.get_submodule(
-        loaded.family.embedding_parameters["LayerNorm.weight"].removesuffix(".weight")
-    )
     hooks = [
-        norm.register_forward_pre_hook(lambda _, arguments: seen.update(before=arguments[0])),
+        find_parts(loaded).layer_norm.register_forward_pre_hook(lambda _, inputs: seen.update(before=inputs[0])),
         loaded.model.backbone.register_forward_hook(lambda _, __, output: seen.update(output=output)),
     ]
     try:
@@ -102,14 +98,8 @@ def forward_stages(loaded: Loaded, split: EncodedSplit, indices: Any, data: Enco
     return Stages(batch["attention_mask"].bool(), (seen["before"], *seen["output"].hidden_states), logits)
 
 
-def stage_name(layer: int) -> str:
-    """What tables call a stage."""
-    return {BEFORE_LAYER_NORM: "before LayerNorm", 0: "layer 0 (input)"}.get(layer, f"layer {layer}")
-
-
 NUM_POSITIONS = 32
 NUM_BLOCKS = 16
-Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,14 +177,13 @@ def cross(
     loaded: Loaded,
     texts: Sequence[tuple[str, ...]],
     *,
-    num_segments: int,
     num_positions: int = NUM_POSITIONS,
     num_blocks: int = NUM_BLOCKS,
     seed: int = 0,
 ) -> CrossedDesign:
     """The crossed design of some texts (singles, or pairs) for a model; ours.
 
-    ``num_segments``: rows of the model's segment table. Texts are shuffled, repeated ones left out, and their tokens
+    Texts are shuffled, repeated ones left out, and their tokens
     strung together and cut into blocks of ``num_positions``; a pair's block is halved by the pair's middle frame.
     ValueError for too few tokens, a block that the position table cannot hold, or an odd one for pairs.
     """
@@ -215,8 +204,11 @@ def cross(
             f"{num_positions} positions and their special tokens are {len(frame.tokens)} tokens, more than the "
             f"{loaded.max_length} positions of {loaded.source.name}: ask for fewer"
         )
-    order = np.random.default_rng([*b"crossed", seed]).permutation(len(unique := list(dict.fromkeys(texts))))
-    stream = _stream(loaded, [unique[i] for i in order], num_blocks * num_positions)
+    unique = list(dict.fromkeys(texts))
+    stream: list[int] = []
+    for i in np.random.default_rng([*b"crossed", seed]).permutation(len(unique)):
+        for part in unique[i] if len(stream) < num_blocks * num_positions else ():
+            stream += loaded.tokenizer(part, add_special_tokens=False, verbose=False)["input_ids"]
     found = len(stream) // num_positions
     if found < min(num_blocks, 2):
         raise ValueError(
@@ -225,7 +217,7 @@ def cross(
         )
     blocks = np.array(stream[: min(found, num_blocks) * num_positions]).reshape(-1, num_positions)
     why = "" if is_pair else "single texts use one segment"
-    why = why if num_segments > 1 else f"{loaded.family.name} as loaded has no second segment"
+    why = why if find_parts(loaded).num_segments > 1 else f"{loaded.family.name} as loaded has no second segment"
     return CrossedDesign(frame, blocks, 1 if why else 2, why)
 
 
@@ -250,14 +242,3 @@ def frame_of(loaded: Loaded, texts: Sequence[tuple[str, ...]], num_positions: in
     tokens, segments = (np.concatenate(list(part)).astype(np.int64) for part in zip(*parts, strict=True))
     slots = np.flatnonzero(tokens == -1)
     return Frame(np.where(tokens == -1, 0, tokens), segments, slots)
-
-
-def _stream(loaded: Loaded, texts: Sequence[tuple[str, ...]], needed: int) -> list[int]:
-    """The tokens of the texts, end to end, as many as are needed."""
-    stream: list[int] = []
-    for text in texts:
-        if len(stream) >= needed:
-            break
-        for part in text:
-            stream += loaded.tokenizer(part, add_special_tokens=False, verbose=False)["input_ids"]
-    return stream

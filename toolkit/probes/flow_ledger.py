@@ -6,12 +6,11 @@ import numpy as np
 import pandas as pd
 
 from toolkit.analysis.measures import Array
-from toolkit.data.batches import EncodedSplit, EncodedTask
-from toolkit.data.tasks import Task
+from toolkit.data.batches import EncodedTask
 from toolkit.models.classifier import Loaded, in_eval_mode
+from toolkit.probes.embedding_layer import Ids, find_parts
 from toolkit.probes.flow_design import (
     CrossedDesign,
-    Ids,
     bounds,
     forward_stages,
     leave_one_out,
@@ -19,6 +18,7 @@ from toolkit.probes.flow_design import (
     stage_name,
     unit_values,
 )
+from toolkit.probes.states import task_of_texts
 
 FACTORS = ("position", "content", "segment")
 
@@ -59,6 +59,7 @@ class Squares:
         df = (self.num_blocks - 1.0) * self.df[factor]
         return np.where(df > 0, self.by_block[factor] / np.where(df > 0, df, 1), np.nan)
 
+    @np.errstate(invalid="ignore", divide="ignore")
     def omega_squared(self, factor: str) -> Array:
         """ω² = (SS - df·MS_err) / (SS_tot + MS_err) (Hays 1963; Olejnik & Algina 2003), SS traced over dimensions.
 
@@ -69,25 +70,22 @@ class Squares:
         A vector that all tokens of a sequence share cancels from both. 0 is chance, and a value may fall below it; NaN
         where all states are equal, or with one block.
         """
-        mean_square = self.mean_square_error(factor)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return np.asarray(
-                (self.factors[factor] - self.df[factor] * mean_square) / (self.total + mean_square), np.float64
-            )
+        error = self.mean_square_error(factor)
+        return np.asarray((self.factors[factor] - self.df[factor] * error) / (self.total + error), np.float64)
 
+    @np.errstate(invalid="ignore", divide="ignore")
     def eta_squared(self, factor: str) -> Array:
         """η² = SS / SS_tot; its chance is :meth:`eta_chance`."""
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return np.asarray(self.factors[factor] / self.total, np.float64)
+        return np.asarray(self.factors[factor] / self.total, np.float64)
 
     def eta_chance(self, factor: str) -> Array:
         """df / (N - 1): of position (T - 1) / (C·T - 1), what unrelated states give on average."""
         return np.asarray(self.df[factor] / (self.num_cells - 1))
 
+    @np.errstate(invalid="ignore", divide="ignore")
     def residual_share(self) -> Array:
         """η² of all interactions together."""
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return np.asarray(self.residual / self.total, np.float64)
+        return np.asarray(self.residual / self.total, np.float64)
 
 
 class CrossedSums:
@@ -209,7 +207,14 @@ def position_ledger(loaded: Loaded, design: CrossedDesign, *, seed: int = 0) -> 
     has an effect, and more where it has none. States are read in the dtype of the weights and added up in float64; only
     sums are kept.
     """
-    data, split = encode_design(loaded, design)
+    split, num_segments = design.to_split(), find_parts(loaded).num_segments
+    data = EncodedTask(
+        task=task_of_texts(()),
+        splits={},
+        pad_id=loaded.tokenizer.pad_token_id,
+        num_segments=num_segments,
+        position_offset=loaded.position_offset,
+    )
     shape = (design.num_positions, design.num_contents, design.num_arrangements)
     num_cells = int(np.prod(shape[:2])) * shape[2]
     dealt = np.random.default_rng([*b"dealt", seed]).permutation(num_cells)
@@ -236,62 +241,27 @@ def position_ledger(loaded: Loaded, design: CrossedDesign, *, seed: int = 0) -> 
         for line in _lines(layer, own, null.squares(), design)
     ]
     ledger = pd.DataFrame(lines, columns=own_columns("ledger"))
-    return _without_input_position(ledger) if not has_position_table(loaded) else ledger
+    return ledger if find_parts(loaded).position is not None else _without_input_position(ledger)
 
 
-def has_position_table(loaded: Loaded) -> bool:
-    """Whether the model adds a position row to its input."""
-    return loaded.family.embedding_parameters.get("position_embeddings") in dict(
-        loaded.model.backbone.named_parameters()
-    )
-
-
-def num_segments_of(loaded: Loaded) -> int:
-    """Rows of the segment table; 0 without one."""
-    name = loaded.family.embedding_parameters.get("token_type_embeddings")
-    table = dict(loaded.model.backbone.named_parameters()).get(name) if name else None
-    return 0 if table is None else len(table)
-
-
-def encode_design(loaded: Loaded, design: CrossedDesign) -> tuple[EncodedTask, EncodedSplit]:
-    """The sequences of a design as batches are made of."""
-    split = design.to_split()
-    task = Task(
-        name="crossed design",
-        kind="classification",
-        label_names=(),
-        splits={},
-        reported_split="",
-        score="accuracy",
-        file_hashes={},
-    )
-    data = EncodedTask(
-        task=task,
-        splits={"crossed": split},
-        pad_id=loaded.tokenizer.pad_token_id,
-        num_segments=num_segments_of(loaded),
-        position_offset=loaded.position_offset,
-    )
-    return data, split
-
-
+@np.errstate(invalid="ignore", divide="ignore")  # of one block nothing is left
 def _lines(layer: int, sums: CrossedSums, null: Squares, design: CrossedDesign) -> list[dict[str, object]]:
     squares, scaled = sums.squares(), sums.squares(is_standardised=True)
-    with np.errstate(invalid="ignore", divide="ignore"):  # of one block nothing is left
-        left_out = sums.squares(leave_one_out(sums.num_units))
+    left_out = sums.squares(leave_one_out(sums.num_units))
     start: dict[str, object] = {"layer": layer, "stage": stage_name(layer), "unit_values": ()}
     lines = []
     for factor in FACTORS:
         if factor not in squares.factors:
             lines.append(start | {"factor": factor, "reason": f"not applicable: {design.note}"})
             continue
-        values = {
+        has_blocks = factor in squares.by_block and squares.num_blocks >= 2  # content lies within them
+        own = {
             "factor": factor,
             "omega_squared": float(squares.omega_squared(factor)),
             **bounds(unit_values(left_out.omega_squared(factor))),
             "omega_standardised": float(scaled.omega_squared(factor)),
             "eta_squared": float(squares.eta_squared(factor)),
-            "by_block_eta": _share(squares, factor),
+            "by_block_eta": float(squares.by_block[factor] / squares.total) if has_blocks else np.nan,
             "eta_chance": float(squares.eta_chance(factor)),
             "shuffled_omega": float(null.omega_squared(factor)),
             "shuffled_eta": float(null.eta_squared(factor)),
@@ -299,23 +269,18 @@ def _lines(layer: int, sums: CrossedSums, null: Squares, design: CrossedDesign) 
             "sum_of_squares": float(squares.factors[factor]),
             "reason": {1: ONE_BLOCK, 2: TWO_BLOCKS}.get(sums.num_units, ""),
         }
-        lines.append(start | values)
-    share = {
+        lines.append(start | own)
+    rest = {
+        "factor": RESIDUAL,
         "eta_squared": float(squares.residual_share()),
         "eta_chance": float(squares.df_residual / (squares.num_cells - 1)),
         "shuffled_eta": float(null.residual_share()),
+        "df": float(squares.df_residual),
+        "sum_of_squares": float(squares.residual),
+        "reason": NO_OMEGA,
+        **bounds(unit_values(left_out.residual_share())),
     }
-    rest = {"df": float(squares.df_residual), "sum_of_squares": float(squares.residual), "reason": NO_OMEGA}
-    units = bounds(unit_values(left_out.residual_share()))
-    return [*lines, {**start, "factor": RESIDUAL, **share, **rest, **units}]
-
-
-def _share(squares: Squares, factor: str) -> float:
-    """η² of a factor's interaction with the blocks; NaN of content, which lies within them."""
-    if factor not in squares.by_block or squares.num_blocks < 2:
-        return float("nan")
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return float(squares.by_block[factor] / squares.total)
+    return [*lines, start | rest]
 
 
 def _without_input_position(ledger: pd.DataFrame) -> pd.DataFrame:
