@@ -49,9 +49,9 @@ from .config import RunConfig as RunConfig
 from .data.tasks import TASKS as TASKS
 from .families import REGIMES as REGIMES
 from .pipeline import finetune as finetune
-from .probes.anatomy import open_model as open_model
 from .probes.anatomy import take_apart as take_apart
 from .probes.distortion import measure_distortion as measure_distortion
+from .probes.embedding_layer import open_model as open_model
 from .probes.flow import measure_flow as measure_flow
 from .probes.layer_drift import measure_layer_drift as measure_layer_drift
 from .probes.transplants import measure_transplants as measure_transplants

@@ -45,7 +45,7 @@ from toolkit.comparison.intervals import (
     tost,
     two_way_interval,
 )
-from toolkit.comparison.runs import counted_score
+from toolkit.comparison.runs import counted_score, last_score
 from toolkit.comparison.verdicts import LEAST_SEEDS, Verdict, among, verdict
 from toolkit.schema import columns_of, with_columns
 
@@ -228,7 +228,7 @@ def _compared(pair: ArmPair, split: str, score: str, settings: Settings) -> dict
         differences = right[0] - right[1]
         line |= _means(right.mean(axis=2)) | estimate_from_items(differences, settings)
         return line | _without_failed(pair, line, differences, settings)
-    recorded, counted = pair.scores(split, score), pair.counted_scores(split, score)
+    recorded, counted = pair.scores(split, score, last_score), pair.scores(split, score)
     is_mean = score == "accuracy" and not pair.first.runs[0].is_token_task
     line |= _means(counted) | estimate_from_seeds(counted[0] - counted[1], settings, is_mean_over_items=is_mean)
     num_constant = int((np.isnan(recorded) & ~np.isnan(counted)).sum())
@@ -322,7 +322,7 @@ def estimate_from_items(differences: Array, settings: Settings) -> dict[str, Any
 def estimate_from_seeds(differences: Array, settings: Settings, *, is_mean_over_items: bool = False) -> dict[str, Any]:
     """What :func:`toolkit.compare` says of (seeds,) differences of a score; NaN differences are left out and counted.
 
-    A run that collapsed must not be among the NaN: what it lost would not count (ArmPair.counted_scores makes it 0).
+    A run that collapsed must not be among the NaN: what it lost would not count (counted_score makes it 0).
     For scores that are no mean over items, and for accuracies whose items differ between seeds.
     """
     defined = differences[~np.isnan(differences)]

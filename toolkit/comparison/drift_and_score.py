@@ -201,24 +201,16 @@ def _line(points: pd.DataFrame, seed: int) -> dict[str, Any]:
         rates = ", ".join(f"{rate:g}" for rate in sorted(set(points["learning_rate"])))
         return line | {"reason": f"refused: tasks were trained at different learning rates ({rates})"}
     if not (points["verdict"] == TOLD_APART).any():
-        return line | {"reason": f"refused: {_all_noise(points['verdict'])}, so that there is nothing to predict"}
-    drift, gain = (_centred_ranks(points[name]) for name in ("times_noise", "gain_points"))
+        counts = ", ".join(f"{count} {name}" for name, count in points["verdict"].value_counts().items())
+        noise = f"no gain is distinguishable from 0 ({counts})"
+        if (points["verdict"] == "equivalent").all():
+            noise = "every gain is within the margin (equivalent to 0)"
+        return line | {"reason": f"refused: {noise}, so that there is nothing to predict"}
+    ranks = (points[name].rank().to_numpy(dtype=float) for name in ("times_noise", "gain_points"))
+    drift, gain = (own - own.mean() for own in ranks)
     if not (drift.any() and gain.any()):
         return line | {"reason": "undefined: drift or gain is the same in all tasks"}
     return line | {"spearman": _correlation(drift, gain), "p": _permutation_p(drift, gain, seed), "reason": ""}
-
-
-def _all_noise(verdicts: pd.Series) -> str:
-    if (verdicts == "equivalent").all():
-        return "every gain is within the margin (equivalent to 0)"
-    counts = verdicts.value_counts()
-    return f"no gain is distinguishable from 0 ({', '.join(f'{count} {name}' for name, count in counts.items())})"
-
-
-def _centred_ranks(values: pd.Series) -> NDArray[np.float64]:
-    ranks = values.rank().to_numpy(dtype=float)
-    centred: NDArray[np.float64] = ranks - ranks.mean()
-    return centred
 
 
 def _correlation(first: NDArray[np.float64], second: NDArray[np.float64], axis: int = -1) -> Any:

@@ -105,7 +105,7 @@ def measure(
     tables = {
         "predictions": all_answers(groups),
         "runs": runs_table(groups, facts),
-        "scores": led(members, scores_of),
+        "scores": led(members, lambda run: run.scores),
         "drift": drift,
         "gauge": led(members, gauge_of),
         "seeds": seeds_table(groups),
@@ -146,11 +146,6 @@ def together(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return pd.concat(filled, ignore_index=True) if filled else pd.DataFrame()
 
 
-def scores_of(run: ReportedRun) -> pd.DataFrame:
-    """Every score of a run, at each epoch."""
-    return run.scores
-
-
 def strata_of(run: ReportedRun) -> pd.DataFrame:
     """`measure_drift`: every snapshot, parameter, stratum of rows, measure and statistic."""
     return measure_drift(run.run.trajectory)
@@ -174,17 +169,14 @@ OF_FIRST = ("boxes", "dots", "exposed", "tokens", "positions")
 
 def measure_first(run: ReportedRun) -> dict[str, pd.DataFrame]:
     """OF_FIRST of one run, led by its name; a table of no lines where the model has no such rows."""
-    words, positions = _rows(run, "word_embeddings"), _rows(run, "position_embeddings")
+    rows = dict.fromkeys(("word_embeddings", "position_embeddings"), pd.DataFrame())
+    for name in (name for name in rows if name in run.parameters):
+        own = measure_rows(run.run.trajectory, name, run.last_epoch)
+        rows[name] = own.assign(stratum=own["stratum"].astype(str))
+    words, positions = rows.values()
     boxes, dots = boxes_of(words)
     found = (boxes, dots, exposure_of(run, words), top_tokens(words), _with_positions(run, positions))
     return {name: _led(run, table) for name, table in zip(OF_FIRST, found, strict=True)}
-
-
-def _rows(run: ReportedRun, parameter: str) -> pd.DataFrame:
-    if parameter not in run.parameters:
-        return pd.DataFrame()
-    rows: pd.DataFrame = measure_rows(run.run.trajectory, parameter, run.last_epoch)
-    return rows.assign(stratum=rows["stratum"].astype(str))
 
 
 def _with_positions(run: ReportedRun, rows: pd.DataFrame) -> pd.DataFrame:
@@ -287,13 +279,7 @@ def all_answers(groups: Sequence[Group]) -> pd.DataFrame:
     parts = []
     for arm in (arm for group in groups for arm in group.arms):
         for run in arm.runs:
-            lead = {
-                "run": run.name,
-                "model": run.model,
-                "task": run.task,
-                "condition": arm.label,
-                "seed": run.config.seed,
-            }
+            lead = run.lead() | {"condition": arm.label}
             parts.append(run.predictions.assign(**lead))
     if len({str(part["id"].dtype) for part in parts}) > 1:  # tasks number their items, or name them
         parts = [part.assign(id=part["id"].astype(str)) for part in parts]
@@ -347,7 +333,11 @@ def _describe(run: ReportedRun, model: str) -> dict[str, Any]:
     own = {name: value for name, value in run.part("model").items() if name in OF_MODEL}
     proofs = run.part("frozen").get("parameters") or {}
     # Of the encoder's parameters only those that contradict it: the others would be most of the file.
-    kept = {name: each for name, each in proofs.items() if _is_told(name, each)}
+    kept = {
+        name: proof
+        for name, proof in proofs.items()
+        if canonical_name(name) in EMBEDDING_PARAMETERS or proof.get("before") != proof.get("after")
+    }
     parts |= {"model": {"name": run.model, **own}, "regime": {"label": run.regime}, "frozen": {"parameters": kept}}
     hashes = {f"{name}_sha256": files.sha256_of_file(run.run.path / f"{name}.json") for name in ("manifest", "config")}
     described: dict[str, Any] = {"config": {**config, "model": model, "output_dir": place}, "manifest": parts, **hashes}
@@ -365,7 +355,3 @@ def command_of_run(run: ReportedRun) -> str:
     if not Path("finetune.py").is_file():  # the installed package has the same entry point
         command = command.replace("finetune.py", "--module toolkit.cli", 1)
     return command if folder == RunConfig().output_dir else f"{command} --output-dir {shlex.quote(folder)}"
-
-
-def _is_told(name: str, proof: Mapping[str, Any]) -> bool:
-    return canonical_name(name) in EMBEDDING_PARAMETERS or proof.get("before") != proof.get("after")

@@ -5,7 +5,7 @@ in common can be moved to another table without any output noticing (a gauge qua
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,8 @@ def measure_beyond_noise(source: Source, *, log: OptimizerLog | None = None) -> 
     try:
         log, reason = resolve_log(source, log), ""
     except ValueError as error:
-        log, reason = None, _reason(error, source)
+        run = run_of(source)  # evidence names no folder of anybody's machine
+        log, reason = None, str(error) if run is None else str(error).replace(str(run.path), run.path.name)
     lines = [_line(trajectory, name, log, reason) for name in trajectory.parameters]
     return pd.DataFrame(lines, columns=columns_of("measure_beyond_noise"))
 
@@ -228,12 +229,6 @@ def _ratio(change: Array, reference: Array) -> float:
     return math.sqrt(float(np.vdot(change, change)) / size) if size > 0 else math.nan
 
 
-def _reason(error: ValueError, source: Source) -> str:
-    """An error's line with the run's place taken out: evidence names no folder of anybody's machine."""
-    run = run_of(source)
-    return str(error) if run is None else str(error).replace(str(run.path), run.path.name)
-
-
 PARTS = ("exposed_relative_drift", "unexposed_relative_drift")
 """‖Δ‖ / ‖E⁰‖ of the rows that training exposed, and of the others."""
 VALUES = ("drift_percent", "exposed_percent", "unexposed_percent", "times_noise")
@@ -243,24 +238,9 @@ VALUES = ("drift_percent", "exposed_percent", "unexposed_percent", "times_noise"
 def drift_table(runs: Runs | Run | str | Path, labels: Labels | None = None) -> pd.DataFrame:
     """One line per model, task, condition and embedding parameter at the last epoch, means over seeds; for a paper.
 
-    Parameters
-    ----------
-    runs
-        Finished run directories.
-    labels
-        Run directory name to what its condition is called.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Means over seeds; rows are those of the tables: NaN for LayerNorm, without exposure, and where there is no such
-        row; ``times_noise`` is NaN where it is refused.
-        :func:`toolkit.export_table` writes it as LaTeX, Markdown or HTML.
-
-    Raises
-    ------
-    ValueError
-        No runs, an unfinished one, or the same one twice.
+    Means over seeds; rows are those of the tables: NaN for LayerNorm, without exposure, and where there is no such row;
+    ``times_noise`` is NaN where it is refused. ``labels``: run directory name to condition.
+    :func:`toolkit.export_table` writes it as LaTeX, Markdown or HTML. ValueError as of :func:`toolkit.compare`.
     """
     own = [runs] if isinstance(runs, Run | str | Path) else runs
     return drift_table_of_groups(arrange(own, labels))
@@ -295,24 +275,22 @@ def _table_lines(arm: Arm, drift: pd.DataFrame | None) -> Iterator[dict[str, Any
 
 
 def drift_of(run: ReportedRun) -> pd.DataFrame:
-    """:func:`measure_beyond_noise` of a run, and PARTS."""
-    own = measure_beyond_noise(run.run)
-    parts = [_exposed_and_rest(run.run.trajectory, name) for name in own["parameter"]]
-    return own.assign(**dict(zip(PARTS, zip(*parts, strict=True), strict=True)))
-
-
-def _exposed_and_rest(trajectory: Trajectory, parameter: str) -> tuple[float, float]:
-    """PARTS of one parameter; NaN for LayerNorm, without exposure, and where there is no such row."""
-    exposed = exposed_rows(trajectory, parameter)
-    if parameter not in TABLES or exposed is None:
-        return math.nan, math.nan
-    ends = (trajectory.snapshots[0], trajectory.snapshots[-1])
-    is_exposed = np.zeros(len(ends[0].tensors[parameter]), bool)
-    is_exposed[exposed] = True
-    sums: Mapping[bool, np.ndarray[Any, Any]] = {True: np.zeros(2), False: np.zeros(2)}
-    for rows, (before, after) in iterate_blocks(ends, parameter, scratch=Scratch()):
-        after -= before
-        for kind, total in sums.items():
-            own = is_exposed[rows] == kind
-            total += dots(after, after)[own].sum(), dots(before, before)[own].sum()
-    return tuple(math.sqrt(change / size) if size > 0 else math.nan for change, size in sums.values())  # type: ignore[return-value]
+    """:func:`measure_beyond_noise` of a run, and PARTS: NaN for LayerNorm, without exposure, and without such a row."""
+    found, trajectory = measure_beyond_noise(run.run), run.run.trajectory
+    ends, parts = (trajectory.snapshots[0], trajectory.snapshots[-1]), []
+    for parameter in found["parameter"]:
+        exposed = exposed_rows(trajectory, parameter)
+        if parameter not in TABLES or exposed is None:
+            parts.append((math.nan, math.nan))
+            continue
+        is_exposed = np.zeros(len(ends[0].tensors[parameter]), bool)
+        is_exposed[exposed] = True
+        sums = {True: np.zeros(2), False: np.zeros(2)}
+        for rows, (before, after) in iterate_blocks(ends, parameter, scratch=Scratch()):
+            after -= before
+            for kind, total in sums.items():
+                own = is_exposed[rows] == kind
+                total += dots(after, after)[own].sum(), dots(before, before)[own].sum()
+        shares = [math.sqrt(change / size) if size > 0 else math.nan for change, size in sums.values()]
+        parts.append((shares[0], shares[1]))
+    return found.assign(**dict(zip(PARTS, zip(*parts, strict=True), strict=True)))

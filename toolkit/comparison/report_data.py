@@ -62,18 +62,13 @@ class GroupTables:
         values: NDArray[np.float64] = own["relative_drift"].astype(float).where(is_moved, 0.0).to_numpy()
         return values
 
-    def whole(self, arm: Arm, parameter: str, measure: str = "relative", statistic: str = "value") -> pd.DataFrame:
-        """Lines of the whole parameter in every run and snapshot of an arm after epoch 0."""
+    def whole(self, arm: Arm, parameter: str, statistic: str = "value") -> pd.DataFrame:
+        """Relative drift of the whole parameter in every run and snapshot of an arm after epoch 0."""
         if self.drift.empty:
             return self.drift
-        lines = self.drift[
-            self.drift["run"].isin(arm.names)
-            & (self.drift["parameter"] == parameter)
-            & (self.drift["stratum"] == "whole parameter")
-            & (self.drift["measure"] == measure)
-            & (self.drift["statistic"] == statistic)
-        ]
-        return lines[lines["epoch"] > 0]
+        lines = self.drift[self.drift["run"].isin(arm.names) & (self.drift["epoch"] > 0)]
+        chosen = {"parameter": parameter, "stratum": "whole parameter", "measure": "relative", "statistic": statistic}
+        return lines[(lines[list(chosen)] == list(chosen.values())).all(axis=1)]
 
     def of(self, arm: Arm, parameter: str) -> pd.DataFrame:
         """Lines of one parameter in every run of an arm at its last epoch, by stratum, measure and statistic."""
@@ -82,11 +77,8 @@ class GroupTables:
 
     def with_arms(self, table: pd.DataFrame) -> pd.DataFrame:
         """One of these tables with ``condition``, by which charts tell its lines apart."""
-        if table.empty:
-            return table
-        return table.assign(
-            condition=table["run"].map({name: _base(arm) for arm in self.group.arms for name in arm.names})
-        )
+        bases = {name: _base(arm) for arm in self.group.arms for name in arm.names}
+        return table if table.empty else table.assign(condition=table["run"].map(bases))
 
     def has_moved(self, arm: Arm, parameter: str) -> bool:
         """Whether any run of an arm moved a parameter."""
@@ -283,13 +275,12 @@ def _baselines(group: Group) -> pd.DataFrame:
     lines = []
     for run in group.runs:
         for split, last in run.answers.items():
-            line = run.lead() | {"split": split, "num_examples": len(last), "majority_rate": np.nan}
-            line |= {"num_right": np.nan, "is_failed": False}
+            line = run.lead() | {"split": split, "num_examples": len(last)}
+            line |= {"majority_rate": np.nan, "num_right": np.nan, "is_failed": False}
             if not run.is_regression:
-                majority = int(last["label"].value_counts().max())
-                right = int((last["label"] == last["prediction"]).sum())
-                line |= {"majority_rate": majority / len(last), "num_right": right}
-                line |= {"is_failed": right <= majority < len(last)}
+                right, majority, num_items = run.counts_of_right(split)
+                line |= {"majority_rate": majority / num_items, "num_right": right}
+                line |= {"is_failed": right <= majority < num_items}
             lines.append(line)
     return pd.DataFrame(lines, columns=[*LEAD, "split", "num_examples", "majority_rate", "num_right", "is_failed"])
 

@@ -364,7 +364,7 @@ def _ratio(pair: ArmPair, split: str, score: str, level: float) -> dict[str, Any
         return {"reason": reason}
     values = pair.right_answers(split) if score == "accuracy" else None
     if values is None:
-        values, reason = both_defined(pair.counted_scores(split, score))
+        values, reason = both_defined(pair.scores(split, score))
         if reason:
             return {"num_seeds": 0, "reason": reason}
     first, second = (float(side.mean()) for side in values)

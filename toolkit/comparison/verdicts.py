@@ -74,7 +74,14 @@ def verdict(
     smallest difference of interest was named, so that rules 4 and 6 (its gap) do not apply. ValueError: an interval or
     null whose ends are swapped, a margin that is not above 0, a ``refusal`` that is none, a ``side`` that is none.
     """
-    _check(low, high, low90, high90, margin, null_low, null_high, side)
+    if side not in get_args(Side):
+        raise ValueError(unknown(side, "side", get_args(Side)))
+    ends = {"interval": (low, high), "90 % interval": (low90, high90), "null": (null_low, null_high)}
+    for name, (first, second) in ends.items():
+        if first > second:
+            raise ValueError(f"the {name} runs from {first} to {second}: pass its lower end first")
+    if margin <= 0:
+        raise ValueError(f"margin is {margin}: it must be above 0 (or NaN, where no margin was named)")
     if refusal is not None:
         if refusal.name not in REFUSALS:
             raise ValueError(unknown(refusal.name, "refusal", REFUSALS))
@@ -123,26 +130,6 @@ def few_seeds(num_seeds: int) -> str:
 
 def _span(low: float, high: float) -> str:
     return f"{low:.3g} to {high:.3g}"
-
-
-def _check(
-    low: float,
-    high: float,
-    low90: float,
-    high90: float,
-    margin: float,
-    null_low: float,
-    null_high: float,
-    side: str,
-) -> None:
-    if side not in get_args(Side):
-        raise ValueError(unknown(side, "side", get_args(Side)))
-    ends = {"interval": (low, high), "90 % interval": (low90, high90), "null": (null_low, null_high)}
-    for name, (first, second) in ends.items():
-        if first > second:
-            raise ValueError(f"the {name} runs from {first} to {second}: pass its lower end first")
-    if margin <= 0:
-        raise ValueError(f"margin is {margin}: it must be above 0 (or NaN, where no margin was named)")
 
 
 FORMAT = 1
