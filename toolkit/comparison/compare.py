@@ -166,55 +166,38 @@ def judge_together(table: pd.DataFrame, alpha: float) -> pd.DataFrame:
     return table.assign(q=q, is_discovery=q < alpha, verdict=names, reason=reasons)
 
 
-def compare_pair(pair: ArmPair, settings: Settings) -> list[dict[str, Any]]:
+def compare_pair(pair: ArmPair, settings: Settings) -> Lines:
     """The lines of one pair: each labelled split, the headline score and, where that is another, accuracy.
 
     Each is judged alone, without a q: that needs all pairs.
     """
-    first = pair.first.runs[0]
-    lead = _lead(pair)
-    scores = [first.score, *([] if first.is_regression or first.score == "accuracy" else ["accuracy"])]
-    if not pair.splits:
-        lead |= {"split": first.reported_split, "is_reported_split": True, "score": scores[0], "is_headline": True}
-        return [lead | {"num_items": 0, "reason": NO_SPLIT if pair.seeds else NO_SEED, "verdict": "", "note": ""}]
-    lines = []
-    for split in pair.splits:
-        own = {"split": split, "is_reported_split": split == first.reported_split}
-        own["num_items"] = len(pair.runs[0][0].answers[split])
-        lines += [lead | own | {"is_headline": s == first.score} | _compared(pair, split, s, settings) for s in scores]
-    one_class = {split for split in pair.splits if pair.runs[0][0].holds_one_class(split)}
-    lines = [_refused(line, ONE_CLASS) if line["split"] in one_class else line for line in lines]
-    if all(arm.num_failed == len(arm.runs) for arm in (pair.first, pair.second)):
-        return [_refused(line, COLLAPSED) for line in lines]
-    note = _note_on_failure(pair)
-    if not note:
-        return lines
-    ends = [{k: "; ".join(filter(None, (line[k], note))) for k in ("note", "reason")} for line in lines]
-    return [line | end for line, end in zip(lines, ends, strict=True)]
-
-
-def _refused(line: dict[str, Any], reason: str) -> dict[str, Any]:
-    """A line whose numbers stay and allow no verdict; one that was not compared says so already."""
-    return (
-        line | {"verdict": "not measurable here", "reason": reason, "is_equivalent": False} if line["verdict"] else line
-    )
-
-
-def _lead(pair: ArmPair) -> dict[str, Any]:
-    run = pair.first.runs[0]
+    arms, run = (pair.first, pair.second), pair.first.runs[0]
     lead: dict[str, Any] = {"model": run.model, "task": run.task, "num_seeds": len(pair.seeds)}
     lead |= {"size": pair.first.size, "num_train_examples": pair.first.num_train_examples}
-    for name, arm in (("first", pair.first), ("second", pair.second)):
+    for name, arm in zip(("first", "second"), arms, strict=True):
         lead |= {name: arm.label, f"num_failed_{name}": arm.num_failed, f"num_at_chance_{name}": arm.num_at_chance}
-    return lead
-
-
-def _note_on_failure(pair: ArmPair) -> str:
-    """What to know of a verdict on arms that learned nothing; empty where some runs of both did."""
-    arms = (pair.first, pair.second)
-    if all(arm.num_at_chance == len(arm.runs) for arm in arms):
-        return AT_CHANCE
-    return "; ".join(f"every run of {arm.label} failed" for arm in arms if arm.num_failed == len(arm.runs))
+    scores = [run.score, *([] if run.is_regression or run.score == "accuracy" else ["accuracy"])]
+    if not pair.splits:
+        lead |= {"split": run.reported_split, "is_reported_split": True, "score": scores[0], "is_headline": True}
+        return [lead | {"num_items": 0, "reason": NO_SPLIT if pair.seeds else NO_SEED, "verdict": "", "note": ""}]
+    failed = [arm for arm in arms if arm.num_failed == len(arm.runs)]
+    has_collapsed = len(failed) == len(arms)
+    # What to know of a verdict on arms that learned nothing.
+    note = "" if has_collapsed else "; ".join(f"every run of {arm.label} failed" for arm in failed)
+    if not has_collapsed and all(arm.num_at_chance == len(arm.runs) for arm in arms):
+        note = AT_CHANCE
+    lines = []
+    for split in pair.splits:
+        refusal = ONE_CLASS if pair.runs[0][0].holds_one_class(split) else ""
+        refusal = COLLAPSED if has_collapsed else refusal
+        own = {"split": split, "is_reported_split": split == run.reported_split}
+        own["num_items"] = len(pair.runs[0][0].answers[split])
+        for score in scores:
+            line = lead | own | {"is_headline": score == run.score} | _compared(pair, split, score, settings)
+            if refusal and line["verdict"]:  # the numbers stay; what was not compared says so already
+                line |= {"verdict": "not measurable here", "reason": refusal, "is_equivalent": False}
+            lines.append(line | {name: "; ".join(filter(None, (line[name], note))) for name in ("note", "reason")})
+    return lines
 
 
 def _compared(pair: ArmPair, split: str, score: str, settings: Settings) -> dict[str, Any]:
@@ -223,35 +206,25 @@ def _compared(pair: ArmPair, split: str, score: str, settings: Settings) -> dict
     if line["reason"]:
         return line
     line["noise_floor_points"] = 100 * noise_floor(pair, split, score)
-    right = pair.right_answers(split) if score == "accuracy" else None
+    right, num_constant = pair.right_answers(split) if score == "accuracy" else None, 0
     if right is not None:
-        differences = right[0] - right[1]
-        line |= _means(right.mean(axis=2)) | estimate_from_items(differences, settings)
-        return line | _without_failed(pair, line, differences, settings)
-    recorded, counted = pair.scores(split, score, last_score), pair.scores(split, score)
-    is_mean = score == "accuracy" and not pair.first.runs[0].is_token_task
-    line |= _means(counted) | estimate_from_seeds(counted[0] - counted[1], settings, is_mean_over_items=is_mean)
-    num_constant = int((np.isnan(recorded) & ~np.isnan(counted)).sum())
+        counted, differences = right.mean(axis=2), right[0] - right[1]
+        line |= estimate_from_items(differences, settings)
+    else:
+        recorded, counted = pair.scores(split, score, last_score), pair.scores(split, score)
+        differences = recorded[0] - recorded[1]
+        is_mean = score == "accuracy" and not pair.first.runs[0].is_token_task
+        line |= estimate_from_seeds(counted[0] - counted[1], settings, is_mean_over_items=is_mean)
+        num_constant = int((np.isnan(recorded) & ~np.isnan(counted)).sum())
     if num_constant:
         note = f"{num_constant} of {counted.size} runs give every item one answer: their correlation counts as 0"
         line["note"] = f"{line['note']}; {note}"
-    return line | _without_failed(pair, line, recorded[0] - recorded[1], settings, has_all=not num_constant)
-
-
-def _means(scores: Array) -> dict[str, Any]:
-    """Means of (2, seeds) scores over the seeds in which both are defined, and the number of these."""
-    kept = scores[:, ~np.isnan(scores).any(axis=0)]
-    first, second = kept.mean(axis=1) if kept.shape[1] else (np.nan, np.nan)
-    return {"num_seeds": kept.shape[1], "first_mean": float(first), "second_mean": float(second)}
-
-
-def _without_failed(
-    pair: ArmPair, line: dict[str, Any], differences: Array, settings: Settings, *, has_all: bool = True
-) -> dict[str, Any]:
-    """NOT_FAILED of the (seeds, ...) differences; those of ``line`` where no run failed and every score counted."""
-    if has_all and not pair.is_failed.any():
-        return {name: line.get(name.removesuffix("_not_failed"), np.nan) for name in NOT_FAILED}
-    return estimate_not_failed(differences[~pair.is_failed], settings)
+    kept = counted[:, ~np.isnan(counted).any(axis=0)]  # the seeds in which both are defined
+    first, second = kept.mean(axis=1).tolist() if kept.shape[1] else (np.nan, np.nan)
+    line |= {"num_seeds": kept.shape[1], "first_mean": first, "second_mean": second}
+    if num_constant or pair.is_failed.any():
+        return line | estimate_not_failed(differences[~pair.is_failed], settings)
+    return line | {name: line.get(name.removesuffix("_not_failed"), np.nan) for name in NOT_FAILED}
 
 
 @with_columns

@@ -47,9 +47,8 @@ def written_files(out: Path) -> dict[str, str]:
 
 def _written_read(out: Path) -> dict[str, Any]:
     try:
-        values = json.loads((out / WRITTEN).read_text(encoding="utf-8"))
-        dict(values["files"])
-        return dict(values) if values["format"] <= WRITTEN_FORMAT else {}
+        values: dict[str, Any] = json.loads((out / WRITTEN).read_text(encoding="utf-8"))
+        return values | {"files": dict(values["files"])} if values["format"] <= WRITTEN_FORMAT else {}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
 
@@ -72,7 +71,7 @@ def check_written(out: Path) -> tuple[list[str], list[str]]:
 
 def large_tables(out: Path, names: Iterable[str]) -> list[str]:
     """The CSV files of tables/ that are too large to be kept."""
-    tables = (name for name in names if name.startswith("tables/") and name.endswith(".csv"))
+    tables = [name for name in names if name.startswith("tables/") and name.endswith(".csv")]
     return sorted(name for name in tables if (out / name).stat().st_size > LARGE_BYTES)
 
 

@@ -148,18 +148,14 @@ def summarise_floors(runs: Runs, labels: Labels | None = None) -> pd.DataFrame:
     return _table("summarise_floors", _lines_of(arrange(runs, labels), _floor_lines), "size", "num_train_examples")
 
 
-def floor_score(run: ReportedRun, floor: str, split: str) -> float:
-    """The headline score of a floor that a run recorded, NaN without one."""
-    value = ((run.floors.get(floor) or {}).get(split) or {}).get(run.score)
-    return np.nan if value is None else float(value)
-
-
 def _floor_lines(arm: Arm, split: str) -> Lines:
     runs = [run for run in arm.runs if run.floors and split in run.answers]
     if not runs:
         return
-    first = runs[0]
-    means = {floor: defined_mean(floor_score(run, floor, split) for run in runs) for floor in FLOORS}
+    first, means = runs[0], {}
+    for floor in FLOORS:
+        found = [((run.floors.get(floor) or {}).get(split) or {}).get(run.score) for run in runs]
+        means[floor] = defined_mean(float(value) for value in found if value is not None)
     mean = defined_mean(counted_score(run, split) for run in runs)
     yield means | {
         "split": split,
@@ -224,16 +220,12 @@ def efficiency_of_groups(
     if not several:
         return pd.DataFrame(columns=columns_of("data_efficiency"))
     compared = compare_groups(groups, pairs, settings) if comparison is None else comparison
-    return curves(summarise_scores(several), compared)
-
-
-def curves(summary: pd.DataFrame, compared: pd.DataFrame) -> pd.DataFrame:
-    """The lines of :func:`data_efficiency` from its two tables; lines of ``compared`` on other groups are not used."""
-    points = summary[summary["is_headline"]]
-    differences = compared[compared["is_headline"].astype(bool)]
+    points = summarise_scores(several)
     names = {"second": "condition", "first": "against", "num_seeds": "num_paired_seeds"}
-    differences = differences.rename(columns=names)[["group", "split", *names.values(), *DIFFERENCES]]
-    table = points.merge(differences, on=["group", "split", "condition"], how="left", sort=False)
+    differences = compared[compared["is_headline"].astype(bool)].rename(columns=names)
+    differences = differences[["group", "split", *names.values(), *DIFFERENCES]]
+    keys = ["group", "split", "condition"]
+    table = points[points["is_headline"]].merge(differences, on=keys, how="left", sort=False)
     table = table.assign(**{name: table[name].fillna("") for name in ("against", "verdict", "reason", "note")})
     table["num_paired_seeds"] = table["num_paired_seeds"].astype(float).replace(0, np.nan)
     return table[columns_of("data_efficiency")].reset_index(drop=True)

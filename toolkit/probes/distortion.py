@@ -61,16 +61,14 @@ def head_alignment(start: Features, best: Features) -> tuple[float, str]:
     the features. 1: the same direction, however long; 0 on average for a random head. The plain cosine
     of the weights would be ruled by directions in which no feature varies, and which no data determine (our choice).
     """
-    first, second = (_centred(np.asarray(outputs, np.float64)) for outputs in (start, best))
+    sides = []
+    for outputs in (start, best):
+        centred = np.asarray(outputs, np.float64)
+        centred = centred - centred.mean(axis=0)
+        sides.append(centred - centred.mean(axis=1, keepdims=True) if centred.shape[1] > 1 else centred)
+    first, second = sides
     size = float(np.linalg.norm(first) * np.linalg.norm(second))
     return (float((first * second).sum()) / size, "") if size else (float("nan"), CONSTANT)
-
-
-def _centred(outputs: NDArray[np.float64]) -> NDArray[np.float64]:
-    centred: NDArray[np.float64] = outputs - outputs.mean(axis=0)
-    if outputs.shape[1] > 1:
-        centred -= centred.mean(axis=1, keepdims=True)
-    return centred
 
 
 PARTS = ("embeddings", "body", "head")
@@ -190,7 +188,13 @@ def _lines_of(run: Run, out: Collection[str] | None, num_gradient_examples: int,
         with torch.inference_mode():
             start = head(torch.from_numpy(before[split]).to(next(head.parameters()).device)).cpu().numpy()
         best = None if probe is None else probe.outputs.get(split)
-        found = {**feature_movement(before[split], after[split]), **_start(data, split, start, best)}
+        found = feature_movement(before[split], after[split])
+        none, labels = (float("nan"), NO_PROBE), data.splits[split].labels
+        unlabelled = "" if labels is not None else "no labels"
+        found["head_alignment"] = none if best is None else head_alignment(start, best)
+        for measure, outputs in (("start_loss", start), ("ceiling_loss", best)):
+            loss = float("nan") if outputs is None else compute_scores(data.task.kind, labels, outputs)["loss"]
+            found[measure] = none if outputs is None else (loss, unlabelled)
         for measure, (value, reason) in found.items():
             yield lead | {"measure": measure} | place | {"value": value, "reason": reason}
     drawn = np.random.default_rng([*b"gradients", seed]).permutation(len(data.splits["train"]))
@@ -200,15 +204,3 @@ def _lines_of(run: Run, out: Collection[str] | None, num_gradient_examples: int,
         place = {"place": part, "is_out_of_distribution": pd.NA, "num_examples": len(chosen)}
         reason = FROZEN if np.isnan(value) else ""
         yield lead | {"measure": "gradient_norm"} | place | {"value": value, "reason": reason}
-
-
-def _start(
-    data: EncodedTask, split: str, outputs: Features, best: NDArray[np.float32] | None
-) -> dict[str, tuple[float, str]]:
-    """Of one split, how the head that training began with stands to the best linear one."""
-    kind, labels = data.task.kind, data.splits[split].labels
-    none = (float("nan"), NO_PROBE)
-    unlabelled = "" if labels is not None else "no labels"
-    losses = [none if x is None else (compute_scores(kind, labels, x)["loss"], unlabelled) for x in (outputs, best)]
-    alignment = none if best is None else head_alignment(outputs, best)
-    return {"head_alignment": alignment, "start_loss": losses[0], "ceiling_loss": losses[1]}

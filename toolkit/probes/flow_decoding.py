@@ -225,22 +225,20 @@ def decode_positions(
 
 def _states_of(loaded: Loaded, data: EncodedTask, split: EncodedSplit, tokens: Tokens) -> list[NDArray[np.floating]]:
     """Per stage (tokens, hidden): the states of the chosen tokens only."""
-    flat = np.full(len(split.tokens), -1, np.int64)
-    flat[tokens.address] = np.arange(len(tokens.address))
+    slots = np.full(len(split.tokens), -1, np.int64)
+    slots[tokens.address] = np.arange(len(tokens.address))
     used = np.unique(np.searchsorted(split.offsets, tokens.address, side="right") - 1)
-    states: list[NDArray[np.floating]] = []
+    parts, order = [], []
     with in_eval_mode(loaded.model):
         for chosen in evaluation_batches(split.lengths[used]):
             stages = forward_stages(loaded, split, used[chosen], data)
             address, place = gather_tokens(split, used[chosen])
             row = np.repeat(np.arange(len(chosen)), split.lengths[used[chosen]])
-            slot = flat[address]
-            keep = slot >= 0
-            for k, layer in enumerate(stages.layers):
-                if len(states) <= k:
-                    states.append(np.empty((len(tokens.address), layer.shape[2]), layer.cpu().numpy().dtype))
-                states[k][slot[keep]] = layer[row[keep], place[keep]].cpu().numpy()
-    return states
+            keep = slots[address] >= 0
+            parts.append([layer[row[keep], place[keep]].cpu().numpy() for layer in stages.layers])
+            order.append(slots[address][keep])
+    places = np.argsort(np.concatenate(order))
+    return [np.concatenate(layer)[places] for layer in zip(*parts, strict=True)]
 
 
 def _bits(states: NDArray[np.floating], tokens: Tokens, words: Array) -> dict[str, object]:

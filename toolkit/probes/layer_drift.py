@@ -37,15 +37,12 @@ def layer_vectors(loaded: Loaded, data: EncodedTask) -> Vectors:
 
     The states of one batch at a time are held, and reduced before the next: memory grows with texts x layers x hidden.
     """
-    split = data.splits[TEXTS]
-    vectors: Vectors = []
-    for states in stream_states(loaded, data, split):
-        means = [mean.double().cpu().numpy() for mean in states.mean_of_tokens()]
-        if not vectors:
-            vectors = [np.empty((len(split), mean.shape[1])) for mean in means]
-        for layer, mean in zip(vectors, means, strict=True):
-            layer[states.indices] = mean
-    return vectors
+    means, order = [], []
+    for states in stream_states(loaded, data, data.splits[TEXTS]):
+        means.append([mean.double().cpu().numpy() for mean in states.mean_of_tokens()])
+        order.append(states.indices)
+    places = np.argsort(np.concatenate(order))
+    return [np.concatenate(layer)[places] for layer in zip(*means, strict=True)]
 
 
 Place = tuple[str, int, str]
