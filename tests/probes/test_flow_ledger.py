@@ -11,8 +11,7 @@ from scipy.stats import sem, t
 from tests.conftest import FAMILY_CONFIGS
 from toolkit.data.builtin import BUILTIN_TASKS
 from toolkit.models.classifier import Loaded, load_classifier
-from toolkit.probes.flow_design import CrossedDesign, cross
-from toolkit.probes.flow_ledger import position_ledger
+from toolkit.probes.flow_ledger import CrossedDesign, cross, position_ledger
 
 SINGLES = tuple(BUILTIN_TASKS["polarity"].build()["validation"].texts[:40])
 PAIRS = tuple(BUILTIN_TASKS["pair"].build()["validation"].texts[:40])

@@ -158,13 +158,12 @@ def associate_drift(joined: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:
     ``joined``: the table of :func:`toolkit.join_drift`. A task is one point: the means over its seeds of
     ``times_noise`` and ``gain_points``, of the last epoch of each run and of the largest number of training examples,
     whatever else the table holds, so that more epochs, snapshots or sizes make no more points. Drift counts as a
-    multiple of its noise: as a share of the norm it follows the number of steps and, over a whole vocabulary, the
-    number of words in the data, which differ between tasks by design. The multiple still falls as the learning rate
-    rises (1.22 to 1.04 on one task). ``spearman``: rank correlation; ``p``: two-sided permutation test over the tasks
-    (exact up to eight of them, else 99,999 draws with ``seed``); ``q``: Benjamini-Hochberg over the lines. All NaN,
-    with a ``reason``: under six tasks, because nothing is fitted to so few; where tasks were trained at different
-    learning rates; and where no task's gain is told apart from 0 (``gain_verdict``), because ranks of gains that are
-    noise are noise. The association is between tasks and says nothing of cause. ValueError for another table.
+    multiple of its noise (parameter_noise.py): as a share of the norm it follows the number of steps and of words in
+    the data, which differ between tasks by design. ``spearman``: rank correlation; ``p``: two-sided permutation test
+    over the tasks (exact up to eight of them, else 99,999 draws with ``seed``); ``q``: Benjamini-Hochberg over the
+    lines. All NaN, with a ``reason``: under six tasks, because nothing is fitted to so few; where tasks were trained at
+    different learning rates; and where no task's gain is told apart from 0 (``gain_verdict``), because ranks of gains
+    that are noise are noise. The association is between tasks and says nothing of cause. ValueError for another table.
     """
     check_table(joined, (*NEEDED, *VALUES), "join_drift")
     lines = [
@@ -210,26 +209,18 @@ def _line(points: pd.DataFrame, seed: int) -> dict[str, Any]:
     drift, gain = (own - own.mean() for own in ranks)
     if not (drift.any() and gain.any()):
         return line | {"reason": "undefined: drift or gain is the same in all tasks"}
-    return line | {"spearman": _correlation(drift, gain), "p": _permutation_p(drift, gain, seed), "reason": ""}
+    return line | _spearman(drift, gain, seed) | {"reason": ""}
 
 
-def _correlation(first: NDArray[np.float64], second: NDArray[np.float64], axis: int = -1) -> Any:
-    """Pearson correlation of centred ranks, which is Spearman's; permuting changes neither mean nor norm."""
-    return (first * second).sum(axis=axis) / np.sqrt((first**2).sum(axis=axis) * (second**2).sum(axis=axis))
-
-
-def _permutation_p(drift: NDArray[np.float64], gain: NDArray[np.float64], seed: int) -> float:
+def _spearman(drift: NDArray[np.float64], gain: NDArray[np.float64], seed: int) -> dict[str, float]:
+    """Spearman's correlation of centred ranks with its permutation p; permuting changes neither mean nor norm."""
     from scipy.stats import permutation_test
 
     def statistic(permuted: NDArray[np.float64], axis: int = -1) -> Any:
-        return _correlation(permuted, gain, axis)
+        size = np.sqrt((permuted**2).sum(axis=axis) * (gain**2).sum(axis=axis))
+        return (permuted * gain).sum(axis=axis) / size
 
-    result = permutation_test(
-        (drift,),
-        statistic,
-        permutation_type="pairings",
-        vectorized=True,
-        n_resamples=NUM_PERMUTATIONS,
-        rng=np.random.default_rng(seed),
-    )
-    return float(result.pvalue)
+    options: dict[str, Any] = {"permutation_type": "pairings", "n_resamples": NUM_PERMUTATIONS}
+    rng = np.random.default_rng(seed)
+    found = permutation_test((drift,), statistic, vectorized=True, rng=rng, **options)
+    return {"spearman": statistic(drift), "p": float(found.pvalue)}

@@ -85,7 +85,14 @@ def two_way_interval(differences: ArrayLike, level: float = 0.95, *, size: float
     if table.size == 1:
         return Interval(mean, np.nan, np.nan, np.nan, np.nan, level, ONE_VALUE)
     if is_constant(table, size):
-        return _interval_of_equals(float(table[0, 0]), num_items, level, size)
+        value, nearest = float(table[0, 0]), float(round(table[0, 0]))
+        is_whole = abs(value - nearest) <= ROUNDING * (abs(value) if size is None else size)
+        value = nearest if is_whole else value
+        if value not in (-1.0, 0.0, 1.0):
+            return Interval(value, np.nan, np.nan, np.nan, np.nan, level, EQUAL_VALUES)
+        # An item that differs from -1 or 1 can differ by 2, from 0 by 1.
+        half = (1 - (1 - level) ** (1 / num_items)) * (1 + abs(value))
+        return Interval(value, max(-1.0, value - half), min(1.0, value + half), np.nan, 0.0, level, NO_DISCORDANCE)
     squares = mean_squares(table)
     if num_seeds == 1:
         return t_interval(mean, squares.item / num_items, num_items - 1, level, ITEMS_ONLY)
@@ -164,18 +171,6 @@ def count_equal_items(interval: Interval) -> int:
     """The number of items N that an interval of equal differences (variance 0) was made from, read off its width."""
     width = max(interval.estimate - interval.low, interval.high - interval.estimate) / (1 + abs(interval.estimate))
     return 1 if width >= 1 else round(float(np.log1p(-interval.level) / np.log1p(-width)))
-
-
-def _interval_of_equals(value: float, num_items: int, level: float, size: float | None) -> Interval:
-    nearest = round(value)
-    is_whole = abs(value - nearest) <= ROUNDING * (abs(value) if size is None else size)
-    value = float(nearest) if is_whole else value
-    if value not in (-1.0, 0.0, 1.0):
-        return Interval(value, np.nan, np.nan, np.nan, np.nan, level, EQUAL_VALUES)
-    share = 1 - (1 - level) ** (1 / num_items)
-    # An item that differs from -1 or 1 can differ by 2, from 0 by 1.
-    half = share * (1 + abs(value))
-    return Interval(value, max(-1.0, value - half), min(1.0, value + half), np.nan, 0.0, level, NO_DISCORDANCE)
 
 
 def checked(differences: ArrayLike, num_dimensions: int, level: float = 0.95) -> NDArray[np.float64]:

@@ -55,7 +55,7 @@ def measure_beyond_noise(source: Source, *, log: OptimizerLog | None = None) -> 
     **The null takes rows as independent.** Rows of one batch share much of their gradient; c takes away what they share
     and the null does not know it, so that drift lies below the null where all else is noise: times_noise errs low, and
     the range is narrower than what runs really do. A second null, of random directions, lay 2 to 4 % below this one for
-    each parameter of a run on SST-2, so it is not taken beside it here; the margin of the cards (drift_cards.py) is
+    each parameter of a run on SST-2, so it is not taken beside it here; the margin of the cards (cards.py) is
     wider than that.
 
     **times_noise describes; it shows no learning.** Under shuffled labels, which can only be memorised, it was as

@@ -80,10 +80,6 @@ class GroupTables:
         bases = {name: _base(arm) for arm in self.group.arms for name in arm.names}
         return table if table.empty else table.assign(condition=table["run"].map(bases))
 
-    def has_moved(self, arm: Arm, parameter: str) -> bool:
-        """Whether any run of an arm moved a parameter."""
-        return bool((self.relative_drift(arm, parameter) != 0).any())
-
 
 def _base(arm: Arm) -> str:
     return arm.base or arm.label

@@ -140,18 +140,14 @@ def _row_lines(parts: Parts, padded: Sentence, length: int, found: dict[str, Arr
             count = int((rows[:length] == row).sum())
             token = padded.tokens[rows.tolist().index(row)] if name == "word_embeddings" else ""
             norm = float("nan") if gradient is None else float(np.linalg.norm(gradient[row]))
-            note = _why(count, is_padding=row in rows, is_padding_idx=row == table.padding_idx)
+            if row == table.padding_idx:
+                note = "padding_idx: its gradient is dropped"
+            elif count:
+                note = ""
+            else:
+                note = "padding only: behind the mask" if row in rows else "no token of this text uses it"
             lines.append((name, row, token, count, norm, "frozen" if gradient is None else note))
     return pd.DataFrame(lines, columns=columns_of("take_apart.gradients.rows"))
-
-
-def _why(num_tokens: int, *, is_padding: bool, is_padding_idx: bool) -> str:
-    """Why a row may have no gradient."""
-    if is_padding_idx:
-        return "padding_idx: its gradient is dropped"
-    if num_tokens:
-        return ""
-    return "padding only: behind the mask" if is_padding else "no token of this text uses it"
 
 
 BLOCK = 64

@@ -304,28 +304,21 @@ def open_model(name: str) -> Loaded:
     """
     if not name.strip():
         raise ValueError("MODEL is empty: pass minilm, a folder, a hub id or a run directory")
+    loaded: Loaded | None = None
     if (Path(name) / "snapshots").is_dir():
         run = open_run(name)
         loaded = load_tuned(run)
-        apply_regime(
-            loaded.model,
-            parse_regime(run.config.freeze, tuple(list_components(loaded.model, loaded.family))),
-            loaded.family,
-        )
-    else:
-        loaded = _load_checkpoint(name)
-    loaded.model.eval()
-    return loaded
-
-
-def _load_checkpoint(name: str) -> Loaded:
-    if family_of(find_checkpoint(name).read_config().model_type).has_pooler:
+        regime = parse_regime(run.config.freeze, tuple(list_components(loaded.model, loaded.family)))
+        apply_regime(loaded.model, regime, loaded.family)
+    elif family_of(find_checkpoint(name).read_config().model_type).has_pooler:
         try:
-            return load_classifier(name, pooling="pooler", num_outputs=1)
+            loaded = load_classifier(name, pooling="pooler", num_outputs=1)
         except ValueError as error:
             if "pooler" not in str(error):
                 raise
-    return load_classifier(name, pooling="mean", num_outputs=1)
+    loaded = loaded or load_classifier(name, pooling="mean", num_outputs=1)
+    loaded.model.eval()
+    return loaded
 
 
 def list_parameters(loaded: Loaded) -> pd.DataFrame:

@@ -28,7 +28,7 @@ from toolkit.models.tuned import HEAD_FILE, check_model, load_tuned, load_untune
 from toolkit.naming import shown_path
 from toolkit.probes.embedding_layer import find_parts
 from toolkit.probes.flow_decoding import NUM_TOKENS, decode_positions
-from toolkit.probes.flow_design import (
+from toolkit.probes.flow_ledger import (
     NUM_BLOCKS,
     NUM_POSITIONS,
     Stages,
@@ -37,10 +37,10 @@ from toolkit.probes.flow_design import (
     cross,
     forward_stages,
     own_columns,
+    position_ledger,
     stage_name,
     unit_values,
 )
-from toolkit.probes.flow_ledger import position_ledger
 from toolkit.probes.states import TEXTS, one_sequence_each, replaced, task_of, task_of_texts
 from toolkit.progress import shows_progress
 from toolkit.schema import columns_of, with_columns
@@ -257,9 +257,8 @@ def open_subjects(
 ) -> list[tuple[TextSource, list[Subject]]]:
     """Group what was named: runs by model and task, each group with its pretrained and random models beside them.
 
-    Checkpoints alone make one group, looked at with ``texts`` (a data file; ``text_columns``: one or two) or a built-in
-    ``task``; among runs they stand in every group. Runs are looked at with the texts of their reported split, or
-    ``texts``. ValueError for nothing named, a run that kept no model, or texts that cannot be read.
+    Checkpoints alone make one group; among runs they stand in every group. The rest is as of :func:`measure_flow`.
+    ValueError for nothing named, a run that kept no model, or texts that cannot be read.
     """
     if not places:
         raise ValueError("no model is named: pass a checkpoint (minilm, a folder, a hub id) or run directories")

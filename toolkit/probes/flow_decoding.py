@@ -11,7 +11,7 @@ from toolkit.analysis.measures import Array
 from toolkit.data.batches import EncodedSplit, EncodedTask, evaluation_batches, gather_tokens
 from toolkit.models.classifier import Loaded, in_eval_mode
 from toolkit.probes.embedding_layer import Ids, find_parts
-from toolkit.probes.flow_design import bounds, forward_stages, leave_one_out, own_columns, stage_name, unit_values
+from toolkit.probes.flow_ledger import bounds, forward_stages, leave_one_out, own_columns, stage_name, unit_values
 from toolkit.training.accelerators import one_thread
 
 INVERSE_PENALTIES = (1e-6, 1e-3, 1e-2, 1e-1, 1.0, 10.0)

@@ -182,9 +182,9 @@ class Game:
     values: Values
     """Name of a value to (2^players, items); see :func:`toolkit.analysis.functional.shapley_values`."""
     perturbed: Mapping[str, Values]
-    """Kind of random change (``random``, ``rotated``; see :mod:`.changes`) to the name of a value to (players + 1,
-    draws, items): each player alone replaced by a random change of its size, and last all of them together. NaN where
-    a kind does not apply: a single vector that is rotated is a random one."""
+    """Kind of random change (``random``, ``rotated``, see transplant_players.py) to the name of a value to
+    (players + 1, draws, items): each player alone replaced by a random change of its size, and last all of them
+    together. NaN where a kind does not apply: a single vector that is rotated is a random one."""
     rms_changes: tuple[float, ...]
     gauge: GaugeCheck | None
     """None in raw coordinates and in reverse."""
@@ -303,28 +303,15 @@ def score_items(outputs: Array, labels: NDArray[np.int64]) -> Scores:
     return {"log-likelihood": likelihoods, "accuracy": (outputs.argmax(axis=1) == labels).astype(np.float64)}
 
 
-def check_gauge(scorer: Scorer, components: Components, after: Mapping[str, Array]) -> GaugeCheck:
-    """The tuned model in the fixed gauge against its raw parameters; the parameters are raw afterwards."""
-    everyone = components.place(2 ** len(components.players) - 1)
-    raw = {name: (rows, after[name] if rows is None else after[name][rows]) for name, (rows, _) in everyone.items()}
-    rows, words = everyone["word_embeddings"]
-    fixed = scorer.outputs(everyone)
-    control = scorer.outputs({**everyone, "word_embeddings": (rows, 1.1 * words)})
-    truth = scorer.outputs(raw)
-    return GaugeCheck(float(np.abs(fixed - truth).max()), float(np.abs(control - truth).max()))
-
-
 OnPass = Callable[[int, int], None]
 
 
 def play_run(run: Run, settings: TransplantSettings | None = None, on_pass: OnPass = lambda done, total: None) -> Game:
     """Score every coalition of one run; v(S) with the components in S tuned, the rest from before training.
 
-    Forward: in the tuned body under the tuned head. Reverse: in the body from before, under a logistic regression that
-    is fitted to the coalition's own features of training items, with one penalty for all coalitions (see
-    :class:`toolkit.probes.transplant_games.Probe`). Coalitions that differ only in what has not moved are
-    the same model, and one pass serves them. ValueError when the run kept no model, has no classes to score, or lacks
-    what the settings ask for.
+    Forward or reverse, see :class:`Scorer`. Coalitions that differ only in what has not moved are the same model, and
+    one pass serves them. ValueError when the run kept no model, has no classes to score, or lacks what the settings ask
+    for.
     """
     settings = settings or TransplantSettings()
     is_reverse = settings.direction == "reverse"
@@ -348,11 +335,19 @@ def play_run(run: Run, settings: TransplantSettings | None = None, on_pass: OnPa
     after = Body(tuned, data).tensors()
     components = build_components(run, after, data, list(splits.values()), settings.coordinates)
     scorer = Scorer(Body(loaded, data, settings.dtype), splits, name, probe)
-    total = _count_passes(components, settings)
+    is_checked = settings.coordinates == "fixed" and not is_reverse
+    draws = sum(_applies(components, coalition, kind) for kind in CHANGES for _, coalition in _lines(components))
+    total = 2 ** components.moving.bit_count() + settings.own_draws * draws + 3 * is_checked
     seeds = [settings.seed, run.config.seed]
     values, drawn = _play(scorer, components, settings.own_draws, seeds, lambda: on_pass(scorer.num_passes, total))
-    is_checked = settings.coordinates == "fixed" and not is_reverse
-    gauge = check_gauge(scorer, components, after) if is_checked else None
+    gauge = None
+    if is_checked:  # the tuned model in the fixed gauge against its raw parameters
+        everyone = components.place(2 ** len(components.players) - 1)
+        raw = {own: (rows, after[own] if rows is None else after[own][rows]) for own, (rows, _) in everyone.items()}
+        rows, words = everyone["word_embeddings"]
+        changed = everyone | {"word_embeddings": (rows, 1.1 * words)}  # no offset, so the outputs must show it
+        fixed, control, truth = (scorer.outputs(placement) for placement in (everyone, changed, raw))
+        gauge = GaugeCheck(float(np.abs(fixed - truth).max()), float(np.abs(control - truth).max()))
     on_pass(total, total)
     return Game(
         components.names,
@@ -425,9 +420,3 @@ def _lines(components: Components) -> list[tuple[int, int]]:
 
 def _applies(components: Components, coalition: int, kind: str) -> bool:
     return kind == RANDOM or can_rotate([p for i, p in enumerate(components.players) if coalition >> i & 1])
-
-
-def _count_passes(components: Components, settings: TransplantSettings) -> int:
-    draws = sum(_applies(components, coalition, kind) for kind in CHANGES for _, coalition in _lines(components))
-    check = 3 * (settings.coordinates == "fixed" and settings.direction == "forward")
-    return int(2 ** components.moving.bit_count() + settings.own_draws * draws + check)
