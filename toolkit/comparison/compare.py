@@ -265,12 +265,10 @@ def _lines_of_seeds(pair: ArmPair) -> Lines:
             if not (first.is_regression or first.is_token_task):  # words of a sentence are no independent items
                 ids = first.answers[split].index
                 right, others = (right_of(run, split, ids) > 0 for run in (first, second))
-                alone = int((right & ~others).sum()), int((others & ~right).sum())
-                line |= dict(zip(("num_only_first_right", "num_only_second_right"), alone, strict=True))
-                line |= {
-                    "accuracy_difference_points": 100 * (alone[0] - alone[1]) / len(ids),
-                    "mcnemar_p": mcnemar(*alone),
-                }
+                mine, theirs = int((right & ~others).sum()), int((others & ~right).sum())
+                line |= {"num_only_first_right": mine, "num_only_second_right": theirs}
+                line |= {"mcnemar_p": mcnemar(mine, theirs)}
+                line |= {"accuracy_difference_points": 100 * (mine - theirs) / len(ids)}
             lines.append(line)
     for arm, other_arm in ((pair.first, pair.second), (pair.second, pair.first)):
         missing = {"split": "", "reason": f"no run of this seed under {other_arm.label}"}

@@ -29,17 +29,8 @@ from toolkit.snapshots.store import Run
 Progress = Callable[[str], None]
 
 OF_MODEL = ("revision", "weights_sha256", "pooling", "head", "num_parameters", "num_trainable")
-PARTS: tuple[str, ...] = (
-    "task",
-    "head_stage",
-    "floors",
-    "linear_probe",
-    "convex_ceiling",
-    "cost",
-    "versions",
-    "git_commit",
-)
-PARTS += ("devices", "num_processes", "num_threads", "precision")
+PARTS: tuple[str, ...] = ("task", "head_stage", "floors", "linear_probe", "convex_ceiling", "cost", "versions")
+PARTS += ("git_commit", "devices", "num_processes", "num_threads", "precision")
 """Sections of a manifest that are kept as they are; of model and frozen a part is."""
 PARTS_OF_1 = ("task", "head_stage", "floors")
 """What the evidence of format 1 kept of them."""
@@ -97,10 +88,7 @@ def measure(
             yield run
 
     drift = led(heard("measuring drift", members), drift_of)
-    of_firsts: dict[str, list[pd.DataFrame]] = {name: [] for name in OF_FIRST}
-    for run in heard("measuring rows", firsts):
-        for name, table in measure_first(run).items():
-            of_firsts[name].append(table)
+    of_firsts = [measure_first(run) for run in heard("measuring rows", firsts)]
     counts, rows = words_of_arms(shown, on_progress)
     tables = {
         "predictions": all_answers(groups),
@@ -111,7 +99,7 @@ def measure(
         "seeds": seeds_table(groups),
         "labels": label_statistics(groups, drift),
         "strata": led([run for group in shown for run in group.runs], strata_of),
-        **{name: together(own) for name, own in of_firsts.items()},
+        **{name: together([tables[name] for tables in of_firsts]) for name in OF_FIRST},
         "word_counts": counts,
         "words": rows,
     }
