@@ -55,9 +55,6 @@ def name_coalition(coalition: int, players: tuple[str, ...]) -> str:
 TOTAL = "all"
 """The line of Σφ, which is v(all) - v(none)."""
 
-LEAD = ("model", "task", "condition", "split", "direction", "coordinates")
-"""What the lines of one condition have in common."""
-
 TRANSPLANT = "transplant"
 DIFFERENCE = {RANDOM: "difference", ROTATED: "rotated difference"}
 EXACTLY_0 = ": exactly 0"
@@ -276,8 +273,14 @@ def tabulate(arm: Arm, games: dict[int, Game], settings: TransplantSettings) -> 
         if game.players != played[0].players or not np.array_equal(game.ids, played[0].ids):
             raise ValueError(f"{arm.label}: the seeds have different components or items; pass them one at a time")
     first = arm.runs[0]
-    values = (first.model, first.task, arm.label, played[0].split, settings.direction, settings.coordinates)
-    lead = dict(zip(LEAD, values, strict=True))
+    lead = {
+        "model": first.model,
+        "task": first.task,
+        "condition": arm.label,
+        "split": played[0].split,
+        "direction": settings.direction,
+        "coordinates": settings.coordinates,
+    }
     lines = {
         "shapley": shapley_lines(played),
         "interactions": interaction_lines(played),
