@@ -61,7 +61,7 @@ CAVEATS = (
 
 def main(runs: str, out: str | None = None) -> None:
     """Print the relative quality of the study's finished runs below ``runs``; write its report into ``out``."""
-    from toolkit.comparison.relative import relative_quality
+    from toolkit.comparison.summaries import relative_quality
     from toolkit.naming import shown_path
     from toolkit.reporting.folder import check_out
     from toolkit.reporting.topics.relative import write_relative_report

@@ -14,7 +14,7 @@ from tests.run_directories import write_run
 from toolkit.comparison.cards import make_cards
 from toolkit.comparison.compare import compare
 from toolkit.comparison.evidence import read_evidence
-from toolkit.comparison.tests import benjamini_hochberg
+from toolkit.comparison.intervals import benjamini_hochberg
 from toolkit.comparison.verdicts import VERDICTS, Card, load_cards, save_cards
 from toolkit.snapshots.store import RunWriter
 

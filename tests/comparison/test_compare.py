@@ -8,10 +8,24 @@ from scipy import stats
 from tests.comparison.planted import plant
 from tests.run_directories import write_run
 from toolkit.comparison.arms import NO_SPLIT, OTHER_ITEMS, arrange
-from toolkit.comparison.compare import AT_CHANCE, ONE_CLASS, compare, judge_together
-from toolkit.comparison.estimates import Settings, estimate_from_items, estimate_from_seeds, p_value
-from toolkit.comparison.intervals import ITEMS_ONLY, Interval, seeds_interval, two_way_interval
-from toolkit.comparison.tests import benjamini_hochberg, sign_flip
+from toolkit.comparison.compare import (
+    AT_CHANCE,
+    ONE_CLASS,
+    Settings,
+    compare,
+    estimate_from_items,
+    estimate_from_seeds,
+    judge_together,
+)
+from toolkit.comparison.intervals import (
+    ITEMS_ONLY,
+    Interval,
+    benjamini_hochberg,
+    p_value,
+    seeds_interval,
+    sign_flip,
+    two_way_interval,
+)
 from toolkit.schema import columns_of
 
 FULL, PROBE, FIXED = "full fine-tuning", "feature extraction", "embeddings frozen"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from toolkit.comparison.cost import RATIOS, SEVERAL_FULL, measure_cost
+from toolkit.comparison.summaries import RATIOS, SEVERAL_FULL, measure_cost
 from toolkit.schema import columns_of
 
 FULL, PROBE = "full fine-tuning", "feature extraction"

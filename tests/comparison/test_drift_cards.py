@@ -10,22 +10,25 @@ import pytest
 
 from tests.comparison.conftest import write_logged_run
 from tests.comparison.planted import write_cards, write_evidence
-from toolkit.comparison.cards import CONTROLS, association_cards, judge_association, make_cards, spearman_interval
-from toolkit.comparison.drift_cards import (
+from toolkit.comparison.cards import (
+    CONTROLS,
     DESCRIBED,
     MARGIN,
     NO_CONTROL,
+    association_cards,
     drift_cards,
+    judge_association,
     judge_drift,
+    make_cards,
     over_seeds,
     p_beyond,
     refusal_of,
+    spearman_interval,
 )
-from toolkit.comparison.intervals import Interval
+from toolkit.comparison.intervals import Interval, benjamini_hochberg
 from toolkit.comparison.parameter_noise import NO_SIZES, SHARED
 from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.shuffled_labels import ONE, PER_SEED
-from toolkit.comparison.tests import benjamini_hochberg
 from toolkit.comparison.verdicts import VERDICTS, Null, Verdict
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.schema import COLUMNS

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import toolkit
-from toolkit.comparison.drift_table import VALUES
+from toolkit.comparison.parameter_noise import VALUES
 from toolkit.schema import columns_of
 
 TABLES = ("word_embeddings", "position_embeddings", "token_type_embeddings")

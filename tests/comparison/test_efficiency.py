@@ -3,7 +3,6 @@
 import pandas as pd
 import pytest
 
-from toolkit.comparison import intervals as bootstrap
 from toolkit.comparison.arms import arrange
 from toolkit.comparison.compare import compare, compare_groups
 from toolkit.comparison.summaries import data_efficiency, efficiency_of_groups, summarise_scores
@@ -71,7 +70,7 @@ def test_q_is_that_of_the_whole_comparison_and_nothing_is_drawn_twice(runs, make
         *(make_run(r, s, task="other", right=x) for r, x in (("none", 0.9), ("backbone", 0.5)) for s in (0, 1)),
     ]
     compared = compare(every, num_draws=100)
-    monkeypatch.setattr(bootstrap, "hierarchical_interval", None)  # cannot be called
+    monkeypatch.setattr("toolkit.comparison.compare.hierarchical_interval", None)  # cannot be called
     table = data_efficiency(every)
     keys = ["group", "split", "condition"]
     expected = compared.rename(columns={"second": "condition"}).set_index(keys)["q"]

@@ -16,12 +16,11 @@ from hypothesis import strategies as st
 from tests.comparison.planted import as_format_1, as_format_2, write_evidence
 from toolkit.comparison.arms import arrange
 from toolkit.comparison.cards import make_cards
-from toolkit.comparison.compare import compare, compare_groups
-from toolkit.comparison.estimates import Settings
+from toolkit.comparison.compare import Settings, compare, compare_groups
 from toolkit.comparison.evidence import FOLDER, NAMES, PAGE, csv_of, read_evidence, read_table
 from toolkit.comparison.parameter_noise import measure_beyond_noise
 from toolkit.comparison.report_data import ReportData
-from toolkit.comparison.summaries import summarise_groups, summarise_scores
+from toolkit.comparison.summaries import summarise_scores
 from toolkit.snapshots import files
 
 
@@ -30,7 +29,7 @@ def test_evidence_compares_bit_for_bit_like_its_runs(logged):
     evidence = write_evidence(runs, None, "out")
     live, kept = compare(runs, num_draws=100), compare_groups(evidence.groups, settings=Settings(num_draws=100))
     pd.testing.assert_frame_equal(live, kept, check_exact=True)
-    pd.testing.assert_frame_equal(summarise_scores(runs), summarise_groups(evidence.groups), check_exact=True)
+    pd.testing.assert_frame_equal(summarise_scores(runs), summarise_scores(evidence.groups), check_exact=True)
     assert live["p"].notna().all()
 
 
@@ -156,7 +155,7 @@ def test_the_drift_of_each_run_is_measured_once(logged, monkeypatch):
         measured.append(source.path.name)
         return measure_beyond_noise(source)
 
-    monkeypatch.setattr("toolkit.comparison.drift_table.measure_beyond_noise", count)
+    monkeypatch.setattr("toolkit.comparison.parameter_noise.measure_beyond_noise", count)
     runs = logged(1)
     evidence = write_evidence(runs, None, "out")
     assert sorted(measured) == sorted(run.path.name for run in runs)

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from tests.comparison.planted import write_cards, write_evidence
-from toolkit.comparison.summaries import floors_of_groups, summarise_floors
+from toolkit.comparison.summaries import summarise_floors
 from toolkit.comparison.verify import check_report
 
 
@@ -43,7 +43,7 @@ def test_means_are_over_the_runs_that_recorded_floors(read_run):
 def test_evidence_keeps_floors_and_an_edited_one_is_found(logged):
     runs = logged(1, facts=planted(0.6))
     evidence = write_evidence(runs, None, "out")
-    live, kept = summarise_floors(runs), floors_of_groups(evidence.groups)
+    live, kept = summarise_floors(runs), summarise_floors(evidence.groups)
     assert len(live) == 6
     pd.testing.assert_frame_equal(live, kept, check_exact=True)
     folder = Path("reports/mine")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from statsmodels.stats.multitest import multipletests
 
-from toolkit.comparison.tests import benjamini_hochberg
+from toolkit.comparison.intervals import benjamini_hochberg
 
 # Without subnormal numbers, which have too few bits for any relative tolerance.
 P_VALUES = st.floats(0, 1, allow_subnormal=False)

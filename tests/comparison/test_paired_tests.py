@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from toolkit.comparison.tests import mcnemar, sign_flip, smallest_p
+from toolkit.comparison.intervals import mcnemar, sign_flip, smallest_p
 
 COUNTS = st.integers(0, 300)
 DIFFERENCES = st.lists(st.integers(-50, 50).map(lambda i: i / 408), min_size=1, max_size=9)

@@ -9,12 +9,12 @@ from scipy.stats import t as student
 from tests.comparison.planted import plant
 from tests.run_directories import write_run
 from toolkit.comparison.intervals import EQUAL_SEEDS, two_way_interval
-from toolkit.comparison.relative import (
+from toolkit.comparison.summaries import (
     ITSELF,
     NEVER_BOTH,
     NOT_POSITIVE,
     UNDEFINED,
-    _defined,
+    both_defined,
     ratio_interval,
     relative_quality,
 )
@@ -80,11 +80,12 @@ def test_failed_runs_are_counted(tmp_path):
 
 def test_undefined_scores_are_named_and_leave_their_seed_out():
     nan = np.nan
-    assert _defined(np.array([[0.5, 0.6], [nan, nan]])) == UNDEFINED.format("the reference's")
-    assert _defined(np.array([[nan, nan], [0.5, 0.6]])) == UNDEFINED.format("the condition's")
-    assert _defined(np.array([[nan, 0.5], [0.5, nan]])) == NEVER_BOTH
-    kept = _defined(np.array([[nan, 0.5, 0.4], [0.5, 0.6, 0.8]]))
+    assert both_defined(np.array([[0.5, 0.6], [nan, nan]]))[1] == UNDEFINED.format("the reference's")
+    assert both_defined(np.array([[nan, nan], [0.5, 0.6]]))[1] == UNDEFINED.format("the condition's")
+    assert both_defined(np.array([[nan, 0.5], [0.5, nan]]))[1] == NEVER_BOTH
+    kept, reason = both_defined(np.array([[nan, 0.5, 0.4], [0.5, 0.6, 0.8]]))
     assert np.array_equal(kept, [[0.5, 0.4], [0.6, 0.8]])
+    assert reason == ""
 
 
 def test_a_regression_whose_reference_has_no_score_says_so(tmp_path):

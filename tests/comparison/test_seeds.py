@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from statsmodels.stats.multitest import multipletests
 
 from toolkit.comparison.arms import arrange
-from toolkit.comparison.compare import compare_seeds, compare_seeds_of_groups
-from toolkit.comparison.tests import mcnemar
+from toolkit.comparison.compare import compare_seeds
+from toolkit.comparison.intervals import mcnemar
 
 
 def enumerate_mcnemar(num_first: int, num_second: int) -> float:
@@ -38,7 +38,7 @@ def test_one_line_per_split_pair_and_seed(make_run):
         make_run(regime, seed, right=right) for regime, right in (("none", 0.9), ("backbone", 0.6)) for seed in (0, 1)
     ]
     (group,) = arrange([*runs, make_run("embeddings", 0)])
-    table = compare_seeds_of_groups([group])
+    table = compare_seeds([group])
     assert list(zip(table["second"], table["seed"], table["split"], strict=True)) == [
         ("embeddings frozen", 0, "validation"),
         ("embeddings frozen", 0, "ood"),
@@ -54,7 +54,7 @@ def test_one_line_per_split_pair_and_seed(make_run):
 def test_numbers_are_those_of_the_predictions(make_run):
     full, other = make_run("none", right=0.9), make_run("backbone", right=0.6)
     (group,) = arrange([other, full])
-    line = compare_seeds_of_groups([group]).set_index("split").loc["validation"]
+    line = compare_seeds([group]).set_index("split").loc["validation"]
     is_right = []
     for run in (full, other):
         last = run.predictions.query("epoch == 3 and split == 'validation'").sort_values("id")
@@ -73,7 +73,7 @@ def test_every_test_of_a_call_is_one_family(make_run):
     assert list(dict.fromkeys(table["group"])) == ["tiny on toy", "tiny on other"]
     oracle = multipletests(table["mcnemar_p"], method="fdr_bh")[1]
     np.testing.assert_allclose(table["q"], oracle)
-    parts = pd.concat([compare_seeds_of_groups([group]) for group in arrange([*runs, *other])], ignore_index=True)
+    parts = pd.concat([compare_seeds([group]) for group in arrange([*runs, *other])], ignore_index=True)
     pd.testing.assert_frame_equal(table.drop(columns="q"), parts.drop(columns="q"))
 
 
@@ -105,10 +105,10 @@ def repeat_an_id(predictions: pd.DataFrame) -> pd.DataFrame:
 @pytest.mark.parametrize(("change", "note"), [(shuffle, ""), *((f, "not") for f in (relabel, renumber, repeat_an_id))])
 def test_only_the_same_items_are_compared(make_run, change, note):
     full, other = make_run("none", right=0.9), make_run("backbone", right=0.6)
-    unchanged = compare_seeds_of_groups(arrange([full, other]))
+    unchanged = compare_seeds(arrange([full, other]))
     other.predictions  # noqa: B018  (read, so that the cached table can be replaced)
     object.__setattr__(other, "predictions", change(other.predictions))
-    table = compare_seeds_of_groups(arrange([full, other]))
+    table = compare_seeds(arrange([full, other]))
     if note:
         assert (table["reason"] == "not compared: other items or labels").all()
         assert table["mcnemar_p"].isna().all()
@@ -117,7 +117,7 @@ def test_only_the_same_items_are_compared(make_run, change, note):
 
 
 def test_regression_has_differences_and_no_test(make_run):
-    table = compare_seeds_of_groups(arrange([make_run(regime, is_regression=True) for regime in ("none", "backbone")]))
+    table = compare_seeds(arrange([make_run(regime, is_regression=True) for regime in ("none", "backbone")]))
     assert set(table["score"]) == {"pearson"}
     assert table["difference_points"].notna().all()
     assert table["mcnemar_p"].isna().all()

@@ -13,10 +13,9 @@ from tests.comparison.conftest import write_logged_run
 from tests.conftest import leave_undrawn
 from toolkit.comparison import shuffled_labels
 from toolkit.comparison.arms import arrange
-from toolkit.comparison.drift_cards import HAS_CONTROL, NO_CONTROL
-from toolkit.comparison.drift_table import drift_of
+from toolkit.comparison.cards import HAS_CONTROL, NO_CONTROL
 from toolkit.comparison.evidence import read_evidence
-from toolkit.comparison.parameter_noise import changes_of_shown
+from toolkit.comparison.parameter_noise import changes_of_shown, drift_of
 from toolkit.comparison.runs import read_reported
 from toolkit.comparison.shuffled_labels import (
     MEASURES,

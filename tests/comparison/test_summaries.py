@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.comparison.compare import compare
-from toolkit.comparison.cost import measure_cost
-from toolkit.comparison.summaries import side_by_side, statistics, summarise_scores
+from toolkit.comparison.summaries import measure_cost, side_by_side, statistics, summarise_scores
 from toolkit.schema import columns_of
 
 FULL, PROBE = "full fine-tuning", "feature extraction"

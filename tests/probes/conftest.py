@@ -10,7 +10,8 @@ import pytest
 from toolkit.config import RunConfig
 from toolkit.models.classifier import Loaded
 from toolkit.pipeline import finetune
-from toolkit.probes.anatomy import Anatomy, open_model, take_apart
+from toolkit.probes.anatomy import Anatomy, take_apart
+from toolkit.probes.embedding_layer import open_model
 from toolkit.snapshots.store import Run
 
 GetRun = Callable[..., Run]

@@ -17,7 +17,8 @@ from tests.probes.conftest import PAIR, TEXT
 from toolkit.cli import main
 from toolkit.config import RunConfig
 from toolkit.pipeline import finetune
-from toolkit.probes.anatomy import Anatomy, as_document, open_model, take_apart
+from toolkit.probes.anatomy import Anatomy, as_document, take_apart
+from toolkit.probes.embedding_layer import open_model
 from toolkit.reporting.render_terminal import print_page
 from toolkit.reporting.topics.anatomy import SECTIONS, anatomy_page
 

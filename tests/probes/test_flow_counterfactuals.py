@@ -12,7 +12,7 @@ from toolkit.data.batches import make_batch
 from toolkit.data.builtin import BUILTIN_TASKS
 from toolkit.models.classifier import Loaded, load_classifier
 from toolkit.probes.flow import COUNTERFACTUALS, OutputChanges, measure_counterfactuals, replaced_positions
-from toolkit.probes.flow_design import unit_values
+from toolkit.probes.flow_ledger import unit_values
 from toolkit.probes.states import TEXTS, encode_texts
 from toolkit.sinusoid import sinusoidal_table
 
@@ -118,7 +118,7 @@ def test_the_units_of_a_score_are_right_afterwards_minus_right_before():
     )
     assert line["unit_values"] == (-1, 0, 1, 0, 0)
     assert (line["value"], line["reference"]) == (0, 0.6)
-    other = changes.output_lines("classification", "macro_f1", labels)[-1]
+    *_, other = changes.output_lines("classification", "macro_f1", labels)
     assert other["unit_values"] == ()
     assert other["reason"] == "no interval: no mean over texts"
 

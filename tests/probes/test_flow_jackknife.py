@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import t
 
-from toolkit.probes.flow_design import bounds, leave_one_out, unit_values
+from toolkit.probes.flow_ledger import bounds, leave_one_out, unit_values
 
 FLOATS = st.floats(-1e3, 1e3)
 

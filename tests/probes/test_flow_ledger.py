@@ -11,8 +11,7 @@ from scipy.stats import sem, t
 from tests.conftest import FAMILY_CONFIGS
 from toolkit.data.builtin import BUILTIN_TASKS
 from toolkit.models.classifier import Loaded, load_classifier
-from toolkit.probes.flow_design import CrossedDesign, cross
-from toolkit.probes.flow_ledger import num_segments_of, position_ledger
+from toolkit.probes.flow_ledger import CrossedDesign, cross, position_ledger
 
 SINGLES = tuple(BUILTIN_TASKS["polarity"].build()["validation"].texts[:40])
 PAIRS = tuple(BUILTIN_TASKS["pair"].build()["validation"].texts[:40])
@@ -22,7 +21,7 @@ TinyModel = Callable[[str], Path]
 def loaded_and_design(folder: Path, texts=SINGLES, **numbers) -> tuple[Loaded, CrossedDesign]:
     loaded = load_classifier(str(folder), pooling="mean", num_outputs=2)
     numbers = {"num_positions": 8, "num_blocks": 4} | numbers
-    return loaded, cross(loaded, texts, num_segments=num_segments_of(loaded), **numbers)
+    return loaded, cross(loaded, texts, **numbers)
 
 
 def omega(ledger, factor: str, layer: int) -> float:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.probes.flow_planted import blocked, cells, summed
-from toolkit.probes.flow_design import bounds, leave_one_out, unit_values
+from toolkit.probes.flow_ledger import bounds, leave_one_out, unit_values
 
 SHAPE = (5, 8, 2)
 

@@ -9,7 +9,7 @@ import pytest
 from tests.comparison.planted import plant
 from tests.reporting.chart_data import alone, lines_of, panels_of
 from tests.run_directories import write_run
-from toolkit.comparison.relative import ITSELF, relative_quality
+from toolkit.comparison.summaries import ITSELF, relative_quality
 from toolkit.reporting.topics.relative import (
     HEADER,
     plot_relative_quality,

@@ -30,7 +30,8 @@ class AnatomyCommand:
         import json
 
         from toolkit.naming import shorten, shown_command, shown_flags
-        from toolkit.probes.anatomy import as_document, open_model, take_apart
+        from toolkit.probes.anatomy import as_document, take_apart
+        from toolkit.probes.embedding_layer import open_model
         from toolkit.reporting.folder import check_out
         from toolkit.reporting.render_terminal import print_page
         from toolkit.reporting.topics.anatomy import anatomy_page, write_anatomy_report

@@ -4,7 +4,8 @@ A group is all runs of one model and one task; an arm is those of its runs that 
 task is a study says itself: it may read the same data in two ways.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from itertools import combinations, pairwise
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from toolkit.comparison.runs import ReportedRun as ReportedRun
 from toolkit.comparison.runs import canonical_name as canonical_name
-from toolkit.comparison.runs import count_at_chance, counted_score, last_score, read_reported, reported_first
+from toolkit.comparison.runs import count_at_chance, counted_score, read_reported, reported_first
 from toolkit.config import RunConfig, fields_that
 from toolkit.lookup import unknown
 from toolkit.naming import distinct, names_of
@@ -106,6 +107,10 @@ class Group:
         return tuple(run for arm in self.arms for run in arm.runs)
 
 
+Runs = Sequence[Run | str | Path | Group]
+"""Runs or paths of their directories; or groups that :func:`arrange` made, which have their labels already."""
+
+
 def led_by(group: Group, arm: Arm) -> dict[str, Any]:
     """What a line of a table about one arm begins with."""
     lead = {"group": group.title, "model": arm.runs[0].model, "task": arm.runs[0].task, "condition": arm.label}
@@ -118,10 +123,8 @@ def of_largest_size(group: Group) -> Group:
     return Group(group.title, tuple(arm for arm in group.arms if (arm.size or float("inf")) == greatest))
 
 
-def arrange(
-    runs: Sequence[Run | str | Path], labels: Labels | None = None, tasks: Labels | None = None
-) -> tuple[Group, ...]:
-    """Open runs and sort them into groups and arms.
+def arrange(runs: Runs, labels: Labels | None = None, tasks: Labels | None = None) -> tuple[Group, ...]:
+    """Open runs and sort them into groups and arms; groups that are arranged already stay as they are.
 
     Without ``labels`` an arm is named after its regime and what else varies. With them (run directory name to label)
     the runs of one label in one group must agree in all settings but the seed and the number of training examples.
@@ -129,7 +132,10 @@ def arrange(
     ValueError for no runs, one that is not in a list, an unfinished one, the same one twice, one without a label, or a
     label for other settings, and for a run whose scores or answers have changed since it finished.
     """
-    opened = runs_of(runs)
+    given = [each for each in runs if isinstance(each, Group)] if isinstance(runs, Sequence) else []
+    if given:
+        return tuple(given)
+    opened = runs_of(runs)  # type: ignore[arg-type]
     if not opened:
         raise ValueError("no runs to report on: pass at least one run directory")
     for run in opened:
@@ -149,15 +155,30 @@ def arrange_reported(reported: Sequence[ReportedRun], labels: Labels | None = No
     """:func:`arrange` of runs that are known already, wherever from."""
     groups: dict[tuple[object, ...], list[ReportedRun]] = {}
     for item, source in zip(reported, _sources(reported), strict=True):
-        groups.setdefault(source, []).append(item)
+        groups.setdefault(tuple(source.values()), []).append(item)
     titles = distinct(f"{members[0].model} on {members[0].task}" for members in groups.values())
     made = (_arms(own) if labels is None else _labelled_arms(own, labels) for own in groups.values())
     return tuple(Group(title, arms) for title, arms in zip(titles, made, strict=True))
 
 
-def _sources(runs: Sequence[ReportedRun]) -> list[tuple[object, ...]]:
-    """What each run was learned from; what is not known of it is as in the others, if these are of one kind."""
-    found = [_source(item) for item in runs]
+Source = dict[str, object]
+
+
+def _sources(runs: Sequence[ReportedRun]) -> list[Source]:
+    """What each run was learned from: model, task and data; weights and data are known by what they hold.
+
+    What is not known (of a built-in task, and of older runs on a dataset of the hub) is as in the others, if these are
+    of one kind.
+    """
+    found: list[Source] = []
+    for item in runs:
+        hashes, config = item.data_sha256, item.known_config
+        of_hub = [own for split, own in hashes.items() if split.startswith("validation") and not config.train_file]
+        source: Source = {"model": config.model, "weights": item.weights, "task": item.task}
+        source |= {"dataset": config.dataset, "dataset_config": config.dataset_config}
+        source["train_data"] = hashes.get("train") or config.train_file
+        source["validation_data"] = " ".join(of_hub) or hashes.get("validation") or config.validation_file
+        found.append(source)
     data = "task", "dataset", "dataset_config"
     for name, same in (("weights", ("model",)), ("train_data", data), ("validation_data", data)):
         known: dict[tuple[object, ...], set[object]] = {}
@@ -167,79 +188,52 @@ def _sources(runs: Sequence[ReportedRun]) -> list[tuple[object, ...]]:
             others = known[tuple(source[part] for part in same)] - {None}
             if source[name] is None and len(others) == 1:
                 (source[name],) = others
-    return [tuple(source.values()) for source in found]
-
-
-def _source(item: ReportedRun) -> dict[str, object]:
-    """Model, task and data of a run; weights and data are known by what they hold, wherever they lay.
-
-    None where they are not known: of a built-in task, and of older runs on a dataset of the hub.
-    """
-    hashes, config = item.data_sha256, item.known_config
-    of_hub = [sha256 for split, sha256 in hashes.items() if split.startswith("validation") and not config.train_file]
-    return {
-        "model": config.model,
-        "weights": item.weights,
-        "task": item.task,
-        "dataset": config.dataset,
-        "dataset_config": config.dataset_config,
-        "train_data": hashes.get("train") or config.train_file,
-        "validation_data": " ".join(of_hub) or hashes.get("validation") or config.validation_file,
-    }
+    return found
 
 
 def _arms(members: list[ReportedRun]) -> tuple[Arm, ...]:
     """Arms in the order: full, LP-FT, embeddings frozen, other regimes by name, feature extraction, random init."""
     arms: dict[tuple[str, str, tuple[tuple[str, object], ...]], list[ReportedRun]] = {}
     for item in members:
-        own = settings(item)
         spoken = _spoken(item.regime, item.config)
-        arms.setdefault((item.regime, spoken, tuple(own.items())), []).append(item)
+        arms.setdefault((item.regime, spoken, tuple(settings(item).items())), []).append(item)
     keys = sorted(arms, key=lambda key: _place(key[0], dict(key[2])))
     sizes = {item.config.max_train_examples for item in members}
     result = []
     for key in keys:
-        _, spoken, own_settings = key
-        others = [dict(values) for _, words, values in keys if words == spoken]
-        varied = [_shown(k, v) for k, v in own_settings if k != _SIZE and any(o[k] != v for o in others)]
-        result.append(_arm(", ".join(filter(None, [spoken, *varied])), arms[key], has_size=len(sizes) > 1))
+        words = [key[1]]
+        others = [dict(values) for _, spoken, values in keys if spoken == key[1]]
+        for name, value in key[2]:
+            if name != _SIZE and any(other[name] != value for other in others):
+                said = name.replace("_", " ")
+                words.append(f"{said} {value}" if not isinstance(value, bool) else said if value else "")
+        result.append(_arm(", ".join(filter(None, words)), arms[key], has_size=len(sizes) > 1))
     return tuple(result)
-
-
-def _shown(name: str, value: object) -> str:
-    """A setting in words; a flag that is off has none."""
-    words = name.replace("_", " ")
-    return {True: words, False: ""}[value] if isinstance(value, bool) else f"{words} {value}"
 
 
 def _labelled_arms(members: list[ReportedRun], labels: Labels) -> tuple[Arm, ...]:
     """Arms in the order in which their labels first appear, the smallest size first."""
     arms: dict[tuple[str, int | None], list[ReportedRun]] = {}
+    firsts: dict[str, ReportedRun] = {}
     for item in members:
-        name = item.directory_name
-        if name not in labels:
-            raise ValueError(f"no label for {name}: labels must name the condition of every run, or be left out")
-        arms.setdefault((labels[name], item.config.max_train_examples), []).append(item)
-    for label in dict.fromkeys(label for label, _ in arms):
-        _check_agree(label, [item for key, own in arms.items() if key[0] == label for item in own])
-    order = {label: i for i, label in reversed(list(enumerate(labels.values())))}
-    keys = sorted(arms, key=lambda key: (order[key[0]], _magnitude(key[1])))
-    has_size = len({size for _, size in keys}) > 1
-    return tuple(_arm(label, arms[label, size], has_size=has_size) for label, size in keys)
-
-
-def _check_agree(label: str, runs: list[ReportedRun]) -> None:
-    first, *others = runs
-    known = {**settings(first), "freeze": first.regime}
-    for other in others:
-        own = {**settings(other), "freeze": other.regime}
-        names = [name for name in known if name != _SIZE and known[name] != own[name]]
-        if names:
-            differs = ", ".join(f"{name.replace('_', ' ')} {known[name]} and {own[name]}" for name in names)
+        if item.directory_name not in labels:
             raise ValueError(
-                f"{first.name} and {other.name} both have the label {label!r} and differ in {differs}: "
+                f"no label for {item.directory_name}: labels must name the condition of every run, or be left out"
+            )
+        label = labels[item.directory_name]
+        arms.setdefault((label, item.config.max_train_examples), []).append(item)
+        first = firsts.setdefault(label, item)
+        one, other = ({**settings(each), "freeze": each.regime} for each in (first, item))
+        if names := [name for name in one if name != _SIZE and one[name] != other[name]]:
+            differs = ", ".join(f"{name.replace('_', ' ')} {one[name]} and {other[name]}" for name in names)
+            raise ValueError(
+                f"{first.name} and {item.name} both have the label {label!r} and differ in {differs}: "
                 "runs of one label may differ in the seed only"
             )
+    order = list(dict.fromkeys(labels.values()))
+    keys = sorted(arms, key=lambda key: (order.index(key[0]), key[1] or math.inf))
+    has_size = len({size for _, size in keys}) > 1
+    return tuple(_arm(label, arms[label, size], has_size=has_size) for label, size in keys)
 
 
 def _arm(base: str, members: list[ReportedRun], *, has_size: bool) -> Arm:
@@ -270,19 +264,15 @@ def shuffling(config: RunConfig) -> str:
     return "shuffled labels (another permutation per seed)" if seed is None else f"shuffled labels (label seed {seed})"
 
 
-def _place(regime: str, own: Mapping[str, object]) -> tuple[object, ...]:
+def _place(regime: str, own: Mapping[str, Any]) -> tuple[object, ...]:
+    """By what an arm is sorted: numbers as numbers (1e-05 before 0.0001), before what is none."""
     rank = {"none": 1 if own["head_epochs"] else 0, "embeddings": 2, "backbone": 4}.get(regime, 3)
-    others = [(name, *_in_order(value)) for name, value in own.items() if name != _SIZE]
-    return (own["init"] == "random", rank, regime, others, _magnitude(own[_SIZE]))
-
-
-def _in_order(value: object) -> tuple[bool, float, str]:
-    """A setting to sort by: numbers as numbers (1e-05 before 0.0001), before what is none."""
-    return (False, float(value), "") if isinstance(value, (int, float)) else (True, 0.0, str(value))
-
-
-def _magnitude(size: object) -> float:
-    return float(size) if isinstance(size, int) else float("inf")
+    others = []
+    for name, value in own.items():
+        if name != _SIZE:
+            is_number = isinstance(value, int | float)
+            others.append((name, not is_number, float(value) if is_number else 0.0, "" if is_number else str(value)))
+    return (own["init"] == "random", rank, regime, others, own[_SIZE] or math.inf)
 
 
 def without_numbers() -> set[str]:
@@ -310,7 +300,7 @@ def differences_beside_seed(first: ReportedRun, second: ReportedRun) -> list[str
 
     Weights and data only where both runs know them: an unfinished one has no hashes yet.
     """
-    one, other = ({**_source(item), "freeze": item.regime, **settings(item)} for item in (first, second))
+    one, other = (_sources([item])[0] | {"freeze": item.regime} | settings(item) for item in (first, second))
     left_out = {*without_numbers(), *(() if one["weights"] and other["weights"] else ("weights",))}
     if bool(first.data_sha256) != bool(second.data_sha256):
         left_out |= {"train_data", "validation_data"}
@@ -383,13 +373,11 @@ class ArmPair:
         ids = reference.answers[split].index
         return np.array([[right_of(runs[side], split, ids) for runs in self.runs] for side in (0, 1)])
 
-    def scores(self, split: str, score: str) -> NDArray[np.float64]:
-        """(2, seeds) score of the first and of the second at their last epochs, undefined as :func:`last_score` is."""
-        return np.array([[last_score(runs[side], split, score) for runs in self.runs] for side in (0, 1)])
-
-    def counted_scores(self, split: str, score: str) -> NDArray[np.float64]:
-        """:meth:`scores`, in which one answer to every item counts as a correlation of 0."""
-        return np.array([[counted_score(runs[side], split, score) for runs in self.runs] for side in (0, 1)])
+    def scores(
+        self, split: str, score: str, read: Callable[[ReportedRun, str, str], float] = counted_score
+    ) -> NDArray[np.float64]:
+        """(2, seeds) score of the first and of the second at their last epochs, as ``read`` gives them."""
+        return np.array([[read(runs[side], split, score) for runs in self.runs] for side in (0, 1)])
 
 
 def right_of(run: ReportedRun, split: str, ids: "pd.Index") -> NDArray[np.float64]:

@@ -1,52 +1,106 @@
-"""Arms compared on the same items, paired by seed: over all seeds, and seed by seed."""
+"""Arms compared on the same items, paired by seed: over all seeds, and seed by seed.
 
-from collections.abc import Sequence
-from pathlib import Path
+Differences of items (an accuracy) have the two-way interval over seeds and items; differences of scores that are no
+mean over items have one over seeds only.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from toolkit.comparison.arms import (
     NO_SEED,
     NO_SPLIT,
     OTHER_ITEMS,
-    Arm,
     ArmPair,
     Group,
     Labels,
     Pairs,
+    Runs,
     arrange,
     check_pairs,
     have_same_items,
     noise_floor,
     pair_arms,
+    right_of,
 )
-from toolkit.comparison.estimates import (
-    NOT_FAILED,
-    Array,
-    Settings,
-    estimate_from_items,
-    estimate_from_seeds,
-    estimate_not_failed,
+from toolkit.comparison.intervals import (
+    SCORES_OVER_SEEDS,
+    Interval,
+    benjamini_hochberg,
+    detectable_gap,
+    hierarchical_interval,
+    interval_of,
+    is_equivalent,
+    mcnemar,
+    p_value,
+    seeds_interval,
+    sign_flip,
+    smallest_p,
+    tost,
+    two_way_interval,
 )
-from toolkit.comparison.runs import ReportedRun, counted_score
-from toolkit.comparison.tests import mcnemar
-from toolkit.comparison.verdicts import Verdict, among
+from toolkit.comparison.runs import counted_score, last_score
+from toolkit.comparison.verdicts import LEAST_SEEDS, Verdict, among, verdict
 from toolkit.schema import columns_of, with_columns
-from toolkit.snapshots.store import Run
 
 COLLAPSED = "every run of both conditions failed: nothing was learned that could differ"
 ONE_CLASS = "the split holds one class: an answer that never changes would be right on all of it"
 AT_CHANCE = "no run of either condition is above the majority class by more than chance"
 
-INTEGERS = ("size", "num_seeds_not_failed", "num_at_chance_first", "num_at_chance_second")
-"""Counts that may be missing (Int64, NA)."""
+
+Array = NDArray[np.float64]
+POINTS = 100.0
+EQUIVALENCE_LEVEL = 0.90
+"""Two one-sided tests at .05 are a 90 % interval."""
+NOT_FAILED = (
+    "num_seeds_not_failed",
+    "difference_points_not_failed",
+    "low_points_not_failed",
+    "high_points_not_failed",
+)
+"""What :func:`estimate_not_failed` gives: the difference over the pairs of runs of which neither failed."""
+BOOTSTRAP = ("bootstrap_low_points", "bootstrap_high_points")
+"""Of differences of items only: there is nothing to draw beneath a score per seed."""
+NO_MEAN = "no mean over items: the interval covers seeds, and items only as far as they vary with them"
+OTHER_ITEMS_PER_SEED = "each seed has its own items: the interval is over seeds"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How a comparison is made; the defaults are those of :func:`toolkit.compare`."""
+
+    margin_points: float = 1.0
+    level: float = 0.95
+    alpha: float = 0.05
+    num_draws: int = 2000
+    """Of the bootstrap; 0 leaves it out."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value in (("level", self.level), ("alpha", self.alpha)):
+            if not 0 < value < 1:
+                raise ValueError(f"{name} must be between 0 and 1; got {value}")
+        if not 0 < self.margin_points < np.inf:
+            raise ValueError(f"margin_points must be above 0 and finite; got {self.margin_points}")
+
+
+Lines = list[dict[str, Any]]
+
+
+def lines_of_pairs(settings: Settings) -> Callable[[ArmPair], Lines]:
+    """:func:`compare_pair` with these settings, which works out each pair once."""
+    return cache(lambda pair: compare_pair(pair, settings))
 
 
 @with_columns
 def compare(
-    runs: Sequence[Run | str | Path],
+    runs: Runs,
     *,
     pairs: Pairs | None = None,
     margin_points: float = 1.0,
@@ -80,35 +134,23 @@ def compare(
     return compare_groups(arrange(runs, labels), pairs, settings)
 
 
-class PairLines:
-    """The lines of pairs of arms (:func:`compare_pair`), those of each pair worked out once."""
-
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        self._known: dict[tuple[Arm, Arm], list[dict[str, Any]]] = {}
-
-    def of(self, pair: ArmPair) -> list[dict[str, Any]]:
-        key = pair.first, pair.second
-        if key not in self._known:
-            self._known[key] = compare_pair(pair, self.settings)
-        return self._known[key]
-
-
 def compare_groups(
     groups: Sequence[Group],
     pairs: Pairs | None = None,
     settings: Settings | None = None,
     *,
-    lines: PairLines | None = None,
+    lines_of: Callable[[ArmPair], Lines] | None = None,
 ) -> pd.DataFrame:
-    """:func:`compare` of groups that are arranged already; ``lines``: where pairs are known, with its settings."""
+    """:func:`compare` of groups that are arranged already; ``lines_of``: where pairs are known, with these settings."""
     check_pairs(groups, pairs)
-    known = lines or PairLines(settings or Settings())
+    settings = settings or Settings()
+    lines_of = lines_of or lines_of_pairs(settings)
     found = [
-        {"group": group.title} | line for group in groups for pair in pair_arms(group, pairs) for line in known.of(pair)
+        {"group": group.title} | line for group in groups for pair in pair_arms(group, pairs) for line in lines_of(pair)
     ]
-    table = pd.DataFrame(found, columns=columns_of("compare")).astype(dict.fromkeys(INTEGERS, "Int64"))
-    return judge_together(table, known.settings.alpha) if len(table) else table
+    counts = ("size", "num_seeds_not_failed", "num_at_chance_first", "num_at_chance_second")
+    table = pd.DataFrame(found, columns=columns_of("compare")).astype(dict.fromkeys(counts, "Int64"))
+    return judge_together(table, settings.alpha) if len(table) else table
 
 
 def judge_together(table: pd.DataFrame, alpha: float) -> pd.DataFrame:
@@ -116,8 +158,6 @@ def judge_together(table: pd.DataFrame, alpha: float) -> pd.DataFrame:
 
     q is over the lines of headline scores and over those beside them, as two families.
     """
-    from toolkit.comparison.tests import benjamini_hochberg
-
     p = table["p"].astype(float).groupby(table["is_headline"].astype(bool))
     q, sizes = p.transform(lambda own: benjamini_hochberg(own.to_numpy())), p.transform("count")
     lines = zip(table["verdict"], table["reason"], q, sizes, strict=True)
@@ -126,55 +166,38 @@ def judge_together(table: pd.DataFrame, alpha: float) -> pd.DataFrame:
     return table.assign(q=q, is_discovery=q < alpha, verdict=names, reason=reasons)
 
 
-def compare_pair(pair: ArmPair, settings: Settings) -> list[dict[str, Any]]:
+def compare_pair(pair: ArmPair, settings: Settings) -> Lines:
     """The lines of one pair: each labelled split, the headline score and, where that is another, accuracy.
 
     Each is judged alone, without a q: that needs all pairs.
     """
-    first = pair.first.runs[0]
-    lead = _lead(pair)
-    scores = [first.score, *([] if first.is_regression or first.score == "accuracy" else ["accuracy"])]
-    if not pair.splits:
-        lead |= {"split": first.reported_split, "is_reported_split": True, "score": scores[0], "is_headline": True}
-        return [lead | {"num_items": 0, "reason": NO_SPLIT if pair.seeds else NO_SEED, "verdict": "", "note": ""}]
-    lines = []
-    for split in pair.splits:
-        own = {"split": split, "is_reported_split": split == first.reported_split}
-        own["num_items"] = len(pair.runs[0][0].answers[split])
-        lines += [lead | own | {"is_headline": s == first.score} | _compared(pair, split, s, settings) for s in scores]
-    one_class = {split for split in pair.splits if pair.runs[0][0].holds_one_class(split)}
-    lines = [_refused(line, ONE_CLASS) if line["split"] in one_class else line for line in lines]
-    if all(arm.num_failed == len(arm.runs) for arm in (pair.first, pair.second)):
-        return [_refused(line, COLLAPSED) for line in lines]
-    note = _note_on_failure(pair)
-    if not note:
-        return lines
-    ends = [{k: "; ".join(filter(None, (line[k], note))) for k in ("note", "reason")} for line in lines]
-    return [line | end for line, end in zip(lines, ends, strict=True)]
-
-
-def _refused(line: dict[str, Any], reason: str) -> dict[str, Any]:
-    """A line whose numbers stay and allow no verdict; one that was not compared says so already."""
-    return (
-        line | {"verdict": "not measurable here", "reason": reason, "is_equivalent": False} if line["verdict"] else line
-    )
-
-
-def _lead(pair: ArmPair) -> dict[str, Any]:
-    run = pair.first.runs[0]
+    arms, run = (pair.first, pair.second), pair.first.runs[0]
     lead: dict[str, Any] = {"model": run.model, "task": run.task, "num_seeds": len(pair.seeds)}
     lead |= {"size": pair.first.size, "num_train_examples": pair.first.num_train_examples}
-    for name, arm in (("first", pair.first), ("second", pair.second)):
+    for name, arm in zip(("first", "second"), arms, strict=True):
         lead |= {name: arm.label, f"num_failed_{name}": arm.num_failed, f"num_at_chance_{name}": arm.num_at_chance}
-    return lead
-
-
-def _note_on_failure(pair: ArmPair) -> str:
-    """What to know of a verdict on arms that learned nothing; empty where some runs of both did."""
-    arms = (pair.first, pair.second)
-    if all(arm.num_at_chance == len(arm.runs) for arm in arms):
-        return AT_CHANCE
-    return "; ".join(f"every run of {arm.label} failed" for arm in arms if arm.num_failed == len(arm.runs))
+    scores = [run.score, *([] if run.is_regression or run.score == "accuracy" else ["accuracy"])]
+    if not pair.splits:
+        lead |= {"split": run.reported_split, "is_reported_split": True, "score": scores[0], "is_headline": True}
+        return [lead | {"num_items": 0, "reason": NO_SPLIT if pair.seeds else NO_SEED, "verdict": "", "note": ""}]
+    failed = [arm for arm in arms if arm.num_failed == len(arm.runs)]
+    has_collapsed = len(failed) == len(arms)
+    # What to know of a verdict on arms that learned nothing.
+    note = "" if has_collapsed else "; ".join(f"every run of {arm.label} failed" for arm in failed)
+    if not has_collapsed and all(arm.num_at_chance == len(arm.runs) for arm in arms):
+        note = AT_CHANCE
+    lines = []
+    for split in pair.splits:
+        refusal = ONE_CLASS if pair.runs[0][0].holds_one_class(split) else ""
+        refusal = COLLAPSED if has_collapsed else refusal
+        own = {"split": split, "is_reported_split": split == run.reported_split}
+        own["num_items"] = len(pair.runs[0][0].answers[split])
+        for score in scores:
+            line = lead | own | {"is_headline": score == run.score} | _compared(pair, split, score, settings)
+            if refusal and line["verdict"]:  # the numbers stay; what was not compared says so already
+                line |= {"verdict": "not measurable here", "reason": refusal, "is_equivalent": False}
+            lines.append(line | {name: "; ".join(filter(None, (line[name], note))) for name in ("note", "reason")})
+    return lines
 
 
 def _compared(pair: ArmPair, split: str, score: str, settings: Settings) -> dict[str, Any]:
@@ -183,108 +206,152 @@ def _compared(pair: ArmPair, split: str, score: str, settings: Settings) -> dict
     if line["reason"]:
         return line
     line["noise_floor_points"] = 100 * noise_floor(pair, split, score)
-    right = pair.right_answers(split) if score == "accuracy" else None
+    right, num_constant = pair.right_answers(split) if score == "accuracy" else None, 0
     if right is not None:
-        differences = right[0] - right[1]
-        line |= _means(right.mean(axis=2)) | estimate_from_items(differences, settings)
-        return line | _without_failed(pair, line, differences, settings)
-    recorded, counted = pair.scores(split, score), pair.counted_scores(split, score)
-    is_mean = score == "accuracy" and not pair.first.runs[0].is_token_task
-    line |= _means(counted) | estimate_from_seeds(counted[0] - counted[1], settings, is_mean_over_items=is_mean)
-    num_constant = int((np.isnan(recorded) & ~np.isnan(counted)).sum())
+        counted, differences = right.mean(axis=2), right[0] - right[1]
+        line |= estimate_from_items(differences, settings)
+    else:
+        recorded, counted = pair.scores(split, score, last_score), pair.scores(split, score)
+        differences = recorded[0] - recorded[1]
+        is_mean = score == "accuracy" and not pair.first.runs[0].is_token_task
+        line |= estimate_from_seeds(counted[0] - counted[1], settings, is_mean_over_items=is_mean)
+        num_constant = int((np.isnan(recorded) & ~np.isnan(counted)).sum())
     if num_constant:
         note = f"{num_constant} of {counted.size} runs give every item one answer: their correlation counts as 0"
         line["note"] = f"{line['note']}; {note}"
-    return line | _without_failed(pair, line, recorded[0] - recorded[1], settings, has_all=not num_constant)
-
-
-def _means(scores: Array) -> dict[str, Any]:
-    """Means of (2, seeds) scores over the seeds in which both are defined, and the number of these."""
-    kept = scores[:, ~np.isnan(scores).any(axis=0)]
-    first, second = kept.mean(axis=1) if kept.shape[1] else (np.nan, np.nan)
-    return {"num_seeds": kept.shape[1], "first_mean": float(first), "second_mean": float(second)}
-
-
-def _without_failed(
-    pair: ArmPair, line: dict[str, Any], differences: Array, settings: Settings, *, has_all: bool = True
-) -> dict[str, Any]:
-    """NOT_FAILED of the (seeds, ...) differences; those of ``line`` where no run failed and every score counted."""
-    if has_all and not pair.is_failed.any():
-        return {name: line.get(name.removesuffix("_not_failed"), np.nan) for name in NOT_FAILED}
-    return estimate_not_failed(differences[~pair.is_failed], settings)
+    kept = counted[:, ~np.isnan(counted).any(axis=0)]  # the seeds in which both are defined
+    first, second = kept.mean(axis=1).tolist() if kept.shape[1] else (np.nan, np.nan)
+    line |= {"num_seeds": kept.shape[1], "first_mean": first, "second_mean": second}
+    if num_constant or pair.is_failed.any():
+        return line | estimate_not_failed(differences[~pair.is_failed], settings)
+    return line | {name: line.get(name.removesuffix("_not_failed"), np.nan) for name in NOT_FAILED}
 
 
 @with_columns
-def compare_seeds(
-    runs: Sequence[Run | str | Path], *, pairs: Pairs | None = None, labels: Labels | None = None
-) -> pd.DataFrame:
+def compare_seeds(runs: Runs, *, pairs: Pairs | None = None, labels: Labels | None = None) -> pd.DataFrame:
     """One line per group, split, pair of conditions and seed.
 
     A p value covers the items of that split and no other seeds. ``q`` is the Benjamini-Hochberg value over the family
     of all McNemar tests of this call. ``pairs`` and ``labels`` as in :func:`toolkit.compare`.
     """
-    return compare_seeds_of_groups(arrange(runs, labels), pairs)
-
-
-def compare_seeds_of_groups(groups: Sequence[Group], pairs: Pairs | None = None) -> pd.DataFrame:
-    """:func:`compare_seeds` of groups that are arranged already."""
-    from toolkit.comparison.tests import benjamini_hochberg
-
+    groups = arrange(runs, labels)
     check_pairs(groups, pairs)
     lines = [
         {"group": group.title, "first": pair.first.label, "second": pair.second.label} | line
         for group in groups
         for pair in pair_arms(group, pairs)
-        for line in _lines_of_pair(pair)
+        for line in _lines_of_seeds(pair)
     ]
     table = pd.DataFrame(lines, columns=columns_of("compare_seeds"))
     table["q"] = benjamini_hochberg(table["mcnemar_p"].to_numpy(dtype=float))
     return table.astype({"seed": int}) if lines else table
 
 
-def _lines_of_pair(pair: ArmPair) -> list[dict[str, Any]]:
-    """The lines of the pairs of runs and of the seeds that one arm lacks, in the order of the seeds."""
-    lines = [line for first, second in pair.runs for line in compare_runs(first, second)]
-    for arm, other in ((pair.first, pair.second), (pair.second, pair.first)):
-        missing = f"no run of this seed under {other.label}"
-        alone = [run for run in arm.runs if run.config.seed not in pair.seeds]
-        lines += [_lead_of_run(run) | {"split": "", "reason": missing} for run in alone]
+def _lines_of_seeds(pair: ArmPair) -> Lines:
+    """A line per pair of runs and labelled split of both, and one per seed that one arm lacks; in the order of seeds.
+
+    A reason alone where the items are not the same.
+    """
+    lines = []
+    for first, second in pair.runs:
+        lead = {"model": first.model, "task": first.task, "seed": first.config.seed, "score": first.score}
+        for split in (split for split in first.answers if split in second.answers):
+            line = lead | {"split": split, "num_items": len(first.answers[split]), "reason": ""}
+            if not have_same_items(first, second, split):
+                lines.append(line | {"reason": OTHER_ITEMS})
+                continue
+            one, other = counted_score(first, split), counted_score(second, split)
+            line |= {"first_score": one, "second_score": other, "difference_points": 100 * (one - other)}
+            if not (first.is_regression or first.is_token_task):  # words of a sentence are no independent items
+                ids = first.answers[split].index
+                right, others = (right_of(run, split, ids) > 0 for run in (first, second))
+                mine, theirs = int((right & ~others).sum()), int((others & ~right).sum())
+                line |= {"num_only_first_right": mine, "num_only_second_right": theirs}
+                line |= {"mcnemar_p": mcnemar(mine, theirs)}
+                line |= {"accuracy_difference_points": 100 * (mine - theirs) / len(ids)}
+            lines.append(line)
+    for arm, other_arm in ((pair.first, pair.second), (pair.second, pair.first)):
+        missing = {"split": "", "reason": f"no run of this seed under {other_arm.label}"}
+        for run in (run for run in arm.runs if run.config.seed not in pair.seeds):
+            lines.append({"model": run.model, "task": run.task, "seed": run.config.seed} | missing)
     return sorted(lines, key=lambda line: int(line["seed"]))
 
 
-def _lead_of_run(run: ReportedRun) -> dict[str, Any]:
-    return {"model": run.model, "task": run.task, "seed": run.config.seed}
+def estimate_from_items(differences: Array, settings: Settings) -> dict[str, Any]:
+    """What :func:`toolkit.compare` says of (seeds, items) differences, each -1, 0 or 1 or any real share.
+
+    With one seed the interval is over items, and no p rests on it; under three seeds there is no verdict.
+    """
+    wide, narrow = (two_way_interval(differences, level) for level in (settings.level, EQUIVALENCE_LEVEL))
+    line = _line(wide, narrow, differences.mean(axis=1), settings) | {"note": wide.note}
+    if not settings.num_draws:
+        return line
+    drawn = hierarchical_interval(differences, settings.level, settings.num_draws, settings.seed)
+    return line | dict(zip(BOOTSTRAP, (POINTS * drawn.low, POINTS * drawn.high), strict=True))
 
 
-def compare_runs(first: ReportedRun, second: ReportedRun) -> list[dict[str, Any]]:
-    """One line per labelled split of both runs at their last epochs; a reason where the items are not the same."""
-    lines = []
-    for split, mine in first.answers.items():
-        if split not in second.answers:
-            continue
-        other = second.answers[split]
-        line = _lead_of_run(first) | {"split": split, "num_items": len(mine), "score": first.score, "reason": ""}
-        if not have_same_items(first, second, split):
-            line["reason"] = OTHER_ITEMS
-        else:
-            line |= _differences(first, second, split)
-            if not (first.is_regression or first.is_token_task):  # words of a sentence are no independent items
-                line |= _discordance(mine, other.loc[mine.index])
-        lines.append(line)
-    return lines
+def estimate_from_seeds(differences: Array, settings: Settings, *, is_mean_over_items: bool = False) -> dict[str, Any]:
+    """What :func:`toolkit.compare` says of (seeds,) differences of a score; NaN differences are left out and counted.
+
+    A run that collapsed must not be among the NaN: what it lost would not count (counted_score makes it 0).
+    For scores that are no mean over items, and for accuracies whose items differ between seeds.
+    """
+    defined = differences[~np.isnan(differences)]
+    notes = [OTHER_ITEMS_PER_SEED if is_mean_over_items else NO_MEAN]
+    undefined = len(differences) - len(defined)
+    notes += [f"undefined in {undefined} of {len(differences)} seeds"] if undefined else []
+    if not len(defined):
+        line: dict[str, Any] = {"difference_points": np.nan, "margin_points": settings.margin_points}
+        line |= {"is_equivalent": False, "verdict": "not measurable here", "note": "; ".join(notes)}
+        return line | {"reason": "; ".join(notes[1:]) or "no seed"}
+    wide, narrow = (seeds_interval(defined, level) for level in (settings.level, EQUIVALENCE_LEVEL))
+    notes += [wide.note] if wide.note != SCORES_OVER_SEEDS else []
+    return _line(wide, narrow, defined, settings) | {"note": "; ".join(notes)}
 
 
-def _differences(first: ReportedRun, second: ReportedRun, split: str) -> dict[str, Any]:
-    one, other = counted_score(first, split), counted_score(second, split)
-    return {"first_score": one, "second_score": other, "difference_points": 100 * (one - other)}
+def estimate_not_failed(differences: Array, settings: Settings) -> dict[str, Any]:
+    """NOT_FAILED of the differences, (pairs, items) or (pairs,), of pairs of runs of which neither failed.
+
+    NaN is left out; with fewer than two pairs all but their number is NaN.
+    """
+    kept = differences[~np.isnan(differences)] if differences.ndim == 1 else differences
+    if len(kept) < 2:
+        return dict.fromkeys(NOT_FAILED, np.nan) | {NOT_FAILED[0]: len(kept)}
+    found = interval_of(kept, settings.level)
+    values = (len(kept), POINTS * found.estimate, POINTS * found.low, POINTS * found.high)
+    return dict(zip(NOT_FAILED, values, strict=True))
 
 
-def _discordance(first: pd.DataFrame, second: pd.DataFrame) -> dict[str, Any]:
-    one, other = (table["label"] == table["prediction"] for table in (first, second))
-    only_first, only_second = int((one & ~other).sum()), int((other & ~one).sum())
+def _line(wide: Interval, narrow: Interval, by_seed: Array, settings: Settings) -> dict[str, Any]:
+    """A line with its verdict, judged alone, from the intervals at both levels and the (seeds,) differences."""
+    margin, num_seeds = settings.margin_points / POINTS, len(by_seed)
+    low, high, low90, high90, gap = (
+        POINTS * value
+        for value in (wide.low, wide.high, narrow.low, narrow.high, detectable_gap(wide, alpha=settings.alpha))
+    )
+    found = verdict(
+        num_seeds=num_seeds,
+        low=low,
+        high=high,
+        low90=low90,
+        high90=high90,
+        margin=settings.margin_points,
+        gap=gap,
+    )
     return {
-        "num_only_first_right": only_first,
-        "num_only_second_right": only_second,
-        "accuracy_difference_points": 100 * (only_first - only_second) / len(first),
-        "mcnemar_p": mcnemar(only_first, only_second),
-    }
+        "difference_points": POINTS * wide.estimate,
+        "low_points": low,
+        "high_points": high,
+        "df": wide.df,
+        "p": p_value(wide) if num_seeds > 1 else np.nan,
+        "low90_points": low90,
+        "high90_points": high90,
+        "sign_flip_p": sign_flip(by_seed, seed=settings.seed),
+        "smallest_p": smallest_p(num_seeds),
+        "tost_p": tost(wide, margin) if num_seeds > 1 else np.nan,
+        "margin_points": settings.margin_points,
+        "is_equivalent": num_seeds >= LEAST_SEEDS and is_equivalent(narrow, margin),
+        "detectable_gap_points": gap,
+        "verdict": found.name,
+        "reason": found.reason,
+    } | dict.fromkeys(BOOTSTRAP, np.nan)

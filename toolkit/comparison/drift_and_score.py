@@ -1,7 +1,6 @@
 """Drift joined with score: what forbidding it cost each run, and whether it predicts that across tasks."""
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,26 +13,26 @@ from toolkit.comparison.arms import (
     ArmPair,
     Group,
     Labels,
+    Runs,
     arrange,
     differing_settings,
     have_same_items,
     led_by,
 )
-from toolkit.comparison.compare import PairLines
-from toolkit.comparison.estimates import Settings
+from toolkit.comparison.compare import Lines, Settings, lines_of_pairs
+from toolkit.comparison.intervals import benjamini_hochberg
 from toolkit.comparison.parameter_noise import measure_beyond_noise
 from toolkit.comparison.runs import ReportedRun, counted_score, last_score
 from toolkit.comparison.summaries import check_table, splits_of
 from toolkit.lookup import lookup
 from toolkit.schema import columns_of, with_columns
-from toolkit.snapshots.store import Run
 
 NOT_TRAINED = "no embedding parameter was trained"
 
 
 @with_columns
 def join_drift(
-    runs: Sequence[Run | str | Path],
+    runs: Runs,
     labels: Labels | None = None,
     split: str | None = None,
     *,
@@ -52,12 +51,13 @@ def join_drift(
         [measure_beyond_noise(run.run).assign(run=run.name) for group in groups for run in group.runs],
         ignore_index=True,
     )
-    lines = PairLines(Settings(margin_points=margin_points, num_draws=0))  # no verdict rests on the bootstrap
-    return join_groups(groups, split, drift=drift, lines=lines)
+    # No verdict rests on the bootstrap.
+    lines_of = lines_of_pairs(Settings(margin_points=margin_points, num_draws=0))
+    return join_groups(groups, split, drift=drift, lines_of=lines_of)
 
 
 def join_groups(
-    groups: Sequence[Group], split: str | None = None, *, drift: pd.DataFrame, lines: PairLines
+    groups: Sequence[Group], split: str | None = None, *, drift: pd.DataFrame, lines_of: Callable[[ArmPair], Lines]
 ) -> pd.DataFrame:
     """:func:`join_drift` of groups that are arranged already, with `measure_beyond_noise` of their runs, led by the
     run's name."""
@@ -65,7 +65,7 @@ def join_groups(
         lookup({name: group for group in groups for name in splits_of(group)}, split, "split")
     moved = drift.assign(times_noise=drift["times_noise"].where(drift["reason"] == ""))
     beside = pd.DataFrame(
-        [line for group in groups for arm in group.arms for line in _scores(group, arm, split, lines)]
+        [line for group in groups for arm in group.arms for line in _scores(group, arm, split, lines_of)]
     )
     table = beside.merge(moved, on="run", validate="one_to_many")
     frozen = {run.name: run.frozen for group in groups for run in group.runs}
@@ -73,24 +73,32 @@ def join_groups(
     return table.assign(is_frozen=is_frozen)[columns_of("join_drift")]
 
 
-def _scores(group: Group, arm: Arm, split: str | None, known: PairLines) -> list[dict[str, Any]]:
+def _scores(group: Group, arm: Arm, split: str | None, lines_of: Callable[[ArmPair], Lines]) -> Lines:
     """One line per run of an arm: its scores, and its gain over the frozen arm that is most like it."""
     partner, note = _frozen_partner(group, arm)
-    verdicts = {} if partner is None else _verdicts(known.of(ArmPair(arm, partner)))
+    compared = [] if partner is None else lines_of(ArmPair(arm, partner))
+    verdicts = {line["split"]: str(line["verdict"]) for line in compared if line["is_headline"]}
     lines = []
     for run in arm.runs:
         chosen = split or run.reported_split
-        lead = led_by(group, arm) | {"run": run.name, "seed": run.config.seed, "gain_reason": "", "note": ""}
-        lead |= {
+        gain, why, own_note = _gain(run, partner, chosen, note)
+        own = {
+            "run": run.name,
+            "seed": run.config.seed,
             "size": np.nan if arm.size is None else arm.size,
             "learning_rate": run.config.learning_rate,
             "is_failed": run.is_failed,
             "epoch": run.last_epoch,
             "split": chosen,
             "score": run.score,
+            "value_before": last_score(run, chosen, at="first"),
+            "value": last_score(run, chosen),
+            "gain_points": gain,
+            "gain_reason": why,
+            "gain_verdict": verdicts.get(chosen, ""),
+            "note": own_note,
         }
-        lead |= {"value_before": last_score(run, chosen, at="first"), "value": last_score(run, chosen)}
-        lines.append(lead | _gain(run, partner, chosen, note) | {"gain_verdict": verdicts.get(chosen, "")})
+        lines.append(led_by(group, arm) | own)
     return lines
 
 
@@ -113,22 +121,18 @@ def _frozen_partner(group: Group, arm: Arm) -> tuple[Arm | None, str]:
     return best, f"differs from {best.label} also in {', '.join(names)}" if names else ""
 
 
-def _verdicts(lines: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """Split to the verdict on the difference in the headline score."""
-    return {str(line["split"]): str(line["verdict"]) for line in lines if line["is_headline"]}
-
-
-def _gain(run: ReportedRun, partner: Arm | None, split: str, note: str) -> dict[str, Any]:
+def _gain(run: ReportedRun, partner: Arm | None, split: str, note: str) -> tuple[float, str, str]:
+    """Points that a run gained, why there are none, and what to note."""
     if partner is None:
-        return {"gain_points": np.nan, "gain_reason": note}
+        return np.nan, note, ""
     other = next((each for each in partner.runs if each.config.seed == run.config.seed), None)
     if other is None:
-        return {"gain_points": np.nan, "gain_reason": f"no run of this seed under {partner.label}"}
+        return np.nan, f"no run of this seed under {partner.label}", ""
     if split not in run.answers or split not in other.answers:
-        return {"gain_points": np.nan, "gain_reason": f"no labelled split {split}"}
+        return np.nan, f"no labelled split {split}", ""
     if not have_same_items(run, other, split):
-        return {"gain_points": np.nan, "gain_reason": OTHER_ITEMS}
-    return {"gain_points": 100 * (counted_score(run, split) - counted_score(other, split)), "note": note}
+        return np.nan, OTHER_ITEMS, ""
+    return 100 * (counted_score(run, split) - counted_score(other, split)), "", note
 
 
 LEAST_TASKS = 6
@@ -154,13 +158,12 @@ def associate_drift(joined: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:
     ``joined``: the table of :func:`toolkit.join_drift`. A task is one point: the means over its seeds of
     ``times_noise`` and ``gain_points``, of the last epoch of each run and of the largest number of training examples,
     whatever else the table holds, so that more epochs, snapshots or sizes make no more points. Drift counts as a
-    multiple of its noise: as a share of the norm it follows the number of steps and, over a whole vocabulary, the
-    number of words in the data, which differ between tasks by design. The multiple still falls as the learning rate
-    rises (1.22 to 1.04 on one task). ``spearman``: rank correlation; ``p``: two-sided permutation test over the tasks
-    (exact up to eight of them, else 99,999 draws with ``seed``); ``q``: Benjamini-Hochberg over the lines. All NaN,
-    with a ``reason``: under six tasks, because nothing is fitted to so few; where tasks were trained at different
-    learning rates; and where no task's gain is told apart from 0 (``gain_verdict``), because ranks of gains that are
-    noise are noise. The association is between tasks and says nothing of cause. ValueError for another table.
+    multiple of its noise (parameter_noise.py): as a share of the norm it follows the number of steps and of words in
+    the data, which differ between tasks by design. ``spearman``: rank correlation; ``p``: two-sided permutation test
+    over the tasks (exact up to eight of them, else 99,999 draws with ``seed``); ``q``: Benjamini-Hochberg over the
+    lines. All NaN, with a ``reason``: under six tasks, because nothing is fitted to so few; where tasks were trained at
+    different learning rates; and where no task's gain is told apart from 0 (``gain_verdict``), because ranks of gains
+    that are noise are noise. The association is between tasks and says nothing of cause. ValueError for another table.
     """
     check_table(joined, (*NEEDED, *VALUES), "join_drift")
     lines = [
@@ -169,8 +172,6 @@ def associate_drift(joined: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:
     ]
     table = pd.DataFrame(lines, columns=columns_of("associate_drift"))
     if len(table):
-        from toolkit.comparison.tests import benjamini_hochberg
-
         table["q"] = benjamini_hochberg(table["p"].to_numpy(dtype=float))
     return table
 
@@ -199,43 +200,27 @@ def _line(points: pd.DataFrame, seed: int) -> dict[str, Any]:
         rates = ", ".join(f"{rate:g}" for rate in sorted(set(points["learning_rate"])))
         return line | {"reason": f"refused: tasks were trained at different learning rates ({rates})"}
     if not (points["verdict"] == TOLD_APART).any():
-        return line | {"reason": f"refused: {_all_noise(points['verdict'])}, so that there is nothing to predict"}
-    drift, gain = (_centred_ranks(points[name]) for name in ("times_noise", "gain_points"))
+        counts = ", ".join(f"{count} {name}" for name, count in points["verdict"].value_counts().items())
+        noise = f"no gain is distinguishable from 0 ({counts})"
+        if (points["verdict"] == "equivalent").all():
+            noise = "every gain is within the margin (equivalent to 0)"
+        return line | {"reason": f"refused: {noise}, so that there is nothing to predict"}
+    ranks = (points[name].rank().to_numpy(dtype=float) for name in ("times_noise", "gain_points"))
+    drift, gain = (own - own.mean() for own in ranks)
     if not (drift.any() and gain.any()):
         return line | {"reason": "undefined: drift or gain is the same in all tasks"}
-    return line | {"spearman": _correlation(drift, gain), "p": _permutation_p(drift, gain, seed), "reason": ""}
+    return line | _spearman(drift, gain, seed) | {"reason": ""}
 
 
-def _all_noise(verdicts: pd.Series) -> str:
-    if (verdicts == "equivalent").all():
-        return "every gain is within the margin (equivalent to 0)"
-    counts = verdicts.value_counts()
-    return f"no gain is distinguishable from 0 ({', '.join(f'{count} {name}' for name, count in counts.items())})"
-
-
-def _centred_ranks(values: pd.Series) -> NDArray[np.float64]:
-    ranks = values.rank().to_numpy(dtype=float)
-    centred: NDArray[np.float64] = ranks - ranks.mean()
-    return centred
-
-
-def _correlation(first: NDArray[np.float64], second: NDArray[np.float64], axis: int = -1) -> Any:
-    """Pearson correlation of centred ranks, which is Spearman's; permuting changes neither mean nor norm."""
-    return (first * second).sum(axis=axis) / np.sqrt((first**2).sum(axis=axis) * (second**2).sum(axis=axis))
-
-
-def _permutation_p(drift: NDArray[np.float64], gain: NDArray[np.float64], seed: int) -> float:
+def _spearman(drift: NDArray[np.float64], gain: NDArray[np.float64], seed: int) -> dict[str, float]:
+    """Spearman's correlation of centred ranks with its permutation p; permuting changes neither mean nor norm."""
     from scipy.stats import permutation_test
 
     def statistic(permuted: NDArray[np.float64], axis: int = -1) -> Any:
-        return _correlation(permuted, gain, axis)
+        size = np.sqrt((permuted**2).sum(axis=axis) * (gain**2).sum(axis=axis))
+        return (permuted * gain).sum(axis=axis) / size
 
-    result = permutation_test(
-        (drift,),
-        statistic,
-        permutation_type="pairings",
-        vectorized=True,
-        n_resamples=NUM_PERMUTATIONS,
-        rng=np.random.default_rng(seed),
-    )
-    return float(result.pvalue)
+    options: dict[str, Any] = {"permutation_type": "pairings", "n_resamples": NUM_PERMUTATIONS}
+    rng = np.random.default_rng(seed)
+    found = permutation_test((drift,), statistic, vectorized=True, rng=rng, **options)
+    return {"spearman": statistic(drift), "p": float(found.pvalue)}

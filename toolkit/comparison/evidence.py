@@ -14,7 +14,7 @@ evidence/word_counts.csv words.parquet   the words' map, means over the seeds of
 import html
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -47,9 +47,8 @@ def written_files(out: Path) -> dict[str, str]:
 
 def _written_read(out: Path) -> dict[str, Any]:
     try:
-        values = json.loads((out / WRITTEN).read_text(encoding="utf-8"))
-        dict(values["files"])
-        return dict(values) if values["format"] <= WRITTEN_FORMAT else {}
+        values: dict[str, Any] = json.loads((out / WRITTEN).read_text(encoding="utf-8"))
+        return values | {"files": dict(values["files"])} if values["format"] <= WRITTEN_FORMAT else {}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
 
@@ -72,7 +71,7 @@ def check_written(out: Path) -> tuple[list[str], list[str]]:
 
 def large_tables(out: Path, names: Iterable[str]) -> list[str]:
     """The CSV files of tables/ that are too large to be kept."""
-    tables = (name for name in names if name.startswith("tables/") and name.endswith(".csv"))
+    tables = [name for name in names if name.startswith("tables/") and name.endswith(".csv")]
     return sorted(name for name in tables if (out / name).stat().st_size > LARGE_BYTES)
 
 
@@ -91,47 +90,22 @@ def spare_files(out: Path, names: Iterable[str]) -> list[str]:
 FORMAT = 3
 """Version of the evidence folder; a reader refuses a higher one. Format 1 kept what cards need, and joined.csv; formats
 1 and 2 called columns by FORMER names."""
-FORMER = {
-    "arm": "condition",
-    "refusal": "reason",
-    "drift_note": "reason",
-    "drift": "offset_free_drift",
-    "other": "second",
-}
-FORMER |= {"first_score": "value_before", "last_score": "value"}
+FORMER = {"arm": "condition", "refusal": "reason", "drift_note": "reason", "drift": "offset_free_drift"}
+FORMER |= {"other": "second", "first_score": "value_before", "last_score": "value"}
 
 FOLDER = "evidence"
 PREDICTIONS = "predictions.parquet"
 JSONS = ("settings.json", "runs.json")
-TEXTS = (
-    *("run", "group", "model", "task", "condition", "base", "first", "second", "parameter", "split", "regime", "score"),
-    *(
-        "reason",
-        "note",
-        "gain_verdict",
-        "gain_reason",
-        "measure",
-        "reported_split",
-        "manifest_sha256",
-        "arm",
-        "refusal",
-        "drift_note",
-    ),
-    *("frequencies", "stratum", "statistic", "token", "before", "after", "ranking", "other"),
-)
+TEXTS: tuple[str, ...] = ("run", "group", "model", "task", "condition", "base", "first", "second", "parameter", "split")
+TEXTS += ("regime", "score", "reason", "note", "gain_verdict", "gain_reason", "measure", "reported_split", "stratum")
+TEXTS += ("manifest_sha256", "frequencies", "statistic", "token", "before", "after", "ranking")
+TEXTS += ("arm", "refusal", "drift_note", "other")
 """Columns of the tables that are text, whatever they look like."""
 OF_1 = ("runs.csv", "scores.csv", "drift.csv", "gauge.csv", "seeds.csv")
 LABELS, JOINED = "labels.csv", "joined.csv"
 NAMES_OF_1 = (*JSONS, PREDICTIONS, *OF_1, JOINED)
-NEWER: tuple[str, ...] = (
-    "strata.parquet",
-    "boxes.csv",
-    "dots.csv",
-    "exposed.csv",
-    "tokens.parquet",
-    "positions.parquet",
-)
-NEWER += ("word_counts.csv", "words.parquet")
+NEWER: tuple[str, ...] = ("strata.parquet", "boxes.csv", "dots.csv", "exposed.csv", "tokens.parquet")
+NEWER += ("positions.parquet", "word_counts.csv", "words.parquet")
 NAMES = (*JSONS, PREDICTIONS, *OF_1, LABELS, *NEWER)
 """The files of today's format, whose hashes the cards name; beside them lies PAGE."""
 PAGE = "page.json"
@@ -186,42 +160,36 @@ class Evidence:
     @cached_property
     def reported(self) -> tuple[ReportedRun, ...]:
         """Its runs, as comparisons see them."""
-        scores, answers = (dict(iter(table.groupby("run", sort=False))) for table in (self.scores, self.predictions))
+        parts = {
+            name: dict(iter(table.groupby("run", sort=False)))
+            for name, table in (("scores", self.scores), ("predictions", self.predictions))
+        }
         parameters = self.drift.groupby("run", sort=False)["parameter"].agg(tuple)
         ends = dict(zip(self.runs["run"], self.runs["last_epoch"], strict=True))
-        return tuple(
-            self._run(name, scores.get(name), answers.get(name), (parameters.get(name, ()), float(ends[name])))
-            for name in self.facts
-        )
-
-    def _run(
-        self,
-        name: str,
-        scores: pd.DataFrame | None,
-        answers: pd.DataFrame | None,
-        ends: tuple[tuple[str, ...], float],
-    ) -> ReportedRun:
-        facts = self.facts[name]
-        known = {key: value for key, value in facts["config"].items() if key != "output_dir" or value}
-        scores, answers = (
-            (whole.iloc[:0] if part is None else part).drop(columns="run").reset_index(drop=True)
-            for part, whole in ((scores, self.scores), (answers, self.predictions))
-        )
-        scores = scores[facts["scores"]] if "scores" in facts else scores.dropna(axis="columns", how="all")
-        # Beside a token task's runs those of others have a column of nothing.
-        answers = answers.drop(columns="word") if "word" in answers and answers["word"].isna().all() else answers
-        config = RunConfig.from_json(json.dumps(known), f"the config of {name}")
-        return ReportedRun(
-            name,
-            config,
-            facts["manifest"],
-            scores,
-            answers,
-            (self.settings.get("tasks") or {}).get(name),
-            known_ends=ends,
-            hashes={f"{key}.json": facts.get(f"{key}_sha256", NOT_KEPT) for key in ("manifest", "config")},
-            command=facts.get("command") or config.to_command(),
-        )
+        found = []
+        for name, facts in self.facts.items():
+            known = {key: value for key, value in facts["config"].items() if key != "output_dir" or value}
+            config = RunConfig.from_json(json.dumps(known), f"the config of {name}")
+            scores, answers = (
+                own.get(name, getattr(self, kind).iloc[:0]).drop(columns="run").reset_index(drop=True)
+                for kind, own in parts.items()
+            )
+            # Beside a token task's runs those of others have a column of nothing.
+            has_words = "word" not in answers or not answers["word"].isna().all()
+            found.append(
+                ReportedRun(
+                    name,
+                    config,
+                    facts["manifest"],
+                    scores[facts["scores"]] if "scores" in facts else scores.dropna(axis="columns", how="all"),
+                    answers if has_words else answers.drop(columns="word"),
+                    (self.settings.get("tasks") or {}).get(name),
+                    known_ends=(parameters.get(name, ()), float(ends[name])),
+                    hashes={f"{key}.json": facts.get(f"{key}_sha256", NOT_KEPT) for key in ("manifest", "config")},
+                    command=facts.get("command") or config.to_command(),
+                )
+            )
+        return tuple(found)
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
@@ -254,7 +222,8 @@ def save_evidence(evidence: Evidence, folder: str | Path) -> Evidence:
             if source.is_file():
                 files.write_bytes(place / source.name, source.read_bytes())
         return evidence
-    lines = ",\n".join(f"{_line(name)}: {_line(facts)}" for name, facts in evidence.facts.items())
+    texts = [[json.dumps(each, ensure_ascii=False) for each in own] for own in evidence.facts.items()]
+    lines = ",\n".join(f"{name}: {facts}" for name, facts in texts)
     settings, page = (json.dumps(own, indent=1, ensure_ascii=False) for own in (evidence.settings, evidence.page))
     for name, text in zip((*JSONS, PAGE), (settings, f"{{\n{lines}\n}}", page), strict=True):
         files.write_text(place / name, f"{text}\n")
@@ -276,10 +245,6 @@ def _write_parquet(table: pd.DataFrame, path: Path) -> None:
     table.to_parquet(path, index=False, use_dictionary=others, use_byte_stream_split=floats, **packed)
 
 
-def _line(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
 EARLIER_NAMES = r"none \(full fine-tuning\)|backbone \(feature extraction\)|embeddings \(frozen\)"
 """What conditions were called without labels in reports of earlier versions."""
 
@@ -288,15 +253,15 @@ def read_evidence(folder: str | Path) -> Evidence:
     """The evidence of a report folder; ValueError when a file is missing, cut short or of a newer format."""
     place = Path(folder) / FOLDER
     _check_there(folder, JSONS)
-    settings, facts = (_read(place / name, _read_json) for name in JSONS)
+    settings, facts = (_read(place / name) for name in JSONS)
     known = settings.get("format", FORMAT + 1)
     if known > FORMAT:
         raise ValueError(f"{place} has a newer format than {FORMAT}: update the toolkit")
     names = NAMES if known > 1 else (*NAMES_OF_1, *([LABELS] if (place / LABELS).is_file() else []))
     _check_there(folder, names)
-    tables = {name.partition(".")[0]: _read(place / name, read_table) for name in names[len(JSONS) :]}
+    tables = {name.partition(".")[0]: _read(place / name) for name in names[len(JSONS) :]}
     is_said = (place / PAGE).is_file()
-    page: dict[str, Any] = _read(place / PAGE, _read_json) if is_said else _said_in(Path(folder) / "report.md")
+    page: dict[str, Any] = _read(place / PAGE) if is_said else _said_in(Path(folder) / "report.md")
     if known < FORMAT:
         tables = {name: table.rename(columns=FORMER) for name, table in tables.items()}
         if tuning := page.get("tuning"):
@@ -347,15 +312,11 @@ def _check_there(folder: str | Path, names: Iterable[str]) -> None:
         raise ValueError(f"{folder} is not a whole report: missing {', '.join(missing)}")
 
 
-def _read(path: Path, read: Callable[[Path], Any]) -> Any:
+def _read(path: Path) -> Any:
     try:
-        return read(path)
+        return json.loads(path.read_text(encoding="utf-8")) if path.suffix == ".json" else read_table(path)
     except (ValueError, OSError) as error:  # pyarrow's errors are both of these
         raise ValueError(f"{FOLDER}/{path.name} cannot be read: {' '.join(str(error).split())[:200]}") from None
-
-
-def _read_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
 
 
 FORMULA = r"'*[=+\-@\t\r].+"
@@ -379,10 +340,6 @@ def _quoted(cell: object) -> object:
     return f"'{cell}" if is_formula else cell
 
 
-def _unquoted(cell: object) -> object:
-    return cell[1:] if isinstance(cell, str) and cell[:1] == "'" and re.fullmatch(FORMULA, cell, re.S) else cell
-
-
 def read_table(path: Path) -> pd.DataFrame:
     """Numbers bit for bit; nothing but an empty cell is missing: a task may be called nan, and a label 12."""
     if path.suffix == ".parquet":
@@ -391,9 +348,9 @@ def read_table(path: Path) -> pd.DataFrame:
         return pd.DataFrame()
     texts = dict.fromkeys(TEXTS, str)
     read = pd.read_csv(path, dtype=texts, keep_default_na=False, na_values=[""], float_precision="round_trip")
-    for name in read:
-        if not pd.api.types.is_numeric_dtype(read[name]):
-            read[name] = read[name].map(_unquoted)
+    for name in (name for name in read if not pd.api.types.is_numeric_dtype(read[name])):
+        is_quoted = read[name].map(lambda cell: isinstance(cell, str) and bool(re.fullmatch("'" + FORMULA, cell, re.S)))
+        read.loc[is_quoted, name] = read.loc[is_quoted, name].str[1:]
     return settled(read)
 
 

@@ -1,7 +1,7 @@
 """Weight drift by layer over seeds, and whether it depends on how high a layer stands."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,8 +11,7 @@ import pandas as pd
 from toolkit.analysis.measures import Array
 from toolkit.analysis.weight_drift import drift_of_layers, drift_of_parameters
 from toolkit.comparison.arms import Group
-from toolkit.comparison.intervals import Interval, seeds_interval
-from toolkit.comparison.tests import benjamini_hochberg
+from toolkit.comparison.intervals import Interval, benjamini_hochberg, seeds_interval
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.backbones import BackbonePair, open_backbones
 
@@ -79,35 +78,23 @@ def weight_tables(arms: Sequence[ArmWeights]) -> dict[str, pd.DataFrame]:
 @with_columns
 def average_weights(arms: Sequence[ArmWeights]) -> pd.DataFrame:
     """Means over the seeds of each condition by layer; the interval is of relative drift over new seeds."""
-    return pd.DataFrame(
-        [line for arm in arms for line in _means_of(arm)], columns=columns_of("average_weights")
-    ).astype({"layer": "Int64"})
-
-
-def _means_of(arm: ArmWeights) -> Iterator[dict[str, Any]]:
-    tables = [drift_of_layers(table) for table in arm.tables.values()]
-    for place, first in enumerate(tables[0].to_dict("records") if tables else ()):
-        own = pd.DataFrame([table.iloc[place] for table in tables])
-        interval = _interval(own["relative_drift"].to_numpy(np.float64))
-        line = {name: own[name].mean() for name in ("norm_before", "norm_change", "median_angle_degrees")}
-        yield (
-            arm.lead
-            | line
-            | {
-                "layer": first["layer"],
-                "component": first["component"],
-                "num_values": first["num_values"],
-                "relative_drift": own["relative_drift"].mean(skipna=False),
-                "low": interval.low,
-                "high": interval.high,
-                "is_identical": bool(own["is_identical"].all()),
-                "num_seeds": len(own),
-                # That one seed has no interval is said once, by the trend.
-                "reason": first["reason"]
-                or ("" if len(own) == 1 or own["is_identical"].all() or first["note"] else interval.note),
-                "note": first["note"],
+    lines = []
+    for arm in arms:
+        tables = [drift_of_layers(table) for table in arm.tables.values()]
+        for place, first in enumerate(tables[0].to_dict("records") if tables else ()):
+            own = pd.DataFrame([table.iloc[place] for table in tables])
+            interval = _interval(own["relative_drift"].to_numpy(np.float64))
+            is_identical = bool(own["is_identical"].all())
+            # That one seed has no interval is said once, by the trend.
+            is_said = len(own) == 1 or is_identical or first["note"]
+            line = arm.lead | {
+                name: own[name].mean() for name in ("norm_before", "norm_change", "median_angle_degrees")
             }
-        )
+            line |= {name: first[name] for name in ("layer", "component", "num_values", "note")}
+            line |= {"relative_drift": own["relative_drift"].mean(skipna=False), "low": interval.low}
+            line |= {"high": interval.high, "is_identical": is_identical, "num_seeds": len(own)}
+            lines.append(line | {"reason": first["reason"] or ("" if is_said else interval.note)})
+    return pd.DataFrame(lines, columns=columns_of("average_weights")).astype({"layer": "Int64"})
 
 
 @with_columns
@@ -140,7 +127,12 @@ def _trend(arm: ArmWeights) -> dict[str, Any]:
     line |= {"num_layers": 0, "num_seeds": len(arm.tables), "trend": NOT_APPLICABLE, "reason": arm.note}
     if not arm.tables:
         return line
-    drift = pd.DataFrame({seed: _by_layer(table) for seed, table in arm.tables.items()})
+    by_seed = {}
+    for seed, table in arm.tables.items():
+        layers = drift_of_layers(table)  # what was 0 before, so that nothing can be said, is left out
+        is_layer = layers["component"].str.startswith("layers.") & layers["relative_drift"].notna()
+        by_seed[seed] = layers[is_layer].set_index("layer")["relative_drift"]
+    drift = pd.DataFrame(by_seed)
     is_moved = (drift > 0).all(axis=1)
     moved, still = drift[is_moved], drift.index[~is_moved]
     line["num_layers"] = len(moved)
@@ -159,13 +151,6 @@ def _trend(arm: ArmWeights) -> dict[str, Any]:
         return line | {"p": math.nan, "trend": NOT_JUDGED, "reason": "; ".join([*notes, few])}
     trend = FLAT if is_flat(logs) else UNDECIDED
     return line | {"trend": trend, "reason": "; ".join(filter(None, [*notes, interval.note]))}
-
-
-def _by_layer(table: pd.DataFrame) -> "pd.Series":
-    """Relative drift of each layer by its number; what was 0 before, so that nothing can be said, is left out."""
-    layers = drift_of_layers(table)
-    is_layer = layers["component"].str.startswith("layers.") & layers["relative_drift"].notna()
-    return layers[is_layer].set_index("layer")["relative_drift"]
 
 
 def top_to_bottom(logs: Array) -> tuple[Interval, float]:

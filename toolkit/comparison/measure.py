@@ -15,10 +15,9 @@ from toolkit.analysis.drift import measure_drift, measure_rows
 from toolkit.analysis.gauge import measure_gauge
 from toolkit.analysis.word_rows import WordRows, measure_words
 from toolkit.comparison.arms import Arm, Group, Labels, arrange, of_largest_size
-from toolkit.comparison.drift_table import drift_of
-from toolkit.comparison.estimates import Settings
+from toolkit.comparison.compare import Settings
 from toolkit.comparison.evidence import FORMAT, Evidence, settled
-from toolkit.comparison.parameter_noise import distance_of_seeds
+from toolkit.comparison.parameter_noise import distance_of_seeds, drift_of
 from toolkit.comparison.runs import ReportedRun, canonical_name, with_paths
 from toolkit.comparison.shuffled_labels import label_statistics
 from toolkit.config import RunConfig
@@ -30,17 +29,8 @@ from toolkit.snapshots.store import Run
 Progress = Callable[[str], None]
 
 OF_MODEL = ("revision", "weights_sha256", "pooling", "head", "num_parameters", "num_trainable")
-PARTS: tuple[str, ...] = (
-    "task",
-    "head_stage",
-    "floors",
-    "linear_probe",
-    "convex_ceiling",
-    "cost",
-    "versions",
-    "git_commit",
-)
-PARTS += ("devices", "num_processes", "num_threads", "precision")
+PARTS: tuple[str, ...] = ("task", "head_stage", "floors", "linear_probe", "convex_ceiling", "cost", "versions")
+PARTS += ("git_commit", "devices", "num_processes", "num_threads", "precision")
 """Sections of a manifest that are kept as they are; of model and frozen a part is."""
 PARTS_OF_1 = ("task", "head_stage", "floors")
 """What the evidence of format 1 kept of them."""
@@ -98,21 +88,18 @@ def measure(
             yield run
 
     drift = led(heard("measuring drift", members), drift_of)
-    of_firsts: dict[str, list[pd.DataFrame]] = {name: [] for name in OF_FIRST}
-    for run in heard("measuring rows", firsts):
-        for name, table in measure_first(run).items():
-            of_firsts[name].append(table)
+    of_firsts = [measure_first(run) for run in heard("measuring rows", firsts)]
     counts, rows = words_of_arms(shown, on_progress)
     tables = {
         "predictions": all_answers(groups),
         "runs": runs_table(groups, facts),
-        "scores": led(members, scores_of),
+        "scores": led(members, lambda run: run.scores),
         "drift": drift,
         "gauge": led(members, gauge_of),
         "seeds": seeds_table(groups),
         "labels": label_statistics(groups, drift),
         "strata": led([run for group in shown for run in group.runs], strata_of),
-        **{name: _together(own) for name, own in of_firsts.items()},
+        **{name: together([tables[name] for tables in of_firsts]) for name in OF_FIRST},
         "word_counts": counts,
         "words": rows,
     }
@@ -133,7 +120,7 @@ def _own(labels: Labels, members: Sequence[ReportedRun]) -> dict[str, str]:
 
 def led(runs: Iterable[ReportedRun], make: Callable[[ReportedRun], pd.DataFrame]) -> pd.DataFrame:
     """One table of all runs, each part led by the run's name."""
-    return _together([_led(run, make(run)) for run in runs])
+    return together([_led(run, make(run)) for run in runs])
 
 
 def _led(run: ReportedRun, table: pd.DataFrame) -> pd.DataFrame:
@@ -141,14 +128,10 @@ def _led(run: ReportedRun, table: pd.DataFrame) -> pd.DataFrame:
     return table[["run", *(name for name in table.columns if name != "run")]]
 
 
-def _together(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+def together(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Some tables one below the other; those without lines say nothing of the types of columns."""
     filled = [part for part in parts if len(part)] or list(parts[:1])
     return pd.concat(filled, ignore_index=True) if filled else pd.DataFrame()
-
-
-def scores_of(run: ReportedRun) -> pd.DataFrame:
-    """Every score of a run, at each epoch."""
-    return run.scores
 
 
 def strata_of(run: ReportedRun) -> pd.DataFrame:
@@ -174,17 +157,14 @@ OF_FIRST = ("boxes", "dots", "exposed", "tokens", "positions")
 
 def measure_first(run: ReportedRun) -> dict[str, pd.DataFrame]:
     """OF_FIRST of one run, led by its name; a table of no lines where the model has no such rows."""
-    words, positions = _rows(run, "word_embeddings"), _rows(run, "position_embeddings")
+    rows = dict.fromkeys(("word_embeddings", "position_embeddings"), pd.DataFrame())
+    for name in (name for name in rows if name in run.parameters):
+        own = measure_rows(run.run.trajectory, name, run.last_epoch)
+        rows[name] = own.assign(stratum=own["stratum"].astype(str))
+    words, positions = rows.values()
     boxes, dots = boxes_of(words)
     found = (boxes, dots, exposure_of(run, words), top_tokens(words), _with_positions(run, positions))
     return {name: _led(run, table) for name, table in zip(OF_FIRST, found, strict=True)}
-
-
-def _rows(run: ReportedRun, parameter: str) -> pd.DataFrame:
-    if parameter not in run.parameters:
-        return pd.DataFrame()
-    rows: pd.DataFrame = measure_rows(run.run.trajectory, parameter, run.last_epoch)
-    return rows.assign(stratum=rows["stratum"].astype(str))
 
 
 def _with_positions(run: ReportedRun, rows: pd.DataFrame) -> pd.DataFrame:
@@ -265,7 +245,7 @@ def words_of_arms(groups: Sequence[Group], on_progress: Progress) -> tuple[pd.Da
         counts.append(lead | own | {"reason": found.reason})
         tables.append(found.table.assign(**lead))
     names = ["group", "condition", "num_seen", "num_unseen", "num_epochs", "reason"]
-    return pd.DataFrame(counts, columns=names), _together(tables)
+    return pd.DataFrame(counts, columns=names), together(tables)
 
 
 def has_moving_words(arm: Arm) -> bool:
@@ -287,13 +267,7 @@ def all_answers(groups: Sequence[Group]) -> pd.DataFrame:
     parts = []
     for arm in (arm for group in groups for arm in group.arms):
         for run in arm.runs:
-            lead = {
-                "run": run.name,
-                "model": run.model,
-                "task": run.task,
-                "condition": arm.label,
-                "seed": run.config.seed,
-            }
+            lead = run.lead() | {"condition": arm.label}
             parts.append(run.predictions.assign(**lead))
     if len({str(part["id"].dtype) for part in parts}) > 1:  # tasks number their items, or name them
         parts = [part.assign(id=part["id"].astype(str)) for part in parts]
@@ -347,7 +321,11 @@ def _describe(run: ReportedRun, model: str) -> dict[str, Any]:
     own = {name: value for name, value in run.part("model").items() if name in OF_MODEL}
     proofs = run.part("frozen").get("parameters") or {}
     # Of the encoder's parameters only those that contradict it: the others would be most of the file.
-    kept = {name: each for name, each in proofs.items() if _is_told(name, each)}
+    kept = {
+        name: proof
+        for name, proof in proofs.items()
+        if canonical_name(name) in EMBEDDING_PARAMETERS or proof.get("before") != proof.get("after")
+    }
     parts |= {"model": {"name": run.model, **own}, "regime": {"label": run.regime}, "frozen": {"parameters": kept}}
     hashes = {f"{name}_sha256": files.sha256_of_file(run.run.path / f"{name}.json") for name in ("manifest", "config")}
     described: dict[str, Any] = {"config": {**config, "model": model, "output_dir": place}, "manifest": parts, **hashes}
@@ -365,7 +343,3 @@ def command_of_run(run: ReportedRun) -> str:
     if not Path("finetune.py").is_file():  # the installed package has the same entry point
         command = command.replace("finetune.py", "--module toolkit.cli", 1)
     return command if folder == RunConfig().output_dir else f"{command} --output-dir {shlex.quote(folder)}"
-
-
-def _is_told(name: str, proof: Mapping[str, Any]) -> bool:
-    return canonical_name(name) in EMBEDDING_PARAMETERS or proof.get("before") != proof.get("after")

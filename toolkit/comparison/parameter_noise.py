@@ -1,11 +1,13 @@
-"""The drift of each embedding parameter of a run beside what random gradient signs would have moved it.
+"""The drift of each embedding parameter beside what random gradient signs would have moved it, and a paper's table.
 
 The rows that training showed are judged together, without the offset that they share: what all rows of one table move
 in common can be moved to another table without any output noticing (a gauge quantity). All of this is ours.
 """
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +15,13 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from toolkit.analysis.adam import AdamSteps, RowSteps, replay_decay, resolve_log, row_steps
-from toolkit.analysis.blocks import RowPass, iterate_blocks, whole_values
-from toolkit.analysis.measures import MEASURES, Array
+from toolkit.analysis.blocks import RowPass, Scratch, iterate_blocks, whole_values
+from toolkit.analysis.measures import MEASURES, Array, dots
 from toolkit.analysis.nulls import expected_squares
 from toolkit.analysis.strata import count_rows, table_exposure
+from toolkit.comparison.arms import Arm, Group, Labels, Runs, arrange
+from toolkit.comparison.intervals import statistics
+from toolkit.comparison.runs import ReportedRun
 from toolkit.families import TABLES
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.optimizer_log import OptimizerLog
@@ -50,7 +55,7 @@ def measure_beyond_noise(source: Source, *, log: OptimizerLog | None = None) -> 
     **The null takes rows as independent.** Rows of one batch share much of their gradient; c takes away what they share
     and the null does not know it, so that drift lies below the null where all else is noise: times_noise errs low, and
     the range is narrower than what runs really do. A second null, of random directions, lay 2 to 4 % below this one for
-    each parameter of a run on SST-2, so it is not taken beside it here; the margin of the cards (drift_cards.py) is
+    each parameter of a run on SST-2, so it is not taken beside it here; the margin of the cards (cards.py) is
     wider than that.
 
     **times_noise describes; it shows no learning.** Under shuffled labels, which can only be memorised, it was as
@@ -70,7 +75,8 @@ def measure_beyond_noise(source: Source, *, log: OptimizerLog | None = None) -> 
     try:
         log, reason = resolve_log(source, log), ""
     except ValueError as error:
-        log, reason = None, _reason(error, source)
+        run = run_of(source)  # evidence names no folder of anybody's machine
+        log, reason = None, str(error) if run is None else str(error).replace(str(run.path), run.path.name)
     lines = [_line(trajectory, name, log, reason) for name in trajectory.parameters]
     return pd.DataFrame(lines, columns=columns_of("measure_beyond_noise"))
 
@@ -223,7 +229,68 @@ def _ratio(change: Array, reference: Array) -> float:
     return math.sqrt(float(np.vdot(change, change)) / size) if size > 0 else math.nan
 
 
-def _reason(error: ValueError, source: Source) -> str:
-    """An error's line with the run's place taken out: evidence names no folder of anybody's machine."""
-    run = run_of(source)
-    return str(error) if run is None else str(error).replace(str(run.path), run.path.name)
+PARTS = ("exposed_relative_drift", "unexposed_relative_drift")
+"""‖Δ‖ / ‖E⁰‖ of the rows that training exposed, and of the others."""
+VALUES = ("drift_percent", "exposed_percent", "unexposed_percent", "times_noise")
+
+
+@with_columns
+def drift_table(runs: Runs | Run | str | Path, labels: Labels | None = None) -> pd.DataFrame:
+    """One line per model, task, condition and embedding parameter at the last epoch, means over seeds; for a paper.
+
+    Means over seeds; rows are those of the tables: NaN for LayerNorm, without exposure, and where there is no such row;
+    ``times_noise`` is NaN where it is refused. ``labels``: run directory name to condition.
+    :func:`toolkit.export_table` writes it as LaTeX, Markdown or HTML. ValueError as of :func:`toolkit.compare`.
+    """
+    own = [runs] if isinstance(runs, Run | str | Path) else runs
+    return drift_table_of_groups(arrange(own, labels))
+
+
+def drift_table_of_groups(groups: Sequence[Group], drift: pd.DataFrame | None = None) -> pd.DataFrame:
+    """:func:`drift_table` of groups that are arranged already.
+
+    ``drift``: :func:`drift_of` each of their runs, led by the run's name, where it is known.
+    """
+    lines = [line for group in groups for arm in group.arms for line in _table_lines(arm, drift)]
+    return pd.DataFrame(lines, columns=columns_of("drift_table"))
+
+
+def _table_lines(arm: Arm, drift: pd.DataFrame | None) -> Iterator[dict[str, Any]]:
+    """A line per parameter of an arm."""
+    parts = [drift_of(run) if drift is None else drift[drift["run"] == run.name] for run in arm.runs]
+    # Evidence of format 1 has no PARTS.
+    table = pd.concat(
+        [own.reindex(columns=["parameter", "relative_drift", "times_noise", "reason", *PARTS]) for own in parts]
+    )
+    table = table.assign(times_noise=table["times_noise"].where(table["reason"] == ""))
+    for value, source in zip(VALUES, ("relative_drift", *PARTS), strict=False):
+        table[value] = 100 * table[source]
+    for parameter, own in table.groupby("parameter", sort=False):
+        line: dict[str, Any] = {"model": arm.runs[0].model, "task": arm.runs[0].task, "condition": arm.label}
+        line |= {"parameter": parameter, "num_seeds": len(own), "is_frozen": arm.is_proven_frozen(str(parameter))}
+        for value in VALUES:
+            found = statistics(own[value])
+            line |= {value: found["mean"], f"{value}_sd": found["sd"]}
+        yield line
+
+
+def drift_of(run: ReportedRun) -> pd.DataFrame:
+    """:func:`measure_beyond_noise` of a run, and PARTS: NaN for LayerNorm, without exposure, and without such a row."""
+    found, trajectory = measure_beyond_noise(run.run), run.run.trajectory
+    ends, parts = (trajectory.snapshots[0], trajectory.snapshots[-1]), []
+    for parameter in found["parameter"]:
+        exposed = exposed_rows(trajectory, parameter)
+        if parameter not in TABLES or exposed is None:
+            parts.append((math.nan, math.nan))
+            continue
+        is_exposed = np.zeros(len(ends[0].tensors[parameter]), bool)
+        is_exposed[exposed] = True
+        sums = {True: np.zeros(2), False: np.zeros(2)}
+        for rows, (before, after) in iterate_blocks(ends, parameter, scratch=Scratch()):
+            after -= before
+            for kind, total in sums.items():
+                own = is_exposed[rows] == kind
+                total += dots(after, after)[own].sum(), dots(before, before)[own].sum()
+        shares = [math.sqrt(change / size) if size > 0 else math.nan for change, size in sums.values()]
+        parts.append((shares[0], shares[1]))
+    return found.assign(**dict(zip(PARTS, zip(*parts, strict=True), strict=True)))

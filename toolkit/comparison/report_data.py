@@ -11,18 +11,17 @@ from numpy.typing import NDArray
 from toolkit.analysis.strata import POSITION_STRATA, WORD_STRATA
 from toolkit.analysis.word_rows import WordRows
 from toolkit.comparison.arms import Arm, Group, Pairs, ReportedRun, of_largest_size
-from toolkit.comparison.compare import PairLines, compare_groups, compare_seeds_of_groups
-from toolkit.comparison.cost import cost_of_groups
+from toolkit.comparison.compare import Settings, compare_groups, compare_seeds, lines_of_pairs
 from toolkit.comparison.drift_and_score import associate_drift, join_groups
-from toolkit.comparison.estimates import Settings
 from toolkit.comparison.evidence import Evidence
 from toolkit.comparison.shuffled_labels import contrast
 from toolkit.comparison.summaries import (
     efficiency_of_groups,
-    floors_of_groups,
-    last_scores_of_groups,
+    last_scores,
+    measure_cost,
     side_by_side,
-    summarise_groups,
+    summarise_floors,
+    summarise_scores,
 )
 
 LEAD = ("run", "model", "task", "regime", "seed")
@@ -63,18 +62,13 @@ class GroupTables:
         values: NDArray[np.float64] = own["relative_drift"].astype(float).where(is_moved, 0.0).to_numpy()
         return values
 
-    def whole(self, arm: Arm, parameter: str, measure: str = "relative", statistic: str = "value") -> pd.DataFrame:
-        """Lines of the whole parameter in every run and snapshot of an arm after epoch 0."""
+    def whole(self, arm: Arm, parameter: str, statistic: str = "value") -> pd.DataFrame:
+        """Relative drift of the whole parameter in every run and snapshot of an arm after epoch 0."""
         if self.drift.empty:
             return self.drift
-        lines = self.drift[
-            self.drift["run"].isin(arm.names)
-            & (self.drift["parameter"] == parameter)
-            & (self.drift["stratum"] == "whole parameter")
-            & (self.drift["measure"] == measure)
-            & (self.drift["statistic"] == statistic)
-        ]
-        return lines[lines["epoch"] > 0]
+        lines = self.drift[self.drift["run"].isin(arm.names) & (self.drift["epoch"] > 0)]
+        chosen = {"parameter": parameter, "stratum": "whole parameter", "measure": "relative", "statistic": statistic}
+        return lines[(lines[list(chosen)] == list(chosen.values())).all(axis=1)]
 
     def of(self, arm: Arm, parameter: str) -> pd.DataFrame:
         """Lines of one parameter in every run of an arm at its last epoch, by stratum, measure and statistic."""
@@ -83,15 +77,8 @@ class GroupTables:
 
     def with_arms(self, table: pd.DataFrame) -> pd.DataFrame:
         """One of these tables with ``condition``, by which charts tell its lines apart."""
-        if table.empty:
-            return table
-        return table.assign(
-            condition=table["run"].map({name: _base(arm) for arm in self.group.arms for name in arm.names})
-        )
-
-    def has_moved(self, arm: Arm, parameter: str) -> bool:
-        """Whether any run of an arm moved a parameter."""
-        return bool((self.relative_drift(arm, parameter) != 0).any())
+        bases = {name: _base(arm) for arm in self.group.arms for name in arm.names}
+        return table if table.empty else table.assign(condition=table["run"].map(bases))
 
 
 def _base(arm: Arm) -> str:
@@ -124,7 +111,7 @@ class ReportData:
         self.settings = Settings(**own, num_draws=num_draws)  # type: ignore[arg-type]
         pairs = evidence.settings["pairs"]
         self.pairs: Pairs | None = None if pairs is None else [(one, other) for one, other in pairs]
-        self.lines = PairLines(self.settings)
+        self.lines_of = lines_of_pairs(self.settings)
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -161,7 +148,7 @@ class ReportData:
     def comparison(self) -> pd.DataFrame:
         """``toolkit.compare``, with the labels of the arms without their size as first_base and second_base."""
         self._hear("comparing scores")
-        table = compare_groups(self.groups, self.pairs, lines=self.lines)
+        table = compare_groups(self.groups, self.pairs, self.settings, lines_of=self.lines_of)
         bases = {arm.label: arm.base or arm.label for group in self.groups for arm in group.arms}
         named = {
             f"{side}_base": [bases.get(str(label), str(label)) for label in table[side]] for side in ("first", "second")
@@ -173,21 +160,21 @@ class ReportData:
         """``toolkit.join_drift``."""
         if self.evidence.joined is not None:
             return self.evidence.joined
-        return join_groups(self.groups, drift=self.evidence.drift, lines=self.lines)
+        return join_groups(self.groups, drift=self.evidence.drift, lines_of=self.lines_of)
 
     @cached_property
     def scores(self) -> pd.DataFrame:
         """The headline score of every run on every labelled split at its last epoch: ``toolkit.last_scores``."""
-        return last_scores_of_groups(self.groups)
+        return last_scores(self.groups)
 
     @cached_property
     def seeds(self) -> pd.DataFrame:
         """``toolkit.compare_seeds``."""
-        return compare_seeds_of_groups(self.groups, self.pairs)
+        return compare_seeds(self.groups, pairs=self.pairs)
 
     @cached_property
     def summary(self) -> pd.DataFrame:
-        return summarise_groups(self.groups)
+        return summarise_scores(self.groups)
 
     @cached_property
     def sides(self) -> pd.DataFrame:
@@ -195,7 +182,7 @@ class ReportData:
 
     @cached_property
     def cost(self) -> pd.DataFrame:
-        return cost_of_groups(self.groups)
+        return measure_cost(self.groups)
 
     @cached_property
     def efficiency(self) -> pd.DataFrame:
@@ -214,7 +201,7 @@ class ReportData:
     @cached_property
     def floors(self) -> pd.DataFrame:
         """``toolkit.summarise_floors``."""
-        return floors_of_groups(self.groups)
+        return summarise_floors(self.groups)
 
     @cached_property
     def duplicates(self) -> pd.DataFrame:
@@ -284,13 +271,12 @@ def _baselines(group: Group) -> pd.DataFrame:
     lines = []
     for run in group.runs:
         for split, last in run.answers.items():
-            line = run.lead() | {"split": split, "num_examples": len(last), "majority_rate": np.nan}
-            line |= {"num_right": np.nan, "is_failed": False}
+            line = run.lead() | {"split": split, "num_examples": len(last)}
+            line |= {"majority_rate": np.nan, "num_right": np.nan, "is_failed": False}
             if not run.is_regression:
-                majority = int(last["label"].value_counts().max())
-                right = int((last["label"] == last["prediction"]).sum())
-                line |= {"majority_rate": majority / len(last), "num_right": right}
-                line |= {"is_failed": right <= majority < len(last)}
+                right, majority, num_items = run.counts_of_right(split)
+                line |= {"majority_rate": majority / num_items, "num_right": right}
+                line |= {"is_failed": right <= majority < num_items}
             lines.append(line)
     return pd.DataFrame(lines, columns=[*LEAD, "split", "num_examples", "majority_rate", "num_right", "is_failed"])
 

@@ -188,8 +188,10 @@ class ReportedRun:
         if own is None:
             return False
         is_undefined = bool(np.isnan(last_score(self, self.reported_split))) and own["label"].nunique() > 1
-        counts = self._counts_of_right
-        return is_undefined or (counts is not None and counts[0] <= counts[1])
+        if is_undefined or not self._shows_learning:
+            return is_undefined
+        num_right, num_majority, _ = self.counts_of_right(self.reported_split)
+        return num_right <= num_majority
 
     @cached_property
     def is_at_chance(self) -> bool | None:
@@ -200,24 +202,27 @@ class ReportedRun:
         tosses coins, which fails in half of the cases only. None, for not applicable, in regression, in a token task,
         whose words are no independent items, without labels and with one for all items.
         """
-        if self._counts_of_right is None or self.is_token_task:
+        if not self._shows_learning or self.is_token_task:
             return None
         from scipy.stats import binomtest
 
-        num_right, num_majority, num_items = self._counts_of_right
+        num_right, num_majority, num_items = self.counts_of_right(self.reported_split)
         low = binomtest(num_right, num_items).proportion_ci(CHANCE_LEVEL, "exact").low
         return bool(low <= num_majority / num_items)
 
-    @cached_property
-    def _counts_of_right(self) -> tuple[int, int, int] | None:
-        """On the reported split: right answers, items of the most frequent label, items.
-
-        None in regression, and where all items have one label, of which every run that says so is right throughout.
-        """
-        own = self.answers.get(self.reported_split)
-        if self.is_regression or own is None or self.holds_one_class(self.reported_split):
-            return None
+    def counts_of_right(self, split: str) -> tuple[int, int, int]:
+        """Of a labelled split of a classification: right answers, items of the most frequent label, items."""
+        own = self.answers[split]
         return int((own["label"] == own["prediction"]).sum()), int(own["label"].value_counts().max()), len(own)
+
+    @property
+    def _shows_learning(self) -> bool:
+        """Whether right answers on the reported split could show what was learned.
+
+        Not in regression, nor where all items have one label, of which every run that says so is right throughout.
+        """
+        split = self.reported_split
+        return not self.is_regression and split in self.answers and not self.holds_one_class(split)
 
 
 def with_paths(config: RunConfig, show: Callable[[str], str]) -> RunConfig:

@@ -6,29 +6,34 @@ add to it, so every measure here is taken of both, and what is judged is their d
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from toolkit.analysis.nulls import is_beyond_both, sign_noise
 from toolkit.analysis.strata import count_rows, table_exposure
 from toolkit.comparison.arms import Arm, Group, arrange, differing_settings, without_numbers
-from toolkit.comparison.estimates import EQUIVALENCE_LEVEL, p_value
+from toolkit.comparison.compare import EQUIVALENCE_LEVEL
+from toolkit.comparison.intervals import (
+    NO_SEED,
+    Interval,
+    benjamini_hochberg,
+    detectable_gap,
+    p_value,
+    seeds_interval,
+    t_interval,
+)
 from toolkit.comparison.parameter_noise import changes_of_shown, measure_beyond_noise
 from toolkit.comparison.runs import ReportedRun
 from toolkit.comparison.verdicts import Verdict, verdict
 from toolkit.families import TABLES
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.store import Run, runs_of
-
-if TYPE_CHECKING:
-    from toolkit.comparison.intervals import Interval
 
 SAMPLED_ROWS = 200
 NUM_REPLICATES, NUM_COORDINATES = 200, 256
@@ -142,34 +147,28 @@ def compare_with_shuffled(
     ValueError: no runs, more than one condition, model or task among the real ones, labels that are shuffled (or are
     not) on the wrong side, other settings than the labels' that differ.
     """
-    groups = arrange([*runs_real, *runs_shuffled])
-    names = {side: {run.path.resolve().name for run in runs_of(runs)} for side, runs in
-             (("real", runs_real), ("shuffled", runs_shuffled))}  # fmt: skip
-    for side, own in names.items():
+    sides = {"real": runs_of(runs_real), "shuffled": runs_of(runs_shuffled)}
+    for side, own in sides.items():
         if not own:
             raise ValueError(f"no runs with {side} labels: pass at least one")
+        for run in own:
+            kind = "shuffled" if run.config.shuffle_labels else "real"
+            if kind != side:
+                raise ValueError(f"{run.path.resolve().name} learned {kind} labels: pass it with the others of these")
+    groups = arrange([*sides["real"], *sides["shuffled"]])
     if len(groups) > 1:
         raise ValueError(f"runs of one model and task are compared; got {', '.join(group.title for group in groups)}")
-    (group,) = groups
-    for run in group.runs:
-        is_shuffled = run.config.shuffle_labels
-        if (run.directory_name in names["real"]) == is_shuffled:
-            kind = "shuffled" if is_shuffled else "real"
-            raise ValueError(f"{run.name} learned {kind} labels: pass it with the others of these")
-    real = [arm for arm in group.arms if not arm.is_shuffled]
+    real = [arm for arm in groups[0].arms if not arm.is_shuffled]
     if len(real) > 1:
-        raise ValueError(f"the runs with real labels are of {len(real)} conditions: {_listed(real)}; pass one of them")
-    for arm in group.arms:
+        labels = "; ".join(arm.label for arm in real)
+        raise ValueError(f"the runs with real labels are of {len(real)} conditions: {labels}; pass one of them")
+    for arm in groups[0].arms:
         if arm.is_shuffled and (apart := other_settings(real[0], arm)):
             raise ValueError(
                 f"{arm.label} differs from {real[0].label} in {', '.join(apart)} beside the labels: drift, and its "
                 "multiple of noise, depend on that; train both alike"
             )
     return contrast(groups, label_statistics(groups), level=level, alpha=alpha)
-
-
-def _listed(arms: Iterable[Arm]) -> str:
-    return "; ".join(arm.label for arm in arms)
 
 
 def other_settings(real: Arm, shuffled: Arm) -> list[str]:
@@ -216,55 +215,44 @@ def _of_run(run: ReportedRun, known: pd.DataFrame | None) -> Iterator[dict[str, 
     table = measure_beyond_noise(run.run) if known is None else known
     for line in table[table["has_moved"].astype(bool)].to_dict("records"):
         parameter, refusal = str(line["parameter"]), str(line["reason"])
-        lead = {"run": run.name, "second": "", "parameter": parameter}
         found = changes_of_shown(run.run.trajectory, parameter)
-        value = math.nan if found is None else float(np.median(np.linalg.norm(found.without_offset(), axis=1)))
-        yield lead | {"measure": "median_drift", "value": value, "reason": refusal if math.isnan(value) else ""}
-        value = math.nan if refusal else float(line["times_noise"])
-        yield lead | {"measure": "times_noise", "value": value, "reason": refusal}
+        median = math.nan if found is None else float(np.median(np.linalg.norm(found.without_offset(), axis=1)))
+        values = {"median_drift": (median, refusal if math.isnan(median) else "")}
+        values["times_noise"] = (math.nan if refusal else float(line["times_noise"]), refusal)
         if parameter in TABLES:
-            share, why = (math.nan, refusal) if refusal or found is None else _share_beyond(run, parameter, found.rows)
-            yield lead | {"measure": "share_beyond_nulls", "value": share, "reason": why}
-
-
-def _share_beyond(run: ReportedRun, parameter: str, shown: NDArray[np.int64]) -> tuple[float, str]:
-    """Share of a sample of the shown rows beyond both nulls, or why there is none."""
-    rows = np.sort(np.random.default_rng(0).permutation(shown)[:SAMPLED_ROWS])
-    draws, coordinates = NUM_REPLICATES, NUM_COORDINATES
-    try:
-        table = sign_noise(run.run, parameter, None, rows, num_replicates=draws, num_coordinates=coordinates)
-        return float(is_beyond_both(table).mean()), ""
-    except ValueError as error:
-        return math.nan, str(error).replace(str(run.run.path), run.name)
+            share, why = math.nan, refusal
+            if found is not None and not refusal:
+                rows = np.sort(np.random.default_rng(0).permutation(found.rows)[:SAMPLED_ROWS])
+                draws: dict[str, Any] = {"num_replicates": NUM_REPLICATES, "num_coordinates": NUM_COORDINATES}
+                try:
+                    share = float(is_beyond_both(sign_noise(run.run, parameter, None, rows, **draws)).mean())
+                except ValueError as error:
+                    why = str(error).replace(str(run.run.path), run.name)
+            values["share_beyond_nulls"] = share, why
+        for measure, (value, why) in values.items():
+            lead = {"run": run.name, "second": "", "parameter": parameter, "measure": measure}
+            yield lead | {"value": value, "reason": why}
 
 
 def _of_pairs(arm: Arm) -> Iterator[dict[str, Any]]:
     """Agreement of each two seeds of a condition; those of one permutation must have had the same targets."""
     is_one = arm.is_shuffled and permutation_of(arm) == ONE
-    has_targets = not is_one or len({_tokens_seen(run) for run in arm.runs}) == 1
-    for parameter in arm.runs[0].parameters:
-        if not arm.has(parameter):
-            continue
-        changes = [changes_of_shown(run.run.trajectory, parameter) for run in arm.runs]
-        moved = [found is not None and bool(np.any(found.change)) for found in changes]
-        for (i, one), (j, other) in combinations(enumerate(arm.runs), 2):
-            if not (moved[i] and moved[j]):
-                continue
-            first, second = changes[i], changes[j]
-            assert first is not None
-            assert second is not None
+    refused = OTHER_EXAMPLES if is_one and len({_tokens_seen(run) for run in arm.runs}) > 1 else ""
+    for parameter in (name for name in arm.runs[0].parameters if arm.has(name)):
+        changes = [(run.name, changes_of_shown(run.run.trajectory, parameter)) for run in arm.runs]
+        moved = [(name, found) for name, found in changes if found is not None and np.any(found.change)]
+        for (one, first), (other, second) in combinations(moved, 2):
             value = first.agreement(second)
-            refusal = "" if has_targets else OTHER_EXAMPLES
-            refusal = refusal if value == value else "two seeds share too few rows that moved, or started otherwise"
-            lead = {"run": one.name, "second": other.name, "parameter": parameter, "measure": "agreement"}
-            yield lead | {"value": value, "reason": refusal}
+            why = "two seeds share too few rows that moved, or started otherwise" if math.isnan(value) else refused
+            lead = {"run": one, "second": other, "parameter": parameter, "measure": "agreement"}
+            yield lead | {"value": value, "reason": why}
 
 
 def _tokens_seen(run: ReportedRun) -> bytes | None:
     """How many tokens of each word a run trained on: the same for runs that trained on the same examples as often."""
-    name = "word_embeddings"
-    table = table_exposure(run.run.trajectory, name)
-    return None if table is None else table.token_counts(count_rows(run.run.trajectory, name)).tobytes()
+    trajectory, name = run.run.trajectory, "word_embeddings"
+    table = table_exposure(trajectory, name)
+    return None if table is None else table.token_counts(count_rows(trajectory, name)).tobytes()
 
 
 def contrast(
@@ -277,54 +265,46 @@ def contrast(
         for arm in group.arms:
             for control in controls_of(group, arm):
                 lead = {"group": group.title, "condition": arm.label, "control": control.label}
-                lead |= {"permutation": permutation_of(control)}
                 lines += [lead | line for line in _contrasts(own, arm, control, level, alpha)]
-    from toolkit.comparison.tests import benjamini_hochberg
-
     q = benjamini_hochberg([line["p"] for line in lines])
-    counted = {"num_claims": int(np.isfinite(q).sum())}
-    judged = [judge(line | {"q": own} | counted) for line, own in zip(lines, q, strict=True)]
-    told = [{"q": own, "verdict": each.name, "reason": each.reason} for own, each in zip(q, judged, strict=True)]
-    return pd.DataFrame(
-        [line | each for line, each in zip(lines, told, strict=True)], columns=columns_of("compare_with_shuffled")
-    )
-
-
-def _contrasts(own: pd.DataFrame, arm: Arm, control: Arm, level: float, alpha: float) -> Iterator[dict[str, Any]]:
-    real, shuffled = (own[own["condition"] == each.label] for each in (arm, control))
-    for name, measure in MEASURES.items():
-        for parameter in dict.fromkeys(real["parameter"]):
-            sides = [side[(side["measure"] == name) & (side["parameter"] == parameter)] for side in (real, shuffled)]
-            if all(len(side) for side in sides):
-                refusals = [str(text) for side in sides for text in side["reason"] if text]
-                if permutation_of(control) != (ONE if name == "agreement" else PER_SEED):
-                    refusals.append(OTHER_TARGETS if name == "agreement" else ONE_DRAW)
-                yield {"parameter": parameter, "measure": name} | _line(
-                    measure,
-                    _values(sides[0], arm),
-                    _values(sides[1], control),
-                    refusals,
-                    level,
-                    alpha,
-                    permutation_of(control),
-                )
+    num_claims = int(np.isfinite(q).sum())
+    for line, value in zip(lines, q, strict=True):
+        judged = judge(line | {"q": value, "num_claims": num_claims})
+        line |= {"q": value, "verdict": judged.name, "reason": judged.reason}
+    return pd.DataFrame(lines, columns=columns_of("compare_with_shuffled"))
 
 
 Values = Mapping[tuple[int, ...], float]
 """One seed, or two, to a measure of that run or pair of runs."""
 
 
-def _values(lines: pd.DataFrame, arm: Arm) -> dict[tuple[int, ...], float]:
-    seeds = {run.name: run.config.seed for run in arm.runs}
-    found: dict[tuple[int, ...], float] = {}
-    for line in lines.to_dict("records"):
-        if not math.isnan(line["value"]):
-            key = (seeds[line["run"]], *([seeds[line["second"]]] if line["second"] else []))
-            found[key] = float(line["value"])
-    return found
+def _contrasts(own: pd.DataFrame, arm: Arm, control: Arm, level: float, alpha: float) -> Iterator[dict[str, Any]]:
+    """What real labels add to each measure of each parameter."""
+    permutation = permutation_of(control)
+    seeds = {run.name: (run.config.seed,) for run in (*arm.runs, *control.runs)} | {"": ()}
+    for name, measure in MEASURES.items():
+        for parameter in dict.fromkeys(own.loc[own["condition"] == arm.label, "parameter"]):
+            lines = own[(own["measure"] == name) & (own["parameter"] == parameter)]
+            sides = [lines[lines["condition"] == each.label] for each in (arm, control)]
+            if not all(len(side) for side in sides):
+                continue
+            refusals = [str(text) for side in sides for text in side["reason"] if text]
+            if permutation != (ONE if name == "agreement" else PER_SEED):
+                refusals.append(OTHER_TARGETS if name == "agreement" else ONE_DRAW)
+            real, shuffled = (
+                {
+                    (*seeds[line["run"]], *seeds[line["second"]]): float(line["value"])
+                    for line in side.to_dict("records")
+                    if not math.isnan(line["value"])
+                }
+                for side in sides
+            )
+            yield {"parameter": parameter, "measure": name, "permutation": permutation} | _contrast(
+                measure, real, shuffled, refusals, level, alpha, permutation
+            )
 
 
-def _line(
+def _contrast(
     measure: Measure,
     real: Values,
     shuffled: Values,
@@ -333,14 +313,7 @@ def _line(
     alpha: float,
     permutation: str,
 ) -> dict[str, Any]:
-    """What real labels add to one measure, judged."""
-    from toolkit.comparison.intervals import detectable_gap
-
-    if measure.is_ratio:
-        real, shuffled = ({k: math.log(v) for k, v in own.items() if v > 0} for own in (real, shuffled))
-    seeds, others = (sorted({seed for key in own for seed in key}) for own in (real, shuffled))
-    is_paired = seeds == others and len(seeds) > 0
-    wide, narrow = (difference(real, shuffled, at, permutation) for at in (level, EQUIVALENCE_LEVEL))
+    """What real labels add to one measure, which has yet to be judged."""
 
     def shown(x: float) -> float:
         return 100 * math.expm1(x) if measure.is_ratio else measure.factor * x
@@ -349,63 +322,66 @@ def _line(
         value = float(np.mean(list(own.values()))) if own else math.nan
         return math.exp(value) if measure.is_ratio else measure.factor * value
 
-    ends = {"low": shown(wide.low), "high": shown(wide.high), "low90": shown(narrow.low), "high90": shown(narrow.high)}
+    if measure.is_ratio:
+        real, shuffled = ({k: math.log(v) for k, v in own.items() if v > 0} for own in (real, shuffled))
+    seeds, others = (sorted({seed for key in own for seed in key}) for own in (real, shuffled))
+    wide, narrow = (difference(real, shuffled, at, permutation) for at in (level, EQUIVALENCE_LEVEL))
     return {
         "real_mean": mean(real),
         "shuffled_mean": mean(shuffled),
         "value": shown(wide.estimate),
-        **ends,
+        "low": shown(wide.low),
+        "high": shown(wide.high),
+        "low90": shown(narrow.low),
+        "high90": shown(narrow.high),
         "margin": measure.margin,
         "detectable_gap": shown(detectable_gap(wide, alpha=alpha)),
         "unit": measure.unit,
         "p": math.nan if refusals or math.isnan(wide.low) else p_value(wide),
         "num_seeds": len(seeds),
         "num_seeds_shuffled": len(others),
-        "is_paired": is_paired,
+        "is_paired": seeds == others and len(seeds) > 0,
         "reason": refusals[0] if refusals else "",
     }
 
 
 def judge(line: Mapping[Any, Any]) -> Verdict:
     """The verdict on "real labels add to this measure" of one line, by the rules of verdicts.py."""
-    low, high, low90, high90 = (float(line[name]) for name in ("low", "high", "low90", "high90"))
+    names = ("low", "high", "low90", "high90", "margin", "q")
     return verdict(
         num_seeds=min(line["num_seeds"], line["num_seeds_shuffled"]),
         refusal=Verdict("not measurable here", line["reason"]) if line["reason"] else None,
-        low=low,
-        high=high,
-        low90=low90,
-        high90=high90,
-        margin=float(line["margin"]),
         gap=float(line["detectable_gap"]),
-        q=float(line["q"]),
         num_claims=int(line["num_claims"]),
         side="above",
         unit=line["unit"],
+        **{name: float(line[name]) for name in names},
     )
 
 
-def difference(real: Values, shuffled: Values, level: float, permutation: str = ONE) -> "Interval":
+def difference(real: Values, shuffled: Values, level: float, permutation: str = ONE) -> Interval:
     """Mean of one minus mean of the other with its interval over seeds; paired where both have the same seeds.
 
     With a permutation per seed the interval is one that a new permutation in the place of the real labels would lie in:
     these are one labelling too, whose own deviation all of its seeds share.
     """
-    from toolkit.comparison.intervals import NO_SEED, Interval, seeds_interval, t_interval
-
     if not real or not shuffled:
         return Interval(math.nan, math.nan, math.nan, math.nan, math.nan, level, NO_SEED)
     is_of_pairs = any(len(key) == 2 for key in real)
+    if real.keys() == shuffled.keys() and not is_of_pairs:
+        found = seeds_interval([real[key] - shuffled[key] for key in real], level)
+        if permutation == ONE or math.isnan(found.variance):
+            return found
+        return t_interval(found.estimate, found.variance * (len(real) + 1), found.df, level)
     if real.keys() == shuffled.keys():
-        differences = {key: real[key] - shuffled[key] for key in real}
-        if not is_of_pairs:
-            found = seeds_interval(list(differences.values()), level)
-            if permutation == ONE or math.isnan(found.variance):
-                return found
-            return t_interval(found.estimate, found.variance * (len(differences) + 1), found.df, level)
-        estimate, variance, df = over_pairs(differences)
+        estimate, variance, df = over_pairs({key: real[key] - shuffled[key] for key in real})
     else:
-        (one, first, n), (two, second, m) = (_mean_of(own, is_of_pairs) for own in (real, shuffled))
+        sides = []
+        for own in (real, shuffled):
+            values, n = np.array(list(own.values())), float(len(own))
+            alone = float(values.mean()), float(values.var(ddof=1)) / n if n > 1 else math.nan, n - 1
+            sides.append(over_pairs(own) if is_of_pairs else alone)
+        (one, first, n), (two, second, m) = sides
         second *= 1 if permutation == ONE or is_of_pairs else len(shuffled) + 1
         estimate, variance = one - two, first + second
         known = variance > 0 and n > 0 and m > 0
@@ -413,14 +389,6 @@ def difference(real: Values, shuffled: Values, level: float, permutation: str = 
     if not variance > 0:
         return Interval(estimate, math.nan, math.nan, math.nan, math.nan, level, NO_SEED)
     return t_interval(estimate, variance, df, level)
-
-
-def _mean_of(values: Values, is_of_pairs: bool) -> tuple[float, float, float]:
-    """Mean, variance of the mean and degrees of freedom of one condition."""
-    if is_of_pairs:
-        return over_pairs(values)
-    own = np.array(list(values.values()))
-    return float(own.mean()), float(own.var(ddof=1)) / len(own) if len(own) > 1 else math.nan, len(own) - 1.0
 
 
 def over_pairs(values: Values) -> tuple[float, float, float]:

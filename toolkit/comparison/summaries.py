@@ -1,57 +1,58 @@
-"""Scores of arms over their seeds, beside floors, and by the number of training examples."""
+"""Scores of arms over their seeds: beside floors and costs, as a share of a reference, and by the size of the data."""
 
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
-from toolkit.comparison.arms import Arm, Group, Labels, Pairs, arrange, led_by
-from toolkit.comparison.compare import compare_groups
-from toolkit.comparison.cost import cost_of
-from toolkit.comparison.estimates import Settings
+from toolkit.comparison.arms import Arm, ArmPair, Group, Labels, Pairs, Runs, arrange, check_pairs, led_by, pair_arms
+from toolkit.comparison.compare import Settings, compare_groups
+from toolkit.comparison.intervals import NO_SEED, Interval, defined_mean, seeds_interval, statistics, two_way_interval
 from toolkit.comparison.runs import ReportedRun, count_at_chance, counted_score, last_score, reported_first
 from toolkit.lookup import lookup
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.formats import SCORES as SCORES
-from toolkit.snapshots.store import Run
 
-STATISTICS = ("mean", "sd", "median", "min", "max")
+Lines = Iterable[dict[str, Any]]
 
-INTEGERS = ("size", "num_at_chance")
-"""Counts that may be missing (Int64, NA)."""
+
+def _table(name: str, lines: Lines, *counts: str) -> pd.DataFrame:
+    """A table of the schema; ``counts``: columns of counts that may be missing (Int64, NA)."""
+    return pd.DataFrame(list(lines), columns=columns_of(name)).astype(dict.fromkeys(counts, "Int64"))
+
+
+def _lines_of(groups: Sequence[Group], lines_of: Callable[[Arm, str], Lines]) -> Lines:
+    """What ``lines_of`` says of every arm on every split of every group, each line led by both."""
+    return (
+        led_by(group, arm) | line
+        for group in groups
+        for split in splits_of(group)
+        for arm in group.arms
+        for line in lines_of(arm, split)
+    )
 
 
 @with_columns
-def summarise_scores(runs: Sequence[Run | str | Path], labels: Labels | None = None) -> pd.DataFrame:
+def summarise_scores(runs: Runs, labels: Labels | None = None) -> pd.DataFrame:
     """One line per group, labelled split, condition and score: statistics over the seeds at their last epochs.
 
     ``sd`` is NaN for one seed, and ``..._not_failed`` where all failed. A score that is undefined because every item
     got one answer (a correlation) counts as 0 and is in no ``..._not_failed``, any other is in no statistic.
     ``labels``: run directory name to condition.
     """
-    return summarise_groups(arrange(runs, labels))
-
-
-def summarise_groups(groups: Sequence[Group]) -> pd.DataFrame:
-    """:func:`summarise_scores` of groups that are arranged already."""
-    lines = lines_of_groups(groups, _lines)
-    return pd.DataFrame(lines, columns=columns_of("summarise_scores")).astype(dict.fromkeys(INTEGERS, "Int64"))
+    return _table("summarise_scores", _lines_of(arrange(runs, labels), _score_lines), "size", "num_at_chance")
 
 
 @with_columns
-def last_scores(runs: Sequence[Run | str | Path], labels: Labels | None = None) -> pd.DataFrame:
+def last_scores(runs: Runs, labels: Labels | None = None) -> pd.DataFrame:
     """One line per run and labelled split: the headline score at the last epoch and before training, and the cost.
 
     ``seconds`` are NaN where none were recorded. ``labels``: run directory name to condition.
     """
-    return last_scores_of_groups(arrange(runs, labels))
-
-
-def last_scores_of_groups(groups: Sequence[Group]) -> pd.DataFrame:
-    """:func:`last_scores` of groups that are arranged already."""
-    lines = [
+    lines = (
         led_by(group, arm)
         | {
             "run": run.name,
@@ -64,31 +65,16 @@ def last_scores_of_groups(groups: Sequence[Group]) -> pd.DataFrame:
             "is_failed": run.is_failed,
             "seconds": cost_of(run)["seconds"],
         }
-        for group in groups
+        for group in arrange(runs, labels)
         for arm in group.arms
         for run in arm.runs
         for split in run.answers
-    ]
-    return pd.DataFrame(lines, columns=columns_of("last_scores")).astype(
-        {"size": "Int64", "num_train_examples": "Int64"}
     )
-
-
-def lines_of_groups(
-    groups: Sequence[Group], lines_of: Callable[[Arm, str], list[dict[str, Any]]]
-) -> list[dict[str, Any]]:
-    """What ``lines_of`` says of every arm on every split of every group, each line led by both."""
-    return [
-        led_by(group, arm) | line
-        for group in groups
-        for split in splits_of(group)
-        for arm in group.arms
-        for line in lines_of(arm, split)
-    ]
+    return _table("last_scores", lines, "size", "num_train_examples")
 
 
 @with_columns
-def side_by_side(summary: pd.DataFrame | Sequence[Run | str | Path], score: str | None = None) -> pd.DataFrame:
+def side_by_side(summary: pd.DataFrame | Runs, score: str | None = None) -> pd.DataFrame:
     """In and out of distribution beside each other: one line per condition, a mean and sd per split.
 
     ``summary``: the table of :func:`summarise_scores`, or the runs that it is made of. Of the headline score, or of
@@ -102,17 +88,13 @@ def side_by_side(summary: pd.DataFrame | Sequence[Run | str | Path], score: str 
         lookup(dict.fromkeys(summary["score"]), score, "score")
     chosen = summary[summary["is_headline"] if score is None else summary["score"] == score]
     chosen = chosen.sort_values("is_reported_split", ascending=False, kind="stable")
-    splits = list(dict.fromkeys(chosen["split"]))
-    index = columns_of("side_by_side")[:-2]
-    arms = summary[["group", "condition"]].drop_duplicates()
-    lines: dict[tuple[str, str], dict[str, Any]] = {(str(a.group), str(a.condition)): {} for a in arms.itertuples()}
-    for line in chosen.to_dict("records"):
-        own = lines[line["group"], line["condition"]]
-        lines[line["group"], line["condition"]] = {name: line[name] for name in index} | own
-        lines[line["group"], line["condition"]] |= {f"{line['split']}_{name}": line[name] for name in ("mean", "sd")}
-    columns = [*index, *(f"{split}_{name}" for split in splits for name in ("mean", "sd"))]
-    table = pd.DataFrame([line for line in lines.values() if line], columns=columns)
-    return table.astype(dict.fromkeys(INTEGERS, "Int64"))
+    keys, lead = ["group", "condition"], columns_of("side_by_side")[:-2]
+    table = summary[keys].drop_duplicates().merge(chosen[lead].drop_duplicates(keys), on=keys)[lead]
+    for split in dict.fromkeys(chosen["split"]):
+        names = {name: f"{split}_{name}" for name in ("mean", "sd")}
+        own = chosen.loc[chosen["split"] == split, [*keys, *names]].rename(columns=names)
+        table = table.merge(own, on=keys, how="left")
+    return table
 
 
 def check_table(table: object, columns: Iterable[str], source: str) -> None:
@@ -123,23 +105,13 @@ def check_table(table: object, columns: Iterable[str], source: str) -> None:
         raise ValueError(f"expected the table of {source}; got one without {', '.join(missing)}")
 
 
-def statistics(values: Iterable[float]) -> dict[str, float]:
-    """STATISTICS of the values that are not NaN; all NaN without any, and sd NaN for one."""
-    defined = np.array([value for value in values if value == value], dtype=float)
-    if not len(defined):
-        return dict.fromkeys(STATISTICS, np.nan)
-    sd = float(defined.std(ddof=1)) if len(defined) > 1 else np.nan
-    middle = {"mean": float(defined.mean()), "sd": sd, "median": float(np.median(defined))}
-    return middle | {"min": float(defined.min()), "max": float(defined.max())}
-
-
 def splits_of(group: Group) -> list[str]:
     """Labelled splits of any run, the reported ones first."""
     found = (split for run in group.runs for split in run.answers)
     return reported_first(found, {run.reported_split for run in group.runs})
 
 
-def _lines(arm: Arm, split: str) -> list[dict[str, Any]]:
+def _score_lines(arm: Arm, split: str) -> Lines:
     runs = [run for run in arm.runs if split in run.answers]
     if not runs:
         return []
@@ -165,7 +137,7 @@ OF_TOKENS = "bag of words: the most frequent tag of each word form"
 
 
 @with_columns
-def summarise_floors(runs: Sequence[Run | str | Path], labels: Labels | None = None) -> pd.DataFrame:
+def summarise_floors(runs: Runs, labels: Labels | None = None) -> pd.DataFrame:
     """One line per group, labelled split and condition whose runs recorded floors, of the headline score.
 
     All are means over the ``num_seeds`` runs that recorded floors, fitted to the training examples of that run; a
@@ -173,38 +145,31 @@ def summarise_floors(runs: Sequence[Run | str | Path], labels: Labels | None = N
     recorded: ``reason`` says which, but for the cosine in a classification. Older runs and those with shuffled labels
     recorded none, and have no line. ``labels``: run directory name to condition.
     """
-    return floors_of_groups(arrange(runs, labels))
+    return _table("summarise_floors", _lines_of(arrange(runs, labels), _floor_lines), "size", "num_train_examples")
 
 
-def floors_of_groups(groups: Sequence[Group]) -> pd.DataFrame:
-    """:func:`summarise_floors` of groups that are arranged already."""
-    lines = lines_of_groups(groups, _floor_lines)
-    return pd.DataFrame(lines, columns=columns_of("summarise_floors")).astype(
-        {"size": "Int64", "num_train_examples": "Int64"}
-    )
-
-
-def floor_score(run: ReportedRun, floor: str, split: str) -> float:
-    """The headline score of a floor that a run recorded, NaN without one."""
-    value = ((run.floors.get(floor) or {}).get(split) or {}).get(run.score)
-    return np.nan if value is None else float(value)
-
-
-def _floor_lines(arm: Arm, split: str) -> list[dict[str, Any]]:
+def _floor_lines(arm: Arm, split: str) -> Lines:
     runs = [run for run in arm.runs if run.floors and split in run.answers]
     if not runs:
-        return []
-    first = runs[0]
-    means = {floor: _mean([floor_score(run, floor, split) for run in runs]) for floor in FLOORS}
-    mean = _mean([counted_score(run, split) for run in runs])
-    line: dict[str, Any] = {"split": split, "score": first.score}
-    line |= {"is_reported_split": split == first.reported_split, "num_seeds": len(runs), "mean": mean}
-    above = 100 * (mean - means["bag_of_words"])
-    told = {"reason": _reason(first, means, split), "note": OF_TOKENS if first.is_token_task else ""}
-    return [line | means | {"above_bag_of_words_points": above} | told]
+        return
+    first, means = runs[0], {}
+    for floor in FLOORS:
+        found = [((run.floors.get(floor) or {}).get(split) or {}).get(run.score) for run in runs]
+        means[floor] = defined_mean(float(value) for value in found if value is not None)
+    mean = defined_mean(counted_score(run, split) for run in runs)
+    yield means | {
+        "split": split,
+        "score": first.score,
+        "is_reported_split": split == first.reported_split,
+        "num_seeds": len(runs),
+        "mean": mean,
+        "above_bag_of_words_points": 100 * (mean - means["bag_of_words"]),
+        "reason": _why_no_floor(first, means, split),
+        "note": OF_TOKENS if first.is_token_task else "",
+    }
 
 
-def _reason(run: ReportedRun, means: dict[str, float], split: str) -> str:
+def _why_no_floor(run: ReportedRun, means: dict[str, float], split: str) -> str:
     """Why a floor has no value."""
     reasons = []
     for floor in (floor for floor, mean in means.items() if np.isnan(mean)):
@@ -217,18 +182,12 @@ def _reason(run: ReportedRun, means: dict[str, float], split: str) -> str:
     return "; ".join(reasons)
 
 
-def _mean(values: Sequence[float]) -> float:
-    """The mean of what is there; NaN of nothing."""
-    defined = [value for value in values if value == value]
-    return float(np.mean(defined)) if defined else np.nan
-
-
 DIFFERENCES = ("difference_points", "low_points", "high_points", "p", "q", "verdict", "reason", "note")
 
 
 @with_columns
 def data_efficiency(
-    runs: Sequence[Run | str | Path],
+    runs: Runs,
     *,
     labels: Labels | None = None,
     pairs: Pairs | None = None,
@@ -261,16 +220,177 @@ def efficiency_of_groups(
     if not several:
         return pd.DataFrame(columns=columns_of("data_efficiency"))
     compared = compare_groups(groups, pairs, settings) if comparison is None else comparison
-    return curves(summarise_groups(several), compared)
-
-
-def curves(summary: pd.DataFrame, compared: pd.DataFrame) -> pd.DataFrame:
-    """The lines of :func:`data_efficiency` from its two tables; lines of ``compared`` on other groups are not used."""
-    points = summary[summary["is_headline"]]
-    differences = compared[compared["is_headline"].astype(bool)]
+    points = summarise_scores(several)
     names = {"second": "condition", "first": "against", "num_seeds": "num_paired_seeds"}
-    differences = differences.rename(columns=names)[["group", "split", *names.values(), *DIFFERENCES]]
-    table = points.merge(differences, on=["group", "split", "condition"], how="left", sort=False)
+    differences = compared[compared["is_headline"].astype(bool)].rename(columns=names)
+    differences = differences[["group", "split", *names.values(), *DIFFERENCES]]
+    keys = ["group", "split", "condition"]
+    table = points[points["is_headline"]].merge(differences, on=keys, how="left", sort=False)
     table = table.assign(**{name: table[name].fillna("") for name in ("against", "verdict", "reason", "note")})
     table["num_paired_seeds"] = table["num_paired_seeds"].astype(float).replace(0, np.nan)
     return table[columns_of("data_efficiency")].reset_index(drop=True)
+
+
+OTHER_DEVICES = "made on different devices: seconds, memory and speed are not comparable"
+SEVERAL_FULL = (
+    "no ratio: {} conditions of this size are full fine-tuning, which of them is meant is not known: pass one alone"
+)
+
+COSTS = (
+    "num_trainable",
+    "seconds_training",
+    "seconds_features",
+    "seconds_head_stage",
+    "seconds",
+    "peak_memory_mib",
+    "examples_per_second",
+)
+RATIOS = ("num_trainable", "seconds", "peak_memory_mib", "examples_per_second")
+"""Costs that are also given as a multiple of full fine-tuning's, in columns ``..._ratio``."""
+
+
+@with_columns
+def measure_cost(runs: Runs, labels: Labels | None = None) -> pd.DataFrame:
+    """One line per group and condition: costs means over the runs that recorded them, and the reported split's score.
+
+    Runs which one process made share a peak of memory. A stage that a condition has not is 0 only where another one was
+    recorded. The ratios divide by full fine-tuning of the same size and are NaN without it, and where several
+    conditions of that size are full fine-tuning (at two learning rates, say): ``reason`` says so. ``note`` says where
+    devices or the number of processes differ within a group: seconds and memory are then not comparable.
+    """
+    lines = (line for group in arrange(runs, labels) for line in _cost_lines(group))
+    return _table("measure_cost", lines, "size", "num_at_chance")
+
+
+def _cost_lines(group: Group) -> Lines:
+    num_places = len({place_of(run) for run in group.runs})
+    each = [[cost_of(run) for run in arm.runs] for arm in group.arms]
+    costs = [{name: defined_mean(one[name] for one in own) for name in own[0]} for own in each]
+    for arm, own in zip(group.arms, costs, strict=True):
+        full = [cost for other, cost in zip(group.arms, costs, strict=True) if other.is_full and other.size == arm.size]
+        of_full = full[0] if len(full) == 1 else dict.fromkeys(RATIOS, np.nan)
+        ratios = {f"{name}_ratio": own[name] / of_full[name] if of_full[name] > 0 else np.nan for name in RATIOS}
+        first = arm.runs[0]
+        yield (
+            led_by(group, arm)
+            | own
+            | ratios
+            | {
+                "num_seeds": len(arm.runs),
+                "num_failed": arm.num_failed,
+                "num_at_chance": arm.num_at_chance,
+                "split": first.reported_split,
+                "score": first.score,
+                "score_mean": defined_mean(counted_score(run, run.reported_split) for run in arm.runs),
+                "devices": "; ".join(dict.fromkeys(place_of(run) for run in arm.runs)),
+                "note": OTHER_DEVICES if num_places > 1 else "",
+                "reason": SEVERAL_FULL.format(len(full)) if len(full) > 1 else "",
+            }
+        )
+
+
+def cost_of(run: ReportedRun) -> dict[str, float]:
+    """COSTS and num_parameters of one run; NaN for what its manifest does not hold."""
+    cost, model = run.part("cost"), run.part("model")
+    stages = {name: float(value) for name, value in cost.items() if name.startswith("seconds_")}
+    absent = 0.0 if stages else np.nan
+    found = {name: stages.get(name, absent) for name in COSTS if name.startswith("seconds_")}
+    found["seconds"] = sum(stages.values()) if stages else np.nan
+    counts = {name: model.get(name) for name in ("num_trainable", "num_parameters")}
+    counts |= {name: cost.get(name) for name in ("peak_memory_bytes", "examples_per_second")}
+    found |= {name: np.nan if value is None else float(value) for name, value in counts.items()}
+    return found | {"peak_memory_mib": found.pop("peak_memory_bytes") / 2**20}
+
+
+def place_of(run: ReportedRun) -> str:
+    """The devices, number of processes and threads, and precision that a run was made with, as one text."""
+    names = ("devices", "num_processes", "num_threads", "precision")
+    return ", ".join(f"{name} {run.manifest[name]}" for name in names if name in run.manifest)
+
+
+NOT_POSITIVE = "the reference's score is not above 0: no share of it"
+UNDEFINED = "{} score is undefined in every seed: no ratio"
+NEVER_BOTH = "no seed in which both scores are defined: no ratio"
+ITSELF = "the reference itself: 1 by definition, so without interval"
+
+
+@with_columns
+def relative_quality(runs: Runs, reference: str, *, level: float = 0.95, labels: Labels | None = None) -> pd.DataFrame:
+    """One line per group, labelled split and condition: R = its mean score / the mean score of ``reference``.
+
+    Same seeds and items for both. The reference has lines of its own: 1, without interval. The interval is R ± t·√V /
+    reference's mean, with t and V those of :func:`toolkit.compare`'s interval of the linearised differences arm -
+    R·reference, whose mean is 0: over seeds and items for an accuracy, over seeds for another score. (Taylor
+    linearisation of a ratio of means, as in Cochran 1977, Sampling Techniques, chapter 6; with the two-way V it is
+    ours.) The reference's own noise counts, other than in the difference divided by a fixed score.
+
+    ``majority_quality``: R of always answering the commonest class, which no arm should be praised for (NaN in
+    regression, and for a score that it has none of). ``num_failed``: runs of the arm at the majority class or below,
+    which count in R. NaN with a ``reason`` where there is no ratio. ``labels``: run directory name to arm. ValueError
+    for a reference that no group has.
+    """
+    groups = arrange(runs, labels)
+    check_pairs(groups, [(reference, reference)])
+    lines = (line for group in groups for line in _relative_lines(group, reference, level))
+    return _table("relative_quality", lines, "size").fillna({"reason": "", "note": ""})
+
+
+def _relative_lines(group: Group, reference: str, level: float) -> Lines:
+    for arm in group.arms:
+        is_reference = reference in (arm.label, arm.base)
+        pairs = [ArmPair(arm, arm)] if is_reference else pair_arms(group, [(arm.label, reference)])
+        for pair in pairs:
+            run = arm.runs[0]
+            lead = led_by(group, arm) | {"against": pair.second.label, "score": run.score, "num_seeds": len(pair.seeds)}
+            lead |= {"num_failed": sum(one.is_failed for one, _ in pair.runs)}
+            if not pair.splits:
+                yield lead | {"reason": NO_SEED}
+            for split in pair.splits:
+                own = {"split": split, "is_reported_split": split == run.reported_split}
+                yield lead | own | _ratio(pair, split, run.score, level)
+
+
+def _ratio(pair: ArmPair, split: str, score: str, level: float) -> dict[str, Any]:
+    """R of one split with its interval, and what majority answers would be."""
+    if reason := pair.note_on_items(split):
+        return {"reason": reason}
+    values = pair.right_answers(split) if score == "accuracy" else None
+    if values is None:
+        values, reason = both_defined(pair.scores(split, score))
+        if reason:
+            return {"num_seeds": 0, "reason": reason}
+    first, second = (float(side.mean()) for side in values)
+    found: dict[str, Any] = {"condition_mean": first, "reference_mean": second, "num_seeds": values.shape[1]}
+    if not second > 0:
+        return found | {"reason": NOT_POSITIVE}
+    majority = float(pair.runs[0][0].answers[split]["label"].value_counts(normalize=True).max())
+    found |= {"majority_quality": majority / second if score == "accuracy" else float("nan")}
+    if pair.first is pair.second:
+        return found | {"relative_quality": 1.0, "reason": ITSELF}
+    interval = ratio_interval(values, level)
+    told = {"reason" if np.isnan(interval.low) else "note": interval.note}
+    return found | {"relative_quality": interval.estimate, "low": interval.low, "high": interval.high} | told
+
+
+def both_defined(scores: NDArray[np.float64]) -> tuple[NDArray[np.float64], str]:
+    """Those of the (2, seeds) scores of arm and reference where both are defined, and why there are none."""
+    kept = scores[:, ~np.isnan(scores).any(axis=0)]
+    if kept.size:
+        return kept, ""
+    for side, name in ((1, "the reference's"), (0, "the condition's")):
+        if np.isnan(scores[side]).all():
+            return kept, UNDEFINED.format(name)
+    return kept, NEVER_BOTH
+
+
+def ratio_interval(values: NDArray[np.float64], level: float = 0.95) -> Interval:
+    """Ratio of the means of (2, seeds, items) or (2, seeds) scores, the second's above 0, with its interval.
+
+    The interval of first - ratio·second over seeds (and items), divided by the second's mean; ``variance`` likewise.
+    """
+    first, second = (float(side.mean()) for side in values)
+    linear = values[0] - first / second * values[1]
+    size = float(np.abs(values[0]).max())  # the differences themselves may be rounding alone
+    own = (seeds_interval if linear.ndim == 1 else two_way_interval)(linear, level, size=size)
+    low, high = ((edge - own.estimate + first) / second for edge in (own.low, own.high))
+    return replace(own, estimate=first / second, low=low, high=high, variance=own.variance / second**2)

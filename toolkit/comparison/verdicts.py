@@ -74,7 +74,14 @@ def verdict(
     smallest difference of interest was named, so that rules 4 and 6 (its gap) do not apply. ValueError: an interval or
     null whose ends are swapped, a margin that is not above 0, a ``refusal`` that is none, a ``side`` that is none.
     """
-    _check(low, high, low90, high90, margin, null_low, null_high, side)
+    if side not in get_args(Side):
+        raise ValueError(unknown(side, "side", get_args(Side)))
+    ends = {"interval": (low, high), "90 % interval": (low90, high90), "null": (null_low, null_high)}
+    for name, (first, second) in ends.items():
+        if first > second:
+            raise ValueError(f"the {name} runs from {first} to {second}: pass its lower end first")
+    if margin <= 0:
+        raise ValueError(f"margin is {margin}: it must be above 0 (or NaN, where no margin was named)")
     if refusal is not None:
         if refusal.name not in REFUSALS:
             raise ValueError(unknown(refusal.name, "refusal", REFUSALS))
@@ -125,26 +132,6 @@ def _span(low: float, high: float) -> str:
     return f"{low:.3g} to {high:.3g}"
 
 
-def _check(
-    low: float,
-    high: float,
-    low90: float,
-    high90: float,
-    margin: float,
-    null_low: float,
-    null_high: float,
-    side: str,
-) -> None:
-    if side not in get_args(Side):
-        raise ValueError(unknown(side, "side", get_args(Side)))
-    ends = {"interval": (low, high), "90 % interval": (low90, high90), "null": (null_low, null_high)}
-    for name, (first, second) in ends.items():
-        if first > second:
-            raise ValueError(f"the {name} runs from {first} to {second}: pass its lower end first")
-    if margin <= 0:
-        raise ValueError(f"margin is {margin}: it must be above 0 (or NaN, where no margin was named)")
-
-
 FORMAT = 1
 """Version of cards.json; a reader refuses a higher one."""
 
@@ -188,16 +175,16 @@ class Card(Described):
     unit: str
     value: float
     interval: Span
-    equivalence: Span
+    equivalence: Span = Span()
     """The interval that decides equivalence."""
-    margin: float
+    margin: float = NAN
     null: Null
-    noise_floor: float
+    noise_floor: float = NAN
     """The same quantity between two seeds of one arm."""
     num_seeds: int
-    num_items: int | None
-    detectable_gap: float
-    q: float
+    num_items: int | None = None
+    detectable_gap: float = NAN
+    q: float = NAN
     """Benjamini-Hochberg over the claims of this kind in the report: a claim with another test is no help to it."""
     is_discovery: bool | None = None
     """Whether q is below the report's alpha; None where the claim has no q."""
@@ -241,10 +228,6 @@ class Card(Described):
         for name, kind in parts.items():
             own[name] = kind(**{k: NAN if v is None else v for k, v in values[name].items()})
         return cls(**own)
-
-
-NOTHING: Mapping[str, Any] = {"equivalence": Span(), "margin": NAN, "noise_floor": NAN, "detectable_gap": NAN}
-"""Fields of a card that stands on no margin and no noise floor."""
 
 
 def save_cards(cards: list[Card], folder: str | Path, hashes: Mapping[str, str]) -> Path:

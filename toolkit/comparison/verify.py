@@ -1,7 +1,7 @@
 """Whether a report is what its evidence gives, and its evidence what its runs give, where these are at hand."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,6 @@ import pandas as pd
 from toolkit.comparison.arms import Arm, of_largest_size
 from toolkit.comparison.cards import make_cards
 from toolkit.comparison.drift_and_score import join_groups
-from toolkit.comparison.drift_table import PARTS, drift_of
 from toolkit.comparison.evidence import (
     FOLDER,
     NAMES,
@@ -34,7 +33,7 @@ from toolkit.comparison.measure import (
     measure_first,
     strata_of,
 )
-from toolkit.comparison.parameter_noise import distance_of_seeds
+from toolkit.comparison.parameter_noise import PARTS, distance_of_seeds, drift_of
 from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.runs import ReportedRun, read_reported
 from toolkit.comparison.shuffled_labels import label_statistics
@@ -123,7 +122,8 @@ def _check_evidence(folder: Path, runs_root: str | Path | None, found: Verificat
         found.differences.append(f"the cards cannot be recomputed: {' '.join(str(error).split())[:300]}")
         return
     found.differences += _check_cards(written, recomputed, are_files_whole=not found.differences)
-    _check_runs(evidence, _roots(folder, runs_root), found)
+    roots = [Path("runs"), folder.parent, folder.parent / "runs"] if runs_root is None else [Path(runs_root)]
+    _check_runs(evidence, roots, found)
 
 
 def describe(folder: Path, runs_root: Path | None) -> tuple[list[str], bool]:
@@ -148,18 +148,16 @@ def describe(folder: Path, runs_root: Path | None) -> tuple[list[str], bool]:
 
 
 def _check_hashes(folder: Path, expected: Mapping[str, str]) -> list[str]:
-    present = {f"{FOLDER}/{path.name}": path for path in (folder / FOLDER).iterdir() if not _is_left(path)}
+    known = (*NAMES, *NAMES_OF_1, PAGE)
+    # What a report that was killed left of a file of its evidence is none of it.
+    paths = [path for path in (folder / FOLDER).iterdir() if files.of_temporary(path.name) not in known]
+    present = {f"{FOLDER}/{path.name}": path for path in paths}
     lines = [f"missing: {name}" for name in expected if name not in present]
     for name, digest in expected.items():
         if name in present and files.sha256_of_file(present[name]) != digest:
             lines.append(f"changed: {name}")
     present.pop(f"{FOLDER}/{PAGE}", None)  # no card rests on it; files.json has its hash
     return lines + [f"not in {CARDS}: {name}" for name in sorted(present) if name not in expected]
-
-
-def _is_left(path: Path) -> bool:
-    """Whether a file is what a report that was killed left of a file of its evidence."""
-    return files.of_temporary(path.name) in (*NAMES, *NAMES_OF_1, PAGE)
 
 
 def _check_cards(written: list[Any], recomputed: list[dict[str, Any]], *, are_files_whole: bool) -> list[str]:
@@ -176,42 +174,33 @@ def _check_cards(written: list[Any], recomputed: list[dict[str, Any]], *, are_fi
         if name not in expected:
             lines.append(f"card {name!r} does not follow from the evidence")
             continue
-        is_older = _is_older(card, expected[name])
-        older += [(card, expected[name])] if is_older else []
-        for key in [*expected[name], *(k for k in card if k not in expected[name])]:
-            was, now = card.get(key), expected[name].get(key)
-            if json.dumps(was, sort_keys=True) != json.dumps(now, sort_keys=True) and (
-                (key != "inputs" or are_files_whole) and not (is_older and key in RULES)
-            ):
-                lines.append(f"card {name!r}: {key} is written as {was!r}, its evidence gives {now!r}")
+        now, version = expected[name], card.get("version")
+        is_older = type(version) is int and version < now["version"]
+        older += [(card, now)] if is_older else []
+        left_out = [*(RULES if is_older else ()), *(() if are_files_whole else ("inputs",))]
+        for key in (key for key in dict.fromkeys([*now, *card]) if key not in left_out):
+            if json.dumps(card.get(key), sort_keys=True) != json.dumps(now.get(key), sort_keys=True):
+                lines.append(
+                    f"card {name!r}: {key} is written as {card.get(key)!r}, its evidence gives {now.get(key)!r}"
+                )
     if not lines and ids != list(expected):
         lines.append(f"the cards of {CARDS} are in another order")
-    return [*([_older(older, len(written))] if older else []), *lines]
-
-
-def _is_older(written: dict[str, Any], recomputed: dict[str, Any]) -> bool:
-    version = written.get("version")
-    return type(version) is int and version < recomputed["version"]
-
-
-def _older(cards: Sequence[tuple[dict[str, Any], dict[str, Any]]], num_cards: int) -> str:
-    """One line on cards that older rules made, each written and recomputed."""
-    versions = dict.fromkeys(f"{now['kind']} {was['version']}, now {now['version']}" for was, now in cards)
-    changed = sum(was.get("verdict") != now["verdict"] for was, now in cards)
-    said = f"{len(cards)} of {num_cards} cards were made by older rules ({'; '.join(versions)})"
-    return (
-        f"{said}, by which {changed} verdict{' reads' if changed == 1 else 's read'} otherwise: make the report again"
-    )
-
-
-def _roots(folder: Path, runs_root: str | Path | None) -> list[Path]:
-    return [Path(runs_root)] if runs_root is not None else [Path("runs"), folder.parent, folder.parent / "runs"]
+    if not older:
+        return lines
+    versions = dict.fromkeys(f"{now['kind']} {was['version']}, now {now['version']}" for was, now in older)
+    changed = sum(was.get("verdict") != now["verdict"] for was, now in older)
+    said = f"{len(older)} of {len(written)} cards were made by older rules ({'; '.join(versions)}), by which {changed} "
+    return [f"{said}verdict{' reads' if changed == 1 else 's read'} otherwise: make the report again", *lines]
 
 
 def _check_runs(evidence: Evidence, roots: list[Path], found: Verification) -> None:
+    """Compare the evidence with what the runs at hand give: at most two folders down, by name and manifest."""
     at_hand: dict[str, ReportedRun] = {}
     for name, facts in evidence.facts.items():
-        path = _find(name, str(facts.get("manifest_sha256")), roots)
+        places = (place for root in roots for place in (root / name, *(own / name for own in sorted(root.glob("*/")))))
+        digest = str(facts.get("manifest_sha256"))  # another run of that name is not it
+        there = (place for place in places if (place / MANIFEST).is_file())
+        path = next((place for place in there if files.sha256_of_file(place / MANIFEST) == digest), None)
         if path is None:
             found.notes.append(f"{AWAY}{name}")
             continue
@@ -229,18 +218,13 @@ def _check_runs(evidence: Evidence, roots: list[Path], found: Verification) -> N
         else:
             made |= {"strata": strata_of(run)} if any(name in arm.names for arm in shown) else {}
             made |= measure_first(run) if any(name == arm.names[0] for arm in shown) else {}
-        parts = [*_other_facts(run, evidence), *_other_tables(name, made, evidence)]
+        parts = list(_other_facts(run, evidence))
+        for table, expected in made.items():
+            known: pd.DataFrame = getattr(evidence, table)
+            known = known[known["run"] == name] if "run" in known else known.iloc[:0]
+            parts += [] if same_values(settled(expected), known) else [f"its part of {table}"]
         found.differences += [f"run {name}: {what} is not what the run gives" for what in parts]
     found.differences += _check_together(at_hand, evidence, drift)
-
-
-def _find(name: str, digest: str, roots: Iterable[Path]) -> Path | None:
-    """The run directory of a name and a manifest, at most two folders down; another run of that name is not it."""
-    for root in roots:
-        for path in (root / name, *(child / name for child in sorted(root.glob("*/")))):
-            if (path / MANIFEST).is_file() and files.sha256_of_file(path / MANIFEST) == digest:
-                return path
-    return None
 
 
 def _other_facts(run: ReportedRun, evidence: Evidence) -> Iterator[str]:
@@ -256,14 +240,6 @@ def _other_facts(run: ReportedRun, evidence: Evidence) -> Iterator[str]:
         )  # may be one of two so called
     if any(facts["manifest"].get(name) != made["manifest"].get(name) for name in names):
         yield "its manifest"
-
-
-def _other_tables(name: str, made: Mapping[str, pd.DataFrame], evidence: Evidence) -> Iterator[str]:
-    """The tables of which one run has another part than its directory gives."""
-    for table, expected in made.items():
-        known: pd.DataFrame = getattr(evidence, table)
-        if not same_values(settled(expected), known[known["run"] == name] if "run" in known else known.iloc[:0]):
-            yield f"its part of {table}"
 
 
 def _check_together(
@@ -286,7 +262,7 @@ def _check_together(
         if len(evidence.labels) and not same_values(label_statistics(groups, together), evidence.labels):
             yield "labels.csv is not what the runs give"
         if evidence.joined is not None:
-            again = join_groups(groups, drift=together, lines=ReportData(evidence, num_draws=0).lines)
+            again = join_groups(groups, drift=together, lines_of=ReportData(evidence, num_draws=0).lines_of)
             if not same_values(*(table.sort_values(["run", "parameter"]) for table in (again, evidence.joined))):
                 yield "joined.csv is not what the runs give"
 
@@ -305,9 +281,8 @@ def _check_words(title: str, arm: Arm, evidence: Evidence, share: int) -> Iterat
 
 def same_values(expected: pd.DataFrame, known: pd.DataFrame) -> bool:
     """Whether ``known`` has every column of ``expected`` with the same values, line by line, numbers to ten digits."""
-    if len(expected) != len(known) or any(name not in known for name in expected):
-        return False
-    return all(
+    has_all = len(expected) == len(known) and all(name in known for name in expected)
+    return has_all and all(
         [_as_written(value) for value in expected[name]] == [_as_written(value) for value in known[name]]
         for name in expected
     )

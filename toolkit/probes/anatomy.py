@@ -2,23 +2,17 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from torch import nn
 
 from toolkit.analysis.measures import Array
-from toolkit.families import EMBEDDING_PARAMETERS, TABLES, family_of
-from toolkit.models.checkpoints import find_checkpoint
-from toolkit.models.classifier import Loaded, in_eval_mode, load_classifier
-from toolkit.models.regimes import BACKBONE, apply_regime, list_components, parse_regime
-from toolkit.models.tuned import load_tuned
+from toolkit.families import EMBEDDING_PARAMETERS
+from toolkit.models.classifier import Loaded, in_eval_mode
 from toolkit.naming import Described
 from toolkit.probes.embedding_layer import (
     SAME,
@@ -30,6 +24,7 @@ from toolkit.probes.embedding_layer import (
     in_float64,
     largest,
     list_differences,
+    list_parameters,
     make_inputs,
     make_sentence,
     read_sentence,
@@ -37,14 +32,17 @@ from toolkit.probes.embedding_layer import (
     run_model,
     why_absent,
 )
+from toolkit.probes.states import replaced
 from toolkit.schema import columns_of, with_columns
-from toolkit.snapshots.store import open_run
 
 NUM_PADDING = 2
 """Padding tokens behind the text, as in a batch with longer ones; fewer where the model has no room."""
 
 SCALAR = "the last hidden states, averaged over the real tokens, along one random direction (seed 0)"
 """What is differentiated. Not their plain sum: behind a fresh LayerNorm that is constant, and has no gradient."""
+
+
+STAGES = ("word row", "embedding output", "encoder output")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +67,18 @@ class Gradients:
 
 def measure_gradients(loaded: Loaded, sentence: Sentence, seed: int = 0) -> Gradients:
     """One backward pass of SCALAR, in float64 and without dropout, for the text followed by NUM_PADDING [PAD]s."""
-    room = NUM_PADDING if loaded.max_length is None else min(NUM_PADDING, loaded.max_length - len(sentence))
+    length, parts = len(sentence), find_parts(loaded)
+    room = NUM_PADDING if loaded.max_length is None else min(NUM_PADDING, loaded.max_length - length)
     padded = _pad(loaded, sentence, room)
     with in_float64(loaded):
-        found = _differentiate(loaded, padded, len(sentence), seed, is_masked=True)
-        unmasked = _differentiate(loaded, padded, len(sentence), seed, is_masked=False) if room else {}
-    padding_row = find_parts(loaded).word.padding_idx
-    words = unmasked.get("word_embeddings")
+        found = _differentiate(loaded, padded, length, seed, is_masked=True)
+        unmasked = _differentiate(loaded, padded, length, seed, is_masked=False) if room else {}
+    words, padding_row = unmasked.get("word_embeddings"), parts.word.padding_idx
     is_known = words is not None and padding_row is not None
     return Gradients(
         scalar=SCALAR,
-        parameters=_parameter_lines(loaded, padded, len(sentence), found),
-        rows=_row_lines(padded, len(sentence), found, find_parts(loaded).tables),
+        parameters=_parameter_lines(parts, padded, length, found),
+        rows=_row_lines(parts, padded, length, found),
         num_padding=room,
         padding_row=padding_row,
         unmasked_padding_norm=float(np.linalg.norm(words[padding_row])) if is_known else float("nan"),  # type: ignore[index]
@@ -116,20 +114,12 @@ def _differentiate(
     return {name: found.get(name) for name in names}
 
 
-def _used(padded: Sentence, parameter: str) -> Ids | None:
-    return {
-        "word_embeddings": padded.words,
-        "position_embeddings": padded.positions,
-        "token_type_embeddings": padded.segments,
-    }.get(parameter)
-
-
-def _parameter_lines(loaded: Loaded, padded: Sentence, length: int, found: dict[str, Array | None]) -> pd.DataFrame:
-    tables = find_parts(loaded).tables
+def _parameter_lines(parts: Parts, padded: Sentence, length: int, found: dict[str, Array | None]) -> pd.DataFrame:
     lines = []
     for name, gradient in found.items():
-        rows = _used(padded, name)
-        size = (pd.NA, pd.NA) if rows is None else (tables[name].num_embeddings, len(set(rows[:length].tolist())))
+        rows, size = padded.rows.get(name), (pd.NA, pd.NA)
+        if rows is not None:
+            size = (parts.tables[name].num_embeddings, len(set(rows[:length].tolist())))
         if gradient is None:
             lines.append((name, False, *size, pd.NA if rows is None else 0, float("nan"), "frozen"))
             continue
@@ -139,33 +129,25 @@ def _parameter_lines(loaded: Loaded, padded: Sentence, length: int, found: dict[
     return frame.astype(dict.fromkeys(("num_rows", "num_used", "num_with_gradient"), "Int64"))
 
 
-def _row_lines(
-    padded: Sentence, length: int, found: dict[str, Array | None], tables: Mapping[str, nn.Embedding]
-) -> pd.DataFrame:
+def _row_lines(parts: Parts, padded: Sentence, length: int, found: dict[str, Array | None]) -> pd.DataFrame:
     lines: list[tuple[object, ...]] = []
-    for name in TABLES:
-        rows = _used(padded, name)
-        if rows is None or name not in found:
+    for name, rows in padded.rows.items():
+        if name not in found:
             continue
-        gradient = found[name]
-        others = range(tables[name].num_embeddings) if name == TABLES[2] else ()
-        shown = dict.fromkeys([*rows.tolist(), *others])
-        for row in shown:
+        gradient, table = found[name], parts.tables[name]
+        others = range(table.num_embeddings) if name == "token_type_embeddings" else ()
+        for row in dict.fromkeys([*rows.tolist(), *others]):
             count = int((rows[:length] == row).sum())
-            token = padded.tokens[rows.tolist().index(row)] if name == TABLES[0] else ""
+            token = padded.tokens[rows.tolist().index(row)] if name == "word_embeddings" else ""
             norm = float("nan") if gradient is None else float(np.linalg.norm(gradient[row]))
-            note = _why(count, is_padding=row in rows, is_padding_idx=row == tables[name].padding_idx)
+            if row == table.padding_idx:
+                note = "padding_idx: its gradient is dropped"
+            elif count:
+                note = ""
+            else:
+                note = "padding only: behind the mask" if row in rows else "no token of this text uses it"
             lines.append((name, row, token, count, norm, "frozen" if gradient is None else note))
     return pd.DataFrame(lines, columns=columns_of("take_apart.gradients.rows"))
-
-
-def _why(num_tokens: int, *, is_padding: bool, is_padding_idx: bool) -> str:
-    """Why a row may have no gradient."""
-    if is_padding_idx:
-        return "padding_idx: its gradient is dropped"
-    if num_tokens:
-        return ""
-    return "padding only: behind the mask" if is_padding else "no token of this text uses it"
 
 
 BLOCK = 64
@@ -177,102 +159,16 @@ def compare_one_hot(loaded: Loaded, sentence: Sentence) -> pd.DataFrame:
 
     The two are equal bit for bit: all other products are 0, and adding 0 rounds nothing.
     """
-    used = (sentence.words, sentence.positions, sentence.segments)
-    names = ("word_embeddings", "position_embeddings", "token_type_embeddings")
-    tables = find_parts(loaded).tables
     lines = []
-    for name, rows in zip(names, used, strict=True):
-        if rows is None or name not in tables:
-            continue
-        table = tables[name]
-        ids = torch.as_tensor(rows, device=table.weight.device)
+    for name, table in find_parts(loaded).tables.items():
+        ids = torch.as_tensor(sentence.rows[name], device=table.weight.device)
         difference = 0.0
         with torch.inference_mode():
             for block in torch.split(ids, BLOCK):
                 one_hot = torch.nn.functional.one_hot(block, table.num_embeddings).to(table.weight.dtype)
-                product = one_hot @ table.weight
-                difference = max(difference, float((product - table(block)).abs().max()))
+                difference = max(difference, float((one_hot @ table.weight - table(block)).abs().max()))
         lines.append((name, len(ids), *table.weight.shape, difference, difference == 0))
     return pd.DataFrame(lines, columns=columns_of("take_apart.one_hot"))
-
-
-def open_model(name: str) -> Loaded:
-    """The checkpoint (``minilm``, a folder, a hub id) or the tuned model of a run directory, in eval mode.
-
-    A checkpoint's pooler is loaded where its files have one, so that parameters are counted as published; a run's
-    parameters have ``requires_grad`` as its regime left them. ValueError for a name that cannot be had.
-    """
-    if not name.strip():
-        raise ValueError("MODEL is empty: pass minilm, a folder, a hub id or a run directory")
-    if (Path(name) / "snapshots").is_dir():
-        run = open_run(name)
-        loaded = load_tuned(run)
-        apply_regime(
-            loaded.model,
-            parse_regime(run.config.freeze, tuple(list_components(loaded.model, loaded.family))),
-            loaded.family,
-        )
-    else:
-        loaded = _load_checkpoint(name)
-    loaded.model.eval()
-    return loaded
-
-
-def _load_checkpoint(name: str) -> Loaded:
-    if family_of(find_checkpoint(name).read_config().model_type).has_pooler:
-        try:
-            return load_classifier(name, pooling="pooler", num_outputs=1)
-        except ValueError as error:
-            if "pooler" not in str(error):
-                raise
-    return load_classifier(name, pooling="mean", num_outputs=1)
-
-
-Line = tuple[object, ...]
-
-
-def list_parameters(loaded: Loaded) -> pd.DataFrame:
-    """One line per embedding parameter, then one per other component, then ``all``.
-
-    The head is left out: the backbone is counted as published. ``number``: place in ``named_parameters()``, from 1,
-    and for a component or ``all`` how many named parameters it has (``name`` is empty then). ``share`` is of all
-    values of the backbone. ``requires_grad`` is None where a component holds both. An embedding parameter that the
-    model does not have keeps its line, with NA and its ``reason``.
-    """
-    named = dict(loaded.model.backbone.named_parameters())
-    total = sum(p.numel() for p in named.values())
-    numbers = {name: i for i, name in enumerate(named, start=1)}
-    lines: list[Line] = []
-    for parameter in EMBEDDING_PARAMETERS:
-        name = loaded.family.embedding_parameters.get(parameter, "")
-        if name not in named:
-            absent = why_absent(loaded, parameter) or "not applicable: the model has none"
-            lines.append((parameter, "", pd.NA, pd.NA, pd.NA, pd.NA, float("nan"), None, absent))
-            continue
-        p = named[name]
-        rows = len(p) if p.ndim == 2 else pd.NA
-        values = (name, numbers[name], rows, p.shape[-1], p.numel(), p.numel() / total, p.requires_grad, "")
-        lines.append((parameter, *values))
-    lines += _component_lines(loaded, total)
-    frame = pd.DataFrame(lines, columns=columns_of("take_apart.parameters"))
-    return frame.astype(dict.fromkeys(("number", "num_rows", "num_columns", "num_values"), "Int64"))
-
-
-def _component_lines(loaded: Loaded, total: int) -> list[Line]:
-    groups: dict[str, list[str]] = {}
-    for leaf, names in list_components(loaded.model, loaded.family).items():
-        if leaf not in EMBEDDING_PARAMETERS and leaf != "head":
-            groups.setdefault("layers" if leaf.startswith("layers.") else leaf, []).extend(names)
-    named = {f"{BACKBONE}{name}": p for name, p in loaded.model.backbone.named_parameters()}
-    groups["all"] = list(named)
-    lines: list[Line] = []
-    for group, members in groups.items():
-        size = sum(named[name].numel() for name in members)
-        states = {named[name].requires_grad for name in members}
-        state = states.pop() if len(states) == 1 else None
-        note = "" if state is not None else "some frozen"
-        lines.append((group, "", len(members), pd.NA, pd.NA, size, size / total, state, note))
-    return lines
 
 
 TABLE = "position table"
@@ -298,18 +194,29 @@ def measure_permutation(loaded: Loaded, sentence: Sentence, seed: int = 0) -> Pe
     A function f is permutation-equivariant where f(Px) = P f(x) for every P; shown here for one P drawn with ``seed``
     that is neither the identity nor, with three tokens or more, the reversal, which keeps distances.
     """
-    parts = find_parts(loaded)
-    order = _draw_order(len(sentence), seed)
-    shuffled = replace(
-        sentence,
-        words=sentence.words[order],
-        segments=None if sentence.segments is None else sentence.segments[order],
-    )
+    parts, order = find_parts(loaded), _draw_order(len(sentence), seed)
+    segments = None if sentence.segments is None else sentence.segments[order]
+    shuffled = replace(sentence, words=sentence.words[order], segments=segments)
+    sources: dict[str, torch.Tensor | None] = {"": None}
+    if parts.position is not None:
+        sources[TABLE] = parts.position.weight
+    if parts.relative is not None:
+        sources[DISTANCES] = parts.relative.weight  # equal rows for all distances, so that none differs
+    if parts.convolution is not None:
+        sources[CONVOLUTION] = parts.convolution.get_parameter("conv.weight")
+    if parts.is_rotary:
+        sources[ANGLES] = None
     lines = []
     with in_float64(loaded), contextlib.ExitStack() as silenced:
         arguments: dict[str, Any] = {}
-        for name, take_away in _sources(parts, len(sentence)).items():
-            arguments |= take_away(silenced)
+        for name, weight in sources.items():
+            if weight is not None:
+                silenced.enter_context(replaced(weight, torch.zeros_like(weight)))
+            if name == ANGLES:
+                # Every token at place 0 turns all of them by one angle; no mask lets each see all the others.
+                device = parts.word.weight.device
+                arguments["position_ids"] = torch.zeros(1, len(sentence), dtype=torch.long, device=device)
+                arguments["attention_mask"] = {"full_attention": None, "sliding_attention": None}
             straight = run_model(loaded, sentence, **arguments).encoded[order]
             permuted = run_model(loaded, shuffled, **arguments).encoded
             difference = relative_difference(permuted, straight)
@@ -327,53 +234,6 @@ def _draw_order(length: int, seed: int) -> Ids:
         is_reversal = length > 2 and np.array_equal(order, straight[::-1])
         if not np.array_equal(order, straight) and not is_reversal:
             return order
-
-
-TakeAway = Callable[[contextlib.ExitStack], dict[str, Any]]
-"""Silences one source of order until the stack is closed, and returns arguments of the backbone that do the same."""
-
-
-def _sources(parts: Parts, length: int) -> dict[str, TakeAway]:
-    """The sources of order that a model has, in the order in which they are taken away."""
-    weights: dict[str, torch.Tensor] = {}
-    if parts.position is not None:
-        weights[TABLE] = parts.position.weight
-    if parts.relative is not None:
-        weights[DISTANCES] = parts.relative.weight  # equal rows for all distances, so that none differs
-    if parts.convolution is not None:
-        weights[CONVOLUTION] = parts.convolution.get_parameter("conv.weight")
-    sources: dict[str, TakeAway] = {"": lambda stack: {}}
-    for name, weight in weights.items():
-        sources[name] = partial(_silence, weight)
-    if parts.is_rotary:
-        # Every token at place 0 turns all of them by one angle; no mask lets each see all the others.
-        level = {
-            "position_ids": torch.zeros(1, length, dtype=torch.long, device=parts.word.weight.device),
-            "attention_mask": {"full_attention": None, "sliding_attention": None},
-        }
-        sources[ANGLES] = lambda stack: level
-    return sources
-
-
-def _silence(weight: torch.Tensor, stack: contextlib.ExitStack) -> dict[str, Any]:
-    stack.enter_context(_zeroed(weight))
-    return {}
-
-
-@contextlib.contextmanager
-def _zeroed(weight: torch.Tensor) -> Iterator[None]:
-    """A weight at 0, and then as it was."""
-    kept = weight.detach().clone()
-    with torch.no_grad():
-        weight.zero_()
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            weight.copy_(kept)
-
-
-STAGES = ("embedding output", "encoder output")
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,41 +255,30 @@ def compare_segments(loaded: Loaded, sentence: Sentence) -> Segments:
 
     A change that leaves the ids as they are has no line.
     """
-    num_rows = find_parts(loaded).num_segments
-    given = sentence.token_type_ids
+    num_rows, columns = find_parts(loaded).num_segments, columns_of("take_apart.segments.changes")
+    given, own = sentence.token_type_ids, sentence.segments
     types = None if given is None else tuple(int(i) for i in given)
-    if sentence.segments is None or num_rows < 2:
+    if own is None or num_rows < 2:
         reason = why_absent(loaded, "token_type_embeddings") or "the segment table has one row: every token has it"
-        return Segments(types, num_rows, pd.DataFrame(columns=columns_of("take_apart.segments.changes")), reason)
+        return Segments(types, num_rows, pd.DataFrame(columns=columns), reason)
     note = "" if given is not None else "the tokenizer gives no token_type_ids: every token is of segment 0"
-    lines = []
-    with in_float64(loaded):
-        own = run_model(loaded, sentence)
-        for change, segments in _changes(sentence.segments).items():
-            other = run_model(loaded, replace(sentence, segments=segments))
-            for stage, before, after in zip(
-                STAGES, (own.embedded, own.encoded), (other.embedded, other.encoded), strict=True
-            ):
-                difference = relative_difference(after, before)
-                lines.append((change, stage, difference, largest(after - before), difference < SAME))
-    return Segments(types, num_rows, pd.DataFrame(lines, columns=columns_of("take_apart.segments.changes")), note)
-
-
-def _changes(segments: Ids) -> dict[str, Ids]:
     changes = {
-        "swapped": np.where(segments == 0, 1, np.where(segments == 1, 0, segments)),
-        "all 0": np.zeros_like(segments),
-        "all 1": np.ones_like(segments),
+        "swapped": np.where(own == 0, 1, np.where(own == 1, 0, own)),
+        "all 0": np.zeros_like(own),
+        "all 1": np.ones_like(own),
     }
-    kept: dict[str, Ids] = {}
-    for name, changed in changes.items():
-        is_new = not any(np.array_equal(changed, other) for other in (segments, *kept.values()))
-        if is_new:
-            kept[name] = changed
-    return kept
-
-
-SPECIAL_TOKENS_STAGES = ("word row", "embedding output", "encoder output")
+    lines, seen = [], [own]
+    with in_float64(loaded):
+        before = run_model(loaded, sentence)
+        for change, segments in changes.items():
+            if any(np.array_equal(segments, other) for other in seen):
+                continue
+            seen.append(segments)
+            after = run_model(loaded, replace(sentence, segments=segments))
+            for stage, old, new in zip(STAGES[1:], before.stages, after.stages, strict=True):
+                difference = relative_difference(new, old)
+                lines.append((change, stage, difference, largest(new - old), difference < SAME))
+    return Segments(types, num_rows, pd.DataFrame(lines, columns=columns), note)
 
 
 @dataclass(frozen=True, slots=True)
@@ -452,49 +301,46 @@ def compare_special_tokens(loaded: Loaded, sentence: Sentence) -> SpecialTokens:
     fewer where the model has no room); ``other segment`` is the same as the first, of segment 1 throughout (only where
     the table has a choice). The two [SEP] of a pair are compared within the text (``other end of the pair``).
     """
-    cls, sep = _frame(loaded, sentence)
-    names = {k: sentence.tokens[i] for k, i in (("cls", cls), ("sep", sep)) if i is not None}
+    tokenizer, words, last = loaded.tokenizer, sentence.words, len(sentence) - 1
+    places = {"cls": 0} if words[0] in (tokenizer.cls_token_id, tokenizer.bos_token_id) else {}
+    places |= {"sep": last} if words[last] in (tokenizer.sep_token_id, tokenizer.eos_token_id) else {}
+    names, columns = {k: sentence.tokens[i] for k, i in places.items()}, columns_of("take_apart.special_tokens.table")
     if not names:
-        return SpecialTokens(pd.DataFrame(columns=columns_of("take_apart.special_tokens.table")), {}, {})
+        return SpecialTokens(pd.DataFrame(columns=columns), {}, {})
     others = _other_texts(loaded, sentence)
-    lines: list[tuple[object, ...]] = []
     with in_float64(loaded):
-        own = _stages(loaded, sentence)
-        for other, text in others.items():
-            stages = _stages(loaded, text)
-            if cls is not None and other != "other segment":
-                lines += _lines(names["cls"], other, [s[cls] for s in own], [s[cls] for s in stages])
-            if sep is not None:
-                lines += _lines(names["sep"], other, [s[sep] for s in own], [s[-1] for s in stages])
-    first = np.flatnonzero(sentence.words == sentence.words[-1])[0]
-    if sep is not None and first < len(sentence) - 1 and len(sentence.texts) > 1:
-        lines += _lines(names["sep"], "other end of the pair", [s[first] for s in own], [s[sep] for s in own])
-    table = pd.DataFrame(lines, columns=columns_of("take_apart.special_tokens.table"))
-    return SpecialTokens(table, {k: " ".join(text.tokens) for k, text in others.items()}, names)
-
-
-def _frame(loaded: Loaded, sentence: Sentence) -> tuple[int | None, int | None]:
-    """The places of [CLS] and of the last [SEP], where the text has them at its ends."""
-    tokenizer, last = loaded.tokenizer, len(sentence) - 1
-    begins, ends = (tokenizer.cls_token_id, tokenizer.bos_token_id), (tokenizer.sep_token_id, tokenizer.eos_token_id)
-    return (0 if sentence.words[0] in begins else None, last if sentence.words[last] in ends else None)
+        own, stages = _stages(loaded, sentence), {name: _stages(loaded, text) for name, text in others.items()}
+    # Token, other text, the token's place, the other text's stages, the place there.
+    pairs = []
+    for name, theirs in stages.items():
+        if "cls" in names and name != "other segment":
+            pairs.append(("cls", name, 0, theirs, 0))
+        if "sep" in names:
+            pairs.append(("sep", name, last, theirs, -1))
+    first = int(np.flatnonzero(words == words[-1])[0])
+    if "sep" in names and first < last and len(sentence.texts) > 1:
+        pairs.append(("sep", "other end of the pair", first, own, last))
+    lines = []
+    for token, name, place, theirs, other_place in pairs:
+        for stage, mine, reference in zip(STAGES, own, theirs, strict=True):
+            difference = relative_difference(mine[place], reference[other_place])
+            lines.append((names[token], name, stage, difference, difference < SAME))
+    tokens = {name: " ".join(text.tokens) for name, text in others.items()}
+    return SpecialTokens(pd.DataFrame(lines, columns=columns), tokens, names)
 
 
 def _other_texts(loaded: Loaded, sentence: Sentence) -> dict[str, Sentence]:
-    parts, tokenizer = find_parts(loaded), loaded.tokenizer
+    parts, tokenizer, types = find_parts(loaded), loaded.tokenizer, sentence.token_type_ids
     frame = {tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id}
     special = {*tokenizer.all_special_ids, *frame}
-    candidates = [i for i in range(parts.word.num_embeddings) if i not in special and i not in sentence.words]
-    usual = tokenizer.mask_token_id
-    fill = usual if usual is not None and usual not in sentence.words else candidates[0]
+    fill = tokenizer.mask_token_id
+    if fill is None or fill in sentence.words:
+        fill = next(i for i in range(parts.word.num_embeddings) if i not in special and i not in sentence.words)
     is_content = np.array([word not in frame for word in sentence.words])
     words = np.where(is_content, fill, sentence.words)
-    types = sentence.token_type_ids
-    is_full = loaded.max_length is not None and len(words) >= loaded.max_length
     place = int(np.flatnonzero(is_content)[-1]) if is_content.any() else max(len(words) - 2, 0)
-    if is_full:
-        moved = np.delete(words, place)
-        moved_types = None if types is None else np.delete(types, place)
+    if loaded.max_length is not None and len(words) >= loaded.max_length:
+        moved, moved_types = np.delete(words, place), None if types is None else np.delete(types, place)
     else:
         moved = np.insert(words, place, fill)
         moved_types = None if types is None else np.insert(types, place, types[place])
@@ -503,46 +349,26 @@ def _other_texts(loaded: Loaded, sentence: Sentence) -> dict[str, Sentence]:
         "next place": make_sentence(loaded, moved, moved_types),
     }
     if parts.num_segments > 1:
-        others["other segment"] = make_sentence(loaded, words, _flip(sentence, len(words)))
+        # Segment 1 throughout where the last token has 0, and 0 where it has 1: the [SEP] changes sides.
+        last = 0 if sentence.segments is None else int(sentence.segments[-1])
+        others["other segment"] = make_sentence(loaded, words, np.full(len(words), 0 if last else 1, np.int64))
     return others
 
 
-def _flip(sentence: Sentence, length: int) -> np.ndarray:
-    """Segment 1 throughout where the last token has 0, and 0 where it has 1: the [SEP] changes sides."""
-    last = 0 if sentence.segments is None else int(sentence.segments[-1])
-    return np.full(length, 0 if last else 1, np.int64)
-
-
-def _stages(loaded: Loaded, sentence: Sentence) -> tuple[Array, Array, Array]:
-    words = find_parts(loaded).word.weight.detach().cpu().double().numpy()[sentence.words]
-    outputs = run_model(loaded, sentence)
-    return words, outputs.embedded, outputs.encoded
-
-
-def _lines(token: str, other: str, own: list[Array], theirs: list[Array]) -> list[tuple[object, ...]]:
-    lines: list[tuple[object, ...]] = []
-    for stage, mine, reference in zip(SPECIAL_TOKENS_STAGES, own, theirs, strict=True):
-        difference = relative_difference(mine, reference)
-        lines.append((token, other, stage, difference, difference < SAME))
-    return lines
-
-
-PARTS = ("word", "position", "segment")
+def _stages(loaded: Loaded, sentence: Sentence) -> tuple[Array, ...]:
+    return as_array(find_parts(loaded).word.weight)[sentence.words], *run_model(loaded, sentence).stages
 
 
 def look_up(loaded: Loaded, sentence: Sentence) -> dict[str, Array]:
-    """Part to its (tokens, width) float64 rows; a part that the model does not have is left out."""
-    parts = find_parts(loaded)
-    found: dict[str, Array] = {}
-    for part, table, rows in zip(
-        PARTS,
-        (parts.word, parts.position, parts.segment),
-        (sentence.words, sentence.positions, sentence.segments),
-        strict=True,
-    ):
-        if table is not None and rows is not None:
-            found[part] = as_array(table.weight.detach().cpu()[rows.tolist()])
-    return found
+    """Part (word, position, segment) to its (tokens, width) float64 rows, of those that the model has."""
+    tables = find_parts(loaded).tables
+    return {
+        PARTS[name]: as_array(table.weight.detach().cpu()[sentence.rows[name].tolist()])
+        for name, table in tables.items()
+    }
+
+
+PARTS = {"word_embeddings": "word", "position_embeddings": "position", "token_type_embeddings": "segment"}
 
 
 def decompose_tokens(loaded: Loaded, sentence: Sentence) -> pd.DataFrame:
@@ -553,21 +379,15 @@ def decompose_tokens(loaded: Loaded, sentence: Sentence) -> pd.DataFrame:
     are those of the tables as stored: a constant moved from one table to another changes them and nothing else. NaN
     where e is 0.
     """
-    rows: dict[str, Ids | None] = {
-        "word": sentence.words,
-        "position": sentence.positions,
-        "segment": sentence.segments,
-    }
     vectors = look_up(loaded, sentence)
+    rows = {PARTS[name]: own for name, own in sentence.rows.items()}
     whole = np.sum(list(vectors.values()), axis=0)
     squared = np.sum(whole**2, axis=1)
     lines: list[tuple[object, ...]] = []
     for i, token in enumerate(sentence.tokens):
         for part, values in vectors.items():
             share = float(values[i] @ whole[i] / squared[i]) if squared[i] else float("nan")
-            picked = rows[part]
-            row = pd.NA if picked is None else int(picked[i])
-            lines.append((i, token, part, row, float(np.linalg.norm(values[i])), share))
+            lines.append((i, token, part, int(rows[part][i]), float(np.linalg.norm(values[i])), share))
         lines.append((i, token, "sum", pd.NA, float(np.sqrt(squared[i])), 1.0 if squared[i] else float("nan")))
     return pd.DataFrame(lines, columns=columns_of("take_apart.tokens")).astype({"row": "Int64"})
 
@@ -589,37 +409,28 @@ def prove_sum(loaded: Loaded, sentence: Sentence) -> pd.DataFrame:
     """
     parts = find_parts(loaded)
     vectors = look_up(loaded, sentence)
-    whole = tuple(vectors)
     output = run_model(loaded, sentence).embedded
     with in_float64(loaded):
         exact = run_model(loaded, sentence).embedded
-    bare = formula(parts, whole).removeprefix("LayerNorm(").removesuffix(")")
-    by_hand = normalise(parts, project(parts, _add(vectors)))
-    computed = [
-        (formula(parts, whole), "", "float32", by_hand, output),
-        (formula(parts, whole), "", "float64", by_hand, exact),
-        (bare, "LayerNorm", "float32", project(parts, _add(vectors)), output),
-    ]
-    for part in vectors if len(vectors) > 1 else ():
-        kept = {name: values for name, values in vectors.items() if name != part}
-        without = normalise(parts, project(parts, _add(kept)))
-        computed.insert(-1, (formula(parts, tuple(kept)), part, "float32", without, output))
+
+    def by_hand(left_out: str = "") -> tuple[str, Array]:
+        """The layer in words, as ``LayerNorm(word + position + segment)``, and what it gives without one part."""
+        kept = [name for name in vectors if name != left_out]
+        summed = project(parts, np.sum([vectors[name] for name in kept], axis=0))
+        text = " + ".join(kept) if parts.inner_projection is None else f"projection({' + '.join(kept)})"
+        return (text, summed) if left_out == "LayerNorm" else (f"LayerNorm({text})", normalise(parts, summed))
+
+    without = [*(vectors if len(vectors) > 1 else ()), "LayerNorm"]
     lines = []
-    for text, left_out, precision, values, truth in computed:
+    for left_out, precision, truth in (
+        ("", "float32", output),
+        ("", "float64", exact),
+        *((name, "float32", output) for name in without),
+    ):
+        text, values = by_hand(left_out)
         difference, bound = largest(values - truth), rounding_bound(parts, vectors, truth, precision)
         lines.append((text, left_out, precision, difference, bound, difference <= bound))
     return pd.DataFrame(lines, columns=columns_of("take_apart.layer_sum"))
-
-
-def formula(parts: Parts, kept: tuple[str, ...]) -> str:
-    """The layer in words, as ``LayerNorm(word + position + segment)``."""
-    inside = " + ".join(kept)
-    return f"LayerNorm(projection({inside}))" if parts.inner_projection is not None else f"LayerNorm({inside})"
-
-
-def _add(vectors: dict[str, Array]) -> Array:
-    total: Array = np.sum(list(vectors.values()), axis=0)
-    return total
 
 
 def project(parts: Parts, vectors: Array) -> Array:
@@ -642,12 +453,13 @@ def normalise(parts: Parts, vectors: Array) -> Array:
 
 def rounding_bound(parts: Parts, vectors: dict[str, Array], output: Array, precision: str) -> float:
     """The largest difference that rounding in this precision explains, over all entries."""
-    sizes = _add({part: np.abs(values) for part, values in vectors.items()})
+    sizes: Array = np.sum([np.abs(values) for values in vectors.values()], axis=0)
     count = NUM_ROUNDINGS
     if parts.inner_projection is not None:
         sizes = sizes @ np.abs(as_array(parts.inner_projection.weight)).T
         count += parts.inner_projection.in_features
-    spread = np.sqrt(project(parts, _add(vectors)).var(axis=1) + parts.layer_norm.eps)
+    summed = project(parts, np.sum(list(vectors.values()), axis=0))
+    spread = np.sqrt(summed.var(axis=1) + parts.layer_norm.eps)
     stretched = sizes.max(axis=1) / spread * np.abs(as_array(parts.layer_norm.weight)).max()
     return float(count * HALF_ULP[precision] * (stretched.max() + np.abs(output).max()))
 
@@ -755,6 +567,3 @@ def _plain(value: Any) -> Any:
     if value is pd.NA or (isinstance(value, float) and not math.isfinite(value)):
         return None
     return value.item() if isinstance(value, np.generic) else value
-
-
-__all__ = ["Anatomy", "as_document", "open_model", "take_apart"]

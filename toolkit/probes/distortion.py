@@ -1,6 +1,6 @@
 """How far fine-tuning moved the features, how well heads began, and which gradients came first."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,13 @@ import torch
 from numpy.typing import NDArray
 
 from toolkit.comparison.runs import splits_out_of_distribution
-from toolkit.data.batches import EncodedTask, evaluation_batches, make_batch
+from toolkit.data.batches import EncodedTask, evaluation_batches
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.lookup import at_least, unknown
 from toolkit.models.classifier import Loaded
 from toolkit.models.regimes import Regime, apply_regime, list_components
 from toolkit.models.tuned import load_tuned, load_untuned
-from toolkit.probes.states import task_of
+from toolkit.probes.states import batch_on, task_of
 from toolkit.progress import shows_progress
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.store import Run, runs_of
@@ -61,16 +61,14 @@ def head_alignment(start: Features, best: Features) -> tuple[float, str]:
     the features. 1: the same direction, however long; 0 on average for a random head. The plain cosine
     of the weights would be ruled by directions in which no feature varies, and which no data determine (our choice).
     """
-    first, second = (_centred(np.asarray(outputs, np.float64)) for outputs in (start, best))
+    sides = []
+    for outputs in (start, best):
+        centred = np.asarray(outputs, np.float64)
+        centred = centred - centred.mean(axis=0)
+        sides.append(centred - centred.mean(axis=1, keepdims=True) if centred.shape[1] > 1 else centred)
+    first, second = sides
     size = float(np.linalg.norm(first) * np.linalg.norm(second))
     return (float((first * second).sum()) / size, "") if size else (float("nan"), CONSTANT)
-
-
-def _centred(outputs: NDArray[np.float64]) -> NDArray[np.float64]:
-    centred: NDArray[np.float64] = outputs - outputs.mean(axis=0)
-    if outputs.shape[1] > 1:
-        centred -= centred.mean(axis=1, keepdims=True)
-    return centred
 
 
 PARTS = ("embeddings", "body", "head")
@@ -85,27 +83,21 @@ def start_gradients(loaded: Loaded, data: EncodedTask, indices: NDArray[np.int64
     assert split.labels is not None
     model.eval()
     model.zero_grad()
-    device = next(model.parameters()).device
     for places in evaluation_batches(split.lengths[indices]):
         chosen = indices[places]
-        batch = {name: tensor.to(device) for name, tensor in make_batch(split, chosen, data).items()}
-        labels = torch.from_numpy(split.labels[chosen]).to(device)
-        losses = example_losses(data.task.kind, model(**batch), labels)
+        outputs = model(**batch_on(model, split, chosen, data))
+        losses = example_losses(data.task.kind, outputs, torch.from_numpy(split.labels[chosen]).to(outputs.device))
         (losses.sum() / len(indices)).backward()  # type: ignore[no-untyped-call]
     parameters, found = dict(model.named_parameters()), {}
-    for part, names in _parts(loaded).items():
+    parts: dict[str, list[str]] = {part: [] for part in PARTS}
+    for leaf, own in list_components(model, loaded.family).items():
+        parts["head" if leaf == "head" else "embeddings" if leaf in EMBEDDING_PARAMETERS else "body"] += own
+    for part, names in parts.items():
         gradients = [p.grad for name in names if (p := parameters[name]).requires_grad and p.grad is not None]
         squared = sum(float(gradient.double().square().sum()) for gradient in gradients)
         found[part] = squared**0.5 if gradients else float("nan")
     model.zero_grad()
     return found
-
-
-def _parts(loaded: Loaded) -> Mapping[str, list[str]]:
-    parts: dict[str, list[str]] = {part: [] for part in PARTS}
-    for leaf, names in list_components(loaded.model, loaded.family).items():
-        parts["head" if leaf == "head" else "embeddings" if leaf in EMBEDDING_PARAMETERS else "body"] += names
-    return parts
 
 
 FROZEN = "frozen: it gets no gradient"
@@ -185,45 +177,30 @@ def _lines_of(run: Run, out: Collection[str] | None, num_gradient_examples: int,
     after = extract_features(accelerator, tuned.model, data, before.keys() - {"train"})
     if config.head_epochs:
         train_head_first(accelerator, loaded.model, data, config)
-    found_probe = linear_probe(loaded.model.head, before, data, config.seed)
-    probe = {} if found_probe is None else found_probe.outputs
-    task = run.manifest["task"]["name"]
-    out = splits_out_of_distribution(run.manifest["task"], after) if out is None else out
-    lead = {"run": run.path.resolve().name, "model": Path(config.model).name, "task": task}
+    head = loaded.model.head
+    probe = linear_probe(head, before, data, config.seed)
+    task, regime = run.manifest["task"], run.manifest["regime"]
+    out = splits_out_of_distribution(task, after) if out is None else out
+    lead = {"run": run.path.resolve().name, "model": Path(config.model).name, "task": task["name"]}
     lead |= {"regime": config.freeze, "head_epochs": config.head_epochs, "seed": config.seed}
     for split in after:
         place = {"place": split, "is_out_of_distribution": split in out, "num_examples": len(after[split])}
-        outputs = _head_outputs(loaded, before[split])
-        found = {**feature_movement(before[split], after[split]), **_start(data, split, outputs, probe.get(split))}
+        with torch.inference_mode():
+            start = head(torch.from_numpy(before[split]).to(next(head.parameters()).device)).cpu().numpy()
+        best = None if probe is None else probe.outputs.get(split)
+        found = feature_movement(before[split], after[split])
+        none, labels = (float("nan"), NO_PROBE), data.splits[split].labels
+        unlabelled = "" if labels is not None else "no labels"
+        found["head_alignment"] = none if best is None else head_alignment(start, best)
+        for measure, outputs in (("start_loss", start), ("ceiling_loss", best)):
+            loss = float("nan") if outputs is None else compute_scores(data.task.kind, labels, outputs)["loss"]
+            found[measure] = none if outputs is None else (loss, unlabelled)
         for measure, (value, reason) in found.items():
             yield lead | {"measure": measure} | place | {"value": value, "reason": reason}
-    chosen = _draw(len(data.splits["train"]), num_gradient_examples, seed)
-    regime = run.manifest["regime"]
+    drawn = np.random.default_rng([*b"gradients", seed]).permutation(len(data.splits["train"]))
+    chosen = np.sort(drawn[:num_gradient_examples])
     apply_regime(loaded.model, Regime(regime["label"], frozenset(regime["frozen_components"])), loaded.family)
     for part, value in start_gradients(loaded, data, chosen).items():
         place = {"place": part, "is_out_of_distribution": pd.NA, "num_examples": len(chosen)}
         reason = FROZEN if np.isnan(value) else ""
         yield lead | {"measure": "gradient_norm"} | place | {"value": value, "reason": reason}
-
-
-def _start(
-    data: EncodedTask, split: str, outputs: Features, best: NDArray[np.float32] | None
-) -> dict[str, tuple[float, str]]:
-    """Of one split, how the head that training began with stands to the best linear one."""
-    kind, labels = data.task.kind, data.splits[split].labels
-    none = (float("nan"), NO_PROBE)
-    unlabelled = "" if labels is not None else "no labels"
-    losses = [none if x is None else (compute_scores(kind, labels, x)["loss"], unlabelled) for x in (outputs, best)]
-    alignment = none if best is None else head_alignment(outputs, best)
-    return {"head_alignment": alignment, "start_loss": losses[0], "ceiling_loss": losses[1]}
-
-
-@torch.inference_mode()
-def _head_outputs(loaded: Loaded, features: NDArray[np.float32]) -> NDArray[np.float32]:
-    head = loaded.model.head
-    outputs: NDArray[np.float32] = head(torch.from_numpy(features).to(next(head.parameters()).device)).cpu().numpy()
-    return outputs
-
-
-def _draw(num: int, wanted: int, seed: int) -> NDArray[np.int64]:
-    return np.sort(np.random.default_rng([*b"gradients", seed]).permutation(num)[:wanted])

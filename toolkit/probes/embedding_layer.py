@@ -1,19 +1,26 @@
-"""The modules of a model's embedding layer; what a family does not have is None."""
+"""A model opened, the modules and parameters of its embedding layer, and one forward pass; what it lacks is None."""
 
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
 from toolkit.analysis.measures import Array
-from toolkit.families import TABLES
-from toolkit.models.classifier import Loaded, in_eval_mode
+from toolkit.families import EMBEDDING_PARAMETERS, TABLES, family_of
+from toolkit.models.checkpoints import find_checkpoint
+from toolkit.models.classifier import Loaded, in_eval_mode, load_classifier
+from toolkit.models.regimes import BACKBONE, apply_regime, list_components, parse_regime
+from toolkit.models.tuned import load_tuned
+from toolkit.schema import columns_of
 from toolkit.snapshots.snapshot import check_word_rows
+from toolkit.snapshots.store import open_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +47,7 @@ class Parts:
     @property
     def tables(self) -> dict[str, nn.Embedding]:
         """Canonical name to table, of those that the model has."""
-        tables = {
-            "word_embeddings": self.word,
-            "position_embeddings": self.position,
-            "token_type_embeddings": self.segment,
-        }
+        tables = dict(zip(TABLES, (self.word, self.position, self.segment), strict=True))
         return {name: table for name, table in tables.items() if table is not None}
 
     @property
@@ -159,6 +162,12 @@ class Sentence:
     def __len__(self) -> int:
         return len(self.words)
 
+    @property
+    def rows(self) -> dict[str, Ids]:
+        """Table to the (tokens,) rows that the text takes of it, of those that the model has."""
+        rows = dict(zip(TABLES, (self.words, self.positions, self.segments), strict=True))
+        return {name: own for name, own in rows.items() if own is not None}
+
 
 def read_sentence(loaded: Loaded, text: str, pair: str | None = None) -> Sentence:
     """Tokenize one text or one pair, nothing cut off.
@@ -253,6 +262,10 @@ class Outputs:
     encoded: Array
     """(tokens, hidden) output of the last layer."""
 
+    @property
+    def stages(self) -> tuple[Array, Array]:
+        return self.embedded, self.encoded
+
 
 def run_model(loaded: Loaded, sentence: Sentence, **changes: Any) -> Outputs:
     """One forward pass in eval mode; ``changes`` replace or add arguments of the backbone."""
@@ -281,3 +294,72 @@ def relative_difference(values: Array, reference: Array) -> float:
     """‖values - reference‖ / ‖reference‖ over all entries (Frobenius); NaN where the reference is 0."""
     size = float(np.linalg.norm(reference))
     return float(np.linalg.norm(values - reference)) / size if size else float("nan")
+
+
+def open_model(name: str) -> Loaded:
+    """The checkpoint (``minilm``, a folder, a hub id) or the tuned model of a run directory, in eval mode.
+
+    A checkpoint's pooler is loaded where its files have one, so that parameters are counted as published; a run's
+    parameters have ``requires_grad`` as its regime left them. ValueError for a name that cannot be had.
+    """
+    if not name.strip():
+        raise ValueError("MODEL is empty: pass minilm, a folder, a hub id or a run directory")
+    loaded: Loaded | None = None
+    if (Path(name) / "snapshots").is_dir():
+        run = open_run(name)
+        loaded = load_tuned(run)
+        regime = parse_regime(run.config.freeze, tuple(list_components(loaded.model, loaded.family)))
+        apply_regime(loaded.model, regime, loaded.family)
+    elif family_of(find_checkpoint(name).read_config().model_type).has_pooler:
+        try:
+            loaded = load_classifier(name, pooling="pooler", num_outputs=1)
+        except ValueError as error:
+            if "pooler" not in str(error):
+                raise
+    loaded = loaded or load_classifier(name, pooling="mean", num_outputs=1)
+    loaded.model.eval()
+    return loaded
+
+
+def list_parameters(loaded: Loaded) -> pd.DataFrame:
+    """One line per embedding parameter, then one per other component, then ``all``.
+
+    The head is left out: the backbone is counted as published. ``number``: place in ``named_parameters()``, from 1,
+    and for a component or ``all`` how many named parameters it has (``name`` is empty then). ``share`` is of all
+    values of the backbone. ``requires_grad`` is None where a component holds both. An embedding parameter that the
+    model does not have keeps its line, with NA and its ``reason``.
+    """
+    named = dict(loaded.model.backbone.named_parameters())
+    total = sum(p.numel() for p in named.values())
+    numbers = {name: i for i, name in enumerate(named, start=1)}
+    lines: list[tuple[object, ...]] = []
+    for parameter in EMBEDDING_PARAMETERS:
+        name = loaded.family.embedding_parameters.get(parameter, "")
+        if name not in named:
+            absent = why_absent(loaded, parameter) or "not applicable: the model has none"
+            lines.append((parameter, "", pd.NA, pd.NA, pd.NA, pd.NA, float("nan"), None, absent))
+            continue
+        p = named[name]
+        rows = len(p) if p.ndim == 2 else pd.NA
+        values = (name, numbers[name], rows, p.shape[-1], p.numel(), p.numel() / total, p.requires_grad, "")
+        lines.append((parameter, *values))
+    lines += _component_lines(loaded, total)
+    frame = pd.DataFrame(lines, columns=columns_of("take_apart.parameters"))
+    return frame.astype(dict.fromkeys(("number", "num_rows", "num_columns", "num_values"), "Int64"))
+
+
+def _component_lines(loaded: Loaded, total: int) -> list[tuple[object, ...]]:
+    groups: dict[str, list[str]] = {}
+    for leaf, names in list_components(loaded.model, loaded.family).items():
+        if leaf not in EMBEDDING_PARAMETERS and leaf != "head":
+            groups.setdefault("layers" if leaf.startswith("layers.") else leaf, []).extend(names)
+    named = {f"{BACKBONE}{name}": p for name, p in loaded.model.backbone.named_parameters()}
+    groups["all"] = list(named)
+    lines: list[tuple[object, ...]] = []
+    for group, members in groups.items():
+        size = sum(named[name].numel() for name in members)
+        states = {named[name].requires_grad for name in members}
+        state = states.pop() if len(states) == 1 else None
+        note = "" if state is not None else "some frozen"
+        lines.append((group, "", len(members), pd.NA, pd.NA, size, size / total, state, note))
+    return lines

@@ -15,32 +15,33 @@ import torch
 from numpy.typing import NDArray
 
 from toolkit.analysis.measures import Array
-from toolkit.comparison.arms import Group, Labels, arrange
+from toolkit.comparison.arms import Labels, arrange
+from toolkit.comparison.measure import together
 from toolkit.config import RunConfig, check_seed
 from toolkit.data.batches import EncodedSplit, EncodedTask, evaluation_batches
 from toolkit.data.files import read_file
-from toolkit.data.tasks import Split, Task, check_texts, load_task
+from toolkit.data.tasks import Task, check_texts, load_task
 from toolkit.lookup import lookup
 from toolkit.models.classifier import Loaded, in_eval_mode, load_classifier
 from toolkit.models.positions import PositionRows, position_rows
 from toolkit.models.tuned import HEAD_FILE, check_model, load_tuned, load_untuned, name_of_start
 from toolkit.naming import shown_path
+from toolkit.probes.embedding_layer import find_parts
 from toolkit.probes.flow_decoding import NUM_TOKENS, decode_positions
-from toolkit.probes.flow_design import (
+from toolkit.probes.flow_ledger import (
     NUM_BLOCKS,
     NUM_POSITIONS,
-    PLACE,
     Stages,
     Units,
     bounds,
     cross,
     forward_stages,
     own_columns,
+    position_ledger,
     stage_name,
     unit_values,
 )
-from toolkit.probes.flow_ledger import has_position_table, num_segments_of, position_ledger
-from toolkit.probes.states import one_sequence_each, task_of
+from toolkit.probes.states import TEXTS, one_sequence_each, replaced, task_of, task_of_texts
 from toolkit.progress import shows_progress
 from toolkit.schema import columns_of, with_columns
 from toolkit.snapshots.backbones import NO_FUNCTION
@@ -53,70 +54,57 @@ NO_MEAN = "no interval: no mean over texts"
 
 
 class OutputChanges:
-    """Per text and stage, squared sizes and changes; the logits, which are few, as they are."""
+    """Per text and stage, squared sizes ("") and changes under each counterfactual; the logits as they are."""
 
     def __init__(self, num_texts: int) -> None:
         self.num_texts = num_texts
-        self.sizes: list[NDArray[np.float64]] = []
         self.means: list[NDArray[np.float64]] = []
         self.num_tokens = 0
         self.changes: dict[str, list[NDArray[np.float64]]] = {}
         self.logits: dict[str, NDArray[np.float32]] = {}
 
-    def add_before(self, chosen: NDArray[np.int64], stages: Stages) -> None:
-        if not self.sizes:
-            self.sizes = [np.zeros(self.num_texts) for _ in stages.layers]
-            self.means = [np.zeros(layer.shape[2]) for layer in stages.layers]
+    def add(self, name: str, chosen: NDArray[np.int64], stages: Stages, before: Stages | None = None) -> None:
+        """The states of some texts under a counterfactual, or as they are (without ``before``)."""
+        squares = self.changes.setdefault(name, [np.zeros(self.num_texts) for _ in stages.layers])
         for k, layer in enumerate(stages.layers):
-            states = layer.double() * stages.mask.unsqueeze(-1)
-            self.sizes[k][chosen] = states.square().sum(dim=(1, 2)).cpu().numpy()
-            self.means[k] += states.sum(dim=(0, 1)).cpu().numpy()
-        self.num_tokens += int(stages.mask.sum())
-        self._keep("", chosen, stages)
-
-    def add_after(self, name: str, chosen: NDArray[np.int64], before: Stages, after: Stages) -> None:
-        changes = self.changes.setdefault(name, [np.zeros(self.num_texts) for _ in self.sizes])
-        for k, (old, new) in enumerate(zip(before.layers, after.layers, strict=True)):
-            change = (new.double() - old.double()) * before.mask.unsqueeze(-1)
-            changes[k][chosen] = change.square().sum(dim=(1, 2)).cpu().numpy()
-        self._keep(name, chosen, after)
-
-    def _keep(self, name: str, chosen: NDArray[np.int64], stages: Stages) -> None:
+            states = layer.double() if before is None else layer.double() - before.layers[k].double()
+            states = states * stages.mask.unsqueeze(-1)
+            squares[k][chosen] = states.square().sum(dim=(1, 2)).cpu().numpy()
+            if before is None:
+                self.means += [np.zeros(layer.shape[2])] if len(self.means) <= k else []
+                self.means[k] += states.sum(dim=(0, 1)).cpu().numpy()
+        self.num_tokens += int(stages.mask.sum()) if before is None else 0
         logits = stages.logits.cpu().numpy()
         self.logits.setdefault(name, np.zeros((self.num_texts, logits.shape[1]), np.float32))[chosen] = logits
 
-    def state_lines(self) -> list[Line]:
+    def state_lines(self) -> Iterator[Line]:
         """One line per change and stage."""
-        lines = []
+        sizes = self.changes[""]
         for name, changes in self.changes.items():
-            for layer, (change, size, total) in enumerate(zip(changes, self.sizes, self.means, strict=True), start=-1):
-                spread = size.sum() - (total @ total) / self.num_tokens
-                start: Line = {"counterfactual": name, "layer": layer, "stage": stage_name(layer)}
-                lines.append(start | {"measure": "state"} | _ratio_line(change, size, spread))
-        return lines
+            for layer, (change, size, total) in enumerate(zip(changes, sizes, self.means, strict=True), start=-1):
+                if name:
+                    spread = size.sum() - (total @ total) / self.num_tokens
+                    start: Line = {"counterfactual": name, "layer": layer, "stage": stage_name(layer)}
+                    yield start | {"measure": "state"} | _ratio_line(change, size, spread)
 
-    def output_lines(self, kind: str, score: str, labels: NDArray[np.generic] | None) -> list[Line]:
+    def output_lines(self, kind: str, score: str, labels: NDArray[np.generic] | None) -> Iterator[Line]:
         """Three lines per change: logits, predictions (of classes) and the score (with labels)."""
-        lines = []
         before = self.logits[""].astype(np.float64)
         size = np.square(before).sum(axis=1)
         spread = np.square(before - before.mean(axis=0)).sum()
-        for name in self.changes:
-            after = self.logits[name].astype(np.float64)
+        for name in filter(None, self.changes):
             start: Line = {"counterfactual": name}
-            change = np.square(after - before).sum(axis=1)
-            lines.append(start | {"measure": "logits"} | _ratio_line(change, size, spread))
+            change = np.square(self.logits[name].astype(np.float64) - before).sum(axis=1)
+            yield start | {"measure": "logits"} | _ratio_line(change, size, spread)
             old, new = (predict(kind, self.logits[key]) for key in ("", name))
             if kind == "classification":
-                line = _mean_line((old != new).astype(np.float64))
-                lines.append(start | {"measure": "predictions", "unit": "share"} | line)
+                yield start | {"measure": "predictions", "unit": "share"} | _mean_line((old != new).astype(np.float64))
             if labels is not None:
                 scores = [compute_scores(kind, labels, self.logits[key])[score] for key in ("", name)]
-                line = {"value": scores[1] - scores[0], "unit_values": (), "reason": NO_MEAN}
+                line: Line = {"value": scores[1] - scores[0], "unit_values": (), "reason": NO_MEAN}
                 if score == "accuracy":
                     line = _mean_line((new == labels).astype(np.float64) - (old == labels))
-                lines.append(start | {"measure": "score", "reference": scores[0], "unit": score} | line)
-        return lines
+                yield start | {"measure": "score", "reference": scores[0], "unit": score} | line
 
 
 def _ratio_line(change: Array, size: Array, spread: float) -> Line:
@@ -138,40 +126,26 @@ def _mean_line(of_texts: Array) -> Line:
 SHIFT = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What a replacement needs to know beside the rows."""
-
-    longest: int
-    """Tokens of the longest text: the rows in use."""
-    shift: int
-    seed: int
-
-
-def _shifted(rows: PositionRows, request: Request) -> PositionRows:
-    if request.longest + request.shift > len(rows):
+def _shifted(rows: PositionRows, longest: int, shift: int, seed: int) -> PositionRows:
+    if longest + shift > len(rows):
         raise ValueError(
-            f"a text of {request.longest} tokens shifted by {request.shift} needs {request.longest + request.shift} "
-            f"position rows, the model has {len(rows)}: pass a smaller --shift, or shorter texts"
+            f"a text of {longest} tokens shifted by {shift} needs {longest + shift} position rows, the model has "
+            f"{len(rows)}: pass a smaller --shift, or shorter texts"
         )
-    return np.concatenate([rows[request.shift :], rows[: request.shift]])
+    return np.concatenate([rows[shift:], rows[:shift]])
 
 
-def _mean(rows: PositionRows, request: Request) -> PositionRows:
-    used = rows[: request.longest].astype(np.float64).mean(axis=0)
-    return np.tile(used, (len(rows), 1)).astype(np.float32)
-
-
-COUNTERFACTUALS: Mapping[str, Callable[[PositionRows, Request], PositionRows]] = {
+COUNTERFACTUALS: Mapping[str, Callable[[PositionRows, int, int, int], PositionRows]] = {
     "shifted": _shifted,
-    "permuted": lambda rows, request: position_rows("shuffled", rows, num_reached=request.longest, seed=request.seed),
-    "sinusoid": lambda rows, request: position_rows("sinusoidal", rows, num_reached=request.longest),
-    "mean": _mean,
-    "zero": lambda rows, request: position_rows("zero", rows, num_reached=request.longest),
+    "permuted": lambda rows, longest, _, seed: position_rows("shuffled", rows, num_reached=longest, seed=seed),
+    "sinusoid": lambda rows, longest, *_: position_rows("sinusoidal", rows, num_reached=longest),
+    "mean": lambda rows, longest, *_: np.tile(rows[:longest].astype(np.float64).mean(axis=0), (len(rows), 1)),
+    "zero": lambda rows, longest, *_: position_rows("zero", rows, num_reached=longest),
 }
-"""Name to the rows that stand in for the table's, from a text's first position on: row i + shift for row i; the rows in
-use in an order that leaves none in its place; the sinusoid of equal mean square norm; the mean row in use everywhere,
-which takes order away and leaves the offset that all positions share; zeros, which take both."""
+"""Name to the rows that stand in for the table's, from a text's first position on, given the tokens of the longest text
+(the rows in use), the shift and a seed: row i + shift for row i; the rows in use in an order that leaves none in its
+place; the sinusoid of equal mean square norm; the mean row in use everywhere, which takes order away and leaves the
+offset that all positions share; zeros, which take both."""
 
 
 @contextlib.contextmanager
@@ -182,19 +156,15 @@ def replaced_positions(
 
     ValueError for a model without a position table, an unknown counterfactual, or a shift beyond the table.
     """
-    if not has_position_table(loaded):
+    table = find_parts(loaded).position
+    if table is None:
         raise ValueError(f"not applicable: {loaded.source.name} ({loaded.family.name}) has no position table")
-    table = dict(loaded.model.backbone.named_parameters())[loaded.family.embedding_parameters["position_embeddings"]]
-    kept = table.detach().clone()
-    own = kept[loaded.position_offset :].cpu().numpy()
-    rows = lookup(COUNTERFACTUALS, counterfactual, "counterfactual")(own, Request(longest, shift, seed))
-    with torch.no_grad():
-        table[loaded.position_offset :] = torch.from_numpy(rows).to(table)
-    try:
+    values, first = table.weight.detach().clone(), loaded.position_offset
+    make = lookup(COUNTERFACTUALS, counterfactual, "counterfactual")
+    rows = make(values[first:].cpu().numpy(), longest, shift, seed).astype(np.float32)
+    values[first:] = torch.from_numpy(rows).to(values)
+    with replaced(table.weight, values):
         yield
-    finally:
-        with torch.no_grad():
-            table.copy_(kept)
 
 
 NUM_TEXTS = 200
@@ -221,7 +191,7 @@ def measure_counterfactuals(
     random order. A model without a position table has one line that says not applicable. Definitions are ours.
     """
     columns = own_columns("counterfactuals")
-    if not has_position_table(loaded):
+    if find_parts(loaded).position is None:
         reason = "not applicable: the model has no position table"
         return pd.DataFrame([{"measure": "state", "reason": reason}], columns=columns)
     order = np.random.default_rng([*b"flow", seed]).permutation(len(split))[:num_texts]
@@ -230,12 +200,12 @@ def measure_counterfactuals(
     with in_eval_mode(loaded.model):
         for chosen in evaluation_batches(split.lengths[order]):
             before = forward_stages(loaded, split, order[chosen], data)
-            sums.add_before(chosen, before)
+            sums.add("", chosen, before)
             for name in COUNTERFACTUALS:
                 with replaced_positions(loaded, name, longest=longest, shift=shift, seed=seed):
                     after = forward_stages(loaded, split, order[chosen], data)
-                sums.add_after(name, chosen, before, after)
-    lines = sums.state_lines()
+                sums.add(name, chosen, after, before)
+    lines = list(sums.state_lines())
     if has_head:
         labels = None if split.labels is None else split.labels[order]
         lines += sums.output_lines(data.task.kind, data.task.score, labels)
@@ -264,23 +234,17 @@ class Subject:
 class TextSource:
     """What every model of a group is looked at with."""
 
-    title: str
     task: Task
+    """With one split, TEXTS, so that nothing else is tokenized."""
     split: str
-    """The split of the task whose texts are read: one that no run was trained on."""
+    """What that split is called: one that no run was trained on."""
     max_length: int
 
     def encode(self, loaded: Loaded) -> tuple[EncodedTask, EncodedSplit]:
         """Its texts as a model reads them."""
-        length = min(self.max_length, loaded.max_length or self.max_length)
-        task = _only(self.task, self.split)
-        data = encode_task(task, loaded, length)
-        one_sequence_each(data.splits["train"])
-        return data, data.splits["train"]
-
-    @property
-    def texts(self) -> tuple[tuple[str, ...], ...]:
-        return self.task.splits[self.split].texts
+        data = encode_task(self.task, loaded, min(self.max_length, loaded.max_length or self.max_length))
+        one_sequence_each(data.splits[TEXTS])
+        return data, data.splits[TEXTS]
 
 
 def open_subjects(
@@ -293,46 +257,47 @@ def open_subjects(
 ) -> list[tuple[TextSource, list[Subject]]]:
     """Group what was named: runs by model and task, each group with its pretrained and random models beside them.
 
-    Checkpoints alone make one group, looked at with ``texts`` (a data file; ``text_columns``: one or
-    two) or a built-in ``task``; among runs they stand in
-    every group. Runs are looked at with the texts of their reported split, or ``texts``. ValueError for nothing named,
-    a run that kept no model, or texts that cannot be read.
+    Checkpoints alone make one group; among runs they stand in every group. The rest is as of :func:`measure_flow`.
+    ValueError for nothing named, a run that kept no model, or texts that cannot be read.
     """
     if not places:
         raise ValueError("no model is named: pass a checkpoint (minilm, a folder, a hub id) or run directories")
-    runs = [open_run(place) for place in places if _is_run(place)]
+    runs = [open_run(place) for place in places if (Path(place) / "snapshots").is_dir()]
     for run in runs:
         if run.manifest["task"].get("kind") == "tokens":
             raise ValueError(
                 f"{run.path}: flow compares one answer per text, and this run tags words: look at its body instead, "
                 f"{run.path / 'model'} (kept by --save-model), with the sentences of a file (--texts)"
             )
-    checkpoints = [str(place) for place in places if not _is_run(place)]
-    own = None if texts is None else _read_texts(texts, text_columns)
+    own = None
+    if texts is not None:
+        found = read_file(texts, text_columns, None).texts
+        if not found:
+            raise ValueError(f"{texts} has no text for the model to read")
+        check_texts(texts.name, found)
+        own = TextSource(task_of_texts(found, texts.stem), TEXTS, RunConfig().max_length)
+    checkpoints = []
+    for name in dict.fromkeys(str(place) for place in places if not (Path(place) / "snapshots").is_dir()):
+        shown = shown_path(name) if Path(name).is_dir() else name
+        checkpoints.append(Subject(shown, name, None, partial(_load, name), has_head=False))
     if not runs:
-        source = own or _task_texts(load_task(RunConfig(task=task)), RunConfig(task=task))
-        return [(source, [*_checkpoints(checkpoints), _random(checkpoints[0])])]
-    found = []
+        source = own or _texts_of(load_task(RunConfig(task=task)), RunConfig(task=task))
+        return [(source, [*checkpoints, _random(checkpoints[0].name)])]
+    groups = []
     for group in arrange(runs, labels):
-        run = group.runs[0].run
-        source = own or _task_texts(task_of(run), run.config)
-        found.append((source, [*_of_group(group), *_checkpoints(checkpoints)]))
-    return found
+        first = group.runs[0].run
+        subjects = [Subject(PRETRAINED, first.config.model, None, partial(_load, name_of_start(first)), has_head=False)]
+        for arm in group.arms:
+            for item in arm.runs:
+                seed, has_head = item.config.seed, _has_model(item.run)
+                subjects.append(Subject(arm.label, item.name, seed, _loader(item.run), has_head=has_head))
+        source = own or _texts_of(task_of(first), first.config)
+        groups.append((source, [*subjects, _random(first.config.model), *checkpoints]))
+    return groups
 
 
-def _is_run(place: str | Path) -> bool:
-    return (Path(place) / "snapshots").is_dir()
-
-
-def _of_group(group: Group) -> list[Subject]:
-    first = group.runs[0].run
-    pretrained = Subject(PRETRAINED, first.config.model, None, lambda: _load(name_of_start(first)), has_head=False)
-    tuned = [
-        Subject(arm.label, item.name, item.config.seed, _loader(item.run), has_head=_has_model(item.run))
-        for arm in group.arms
-        for item in arm.runs
-    ]
-    return [pretrained, *tuned, _random(first.config.model)]
+def _random(name: str) -> Subject:
+    return Subject(RANDOM, f"{RANDOM} ({shown_path(name)})", None, lambda: _load(name, "random"), has_head=False)
 
 
 def _loader(run: Run) -> Callable[[], Loaded]:
@@ -347,50 +312,15 @@ def _has_model(run: Run) -> bool:
     return (run.path / "model" / HEAD_FILE).is_file()
 
 
-def _checkpoints(names: Sequence[str]) -> list[Subject]:
-    return [
-        Subject(shown_path(name) if Path(name).is_dir() else name, name, None, partial(_load, name), False)
-        for name in dict.fromkeys(names)
-    ]
-
-
-def _random(name: str) -> Subject:
-    return Subject(RANDOM, f"{RANDOM} ({shown_path(name)})", None, lambda: _load(name, "random"), has_head=False)
-
-
 def _load(name: str, init: str = "checkpoint") -> Loaded:
     loaded = load_classifier(name, pooling="mean", num_outputs=2, init=init)
     loaded.model.eval()
     return loaded
 
 
-def _task_texts(task: Task, config: RunConfig) -> TextSource:
-    return TextSource(task.name, task, task.reported_split, config.max_length)
-
-
-def _only(task: Task, split: str) -> Task:
-    """A task with one split, under the name that every task has, so that nothing else is tokenized."""
-    return replace(task, splits={"train": task.splits[split]})
-
-
-def _read_texts(path: Path, columns: tuple[str, ...]) -> TextSource:
-    """A data file's texts as a task without labels."""
-    raw = read_file(path, columns, None)
-    if not raw.texts:
-        raise ValueError(f"{path} has no text for the model to read")
-    check_texts(path.name, raw.texts)
-    texts = tuple(raw.texts)
-    split = Split(ids=np.arange(len(texts)), texts=texts, labels=None)
-    task = Task(
-        name=path.stem,
-        kind="classification",
-        label_names=(),
-        splits={"train": split},
-        reported_split="train",
-        score="accuracy",
-        file_hashes={},
-    )
-    return TextSource(path.stem, task, "train", RunConfig().max_length)
+def _texts_of(task: Task, config: RunConfig) -> TextSource:
+    own = replace(task, splits={TEXTS: task.splits[task.reported_split]})
+    return TextSource(own, task.reported_split, config.max_length)
 
 
 Tables = dict[str, pd.DataFrame]
@@ -464,59 +394,44 @@ def measure_flow(
         known: dict[str, Tables] = {}
         for subject in subjects:
             if on_subject:
-                on_subject(f"{subject.condition}: {subject.name} on {source.title}")
-            for name, table in measure_subject(subject, source, settings, known).items():
-                parts.setdefault(name, []).append(table)
-    return {name: pd.concat(_with_rows(tables), ignore_index=True) for name, tables in parts.items()}
+                on_subject(f"{subject.condition}: {subject.name} on {source.task.name}")
+            loaded = subject.load()
+            key = _fingerprint(loaded)
+            tables = _measure(loaded, source, settings, known.get(key), has_head=subject.has_head)
+            known[key] = tables
+            models = tables["models"].assign(has_head=subject.has_head, split=source.split, body=key)
+            for name, table in (tables | {"models": models}).items():
+                seed = pd.array([subject.seed] * len(table), dtype="Int64")
+                lead = {"run": subject.name, "group": source.task.name, "condition": subject.condition, "seed": seed}
+                parts.setdefault(name, []).append(table.assign(**lead)[columns_of(f"measure_flow.{name}")])
+    return {name: together(tables) for name, tables in parts.items()}
 
 
-def measure_subject(subject: Subject, source: TextSource, settings: FlowSettings, known: dict[str, Tables]) -> Tables:
-    """The tables of one model; ``known``: those of bodies already measured on these texts, by hash, and kept there."""
-    loaded = subject.load()
-    key = _fingerprint(loaded)
-    if key not in known:
-        known[key] = _measure_body(loaded, source, settings)
+def _measure(
+    loaded: Loaded, source: TextSource, settings: FlowSettings, known: Tables | None, *, has_head: bool
+) -> Tables:
+    """The tables of one model, but for its place in them; ``known``: those of the same body, on these texts."""
     data, split = source.encode(loaded)
-    found = measure_counterfactuals(
-        loaded,
-        data,
-        split,
-        has_head=subject.has_head,
-        shift=settings.shift,
-        num_texts=settings.num_texts,
-        seed=settings.seed,
+    own, num_tokens = settings, settings.num_tokens
+    tables = dict(known or {})
+    if known is None:
+        texts = source.task.splits[TEXTS].texts
+        design = cross(loaded, texts, num_positions=own.num_positions, num_blocks=own.num_blocks, seed=own.seed)
+        facts = {
+            "family": loaded.family.name,
+            "num_positions": design.num_positions,
+            "num_contents": design.num_contents,
+            "num_segments": design.num_arrangements,
+            "num_sequences": design.num_sequences,
+            "note": design.note,
+        }
+        tables["ledger"] = position_ledger(loaded, design, seed=own.seed)
+        tables["decoding"] = decode_positions(loaded, data, split, num_tokens=num_tokens, seed=own.seed)
+        tables["models"] = pd.DataFrame([facts])
+    tables["counterfactuals"] = measure_counterfactuals(
+        loaded, data, split, has_head=has_head, shift=own.shift, num_texts=own.num_texts, seed=own.seed
     )
-    values = (subject.name, source.title, subject.condition, subject.seed)
-    place: Mapping[str, object] = dict(zip(PLACE, values, strict=True))
-    tables = {**known[key], "counterfactuals": found}
-    tables["models"] = tables["models"].assign(has_head=subject.has_head, split=source.split, body=key)
-    return {name: _placed(table, place)[columns_of(f"measure_flow.{name}")] for name, table in tables.items()}
-
-
-def _measure_body(loaded: Loaded, source: TextSource, settings: FlowSettings) -> Tables:
-    """What needs no head."""
-    design = cross(
-        loaded,
-        source.texts,
-        num_segments=num_segments_of(loaded),
-        num_positions=settings.num_positions,
-        num_blocks=settings.num_blocks,
-        seed=settings.seed,
-    )
-    data, split = source.encode(loaded)
-    facts = {
-        "family": loaded.family.name,
-        "num_positions": design.num_positions,
-        "num_contents": design.num_contents,
-        "num_segments": design.num_arrangements,
-        "num_sequences": design.num_sequences,
-        "note": design.note,
-    }
-    return {
-        "ledger": position_ledger(loaded, design, seed=settings.seed),
-        "decoding": decode_positions(loaded, data, split, num_tokens=settings.num_tokens, seed=settings.seed),
-        "models": pd.DataFrame([facts]),
-    }
+    return tables
 
 
 def _fingerprint(loaded: Loaded) -> str:
@@ -529,15 +444,3 @@ def _fingerprint(loaded: Loaded) -> str:
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:8]
-
-
-def _placed(table: pd.DataFrame, place: Mapping[str, object]) -> pd.DataFrame:
-    """The table with its place in front."""
-    placed = table.copy()
-    for i, (name, value) in enumerate(place.items()):
-        placed.insert(i, name, pd.array([value] * len(placed), dtype="Int64") if name == "seed" else value)
-    return placed
-
-
-def _with_rows(tables: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
-    return [table for table in tables if len(table)] or list(tables[:1])

@@ -1,5 +1,6 @@
 """How many bits of a token's position its state gives away, per layer."""
 
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,8 +10,8 @@ from numpy.typing import NDArray
 from toolkit.analysis.measures import Array
 from toolkit.data.batches import EncodedSplit, EncodedTask, evaluation_batches, gather_tokens
 from toolkit.models.classifier import Loaded, in_eval_mode
-from toolkit.probes.flow_design import Ids, bounds, forward_stages, leave_one_out, own_columns, stage_name, unit_values
-from toolkit.probes.flow_ledger import has_position_table
+from toolkit.probes.embedding_layer import Ids, find_parts
+from toolkit.probes.flow_ledger import bounds, forward_stages, leave_one_out, own_columns, stage_name, unit_values
 from toolkit.training.accelerators import one_thread
 
 INVERSE_PENALTIES = (1e-6, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
@@ -20,15 +21,6 @@ LEAST_PROBABILITY = 1e-12
 PRIOR_WEIGHTS = (1.0, 4.0, 16.0, 64.0, 1024.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Fitted:
-    """What a probe came to."""
-
-    losses: Array
-    """(held-out,) nats: minus the log-probability of each label."""
-    inverse_penalty: float
-
-
 def held_out_losses(
     states: NDArray[np.floating],
     labels: Ids,
@@ -36,25 +28,30 @@ def held_out_losses(
     is_held_out: NDArray[np.bool_],
     num_classes: int,
     inverse_penalty: float | None = None,
-) -> Fitted:
+) -> tuple[Array, float]:
     """Multinomial logistic regression (scikit-learn) on standardised states, scored on the held-out ones.
 
     ``states`` (tokens, hidden), ``labels`` (tokens,) in [0, num_classes), ``texts`` (tokens,) the text of each token:
     the penalty is chosen on a quarter of the texts that it may fit on, then all of these are fitted. A class that the
     fit never saw has the probability of half a token, so that the loss stays finite.
-    ``inverse_penalty``: not chosen but given.
+    ``inverse_penalty``: not chosen but given. Returns (held-out,) nats, minus the log-probability of each label, and
+    the inverse penalty.
     """
-    fit = ~is_held_out
-    if inverse_penalty is not None:
-        return Fitted(_losses(states, labels, fit, is_held_out, num_classes, inverse_penalty), inverse_penalty)
-    inner, outer = _inner_split(texts, fit)
-    best, chosen = np.inf, INVERSE_PENALTIES[0]
-    for value in INVERSE_PENALTIES:
-        loss = float(_losses(states, labels, outer, inner, num_classes, value).mean())
-        if loss >= best:
-            break
-        best, chosen = loss, value
-    return Fitted(_losses(states, labels, fit, is_held_out, num_classes, chosen), chosen)
+    if inverse_penalty is None:
+        inner, outer = inner_split(texts, is_held_out)
+        best, inverse_penalty = np.inf, INVERSE_PENALTIES[0]
+        for value in INVERSE_PENALTIES:
+            loss = float(_losses(states, labels, outer, inner, num_classes, value).mean())
+            if loss >= best:
+                break
+            best, inverse_penalty = loss, value
+    return _losses(states, labels, ~is_held_out, is_held_out, num_classes, inverse_penalty), inverse_penalty
+
+
+def inner_split(texts: Ids, is_held_out: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """(tokens,) which tokens to choose by, a quarter of the texts to fit on, and which to fit on meanwhile."""
+    inner = ~is_held_out & np.isin(texts, np.unique(texts[~is_held_out])[:: round(1 / INNER_SHARE)])
+    return inner, ~is_held_out & ~inner
 
 
 def word_losses(words: Ids, labels: Ids, texts: Ids, is_held_out: NDArray[np.bool_], num_classes: int) -> Array:
@@ -63,8 +60,7 @@ def word_losses(words: Ids, labels: Ids, texts: Ids, is_held_out: NDArray[np.boo
     Frequencies of the labels beside each word, drawn towards those of all words with the weight of ``PRIOR_WEIGHTS``
     tokens that does best on the inner split; ``words`` (tokens,) are word rows.
     """
-    fit = ~is_held_out
-    inner, outer = _inner_split(texts, fit)
+    inner, outer = inner_split(texts, is_held_out)
     _, word = np.unique(words, return_inverse=True)
 
     def losses(known: NDArray[np.bool_], scored: NDArray[np.bool_], weight: float) -> Array:
@@ -75,13 +71,7 @@ def word_losses(words: Ids, labels: Ids, texts: Ids, is_held_out: NDArray[np.boo
         return np.asarray(-np.log(shares[word[scored], labels[scored]]))
 
     best = min(PRIOR_WEIGHTS, key=lambda weight: float(losses(outer, inner, weight).mean()))
-    return losses(fit, is_held_out, best)
-
-
-def _inner_split(texts: Ids, fit: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """A quarter of the texts to fit on, to choose by, and the rest of them."""
-    inner = fit & np.isin(texts, np.unique(texts[fit])[:: round(1 / INNER_SHARE)])
-    return inner, fit & ~inner
+    return losses(~is_held_out, is_held_out, best)
 
 
 def _losses(
@@ -92,8 +82,6 @@ def _losses(
     num_classes: int,
     inverse_penalty: float,
 ) -> Array:
-    import warnings
-
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
 
@@ -116,20 +104,15 @@ def _losses(
 
 def information(losses: Array, labels: Ids, texts: Ids, weights: Array, num_classes: int) -> Array:
     """(draws,) bits: (entropy of the labels - mean loss) / ln 2, when text t counts ``weights[draw, t]`` times."""
+    from scipy.special import entr
+
     num_texts = weights.shape[1]
     counts = np.zeros((num_texts, num_classes))
     np.add.at(counts, (texts, labels), 1)
     tokens = weights @ counts
     shares = tokens / tokens.sum(axis=1, keepdims=True)
     mean_loss = weights @ np.bincount(texts, losses, minlength=num_texts) / tokens.sum(axis=1)
-    return np.asarray((_entropy(shares) - mean_loss) / np.log(2))
-
-
-def _entropy(shares: Array) -> Array:
-    """Nats, over the last axis."""
-    from scipy.special import entr
-
-    return np.asarray(entr(shares).sum(axis=-1))
+    return np.asarray((entr(shares).sum(axis=-1) - mean_loss) / np.log(2))
 
 
 NUM_BINS = 8
@@ -171,7 +154,10 @@ def choose_tokens(
     order = rng.permutation(np.fromiter(known.values(), np.int64))
     if len(order) < LEAST_TEXTS:
         raise ValueError(f"decoding needs at least {LEAST_TEXTS} different texts, got {len(order)}: pass more")
-    halves = [_up_to(half, split.lengths, num_tokens) for half in (order[::2], order[1::2])]
+    halves = []
+    for half in (order[::2], order[1::2]):  # the first texts that together are no longer than asked for, at least one
+        num_texts = int(np.searchsorted(np.cumsum(split.lengths[half]), num_tokens, side="right"))
+        halves.append(half[: max(1, num_texts)])
     texts = np.concatenate(halves)
     address, place = gather_tokens(split, texts)
     owner = np.repeat(np.arange(len(texts)), split.lengths[texts])
@@ -185,21 +171,8 @@ def choose_tokens(
     shuffled = labels.copy()
     for part in (is_held_out, ~is_held_out):
         shuffled[part] = rng.permutation(labels[part])
-    return Tokens(
-        address,
-        split.tokens[address].astype(np.int64),
-        owner,
-        is_held_out,
-        labels,
-        control,
-        shuffled,
-        tuple(int(edge) for edge in edges),
-    )
-
-
-def _up_to(texts: Ids, lengths: Ids, num_tokens: int) -> Ids:
-    """The first texts that together have no more than ``num_tokens`` tokens; one at least."""
-    return texts[: max(1, int(np.searchsorted(np.cumsum(lengths[texts]), num_tokens, side="right")))]
+    rows = split.tokens[address].astype(np.int64)
+    return Tokens(address, rows, owner, is_held_out, labels, control, shuffled, tuple(edges.tolist()))
 
 
 NO_TABLE = "the model has no position table: what is decoded came in through attention, or from the words themselves"
@@ -234,7 +207,6 @@ def decode_positions(
         loaded, split, num_bins=num_bins, num_tokens=num_tokens, num_controls=num_controls, seed=seed
     )
     words = word_losses(tokens.words, tokens.labels, tokens.texts, tokens.is_held_out, len(tokens.edges))
-    note = "" if has_position_table(loaded) else NO_TABLE
     counts = {
         "num_bins": len(tokens.edges),
         "bins": " ".join(str(edge) for edge in tokens.edges),
@@ -242,7 +214,7 @@ def decode_positions(
         "num_held_out_texts": len(np.unique(tokens.texts[tokens.is_held_out])),
         "num_fit_tokens": int((~tokens.is_held_out).sum()),
         "num_held_out_tokens": int(tokens.is_held_out.sum()),
-        "note": note,
+        "note": NO_TABLE if find_parts(loaded).position is None else "",
     }
     lines = [
         {"layer": layer, "stage": stage_name(layer), **_bits(states, tokens, words), **counts}
@@ -253,22 +225,20 @@ def decode_positions(
 
 def _states_of(loaded: Loaded, data: EncodedTask, split: EncodedSplit, tokens: Tokens) -> list[NDArray[np.floating]]:
     """Per stage (tokens, hidden): the states of the chosen tokens only."""
-    flat = np.full(len(split.tokens), -1, np.int64)
-    flat[tokens.address] = np.arange(len(tokens.address))
+    slots = np.full(len(split.tokens), -1, np.int64)
+    slots[tokens.address] = np.arange(len(tokens.address))
     used = np.unique(np.searchsorted(split.offsets, tokens.address, side="right") - 1)
-    states: list[NDArray[np.floating]] = []
+    parts, order = [], []
     with in_eval_mode(loaded.model):
         for chosen in evaluation_batches(split.lengths[used]):
             stages = forward_stages(loaded, split, used[chosen], data)
             address, place = gather_tokens(split, used[chosen])
             row = np.repeat(np.arange(len(chosen)), split.lengths[used[chosen]])
-            slot = flat[address]
-            keep = slot >= 0
-            for k, layer in enumerate(stages.layers):
-                if len(states) <= k:
-                    states.append(np.empty((len(tokens.address), layer.shape[2]), layer.cpu().numpy().dtype))
-                states[k][slot[keep]] = layer[row[keep], place[keep]].cpu().numpy()
-    return states
+            keep = slots[address] >= 0
+            parts.append([layer[row[keep], place[keep]].cpu().numpy() for layer in stages.layers])
+            order.append(slots[address][keep])
+    places = np.argsort(np.concatenate(order))
+    return [np.concatenate(layer)[places] for layer in zip(*parts, strict=True)]
 
 
 def _bits(states: NDArray[np.floating], tokens: Tokens, words: Array) -> dict[str, object]:
@@ -282,8 +252,8 @@ def _bits(states: NDArray[np.floating], tokens: Tokens, words: Array) -> dict[st
         return information(losses, labels[held_out], texts, weights, num_classes)
 
     def fit(labels: Ids, penalty: float | None = None) -> tuple[Array, float]:
-        fitted = held_out_losses(states, labels, tokens.texts, held_out, num_classes, penalty)
-        return read(fitted.losses, labels), fitted.inverse_penalty
+        losses, penalty = held_out_losses(states, labels, tokens.texts, held_out, num_classes, penalty)
+        return read(losses, labels), penalty
 
     bits, penalty = fit(tokens.labels)
     first, control_penalty = fit(tokens.control[0])
@@ -291,7 +261,7 @@ def _bits(states: NDArray[np.floating], tokens: Tokens, words: Array) -> dict[st
     shuffled, _ = fit(tokens.shuffled)
     word = read(words, tokens.labels)
     selective = unit_values(bits - draws.mean(axis=0))
-    interval = bounds(selective)
+    interval = bounds(selective)  # its units are columns of their own names here
     zero = np.zeros(int(held_out.sum()))
     return {
         "bits": bits[0],

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -38,18 +37,14 @@ def layer_vectors(loaded: Loaded, data: EncodedTask) -> Vectors:
 
     The states of one batch at a time are held, and reduced before the next: memory grows with texts x layers x hidden.
     """
-    split = data.splits[TEXTS]
-    vectors: Vectors = []
-    for states in stream_states(loaded, data, split):
-        means = [mean.double().cpu().numpy() for mean in states.mean_of_tokens()]
-        if not vectors:
-            vectors = [np.empty((len(split), mean.shape[1])) for mean in means]
-        for layer, mean in zip(vectors, means, strict=True):
-            layer[states.indices] = mean
-    return vectors
+    means, order = [], []
+    for states in stream_states(loaded, data, data.splits[TEXTS]):
+        means.append([mean.double().cpu().numpy() for mean in states.mean_of_tokens()])
+        order.append(states.indices)
+    places = np.argsort(np.concatenate(order))
+    return [np.concatenate(layer)[places] for layer in zip(*means, strict=True)]
 
 
-Kept = NDArray[np.bool_]
 Place = tuple[str, int, str]
 """Domain of texts, layer, measure."""
 
@@ -112,17 +107,17 @@ def text_groups(num: int, seed: int = 0) -> NDArray[np.intp]:
     return np.asarray(order % (num // size))
 
 
-Measure = Callable[[Array, Array], Callable[[Kept], float]]
+Measure = Callable[[Array, Array], Callable[[NDArray[np.bool_]], float]]
 """Two (texts, hidden) versions to the function of which texts are kept that gives their similarity."""
 
 
-def _cka(left: Array, right: Array) -> Callable[[Kept], float]:
+def _cka(left: Array, right: Array) -> Callable[[NDArray[np.bool_]], float]:
     before, after = kernel(left), kernel(right)  # the texts that are left out need not be centred anew: HSIC₁ does it
     return lambda kept: cka_of_kernels(before, after, kept.astype(np.float64))
 
 
-def _standardised_cka(left: Array, right: Array) -> Callable[[Kept], float]:
-    def of(kept: Kept) -> float:
+def _standardised_cka(left: Array, right: Array) -> Callable[[NDArray[np.bool_]], float]:
+    def of(kept: NDArray[np.bool_]) -> float:
         sides = (standardised(left[kept]), standardised(right[kept]))
         if not all(side.shape[1] for side in sides):
             raise Refused("undefined: all texts of a model are equal")
@@ -131,10 +126,10 @@ def _standardised_cka(left: Array, right: Array) -> Callable[[Kept], float]:
     return of
 
 
-def _rsa(left: Array, right: Array) -> Callable[[Kept], float]:
+def _rsa(left: Array, right: Array) -> Callable[[NDArray[np.bool_]], float]:
     before, after = item_distances(left), item_distances(right)
 
-    def of(kept: Kept) -> float:
+    def of(kept: NDArray[np.bool_]) -> float:
         places = np.ix_(kept, kept)
         return rsa_of_distances(before[places], after[places])
 
@@ -146,8 +141,6 @@ MEASURES: Mapping[str, Measure] = {CKA: _cka, STANDARDISED: _standardised_cka, R
 
 BEFORE_AND_AFTER = "before and after"
 SEED_AND_SEED = "seed and seed"
-
-_PLACE = ["texts", "layer", "measure"]
 
 OWN_SEEDS, SHUFFLED, OTHER_ARM = "its own seeds", "shuffled labels", "first arm"
 """What a condition is held against: the similarity of its own seeds to each other, or the similarity to before of a
@@ -177,9 +170,37 @@ def average(arms: Sequence[ArmSimilarities]) -> pd.DataFrame:
     """One line per condition, comparison and place: ``means`` of :func:`measure_layers`.
 
     ``low`` and ``high``: the 95 % interval of the mean over new seeds and new texts (of one seed or one pair, over new
-    texts), see :func:`interval_of_tables`.
+    texts), see :func:`interval_of_tables`. NaN with the reason where any of the values is refused.
     """
-    return pd.DataFrame([line for arm in arms for line in _means_of(arm)], columns=columns_of("measure_layers.means"))
+    lines = []
+    for arm in arms:
+        lead: dict[str, Any] = {"group": arm.group, "condition": arm.arm, "is_shuffled": arm.is_shuffled}
+        lead["num_seeds"] = len(arm.to_before)
+        for place in next(iter(arm.to_before.values())):
+            own = [found[place] for found in arm.to_before.values()]
+            lines.append(lead | {"comparison": BEFORE_AND_AFTER} | _mean(place, own, _pseudo(own), "seed"))
+        for place in next(iter(arm.between.values()), {}):
+            pairs = {pair: found[place] for pair, found in arm.between.items()}
+            table = pseudo_of_seeds(pairs, list(arm.to_before))
+            lines.append(lead | {"comparison": SEED_AND_SEED} | _mean(place, list(pairs.values()), table, PAIR))
+    return pd.DataFrame(lines, columns=columns_of("measure_layers.means"))
+
+
+def _mean(place: Place, values: Sequence[LayerSimilarity], table: Array, row: str) -> dict[str, Any]:
+    line: dict[str, Any] = dict(zip(("texts", "layer", "measure"), place, strict=True))
+    reason = next((one.reason for one in values if one.reason), "")
+    line |= {"value": float(np.mean([one.value for one in values])), "num_texts": values[0].num_texts}
+    low, high, note = interval_of_tables(table, row) if not reason else (math.nan, math.nan, "")
+    return line | {"low": low, "high": _at_most_1(high), "reason": reason, "note": note}
+
+
+def _pseudo(values: Sequence[LayerSimilarity]) -> NDArray[np.float64]:
+    return np.array([one.pseudo for one in values])
+
+
+def _at_most_1(high: float) -> float:
+    """No similarity is above 1, where Student's t, which is symmetric, may reach."""
+    return min(high, 1.0) if high == high else high
 
 
 def contrast(arms: Sequence[ArmSimilarities]) -> pd.DataFrame:
@@ -190,14 +211,21 @@ def contrast(arms: Sequence[ArmSimilarities]) -> pd.DataFrame:
     """
     lines: list[dict[str, Any]] = []
     for arm in arms:
-        peers = [other for other in arms if (other.group, other.size) == (arm.group, arm.size) and other is not arm]
-        lines += _against_own_seeds(arm)
-        if not arm.is_shuffled:
-            for other in peers:
-                if other.is_shuffled:
-                    lines += _against(arm, other, SHUFFLED)
-            first = next((other for other in arms if other in (*peers, arm) and not other.is_shuffled), arm)
-            lines += _against(arm, first, OTHER_ARM) if first is not arm else []
+        for place in next(iter(arm.between.values()), {}):
+            own = [found[place] for found in arm.to_before.values()]
+            pairs = {pair: found[place] for pair, found in arm.between.items()}
+            line = _contrast(arm, "its seeds with each other", OWN_SEEDS, place, own, list(pairs.values()))
+            if not line["reason"]:
+                first, second = _pseudo(own), pseudo_of_seeds(pairs, list(arm.to_before))
+                first = first if len(second) > 1 else first.mean(axis=0, keepdims=True)
+                line |= dict(zip(("low", "high", "note"), interval_of_tables(first - second, PAIR), strict=True))
+            lines.append(line)
+        if arm.is_shuffled:
+            continue
+        alike = [other for other in arms if (other.group, other.size) == (arm.group, arm.size)]
+        lines += [line for other in alike if other.is_shuffled for line in _against(arm, other, SHUFFLED)]
+        first_arm = next(other for other in alike if not other.is_shuffled)
+        lines += _against(arm, first_arm, OTHER_ARM) if first_arm is not arm else []
     return pd.DataFrame(lines, columns=columns_of("measure_layers.contrasts"))
 
 
@@ -230,87 +258,43 @@ def pseudo_of_seeds(between: Mapping[tuple[int, int], LayerSimilarity], seeds: S
     return np.asarray(len(seeds) * every - (len(seeds) - 1) * np.array(without))
 
 
-def _means_of(arm: ArmSimilarities) -> Iterator[dict[str, Any]]:
-    lead = {"group": arm.group, "condition": arm.arm, "is_shuffled": arm.is_shuffled, "num_seeds": len(arm.to_before)}
-    for place in next(iter(arm.to_before.values())):
-        own = {seed: found[place] for seed, found in arm.to_before.items()}
-        yield lead | {"comparison": BEFORE_AND_AFTER} | _mean(place, list(own.values()), partial(_before, own))
-    seeds = list(arm.to_before)
-    for place in next(iter(arm.between.values()), {}):
-        pairs = {pair: found[place] for pair, found in arm.between.items()}
-        table = partial(pseudo_of_seeds, pairs, seeds)
-        yield lead | {"comparison": SEED_AND_SEED} | _mean(place, list(pairs.values()), table, PAIR)
-
-
-def _mean(
-    place: Place, own: Sequence[LayerSimilarity], table: Callable[[], NDArray[np.float64]], row: str = "seed"
-) -> dict[str, Any]:
-    """Mean and interval of one place; NaN with the reason where any of the values is refused."""
-    line: dict[str, Any] = dict(zip(_PLACE, place, strict=True))
-    line |= {"value": float(np.mean([one.value for one in own])), "num_texts": own[0].num_texts}
-    reason = next((one.reason for one in own if one.reason), "")
-    if reason:
-        return line | {"reason": reason, "note": ""}
-    low, high, note = interval_of_tables(table(), row)
-    # No similarity is above 1, where Student's t, which is symmetric, may reach.
-    return line | {"low": low, "high": min(high, 1.0) if high == high else high, "reason": "", "note": note}
-
-
-def _before(own: Mapping[int, LayerSimilarity]) -> NDArray[np.float64]:
-    return np.array([one.pseudo for one in own.values()])
-
-
-def _against_own_seeds(arm: ArmSimilarities) -> Iterator[dict[str, Any]]:
-    seeds = list(arm.to_before)
-    for place in next(iter(arm.between.values()), {}):
-        own = {seed: found[place] for seed, found in arm.to_before.items()}
-        between = {pair: found[place] for pair, found in arm.between.items()}
-        line = _line(arm, "its seeds with each other", OWN_SEEDS, place, own.values(), between.values())
-        if not line["reason"]:
-            tables = _before(own), pseudo_of_seeds(between, seeds)
-            first = tables[0] if len(tables[1]) > 1 else tables[0].mean(axis=0, keepdims=True)
-            line |= dict(zip(("low", "high", "note"), interval_of_tables(first - tables[1], PAIR), strict=True))
-        yield line
-
-
 def _against(arm: ArmSimilarities, other: ArmSimilarities, kind: str) -> Iterator[dict[str, Any]]:
     seeds = [seed for seed in arm.to_before if seed in other.to_before]
     for place in next(iter(arm.to_before.values())):
         own, theirs = ([side.to_before[seed][place] for seed in seeds] for side in (arm, other))
-        line = _line(arm, other.arm, kind, place, own, theirs)
+        line = _contrast(arm, other.arm, kind, place, own, theirs)
         if not line["reason"]:
-            table = np.array([one.pseudo - two.pseudo for one, two in zip(own, theirs, strict=True)])
+            table = _pseudo(own) - _pseudo(theirs)
             line |= dict(zip(("low", "high", "note"), interval_of_tables(table), strict=True))
-        yield line | {"between_seeds": _between_seeds((arm, other), place)}
+        values = [[found[place].value for found in side.to_before.values()] for side in (arm, other)]
+        gaps = [abs(one - two) for side in values for one, two in combinations(side, 2)]
+        yield line | {"between_seeds": float(np.mean(gaps)) if gaps else math.nan}
 
 
-def _line(arm: ArmSimilarities, against: str, kind: str, place: Place, own: Any, others: Any) -> dict[str, Any]:
+def _contrast(
+    arm: ArmSimilarities,
+    against: str,
+    kind: str,
+    place: Place,
+    own: Sequence[LayerSimilarity],
+    others: Sequence[LayerSimilarity],
+) -> dict[str, Any]:
     """A line without its interval; the reason says why there is no value."""
-    first, second = list(own), list(others)
-    reason = next((one.reason for one in (*first, *second) if one.reason), "" if first else NO_SEED)
-    means = [float(np.mean([one.value for one in side])) if side else math.nan for side in (first, second)]
-    return {"group": arm.group, "condition": arm.arm, "comparison": kind, "against": against} | {
-        **dict(zip(_PLACE, place, strict=True)),
+    means = [float(np.mean([one.value for one in side])) if side else math.nan for side in (own, others)]
+    return {
+        "group": arm.group,
+        "condition": arm.arm,
+        "comparison": kind,
+        "against": against,
+        **dict(zip(("texts", "layer", "measure"), place, strict=True)),
         "similarity": means[0],
         "other_similarity": means[1],
         "value": means[0] - means[1],
-        "low": math.nan,
-        "high": math.nan,
-        "between_seeds": math.nan,
-        "num_seeds": len(first),
-        "num_texts": first[0].num_texts if first else 0,
-        "reason": reason,
+        "num_seeds": len(own),
+        "num_texts": own[0].num_texts if own else 0,
+        "reason": next((one.reason for one in (*own, *others) if one.reason), "" if own else NO_SEED),
         "note": "",
     }
-
-
-def _between_seeds(arms: Sequence[ArmSimilarities], place: Place) -> float:
-    gaps = [
-        abs(one - two)
-        for arm in arms
-        for one, two in combinations([found[place].value for found in arm.to_before.values()], 2)
-    ]
-    return float(np.mean(gaps)) if gaps else math.nan
 
 
 FEWEST_TEXTS = 4
@@ -373,8 +357,8 @@ def measure_layer_drift(
     States inherit what changed in all layers below: that those of the top change most does not say that its weights
     did. How far the weights of each layer moved is :func:`toolkit.measure_weight_drift`.
     """
-    groups = _groups(runs, max_texts, labels)
-    return _table(_measure_states(groups, texts, max_texts, seed, on_progress))
+    groups = _with_models(runs, max_texts, labels)
+    return _table(_arms_of(groups, texts, max_texts, seed, on_progress))
 
 
 @with_columns
@@ -391,18 +375,8 @@ def measure_layers(
 
     Parameters
     ----------
-    runs
-        Finished runs with ``--save-model``, or the paths of their directories.
-    texts
-        Name of a set of texts to its texts; None takes every scored split of the task.
-    max_texts
-        Number of texts to draw from each set, the same for all models.
-    seed
-        Seed of every random draw.
-    labels
-        Name of a run's directory to the name of its condition.
-    on_progress
-        Called with one line of text on what is being done.
+    runs, texts, max_texts, seed, labels, on_progress
+        As of :func:`toolkit.measure_layer_drift`.
 
     Returns
     -------
@@ -418,13 +392,17 @@ def measure_layers(
     ValueError
         As :func:`toolkit.measure_layer_drift`.
     """
-    groups = _groups(runs, max_texts, labels)
-    arms = _measure_states(_joint(groups), texts, max_texts, seed, on_progress)
+    groups = _with_models(runs, max_texts, labels)
+    joint = []
+    for group in groups:
+        kept = [arm for arm in group.arms if arm.runs[0].run.config.pair_encoding == "joint"]
+        joint += [Group(group.title, tuple(kept))] if kept else []
+    arms = _arms_of(joint, texts, max_texts, seed, on_progress)
     weights = weight_tables(weights_of_arms(groups, on_progress))
     return {"layer_drift": _table(arms), "means": average(arms), "contrasts": contrast(arms), **weights}
 
 
-def _groups(runs: Sequence[Run | str | Path], max_texts: int, labels: Labels | None) -> tuple[Group, ...]:
+def _with_models(runs: Sequence[Run | str | Path], max_texts: int, labels: Labels | None) -> tuple[Group, ...]:
     """The runs by group and condition; ValueError for too few texts, or one that did not keep its model."""
     at_least("max_texts", max_texts, FEWEST_TEXTS)
     opened = runs_of(runs)
@@ -433,63 +411,48 @@ def _groups(runs: Sequence[Run | str | Path], max_texts: int, labels: Labels | N
     return arrange(opened, labels)
 
 
-def _measure_states(
-    groups: Sequence[Group], texts: Texts | None, max_texts: int, seed: int, on_progress: Callable[[str], None]
-) -> list[ArmSimilarities]:
-    return [arm for group in groups for arm in _arms_of(group, texts, max_texts, seed, on_progress)]
-
-
 def _table(arms: Sequence[ArmSimilarities]) -> pd.DataFrame:
-    return pd.DataFrame([line for arm in arms for line in _lines_of(arm)], columns=columns_of("measure_layer_drift"))
-
-
-def _joint(groups: Sequence[Group]) -> list[Group]:
-    """The groups with only those conditions that have one sequence, and so states, for each example."""
-    kept = [
-        (group.title, tuple(arm for arm in group.arms if arm.runs[0].run.config.pair_encoding == "joint"))
-        for group in groups
-    ]
-    return [Group(title, arms) for title, arms in kept if arms]
+    lines: list[tuple[object, ...]] = []
+    for arm in arms:
+        pairs = [(BEFORE_AND_AFTER, "before", f"seed {own}", found) for own, found in arm.to_before.items()]
+        pairs += [(SEED_AND_SEED, f"seed {one}", f"seed {two}", found) for (one, two), found in arm.between.items()]
+        for *which, found in pairs:
+            for place, one in found.items():
+                low, high, _ = interval_of_tables(one.pseudo[None])
+                own = (one.value, low, _at_most_1(high), one.num_texts, one.reason)
+                lines.append((arm.group, arm.arm, arm.is_shuffled, *which, *place, *own))
+    return pd.DataFrame(lines, columns=columns_of("measure_layer_drift"))
 
 
 def _arms_of(
-    group: Group, texts: Texts | None, max_texts: int, seed: int, on_progress: Callable[[str], None]
-) -> Iterator[ArmSimilarities]:
-    chosen = _choose(group.runs[0].run, texts, max_texts, seed)
-    before: dict[object, Mapping[str, Vectors]] = {}
-    for arm in group.arms:
-        after: dict[int, Mapping[str, Vectors]] = {}
-        to_before, between = {}, {}
-        for item in arm.runs:
-            on_progress(f"states of {item.name}")
-            start, own = _start_of(item), item.config.seed
-            if start not in before:
-                before[start] = _read(load_untuned(item.run), chosen, item)
-            after[own] = _read(load_tuned(item.run), chosen, item)
-            to_before[own] = compare_layers(before[start], after[own], seed)
-        for first, second in combinations(after, 2):
-            on_progress(f"{arm.label}: seeds {first} and {second}")
-            between[first, second] = compare_layers(after[first], after[second], seed)
-        is_shuffled = arm.runs[0].run.config.shuffle_labels
-        yield ArmSimilarities(group.title, arm.label, is_shuffled, arm.size, to_before, between)
+    groups: Sequence[Group], texts: Texts | None, max_texts: int, seed: int, on_progress: Callable[[str], None]
+) -> list[ArmSimilarities]:
+    """What is found of every condition: the models of one group and the vectors of one condition are held at a time."""
+    arms = []
+    for group in groups:
+        chosen = _choose(group.runs[0].run, texts, max_texts, seed)
 
+        def read(loaded: Loaded, run: Run, chosen: Mapping[str, Any] = chosen) -> dict[str, Vectors]:
+            length = run.config.max_length
+            return {name: layer_vectors(loaded, encode_texts(loaded, own, length)) for name, own in chosen.items()}
 
-def _lines_of(arm: ArmSimilarities) -> Iterator[tuple[object, ...]]:
-    for own, found in arm.to_before.items():
-        for place, one in found.items():
-            yield (*_facts(arm, BEFORE_AND_AFTER), "before", f"seed {own}", *_values(place, one))
-    for (first, second), found in arm.between.items():
-        for place, one in found.items():
-            yield (*_facts(arm, SEED_AND_SEED), f"seed {first}", f"seed {second}", *_values(place, one))
-
-
-def _facts(arm: ArmSimilarities, comparison: str) -> tuple[object, ...]:
-    return (arm.group, arm.arm, arm.is_shuffled, comparison)
-
-
-def _values(place: Place, one: LayerSimilarity) -> tuple[object, ...]:
-    low, high, _ = interval_of_tables(one.pseudo[None])
-    return (*place, one.value, low, min(high, 1.0) if high == high else high, one.num_texts, one.reason)
+        before: dict[object, Mapping[str, Vectors]] = {}
+        for arm in group.arms:
+            after: dict[int, Mapping[str, Vectors]] = {}
+            to_before, between = {}, {}
+            for item in arm.runs:
+                on_progress(f"states of {item.name}")
+                start, own = _start_of(item), item.config.seed
+                if start not in before:
+                    before[start] = read(load_untuned(item.run), item.run)
+                after[own] = read(load_tuned(item.run), item.run)
+                to_before[own] = compare_layers(before[start], after[own], seed)
+            for first, second in combinations(after, 2):
+                on_progress(f"{arm.label}: seeds {first} and {second}")
+                between[first, second] = compare_layers(after[first], after[second], seed)
+            is_shuffled = arm.runs[0].run.config.shuffle_labels
+            arms.append(ArmSimilarities(group.title, arm.label, is_shuffled, arm.size, to_before, between))
+    return arms
 
 
 def _choose(run: Run, texts: Texts | None, max_texts: int, seed: int) -> dict[str, list[tuple[str, ...]]]:
@@ -504,11 +467,6 @@ def _choose(run: Run, texts: Texts | None, max_texts: int, seed: int) -> dict[st
         order = np.random.default_rng([*b"layer texts", seed]).permutation(len(own))[:max_texts]
         chosen[name] = [own[i] for i in np.sort(order)]
     return chosen
-
-
-def _read(loaded: Loaded, chosen: Mapping[str, Sequence[tuple[str, ...]]], item: ReportedRun) -> dict[str, Vectors]:
-    length = item.run.config.max_length
-    return {name: layer_vectors(loaded, encode_texts(loaded, own, length)) for name, own in chosen.items()}
 
 
 def _start_of(item: ReportedRun) -> tuple[object, ...]:

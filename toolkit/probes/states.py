@@ -1,12 +1,15 @@
-"""Hidden states of every layer for encoded texts, one batch at a time."""
+"""Texts as models read them, and the hidden states of every layer, one batch at a time."""
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from toolkit.data.batches import EVALUATION_TOKENS, EncodedSplit, EncodedTask, evaluation_batches, make_batch
 from toolkit.data.files import read_file
@@ -27,6 +30,13 @@ TEXTS = "train"
 """The only split of what :func:`encode_texts` returns; the name that every task has."""
 
 
+def task_of_texts(texts: Sequence[tuple[str, ...]], name: str = "texts") -> Task:
+    """Texts without labels as a task of one split, TEXTS."""
+    split = Split(ids=np.arange(len(texts)), texts=tuple(texts), labels=None)
+    known: dict[str, Any] = {"kind": "classification", "label_names": (), "score": "accuracy", "file_hashes": {}}
+    return Task(name=name, splits={TEXTS: split}, reported_split=TEXTS, **known)
+
+
 def encode_texts(loaded: Loaded, texts: Sequence[tuple[str, ...]], max_length: int | None = None) -> EncodedTask:
     """Texts without labels as one split, TEXTS; longer ones than ``max_length`` tokens are truncated and counted.
 
@@ -35,17 +45,7 @@ def encode_texts(loaded: Loaded, texts: Sequence[tuple[str, ...]], max_length: i
     """
     if not texts or len({len(text) for text in texts}) > 1 or len(texts[0]) not in (1, 2):
         raise ValueError(f"texts must be all single texts or all pairs, at least one; got {len(texts)} of them")
-    split = Split(ids=np.arange(len(texts)), texts=tuple(texts), labels=None)
-    task = Task(
-        name="texts",
-        kind="classification",
-        label_names=(),
-        splits={TEXTS: split},
-        reported_split=TEXTS,
-        score="accuracy",
-        file_hashes={},
-    )
-    return encode_task(task, loaded, max_length or min(loaded.max_length or 512, 512))
+    return encode_task(task_of_texts(texts), loaded, max_length or min(loaded.max_length or 512, 512))
 
 
 def read_texts(entries: Sequence[str], text_columns: tuple[str, ...] = ()) -> dict[str, list[tuple[str, ...]]]:
@@ -87,6 +87,27 @@ def one_sequence_each(split: EncodedSplit) -> None:
         )
 
 
+def batch_on(
+    model: nn.Module, split: EncodedSplit, indices: NDArray[np.int64], data: EncodedTask
+) -> dict[str, torch.Tensor]:
+    """Some examples of a split as a batch, on the device of a model."""
+    device = next(model.parameters()).device
+    return {name: tensor.to(device) for name, tensor in make_batch(split, indices, data).items()}
+
+
+@contextlib.contextmanager
+def replaced(parameter: torch.Tensor, values: torch.Tensor) -> Iterator[None]:
+    """A parameter holds other values inside the block, and its own, bit for bit, after it."""
+    kept = parameter.detach().clone()
+    with torch.no_grad():
+        parameter.copy_(values)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            parameter.copy_(kept)
+
+
 def stream_states(
     loaded: Loaded, data: EncodedTask, split: EncodedSplit, *, num_tokens: int = EVALUATION_TOKENS
 ) -> Iterator[States]:
@@ -97,10 +118,9 @@ def stream_states(
     """
     one_sequence_each(split)
     backbone = loaded.model.backbone
-    device = next(backbone.parameters()).device
     with in_eval_mode(backbone):
         for indices in evaluation_batches(split.lengths, num_tokens):
-            batch = {name: tensor.to(device) for name, tensor in make_batch(split, indices, data).items()}
+            batch = batch_on(backbone, split, indices, data)
             with torch.inference_mode():
                 output = backbone(**batch, output_hidden_states=True)
             yield States(indices, batch["attention_mask"].bool(), tuple(output.hidden_states))

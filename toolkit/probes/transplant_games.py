@@ -1,8 +1,8 @@
 """The value of every coalition of tuned components: one evaluation pass for each."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 
 from toolkit.analysis.measures import Array
 from toolkit.config import check_seed
-from toolkit.data.batches import EncodedSplit, EncodedTask, evaluation_batches, gather_tokens, make_batch
-from toolkit.data.tasks import Task
+from toolkit.data.batches import EncodedSplit, EncodedTask, evaluation_batches, gather_tokens
 from toolkit.families import TABLES
 from toolkit.lookup import lookup
 from toolkit.models.classifier import Classifier, Loaded
 from toolkit.models.tuned import load_tuned, load_untuned
-from toolkit.probes.states import task_of
+from toolkit.probes.states import batch_on, task_of
 from toolkit.probes.transplant_players import (
     CHANGES,
     RANDOM,
@@ -42,11 +41,10 @@ class Body:
 
     def __init__(self, loaded: Loaded, data: EncodedTask, dtype: str = "float32") -> None:
         """``dtype``: of weights and activations, a key of DTYPES."""
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.model: Classifier = loaded.model.to(self.device, DTYPES[dtype]).eval()
-        self.data = data
-        named = dict(self.model.backbone.named_parameters())
-        names = loaded.family.embedding_parameters
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.dtype, self.data = DTYPES[dtype], data
+        self.model: Classifier = loaded.model.to(device, self.dtype).eval()
+        named, names = dict(self.model.backbone.named_parameters()), loaded.family.embedding_parameters
         self.parameters = {key: named[name] for key, name in names.items() if name in named}
 
     def tensors(self) -> dict[str, Array]:
@@ -59,40 +57,31 @@ class Body:
         for name, (rows, values) in placement.items():
             parameter = self.parameters[name]
             new = torch.from_numpy(np.ascontiguousarray(values)).to(parameter.device, parameter.dtype)
-            if rows is None:
-                parameter.copy_(new)
-            else:
-                parameter[torch.from_numpy(rows).to(parameter.device)] = new
+            parameter[... if rows is None else torch.from_numpy(rows).to(parameter.device)] = new
 
     def outputs(self, split: EncodedSplit) -> Array:
         """(items, outputs) float64 logits."""
-        return self._run(split, lambda batch: self.model.head(self._features(batch)))
+        return self._run(split, self.model.head)
 
     def features(self, split: EncodedSplit) -> Array:
         """(items, hidden) float64 pooled vectors."""
-        return self._run(split, self._features)
-
-    def _features(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """What the classifier does, which computes in fp32 whatever its weights are, in the dtype of the weights."""
-        if next(self.model.parameters()).dtype == torch.float32:
-            return self.model.features(batch)
-        output: Any = self.model.backbone(**batch | self.model.asked)
-        return self.model.pool(output, batch["attention_mask"], dtype=next(self.model.parameters()).dtype)
+        return self._run(split, lambda features: features)
 
     @torch.inference_mode()
-    def _run(self, split: EncodedSplit, function: Any) -> Array:
-        result: Array | None = None
-        for indices, batch in self._batches(split):
-            values = function(batch).double().cpu().numpy()
-            result = np.empty((len(split), values.shape[1])) if result is None else result
-            result[indices] = values
-        assert result is not None
-        return result
-
-    def _batches(self, split: EncodedSplit) -> Iterator[tuple[NDArray[np.int64], dict[str, torch.Tensor]]]:
+    def _run(self, split: EncodedSplit, function: Callable[[torch.Tensor], torch.Tensor]) -> Array:
+        """What a function makes of the pooled vectors of every item, in the dtype of the weights."""
+        found, order = [], []
         for indices in evaluation_batches(split.lengths):
-            batch = make_batch(split, indices, self.data)
-            yield indices, {name: tensor.to(self.device) for name, tensor in batch.items()}
+            batch = batch_on(self.model, split, indices, self.data)
+            if self.dtype == torch.float32:
+                features = self.model.features(batch)
+            else:  # the classifier computes in fp32, whatever its weights are
+                output: Any = self.model.backbone(**batch | self.model.asked)
+                features = self.model.pool(output, batch["attention_mask"], dtype=self.dtype)
+            found.append(function(features).double().cpu().numpy())
+            order.append(indices)
+        result: Array = np.concatenate(found)[np.argsort(np.concatenate(order))]
+        return result
 
 
 def draw_items(split: EncodedSplit, num_items: int | None, seed: int = 0) -> EncodedSplit:
@@ -125,7 +114,6 @@ def design_of(splits: list[EncodedSplit], data: EncodedTask, tables: tuple[str, 
 
 
 COORDINATES = ("fixed", "raw")
-GAME_DTYPES = ("float32", "float64")
 DIRECTIONS = ("forward", "reverse")
 UNITS = {"log-likelihood": "nats", "accuracy": "points"}
 """Value to its unit; accuracy in points, log-likelihood per item in nats."""
@@ -158,7 +146,7 @@ class TransplantSettings:
         check_seed(self.seed)
         lookup(dict.fromkeys(COORDINATES), self.coordinates, "coordinates")
         lookup(dict.fromkeys(DIRECTIONS), self.direction, "direction")
-        lookup(dict.fromkeys(GAME_DTYPES), self.dtype, "dtype")
+        lookup(DTYPES, self.dtype, "dtype")
         least = {"max_examples": self.max_examples, "max_probe_examples": self.max_probe_examples}
         for name, value in least.items():
             if value is not None and value < 1:
@@ -173,8 +161,7 @@ class TransplantSettings:
         return self.num_draws if self.direction == "forward" else self.num_reverse_draws
 
 
-@dataclass(frozen=True, slots=True)
-class GaugeCheck:
+class GaugeCheck(NamedTuple):
     """Largest absolute difference of any logit between the fixed gauge and the raw parameters."""
 
     difference: float
@@ -195,9 +182,9 @@ class Game:
     values: Values
     """Name of a value to (2^players, items); see :func:`toolkit.analysis.functional.shapley_values`."""
     perturbed: Mapping[str, Values]
-    """Kind of random change (``random``, ``rotated``; see :mod:`.changes`) to the name of a value to (players + 1,
-    draws, items): each player alone replaced by a random change of its size, and last all of them together. NaN where
-    a kind does not apply: a single vector that is rotated is a random one."""
+    """Kind of random change (``random``, ``rotated``, see transplant_players.py) to the name of a value to
+    (players + 1, draws, items): each player alone replaced by a random change of its size, and last all of them
+    together. NaN where a kind does not apply: a single vector that is rotated is a random one."""
     rms_changes: tuple[float, ...]
     gauge: GaugeCheck | None
     """None in raw coordinates and in reverse."""
@@ -260,75 +247,52 @@ def _pipeline(strength: float = 1.0) -> Any:
     return make_pipeline(StandardScaler(), LogisticRegression(C=strength, tol=TOLERANCE, max_iter=MAX_STEPS))
 
 
-CONTROL_FACTOR = 1.1
-"""What the words are multiplied by in the control of the gauge check: no offset, so the outputs must show it."""
-
 Scores = dict[str, Array]
 
 
-class Scorer(Protocol):
-    """Places parameters, runs the body once and scores every item."""
+class Scorer:
+    """Places parameters, runs the body once and scores every item.
 
-    num_passes: int
+    Forward: in the tuned body under the tuned head. Reverse, with a ``probe``: in the body from before, under a
+    logistic regression that is fitted to the placement's own features of the training items.
+    """
+
+    def __init__(self, body: Body, splits: Mapping[str, EncodedSplit], split: str, probe: Probe | None) -> None:
+        self.body, self.splits, self.split, self.probe = body, splits, splits[split], probe
+        self.num_passes = 0
 
     def start(self, components: Components) -> dict[int, Scores]:
-        """What must be known before any other coalition is scored; the coalitions that this has scored."""
-        ...
+        """Choose the probe's strength on the features with no and with all components tuned; their scores."""
+        if self.probe is None:
+            return {}
+        found = {
+            coalition: self._features(components.place(coalition))
+            for coalition in dict.fromkeys((0, components.moving))
+        }
+        self.probe.choose_strength([train for train, _ in found.values()])
+        return {coalition: self._score(self.probe.outputs(*features)) for coalition, features in found.items()}
 
     def values(self, placement: Placement) -> Scores:
         """Name of a value to (items,)."""
-        ...
-
-
-class ForwardScorer:
-    """In the tuned body under the tuned head."""
-
-    def __init__(self, body: Body, data: EncodedTask, split: str) -> None:
-        self.body, self.split = body, data.splits[split]
-        self.num_passes = 0
-
-    def start(self, components: Components) -> dict[int, Scores]:
-        return {}
+        if self.probe is None:
+            return self._score(self.outputs(placement))
+        return self._score(self.probe.outputs(*self._features(placement)))
 
     def outputs(self, placement: Placement) -> Array:
-        """(items, outputs) logits."""
+        """(items, outputs) logits of the body's own head."""
         self.body.place(placement)
         self.num_passes += 1
         return self.body.outputs(self.split)
-
-    def values(self, placement: Placement) -> Scores:
-        assert self.split.labels is not None
-        return score_items(self.outputs(placement), self.split.labels)
-
-
-class ReverseScorer:
-    """In the body from before, under a logistic regression that is fitted to the placement's own training features."""
-
-    def __init__(self, body: Body, data: EncodedTask, split: str, seed: int) -> None:
-        self.body, self.train, self.split = body, data.splits["train"], data.splits[split]
-        assert self.train.labels is not None
-        self.probe = Probe(self.train.labels, data.task.num_outputs, seed)
-        self.num_passes = 0
-
-    def start(self, components: Components) -> dict[int, Scores]:
-        """Choose the probe's strength on the features with no and with all components tuned, which are kept."""
-        coalitions = dict.fromkeys((0, components.moving))
-        found = {coalition: self._features(components.place(coalition)) for coalition in coalitions}
-        self.probe.choose_strength([train for train, _ in found.values()])
-        return {coalition: self._score(*features) for coalition, features in found.items()}
-
-    def values(self, placement: Placement) -> Scores:
-        return self._score(*self._features(placement))
 
     def _features(self, placement: Placement) -> tuple[Array, Array]:
         """(items, hidden) pooled vectors of the training and of the scored items."""
         self.body.place(placement)
         self.num_passes += 1
-        return self.body.features(self.train), self.body.features(self.split)
+        return self.body.features(self.splits["train"]), self.body.features(self.split)
 
-    def _score(self, train: Array, scored: Array) -> Scores:
+    def _score(self, outputs: Array) -> Scores:
         assert self.split.labels is not None
-        return score_items(self.probe.outputs(train, scored), self.split.labels)
+        return score_items(outputs, self.split.labels)
 
 
 def score_items(outputs: Array, labels: NDArray[np.int64]) -> Scores:
@@ -339,54 +303,56 @@ def score_items(outputs: Array, labels: NDArray[np.int64]) -> Scores:
     return {"log-likelihood": likelihoods, "accuracy": (outputs.argmax(axis=1) == labels).astype(np.float64)}
 
 
-def check_gauge(scorer: ForwardScorer, components: Components, after: Mapping[str, Array]) -> GaugeCheck:
-    """The tuned model in the fixed gauge against its raw parameters; the parameters are raw afterwards."""
-    everyone = components.place(2 ** len(components.players) - 1)
-    raw = {name: (rows, after[name] if rows is None else after[name][rows]) for name, (rows, _) in everyone.items()}
-    rows, words = everyone["word_embeddings"]
-    fixed = scorer.outputs(everyone)
-    control = scorer.outputs({**everyone, "word_embeddings": (rows, CONTROL_FACTOR * words)})
-    truth = scorer.outputs(raw)
-    return GaugeCheck(float(np.abs(fixed - truth).max()), float(np.abs(control - truth).max()))
-
-
 OnPass = Callable[[int, int], None]
 
 
 def play_run(run: Run, settings: TransplantSettings | None = None, on_pass: OnPass = lambda done, total: None) -> Game:
     """Score every coalition of one run; v(S) with the components in S tuned, the rest from before training.
 
-    Forward: in the tuned body under the tuned head. Reverse: in the body from before, under a logistic regression that
-    is fitted to the coalition's own features of training items, with one penalty for all coalitions (see
-    :class:`toolkit.probes.transplant_games.Probe`). Coalitions that differ only in what has not moved are
-    the same model, and one pass serves them. ValueError when the run kept no model, has no classes to score, or lacks
-    what the settings ask for.
+    Forward or reverse, see :class:`Scorer`. Coalitions that differ only in what has not moved are the same model, and
+    one pass serves them. ValueError when the run kept no model, has no classes to score, or lacks what the settings ask
+    for.
     """
     settings = settings or TransplantSettings()
-    loaded = (load_tuned if settings.direction == "forward" else load_untuned)(run)
-    tuned = loaded if settings.direction == "forward" else load_tuned(run)
+    is_reverse = settings.direction == "reverse"
+    tuned = load_tuned(run)
+    loaded = load_untuned(run) if is_reverse else tuned
     task = task_of(run)
-    _check(run, task, settings)
-    data = encode_task(task, loaded, run.config.max_length)
+    if task.kind != "classification":
+        own = "tags every word" if task.kind == "tokens" else "is a regression"
+        raise ValueError(f"{run.path}: transplants are scored by the class of each text, and {task.name} {own}")
     name = settings.split or task.reported_split
-    scored = draw_items(data.splits[name], settings.max_examples, settings.seed)
-    splits = {name: scored}
-    if settings.direction == "reverse":
+    if lookup(task.splits, name, "split").labels is None:
+        raise ValueError(f"{run.path}: split {settings.split} has no labels to score against")
+    if is_reverse and settings.split == "train":
+        raise ValueError("--reverse fits its probe on train: score another split")
+    data = encode_task(task, loaded, run.config.max_length)
+    splits, probe = {name: draw_items(data.splits[name], settings.max_examples, settings.seed)}, None
+    if is_reverse:
         splits["train"] = draw_items(data.splits["train"], settings.max_probe_examples, settings.seed)
+        assert splits["train"].labels is not None
+        probe = Probe(splits["train"].labels, task.num_outputs, run.config.seed)
     after = Body(tuned, data).tensors()
     components = build_components(run, after, data, list(splits.values()), settings.coordinates)
-    scorer = _scorer(Body(loaded, data, settings.dtype), replace(data, splits=splits), name, run, settings)
-    total = _count_passes(components, settings)
+    scorer = Scorer(Body(loaded, data, settings.dtype), splits, name, probe)
+    is_checked = settings.coordinates == "fixed" and not is_reverse
+    draws = sum(_applies(components, coalition, kind) for kind in CHANGES for _, coalition in _lines(components))
+    total = 2 ** components.moving.bit_count() + settings.own_draws * draws + 3 * is_checked
     seeds = [settings.seed, run.config.seed]
     values, drawn = _play(scorer, components, settings.own_draws, seeds, lambda: on_pass(scorer.num_passes, total))
     gauge = None
-    if settings.coordinates == "fixed" and isinstance(scorer, ForwardScorer):
-        gauge = check_gauge(scorer, components, after)
+    if is_checked:  # the tuned model in the fixed gauge against its raw parameters
+        everyone = components.place(2 ** len(components.players) - 1)
+        raw = {own: (rows, after[own] if rows is None else after[own][rows]) for own, (rows, _) in everyone.items()}
+        rows, words = everyone["word_embeddings"]
+        changed = everyone | {"word_embeddings": (rows, 1.1 * words)}  # no offset, so the outputs must show it
+        fixed, control, truth = (scorer.outputs(placement) for placement in (everyone, changed, raw))
+        gauge = GaugeCheck(float(np.abs(fixed - truth).max()), float(np.abs(control - truth).max()))
     on_pass(total, total)
     return Game(
         components.names,
         components.moving,
-        scored.ids,
+        splits[name].ids,
         name,
         values,
         drawn,
@@ -396,14 +362,6 @@ def play_run(run: Run, settings: TransplantSettings | None = None, on_pass: OnPa
         components.notes,
         tuple(player.stillness for player in components.players),
     )
-
-
-def _scorer(
-    body: Body, data: EncodedTask, split: str, run: Run, settings: TransplantSettings
-) -> ForwardScorer | ReverseScorer:
-    if settings.direction == "forward":
-        return ForwardScorer(body, data, split)
-    return ReverseScorer(body, data, split, run.config.seed)
 
 
 def build_components(
@@ -426,17 +384,6 @@ def build_components(
     return fixed_components(trajectory, before, after, design)
 
 
-def _check(run: Run, task: Task, settings: TransplantSettings) -> None:
-    if task.kind != "classification":
-        own = "tags every word" if task.kind == "tokens" else "is a regression"
-        raise ValueError(f"{run.path}: transplants are scored by the class of each text, and {task.name} {own}")
-    split = lookup(task.splits, settings.split or task.reported_split, "split")
-    if split.labels is None:
-        raise ValueError(f"{run.path}: split {settings.split} has no labels to score against")
-    if settings.direction == "reverse" and settings.split == "train":
-        raise ValueError("--reverse fits its probe on train: score another split")
-
-
 def _play(
     scorer: Scorer, components: Components, num_draws: int, seeds: list[int], on_pass: Callable[[], None]
 ) -> tuple[Values, dict[str, Values]]:
@@ -450,15 +397,15 @@ def _play(
     values = {name: np.stack([done[c & moving][name] for c in range(2**num_players)]) for name in UNITS}
     drawn: dict[str, Values] = {}
     for place, kind in enumerate(CHANGES):
-        before = {name: np.repeat(own[None, :1], num_players + 1, axis=0) for name, own in values.items()}
-        drawn[kind] = {name: np.repeat(array, num_draws, axis=1) for name, array in before.items()}
+        shape = (num_players + 1, num_draws, 1)
+        drawn[kind] = {name: np.tile(own[0], shape) for name, own in values.items()}
         generator = np.random.default_rng([*seeds, place])
         for line, coalition in _lines(components):
-            for name in UNITS if not _applies(components, coalition, kind) else ():
-                drawn[kind][name][line] = np.nan
-            for draw in range(num_draws if _applies(components, coalition, kind) else 0):
-                found = scorer.values(perturbed(components, coalition, kind, generator).place(coalition))
-                on_pass()
+            for draw in range(num_draws):
+                found: Mapping[str, Array | float] = dict.fromkeys(UNITS, np.nan)
+                if _applies(components, coalition, kind):
+                    found = scorer.values(perturbed(components, coalition, kind, generator).place(coalition))
+                    on_pass()
                 for name, array in found.items():
                     drawn[kind][name][line, draw] = array
     return values, drawn
@@ -473,9 +420,3 @@ def _lines(components: Components) -> list[tuple[int, int]]:
 
 def _applies(components: Components, coalition: int, kind: str) -> bool:
     return kind == RANDOM or can_rotate([p for i, p in enumerate(components.players) if coalition >> i & 1])
-
-
-def _count_passes(components: Components, settings: TransplantSettings) -> int:
-    draws = sum(_applies(components, coalition, kind) for kind in CHANGES for _, coalition in _lines(components))
-    check = 3 * (settings.coordinates == "fixed" and settings.direction == "forward")
-    return int(2 ** components.moving.bit_count() + settings.own_draws * draws + check)

@@ -84,37 +84,42 @@ class Components:
 
     def place(self, coalition: int) -> dict[str, tuple[Indices | None, Array]]:
         """What every parameter holds when the players of a coalition are tuned and the rest from before."""
+        chosen: dict[str, list[tuple[Indices | None, Array]]] = {}
+        for i, player in enumerate(self.players):
+            for part in player.parts:
+                values = part.after if coalition >> i & 1 else part.before
+                chosen.setdefault(part.parameter, []).append((part.rows, values))
         placed: dict[str, tuple[Indices | None, Array]] = {}
-        for parameter in dict.fromkeys(part.parameter for player in self.players for part in player.parts):
-            chosen = [
-                (part.rows, part.after if coalition >> i & 1 else part.before)
-                for i, player in enumerate(self.players)
-                for part in player.parts
-                if part.parameter == parameter
-            ]
-            placed[parameter] = _add_up(chosen)
+        for parameter, parts in chosen.items():
+            rows = [own for own, _ in parts if own is not None]
+            if not rows:
+                placed[parameter] = None, parts[0][1][0]
+                continue
+            every = np.unique(np.concatenate(rows))
+            total = np.zeros((len(every), parts[0][1].shape[1]))
+            for own, (_, values) in zip(rows, parts, strict=True):
+                total[np.searchsorted(every, own)] += values
+            placed[parameter] = every, total
         return placed
 
 
-def _add_up(parts: Sequence[tuple[Indices | None, Array]]) -> tuple[Indices | None, Array]:
-    if parts[0][0] is None:
-        return None, parts[0][1][0]
-    rows = np.unique(np.concatenate([own for own, _ in parts if own is not None]))
-    total = np.zeros((len(rows), parts[0][1].shape[1]))
-    for own, values in parts:
-        assert own is not None
-        total[np.searchsorted(rows, own)] += values
-    return rows, total
-
-
-def layer_norm_player(before: Mapping[str, Array], after: Mapping[str, Array]) -> list[Player]:
-    """Weight and bias jointly; no player where the model has neither."""
+def all_components(
+    players: Sequence[Player],
+    before: Mapping[str, Array],
+    after: Mapping[str, Array],
+    used: Mapping[str, Indices],
+    notes: Sequence[str] = (),
+) -> Components:
+    """Some players, and LayerNorm's weight and bias jointly where the model has them; a note names absent tables."""
     parts = [
         Part(name, None, np.asarray(before[name], np.float64)[None], np.asarray(after[name], np.float64)[None])
         for name in LAYER_NORM_PARAMETERS
         if name in before
     ]
-    return [Player(LAYER_NORM, tuple(parts))] if parts else []
+    missing = ", ".join(player for table, player in PLAYER.items() if table not in used)
+    absent = [f"not applicable, this model has no such table: {missing}"] if missing else []
+    layer_norm = [Player(LAYER_NORM, tuple(parts))] if parts else []
+    return Components((*players, *layer_norm), (*absent, *notes))
 
 
 def raw_components(before: Mapping[str, Array], after: Mapping[str, Array], used: Mapping[str, Indices]) -> Components:
@@ -127,18 +132,12 @@ def raw_components(before: Mapping[str, Array], after: Mapping[str, Array], used
     for table, rows in used.items():
         own, tuned = (np.asarray(state[table][rows], np.float64) for state in (before, after))
         players.append(Player(PLAYER[table], (Part(table, rows, own, tuned),)))
-    missing = [player for table, player in PLAYER.items() if table not in used]
-    return Components((*players, *layer_norm_player(before, after)), not_applicable(missing))
+    return all_components(players, before, after, used)
 
 
 def all_inseparable(num_left: int) -> str:
     """Why a table of which at most one row stands apart from rows of another table has nothing of its own to move."""
     return f"all its rows in use{' but one' if num_left else ''} are inseparable (not applicable)"
-
-
-def not_applicable(players: Sequence[str]) -> tuple[str, ...]:
-    """A note for components that a model does not have."""
-    return (f"not applicable, this model has no such table: {', '.join(players)}",) if players else ()
 
 
 RANDOM, ROTATED = "random", "rotated"
@@ -149,22 +148,20 @@ random rotation, which keeps what rows share: every length, every angle between 
 
 def perturbed(components: Components, coalition: int, kind: str, generator: np.random.Generator) -> Components:
     """The components with a random change, of the size of its own, in place of each player's of a coalition."""
-    chosen = [coalition >> i & 1 for i in range(len(components.players))]
-    if kind == RANDOM:
-        players = [
-            replace(player, parts=tuple(randomised(part, generator) for part in player.parts)) if own else player
-            for player, own in zip(components.players, chosen, strict=True)
-        ]
-    else:
-        sizes = dict.fromkeys(part.before.shape[1] for player in components.players for part in player.parts)
+    rotations: dict[int, RandomRotation] = {}
+    if kind == ROTATED:
         # One for all, but where rows are narrower than the LayerNorm after their projection (DeBERTa-v2).
+        sizes = dict.fromkeys(part.before.shape[1] for player in components.players for part in player.parts)
         rotations = {size: RandomRotation(size, generator) for size in sizes}
-        players = [
-            replace(player, parts=tuple(rotations[part.before.shape[1]].turned(part) for part in player.parts))
-            if own
-            else player
-            for player, own in zip(components.players, chosen, strict=True)
-        ]
+
+    def changed(part: Part) -> Part:
+        rotation = rotations.get(part.before.shape[1])
+        return randomised(part, generator) if rotation is None else rotation.turned(part)
+
+    players = [
+        replace(player, parts=tuple(map(changed, player.parts))) if coalition >> i & 1 else player
+        for i, player in enumerate(components.players)
+    ]
     return replace(components, players=tuple(players))
 
 
@@ -240,9 +237,7 @@ def fixed_components(
     last = list(used)[-1]
     offsets = [centre.offset[None] for centre in ends]
     players.append(Player(OFFSET, (Part(last, used[last], offsets[0], offsets[1], is_centred=True),), why))
-    missing = [player for table, player in PLAYER.items() if table not in used]
-    notes = (*not_applicable(missing), *([corpus.note] if corpus.note else []))
-    return Components((*players, *layer_norm_player(before, after)), notes)
+    return all_components(players, before, after, used, [corpus.note] if corpus.note else [])
 
 
 def _stillness(
@@ -275,19 +270,14 @@ def joint_groups(corpus: ReferenceCorpus, scored: Design, num_rows: Mapping[str,
     designs = [design for design in (corpus.design, scored) if design is not None]
     combinations = np.concatenate([design.combinations for design in designs]).astype(np.int32)
     counts = np.concatenate([design.counts for design in designs]).astype(np.int64)
-    groups = label_groups(Design(scored.tables, combinations, counts), num_rows)
-    first = scored.tables[0]
-    largest = int(np.argmax(_tokens_of_groups(corpus, groups[first], first)))
-    known = set(np.flatnonzero(_tokens_of_groups(corpus, groups[first], first)).tolist()) - {largest}
+    groups, first = label_groups(Design(scored.tables, combinations, counts), num_rows), scored.tables[0]
+    is_used = groups[first] >= 0
+    num_tokens = np.bincount(groups[first][is_used], corpus.frequencies[first][is_used]).astype(np.float64)
+    known = [group for group in np.flatnonzero(num_tokens).tolist() if group != int(np.argmax(num_tokens))]
     return {
-        name: np.where(np.isin(labels, list(known)) & (name in scored.tables[:2]), labels + 1, 0)
+        name: np.where(np.isin(labels, known) & (name in scored.tables[:2]), labels + 1, 0)
         for name, labels in groups.items()
     }
-
-
-def _tokens_of_groups(corpus: ReferenceCorpus, labels: GroupLabels, table: str) -> Array:
-    used = labels >= 0
-    return np.bincount(labels[used], corpus.frequencies[table][used]).astype(np.float64)
 
 
 def _main_corpus(corpus: ReferenceCorpus, groups: Mapping[str, GroupLabels]) -> ReferenceCorpus:

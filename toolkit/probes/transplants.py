@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 from math import factorial
 from pathlib import Path
@@ -14,6 +15,7 @@ from toolkit.analysis.functional import coalitions_without, count_players, shapl
 from toolkit.analysis.measures import Array
 from toolkit.comparison.arms import Arm, arrange
 from toolkit.comparison.intervals import two_way_interval
+from toolkit.comparison.measure import together
 from toolkit.models.tuned import check_model
 from toolkit.naming import Described
 from toolkit.probes.transplant_games import UNITS, Game, TransplantSettings, play_run
@@ -53,9 +55,6 @@ def name_coalition(coalition: int, players: tuple[str, ...]) -> str:
 TOTAL = "all"
 """The line of Σφ, which is v(all) - v(none)."""
 
-LEAD = ("model", "task", "condition", "split", "direction", "coordinates")
-"""What the lines of one condition have in common."""
-
 TRANSPLANT = "transplant"
 DIFFERENCE = {RANDOM: "difference", ROTATED: "rotated difference"}
 EXACTLY_0 = ": exactly 0"
@@ -63,6 +62,9 @@ EXACTLY_0 = ": exactly 0"
 NOT_ROTATED = "not applicable: one vector has no rows that share a direction"
 NO_SHARE = "no share: the interval of the sum does not exclude 0"
 NO_SHARE_OF_ONE = "no share: one seed"
+
+
+FACTOR = {score: 100.0 if unit == "points" else 1.0 for score, unit in UNITS.items()}
 
 
 def shapley_lines(games: Sequence[Game]) -> list[dict[str, Any]]:
@@ -113,7 +115,7 @@ def single_lines(games: Sequence[Game]) -> list[dict[str, Any]]:
             lines.append(lead | {"change": TRANSPLANT, **interval_line(real, score, still)})
             for kind in CHANGES:
                 draws = np.stack([g.perturbed[kind][score][i] - g.values[score][0] for g in games])
-                means = _in_units(draws.mean(axis=2), score)
+                means = FACTOR[score] * draws.mean(axis=2)
                 ends = {"least": means.min(), "greatest": means.max()}
                 mean = draws.mean(axis=1)
                 lines.append(lead | {"change": kind, **ends, **interval_line(mean, score, still)})
@@ -129,7 +131,7 @@ def coalition_lines(games: Mapping[int, Game]) -> list[dict[str, Any]]:
             "score": score,
             "coalition": name_coalition(coalition, game.players),
             "num_tuned": coalition.bit_count(),
-            "value": float(own.mean()) * (100 if unit == "points" else 1),
+            "value": float(own.mean()) * FACTOR[score],
             "unit": unit,
         }
         for seed, game in games.items()
@@ -161,17 +163,14 @@ def interval_line(table: Array, score: str, still: str = "") -> dict[str, Any]:
     """
     num_seeds, num_items = table.shape
     counts = {"unit": UNITS[score], "num_seeds": num_seeds, "num_items": num_items, "reason": "", "note": still}
+    ends = ("value", "low", "high")
     if still:
-        return {"value": 0.0, "low": 0.0, "high": 0.0, **counts}
+        return dict.fromkeys(ends, 0.0) | counts
     if np.isnan(table).any():
-        return {**dict.fromkeys(("value", "low", "high"), np.nan), **counts, "reason": NOT_ROTATED}
+        return dict.fromkeys(ends, np.nan) | counts | {"reason": NOT_ROTATED}
     found = two_way_interval(table)
-    value, low, high = _in_units(np.array([found.estimate, found.low, found.high]), score).tolist()
-    return {**counts, "value": value, "low": low, "high": high, "note": found.note}
-
-
-def _in_units(values: Array, score: str) -> Array:
-    return 100 * values if UNITS[score] == "points" else values
+    values = (FACTOR[score] * value for value in (found.estimate, found.low, found.high))
+    return counts | dict(zip(ends, values, strict=True)) | {"note": found.note}
 
 
 def _stillness(games: Sequence[Game], *players: int) -> str:
@@ -252,32 +251,19 @@ def measure_transplants(
     for run in (item.run for group in groups for item in group.runs):
         check_model(run)
     parts = []
-    for direction in directions:
-        own = replace(settings, direction=direction)
-        parts += [_of_arm(arm, own, on_progress) for group in groups for arm in group.arms]
+    for own in (replace(settings, direction=direction) for direction in directions):
+        for arm in (arm for group in groups for arm in group.arms):
+            games: dict[int, Game] = {}
+            for item in arm.runs:
+                hear = partial(on_progress, f"{item.name} ({own.direction})")
+                games[item.config.seed] = play_run(item.run, own, hear)
+            parts.append(tabulate(arm, games, own))
     return join(parts)
 
 
 def join(parts: Sequence[Transplants]) -> Transplants:
     """The tables of several measurements, one below the other."""
-    names = list(parts[0].tables)
-    joined = {}
-    for name in names:
-        tables = [part.tables[name] for part in parts]
-        filled = [table for table in tables if len(table)]
-        joined[name] = pd.concat(filled, ignore_index=True) if filled else tables[0]
-    return Transplants(**joined)
-
-
-def _of_arm(arm: Arm, settings: TransplantSettings, on_progress: OnProgress) -> Transplants:
-    games: dict[int, Game] = {}
-    for item in arm.runs:
-
-        def hear(done: int, total: int, name: str = f"{item.name} ({settings.direction})") -> None:
-            on_progress(name, done, total)
-
-        games[item.config.seed] = play_run(item.run, settings, hear)
-    return tabulate(arm, games, settings)
+    return Transplants(**{name: together([part.tables[name] for part in parts]) for name in parts[0].tables})
 
 
 def tabulate(arm: Arm, games: dict[int, Game], settings: TransplantSettings) -> Transplants:
@@ -287,8 +273,14 @@ def tabulate(arm: Arm, games: dict[int, Game], settings: TransplantSettings) -> 
         if game.players != played[0].players or not np.array_equal(game.ids, played[0].ids):
             raise ValueError(f"{arm.label}: the seeds have different components or items; pass them one at a time")
     first = arm.runs[0]
-    values = (first.model, first.task, arm.label, played[0].split, settings.direction, settings.coordinates)
-    lead = dict(zip(LEAD, values, strict=True))
+    lead = {
+        "model": first.model,
+        "task": first.task,
+        "condition": arm.label,
+        "split": played[0].split,
+        "direction": settings.direction,
+        "coordinates": settings.coordinates,
+    }
     lines = {
         "shapley": shapley_lines(played),
         "interactions": interaction_lines(played),

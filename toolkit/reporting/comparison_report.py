@@ -11,9 +11,9 @@ import pandas as pd
 
 from toolkit.comparison.arms import Group
 from toolkit.comparison.cards import make_cards
-from toolkit.comparison.drift_table import drift_table_of_groups
 from toolkit.comparison.evidence import Evidence, check_evidence, csv_of, read_evidence, save_evidence
 from toolkit.comparison.measure import measure
+from toolkit.comparison.parameter_noise import drift_table_of_groups
 from toolkit.comparison.report_data import ReportData, strata_table
 from toolkit.comparison.verdicts import Card, save_cards
 from toolkit.naming import command_path, command_place

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from toolkit.comparison.arms import Arm, Group, ReportedRun, differing_settings, pair_arms, settings
-from toolkit.comparison.estimates import NO_MEAN, OTHER_ITEMS_PER_SEED
+from toolkit.comparison.compare import NO_MEAN, OTHER_ITEMS_PER_SEED
 from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.runs import CORRELATIONS, last_score, reported_first
 from toolkit.reporting.cells import listing, number, points

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from toolkit.comparison.drift_cards import NO_CONTROL
+from toolkit.comparison.cards import NO_CONTROL
 from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.verdicts import REFUSALS, VERDICTS, Card
 from toolkit.reporting.cells import UNDEFINED, number

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from toolkit.comparison.drift_cards import MARGIN
+from toolkit.comparison.cards import MARGIN
 from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.summaries import check_table
 from toolkit.reporting.cells import NOT_APPLICABLE, interval, listing, mean_and_sd, mean_text, points

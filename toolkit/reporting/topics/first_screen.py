@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from toolkit.comparison.arms import Arm
-from toolkit.comparison.drift_cards import over_seeds
+from toolkit.comparison.cards import over_seeds
 from toolkit.comparison.report_data import GroupTables, ReportData
 from toolkit.comparison.shuffled_labels import ONE
 from toolkit.families import EMBEDDING_PARAMETERS
