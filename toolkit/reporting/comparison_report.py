@@ -38,22 +38,20 @@ from toolkit.reporting.render_latex import export_table
 from toolkit.reporting.sources import find_runs
 from toolkit.reporting.topics.caveats import covered
 from toolkit.reporting.topics.claims import claims_block, decided, described, limits_section, verdicts_frame
+from toolkit.reporting.topics.comparison import DIFFERENCE, TESTS, shown_comparison
 from toolkit.reporting.topics.drift_and_score import COST
 from toolkit.reporting.topics.drift_tables import drift_topics, exposure_block
 from toolkit.reporting.topics.first_screen import answers_of, compared_of, picture_of, tiles_of
 from toolkit.reporting.topics.runs import (
-    DIFFERENCE,
     MANY_RUNS,
-    SUMMARY,
-    TESTS,
     data_section,
     definitions_section,
     run_section,
     runs_frame,
-    shown_comparison,
     study_sections,
     versions_section,
 )
+from toolkit.reporting.topics.scores import SUMMARY
 from toolkit.reporting.topics.words import words_section
 from toolkit.snapshots import files
 from toolkit.snapshots.store import Run
@@ -103,25 +101,15 @@ COMPACT = "Drift of the embedding parameters from before training, means ± stan
 MOST_CSV_LINES = 20_000
 """Longer tables are Parquet only: as text they would be megabytes that nobody reads."""
 
-PAPER: Mapping[str, tuple[str, ...]] = {
-    "comparison": ("group", *DIFFERENCE[:-1]),
-    "tests": ("group", *TESTS),
-    "summary": ("group", *SUMMARY),
-    "cost": ("group", *COST),
-    "efficiency": (
-        "group",
-        "split",
-        "base",
-        "num_train_examples",
-        "score",
-        "num_seeds",
-        "mean",
-        "sd",
-        "difference_points",
-    ),
-    "association": ("model", "base", "parameter", "num_tasks", "spearman", "p", "q", "reason"),
-    "tuning": (),
-    "verdicts": ("question", "answer", "value", "interval"),
+PAPER: Mapping[str, str] = {
+    "comparison": f"group {DIFFERENCE.removesuffix(' note')}",
+    "tests": f"group {TESTS}",
+    "summary": f"group {SUMMARY}",
+    "cost": f"group {COST}",
+    "efficiency": "group split base num_train_examples score num_seeds mean sd difference_points",
+    "association": "model base parameter num_tasks spearman p q reason",
+    "tuning": "",
+    "verdicts": "question answer value interval",
 }
 """Tables that are also written as LaTeX, with the columns that fit on a page; all columns where none are named."""
 
@@ -205,7 +193,7 @@ def paper_tables(tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:
         table = _with_texts(name, sources)
         over = covered(table) if name == "comparison" else ""
         caption = CAPTIONS[name] + (f", with intervals over {over}" if over else "")
-        block = _paper_block(table, columns or [str(c) for c in table.columns], caption)
+        block = _paper_block(table, columns.split() or list(map(str, table)), caption)
         if isinstance(block, TableBlock):
             printed[name] = latex.table(shown(block), name.replace("_", "-"))
     return printed

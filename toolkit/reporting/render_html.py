@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.naming import visible
-from toolkit.reporting import charts
+from toolkit.reporting import charts, pictures
 from toolkit.reporting.cells import is_number
 from toolkit.reporting.page import (
     Block,
@@ -120,10 +120,10 @@ def _chart_view(block: ChartBlock) -> dict[str, Any]:
     name = re.sub(r"[^A-Za-z0-9_-]", "-", block.name)
     config = {key: value for key, value in block.spec["config"].items() if charts.CONFIG.get(key) != value}
     if block.is_dense:
-        picture = base64.b64encode(charts.image_of(block.spec, "png")).decode("ascii")
+        picture = base64.b64encode(pictures.image_of(block.spec, "png")).decode("ascii")
         still = Markup('<img src="data:image/png;base64,{}" alt="">').format(picture)
     else:
-        svg = _PLACES.sub(_rounded, _NEEDLESS.sub("", charts.image_of(block.spec, "svg").decode()))
+        svg = _PLACES.sub(_rounded, _NEEDLESS.sub("", pictures.image_of(block.spec, "svg").decode()))
         still = Markup(_OWN_IDS.sub(rf"\g<1>{name}-\g<2>", svg))
     return {
         "kind": "chart",

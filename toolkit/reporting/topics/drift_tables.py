@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -69,21 +70,12 @@ def exposure_block(tables: GroupTables) -> Block:
         line = known.get(arm.runs[0].name)
         if line is None or not has_moved_words(tables, arm):
             continue
-        names = ("num_exposed", "median_exposed", "num_unexposed", "median_unexposed", "share_unmoved")
-        cells: list[object] = [None if line[name] != line[name] else line[name] for name in names]
-        cells[-1] = None if cells[-1] is None else 100 * line["share_unmoved"]
-        if not line["is_recorded"]:
-            cells = [None] * len(cells)
+        line["percent_unmoved"] = 100 * line["share_unmoved"]
+        names = ("num_exposed", "median_exposed", "num_unexposed", "median_unexposed", "percent_unmoved")
+        cells = [line[name] if line["is_recorded"] and line[name] == line[name] else None for name in names]
         rows.append([arm.label, *cells, _left_by_decay(line)])
-    header = [
-        "condition",
-        "exposed words",
-        "median ‖Δ‖",
-        "unexposed words",
-        "their median ‖Δ‖",
-        "exactly as before (%)",
-    ]
-    header.append("left by weight decay (%)")
+    header = ["condition", "exposed words", "median ‖Δ‖", "unexposed words", "their median ‖Δ‖"]
+    header += ["exactly as before (%)", "left by weight decay (%)"]
     caption = f"Words that training exposed and words that it did not, on {tables.group.title}, first seed"
     return rows_block(header, rows, caption, HOWS)
 
@@ -103,7 +95,6 @@ def _left_by_decay(line: dict[Any, Any]) -> object:
 
 def strata_block(tables: GroupTables, parameter: str) -> Block:
     """One line per stratum and arm of a table's rows at the last epoch, one in all for an arm where none moved."""
-    assert parameter in TABLES
     if not any(arm.has(parameter) for arm in tables.group.arms):
         return TextBlock(text=f"Not applicable: this model has no {parameter}.")
     header = ["stratum", "condition", "rows", "median ‖Δ‖", "greatest ‖Δ‖", "median relative", "median angle (degrees)"]
@@ -123,7 +114,7 @@ def strata_block(tables: GroupTables, parameter: str) -> Block:
 
 def _is_still(lines: pd.DataFrame) -> bool:
     """Whether no row moved; then one line for all rows says everything."""
-    return bool((lines.loc[(lines["measure"] == "norm") & (lines["statistic"] == "max"), "value"] == 0).all())
+    return not lines.query("measure == 'norm' and statistic == 'max'")["value"].any()
 
 
 def _statistic(lines: pd.DataFrame, measure: str, statistic: str) -> str:
@@ -142,16 +133,16 @@ def still_arms(tables: GroupTables, parameter: str) -> str:
     return f"No row moved under {listing(still)}." if still else ""
 
 
-def token_blocks(tables: GroupTables) -> list[tuple[str, Block]]:
-    """For each arm its name and the two rankings of the tokens that moved most, side by side, of its first seed."""
-    return [(_token_title(arm), _token_block(tables, arm)) for arm in tables.group.arms]
+def _tokens(tables: GroupTables, charts: Charts, prefix: str) -> Sequence[Block]:
+    """For each arm the two rankings of the tokens that moved most, side by side, of its first seed."""
+    arms = [(f"{arm.label}, seed {arm.runs[0].config.seed}", arm) for arm in tables.group.arms]
+    return [
+        FoldBlock(title=title, blocks=(_tokens_of(tables, arm, title),), is_open=not i)
+        for i, (title, arm) in enumerate(arms)
+    ]
 
 
-def _token_title(arm: Arm) -> str:
-    return f"{arm.label}, seed {arm.runs[0].config.seed}"
-
-
-def _token_block(tables: GroupTables, arm: Arm) -> Block:
+def _tokens_of(tables: GroupTables, arm: Arm, title: str) -> Block:
     if not arm.has("word_embeddings"):
         return TextBlock(text="Not applicable: this model has no word_embeddings.")
     own = tables.tokens[tables.tokens["run"] == arm.runs[0].name] if len(tables.tokens) else tables.tokens
@@ -159,20 +150,16 @@ def _token_block(tables: GroupTables, arm: Arm) -> Block:
         known = tables.exposed.loc[tables.exposed["run"] == arm.runs[0].name, "is_recorded"].astype(bool).any()
         text = "No row seen in training moved." if known else "Not applicable: exposure was not recorded."
         return TextBlock(text=text)
-    sides = [own[own["ranking"] == ranking].to_dict("records") for ranking in RANKINGS]
+    sides = []
+    for ranking in RANKINGS:
+        lines = own[own["ranking"] == ranking].to_dict("records")
+        names = [str(line["token"]) or f"(row {line['row']})" for line in lines]
+        numbers = [[line[ranking], int(line["num_steps"]), int(line["num_tokens"])] for line in lines]
+        sides.append([[name, *cells] for name, cells in zip(names, numbers, strict=True)])
     header = ["rank", "by ‖Δ‖: token", "‖Δ‖", "steps", "tokens", "by angle: token", "degrees", "steps", "tokens"]
-    rows = []
-    for i in range(max(len(side) for side in sides)):
-        cells: list[object] = [i + 1]
-        for ranking, side in zip(RANKINGS, sides, strict=True):
-            cells += _token_cells(side[i], ranking) if i < len(side) else [""] * 4
-        rows.append(cells)
-    return rows_block(header, rows, f"Tokens that moved most: {_token_title(arm)}")
-
-
-def _token_cells(line: dict[str, Any], ranking: str) -> list[object]:
-    token = str(line["token"]) or f"(row {line['row']})"
-    return [token, float(line[ranking]), int(line["num_steps"]), int(line["num_tokens"])]
+    pairs = zip_longest(*sides, fillvalue=[""] * 4)
+    rows = [[i, *one, *other] for i, (one, other) in enumerate(pairs, start=1)]
+    return rows_block(header, rows, f"Tokens that moved most: {title}")
 
 
 Make = Callable[[GroupTables, Charts, str], Sequence[Block]]
@@ -191,31 +178,21 @@ def drift_topics(tables: Sequence[GroupTables], prefixes: Sequence[str], claims:
 
     def drift(own: GroupTables, drawn: Charts, prefix: str) -> Sequence[Block]:
         claim = claims.get(own.group.title)
-        return [*_drift(own, drawn, prefix), *((claim,) if claim else ())]
+        return [*_drift(own, drawn, prefix), *([claim] if claim else [])]
 
     topics: list[tuple[str, str, str, Make]] = [
         ("training", "Scores and drift over epochs", TRAINING, _training),
         ("drift", "Drift of each parameter", drift_lead(tables), drift),
         ("word-rows", "Word rows, seen and never seen", WORDS, _words),
-        (
-            "positions",
-            "Positions",
-            f"Positions beyond the longest training text get no gradient. {FIRST_SEED}",
-            _positions,
-        ),
+        ("positions", "Positions", POSITIONS, _positions),
         ("segments", "Segments", SEGMENTS, _segments),
         ("tokens", "Tokens that moved most", TOKENS, _tokens),
     ]
     if all(own.drift.empty for own in tables):  # the evidence of an earlier version kept nothing of single rows
         topics = topics[:2]
-    titles = [own.group.title for own in tables]
+    titles, parts = [own.group.title for own in tables], list(zip(tables, charts, prefixes, strict=True))
     return [
-        Section(
-            id=name,
-            title=title,
-            lead=lead,
-            blocks=folds(titles, [make(*each) for each in zip(tables, charts, prefixes, strict=True)]),
-        )
+        Section(id=name, title=title, lead=lead, blocks=folds(titles, [make(*each) for each in parts]))
         for name, title, lead, make in topics
     ]
 
@@ -226,25 +203,22 @@ def group_charts(tables: GroupTables, regimes: Sequence[str]) -> Charts:
     score = tables.group.runs[0].score
     scores = tables.with_arms(tables.scores[tables.scores["split"].isin(rates.index)])
     majority = {str(split): float(rate) for split, rate in rates.items()} if score == "accuracy" else None
+    boxes, dots = tables.with_arms(tables.boxes), tables.with_arms(tables.dots)
+
+    def over_epochs() -> Chart | None:
+        return plot_scores_over_epochs(scores, score, majority=majority, regimes=regimes) if score in scores else None
+
+    def of(plot: Callable[..., Chart | None], rows: pd.DataFrame, *others: pd.DataFrame) -> Chart | None:
+        return None if rows.empty else plot(rows, *others, regimes=regimes)
+
     return draw(
         {
-            "scores_over_epochs": lambda: (
-                plot_scores_over_epochs(scores, score, majority=majority, regimes=regimes) if score in scores else None
-            ),
-            "drift_over_epochs": lambda: _if_any(plot_drift, tables.with_arms(tables.drift), regimes),
-            "word_drift_by_exposure": lambda: (
-                None
-                if tables.boxes.empty
-                else plot_word_boxes(tables.with_arms(tables.boxes), tables.with_arms(tables.dots), regimes=regimes)
-            ),
-            "position_drift": lambda: _if_any(plot_position_drift, tables.with_arms(tables.positions), regimes),
+            "scores_over_epochs": over_epochs,
+            "drift_over_epochs": lambda: of(plot_drift, tables.with_arms(tables.drift)),
+            "word_drift_by_exposure": lambda: of(plot_word_boxes, boxes, dots),
+            "position_drift": lambda: of(plot_position_drift, tables.with_arms(tables.positions)),
         }
     )
-
-
-def _if_any(plot: Callable[..., Chart | None], rows: pd.DataFrame, regimes: Sequence[str]) -> Chart | None:
-    """A chart of rows that the model may not have."""
-    return None if rows.empty else plot(rows, regimes=regimes)
 
 
 TRAINING = (
@@ -262,6 +236,7 @@ WORDS = (
     "A row that no batch showed has no gradient; only weight decay can move it. A row seen once goes on moving by "
     f"Adam's momentum. The strata count optimizer steps of the whole run. {FIRST_SEED}"
 )
+POSITIONS = f"Positions beyond the longest training text get no gradient. {FIRST_SEED}"
 SEGMENTS = (
     "The gradient of a segment row is the sum of those of all its tokens, so its drift is a shared shift and no sign "
     "that segments were learned. With single sentences only row 0 is in use."
@@ -294,13 +269,12 @@ def _training(tables: GroupTables, charts: Charts, prefix: str) -> Sequence[Bloc
     caption = (
         f"Headline score of every labelled split of {title} at each epoch{_bars(tables)}. Dotted: the majority class."
     )
-    blocks: list[Block] = [
-        *chart_blocks(charts, "scores_over_epochs", caption, f"Scores over epochs on {title}", prefix)
-    ]
+    figure = chart_blocks(charts, "scores_over_epochs", caption, f"Scores over epochs on {title}", prefix)
     probe = probe_block(tables)
-    if probe or len(tables.drift):
-        blocks += [probe or TextBlock(text="Linear probe: not applicable, no run recorded one.")]
-    return [*blocks, FoldBlock(title=f"Before and after training: {title}", blocks=(training_block(tables),))]
+    if not probe and len(tables.drift):
+        probe = TextBlock(text="Linear probe: not applicable, no run recorded one.")
+    training = FoldBlock(title=f"Before and after training: {title}", blocks=(training_block(tables),))
+    return [*figure, *([probe] if probe else []), training]
 
 
 def _drift(tables: GroupTables, charts: Charts, prefix: str) -> Sequence[Block]:
@@ -341,9 +315,3 @@ def _segments(tables: GroupTables, charts: Charts, prefix: str) -> Sequence[Bloc
 def _still(tables: GroupTables, parameter: str) -> tuple[Block, ...]:
     sentence = still_arms(tables, parameter)
     return (TextBlock(text=sentence),) if sentence else ()
-
-
-def _tokens(tables: GroupTables, charts: Charts, prefix: str) -> Sequence[Block]:
-    return [
-        FoldBlock(title=name, blocks=(block,), is_open=not i) for i, (name, block) in enumerate(token_blocks(tables))
-    ]

@@ -220,11 +220,6 @@ STAGES = {-1: "sum", 0: "input"}
 """The stages below layer 1: the sum of embeddings before LayerNorm, and what layer 1 reads."""
 
 
-def stage_name(layer: int) -> str:
-    """A stage in a sentence."""
-    return {-1: "the sum before LayerNorm", 0: "the input"}.get(layer, f"layer {layer}")
-
-
 def stage_cell(layer: int) -> str:
     """A stage in a table."""
     return STAGES.get(layer, str(layer))
