@@ -22,7 +22,6 @@ from toolkit.reporting import render_latex as latex
 from toolkit.reporting.cells import interval, shell_words, text_of
 from toolkit.reporting.folder import check_out, publish, report_folder
 from toolkit.reporting.page import (
-    Block,
     CodeBlock,
     FoldBlock,
     Page,
@@ -190,38 +189,24 @@ def paper_tables(tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:
     for name, columns in PAPER.items():
         if name not in sources:
             continue
-        table = _with_texts(name, sources)
+        table = sources[name]
+        if name in ("comparison", "tests"):
+            table = shown_comparison(table, sources["comparison_by_seed"])
+        elif name == "verdicts":
+            spans = [interval(low, high) for low, high in zip(table["low"], table["high"], strict=True)]
+            table = table.assign(interval=spans, value=[text_of(value) for value in table["value"]])
         over = covered(table) if name == "comparison" else ""
         caption = CAPTIONS[name] + (f", with intervals over {over}" if over else "")
-        block = _paper_block(table, columns.split() or list(map(str, table)), caption)
-        if isinstance(block, TableBlock):
-            printed[name] = latex.table(shown(block), name.replace("_", "-"))
+        own = [column for column in columns.split() or map(str, table) if column in table]
+        same, said = latex.shared(table, [column for column in SHARED if column in own])
+        shown_here = table_block(table, [column for column in own if column not in same], caption + said)
+        if isinstance(shown_here, TableBlock):
+            printed[name] = latex.table(shown(shown_here), name.replace("_", "-"))
     return printed
 
 
 SHARED = ("group", "score", "num_seeds", "num_train_examples", "margin_points")
 """Columns that go into the caption where all lines have the same value: a page is narrow."""
-
-
-def _paper_block(table: pd.DataFrame, columns: Sequence[str], caption: str) -> Block:
-    own = [name for name in SHARED if name in columns and name in table and table[name].nunique(dropna=False) == 1]
-    block = table_block(table, columns, caption)
-    if len(table) < 2 or not own or not isinstance(block, TableBlock):
-        return block
-    said = [f"{block.columns[name].label} {text_of(table[name].iloc[0])}" for name in own]
-    kept = {name: column for name, column in block.columns.items() if name not in own}
-    return TableBlock(table=block.table, caption=f"{caption} ({', '.join(said)})", columns=kept)
-
-
-def _with_texts(name: str, sources: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """A table with the columns that are read rather than computed with: pairs and intervals."""
-    table = sources[name]
-    if name in ("comparison", "tests"):
-        return shown_comparison(table, sources["comparison_by_seed"])
-    if name == "verdicts":
-        spans = [interval(low, high) for low, high in zip(table["low"], table["high"], strict=True)]
-        return table.assign(interval=spans, value=[text_of(value) for value in table["value"]])
-    return table
 
 
 Progress = Callable[[str], None]
@@ -307,14 +292,9 @@ def publish_evidence(evidence: Evidence, out: Path, on_progress: Progress = lamb
         on_progress("drawing figures")
         page = make_page(data, cards)
         on_progress("writing the pages")
-        _write(folder, page, data, cards)
+        write_tables(folder / "tables", report_tables(data, cards), page.title)
+        publish(page, folder, {name for group in data.groups for name in (group.title, group.runs[0].task)})
     return out / "report.md"
-
-
-def _write(out: Path, page: Page, data: ReportData, cards: Sequence[Card]) -> None:
-    write_tables(out / "tables", report_tables(data, cards), page.title)
-    tasks = {name for group in data.groups for name in (group.title, group.runs[0].task)}
-    publish(page, out, tasks)
 
 
 def _file_names(groups: Sequence[Group]) -> list[str]:
@@ -353,11 +333,15 @@ def _sections(data: ReportData, cards: Sequence[Card]) -> list[Section]:
     main = [name for name in main if name != "drift-and-score" or len(data.groups) > 1]
     rest = [name for name in study if name not in ("scores", "comparison", *main)]
     words = words_section(data.words)
+    titles = [tables.group.title for tables in data.details]
+    exposed = folds(titles, [[exposure_block(tables)] for tables in data.details])
+    parts = [folded(moved[name]) for name in ("word-rows", "positions", "segments", "tokens") if name in moved]
+    why = Section(id="why", title="Why rows moved: what training exposed", lead=EXPOSED, blocks=(*exposed, *parts))
     return [
         *([words] if words else []),
         replace(scores, blocks=(*scores.blocks, folded(moved["training"]))),
         moved["drift"],
-        *([_why(data, moved)] if "word-rows" in moved else []),
+        *([why] if parts else []),
         *(study[name] for name in main),
         Section(
             id="sure",
@@ -382,12 +366,6 @@ def _sections(data: ReportData, cards: Sequence[Card]) -> list[Section]:
             ),
         ),
     ]
-
-
-def _why(data: ReportData, moved: Mapping[str, Section]) -> Section:
-    blocks = folds([tables.group.title for tables in data.details], [[exposure_block(t)] for t in data.details])
-    parts = (folded(moved[name]) for name in ("word-rows", "positions", "segments", "tokens"))
-    return Section(id="why", title="Why rows moved: what training exposed", lead=EXPOSED, blocks=(*blocks, *parts))
 
 
 EXPOSED = (

@@ -270,12 +270,13 @@ def charts_of(page: Page) -> dict[str, dict[str, Any]]:
     """The specification of every chart of a page by name, in the order in which it shows them."""
     first = (page.picture,) if page.picture else ()
     blocks = (*first, *(block for section in page.sections for block in section.blocks))
-    return {block.name: block.spec for block in _charts(blocks)}
+    return {block.name: block.spec for block in charts_in(blocks)}
 
 
-def _charts(blocks: Collection[Block]) -> Iterator[ChartBlock]:
+def charts_in(blocks: Collection[Block]) -> Iterator[ChartBlock]:
+    """The charts among blocks, also those under folds."""
     for block in blocks:
         if isinstance(block, ChartBlock):
             yield block
         elif isinstance(block, FoldBlock):
-            yield from _charts(block.blocks)
+            yield from charts_in(block.blocks)

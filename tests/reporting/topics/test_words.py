@@ -19,8 +19,7 @@ from toolkit.naming import visible
 from toolkit.reporting.charts import Chart, spec_of
 from toolkit.reporting.page import ChartBlock, FoldBlock, Section, TableBlock
 from toolkit.reporting.render_html import script_json
-from toolkit.reporting.topics.words import words_section
-from toolkit.reporting.topics.words_chart import SAME, packed_words, plot_words
+from toolkit.reporting.topics.words import SAME, packed_words, plot_words, words_section
 from toolkit.snapshots.store import Run
 
 
@@ -216,7 +215,7 @@ def test_any_table_of_rows_is_drawn(read_run: MakeRun):
     assert (run["run"], run["epochs"]) == ("", [0])
     assert plot_words(rows.assign(norm=0.0)) is None
     assert plot_words(rows.iloc[:0]) is None
-    with pytest.raises(ValueError, match="the table has no 'norm'"):
+    with pytest.raises(ValueError, match="without norm"):
         plot_words(rows.drop(columns="norm"))
 
 

@@ -73,19 +73,15 @@ def _parameters(document: Document) -> Iterable[Block]:
 
 def _tokens(document: Document) -> Iterable[Block]:
     parts = parts_of(document)
-    cells: dict[int, dict[str, Any]] = {}
-    for line in document["tokens"]:
-        cells.setdefault(line["index"], {"token": line["token"]})[line["part"]] = line
-    rows = [
-        [i, cell["token"], *(_part(cell[part]) for part in parts), f"{cell['sum']['length']:.2f}"]
-        for i, cell in cells.items()
-    ]
+    lines = {(line["index"], line["part"]): line for line in document["tokens"]}
+    rows: list[list[object]] = []
+    for (i, part), whole in lines.items():
+        if part == "sum":
+            own = [lines[i, each] for each in parts]
+            texts = [f"{line['row']}: {line['length']:.2f} ({percent(line['share'])})" for line in own]
+            rows.append([i, whole["token"], *texts, f"{whole['length']:.2f}"])
     caption = "Of each part: the row of its table, the row's length, and its share of the sum's length."
     yield rows_block(("place", "token", *parts, "sum"), rows, caption)
-
-
-def _part(line: Document) -> str:
-    return f"{line['row']}: {line['length']:.2f} ({percent(line['share'])})"
 
 
 def _layer_sum(document: Document) -> Iterable[Block]:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -133,24 +132,19 @@ def _over_time(lines: pd.DataFrame, names: Mapping[float, str]) -> Chart:
 
 def tiles(changes: pd.DataFrame) -> tuple[Tile, ...]:
     """One per embedding parameter that the model has: how far, and of what kind."""
-    found = changes[changes["kind"] != NOT_APPLICABLE]
-    return tuple(
-        Tile(
-            title=str(line["parameter"]).replace("_", " "),
-            value=_size(line),
-            detail=str(line["kind"]),
-            colour=COLOURS[EMBEDDING_PARAMETERS.index(line["parameter"])],
+    found = []
+    for line in changes[changes["kind"] != NOT_APPLICABLE].to_dict("records"):
+        name, relative = str(line["parameter"]), float(line["relative_drift"])
+        size = "undefined: was 0" if math.isnan(relative) else f"{number(100 * relative)} %"
+        found.append(
+            Tile(
+                title=name.replace("_", " "),
+                value=size if line["num_moved"] else "0 exactly",
+                detail=str(line["kind"]),
+                colour=COLOURS[EMBEDDING_PARAMETERS.index(name)],
+            )
         )
-        for line in found.to_dict("records")
-    )
-
-
-def _size(line: Mapping[Any, Any]) -> str:
-    """The relative drift; what did not change has none to be undefined."""
-    if line["num_moved"] == 0:
-        return "0 exactly"
-    relative = float(line["relative_drift"])
-    return "undefined: was 0" if math.isnan(relative) else f"{number(100 * relative)} %"
+    return tuple(found)
 
 
 def farthest(computed: Computed) -> str:

@@ -1,7 +1,8 @@
 """What moved: the sections on parameters, words, positions, segments and tokens of each group."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import zip_longest
 from typing import Any
 
@@ -126,14 +127,7 @@ def _statistic(lines: pd.DataFrame, measure: str, statistic: str) -> str:
     return f"{text} ({undefined} of {own['num_rows'].sum()} rows{' undefined' if own['value'].notna().any() else ''})"
 
 
-def still_arms(tables: GroupTables, parameter: str) -> str:
-    """One sentence on the arms in which no row moved and of which a figure of rows shows nothing; empty without any."""
-    arms = [arm for arm in tables.group.arms if arm.has(parameter)]
-    still = [arm.label for arm in arms if tables.relative_drift(replace(arm, runs=arm.runs[:1]), parameter)[0] == 0]
-    return f"No row moved under {listing(still)}." if still else ""
-
-
-def _tokens(tables: GroupTables, charts: Charts, prefix: str) -> Sequence[Block]:
+def _tokens(tables: GroupTables) -> list[Block]:
     """For each arm the two rankings of the tokens that moved most, side by side, of its first seed."""
     arms = [(f"{arm.label}, seed {arm.runs[0].config.seed}", arm) for arm in tables.group.arms]
     return [
@@ -162,8 +156,6 @@ def _tokens_of(tables: GroupTables, arm: Arm, title: str) -> Block:
     return rows_block(header, rows, f"Tokens that moved most: {title}")
 
 
-Make = Callable[[GroupTables, Charts, str], Sequence[Block]]
-
 FIRST_SEED = "Single rows are those of the first seed of each condition; the table's numbers are over all seeds."
 
 
@@ -174,27 +166,23 @@ def drift_topics(tables: Sequence[GroupTables], prefixes: Sequence[str], claims:
     with.
     """
     regimes = order_of(tables)
-    charts = [group_charts(own, regimes) for own in tables]
-
-    def drift(own: GroupTables, drawn: Charts, prefix: str) -> Sequence[Block]:
-        claim = claims.get(own.group.title)
-        return [*_drift(own, drawn, prefix), *([claim] if claim else [])]
-
-    topics: list[tuple[str, str, str, Make]] = [
-        ("training", "Scores and drift over epochs", TRAINING, _training),
-        ("drift", "Drift of each parameter", drift_lead(tables), drift),
-        ("word-rows", "Word rows, seen and never seen", WORDS, _words),
-        ("positions", "Positions", POSITIONS, _positions),
-        ("segments", "Segments", SEGMENTS, _segments),
-        ("tokens", "Tokens that moved most", TOKENS, _tokens),
-    ]
+    drawn = [group_charts(own, regimes) for own in tables]
+    titles = [own.group.title for own in tables]
+    topics = list(TOPICS)
     if all(own.drift.empty for own in tables):  # the evidence of an earlier version kept nothing of single rows
         topics = topics[:2]
-    titles, parts = [own.group.title for own in tables], list(zip(tables, charts, prefixes, strict=True))
-    return [
-        Section(id=name, title=title, lead=lead, blocks=folds(titles, [make(*each) for each in parts]))
-        for name, title, lead, make in topics
-    ]
+    sections = []
+    for topic in topics:
+        bodies: list[list[Block]] = []
+        for own, charts, prefix in zip(tables, drawn, prefixes, strict=True):
+            title, bars = own.group.title, "; bars span the seeds" * any(len(arm.runs) > 1 for arm in own.group.arms)
+            caption = topic.caption.format(title=title, bars=bars)
+            figure = chart_blocks(charts, topic.chart, caption, f"{topic.title} on {title}", prefix)
+            claim = [claims[title]] if topic.id == "drift" and title in claims else []
+            bodies.append([*figure, *topic.blocks(own), *claim])
+        lead = drift_lead(tables) if topic.id == "drift" else topic.lead
+        sections.append(Section(id=topic.id, title=topic.title, lead=lead, blocks=folds(titles, bodies)))
+    return sections
 
 
 def group_charts(tables: GroupTables, regimes: Sequence[str]) -> Charts:
@@ -236,7 +224,6 @@ WORDS = (
     "A row that no batch showed has no gradient; only weight decay can move it. A row seen once goes on moving by "
     f"Adam's momentum. The strata count optimizer steps of the whole run. {FIRST_SEED}"
 )
-POSITIONS = f"Positions beyond the longest training text get no gradient. {FIRST_SEED}"
 SEGMENTS = (
     "The gradient of a segment row is the sum of those of all its tokens, so its drift is a shared shift and no sign "
     "that segments were learned. With single sentences only row 0 is in use."
@@ -260,58 +247,71 @@ def drift_lead(tables: Sequence[GroupTables]) -> str:
     return DRIFT.format(bias="; LayerNorm.bias then becomes 0, which is relative 1" if has_one else "")
 
 
-def _bars(tables: GroupTables) -> str:
-    return "; bars span the seeds" if any(len(arm.runs) > 1 for arm in tables.group.arms) else ""
-
-
-def _training(tables: GroupTables, charts: Charts, prefix: str) -> Sequence[Block]:
-    title = tables.group.title
-    caption = (
-        f"Headline score of every labelled split of {title} at each epoch{_bars(tables)}. Dotted: the majority class."
-    )
-    figure = chart_blocks(charts, "scores_over_epochs", caption, f"Scores over epochs on {title}", prefix)
+def _training(tables: GroupTables) -> list[Block]:
     probe = probe_block(tables)
     if not probe and len(tables.drift):
         probe = TextBlock(text="Linear probe: not applicable, no run recorded one.")
-    training = FoldBlock(title=f"Before and after training: {title}", blocks=(training_block(tables),))
-    return [*figure, *([probe] if probe else []), training]
+    title = f"Before and after training: {tables.group.title}"
+    return [*([probe] if probe else []), FoldBlock(title=title, blocks=(training_block(tables),))]
 
 
-def _drift(tables: GroupTables, charts: Charts, prefix: str) -> Sequence[Block]:
-    title = tables.group.title
-    caption = (
-        f"Relative drift ‖Δ‖ / ‖E⁰‖ of each whole parameter from epoch 0 on {title}, on a logarithmic axis"
-        f"{_bars(tables)}. Marks on the floor are exactly 0. Dotted: a re-initialised parameter."
-    )
-    figure = chart_blocks(charts, "drift_over_epochs", caption, f"Drift over epochs on {title}", prefix)
-    return [*figure, drift_block(tables)]
+def _rows_of(parameter: str, tables: GroupTables) -> list[Block]:
+    """The arms in which no row moved, of which the chart shows nothing, then the strata."""
+    arms = [arm for arm in tables.group.arms if arm.has(parameter)]
+    still = [arm.label for arm in arms if tables.relative_drift(replace(arm, runs=arm.runs[:1]), parameter)[0] == 0]
+    said = [TextBlock(text=f"No row moved under {listing(still)}.")] if still else []
+    return [*said, strata_block(tables, parameter)]
 
 
-def _words(tables: GroupTables, charts: Charts, prefix: str) -> Sequence[Block]:
-    title = tables.group.title
-    caption = (
-        f"Drift of the word rows on {title} at the last epoch by how often training showed them: quartiles (box) and 5 "
-        "to 95 % (line) of the rows that moved; fewer than five rows are drawn one by one. At the right, how many "
-        "rows there are and the share that is exactly 0. Only conditions under which rows moved are drawn."
-    )
-    figure = chart_blocks(charts, "word_drift_by_exposure", caption, f"Word drift by exposure on {title}", prefix)
-    return [*figure, *_still(tables, TABLES[0]), strata_block(tables, TABLES[0])]
+@dataclass(frozen=True, kw_only=True)
+class Topic:
+    """A section with a part for each model and task: a chart, if there is one, and blocks."""
+
+    id: str
+    title: str
+    lead: str
+    chart: str = ""
+    caption: str = ""
+    blocks: Callable[[GroupTables], list[Block]]
 
 
-def _positions(tables: GroupTables, charts: Charts, prefix: str) -> Sequence[Block]:
-    title = tables.group.title
-    caption = (
-        f"Drift of each position row on {title} at the last epoch. Lines on the floor are exactly 0. Dotted: the end "
-        "of the longest training text."
-    )
-    figure = chart_blocks(charts, "position_drift", caption, f"Drift of position rows on {title}", prefix)
-    return [*figure, *_still(tables, TABLES[1]), strata_block(tables, TABLES[1])]
-
-
-def _segments(tables: GroupTables, charts: Charts, prefix: str) -> Sequence[Block]:
-    return [strata_block(tables, TABLES[2])]
-
-
-def _still(tables: GroupTables, parameter: str) -> tuple[Block, ...]:
-    sentence = still_arms(tables, parameter)
-    return (TextBlock(text=sentence),) if sentence else ()
+TOPICS = (
+    Topic(
+        id="training",
+        title="Scores and drift over epochs",
+        lead=TRAINING,
+        chart="scores_over_epochs",
+        caption="Headline score of every labelled split of {title} at each epoch{bars}. Dotted: the majority class.",
+        blocks=_training,
+    ),
+    Topic(
+        id="drift",
+        title="Drift of each parameter",
+        lead=DRIFT,
+        chart="drift_over_epochs",
+        caption="Relative drift ‖Δ‖ / ‖E⁰‖ of each whole parameter from epoch 0 on {title}, on a logarithmic axis"
+        "{bars}. Marks on the floor are exactly 0. Dotted: a re-initialised parameter.",
+        blocks=lambda tables: [drift_block(tables)],
+    ),
+    Topic(
+        id="word-rows",
+        title="Word rows, seen and never seen",
+        lead=WORDS,
+        chart="word_drift_by_exposure",
+        caption="Drift of the word rows on {title} at the last epoch by how often training showed them: quartiles "
+        "(box) and 5 to 95 % (line) of the rows that moved; fewer than five rows are drawn one by one. At the right, "
+        "how many rows there are and the share that is exactly 0. Only conditions under which rows moved are drawn.",
+        blocks=partial(_rows_of, TABLES[0]),
+    ),
+    Topic(
+        id="positions",
+        title="Positions",
+        lead=f"Positions beyond the longest training text get no gradient. {FIRST_SEED}",
+        chart="position_drift",
+        caption="Drift of each position row on {title} at the last epoch. Lines on the floor are exactly 0. Dotted: "
+        "the end of the longest training text.",
+        blocks=partial(_rows_of, TABLES[1]),
+    ),
+    Topic(id="segments", title="Segments", lead=SEGMENTS, blocks=lambda tables: [strata_block(tables, TABLES[2])]),
+    Topic(id="tokens", title="Tokens that moved most", lead=TOKENS, blocks=_tokens),
+)

@@ -110,6 +110,12 @@ def layers_page(tables: Tables, *, title: str | None = None, command: str | None
     alt = "Relative drift of the weights of every layer, per regime."
     pictures = chart_blocks(charts, "weight_drift_by_layer", WEIGHTS_CAPTION, alt)
     states = _states(groups)
+    every = "Relative drift and, after the stroke, angle in degrees of every matrix: means over seeds."
+    weights: list[list[Block]] = []
+    for group, own in groups.items():
+        matrices = rows_block(*matrix_rows(own), every)
+        moved = rows_block(*weight_rows(own), "Relative drift of the weights: mean (95 % interval over seeds).")
+        weights.append([moved, FoldBlock(title=f"{group}: every weight matrix", blocks=(matrices,))])
     sections = [
         Section(
             id="changed",
@@ -122,7 +128,7 @@ def layers_page(tables: Tables, *, title: str | None = None, command: str | None
             ),
         ),
         *states,
-        Section(id="weights", title="How far did the weights move?", blocks=folds(list(groups), _weights(groups))),
+        Section(id="weights", title="How far did the weights move?", blocks=folds(list(groups), weights)),
         texts_section("limits", "What this cannot tell", [*WEIGHT_LIMITS, *(STATE_LIMITS if states else ())]),
         texts_section("definitions", "Definitions", [*WEIGHT_DEFINITIONS, *(DEFINITIONS if states else ())]),
     ]
@@ -366,17 +372,6 @@ def _by_layer(table: pd.DataFrame, cell: Callable[[Mapping[Any, Any]], object]) 
     shown = table.assign(layer=table["layer"].map(lambda layer: "embeddings" if layer == 0 else str(layer)))
     names, rows = wide_rows(shown.dropna(subset="column"), ["condition", "texts", "layer"], "column", cell)
     return ["regime", "texts", "layer", *names], rows
-
-
-def _weights(groups: Mapping[str, Tables]) -> list[list[Block]]:
-    said = "Relative drift and, after the stroke, angle in degrees of every matrix: means over seeds."
-    return [
-        [
-            rows_block(*weight_rows(own), "Relative drift of the weights: mean (95 % interval over seeds)."),
-            FoldBlock(title=f"{group}: every weight matrix", blocks=(rows_block(*matrix_rows(own), said),)),
-        ]
-        for group, own in groups.items()
-    ]
 
 
 def weight_rows(tables: Tables) -> Rows:
