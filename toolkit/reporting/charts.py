@@ -20,8 +20,6 @@ REFERENCE = "#767B84"
 """The colour of a line that is no run's: a null, a yardstick, zero."""
 WIDTH = 690
 """Pixels: 7.2 inches at 96 a inch, the text width of a paper in one column."""
-COLUMN = 336
-"""Pixels: 3.5 inches, one column of a paper in two columns."""
 
 CONFIG: Mapping[str, Any] = {
     "font": "Helvetica Neue, Helvetica, Arial, Liberation Sans, DejaVu Sans, sans-serif",

@@ -241,21 +241,19 @@ def texts_section(id: str, title: str, paragraphs: Iterable[str]) -> Section:
     return Section(id=id, title=title, blocks=(TextBlock(text=text),) if text else ())
 
 
-def chart_blocks(
-    charts: Charts, name: str, caption: str, alt: str, prefix: str = "", *, is_dense: bool = False
-) -> tuple[Block, ...]:
+def chart_blocks(charts: Charts, name: str, caption: str, alt: str, prefix: str = "") -> tuple[Block, ...]:
     """A chart, if there is one."""
     if name not in charts:
         return ()
-    return (ChartBlock(name=prefix + name, chart=charts[name], caption=caption, alt=alt, is_dense=is_dense),)
+    return (ChartBlock(name=prefix + name, chart=charts[name], caption=caption, alt=alt),)
 
 
-def folds(titles: Sequence[str], bodies: Sequence[Sequence[Block]], *, open_first: bool = True) -> tuple[Block, ...]:
-    """The blocks of each group under its title; without titles where there is one group only."""
+def folds(titles: Sequence[str], bodies: Sequence[Sequence[Block]]) -> tuple[Block, ...]:
+    """The blocks of each group under its title, the first open; without titles where there is one group only."""
     if len(bodies) == 1:
         return tuple(bodies[0])
     return tuple(
-        FoldBlock(title=title, blocks=tuple(blocks), is_open=open_first and not i)
+        FoldBlock(title=title, blocks=tuple(blocks), is_open=not i)
         for i, (title, blocks) in enumerate(zip(titles, bodies, strict=True))
     )
 

@@ -15,7 +15,7 @@ from toolkit.families import TABLES
 from toolkit.reporting.cells import Column, number
 from toolkit.reporting.charts import COLOURS, REFERENCE, Chart, along, data_of, log_axis, outline, themed, tips
 from toolkit.reporting.page import Block, ChartBlock, FoldBlock, Section, TextBlock, table_block
-from toolkit.reporting.sources import Computed, Makers, Opened, source_of
+from toolkit.reporting.sources import Computed, Makers, Opened
 from toolkit.schema import columns_of
 from toolkit.snapshots.store import Source, trajectory_of
 
@@ -37,7 +37,7 @@ HEIGHT = 300
 def makers(opened: Opened) -> Makers:
     if not opened.is_run:
         return {}
-    source, epoch = source_of(opened), opened.trajectory.snapshots[-1].epoch
+    source, epoch = opened.source, opened.trajectory.snapshots[-1].epoch
     tables = [name for name in TABLES if name in opened.trajectory.parameters]
     return {
         "exposure": lambda: measure_exposure(source, with_null=True),

@@ -36,7 +36,7 @@ from toolkit.reporting.page import (
     heading,
     table_block,
 )
-from toolkit.reporting.sources import Computed, Makers, Opened, lines_of, source_of
+from toolkit.reporting.sources import Computed, Makers, Opened, lines_of
 from toolkit.snapshots.store import Source, trajectory_of
 
 HEIGHT = 180
@@ -46,7 +46,7 @@ NUM_WORDS = 100
 
 
 def makers(opened: Opened) -> Makers:
-    source = source_of(opened)
+    source = opened.source
     return {
         "changes": lambda: measure_changes(source),
         "drift": lambda: measure_drift(source),
@@ -167,7 +167,7 @@ def farthest(computed: Computed) -> str:
 def picture(computed: Computed) -> ChartBlock | None:
     """The picture of the first screen."""
     drift = computed.frames["drift"]
-    chart = change_chart(drift, names_of_snapshots(computed.source))
+    chart = change_chart(drift, names_of_snapshots(computed.opened.source))
     if chart is None:
         return None
     last = lines_of(whole_lines(drift), epoch=computed.epoch).dropna()
@@ -212,7 +212,7 @@ def _kinds(changes: pd.DataFrame) -> Block:
 
 
 def _over_epochs(computed: Computed) -> Block:
-    drift, names = computed.frames["drift"], names_of_snapshots(computed.source)
+    drift, names = computed.frames["drift"], names_of_snapshots(computed.opened.source)
     lines = whole_lines(drift)
     epochs = list(dict.fromkeys(lines["epoch"]))
     kept = np.unique(np.linspace(0, len(epochs) - 1, min(len(epochs), MOST_EPOCHS)).round().astype(int))
@@ -239,7 +239,7 @@ ROWS_LEAD = (
 STRATA = ("parameter", "stratum", "num_rows", "norm", "greatest", "relative", "angle_degrees", "radial")
 
 
-def most_moved(source: Source, num: int = NUM_WORDS) -> pd.DataFrame:
+def most_moved(source: Source) -> pd.DataFrame:
     """The word rows that are farthest from the first snapshot, farthest first; ValueError where no word moved.
 
     The columns are those of :func:`toolkit.measure_rows` with ``norm``, ``relative`` and ``angle_degrees``.
@@ -249,7 +249,7 @@ def most_moved(source: Source, num: int = NUM_WORDS) -> pd.DataFrame:
     moved = rows[rows["norm"] > 0]
     if moved.empty:
         raise ValueError("no row of word_embeddings moved")
-    return moved.sort_values(["norm", "row"], ascending=[False, True]).head(num).reset_index(drop=True)
+    return moved.sort_values(["norm", "row"], ascending=[False, True]).head(NUM_WORDS).reset_index(drop=True)
 
 
 def strata_table(computed: Computed) -> pd.DataFrame:

@@ -103,12 +103,10 @@ def plot_differences(comparison: pd.DataFrame, *, width: int = 420) -> Chart | N
     return panels(parts, columns, titles=titles)
 
 
-def _wrap(text: str, width: int = 38) -> list[str]:
+def _wrap(text: str) -> list[str]:
     """Text in lines of a title; what is in brackets stays together where it can."""
-    if len(text) > width and " (" in text:
-        before, after = text.split(" (", 1)
-        return [*textwrap.wrap(before, width), *textwrap.wrap(f"({after}", width)]
-    return textwrap.wrap(text, width)
+    parts = text.replace(" (", "\n(", 1).split("\n") if len(text) > TITLE else [text]
+    return [line for part in parts for line in textwrap.wrap(part, TITLE)]
 
 
 def _lines(table: pd.DataFrame) -> pd.DataFrame:
@@ -139,6 +137,8 @@ def _lines(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
+TITLE = 38
+"""Letters of a line in the title of one of two panels."""
 DIFFERENCE = (
     "pair split detectable_gap_points difference interval verdict first_mean second_mean interval90 margin_points "
     "num_seeds num_items score note"

@@ -144,19 +144,15 @@ def _mean(values: Any, reasons: "pd.Series") -> dict[str, Any]:
 def _comparable(means: pd.DataFrame, differences: pd.DataFrame) -> pd.DataFrame:
     """Differences of what is compared, with an interval; without what was frozen, which is bound to differ."""
     frozen = means[(means["mean"] == 0) & means["low"].isna()]
-    still = {tuple(line) for line in frozen[[*PLACE, "condition"]].itertuples(index=False)}
+    still = pd.MultiIndex.from_frame(frozen[[*PLACE, "condition"]])
     own = differences[differences["measure"].isin(list(SAID)) & differences["low"].notna()]
-    is_moved = [
-        not any((*(line[name] for name in PLACE), line[side]) in still for side in ("first", "second"))
-        for line in own.to_dict("records")
-    ]
-    return own[is_moved]
+    sides = [pd.MultiIndex.from_frame(own[[*PLACE, side]]) for side in ("first", "second")]
+    return own[~(sides[0].isin(still) | sides[1].isin(still))]
 
 
 def apart_rows(means: pd.DataFrame, differences: pd.DataFrame) -> Rows:
     """Header and rows of one task: the differences of what is compared, and whether they are distinguishable from 0."""
-    known = _comparable(means, differences)
-    is_own = known[["model", "task"]].apply(tuple, axis=1).isin(set(means[["model", "task"]].apply(tuple, axis=1)))
+    known = _comparable(means, differences).merge(means[["model", "task"]].drop_duplicates())
     rows: list[list[object]] = [
         [
             SAID[line["measure"]],
@@ -165,7 +161,7 @@ def apart_rows(means: pd.DataFrame, differences: pd.DataFrame) -> Rows:
             "yes" if line["low"] > 0 or line["high"] < 0 else "no",
             int(line["num_seeds"]),
         ]
-        for line in known[is_own].to_dict("records")
+        for line in known.to_dict("records")
     ]
     return ["measure", "place", "first", "second", "difference", "distinguishable?", "seeds"], rows
 

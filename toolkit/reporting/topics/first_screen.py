@@ -359,7 +359,7 @@ PAIRS_CAPTION = (
 )
 
 
-def plot_parameters(data: ReportData, *, width: int = WIDTH) -> Chart | None:
+def plot_parameters(data: ReportData) -> Chart | None:
     """A row per embedding parameter, a mark per condition and task: relative drift at the last epoch in per cent."""
     import altair
 
@@ -393,10 +393,10 @@ def plot_parameters(data: ReportData, *, width: int = WIDTH) -> Chart | None:
         tooltip=tips(condition="condition", parameter="parameter", task="task", drift=("relative drift (%)", ".3g")),
         **_by(names, "condition", range(len(names)), shown),
     )
-    return chart.properties(width=width, height=max(18, 6 * len(shown)) * len(rows), title=title)
+    return chart.properties(width=WIDTH, height=max(18, 6 * len(shown)) * len(rows), title=title)
 
 
-def plot_pairs(data: ReportData, *, width: int = WIDTH) -> Chart | None:
+def plot_pairs(data: ReportData) -> Chart | None:
     """A row per task, a mark per pair: the difference in points with the interval that decided, and the margin."""
     import altair
 
@@ -444,7 +444,7 @@ def plot_pairs(data: ReportData, *, width: int = WIDTH) -> Chart | None:
     dots = base.mark_point(filled=True, size=42, opacity=1).encode(x=x, **look)
     layers = [*around_zero(scale, margin), *intervals(base, x, color=look["color"]), dots]
     height = max((24 if len(tasks) < 5 else 17) * len(tasks), 26 * len(pairs))
-    return altair.layer(*layers).properties(width=width, height=height, title="Difference in score")
+    return altair.layer(*layers).properties(width=WIDTH, height=height, title="Difference in score")
 
 
 def _by(names: Sequence[str], field: str, places: Iterable[int], shown: Sequence[str]) -> dict[str, Any]:

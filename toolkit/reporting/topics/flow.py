@@ -27,15 +27,17 @@ from toolkit.reporting.page import (
 from toolkit.reporting.topics.flow_numbers import (
     COUNTERFACTUALS,
     FACTORS,
+    HALF,
+    IN_PART,
     NO_SHARE,
+    NOT_SUPPORTED,
     PRETRAINED,
     RANDOM,
     ROUNDING,
+    SUPPORTED,
     FlowGroup,
     Tables,
-    dominance,
     estimate,
-    giving_way,
     groups_of,
     intervals_of,
     is_rounding,
@@ -168,25 +170,21 @@ def points(change: Interval | None) -> str | None:
 
 def dominance_rows(group: FlowGroup) -> Rows:
     """Header and rows: per arm whether position dominates the lower layers, and its largest share there."""
-    header = [
-        "regime",
-        "verdict",
-        "above content at",
-        "of the stages up to",
-        "largest share there",
-        "at",
-        "content there",
-    ]
+    header = ["regime", "verdict", "above content at", "of the stages up to", "largest share there", "at"]
+    header += ["content there"]
     rows: list[list[object]] = []
     for arm in judged_arms(group):
-        judged = dominance(group, arm)
-        if is_rounding(group, arm) or judged is None:
+        position, content = shares_of(group, arm)
+        lower = [int(layer) for layer in position.index if layer <= max(group.layers) // 2]
+        if is_rounding(group, arm) or not lower:
             rows.append([group.labels[arm], NO_SHARE, *[None] * 5])
             continue
-        position, content = shares_of(group, arm)
-        at = ", ".join(map(stage_cell, judged.stages)) or "none"
-        shares = [share_text(position.loc[judged.peak]), stage_cell(judged.peak), share_text(content.loc[judged.peak])]
-        rows.append([group.labels[arm], judged.verdict, at, stage_cell(judged.last), *shares])
+        above = [layer for layer in lower if position["low"][layer] > content["high"][layer]]
+        verdict = NOT_SUPPORTED if not above else SUPPORTED if len(above) == len(lower) else IN_PART
+        peak = int(position["mean"][lower].idxmax())
+        at = ", ".join(map(stage_cell, above)) or "none"
+        shares = [share_text(position.loc[peak]), stage_cell(peak), share_text(content.loc[peak])]
+        rows.append([group.labels[arm], verdict, at, stage_cell(lower[-1]), *shares])
     return header, rows
 
 
@@ -196,17 +194,25 @@ def giving_way_rows(group: FlowGroup) -> Rows:
     header += ["content: from", "to", "change (points)", "segments (points)", "interactions (points)"]
     rows: list[list[object]] = []
     for arm in judged_arms(group):
-        judged = giving_way(group, arm)
-        if is_rounding(group, arm) or judged is None:
+        position, content = shares_of(group, arm)
+        if is_rounding(group, arm) or len(position) < 2:
             rows.append([group.labels[arm], NO_SHARE, *[None] * 9])
             continue
+        last, peak = int(position.index[-1]), int(position["mean"].idxmax())
+        changes: dict[str, Interval] = {}
+        verdict = f"{NOT_SUPPORTED}: its share is largest in the last layer"
+        if peak != last:
+            for factor in ("position", "content", "segment", "residual"):
+                if len(group.lines("ledger", arm, "eta_squared", factor=factor, layer=peak)):
+                    changes[factor] = group.change(arm, factor, last, since=peak)
+            falls, rises = changes["position"].high < 0, changes["content"].low > 0
+            verdict = SUPPORTED if falls and rises else HALF if falls else NOT_SUPPORTED
         cells: list[object] = []
-        for factor, shares in zip(("position", "content"), shares_of(group, arm), strict=True):
-            ends = [percent(shares["mean"][layer]) for layer in (judged.peak, judged.last)]
-            cells += [*ends, points(judged.changes.get(factor))]
-        others = [points(judged.changes.get(factor)) for factor in ("segment", "residual")]
-        verdict = judged.verdict if judged.changes else f"{judged.verdict}: its share is largest in the last layer"
-        rows.append([group.labels[arm], verdict, stage_cell(judged.peak), *cells, *others])
+        for factor, shares in (("position", position), ("content", content)):
+            ends = [percent(shares["mean"][layer]) for layer in (peak, last)]
+            cells += [*ends, points(changes.get(factor))]
+        others = [points(changes.get(factor)) for factor in ("segment", "residual")]
+        rows.append([group.labels[arm], verdict, stage_cell(peak), *cells, *others])
     return header, rows
 
 

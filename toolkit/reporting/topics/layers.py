@@ -201,20 +201,20 @@ def _moved(own: pd.DataFrame, trend: Mapping[str, Any]) -> list[object]:
     ratio = estimate_text(trend["top_to_bottom"], trend["low"], trend["high"])
     verdict = FLAT if trend["trend"] == "flat" else str(trend["trend"])
     verdict += f" ({trend['reason']})" if trend["reason"] and trend["reason"] == trend["reason"] else ""
-    tail: list[object] = [ratio, p_value(trend["p"]), trend["q"], verdict]
     by_layer = own.set_index("layer")
-    if not pd.isna(trend["most_layer"]):
-        ends: list[object] = []
-        for layer in (int(trend["most_layer"]), int(trend["least_layer"])):
-            ends += [layer_name(layer), _percent(by_layer.loc[layer])]
-        return [*ends, *tail]
     moved = by_layer[by_layer["relative_drift"] > 0]
-    if len(moved):
+    ends: list[object]
+    if not pd.isna(trend["most_layer"]):
+        most, least = int(trend["most_layer"]), int(trend["least_layer"])
+        ends = [layer_name(most), _percent(by_layer.loc[most]), layer_name(least), _percent(by_layer.loc[least])]
+    elif len(moved):
         farthest = moved["relative_drift"].idxmax()
-        where = f"{layer_name(farthest)} alone" if len(moved) == 1 else layer_name(farthest)
-        return [where, _percent(moved.loc[farthest]), "", None, *tail]
-    is_known = len(own) > 0 and own["relative_drift"].notna().all()
-    return ["no layer: their weights did not move" if is_known else NOT_COMPARED, None, "", None, *tail]
+        alone = " alone" if len(moved) == 1 else ""
+        ends = [f"{layer_name(farthest)}{alone}", _percent(moved.loc[farthest]), "", None]
+    else:
+        is_known = len(own) > 0 and own["relative_drift"].notna().all()
+        ends = ["no layer: their weights did not move" if is_known else NOT_COMPARED, None, "", None]
+    return [*ends, ratio, p_value(trend["p"]), trend["q"], verdict]
 
 
 def layer_name(layer: Any) -> str:

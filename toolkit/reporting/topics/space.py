@@ -13,7 +13,7 @@ from toolkit.families import TABLES
 from toolkit.reporting.cells import Column, number
 from toolkit.reporting.charts import Chart, percent_bars
 from toolkit.reporting.page import Block, ChartBlock, FoldBlock, NoteBlock, Section, TextBlock, table_block
-from toolkit.reporting.sources import Computed, Makers, Opened, computed, source_of
+from toolkit.reporting.sources import Computed, Makers, Opened, computed
 from toolkit.reporting.topics.changes import named_rows
 
 NOTHING = 1e-20
@@ -35,7 +35,7 @@ GAUGE_LEAD = (
 
 
 def makers(opened: Opened) -> Makers:
-    source, epoch = source_of(opened), opened.trajectory.snapshots[-1].epoch
+    source, epoch = opened.source, opened.trajectory.snapshots[-1].epoch
     tables = [name for name in TABLES[:2] if name in opened.trajectory.parameters]
     made = {
         "gauge": lambda: measure_gauge(source),
