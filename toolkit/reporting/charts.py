@@ -21,6 +21,14 @@ REFERENCE = "#767B84"
 WIDTH = 690
 """Pixels: 7.2 inches at 96 a inch, the text width of a paper in one column."""
 
+INK, MUTED = "#20242b", "#59616d"
+_TEXT = {
+    "labelFontSize": 11,
+    "titleFontSize": 11,
+    "titleFontWeight": "normal",
+    "labelColor": INK,
+    "titleColor": INK,
+}
 CONFIG: Mapping[str, Any] = {
     "font": "Helvetica Neue, Helvetica, Arial, Liberation Sans, DejaVu Sans, sans-serif",
     "background": "white",
@@ -29,13 +37,9 @@ CONFIG: Mapping[str, Any] = {
     "mark": {"aria": False},
     "view": {"stroke": None, "continuousWidth": 240, "continuousHeight": 150},
     "axis": {
-        "labelFontSize": 11,
-        "titleFontSize": 11,
-        "titleFontWeight": "normal",
-        "labelColor": "#20242b",
-        "titleColor": "#20242b",
-        "domainColor": "#59616d",
-        "tickColor": "#59616d",
+        **_TEXT,
+        "domainColor": MUTED,
+        "tickColor": MUTED,
         "gridColor": "#e6e2da",
         "labelLimit": 260,
         "labelFlush": False,  # or the label at an end is pushed towards its neighbour, off its tick
@@ -43,11 +47,7 @@ CONFIG: Mapping[str, Any] = {
     },
     "legend": {
         "orient": "bottom",
-        "labelFontSize": 11,
-        "titleFontSize": 11,
-        "titleFontWeight": "normal",
-        "labelColor": "#20242b",
-        "titleColor": "#20242b",
+        **_TEXT,
         "labelLimit": 320,
         "columns": 3,
         "symbolSize": 70,
@@ -56,16 +56,16 @@ CONFIG: Mapping[str, Any] = {
     "title": {
         "fontSize": 12,
         "fontWeight": "bold",
-        "color": "#20242b",
+        "color": INK,
         "anchor": "start",
         "frame": "group",
         "offset": 8,
         "subtitleFontSize": 11,
-        "subtitleColor": "#59616d",
+        "subtitleColor": MUTED,
         "subtitlePadding": 4,
     },
-    "header": {"labelFontSize": 12, "labelFontWeight": "bold", "labelColor": "#20242b", "title": None},
-    "text": {"fontSize": 11, "color": "#20242b"},
+    "header": {"labelFontSize": 12, "labelFontWeight": "bold", "labelColor": INK, "title": None},
+    "text": {"fontSize": 11, "color": INK},
     "line": {"strokeWidth": 1.8},
     "point": {"size": 45, "strokeWidth": 1.6, "filled": False, "opacity": 1},
     "tick": {"opacity": 1},

@@ -100,28 +100,26 @@ COMPACT = "Drift of the embedding parameters from before training, means ± stan
 MOST_CSV_LINES = 20_000
 """Longer tables are Parquet only: as text they would be megabytes that nobody reads."""
 
-PAPER: Mapping[str, str] = {
-    "comparison": f"group {DIFFERENCE.removesuffix(' note')}",
-    "tests": f"group {TESTS}",
-    "summary": f"group {SUMMARY}",
-    "cost": f"group {COST}",
-    "efficiency": "group split base num_train_examples score num_seeds mean sd difference_points",
-    "association": "model base parameter num_tasks spearman p q reason",
-    "tuning": "",
-    "verdicts": "question answer value interval",
+PAPER: Mapping[str, tuple[str, str]] = {
+    "comparison": (
+        "Differences between conditions on the same items, paired by seed",
+        f"group {DIFFERENCE.removesuffix(' note')}",
+    ),
+    "tests": ("Tests of the differences between conditions", f"group {TESTS}"),
+    "summary": ("Scores at the last epoch over seeds", f"group {SUMMARY}"),
+    "cost": ("Cost beside score, means over seeds", f"group {COST}"),
+    "efficiency": (
+        "Scores by number of training examples",
+        "group split base num_train_examples score num_seeds mean sd difference_points",
+    ),
+    "association": (
+        "Rank correlation over tasks of drift, as a multiple of its noise, with what it gained",
+        "model base parameter num_tasks spearman p q reason",
+    ),
+    "tuning": ("Settings tried, with the score on the split held out of train, and those chosen", ""),
+    "verdicts": ("Questions and answers", "question answer value interval"),
 }
-"""Tables that are also written as LaTeX, with the columns that fit on a page; all columns where none are named."""
-
-CAPTIONS: Mapping[str, str] = {
-    "comparison": "Differences between conditions on the same items, paired by seed",
-    "tests": "Tests of the differences between conditions",
-    "summary": "Scores at the last epoch over seeds",
-    "cost": "Cost beside score, means over seeds",
-    "efficiency": "Scores by number of training examples",
-    "association": "Rank correlation over tasks of drift, as a multiple of its noise, with what it gained",
-    "tuning": "Settings tried, with the score on the split held out of train, and those chosen",
-    "verdicts": "Questions and answers",
-}
+"""Tables that are also written as LaTeX: caption, and the columns that fit on a page; all where none are named."""
 
 
 def report_tables(data: ReportData, cards: Sequence[Card]) -> dict[str, pd.DataFrame]:
@@ -186,7 +184,7 @@ def paper_tables(tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:
     """Name to LaTeX of the tables that a paper prints."""
     sources = {**tables, **({"tests": tables["comparison"]} if "comparison" in tables else {})}
     printed = {}
-    for name, columns in PAPER.items():
+    for name, (caption, columns) in PAPER.items():
         if name not in sources:
             continue
         table = sources[name]
@@ -196,7 +194,7 @@ def paper_tables(tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:
             spans = [interval(low, high) for low, high in zip(table["low"], table["high"], strict=True)]
             table = table.assign(interval=spans, value=[text_of(value) for value in table["value"]])
         over = covered(table) if name == "comparison" else ""
-        caption = CAPTIONS[name] + (f", with intervals over {over}" if over else "")
+        caption += f", with intervals over {over}" if over else ""
         own = [column for column in columns.split() or map(str, table) if column in table]
         same, said = latex.shared(table, [column for column in SHARED if column in own])
         shown_here = table_block(table, [column for column in own if column not in same], caption + said)

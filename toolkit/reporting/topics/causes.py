@@ -189,6 +189,10 @@ def unseen_decay(computed: Computed) -> str:
     )
 
 
+CAPTION = (
+    "How far words moved against the steps that showed them: rows drawn evenly along the axis, medians of all. Rows "
+    "never seen moved by decay alone."
+)
 LEAD = (
     "Weight decay is replayed step by step in fp32; what it does not account for is what Adam's updates did. The null "
     "of the chart and of its table takes each row's own steps and gradient sizes, with random signs, through the same "
@@ -202,30 +206,16 @@ def section(computed: Computed) -> Section:
     """Drift against exposure, the causes, the null by stratum, and the regression."""
     blocks: list[Block] = []
     if len(exposure := computed.get("exposure")):
-        blocks.append(_chart(exposure))
+        chart = exposure_chart(exposure)
+        blocks.append(ChartBlock(name="exposure", chart=chart, caption=CAPTION, alt=CAPTION, is_dense=True))
     if len(computed.get("causes")):
         blocks.append(_causes(computed.frames["causes"]))
-    noise = _noise(computed.get("sign_noise"))
-    blocks += [noise] if noise else []
+    noise = computed.get("sign_noise")
+    if len(noise) and (noise["num_steps"] > 0).any():
+        blocks.append(_noise(noise[noise["num_steps"] > 0]))
     if len(computed.get("regression")):
         blocks.append(FoldBlock(title="Drift by exposure and length, as slopes", blocks=_regression(computed)))
     return Section(id="why", title="Why they moved", lead=LEAD if blocks else "", blocks=tuple(blocks))
-
-
-def _chart(exposure: pd.DataFrame) -> Block:
-    counts = exposure.groupby("series")["num_rows"].sum()
-    drawn = f"{int(counts[ROW]):,} rows drawn evenly along the axis"
-    unseen = exposure.loc[exposure["series"] == UNSEEN, "num_rows"]
-    never = f"; {int(unseen.iloc[0]):,} rows never seen moved by decay alone" if len(unseen) else ""
-    caption = f"How far words moved against the steps that showed them: {drawn}, medians of all{never}."
-    alt = (
-        "; ".join(
-            f"{name}: {number(own['norm'].min())} to {number(own['norm'].max())} weight units"
-            for name, own in exposure.groupby("series", sort=False)
-        )
-        + "."
-    )
-    return ChartBlock(name="exposure", chart=exposure_chart(exposure), caption=caption, alt=alt, is_dense=True)
 
 
 def _causes(causes: pd.DataFrame) -> Block:
@@ -244,10 +234,7 @@ def _causes(causes: pd.DataFrame) -> Block:
     )
 
 
-def _noise(frame: pd.DataFrame) -> Block | None:
-    frame = frame[frame["num_steps"] > 0] if len(frame) else frame
-    if frame.empty:
-        return None
+def _noise(frame: pd.DataFrame) -> Block:
     frame = frame.assign(stratum=frame["stratum"].astype(str), beyond=is_beyond_both(frame))
     grouped = frame.groupby("stratum")
     ends = grouped["ratio"].quantile([0.05, 0.95]).unstack()

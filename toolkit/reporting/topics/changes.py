@@ -170,12 +170,11 @@ def picture(computed: Computed) -> ChartBlock | None:
     chart = change_chart(drift, names_of_snapshots(computed.opened.source))
     if chart is None:
         return None
-    last = lines_of(whole_lines(drift), epoch=computed.epoch).dropna()
-    said = "; ".join(f"{name} {number(value)} %" for _, name, value in last.itertuples(index=False))
-    has_floor = (last["percent"] == 0).any() and drift["epoch"].nunique() > 2
-    floor = "; marks on the floor are exactly 0" if has_floor else ""
-    caption = f"Relative drift of each whole parameter: the length of its change, in % of its length before{floor}."
-    return ChartBlock(name="change", chart=chart, caption=caption, alt=f"Relative drift at the end: {said}.")
+    caption = (
+        "Relative drift of each whole parameter: the length of its change, in % of its length before. Marks on the "
+        "floor are exactly 0."
+    )
+    return ChartBlock(name="change", chart=chart, caption=caption, alt=caption)
 
 
 def changes_section(computed: Computed) -> Section:

@@ -85,11 +85,11 @@ def claims_block(cards: Sequence[Card], caption: str) -> Block:
     if not cards:
         return TextBlock(text="These runs decide no question: what stays open, and why, stands below.")
     titles = {group_of(card) for card in cards}
-    shared = f", {titles.pop()}" if len(titles) == 1 else ""  # of all of them, which no question then repeats
+    shared = titles.pop() if len(titles) == 1 else ""  # of all of them, which no question then repeats
     header = ["question", "answer", "estimate", "interval", "smallest gap", "q", "seeds"]
     rows = [
         [
-            question_of(card).replace(shared, "") if shared != ", " else question_of(card),
+            question_of(card).replace(f", {shared}", "" if shared else ", "),
             answer_of(card),
             f"{number(card.value)} {card.unit}".removesuffix(" 1") if card.value == card.value else UNDEFINED,
             span_of(card),

@@ -206,9 +206,8 @@ def shown_comparison(table: pd.DataFrame, seeds: pd.DataFrame) -> pd.DataFrame:
     texts["difference"] = [points(value) for value in table["difference_points"]]
     counts = mcnemar_counts(seeds)
     keys = zip(table["group"], table["first"], table["second"], table["split"], strict=True)
-    return table.assign(
-        pair=_minus(table["first"], table["second"]), mcnemar=[counts.get(key, NOT_APPLICABLE) for key in keys], **texts
-    )
+    texts["mcnemar"] = [counts.get(key, NOT_APPLICABLE) for key in keys]
+    return table.assign(pair=_minus(table["first"], table["second"]), **texts)
 
 
 def _minus(first: pd.Series, second: pd.Series) -> list[str]:

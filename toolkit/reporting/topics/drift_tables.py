@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -39,22 +38,20 @@ def drift_block(tables: GroupTables) -> Block:
     arms = tables.group.arms
     rows: list[list[object]] = []
     for parameter in EMBEDDING_PARAMETERS:
-        rows.append([parameter, *(_drift_of(tables, arm, parameter) for arm in arms)])
+        cells: list[str | None] = []
+        for arm in arms:
+            drift = tables.relative_drift(arm, parameter) if arm.has(parameter) else None
+            if drift is None or (drift != 0).any():
+                cells.append(None if drift is None else mean_and_sd(drift))
+            else:
+                cells.append("0 (bit-identical)" if arm.is_proven_frozen(parameter) else "0")
+        rows.append([parameter, *cells])
         if len(tables.drift):
             yardsticks = [_yardstick(tables, arm, parameter) for arm in arms if arm.has(parameter)]
             rows[-1].append(mean_and_sd(np.concatenate(yardsticks)) if yardsticks else None)
     header = ["parameter", *(arm.label for arm in arms), *(["re-initialised"] if len(tables.drift) else [])]
     hows = HOWS | {arm.label: HOWS["relative drift"] for arm in arms}
     return rows_block(header, rows, f"Relative drift of each parameter on {tables.group.title} at the last epoch", hows)
-
-
-def _drift_of(tables: GroupTables, arm: Arm, parameter: str) -> str | None:
-    if not arm.has(parameter):
-        return None
-    drift = tables.relative_drift(arm, parameter)
-    if (drift == 0).all():
-        return "0 (bit-identical)" if arm.is_proven_frozen(parameter) else "0"
-    return mean_and_sd(drift)
 
 
 def _yardstick(tables: GroupTables, arm: Arm, parameter: str) -> np.ndarray:
@@ -74,7 +71,9 @@ def exposure_block(tables: GroupTables) -> Block:
         line["percent_unmoved"] = 100 * line["share_unmoved"]
         names = ("num_exposed", "median_exposed", "num_unexposed", "median_unexposed", "percent_unmoved")
         cells = [line[name] if line["is_recorded"] and line[name] == line[name] else None for name in names]
-        rows.append([arm.label, *cells, _left_by_decay(line)])
+        # The share of the unexposed words' squared drift that replayed weight decay leaves.
+        left = line["left_by_decay"] if line["has_log"] else None
+        rows.append([arm.label, *cells, "0, bit for bit" if left == 0 else None if left is None else 100 * left])
     header = ["condition", "exposed words", "median ‖Δ‖", "unexposed words", "their median ‖Δ‖"]
     header += ["exactly as before (%)", "left by weight decay (%)"]
     caption = f"Words that training exposed and words that it did not, on {tables.group.title}, first seed"
@@ -85,13 +84,6 @@ def has_moved_words(tables: GroupTables, arm: Arm) -> bool:
     """Whether any word row of the first seed of an arm moved."""
     own = tables.boxes[tables.boxes["run"] == arm.runs[0].name] if len(tables.boxes) else tables.boxes
     return bool(len(own)) and bool((own["num_moved"] > 0).any())
-
-
-def _left_by_decay(line: dict[Any, Any]) -> object:
-    """The share of the unexposed words' squared drift that replayed weight decay leaves; without a log None."""
-    if not line["has_log"]:
-        return None
-    return "0, bit for bit" if line["left_by_decay"] == 0 else 100 * line["left_by_decay"]
 
 
 def strata_block(tables: GroupTables, parameter: str) -> Block:
@@ -177,7 +169,8 @@ def drift_topics(tables: Sequence[GroupTables], prefixes: Sequence[str], claims:
         for own, charts, prefix in zip(tables, drawn, prefixes, strict=True):
             title, bars = own.group.title, "; bars span the seeds" * any(len(arm.runs) > 1 for arm in own.group.arms)
             caption = topic.caption.format(title=title, bars=bars)
-            figure = chart_blocks(charts, topic.chart, caption, f"{topic.title} on {title}", prefix)
+            alt = f"{topic.chart.replace('_', ' ').capitalize()} on {title}"
+            figure = chart_blocks(charts, topic.chart, caption, alt, prefix)
             claim = [claims[title]] if topic.id == "drift" and title in claims else []
             bodies.append([*figure, *topic.blocks(own), *claim])
         lead = drift_lead(tables) if topic.id == "drift" else topic.lead

@@ -94,10 +94,9 @@ STATE_LIMITS = (
 def write_layer_report(
     tables: Tables, out: str | Path, *, title: str | None = None, command: str | None = None
 ) -> Path:
-    """Write the page on ``measure_layers``'s tables, its figures/ and tables/ into ``out``; the path of report.md.
+    """Write the page on ``measure_layers``'s tables and these; the path of report.md. ValueError as ``check_out``.
 
-    Tables of weights only (of two checkpoints) make a report without states. ``command`` is shown as what makes the
-    report again. ValueError as :func:`check_out`.
+    Tables of weights only (of two checkpoints) make a report without states. ``command`` makes the report again.
     """
     return write_page(layers_page(tables, title=title, command=command), out, tables)
 

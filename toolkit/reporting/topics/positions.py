@@ -439,7 +439,9 @@ def _windows(tables: PositionTables) -> tuple[Block, ...]:
         said = [(line["measure"], line["note"] or line["reason"]) for line in own.to_dict("records")]
         notes = [NoteBlock(text=f"{name}: {text}") for name, text in said if text]
         names = "measure value sinusoid gaussian smooth shuffled unit"
-        shown = table_block(own, names, f"Positions {window}.", measure="statistic", value="learned")
+        shown = table_block(
+            own, names, f"Positions {window}.", measure="statistic", value="learned", gaussian="Gaussian"
+        )
         blocks.append(FoldBlock(title=f"Positions {window}: statistics", blocks=(shown, *notes), is_open=not i))
     return tuple(blocks)
 

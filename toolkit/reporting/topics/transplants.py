@@ -125,7 +125,8 @@ def transplants_page(tables: Tables, *, title: str | None = None, command: str |
     tables = {name: spoken(table) for name, table in tables.items()}
     figures = _figures(tables)
     cases = list(tables["shapley"].groupby(KEY, sort=False))
-    details = [[_components(lines)] for _, lines in cases]
+    caption = "Values of every component, 95 % intervals."
+    details = [[rows_block(*shapley_rows(lines), caption)] for _, lines in cases]
     names = [f"{name_of(key)}, {key[4]} coordinates" for key, _ in cases]
     tasks = ", ".join(dict.fromkeys(map(str, tables["shapley"]["task"])))
     picture = next((figures.pop(name) for name in ("shapley", "shapley_reverse") if name in figures), None)
@@ -215,7 +216,7 @@ def _levels(coalitions: pd.DataFrame, key: Sequence[object]) -> list[object]:
     """v(none) and v(all) as accuracies, means over seeds."""
     own = coalitions[(coalitions[KEY] == list(key)).all(axis=1) & (coalitions["score"] == ACCURACY)]
     means = own.groupby("coalition")["value"].mean()
-    return [float(means[name]) if name in means.index else None for name in ("none", "all")]
+    return [means.get(name) for name in ("none", "all")]
 
 
 def alone_rows(tables: Tables) -> Rows:
@@ -245,17 +246,6 @@ def shapley_rows(lines: pd.DataFrame) -> Rows:
         note = "; ".join(str(one[name]) for name in ("note", "reason") if not pd.isna(one[name]) and one[name])
         rows.append([SUM if name == TOTAL else str(name), _nats(one), _nats(other, 2), share, note])
     return ["component", "φ (nats)", "φ (points)", "share", "note"], rows
-
-
-def _components(lines: pd.DataFrame) -> Block:
-    """:func:`shapley_rows` as a table; a note that all of them share stands above it once."""
-    header, rows = shapley_rows(lines)
-    own = [set(filter(None, str(row[4]).split("; "))) for row in rows]
-    shared = sorted(set.intersection(*own[:-1]))  # the last is the sum, which has no share of its own
-    for row, notes in zip(rows, own, strict=True):
-        row[4] = "; ".join(sorted(notes.difference(shared)))
-    caption = "Values of every component, 95 % intervals" + (f"; {'; '.join(shared)}" if shared else "") + "."
-    return rows_block(header, rows, caption)
 
 
 def check_rows(tables: Tables) -> Rows:
