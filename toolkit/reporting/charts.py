@@ -4,7 +4,8 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -76,6 +77,18 @@ CONFIG: Mapping[str, Any] = {
 }
 """The theme, as a Vega-Lite config: size, colours and fonts, once for page, notebook and paper."""
 
+if TYPE_CHECKING:
+    import altair as altair
+else:
+
+    class _WhenUsed:
+        """Altair, which takes a second to import, from the first chart on."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(import_module("altair"), name)
+
+    altair = _WhenUsed()
+
 Chart: TypeAlias = Any
 """An Altair chart of any kind: plain, layered, faceted or concatenated."""
 Charts: TypeAlias = dict[str, Chart]
@@ -84,8 +97,6 @@ Charts: TypeAlias = dict[str, Chart]
 
 def data_of(table: pd.DataFrame, columns: Sequence[str] | None = None) -> Any:
     """The lines of a table as inline data: numbers to five significant digits, what is undefined as null."""
-    import altair
-
     own = table if columns is None else table[list(columns)]
     parts = {str(name): [_plain(value) for value in own[name]] for name in own}
     # No list: Altair copies every value of one again whenever a chart is layered, concatenated or themed.
@@ -118,8 +129,6 @@ class Picker:
 
 def pick(field: str, values: Iterable[str], label: str | None = None) -> Picker:
     """Dim every series but the picked one; ``field`` is the column that names them, ``label`` the name of the list."""
-    import altair
-
     names = [str(value) for value in values]
     slug = "".join(character if character.isalnum() else "_" for character in field)
     legend = altair.selection_point(name=f"legend_{slug}", fields=[field], bind="legend")
@@ -137,8 +146,6 @@ def pick(field: str, values: Iterable[str], label: str | None = None) -> Picker:
 
 def colour(field: str, values: Iterable[str], /, title: str | None = None, **legend: Any) -> Any:
     """Colour by series, in the order of ``values``; equal series have equal colours in every chart of a report."""
-    import altair
-
     names = [str(value) for value in values]
     scale = altair.Scale(domain=names, range=[COLOURS[i % len(COLOURS)] for i in range(len(names))])
     return altair.Color(f"{field}:N", scale=scale, legend=_legend(names, title, legend))
@@ -146,8 +153,6 @@ def colour(field: str, values: Iterable[str], /, title: str | None = None, **leg
 
 def shape(field: str, values: Iterable[str], /, title: str | None = None, **legend: Any) -> Any:
     """Shape by series, so that colour is never all that tells them; the same legend as :func:`colour`."""
-    import altair
-
     names = [str(value) for value in values]
     scale = altair.Scale(domain=names, range=_shifted(SHAPES, names))
     return altair.Shape(f"{field}:N", scale=scale, legend=_legend(names, title, legend))
@@ -155,16 +160,12 @@ def shape(field: str, values: Iterable[str], /, title: str | None = None, **lege
 
 def _legend(names: Sequence[str], title: str | None, options: Mapping[str, Any]) -> Any:
     """In as many columns as names of this length have room for."""
-    import altair
-
     columns = next((number for number, letters in ((3, 32), (2, 50)) if max(map(len, names), default=0) <= letters), 1)
     return altair.Legend(title=title, **({"columns": columns, "labelLimit": WIDTH // columns - 40} | dict(options)))
 
 
 def dash(field: str, values: Iterable[str]) -> Any:
     """Line pattern by series; beside :func:`colour` it needs no legend of its own."""
-    import altair
-
     names = [str(value) for value in values]
     scale = altair.Scale(domain=names, range=_shifted(DASHES, names))
     return altair.StrokeDash(f"{field}:N", scale=scale, legend=None)
@@ -172,8 +173,6 @@ def dash(field: str, values: Iterable[str]) -> Any:
 
 def thickness(field: str, values: Iterable[str]) -> Any:
     """Line width by series, each thinner than the one that it may cover, which is then seen on both sides of it."""
-    import altair
-
     names = [str(value) for value in values]
     widths = [altair.value(float(f"{width:.3g}")) for width in np.linspace(3.6, 1.4, len(names))]
     if len(names) < 2:
@@ -186,8 +185,6 @@ def thickness(field: str, values: Iterable[str]) -> Any:
 
 def outline(colour: Any) -> Any:
     """The colour of a filled mark for its outline: what is filled lightly has contrast by that alone."""
-    import altair
-
     if not isinstance(colour, altair.Color):
         return colour
     return altair.Stroke(colour["shorthand"], scale=colour["scale"], legend=None)
@@ -232,8 +229,6 @@ def over_seeds(table: pd.DataFrame, by: Sequence[str], value: str) -> pd.DataFra
 
 def padded(values: Iterable[float], share: float = 0.06, most: float = math.inf) -> Any:
     """The scale of an axis that holds every value, with room at both ends; no tick stands above ``most``."""
-    import altair
-
     ends = [float(value) for value in values if value == value] or [0.0, 1.0]
     pad = share * (max(ends) - min(ends)) or 0.03 * abs(ends[0]) or 0.5
     low, high = min(ends) - pad, max(ends) + pad
@@ -256,16 +251,14 @@ def log_ticks(low: float, high: float) -> list[float]:
     return [value for value in found if low <= value <= high]
 
 
-def log_axis(
-    values: Iterable[float], title: str | Sequence[str] = "", num_floors: int = 0, height: float = 150
-) -> "LogAxis":
+def log_axis(values: Iterable[float], num_floors: int = 0, height: float = 150) -> "LogAxis":
     """A logarithmic axis that holds every value above 0, and ``num_floors`` places below it for what is exactly 0."""
     positive = [float(value) for value in values if value > 0]
     low, high = (min(positive) / 1.35, max(positive) * 1.35) if positive else (0.1, 10.0)
     room = FLOOR * (num_floors + 1) if num_floors else 0.0
     per_pixel = math.log10(high / low) / (height - room)
     floors = tuple(low / 10 ** (per_pixel * FLOOR * (i + 0.8)) for i in range(num_floors))
-    return LogAxis(low, high, low / 10 ** (per_pixel * room), floors, title)
+    return LogAxis(low, high, low / 10 ** (per_pixel * room), floors)
 
 
 FLOOR = 10.0
@@ -282,17 +275,12 @@ class LogAxis:
     bottom: float
     floors: tuple[float, ...]
     """Where to draw what is exactly 0, a place per series, from the axis down."""
-    title: str | Sequence[str]
 
     def scale(self) -> Any:
-        import altair
-
         return altair.Scale(type="log", domain=[self.bottom, self.high], nice=False)
 
     def axis(self, **options: Any) -> Any:
         """With ``exactly 0`` beside the places below it."""
-        import altair
-
         ticks = log_ticks(self.low, self.high)
         floor = [math.sqrt(self.low * self.bottom)] if self.floors else []
         named = f"datum.value < {self.low} ? 'exactly 0' : datum.label"
@@ -302,8 +290,6 @@ class LogAxis:
 
     def band(self, **options: Any) -> Any:
         """The ground under the places for zeros of a vertical axis; ``options`` are those of :meth:`axis`."""
-        import altair
-
         ground = once().mark_rect(color=REFERENCE, fillOpacity=0.16)
         return ground.encode(
             y=altair.YDatum(self.bottom, scale=self.scale(), axis=self.axis(**options)), y2=altair.YDatum(self.low)
@@ -315,8 +301,6 @@ def in_time(lines: pd.DataFrame) -> tuple[pd.DataFrame, Any, dict[str, Any]]:
 
     A few epochs beside dozens would all be one spot at the start of an axis: each regime then has its own time.
     """
-    import altair
-
     last = lines.groupby("run")["epoch"].max()
     longest = lines.groupby("regime")["epoch"].max()
     if longest.max() <= MUCH_LONGER * longest.min():
@@ -340,8 +324,6 @@ def look_of(
     names: Sequence[str], shown: Sequence[str], picker: Picker | None, field: str = "regime", **legend: Any
 ) -> dict[str, Any]:
     """Colour, shape and choice of a regime, for points and for what has no shape."""
-    import altair
-
     if list(shown) == [NO_REGIME]:
         return {part: {"color": altair.value(COLOURS[0])} for part in ("bars", "points")}
     legend = {"values": list(shown)} | legend
@@ -362,8 +344,6 @@ def picked(
 
 def tips(**titles: str | tuple[str, str]) -> list[Any]:
     """What hovering shows: column to its title, or to title and number format (``.3g``)."""
-    import altair
-
     return [
         altair.Tooltip(f"{name}:N", title=said)
         if isinstance(said, str)
@@ -374,8 +354,6 @@ def tips(**titles: str | tuple[str, str]) -> list[Any]:
 
 def once() -> Chart:
     """A chart of one line without columns: for a rule, a band or words that stand somewhere once."""
-    import altair
-
     return altair.Chart(altair.Data(values=[{}]))
 
 
@@ -395,8 +373,6 @@ def intervals(base: Chart, x: Any, **look: Any) -> list[Chart]:
 
 def around_zero(scale: Any, margin: float) -> list[Chart]:
     """A line at 0 of a horizontal axis, and the margin around it shaded, where there is one."""
-    import altair
-
     zero = once().mark_rule(color=REFERENCE).encode(x=altair.datum(0, scale=scale))
     if math.isnan(margin):
         return [zero]
@@ -421,8 +397,6 @@ def panels(
 
     ``titles``: of several panels; one alone has none.
     """
-    import altair
-
     if len(charts) > 1 and titles:
         charts = [chart.properties(title=title) for chart, title in zip(charts, titles, strict=True)]
     first, *others = charts
@@ -436,8 +410,6 @@ def panels(
 
 def _listening(chart: Chart, picker: Picker) -> Chart:
     """The chart with what a reader picks by: in its first layer with a legend: Vega-Lite hears clicks there only."""
-    import altair
-
     if not isinstance(chart, altair.LayerChart):
         return chart.add_params(*picker.params)
     layers = list(chart.layer)
@@ -453,8 +425,6 @@ def themed(chart: Chart) -> Chart:
 
 def unthemed(chart: Chart) -> Chart:
     """The chart without its look, so that it may stand beside others in one of Altair's compound charts."""
-    import altair
-
     own = chart.copy(deep=False)
     own.config = altair.Undefined
     return own
@@ -467,8 +437,6 @@ def _shifted(known: Sequence[Any], names: Sequence[str]) -> list[Any]:
 
 def spec_of(chart: Chart) -> dict[str, Any]:
     """The Vega-Lite specification with the theme; what a chart sets itself goes before it."""
-    import altair
-
     with altair.theme.enable("none"):  # a report looks the same whatever theme its reader has switched on
         spec: dict[str, Any] = chart.to_dict(validate=False)  # its parts were checked as they were made
     own = spec.get("config", {})
@@ -498,8 +466,6 @@ def percent_bars(table: pd.DataFrame, label: str, value: str, title: str) -> Cha
 
     ``label`` and ``value`` are columns, ``title`` that of the axis with its unit.
     """
-    import altair
-
     shown = table[[label, value]].assign(said=["exactly 0" if each == 0 else f"{each:.3g} %" for each in table[value]])
     reach = float(shown[value].max()), min(float(shown[value].min()), 0.0)
     room = 0.16 * (reach[0] - reach[1])

@@ -21,17 +21,7 @@ from toolkit.progress import say, shows_progress
 from toolkit.reporting import render_latex as latex
 from toolkit.reporting.cells import interval, shell_words, text_of
 from toolkit.reporting.folder import check_out, publish, report_folder
-from toolkit.reporting.page import (
-    CodeBlock,
-    FoldBlock,
-    Page,
-    Section,
-    TableBlock,
-    TextBlock,
-    folds,
-    shown,
-    table_block,
-)
+from toolkit.reporting.page import CodeBlock, FoldBlock, Page, Section, TableBlock, TextBlock, folds, shown, table_block
 from toolkit.reporting.render_html import start_library
 from toolkit.reporting.render_latex import export_table
 from toolkit.reporting.sources import find_runs

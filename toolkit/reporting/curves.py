@@ -13,6 +13,7 @@ from toolkit.reporting.charts import (
     WIDTH,
     Chart,
     along,
+    altair,
     colour,
     data_of,
     once,
@@ -73,8 +74,6 @@ def curve_panels(
     digits
         Format of the values that are shown while a mark is pointed at.
     """
-    import altair
-
     if all(panel.curves.empty for panel in panels):
         return None
     beside = BARE if is_shared else AXIS
@@ -119,8 +118,6 @@ def _layers(
     digits: str,
     picker: Any,
 ) -> list[Chart]:
-    import altair
-
     if panel.curves.empty:
         return [once().mark_text(text=textwrap.wrap(panel.note or "not applicable", 24))]
     ends = list(zip(panel.curves["low"], panel.curves["high"], strict=True))
@@ -159,8 +156,6 @@ def _layers(
 
 
 def _reference(table: pd.DataFrame, x: Any, y: Any, digits: str) -> list[Chart]:
-    import altair
-
     names = ["label", "layer", "mean"]
     line = altair.Chart(data_of(table, names)).mark_line(color=REFERENCE, strokeDash=[2, 3], strokeWidth=1.4)
     drawn = [line.encode(x=x, y=y, detail="label:N", tooltip=tips(label="reference", mean=("value", digits)))]
@@ -186,8 +181,6 @@ def _ends(line: Sequence[Panel]) -> tuple[float, float]:
 
 
 def _layer_axis(line: Sequence[Panel], names: Mapping[int, str]) -> Any:
-    import altair
-
     layers = sorted({int(layer) for panel in line for layer in panel.curves["layer"]})
     every = -(-max(len([layer for layer in layers if layer > 0]), 1) // MOST_TICKS)
     ticks = [layer for layer in layers if layer <= 0 or layer % every == 0 or len(layers) <= MOST_TICKS]

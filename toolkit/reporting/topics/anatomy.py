@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from toolkit.reporting.charts import Chart, colour, data_of, panels, pick, shape, tips
+from toolkit.reporting.charts import Chart, altair, colour, data_of, panels, pick, shape, tips
 from toolkit.reporting.folder import write_page
 from toolkit.reporting.page import Block, ChartBlock, Page, Section, TextBlock, Tile, rows_block
 
@@ -226,8 +226,6 @@ SECTIONS: Sequence[tuple[str, str, Callable[[Document], Iterable[Block]]]] = (
 
 def plot_shares(document: Document) -> Chart | None:
     """Share of each token's sum that is its word, position and segment row; None where only one part is added."""
-    import altair
-
     parts = parts_of(document)
     lines = [line for line in document["tokens"] if line["part"] in parts and line["share"] is not None]
     lines = [line | {"percent": 100 * line["share"]} for line in lines if line["index"] < MOST_DRAWN]

@@ -13,7 +13,7 @@ from toolkit.analysis.strata import BY_STEPS
 from toolkit.comparison.report_data import ordered_strata
 from toolkit.families import TABLES
 from toolkit.reporting.cells import Column, number
-from toolkit.reporting.charts import COLOURS, REFERENCE, Chart, along, data_of, log_axis, outline, themed, tips
+from toolkit.reporting.charts import COLOURS, REFERENCE, Chart, along, altair, data_of, log_axis, outline, themed, tips
 from toolkit.reporting.page import Block, ChartBlock, FoldBlock, Section, TextBlock, table_block
 from toolkit.reporting.sources import Computed, Makers, Opened
 from toolkit.schema import columns_of
@@ -130,8 +130,6 @@ def _by_exposure(rows: pd.DataFrame, names: list[str]) -> pd.DataFrame:
 
 def exposure_chart(exposure: pd.DataFrame) -> Chart:
     """The table of :func:`measure_exposure` on two logarithmic axes."""
-    import altair
-
     present = [name for name in SERIES if name in set(exposure["series"])]
     tall = log_axis(pd.concat([exposure["norm"], exposure["low"], exposure["high"]]))
     wide = log_axis(exposure["num_steps"])

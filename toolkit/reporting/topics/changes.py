@@ -15,6 +15,7 @@ from toolkit.reporting.cells import Column, number
 from toolkit.reporting.charts import (
     COLOURS,
     Chart,
+    altair,
     colour,
     dash,
     data_of,
@@ -93,8 +94,6 @@ def whole_lines(drift: pd.DataFrame) -> pd.DataFrame:
 
 
 def _over_time(lines: pd.DataFrame, names: Mapping[float, str]) -> Chart:
-    import altair
-
     series = [name for name in EMBEDDING_PARAMETERS if name in set(lines["parameter"])]
     shown = lines.assign(when=[names.get(epoch, "") for epoch in lines["epoch"]] if names else lines["epoch"])
     epochs = sorted(lines["epoch"].unique())

@@ -11,7 +11,7 @@ import pandas as pd
 from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.summaries import check_table
 from toolkit.reporting.cells import NOT_APPLICABLE, interval, points
-from toolkit.reporting.charts import Chart, Charts, around_zero, data_of, intervals, panels, tips
+from toolkit.reporting.charts import Chart, Charts, altair, around_zero, data_of, intervals, panels, tips
 from toolkit.reporting.page import Block, FoldBlock, NoteBlock, Section, chart_blocks, folds, table_block
 from toolkit.reporting.topics.caveats import (
     against_probe_block,
@@ -49,8 +49,6 @@ def plot_differences(comparison: pd.DataFrame, *, width: int = 420) -> Chart | N
     dotted where it is over items alone, from one seed; it ends where differences of this score end. ``width``: of a
     panel, in pixels, while there are few. None where nothing was compared. ValueError for another table.
     """
-    import altair
-
     check_table(comparison, ("first", "second", "is_headline", "difference_points", "low_points"), "compare")
     table = largest_size(headline(comparison))
     table = table[table["difference_points"].notna()]

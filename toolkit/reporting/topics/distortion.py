@@ -10,7 +10,7 @@ import pandas as pd
 
 from toolkit.comparison.intervals import seeds_interval
 from toolkit.reporting.cells import UNDEFINED, estimate_text
-from toolkit.reporting.charts import WIDTH, Chart, colour, data_of, draw, intervals, panels, pick, shape, tips
+from toolkit.reporting.charts import WIDTH, Chart, altair, colour, data_of, draw, intervals, panels, pick, shape, tips
 from toolkit.reporting.folder import write_page
 from toolkit.reporting.page import (
     ChartBlock,
@@ -185,8 +185,6 @@ def plot_distortion(means: pd.DataFrame) -> Chart | None:
 
     ``means`` is :func:`arm_means`'s table.
     """
-    import altair
-
     own = means[(means["measure"] == DISTANCE) & means["mean"].notna()]
     if not (own["mean"] > 0).any():
         return None

@@ -16,6 +16,7 @@ from toolkit.reporting.charts import (
     Chart,
     LogAxis,
     along,
+    altair,
     data_of,
     in_time,
     log_axis,
@@ -50,7 +51,7 @@ def plot_drift(drift: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> 
     shown, picker, look = picked(lines["regime"], regimes, **legend)
     zero = [name for name in shown if (lines.loc[lines["regime"] == name, "norm"] == 0).any()]
     above = 2.2 * lines["reinitialised"].max()  # room for its name
-    axis = log_axis([*lines["relative"], above], ["relative drift", "(of its own norm)"], len(zero), HEIGHT)
+    axis = log_axis([*lines["relative"], above], len(zero), HEIGHT)
     found = [name for name in EMBEDDING_PARAMETERS if name in set(lines["parameter"])]
     columns = min(len(found), 3)
     size = {"width": (625 - 24 * (columns - 1)) // columns, "height": HEIGHT}
@@ -81,15 +82,14 @@ def _whole(drift: pd.DataFrame) -> pd.DataFrame:
 def _of_parameter(
     lines: pd.DataFrame, axis: LogAxis, zero: Sequence[str], time: Any, look: dict[str, Any], *, is_first: bool
 ) -> Chart:
-    import altair
-
     by = ["regime", "epoch", "time"]
     moved = over_seeds(lines[lines["norm"] > 0], by, "relative")
     moved = moved.assign(place=moved["mean"], is_zero=False)
     still = over_seeds(lines[lines["norm"] == 0].assign(relative=0.0), by, "relative")
     floors = dict(zip(zero, axis.floors, strict=True))
     still = still.assign(place=still["regime"].map(floors), is_zero=True, spread="exactly 0")
-    y = altair.Y("place:Q", scale=axis.scale(), axis=axis.axis(labels=is_first), title=axis.title if is_first else None)
+    title = ["relative drift", "(of its own norm)"] if is_first else None
+    y = altair.Y("place:Q", scale=axis.scale(), axis=axis.axis(labels=is_first), title=title)
     said = tips(regime="regime", epoch=("epoch", "~g"), mean=("relative drift", ".4g"), spread="over seeds")
     base = altair.Chart().encode(x=time, tooltip=said)
     layers = [axis.band(labels=is_first)] if zero else []
@@ -135,8 +135,6 @@ def plot_word_drift(rows: pd.DataFrame, *, regimes: Iterable[str] | None = None)
 
 def plot_word_boxes(boxes: pd.DataFrame, dots: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> Chart | None:
     """:func:`plot_word_drift` of rows that :func:`boxes_of` has summed up, one run per regime."""
-    import altair
-
     boxes = boxes.assign(regime=regimes_of(boxes))
     moved = set(boxes.loc[boxes["num_moved"] > 0, "regime"])
     shown = [name for name in ordered(boxes["regime"], regimes) if name in moved]
@@ -214,15 +212,13 @@ def plot_position_drift(rows: pd.DataFrame, *, regimes: Iterable[str] | None = N
     Where most positions lie beyond the longest text, the first panel shows those that do not. ``regimes`` as in
     :func:`toolkit.plot_drift`. None where no row moved. ValueError for another table.
     """
-    import altair
-
     check_table(rows, ("row", "norm", "num_steps"), "measure_rows")
     if rows.empty or not (rows["norm"] > 0).any():
         return None
     rows = rows.assign(regime=regimes_of(rows), position=rows["position"] if "position" in rows else rows["row"])
     shown, picker, look = picked(rows["regime"], regimes)
     zero = [name for name in shown if (rows.loc[rows["regime"] == name, "norm"] == 0).any()]
-    axis = log_axis(rows["norm"], ["how far a row moved", "(weight units)"], len(zero), HEIGHT + 20)
+    axis = log_axis(rows["norm"], len(zero), HEIGHT + 20)
     used = rows.loc[pd.to_numeric(rows["num_steps"]).fillna(0) > 0, "position"]
     longest, last = (int(used.max()) + 1 if len(used) else None), int(rows["position"].max())
     ends = [longest * 1.25, last] if longest and longest * 2 < last else [last]
@@ -232,7 +228,12 @@ def plot_position_drift(rows: pd.DataFrame, *, regimes: Iterable[str] | None = N
     for i, end in enumerate(ends):
         scale = altair.Scale(domain=[0, end], nice=False, padding=4)
         x = altair.X("position:Q", scale=scale, title="position", axis=altair.Axis(grid=False, tickCount=5))
-        y = altair.Y("norm:Q", scale=axis.scale(), title=None if i else axis.title, axis=axis.axis(labels=not i))
+        y = altair.Y(
+            "norm:Q",
+            scale=axis.scale(),
+            title=None if i else ["how far a row moved", "(weight units)"],
+            axis=axis.axis(labels=not i),
+        )
         said = tips(regime="regime", position=("position", "d"), norm=("moved (weight units)", ".3g"))
         own = altair.Chart().encode(x=x, y=y, tooltip=said)
         layers = [axis.band(labels=not i)] if zero else []

@@ -19,6 +19,7 @@ from toolkit.reporting.charts import (
     REFERENCE,
     Chart,
     Charts,
+    altair,
     colour,
     data_of,
     once,
@@ -194,8 +195,6 @@ def plot_drift_and_score(
     the task. Shaded across: ``margin_points`` around no gain; shaded upright: the drift that counts as equal to noise.
     None where no run moved the parameter beside one that was frozen. ValueError for another table.
     """
-    import altair
-
     check_table(
         joined, ("group", "parameter", "offset_free_drift", "times_noise", "gain_points", "learning_rate"), "join_drift"
     )
@@ -221,8 +220,6 @@ def plot_drift_and_score(
 
 
 def _panel(table: pd.DataFrame, y: Any, tasks: Sequence[str], margin_points: float, opacity: Any) -> Chart:
-    import altair
-
     has_noise = table["times_noise"].notna().any()
     drift = table["times_noise"] if has_noise else 100 * table["offset_free_drift"]
     name = str(table["parameter"].iloc[0]).replace("_", " ")

@@ -13,7 +13,7 @@ from toolkit.comparison.report_data import GroupTables, ReportData
 from toolkit.comparison.shuffled_labels import ONE
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.reporting.cells import NOT_APPLICABLE, UNDEFINED, listing, number
-from toolkit.reporting.charts import COLOURS, SHAPES, Chart, around_zero, data_of, intervals, log_axis, tips
+from toolkit.reporting.charts import COLOURS, SHAPES, Chart, altair, around_zero, data_of, intervals, log_axis, tips
 from toolkit.reporting.page import Answer, ChartBlock, Tile
 from toolkit.reporting.topics.caveats import headline, largest_size, reach_points, task_names
 from toolkit.reporting.topics.scores import LEAST_SEEDS
@@ -337,8 +337,6 @@ def _alone(line: dict[Any, Any], first: str, second: str) -> str:
 
 def picture_of(data: ReportData) -> ChartBlock | None:
     """How far each embedding parameter moved, above what the first comparisons found."""
-    import altair
-
     said = (
         (plot_parameters(data), MOVED_CAPTION, "Relative drift of the embedding parameters by condition."),
         (plot_pairs(data), PAIRS_CAPTION, "Differences of scores with intervals."),
@@ -361,8 +359,6 @@ PAIRS_CAPTION = (
 
 def plot_parameters(data: ReportData) -> Chart | None:
     """A row per embedding parameter, a mark per condition and task: relative drift at the last epoch in per cent."""
-    import altair
-
     names = conditions(data)[:MOST_TILES]  # of all, so that a condition has one colour everywhere
     lines = [
         {
@@ -398,8 +394,6 @@ def plot_parameters(data: ReportData) -> Chart | None:
 
 def plot_pairs(data: ReportData) -> Chart | None:
     """A row per task, a mark per pair: the difference in points with the interval that decided, and the margin."""
-    import altair
-
     table = compared(data)
     table = table[table["difference_points"].notna()] if len(table) else table
     if table.empty:
@@ -449,8 +443,6 @@ def plot_pairs(data: ReportData) -> Chart | None:
 
 def _by(names: Sequence[str], field: str, places: Iterable[int], shown: Sequence[str]) -> dict[str, Any]:
     """Colour and shape of series in their places, with a legend of those that are ``shown``, below each other."""
-    import altair
-
     chosen = list(places)
     legend = altair.Legend(title=None, columns=1, orient="bottom", offset=8, values=shown) if len(shown) > 1 else None
     colours = altair.Scale(domain=names, range=[COLOURS[i % len(COLOURS)] for i in chosen])

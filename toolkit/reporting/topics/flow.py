@@ -13,17 +13,7 @@ from toolkit.reporting.cells import estimate_text, number
 from toolkit.reporting.charts import Chart, draw
 from toolkit.reporting.curves import Panel, curve_panels
 from toolkit.reporting.folder import write_page
-from toolkit.reporting.page import (
-    Block,
-    ChartBlock,
-    FoldBlock,
-    Page,
-    Rows,
-    Section,
-    folds,
-    rows_block,
-    texts_section,
-)
+from toolkit.reporting.page import Block, ChartBlock, FoldBlock, Page, Rows, Section, folds, rows_block, texts_section
 from toolkit.reporting.topics.flow_numbers import (
     COUNTERFACTUALS,
     FACTORS,

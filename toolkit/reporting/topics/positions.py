@@ -7,9 +7,7 @@ import numpy as np
 import pandas as pd
 
 from toolkit.analysis.measures import Array
-from toolkit.analysis.positions import (
-    STATISTICS,
-)
+from toolkit.analysis.positions import STATISTICS
 from toolkit.analysis.resemblance import NOT_IDENTIFIABLE, Verdict
 from toolkit.reporting.cells import Column, number
 from toolkit.reporting.charts import (
@@ -18,6 +16,7 @@ from toolkit.reporting.charts import (
     Chart,
     Charts,
     along,
+    altair,
     colour,
     dash,
     data_of,
@@ -127,8 +126,6 @@ def wave_courses(tables: PositionTables) -> pd.DataFrame:
 
 def waves_chart(courses: pd.DataFrame) -> Chart | None:
     """Each wave along the positions and round its circle, from :func:`wave_courses`."""
-    import altair
-
     if courses.empty:
         return None
     names = ["first", "second"]
@@ -175,8 +172,6 @@ def control_values(verdicts: Mapping[str, Verdict]) -> pd.DataFrame:
 
 def controls_chart(values: pd.DataFrame, verdicts: Mapping[str, Verdict]) -> Chart | None:
     """Each verdict's statistic beside its control distributions and its threshold; None where both are refused."""
-    import altair
-
     labels = {"negative": "smooth random curves (null)", "positive": "the waves in noise (positive control)"}
     rules = {"threshold": REFERENCE, "this table": COLOURS[1]}
     kinds = dict(zip(labels.values(), (COLOURS[4], COLOURS[0]), strict=True)) | rules
@@ -220,8 +215,6 @@ def controls_chart(values: pd.DataFrame, verdicts: Mapping[str, Verdict]) -> Cha
 
 def gram_chart(rows: Mapping[str, Array]) -> Chart:
     """Cosines between the first rows of each table: every position beside every other."""
-    import altair
-
     grams = {name: _gram(rows[name]) for name in (LEARNED, "sinusoid", "shuffled") if name in rows}
     low = min(float(gram.min()) for gram in grams.values())
     # Viridis' lightness rises all the way: it reads in grey too.
@@ -265,8 +258,6 @@ def _named(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
 
 def by_lag_chart(by_lag: pd.DataFrame) -> Chart | None:
     """Mean cosine of two rows by their distance, near and over all lags; None where a row is 0."""
-    import altair
-
     if by_lag.empty:
         return None
     table, names = _named(by_lag)
@@ -295,8 +286,6 @@ def _series(names: list[str]) -> dict[str, object]:
 
 def lengths_chart(lengths: pd.DataFrame, outliers: pd.DataFrame, default_length: int | None = None) -> Chart:
     """Norm of every row and length of every step to the next, with the rows that stand out."""
-    import altair
-
     labels = {"norm": "length of the row", "step": "step to the next row"}
     room = 0.05 * len(lengths)
     places = altair.Scale(domain=[-room, len(lengths) - 1 + room], nice=False)
@@ -342,8 +331,6 @@ def _names_of_runs(rows: Array, values: Array) -> pd.DataFrame:
 
 def spectrum_chart(spectra: pd.DataFrame) -> Chart | None:
     """Share of the power by DCT-II order; None where every table's rows are equal."""
-    import altair
-
     table, names = _named(spectra.dropna(subset="share"))
     if table.empty:
         return None

@@ -11,6 +11,7 @@ from toolkit.reporting.charts import (
     REFERENCE,
     Chart,
     along,
+    altair,
     data_of,
     draw,
     look_of,
@@ -48,8 +49,6 @@ def plot_relative_quality(table: pd.DataFrame) -> Chart | None:
     split. The dotted line is always answering the commonest class. None where there is no ratio of another arm.
     ValueError for another table.
     """
-    import altair
-
     check_table(table, columns_of("relative_quality"), "relative_quality")
     table = shown_splits(table)
     table = table[table["relative_quality"].notna()]

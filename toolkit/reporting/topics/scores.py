@@ -18,6 +18,7 @@ from toolkit.reporting.charts import (
     Charts,
     Picker,
     along,
+    altair,
     data_of,
     in_time,
     log_axis,
@@ -152,8 +153,6 @@ def plot_scores(scores: pd.DataFrame, *, regimes: Iterable[str] | None = None) -
     on; the dot of a failed run is hollow. Of several sizes the largest is shown. ``regimes``: their order, which gives
     the colours. None without a score. ValueError for another table.
     """
-    import altair
-
     check_table(scores, LAST, "last_scores")
     table = largest_size(scores)
     table = table[table["value"].notna()]
@@ -235,8 +234,6 @@ def plot_scores_over_epochs(
     answering the commonest class, a dotted line. ``regimes`` as in :func:`toolkit.plot_scores`. None without two
     epochs. ValueError for another table.
     """
-    import altair
-
     check_table(scores, ("epoch", "split"), "Run.scores")
     score = score or next((name for name in SCORES if name in scores), "")
     if score not in scores:
@@ -292,8 +289,6 @@ def plot_data_efficiency(scores: pd.DataFrame, *, regimes: Iterable[str] | None 
     greatest. ``regimes`` as in :func:`toolkit.plot_scores`. None where no task has two sizes. ValueError for another
     table.
     """
-    import altair
-
     check_table(scores, (*LAST, "size", "num_train_examples"), "last_scores")
     table = scores[scores["is_reported_split"].astype(bool) & scores["num_train_examples"].notna()]
     # One place for all regimes of a size: near-duplicates that were removed leave some of them an example short.
@@ -336,8 +331,6 @@ def plot_cost(scores: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> 
     ``scores`` is :func:`toolkit.last_scores`' table; of several sizes the largest is shown. ``regimes``: their order,
     which gives the colours. None where fewer than two runs recorded seconds. ValueError for another table.
     """
-    import altair
-
     check_table(scores, (*LAST, "run", "seconds"), "last_scores")
     table = largest_size(scores[scores["is_reported_split"].astype(bool) & (scores["seconds"] > 0)])
     table = table[table["value"].notna()]

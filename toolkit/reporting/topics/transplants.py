@@ -13,6 +13,7 @@ from toolkit.reporting.charts import (
     REFERENCE,
     WIDTH,
     Chart,
+    altair,
     around_zero,
     data_of,
     draw,
@@ -21,16 +22,7 @@ from toolkit.reporting.charts import (
     tips,
 )
 from toolkit.reporting.folder import write_page
-from toolkit.reporting.page import (
-    Block,
-    ChartBlock,
-    Page,
-    Rows,
-    Section,
-    folds,
-    rows_block,
-    texts_section,
-)
+from toolkit.reporting.page import Block, ChartBlock, Page, Rows, Section, folds, rows_block, texts_section
 
 Tables = Mapping[str, pd.DataFrame]
 
@@ -321,8 +313,6 @@ def _forest(
 
     ``is_apart``: the kinds of one place stand below one another.
     """
-    import altair
-
     if not (lines["value"].fillna(0) != 0).any():
         return None
     shown = {kind: kinds[kind] for kind in kinds if (lines["kind"] == kind).any()}

@@ -13,7 +13,7 @@ from toolkit.analysis.word_rows import NUM_NAMED, WordRows, evenly, measure_word
 from toolkit.comparison.summaries import check_table
 from toolkit.naming import visible
 from toolkit.reporting.cells import Column
-from toolkit.reporting.charts import COLOURS, REFERENCE, Chart, tips
+from toolkit.reporting.charts import COLOURS, REFERENCE, Chart, altair, tips
 from toolkit.reporting.page import Block, ChartBlock, FoldBlock, Section, TableBlock, folds, rows_block
 from toolkit.reporting.render_html import script_json
 from toolkit.snapshots.store import Source, trajectory_of
@@ -152,8 +152,6 @@ def plot_words(words: pd.DataFrame) -> Chart | None:
     ValueError
         If a column is missing.
     """
-    import altair
-
     check_table(words, ("row", "token", "num_steps", "num_tokens", "norm", "angle_degrees"), "measure_rows")
     if "stratum" in words:
         words = words[words["stratum"].astype(str) != "[PAD]"]
@@ -225,8 +223,6 @@ class _Axes:
         return cls(float(f"{low:.2g}"), float(f"{1.2 * moved.max() * math.exp(room):.2g}"), left, right, strips)
 
     def x(self) -> Any:
-        import altair
-
         scale = altair.Scale(type="log", domain=[self.left, self.right], nice=False)
         powers = [10**i for i in range(round(math.log10(self.right)) + 1) if 10**i <= self.right]
         label = f"datum.value >= 1 ? format(datum.value, ',') : datum.value == {NEVER} ? 'never' : 'not recorded'"
@@ -236,8 +232,6 @@ class _Axes:
         return altair.X("x:Q", scale=scale, axis=axis)
 
     def y(self, field: str = "y") -> Any:
-        import altair
-
         scale = altair.Scale(type="log", domain=[self.low, self.high], nice=False)
         powers = [10.0**i for i in range(math.ceil(math.log10(self.low)), math.floor(math.log10(self.high)) + 1)]
         ticks = {"values": powers} if len(powers) > 1 else {"tickCount": 4}
@@ -259,8 +253,6 @@ class _Axes:
 
 
 def _inputs(places: Sequence[float]) -> list[Any]:
-    import altair
-
     box = altair.binding(
         input="search", name="Search a word ", placeholder="part of a word", autocomplete="off", debounce=120
     )
@@ -273,8 +265,6 @@ def _inputs(places: Sequence[float]) -> list[Any]:
 
 def _choice(names: Sequence[str]) -> Any:
     """One run of several, by the list or by a click on its name."""
-    import altair
-
     return altair.selection_point(
         name="shown",
         fields=["run"],
@@ -287,8 +277,6 @@ def _choice(names: Sequence[str]) -> Any:
 
 
 def _legend(names: Sequence[str], shown: Any) -> Any:
-    import altair
-
     line = altair.Chart(altair.Data(values=[{"run": name} for name in names])).encode(
         y=altair.Y("run:N", sort=list(names), axis=None)
     )
@@ -301,8 +289,6 @@ def _legend(names: Sequence[str], shown: Any) -> Any:
 
 
 def _colour(names: Sequence[str]) -> Any:
-    import altair
-
     colours = [colour for colour in COLOURS if colour not in (MARKED, REFERENCE)]
     cycle = [colours[i % len(colours)] for i in range(len(names))]
     return altair.Color("run:N", scale=altair.Scale(domain=list(names), range=cycle), legend=None)
@@ -310,8 +296,6 @@ def _colour(names: Sequence[str]) -> Any:
 
 def _scatter(axes: _Axes, names: Sequence[str], clicked: Any, inputs: Sequence[Any]) -> Any:
     """The words, those that were searched marked, and those of the list labelled."""
-    import altair
-
     said = tips(
         word="word",
         steps="steps that saw it",
@@ -374,8 +358,6 @@ def _best(chart: Any) -> Any:
 
 def _list(*, has_epochs: bool) -> Any:
     """The neighbours of the word that was clicked, of those that were searched, or else of those that moved most."""
-    import altair
-
     which = (
         "(trim(search) == '' ? (clicked.word ? 'the word that was clicked' : 'the words that moved most') : "
         "format(datum.found, ',') + ' of ' + format(datum.all, ',') + ' drawn words contain “' + trim(search) + '”')"
