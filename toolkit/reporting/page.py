@@ -248,6 +248,11 @@ def chart_blocks(charts: Charts, name: str, caption: str, alt: str, prefix: str 
     return (ChartBlock(name=prefix + name, chart=charts[name], caption=caption, alt=alt),)
 
 
+def picture(name: str, chart: Any, caption: str) -> ChartBlock | None:
+    """A chart that its caption describes, where there is one."""
+    return None if chart is None else ChartBlock(name=name, chart=chart, caption=caption, alt=caption)
+
+
 def folds(titles: Sequence[str], bodies: Sequence[Sequence[Block]]) -> tuple[Block, ...]:
     """The blocks of each group under its title, the first open; without titles where there is one group only."""
     if len(bodies) == 1:

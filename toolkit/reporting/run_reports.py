@@ -180,7 +180,7 @@ def drift_page(computed: Computed, *, title: str | None = None, command: str = "
         tiles=changes.tiles(computed.frames["changes"]),
         tiles_show="relative drift",
         answers=stated(said),
-        picture=changes.picture(computed),
+        picture=changes.first_picture(computed),
         sections=(
             *(section for section in sections if section.blocks),
             *_notes(opened),

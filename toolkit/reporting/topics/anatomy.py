@@ -9,7 +9,7 @@ import pandas as pd
 
 from toolkit.reporting.charts import Chart, altair, colour, data_of, panels, pick, shape, tips
 from toolkit.reporting.folder import write_page
-from toolkit.reporting.page import Block, ChartBlock, Page, Section, TextBlock, Tile, rows_block
+from toolkit.reporting.page import Block, Page, Section, TextBlock, Tile, picture, rows_block
 
 Document = dict[str, Any]
 """What ``toolkit anatomy --json`` prints."""
@@ -251,7 +251,6 @@ def anatomy_page(document: Document, *, title: str | None = None, command: str =
     lead = [f"{len(tokens)} tokens: {shortened(tokens)}"]
     lead += [f"Not as in BERT: {difference}" for difference in document["differences"]]
     caption = f"Share of each token's vector that its rows add, before LayerNorm; the first {MOST_DRAWN} tokens."
-    chart = plot_shares(document)
     sections = [
         Section(id=f"question-{i}", title=question, lead=lead_of, blocks=tuple(blocks(document)))
         for i, (question, lead_of, blocks) in enumerate(SECTIONS, start=1)
@@ -265,7 +264,7 @@ def anatomy_page(document: Document, *, title: str | None = None, command: str =
             for part, share in mean_shares(document).items()
         ),
         tiles_show="share",
-        picture=ChartBlock(name="token_shares", chart=chart, caption=caption, alt=caption) if chart else None,
+        picture=picture("token_shares", plot_shares(document), caption),
         sections=tuple(sections),
         commands=command,
     )

@@ -35,6 +35,7 @@ from toolkit.reporting.page import (
     TextBlock,
     Tile,
     heading,
+    picture,
     table_block,
 )
 from toolkit.reporting.sources import Computed, Makers, Opened, lines_of
@@ -163,17 +164,14 @@ def farthest(computed: Computed) -> str:
     )
 
 
-def picture(computed: Computed) -> ChartBlock | None:
+def first_picture(computed: Computed) -> ChartBlock | None:
     """The picture of the first screen."""
     drift = computed.frames["drift"]
-    chart = change_chart(drift, names_of_snapshots(computed.opened.source))
-    if chart is None:
-        return None
     caption = (
         "Relative drift of each whole parameter: the length of its change, in % of its length before. Marks on the "
         "floor are exactly 0."
     )
-    return ChartBlock(name="change", chart=chart, caption=caption, alt=caption)
+    return picture("change", change_chart(drift, names_of_snapshots(computed.opened.source)), caption)
 
 
 def changes_section(computed: Computed) -> Section:

@@ -10,19 +10,9 @@ import pandas as pd
 
 from toolkit.comparison.intervals import seeds_interval
 from toolkit.reporting.cells import UNDEFINED, estimate_text
-from toolkit.reporting.charts import WIDTH, Chart, altair, colour, data_of, draw, intervals, panels, pick, shape, tips
+from toolkit.reporting.charts import WIDTH, Chart, altair, colour, data_of, intervals, panels, pick, shape, tips
 from toolkit.reporting.folder import write_page
-from toolkit.reporting.page import (
-    ChartBlock,
-    Page,
-    Rows,
-    Section,
-    chart_blocks,
-    folds,
-    rows_block,
-    texts_section,
-    wide_rows,
-)
+from toolkit.reporting.page import Page, Rows, Section, folds, picture, rows_block, texts_section, wide_rows
 
 PLACE = ["model", "task", "measure", "place"]
 MEANS = [*PLACE, "is_out_of_distribution", "condition", "num_seeds", "num_undefined", "mean", "low", "high", "note"]
@@ -87,8 +77,6 @@ def distortion_page(
     caveats: Sequence[str] = (),
 ) -> Page:
     """What :func:`arm_means` and :func:`arm_differences` say."""
-    charts = draw({"feature_distance": lambda: plot_distortion(means)})
-    blocks = chart_blocks(charts, "feature_distance", CAPTION, CAPTION)
     tasks = [(f"{model} on {task}", own) for (model, task), own in means.groupby(["model", "task"], sort=False)]
     names = [name for name, _ in tasks]
     apart = [[rows_block(*apart_rows(own, differences), "First minus second, paired by seed.")] for _, own in tasks]
@@ -96,7 +84,7 @@ def distortion_page(
     return Page(
         title=title or TITLE,
         question=QUESTION,
-        picture=next((block for block in blocks if isinstance(block, ChartBlock)), None),
+        picture=picture("feature_distance", plot_distortion(means), CAPTION),
         sections=(
             Section(id="differences", title="Which regimes differ?", blocks=folds(names, apart)),
             Section(id="means", title="All quantities", blocks=folds(names, every)),

@@ -7,18 +7,18 @@ from typing import Any
 import pandas as pd
 
 from toolkit.reporting.cells import UNDEFINED, estimate_text, number, p_value, percent_text, spoken
-from toolkit.reporting.charts import Chart, draw
+from toolkit.reporting.charts import Chart
 from toolkit.reporting.curves import Panel, curve_panels
 from toolkit.reporting.folder import write_page
 from toolkit.reporting.page import (
     Block,
-    ChartBlock,
     FoldBlock,
     Page,
     Rows,
     Section,
     chart_blocks,
     folds,
+    picture,
     rows_block,
     texts_section,
     wide_rows,
@@ -105,10 +105,7 @@ def layers_page(tables: Tables, *, title: str | None = None, command: str | None
     """What ``measure_layers``'s tables say."""
     tables = {name: spoken(table, ("condition", "against")) for name, table in tables.items()}
     groups = groups_of(tables)
-    charts = draw({"weight_drift_by_layer": lambda: plot_weight_drift(tables["weight_means"], tables["weight_drift"])})
-    alt = "Relative drift of the weights of every layer, per regime."
-    pictures = chart_blocks(charts, "weight_drift_by_layer", WEIGHTS_CAPTION, alt)
-    states = _states(groups)
+    chart, states = plot_weight_drift(tables["weight_means"], tables["weight_drift"]), _states(groups)
     every = "Relative drift and, after the stroke, angle in degrees of every matrix: means over seeds."
     weights: list[list[Block]] = []
     for group, own in groups.items():
@@ -134,7 +131,7 @@ def layers_page(tables: Tables, *, title: str | None = None, command: str | None
     return Page(
         title=title or TITLE,
         question=QUESTION,
-        picture=next((block for block in pictures if isinstance(block, ChartBlock)), None),
+        picture=picture("weight_drift_by_layer", chart, WEIGHTS_CAPTION),
         sections=tuple(sections),
         commands=command or "",
     )
