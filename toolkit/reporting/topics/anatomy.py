@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from toolkit.reporting.charts import Chart, altair, colour, data_of, panels, pick, shape, tips
-from toolkit.reporting.folder import write_page
+from toolkit.reporting.folder import check_out, write_page
 from toolkit.reporting.page import Block, Page, Section, TextBlock, Tile, picture, rows_block
 
 Document = dict[str, Any]
@@ -277,6 +277,7 @@ def write_anatomy_report(
 
     ``command`` is shown as what makes the report again. ValueError where no report can go to ``out``.
     """
+    check_out(out)
     gradients = document["gradients"]
     tables = {name: document[name] for name in ("parameters", "tokens", "layer_sum", "one_hot")}
     tables |= {"gradients": gradients["parameters"], "gradient_rows": gradients["rows"]}

@@ -11,7 +11,7 @@ import pandas as pd
 from toolkit.comparison.intervals import seeds_interval
 from toolkit.reporting.cells import UNDEFINED, estimate_text
 from toolkit.reporting.charts import WIDTH, Chart, altair, colour, data_of, intervals, panels, pick, shape, tips
-from toolkit.reporting.folder import write_page
+from toolkit.reporting.folder import check_out, write_page
 from toolkit.reporting.page import Page, Rows, Section, folds, picture, rows_block, texts_section, wide_rows
 
 PLACE = ["model", "task", "measure", "place"]
@@ -63,6 +63,7 @@ def write_distortion_report(
     ``caveats``: what the runs do not say, in sentences. ``command`` is shown as what makes the report again. ValueError
     as :func:`check_out`.
     """
+    check_out(out)
     means, differences = arm_means(table), arm_differences(table)
     page = distortion_page(means, differences, title=title, command=command, caveats=caveats)
     return write_page(page, out, {"distortion": table, "means": means, "differences": differences})

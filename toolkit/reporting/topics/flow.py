@@ -12,7 +12,7 @@ from toolkit.comparison.intervals import Interval
 from toolkit.reporting.cells import estimate_text, number
 from toolkit.reporting.charts import Chart, draw
 from toolkit.reporting.curves import Panel, curve_panels
-from toolkit.reporting.folder import write_page
+from toolkit.reporting.folder import check_out, write_page
 from toolkit.reporting.page import Block, ChartBlock, FoldBlock, Page, Rows, Section, folds, rows_block, texts_section
 from toolkit.reporting.topics.flow_numbers import (
     COUNTERFACTUALS,
@@ -97,6 +97,7 @@ def write_flow_report(tables: Tables, out: str | Path, *, title: str | None = No
     tables/ holds a CSV per table, without the values per block or text, and intervals.csv, which is made from these.
     ``command`` is shown as what makes the report again. ValueError as :func:`check_out`.
     """
+    check_out(out)
     kept = {name: table[[c for c in table if not str(c).endswith("_values")]] for name, table in tables.items()}
     page = flow_page(tables, title=title, command=command)
     return write_page(page, out, kept | {"intervals": intervals_of(tables)})

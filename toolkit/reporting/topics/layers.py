@@ -9,7 +9,7 @@ import pandas as pd
 from toolkit.reporting.cells import UNDEFINED, estimate_text, number, p_value, percent_text, spoken
 from toolkit.reporting.charts import Chart
 from toolkit.reporting.curves import Panel, curve_panels
-from toolkit.reporting.folder import write_page
+from toolkit.reporting.folder import check_out, write_page
 from toolkit.reporting.page import (
     Block,
     FoldBlock,
@@ -98,6 +98,7 @@ def write_layer_report(
 
     Tables of weights only (of two checkpoints) make a report without states. ``command`` makes the report again.
     """
+    check_out(out)
     return write_page(layers_page(tables, title=title, command=command), out, tables)
 
 

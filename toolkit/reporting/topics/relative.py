@@ -21,7 +21,7 @@ from toolkit.reporting.charts import (
     pick,
     tips,
 )
-from toolkit.reporting.folder import write_page
+from toolkit.reporting.folder import check_out, write_page
 from toolkit.reporting.page import Block, Page, Section, chart_blocks, table_block, texts_section
 from toolkit.schema import columns_of
 
@@ -113,6 +113,7 @@ def write_relative_report(
     ``caveats``: what the runs do not say, in sentences. ``command`` is shown as what makes the report again. The path
     of report.md; ValueError as :func:`check_out`.
     """
+    check_out(out)
     page = relative_page(table, title=title, command=command, caveats=caveats)
     return write_page(page, out, {"relative_quality": table}, float_format="%.10g")
 

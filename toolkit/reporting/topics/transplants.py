@@ -21,7 +21,7 @@ from toolkit.reporting.charts import (
     panels,
     tips,
 )
-from toolkit.reporting.folder import write_page
+from toolkit.reporting.folder import check_out, write_page
 from toolkit.reporting.page import Block, ChartBlock, Page, Rows, Section, folds, rows_block, texts_section
 
 Tables = Mapping[str, pd.DataFrame]
@@ -109,6 +109,7 @@ def write_transplant_report(
     ``tables``: shapley, interactions, singles, coalitions and checks, as of ``measure_transplants``. ``command`` is
     shown as what makes the report again. ValueError as :func:`check_out`.
     """
+    check_out(out)
     return write_page(transplants_page(tables, title=title, command=command), out, tables)
 
 
