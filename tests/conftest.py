@@ -31,10 +31,10 @@ from tests.run_directories import MakeRun, SharedRuns
 from toolkit.config import RunConfig
 from toolkit.data.builtin import BUILTIN_TASKS
 from toolkit.memory import keep_freed_memory
-from toolkit.reporting import charts, render_html
+from toolkit.reporting import charts, pictures, render_html
 from toolkit.snapshots.store import Run
 
-CHART_OF = charts.image_of
+CHART_OF = pictures.image_of
 CHART_LIBRARY = render_html.chart_library
 START_LIBRARY = render_html.start_library
 MOST_WORKERS = 8
@@ -275,7 +275,7 @@ def _sketched() -> Iterator[None]:
         return b"<svg xmlns='http://www.w3.org/2000/svg'/>" if kind == "svg" else kind.encode()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(charts, "image_of", chart_of)
+        patch.setattr(pictures, "image_of", chart_of)
         patch.setattr(render_html, "chart_library", lambda: "")
         patch.setattr(render_html, "start_library", lambda: None)
         yield
@@ -288,7 +288,7 @@ def as_files() -> Callable[[], AbstractContextManager[None]]:
     @contextmanager
     def context() -> Iterator[None]:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(charts, "image_of", CHART_OF)
+            patch.setattr(pictures, "image_of", CHART_OF)
             patch.setattr(render_html, "chart_library", CHART_LIBRARY)
             patch.setattr(render_html, "start_library", START_LIBRARY)
             yield

@@ -71,7 +71,7 @@ from .reporting.topics.scores import plot_cost as plot_cost
 from .reporting.topics.scores import plot_data_efficiency as plot_data_efficiency
 from .reporting.topics.scores import plot_scores as plot_scores
 from .reporting.topics.scores import plot_scores_over_epochs as plot_scores_over_epochs
-from .reporting.topics.words_chart import plot_words as plot_words
+from .reporting.topics.words import plot_words as plot_words
 from .snapshots.importers import import_checkpoints as import_checkpoints
 from .snapshots.snapshot import Snapshot as Snapshot
 from .snapshots.snapshot import Trajectory as Trajectory

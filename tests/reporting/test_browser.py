@@ -14,7 +14,7 @@ import pytest
 from tests.reporting.pages import INJECTION, make_chart, make_page, make_words, make_words_section
 from toolkit.reporting.page import ChartBlock, Page, Section, TableBlock, TextBlock
 from toolkit.reporting.render_html import render_page
-from toolkit.reporting.topics.words_chart import plot_words
+from toolkit.reporting.topics.words import plot_words
 
 pytestmark = pytest.mark.usefixtures("drawn")
 

@@ -151,7 +151,7 @@ def test_a_setting_that_scored_far_more_when_it_was_chosen_is_called_unstable(re
     above, below = (with_tables(data, tuning=tried(final + points / 100)) for points in (20.5, 19.5))
     text = unstable(above)
     assert text == (
-        f"The chosen setting is unstable: feature extraction on toy ({final + 0.205:.3f} when it was chosen, "
+        f"Chosen, and unstable: feature extraction on toy ({final + 0.205:.3f} when it was chosen, "
         f"{final:.3f} on validation, mean of 2 final runs)."
     )
     assert text in caveats(above)
@@ -186,12 +186,12 @@ FEATURES = "feature extraction"
     [
         (
             (("order", FEATURES, True),),
-            "Feature extraction on order was chosen at the edge of its grid: it may do better.",
+            "Chosen at the edge of a grid, which may do better: feature extraction on order.",
         ),
         ((("order", FEATURES, False), ("a", FEATURES, False)), ""),
         (
             (("order", FEATURES, True), ("a", FEATURES, True), ("a", "LP-FT", True)),
-            "Feature extraction on order and a; LP-FT on a were chosen at the edge of their grids: they may do better.",
+            "Chosen at the edge of a grid, which may do better: feature extraction on order and a; LP-FT on a.",
         ),
     ],
 )

@@ -28,12 +28,12 @@ from toolkit.reporting import render_latex as latex
 from toolkit.reporting import render_markdown as markdown
 from toolkit.reporting import run_reports
 from toolkit.reporting.cells import number
-from toolkit.reporting.charts import log_domain, log_ticks, spec_of
+from toolkit.reporting.charts import log_ticks, spec_of
 from toolkit.reporting.page import Block, FoldBlock, Page, Section, TableBlock, TextBlock
 from toolkit.reporting.render_html import render_page
 from toolkit.reporting.render_terminal import print_page
 from toolkit.reporting.sources import Computed, open_sources
-from toolkit.reporting.topics import causes, changes, gauge, neighbours, rows
+from toolkit.reporting.topics import causes, changes, space
 
 AsFiles = Callable[[], AbstractContextManager[None]]
 ROOT = Path(__file__).parents[2]
@@ -341,8 +341,8 @@ def test_a_snapshot_that_changed_after_the_run_is_refused(runs: list[toolkit.Run
 def shares_of(folders: Sequence[Path]) -> pd.Series:
     """What the page says over all tables, by quantity."""
     opened = open_sources(folders)
-    computed = Computed(opened).add({"gauge": gauge.makers(opened)["gauge"]})
-    return tables_of(gauge.section(computed))[1].set_index("measure")["value"]
+    computed = Computed(opened).add({"gauge": space.makers(opened)["gauge"]})
+    return tables_of(space.gauge_section(computed))[1].set_index("measure")["value"]
 
 
 def test_the_share_that_layer_norm_takes_away_follows_the_change(
@@ -384,7 +384,7 @@ def test_an_empty_list_of_words_is_said_as_what_it_is(runs: list[toolkit.Run]) -
     page = page_of([runs[2].path], neighbours=toolkit.most_changed(runs[2], 2))
     (block,) = section_of(page, "neighbours").blocks
     assert isinstance(block, TextBlock)
-    assert block.text == neighbours.NONE
+    assert block.text == space.NO_WORD
 
 
 def test_what_is_refused_stands_once_at_the_end_with_its_reason(report: Path) -> None:
@@ -403,9 +403,9 @@ def test_what_is_refused_stands_once_at_the_end_with_its_reason(report: Path) ->
 def test_hostile_names_stay_texts(runs: list[toolkit.Run]) -> None:
     computed = Computed(open_sources([runs[0].path]))
     computed.frames["changes"] = toolkit.measure_changes(runs[0])
-    moved = rows.most_moved(runs[0]).head(2)
+    moved = changes.most_moved(runs[0]).head(2)
     computed.frames["most_moved"] = moved.assign(token=["<script>alert(1)</script>", "[bold]\x1b[31m"])
-    section = rows.section(computed)
+    section = changes.rows_section(computed)
     html = render_page(Page(title="x", sections=(section,)))
     assert "<script>alert" not in html
     console = Console(file=io.StringIO(), width=80)
@@ -461,7 +461,7 @@ def test_an_unfinished_run_says_so(runs: list[toolkit.Run], tmp_path: Path, caps
 
 @pytest.mark.parametrize("most", [8, 60, 500, 625, 1875, 6000, 40_000])
 def test_a_logarithmic_axis_has_some_marks_and_not_too_many(most: float) -> None:
-    ends = log_domain(pd.Series([3.0, most]))
+    ends = 3.0 / 1.6, 1.6 * most
     ticks = log_ticks(*ends)
     assert 2 <= len(ticks) <= 9
     assert all(ends[0] <= tick <= ends[1] for tick in ticks)

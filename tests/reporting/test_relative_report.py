@@ -10,10 +10,10 @@ from tests.comparison.planted import plant
 from tests.reporting.chart_data import alone, lines_of, panels_of
 from tests.run_directories import write_run
 from toolkit.comparison.summaries import ITSELF, relative_quality
+from toolkit.reporting.page import shown
 from toolkit.reporting.topics.relative import (
-    HEADER,
     plot_relative_quality,
-    relative_rows,
+    relative_block,
     shown_splits,
     write_relative_report,
 )
@@ -40,7 +40,8 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
 
 
 def rows_of(table: pd.DataFrame) -> pd.DataFrame:
-    return pd.DataFrame(relative_rows(table), columns=list(HEADER)).set_index("condition")
+    cells = shown(relative_block(table, ""))
+    return pd.DataFrame(cells.rows, columns=list(cells.header)).set_index("condition")
 
 
 def test_rows_say_of_each_arm_what_its_interval_says(table: pd.DataFrame) -> None:
@@ -66,7 +67,7 @@ def test_the_reference_stands_in_the_table_without_interval(table: pd.DataFrame)
     rows = rows_of(table)
     assert rows.loc[FULL, "relative quality"] == "1.000"
     assert rows.loc[FULL, "95 % interval"] == ""
-    assert rows.loc[FULL, "note"] == ITSELF
+    assert rows.loc[FULL, "reason"] == ITSELF
     assert len(rows) == len(SHARES)
 
 

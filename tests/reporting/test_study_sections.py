@@ -16,14 +16,15 @@ from toolkit.comparison.arms import arrange
 from toolkit.comparison.cards import make_cards
 from toolkit.comparison.measure import command_of_run
 from toolkit.comparison.verdicts import VERDICTS, Span
-from toolkit.reporting.charts import TICK, image_of, spec_of
+from toolkit.reporting.charts import TICK, spec_of
 from toolkit.reporting.comparison_report import make_page, write_report
 from toolkit.reporting.page import Answer, FoldBlock, Page, Section, TableBlock, TextBlock, Tile, shown
+from toolkit.reporting.pictures import image_of
 from toolkit.reporting.render_markdown import render_markdown
 from toolkit.reporting.sources import find_runs
 from toolkit.reporting.topics.claims import (
     answer_of,
-    claims_table,
+    claims_block,
     decided,
     limits_section,
     question_of,
@@ -133,7 +134,7 @@ def test_many_runs_give_a_line_per_arm_and_a_short_text(study):
 
 def test_every_card_is_a_question_whose_answer_is_its_verdict(cards_of):
     cards = cards_of(num_seeds=3)
-    table = claims_table(cards)
+    table = verdicts_frame(cards)
     for card, line in zip(cards, table.to_dict("records"), strict=True):
         assert line["question"].startswith(("Do ", "Does ", "Did "))
         assert line["question"].endswith("?")
@@ -150,7 +151,8 @@ def test_the_interval_that_decided_is_the_one_that_is_shown(cards_of):
     wide, narrow = Span(-1.2, 0.4, 0.95), Span(-0.9, 0.1, 0.9)
     for verdict in VERDICTS:
         own = replace(card, interval=wide, equivalence=narrow, margin=1.0, value=-0.4, verdict=verdict)
-        (line,) = claims_table([own]).to_dict("records")
+        block = shown(claims_block([own], ""))
+        line = dict(zip(block.header, block.rows[0], strict=True))
         ends = ("-0.900", "0.100", "90 %") if verdict == "equivalent" else ("-1.20", "0.400", "95 %")
         assert line["interval"] == f"{ends[0]} to {ends[1]} ({ends[2]})"
         (row,) = verdicts_frame([own]).to_dict("records")

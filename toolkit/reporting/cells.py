@@ -105,16 +105,16 @@ def text_of(value: object, digits: int = 3) -> str:
     return number(value, digits)
 
 
-def interval(low: float, high: float, digits: int = 2) -> str:
+def interval(low: float, high: float) -> str:
     """An interval in points with fixed decimals, ``-0.31 to +1.20``; a missing one is undefined."""
     if math.isnan(low) or math.isnan(high):
         return UNDEFINED
-    return f"{low:+.{digits}f} to {high:+.{digits}f}"
+    return f"{low:+.2f} to {high:+.2f}"
 
 
-def points(value: float, digits: int = 2) -> str:
+def points(value: float) -> str:
     """A signed difference in points with as many decimals as its interval has."""
-    return UNDEFINED if math.isnan(value) else f"{value:+.{digits}f}"
+    return UNDEFINED if math.isnan(value) else f"{value:+.2f}"
 
 
 def signed(value: float) -> str:

@@ -1,72 +1,17 @@
-"""One look for every chart, and the files and page elements that a chart becomes."""
+"""One look for every chart, and what charts share: axes, legends, intervals, panels."""
 
 import json
 import math
-import re
-import textwrap
-import zlib
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
-from typing import Any, TypeAlias
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 
 from toolkit.comparison.arms import SPOKEN
 from toolkit.naming import visible
-from toolkit.snapshots import files
-
-_REFERENCE = re.compile(rb"(\d+) 0 R")
-_RESOURCES = re.compile(rb"(?:^ +/[A-Za-z]+\d+ \d+ 0 R\n){2,}", re.MULTILINE)
-
-
-def in_order(pdf: bytes) -> bytes:
-    """The same file with its objects numbered in the order in which the page reaches them.
-
-    Files of more than plain objects behind a plain table of their places (as other writers make them) stay as they are.
-    """
-    start = re.search(rb"startxref\s+(\d+)\s+%%EOF\s*$", pdf)
-    if start is None or not pdf[int(start[1]) :].startswith(b"xref"):
-        return pdf
-    table, _, trailer = pdf[int(start[1]) : start.start()].partition(b"trailer")
-    places = {
-        number: int(line[:10])
-        for number, line in enumerate(re.findall(rb"^\d{10} \d{5} [nf]", table, re.MULTILINE))
-        if line.endswith(b"n")
-    }
-    ends = dict(zip(sorted(places.values()), [*sorted(places.values())[1:], int(start[1])], strict=True))
-    bodies = {number: pdf[place : ends[place]].partition(b"obj")[2] for number, place in places.items()}
-    parts = {number: _sorted_resources(body) for number, body in bodies.items()}
-    order: dict[int, int] = {}
-    waiting = [int(number) for number in _REFERENCE.findall(trailer)][::-1]
-    while waiting:
-        number = waiting.pop()
-        if number not in order:
-            order[number] = len(order) + 1
-            waiting += [int(found) for found in _REFERENCE.findall(parts[number][0])][::-1]
-
-    def renamed(text: bytes) -> bytes:
-        return _REFERENCE.sub(lambda found: b"%d 0 R" % order[int(found[1])], text)
-
-    made = pdf[: min(places.values())]
-    rows = [b"0000000000 65535 f\r\n"]
-    for number, new in order.items():
-        rows.append(b"%010d 00000 n\r\n" % len(made))
-        made += b"%d 0 obj" % new + renamed(parts[number][0]) + parts[number][1]
-    count = b"%d" % len(rows)
-    trailer = renamed(re.sub(rb"/Size \d+", b"/Size " + count, trailer))
-    return b"%sxref\n0 %s\n%strailer%sstartxref\n%d\n%%%%EOF" % (made, count, b"".join(rows), trailer, len(made))
-
-
-def _sorted_resources(body: bytes) -> tuple[bytes, bytes]:
-    """What an object says of itself, its resources by their names, and its stream, which refers to them by these."""
-    head, stream, rest = body.partition(b"stream\n")
-    return _RESOURCES.sub(lambda found: b"".join(sorted(found[0].splitlines(keepends=True))), head), stream + rest
-
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#B8629A", "#767B84", "#A8741A", "#1B8FA8", "#8A6BBF")
 """Okabe & Ito 2008 as far as they have a contrast of 3:1 with both a white and a dark page, and four more that do."""
@@ -76,12 +21,15 @@ REFERENCE = "#767B84"
 """The colour of a line that is no run's: a null, a yardstick, zero."""
 WIDTH = 690
 """Pixels: 7.2 inches at 96 a inch, the text width of a paper in one column."""
-COLUMN = 336
-"""Pixels: 3.5 inches, one column of a paper in two columns."""
-KINDS = ("png", "svg", "pdf")
-SCALE = 2.0
-"""Pixels of a PNG file for one of the chart."""
 
+INK, MUTED = "#20242b", "#59616d"
+_TEXT = {
+    "labelFontSize": 11,
+    "titleFontSize": 11,
+    "titleFontWeight": "normal",
+    "labelColor": INK,
+    "titleColor": INK,
+}
 CONFIG: Mapping[str, Any] = {
     "font": "Helvetica Neue, Helvetica, Arial, Liberation Sans, DejaVu Sans, sans-serif",
     "background": "white",
@@ -90,13 +38,9 @@ CONFIG: Mapping[str, Any] = {
     "mark": {"aria": False},
     "view": {"stroke": None, "continuousWidth": 240, "continuousHeight": 150},
     "axis": {
-        "labelFontSize": 11,
-        "titleFontSize": 11,
-        "titleFontWeight": "normal",
-        "labelColor": "#20242b",
-        "titleColor": "#20242b",
-        "domainColor": "#59616d",
-        "tickColor": "#59616d",
+        **_TEXT,
+        "domainColor": MUTED,
+        "tickColor": MUTED,
         "gridColor": "#e6e2da",
         "labelLimit": 260,
         "labelFlush": False,  # or the label at an end is pushed towards its neighbour, off its tick
@@ -104,11 +48,7 @@ CONFIG: Mapping[str, Any] = {
     },
     "legend": {
         "orient": "bottom",
-        "labelFontSize": 11,
-        "titleFontSize": 11,
-        "titleFontWeight": "normal",
-        "labelColor": "#20242b",
-        "titleColor": "#20242b",
+        **_TEXT,
         "labelLimit": 320,
         "columns": 3,
         "symbolSize": 70,
@@ -117,16 +57,16 @@ CONFIG: Mapping[str, Any] = {
     "title": {
         "fontSize": 12,
         "fontWeight": "bold",
-        "color": "#20242b",
+        "color": INK,
         "anchor": "start",
         "frame": "group",
         "offset": 8,
         "subtitleFontSize": 11,
-        "subtitleColor": "#59616d",
+        "subtitleColor": MUTED,
         "subtitlePadding": 4,
     },
-    "header": {"labelFontSize": 12, "labelFontWeight": "bold", "labelColor": "#20242b", "title": None},
-    "text": {"fontSize": 11, "color": "#20242b"},
+    "header": {"labelFontSize": 12, "labelFontWeight": "bold", "labelColor": INK, "title": None},
+    "text": {"fontSize": 11, "color": INK},
     "line": {"strokeWidth": 1.8},
     "point": {"size": 45, "strokeWidth": 1.6, "filled": False, "opacity": 1},
     "tick": {"opacity": 1},
@@ -137,6 +77,18 @@ CONFIG: Mapping[str, Any] = {
 }
 """The theme, as a Vega-Lite config: size, colours and fonts, once for page, notebook and paper."""
 
+if TYPE_CHECKING:
+    import altair as altair
+else:
+
+    class _WhenUsed:
+        """Altair, which takes a second to import, from the first chart on."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(import_module("altair"), name)
+
+    altair = _WhenUsed()
+
 Chart: TypeAlias = Any
 """An Altair chart of any kind: plain, layered, faceted or concatenated."""
 Charts: TypeAlias = dict[str, Chart]
@@ -145,8 +97,6 @@ Charts: TypeAlias = dict[str, Chart]
 
 def data_of(table: pd.DataFrame, columns: Sequence[str] | None = None) -> Any:
     """The lines of a table as inline data: numbers to five significant digits, what is undefined as null."""
-    import altair
-
     own = table if columns is None else table[list(columns)]
     parts = {str(name): [_plain(value) for value in own[name]] for name in own}
     # No list: Altair copies every value of one again whenever a chart is layered, concatenated or themed.
@@ -179,8 +129,6 @@ class Picker:
 
 def pick(field: str, values: Iterable[str], label: str | None = None) -> Picker:
     """Dim every series but the picked one; ``field`` is the column that names them, ``label`` the name of the list."""
-    import altair
-
     names = [str(value) for value in values]
     slug = "".join(character if character.isalnum() else "_" for character in field)
     legend = altair.selection_point(name=f"legend_{slug}", fields=[field], bind="legend")
@@ -198,17 +146,13 @@ def pick(field: str, values: Iterable[str], label: str | None = None) -> Picker:
 
 def colour(field: str, values: Iterable[str], /, title: str | None = None, **legend: Any) -> Any:
     """Colour by series, in the order of ``values``; equal series have equal colours in every chart of a report."""
-    import altair
-
     names = [str(value) for value in values]
-    scale = altair.Scale(domain=names, range=_cycled(COLOURS, names))
+    scale = altair.Scale(domain=names, range=[COLOURS[i % len(COLOURS)] for i in range(len(names))])
     return altair.Color(f"{field}:N", scale=scale, legend=_legend(names, title, legend))
 
 
 def shape(field: str, values: Iterable[str], /, title: str | None = None, **legend: Any) -> Any:
     """Shape by series, so that colour is never all that tells them; the same legend as :func:`colour`."""
-    import altair
-
     names = [str(value) for value in values]
     scale = altair.Scale(domain=names, range=_shifted(SHAPES, names))
     return altair.Shape(f"{field}:N", scale=scale, legend=_legend(names, title, legend))
@@ -216,16 +160,12 @@ def shape(field: str, values: Iterable[str], /, title: str | None = None, **lege
 
 def _legend(names: Sequence[str], title: str | None, options: Mapping[str, Any]) -> Any:
     """In as many columns as names of this length have room for."""
-    import altair
-
     columns = next((number for number, letters in ((3, 32), (2, 50)) if max(map(len, names), default=0) <= letters), 1)
     return altair.Legend(title=title, **({"columns": columns, "labelLimit": WIDTH // columns - 40} | dict(options)))
 
 
 def dash(field: str, values: Iterable[str]) -> Any:
     """Line pattern by series; beside :func:`colour` it needs no legend of its own."""
-    import altair
-
     names = [str(value) for value in values]
     scale = altair.Scale(domain=names, range=_shifted(DASHES, names))
     return altair.StrokeDash(f"{field}:N", scale=scale, legend=None)
@@ -233,8 +173,6 @@ def dash(field: str, values: Iterable[str]) -> Any:
 
 def thickness(field: str, values: Iterable[str]) -> Any:
     """Line width by series, each thinner than the one that it may cover, which is then seen on both sides of it."""
-    import altair
-
     names = [str(value) for value in values]
     widths = [altair.value(float(f"{width:.3g}")) for width in np.linspace(3.6, 1.4, len(names))]
     if len(names) < 2:
@@ -247,8 +185,6 @@ def thickness(field: str, values: Iterable[str]) -> Any:
 
 def outline(colour: Any) -> Any:
     """The colour of a filled mark for its outline: what is filled lightly has contrast by that alone."""
-    import altair
-
     if not isinstance(colour, altair.Color):
         return colour
     return altair.Stroke(colour["shorthand"], scale=colour["scale"], legend=None)
@@ -293,8 +229,6 @@ def over_seeds(table: pd.DataFrame, by: Sequence[str], value: str) -> pd.DataFra
 
 def padded(values: Iterable[float], share: float = 0.06, most: float = math.inf) -> Any:
     """The scale of an axis that holds every value, with room at both ends; no tick stands above ``most``."""
-    import altair
-
     ends = [float(value) for value in values if value == value] or [0.0, 1.0]
     pad = share * (max(ends) - min(ends)) or 0.03 * abs(ends[0]) or 0.5
     low, high = min(ends) - pad, max(ends) + pad
@@ -317,16 +251,14 @@ def log_ticks(low: float, high: float) -> list[float]:
     return [value for value in found if low <= value <= high]
 
 
-def log_axis(
-    values: Iterable[float], title: str | Sequence[str] = "", num_floors: int = 0, height: float = 150
-) -> "LogAxis":
+def log_axis(values: Iterable[float], num_floors: int = 0, height: float = 150) -> "LogAxis":
     """A logarithmic axis that holds every value above 0, and ``num_floors`` places below it for what is exactly 0."""
     positive = [float(value) for value in values if value > 0]
     low, high = (min(positive) / 1.35, max(positive) * 1.35) if positive else (0.1, 10.0)
     room = FLOOR * (num_floors + 1) if num_floors else 0.0
     per_pixel = math.log10(high / low) / (height - room)
     floors = tuple(low / 10 ** (per_pixel * FLOOR * (i + 0.8)) for i in range(num_floors))
-    return LogAxis(low, high, low / 10 ** (per_pixel * room), floors, title)
+    return LogAxis(low, high, low / 10 ** (per_pixel * room), floors)
 
 
 FLOOR = 10.0
@@ -343,17 +275,12 @@ class LogAxis:
     bottom: float
     floors: tuple[float, ...]
     """Where to draw what is exactly 0, a place per series, from the axis down."""
-    title: str | Sequence[str]
 
     def scale(self) -> Any:
-        import altair
-
         return altair.Scale(type="log", domain=[self.bottom, self.high], nice=False)
 
     def axis(self, **options: Any) -> Any:
         """With ``exactly 0`` beside the places below it."""
-        import altair
-
         ticks = log_ticks(self.low, self.high)
         floor = [math.sqrt(self.low * self.bottom)] if self.floors else []
         named = f"datum.value < {self.low} ? 'exactly 0' : datum.label"
@@ -363,21 +290,17 @@ class LogAxis:
 
     def band(self, **options: Any) -> Any:
         """The ground under the places for zeros of a vertical axis; ``options`` are those of :meth:`axis`."""
-        import altair
-
-        ground = altair.Chart(altair.Data(values=[{}])).mark_rect(color=REFERENCE, fillOpacity=0.16)
+        ground = once().mark_rect(color=REFERENCE, fillOpacity=0.16)
         return ground.encode(
             y=altair.YDatum(self.bottom, scale=self.scale(), axis=self.axis(**options)), y2=altair.YDatum(self.low)
         )
 
 
-def in_time(lines: pd.DataFrame, names: Sequence[str]) -> tuple[pd.DataFrame, Any, dict[str, Any]]:
+def in_time(lines: pd.DataFrame) -> tuple[pd.DataFrame, Any, dict[str, Any]]:
     """The lines with ``time``, its axis, and what the legend says besides; ``run`` and ``epoch`` must be there.
 
     A few epochs beside dozens would all be one spot at the start of an axis: each regime then has its own time.
     """
-    import altair
-
     last = lines.groupby("run")["epoch"].max()
     longest = lines.groupby("regime")["epoch"].max()
     if longest.max() <= MUCH_LONGER * longest.min():
@@ -388,7 +311,7 @@ def in_time(lines: pd.DataFrame, names: Sequence[str]) -> tuple[pd.DataFrame, An
         axis = altair.Axis(format="~f", grid=False, **marks)
         return lines.assign(time=lines["epoch"]), altair.X("time:Q", title="epoch", scale=scale, axis=axis), {}
     own = lines["run"].map(last)
-    labels = {name: f"{name} ({longest[name]:g} epochs)" for name in names}
+    labels = {name: f"{name} ({epochs:g} epochs)" for name, epochs in longest.items()}
     said = " ".join(f"datum.label == {json.dumps(name)} ? {json.dumps(label)} :" for name, label in labels.items())
     scale = altair.Scale(domain=[0, 100], padding=10)
     x = altair.X(
@@ -401,36 +324,26 @@ def look_of(
     names: Sequence[str], shown: Sequence[str], picker: Picker | None, field: str = "regime", **legend: Any
 ) -> dict[str, Any]:
     """Colour, shape and choice of a regime, for points and for what has no shape."""
-    import altair
-
-    legend = {"values": list(shown)} | legend
     if list(shown) == [NO_REGIME]:
-        return {"bars": {"color": altair.value(COLOURS[0])}, "points": {"color": altair.value(COLOURS[0])}}
+        return {part: {"color": altair.value(COLOURS[0])} for part in ("bars", "points")}
+    legend = {"values": list(shown)} | legend
     common = {"color": colour(field, names, **legend)} | ({"opacity": picker.opacity} if picker else {})
-    return {
-        "bars": common,
-        "points": common | {"shape": shape(field, names, **legend)},
-    }
+    return {"bars": common, "points": common | {"shape": shape(field, names, **legend)}}
 
 
-def picked(names: Sequence[str], shown: Sequence[str], **legend: Any) -> tuple[Picker | None, dict[str, Any]]:
-    """What lets a reader pick one of the regimes that are shown, where there are several; and their look."""
+def picked(
+    found: Iterable[str], order: Iterable[str] | None, **legend: Any
+) -> tuple[list[str], Picker | None, dict[str, Any]]:
+    """The regimes that are shown, what lets a reader pick one of several, and their look."""
+    found = list(found)
+    names = ordered(found, order)
+    shown = [name for name in names if name in set(found)]
     picker = pick("regime", shown) if len(shown) > 1 else None
-    return picker, look_of(names, shown, picker, **legend)
-
-
-def wrap(text: str, width: int) -> list[str]:
-    """Text in lines of at most ``width`` letters, for a title; what is in brackets stays together where it can."""
-    if len(text) > width and " (" in text:
-        before, after = text.split(" (", 1)
-        return [*textwrap.wrap(before, width), *textwrap.wrap(f"({after}", width)]
-    return textwrap.wrap(text, width) or [""]
+    return shown, picker, look_of(names, shown, picker, **legend)
 
 
 def tips(**titles: str | tuple[str, str]) -> list[Any]:
     """What hovering shows: column to its title, or to title and number format (``.3g``)."""
-    import altair
-
     return [
         altair.Tooltip(f"{name}:N", title=said)
         if isinstance(said, str)
@@ -439,10 +352,53 @@ def tips(**titles: str | tuple[str, str]) -> list[Any]:
     ]
 
 
-def panels(charts: Sequence[Chart], columns: int = 3, picker: Picker | None = None) -> Chart:
-    """Panels in lines of ``columns`` with one legend, and what lets a reader pick; one alone as it is; themed."""
-    import altair
+def once() -> Chart:
+    """A chart of one line without columns: for a rule, a band or words that stand somewhere once."""
+    return altair.Chart(altair.Data(values=[{}]))
 
+
+def along(axis: Any, column: str) -> Any:
+    """Another column on the same axis: the end of an interval, say."""
+    other = axis.copy(deep=False)
+    other["shorthand"] = f"{column}:Q"
+    return other
+
+
+def intervals(base: Chart, x: Any, **look: Any) -> list[Chart]:
+    """The intervals of a table's lines, from ``low`` to ``high`` on the axis ``x``, with ticks at their ends."""
+    low, high = along(x, "low"), along(x, "high")
+    rule = base.mark_rule(strokeWidth=2).encode(x=low, x2="high:Q", **look)
+    return [rule, *(end_ticks(base.encode(**look) if look else base, end) for end in (low, high))]
+
+
+def around_zero(scale: Any, margin: float) -> list[Chart]:
+    """A line at 0 of a horizontal axis, and the margin around it shaded, where there is one."""
+    zero = once().mark_rule(color=REFERENCE).encode(x=altair.datum(0, scale=scale))
+    if math.isnan(margin):
+        return [zero]
+    band = once().mark_rect(color=REFERENCE, fillOpacity=0.16)
+    return [band.encode(x=altair.datum(-margin, scale=scale), x2=altair.datum(margin)), zero]
+
+
+def over_seeds_layers(base: Chart, y: Any, look: Mapping[str, Any], **line: Any) -> list[Chart]:
+    """A line through means over seeds, a bar from the least to the greatest of several seeds, a mark at each mean."""
+    several = base.transform_filter("datum.num_seeds > 1")
+    return [
+        base.mark_line().encode(y=y, **line, **look["bars"]),
+        several.mark_rule().encode(y=along(y, "low"), y2="high:Q", **look["bars"]),
+        base.mark_point().encode(y=y, **look["points"]),
+    ]
+
+
+def panels(
+    charts: Sequence[Chart], columns: int = 3, picker: Picker | None = None, titles: Sequence[str | list[str]] = ()
+) -> Chart:
+    """Panels in lines of ``columns`` with one legend, and what lets a reader pick; one alone as it is; themed.
+
+    ``titles``: of several panels; one alone has none.
+    """
+    if len(charts) > 1 and titles:
+        charts = [chart.properties(title=title) for chart, title in zip(charts, titles, strict=True)]
     first, *others = charts
     if picker:
         first = _listening(first, picker)
@@ -454,8 +410,6 @@ def panels(charts: Sequence[Chart], columns: int = 3, picker: Picker | None = No
 
 def _listening(chart: Chart, picker: Picker) -> Chart:
     """The chart with what a reader picks by: in its first layer with a legend: Vega-Lite hears clicks there only."""
-    import altair
-
     if not isinstance(chart, altair.LayerChart):
         return chart.add_params(*picker.params)
     layers = list(chart.layer)
@@ -471,15 +425,9 @@ def themed(chart: Chart) -> Chart:
 
 def unthemed(chart: Chart) -> Chart:
     """The chart without its look, so that it may stand beside others in one of Altair's compound charts."""
-    import altair
-
     own = chart.copy(deep=False)
     own.config = altair.Undefined
     return own
-
-
-def _cycled(known: Sequence[Any], names: Sequence[str]) -> list[Any]:
-    return [known[i % len(known)] for i in range(len(names))]
 
 
 def _shifted(known: Sequence[Any], names: Sequence[str]) -> list[Any]:
@@ -489,8 +437,6 @@ def _shifted(known: Sequence[Any], names: Sequence[str]) -> list[Any]:
 
 def spec_of(chart: Chart) -> dict[str, Any]:
     """The Vega-Lite specification with the theme; what a chart sets itself goes before it."""
-    import altair
-
     with altair.theme.enable("none"):  # a report looks the same whatever theme its reader has switched on
         spec: dict[str, Any] = chart.to_dict(validate=False)  # its parts were checked as they were made
     own = spec.get("config", {})
@@ -501,84 +447,6 @@ def spec_of(chart: Chart) -> dict[str, Any]:
         for key, value in CONFIG.items()
     }
     return {**spec, "config": {**own, **merged}}
-
-
-def image_of(chart: Chart, kind: str) -> bytes:
-    """The bytes of a chart or of its specification as one of KINDS: offline, without a browser, equal for equal."""
-    import vl_convert
-
-    spec = chart if isinstance(chart, dict) else spec_of(chart)
-    svg = _svg_of(json.dumps(_without_inputs(spec)))
-    if kind == "png":
-        return _packed(bytes(vl_convert.svg_to_png(svg, scale=SCALE)))
-    if kind == "pdf":
-        # A pixel is .75 points, and what is drawn keeps its coordinates.
-        smaller = re.sub(
-            r'(width|height)="([0-9.]+)"', lambda side: f'{side[1]}="{0.75 * float(side[2]):g}"', svg, count=2
-        )
-        return in_order(bytes(vl_convert.svg_to_pdf(smaller)))
-    return svg.encode()
-
-
-@lru_cache(maxsize=64)
-def _svg_of(spec: str) -> str:
-    """Laying a chart out takes most of the time, and every kind starts from it."""
-    import vl_convert
-
-    return _shared_shapes(str(vl_convert.vegalite_to_svg(spec)))
-
-
-_MARK = re.compile(
-    r'<path(?: aria-hidden="true")? transform="translate\(([-\d.]+),([-\d.]+)\)" (d="[^"]*"(?: [-\w]+="[^"]*")*)/>'
-)
-
-
-def _shared_shapes(svg: str) -> str:
-    """With a shape that stands at hundreds of places written once: a fifth of the bytes of a scatter."""
-    counts = Counter(match[3] for match in _MARK.finditer(svg))
-    names = {shape: f"shape{i}" for i, (shape, count) in enumerate(counts.items()) if count > 200}
-    if not names:
-        return svg
-
-    def placed(match: re.Match[str]) -> str:
-        if match[3] not in names:
-            return match[0]
-        return f'<use href="#{names[match[3]]}" x="{float(match[1]):.1f}" y="{float(match[2]):.1f}"/>'
-
-    shapes = "".join(f'<path id="{name}" {shape}/>' for shape, name in names.items())
-    start = svg.index(">") + 1
-    return f"{svg[:start]}<defs>{shapes}</defs>{_MARK.sub(placed, svg[start:])}"
-
-
-def _packed(png: bytes) -> bytes:
-    """The same pixels in two fifths of the bytes: vl-convert packs them for speed, and a page of heat maps is large."""
-    parts, pixels, place = [], b"", 8
-    while place < len(png):
-        size = int.from_bytes(png[place : place + 4], "big")
-        if png[place + 4 : place + 8] == b"IDAT":
-            pixels += png[place + 8 : place + 8 + size]
-        else:
-            parts.append(png[place : place + 12 + size])
-        place += 12 + size
-    body = b"IDAT" + zlib.compress(zlib.decompress(pixels), 6)
-    packed = (len(body) - 4).to_bytes(4, "big") + body + zlib.crc32(body).to_bytes(4, "big")
-    return png[:8] + b"".join([*parts[:-1], packed, parts[-1]])
-
-
-def _without_inputs(spec: dict[str, Any]) -> dict[str, Any]:
-    """Without lists and sliders, which nobody can use on paper."""
-    return spec | {
-        "params": [
-            {key: value for key, value in param.items() if key != "bind" or value == "legend"}
-            for param in spec.get("params", [])
-        ]
-    }
-
-
-def log_domain(values: pd.Series) -> list[float]:
-    """Ends of a logarithmic axis that holds every value above 0, with some room; 0.1 to 10 where there is none."""
-    positive = values[values > 0]
-    return [float(positive.min()) / 1.6, float(positive.max()) * 1.6] if len(positive) else [0.1, 10.0]
 
 
 def end_ticks(base: Chart, end: Any) -> Chart:
@@ -593,43 +461,26 @@ TICK = 10
 """Pixels."""
 
 
-def bars(table: pd.DataFrame, label: str, value: str, title: str, *, unit: str = "", width: int = 440) -> Chart:
+def percent_bars(table: pd.DataFrame, label: str, value: str, title: str) -> Chart:
     """A lying bar per line, in the table's order, with its number beside it; an exact 0 says so.
 
-    ``label`` and ``value`` are columns, ``title`` that of the axis with its unit, ``unit`` stands behind the numbers.
+    ``label`` and ``value`` are columns, ``title`` that of the axis with its unit.
     """
-    import altair
-
-    shown = table[[label, value]].assign(
-        said=["exactly 0" if each == 0 else f"{each:.3g}{unit}" for each in table[value]]
-    )
+    shown = table[[label, value]].assign(said=["exactly 0" if each == 0 else f"{each:.3g} %" for each in table[value]])
     reach = float(shown[value].max()), min(float(shown[value].min()), 0.0)
     room = 0.16 * (reach[0] - reach[1])
     scale = altair.Scale(domain=[reach[1] - (room if reach[1] < 0 else 0), reach[0] + room], nice=False)
     base = altair.Chart(data_of(shown)).encode(
         y=altair.Y(f"{label}:N", sort=None, title=None, axis=altair.Axis(domain=False, ticks=False)),
         x=altair.X(f"{value}:Q", scale=scale, title=title, axis=altair.Axis(tickCount=5, format="~f")),
-        tooltip=[altair.Tooltip(f"{label}:N", title=label), altair.Tooltip("said:N", title=title)],
+        tooltip=tips(**{label: label, "said": title}),
     )
     texts = base.mark_text(align="left", dx=5).encode(text="said:N")
     drawn = base.mark_bar(color=COLOURS[0], height=13)
-    return altair.layer(drawn, texts).properties(width=width, height=max(26 * len(shown), 40))
+    return altair.layer(drawn, texts).properties(width=440, height=max(26 * len(shown), 40))
 
 
 def draw(makers: Mapping[str, Callable[[], Chart | None]]) -> Charts:
     """Make each chart; one that is None does not apply and is left out."""
     made = {name: make() for name, make in makers.items()}
     return {name: chart for name, chart in made.items() if chart is not None}
-
-
-def write_charts(folder: Path, charts: Mapping[str, Chart], prefix: str = "", kinds: Collection[str] = KINDS) -> None:
-    """Write every chart as ``<prefix><name>.<kind>``."""
-    folder.mkdir(parents=True, exist_ok=True)
-    specs = {name: chart if isinstance(chart, dict) else spec_of(chart) for name, chart in charts.items()}
-
-    def write(name: str) -> None:
-        for kind in kinds:
-            files.write_bytes(folder / f"{prefix}{name}.{kind}", image_of(specs[name], kind))
-
-    with ThreadPoolExecutor(2) as pool:  # vl-convert lays one chart out while another one becomes pixels
-        list(pool.map(write, specs))

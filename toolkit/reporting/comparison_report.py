@@ -21,39 +21,26 @@ from toolkit.progress import say, shows_progress
 from toolkit.reporting import render_latex as latex
 from toolkit.reporting.cells import interval, shell_words, text_of
 from toolkit.reporting.folder import check_out, publish, report_folder
-from toolkit.reporting.page import (
-    Block,
-    CodeBlock,
-    FoldBlock,
-    Page,
-    Section,
-    TableBlock,
-    TextBlock,
-    folds,
-    shown,
-    table_block,
-)
+from toolkit.reporting.page import CodeBlock, FoldBlock, Page, Section, TableBlock, TextBlock, folds, shown, table_block
 from toolkit.reporting.render_html import start_library
 from toolkit.reporting.render_latex import export_table
 from toolkit.reporting.sources import find_runs
 from toolkit.reporting.topics.caveats import covered
 from toolkit.reporting.topics.claims import claims_block, decided, described, limits_section, verdicts_frame
+from toolkit.reporting.topics.comparison import DIFFERENCE, TESTS, shown_comparison
 from toolkit.reporting.topics.drift_and_score import COST
 from toolkit.reporting.topics.drift_tables import drift_topics, exposure_block
 from toolkit.reporting.topics.first_screen import answers_of, compared_of, picture_of, tiles_of
 from toolkit.reporting.topics.runs import (
-    DIFFERENCE,
     MANY_RUNS,
-    SUMMARY,
-    TESTS,
     data_section,
     definitions_section,
     run_section,
     runs_frame,
-    shown_comparison,
     study_sections,
     versions_section,
 )
+from toolkit.reporting.topics.scores import SUMMARY
 from toolkit.reporting.topics.words import words_section
 from toolkit.snapshots import files
 from toolkit.snapshots.store import Run
@@ -103,38 +90,26 @@ COMPACT = "Drift of the embedding parameters from before training, means ± stan
 MOST_CSV_LINES = 20_000
 """Longer tables are Parquet only: as text they would be megabytes that nobody reads."""
 
-PAPER: Mapping[str, tuple[str, ...]] = {
-    "comparison": ("group", *DIFFERENCE[:-1]),
-    "tests": ("group", *TESTS),
-    "summary": ("group", *SUMMARY),
-    "cost": ("group", *COST),
-    "efficiency": (
-        "group",
-        "split",
-        "base",
-        "num_train_examples",
-        "score",
-        "num_seeds",
-        "mean",
-        "sd",
-        "difference_points",
+PAPER: Mapping[str, tuple[str, str]] = {
+    "comparison": (
+        "Differences between conditions on the same items, paired by seed",
+        f"group {DIFFERENCE.removesuffix(' note')}",
     ),
-    "association": ("model", "base", "parameter", "num_tasks", "spearman", "p", "q", "reason"),
-    "tuning": (),
-    "verdicts": ("question", "answer", "value", "interval"),
+    "tests": ("Tests of the differences between conditions", f"group {TESTS}"),
+    "summary": ("Scores at the last epoch over seeds", f"group {SUMMARY}"),
+    "cost": ("Cost beside score, means over seeds", f"group {COST}"),
+    "efficiency": (
+        "Scores by number of training examples",
+        "group split base num_train_examples score num_seeds mean sd difference_points",
+    ),
+    "association": (
+        "Rank correlation over tasks of drift, as a multiple of its noise, with what it gained",
+        "model base parameter num_tasks spearman p q reason",
+    ),
+    "tuning": ("Settings tried, with the score on the split held out of train, and those chosen", ""),
+    "verdicts": ("Questions and answers", "question answer value interval"),
 }
-"""Tables that are also written as LaTeX, with the columns that fit on a page; all columns where none are named."""
-
-CAPTIONS: Mapping[str, str] = {
-    "comparison": "Differences between conditions on the same items, paired by seed",
-    "tests": "Tests of the differences between conditions",
-    "summary": "Scores at the last epoch over seeds",
-    "cost": "Cost beside score, means over seeds",
-    "efficiency": "Scores by number of training examples",
-    "association": "Rank correlation over tasks of drift, as a multiple of its noise, with what it gained",
-    "tuning": "Settings tried, with the score on the split held out of train, and those chosen",
-    "verdicts": "Questions and answers",
-}
+"""Tables that are also written as LaTeX: caption, and the columns that fit on a page; all where none are named."""
 
 
 def report_tables(data: ReportData, cards: Sequence[Card]) -> dict[str, pd.DataFrame]:
@@ -199,41 +174,27 @@ def paper_tables(tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:
     """Name to LaTeX of the tables that a paper prints."""
     sources = {**tables, **({"tests": tables["comparison"]} if "comparison" in tables else {})}
     printed = {}
-    for name, columns in PAPER.items():
+    for name, (caption, columns) in PAPER.items():
         if name not in sources:
             continue
-        table = _with_texts(name, sources)
+        table = sources[name]
+        if name in ("comparison", "tests"):
+            table = shown_comparison(table, sources["comparison_by_seed"])
+        elif name == "verdicts":
+            spans = [interval(low, high) for low, high in zip(table["low"], table["high"], strict=True)]
+            table = table.assign(interval=spans, value=[text_of(value) for value in table["value"]])
         over = covered(table) if name == "comparison" else ""
-        caption = CAPTIONS[name] + (f", with intervals over {over}" if over else "")
-        block = _paper_block(table, columns or [str(c) for c in table.columns], caption)
-        if isinstance(block, TableBlock):
-            printed[name] = latex.table(shown(block), name.replace("_", "-"))
+        caption += f", with intervals over {over}" if over else ""
+        own = [column for column in columns.split() or map(str, table) if column in table]
+        same, said = latex.shared(table, [column for column in SHARED if column in own])
+        shown_here = table_block(table, [column for column in own if column not in same], caption + said)
+        if isinstance(shown_here, TableBlock):
+            printed[name] = latex.table(shown(shown_here), name.replace("_", "-"))
     return printed
 
 
 SHARED = ("group", "score", "num_seeds", "num_train_examples", "margin_points")
 """Columns that go into the caption where all lines have the same value: a page is narrow."""
-
-
-def _paper_block(table: pd.DataFrame, columns: Sequence[str], caption: str) -> Block:
-    own = [name for name in SHARED if name in columns and name in table and table[name].nunique(dropna=False) == 1]
-    block = table_block(table, columns, caption)
-    if len(table) < 2 or not own or not isinstance(block, TableBlock):
-        return block
-    said = [f"{block.columns[name].label} {text_of(table[name].iloc[0])}" for name in own]
-    kept = {name: column for name, column in block.columns.items() if name not in own}
-    return TableBlock(table=block.table, caption=f"{caption} ({', '.join(said)})", columns=kept)
-
-
-def _with_texts(name: str, sources: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """A table with the columns that are read rather than computed with: pairs and intervals."""
-    table = sources[name]
-    if name in ("comparison", "tests"):
-        return shown_comparison(table, sources["comparison_by_seed"])
-    if name == "verdicts":
-        spans = [interval(low, high) for low, high in zip(table["low"], table["high"], strict=True)]
-        return table.assign(interval=spans, value=[text_of(value) for value in table["value"]])
-    return table
 
 
 Progress = Callable[[str], None]
@@ -319,14 +280,9 @@ def publish_evidence(evidence: Evidence, out: Path, on_progress: Progress = lamb
         on_progress("drawing figures")
         page = make_page(data, cards)
         on_progress("writing the pages")
-        _write(folder, page, data, cards)
+        write_tables(folder / "tables", report_tables(data, cards), page.title)
+        publish(page, folder, {name for group in data.groups for name in (group.title, group.runs[0].task)})
     return out / "report.md"
-
-
-def _write(out: Path, page: Page, data: ReportData, cards: Sequence[Card]) -> None:
-    write_tables(out / "tables", report_tables(data, cards), page.title)
-    tasks = {name for group in data.groups for name in (group.title, group.runs[0].task)}
-    publish(page, out, tasks)
 
 
 def _file_names(groups: Sequence[Group]) -> list[str]:
@@ -365,11 +321,15 @@ def _sections(data: ReportData, cards: Sequence[Card]) -> list[Section]:
     main = [name for name in main if name != "drift-and-score" or len(data.groups) > 1]
     rest = [name for name in study if name not in ("scores", "comparison", *main)]
     words = words_section(data.words)
+    titles = [tables.group.title for tables in data.details]
+    exposed = folds(titles, [[exposure_block(tables)] for tables in data.details])
+    parts = [folded(moved[name]) for name in ("word-rows", "positions", "segments", "tokens") if name in moved]
+    why = Section(id="why", title="Why rows moved: what training exposed", lead=EXPOSED, blocks=(*exposed, *parts))
     return [
         *([words] if words else []),
         replace(scores, blocks=(*scores.blocks, folded(moved["training"]))),
         moved["drift"],
-        *([_why(data, moved)] if "word-rows" in moved else []),
+        *([why] if parts else []),
         *(study[name] for name in main),
         Section(
             id="sure",
@@ -394,12 +354,6 @@ def _sections(data: ReportData, cards: Sequence[Card]) -> list[Section]:
             ),
         ),
     ]
-
-
-def _why(data: ReportData, moved: Mapping[str, Section]) -> Section:
-    blocks = folds([tables.group.title for tables in data.details], [[exposure_block(t)] for t in data.details])
-    parts = (folded(moved[name]) for name in ("word-rows", "positions", "segments", "tokens"))
-    return Section(id="why", title="Why rows moved: what training exposed", lead=EXPOSED, blocks=(*blocks, *parts))
 
 
 EXPOSED = (

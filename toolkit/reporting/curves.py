@@ -8,7 +8,21 @@ from typing import Any
 
 import pandas as pd
 
-from toolkit.reporting.charts import REFERENCE, WIDTH, Chart, colour, data_of, outline, pick, shape, thickness
+from toolkit.reporting.charts import (
+    REFERENCE,
+    WIDTH,
+    Chart,
+    along,
+    altair,
+    colour,
+    data_of,
+    once,
+    outline,
+    pick,
+    shape,
+    thickness,
+    tips,
+)
 
 MOST_TICKS = 8
 GAP, FIRST_AXIS, AXIS, BARE = 20, 64, 34, 4
@@ -60,8 +74,6 @@ def curve_panels(
     digits
         Format of the values that are shown while a mark is pointed at.
     """
-    import altair
-
     if all(panel.curves.empty for panel in panels):
         return None
     beside = BARE if is_shared else AXIS
@@ -69,20 +81,26 @@ def curve_panels(
     picker = pick("series", series, label) if len(series) > 1 else None
     drawn = []
     for i, panel in enumerate(panels):
-        line = panels[i - i % columns : i - i % columns + columns]
-        made = _panel(
-            panel,
-            line if is_shared else [panel],
-            series,
-            kinds,
-            layer_names or {},
-            digits,
-            picker,
-            is_first=i % columns == 0,
-            is_shared=is_shared,
-            is_last=i + columns >= len(panels),
+        is_first, is_last = i % columns == 0, i + columns >= len(panels)
+        line = panels[i - i % columns : i - i % columns + columns] if is_shared else [panel]
+        low, high = _ends(line) if not panel.curves.empty else (0.0, 1.0)
+        has_labels = is_first or not is_shared
+        x = altair.X(
+            "layer:Q",
+            title="layer" if is_last else None,
+            axis=_layer_axis(line, layer_names or {}),
+            scale=altair.Scale(nice=False, padding=9),
         )
-        drawn.append(made.properties(width=width, height=height, title=_title(panel, width + beside)))
+        y = altair.Y(
+            "mean:Q",
+            title=panel.y_title.split("\n") if is_first and panel.y_title else None,
+            scale=altair.Scale(domain=[low, high], zero=False, nice=True, clamp=True),
+            axis=altair.Axis(labels=has_labels, ticks=has_labels, domain=has_labels, tickCount=5),
+        )
+        layers = _layers(panel, x, y, series, kinds, layer_names or {}, digits, picker)
+        head = {"subtitle": panel.subtitle} if panel.subtitle else {}
+        title = altair.Title(panel.title, limit=width + beside, **head)
+        drawn.append(altair.layer(*layers).properties(width=width, height=height, title=title))
     if len(drawn) == 1:
         return drawn[0]
     with warnings.catch_warnings():  # one choice for all panels is what is meant
@@ -90,105 +108,60 @@ def curve_panels(
         return altair.concat(*drawn, columns=columns, spacing=GAP)
 
 
-def _panel(
+def _layers(
     panel: Panel,
-    line: Sequence[Panel],
+    x: Any,
+    y: Any,
     series: Sequence[str],
     kinds: Sequence[str],
     layer_names: Mapping[int, str],
     digits: str,
     picker: Any,
-    *,
-    is_first: bool,
-    is_shared: bool,
-    is_last: bool,
-) -> Chart:
-    import altair
-
+) -> list[Chart]:
     if panel.curves.empty:
-        text = textwrap.wrap(panel.note or "not applicable", 24)
-        return altair.Chart(altair.Data(values=[{}])).mark_text(text=text)
-    has_labels = is_first or not is_shared
+        return [once().mark_text(text=textwrap.wrap(panel.note or "not applicable", 24))]
+    ends = list(zip(panel.curves["low"], panel.curves["high"], strict=True))
     own = panel.curves.assign(
         place=[layer_names.get(int(layer), str(int(layer))) for layer in panel.curves["layer"]],
         low=panel.curves["low"].fillna(panel.curves["mean"]),
         high=panel.curves["high"].fillna(panel.curves["mean"]),
-        interval=[
-            "none" if low != low else f"{low:{digits}} to {high:{digits}}"
-            for low, high in zip(panel.curves["low"], panel.curves["high"], strict=True)
-        ],
+        interval=["none" if low != low else f"{low:{digits}} to {high:{digits}}" for low, high in ends],
     )
-    axis = _layer_axis(line, layer_names)
-    x = altair.X("layer:Q", title="layer" if is_last else None, axis=axis, scale=altair.Scale(nice=False, padding=9))
-    low, high = _ends(line)
-    y = altair.Y(
-        "mean:Q",
-        title=panel.y_title.split("\n") if is_first and panel.y_title else None,
-        scale=altair.Scale(domain=[low, high], zero=False, nice=True, clamp=True),
-        axis=altair.Axis(labels=has_labels, ticks=has_labels, domain=has_labels, tickCount=5),
-    )
-    tips = [altair.Tooltip("series:N", title="regime"), altair.Tooltip("place:N", title="layer")]
-    tips += [altair.Tooltip("kind:N", title="what")] if kinds else []
-    tips += [
-        altair.Tooltip("mean:Q", title=panel.y_title.replace("\n", " ") or "value", format=digits),
-        altair.Tooltip("interval:N", title="95 % interval"),
-    ]
-    shown = {"opacity": picker.opacity} if picker else {}
+    value = (panel.y_title.replace("\n", " ") or "value", digits)
+    what = {"kind": "what"} if kinds else {}
+    said = tips(series="regime", place="layer", **what, mean=value, interval="95 % interval")
     hue = colour("series", series) if len(series) > 1 else colour("series", series).legend(None)
     marks = shape("series", series) if len(series) > 1 else altair.value("circle")
-    # Without it a band or a line would join the values of two kinds.
+    common = {"x": x, "color": hue} | ({"opacity": picker.opacity} if picker else {})
+    # Without the detail a band or a line would join the values of two kinds.
     apart = {"detail": "kind:N"} if "kind" in own else {}
-    shown_columns = [
-        "series",
-        *(["kind"] if "kind" in own else []),
-        "layer",
-        "place",
-        "mean",
-        "low",
-        "high",
-        "interval",
-    ]
-    base = altair.Chart(data_of(own, shown_columns)).encode(x=x, **shown, **apart)
-    ends = altair.Y("low:Q", scale=y["scale"], title=y["title"], axis=y["axis"])
-    band = base.mark_area(fillOpacity=0.16, strokeWidth=0.7).encode(y=ends, y2="high:Q", color=hue, stroke=outline(hue))
-    layers = [band.add_params(*picker.params) if picker else band]
+    names = ["series", *(["kind"] if apart else []), "layer", "place", "mean", "low", "high", "interval"]
+    base = altair.Chart(data_of(own, names)).encode(**common, **apart)
+    area = base.mark_area(fillOpacity=0.16, strokeWidth=0.7)
+    band = area.encode(y=along(y, "low"), y2="high:Q", stroke=outline(hue))
     strokes = {}
     if kinds:
         patterns = altair.Scale(domain=list(kinds), range=[[1, 0], [2, 3], [6, 3]][: len(kinds)])
         strokes = {"strokeDash": altair.StrokeDash("kind:N", scale=patterns, legend=altair.Legend(title=None))}
-    layers.append(base.mark_line().encode(y=y, color=hue, strokeWidth=thickness("series", series), **strokes))
-    layers.append(base.mark_point(filled=True, size=26, opacity=1).encode(y=y, color=hue, shape=marks, tooltip=tips))
+    layers = [
+        band.add_params(*picker.params) if picker else band,
+        base.mark_line().encode(y=y, strokeWidth=thickness("series", series), **strokes),
+        base.mark_point(filled=True, size=26, opacity=1).encode(y=y, shape=marks, tooltip=said),
+    ]
     if len(panel.dots):
-        single = altair.Chart(data_of(panel.dots, ["series", "label", "layer", "mean"])).mark_point(
-            filled=True, size=9, shape="circle", opacity=1
-        )
-        seen = [altair.Tooltip("series:N", title="regime"), altair.Tooltip("label:N", title="run")]
-        seen.append(altair.Tooltip("mean:Q", title=panel.y_title.replace("\n", " "), format=digits))
-        layers.append(single.encode(x=x, y=y, color=hue, tooltip=seen, **shown))
-    if len(panel.reference):
-        layers = [*_reference(panel.reference, x, y, digits), *layers]
-    return altair.layer(*layers)
-
-
-def _title(panel: Panel, limit: int) -> Any:
-    import altair
-
-    return altair.Title(panel.title, limit=limit, **({"subtitle": panel.subtitle} if panel.subtitle else {}))
+        single = altair.Chart(data_of(panel.dots, ["series", "label", "layer", "mean"]))
+        dots = single.mark_point(filled=True, size=9, shape="circle", opacity=1)
+        layers.append(dots.encode(y=y, tooltip=tips(series="regime", label="run", mean=value), **common))
+    return [*(_reference(panel.reference, x, y, digits) if len(panel.reference) else []), *layers]
 
 
 def _reference(table: pd.DataFrame, x: Any, y: Any, digits: str) -> list[Chart]:
-    import altair
-
-    line = altair.Chart(data_of(table, ["label", "layer", "mean"])).mark_line(
-        color=REFERENCE, strokeDash=[2, 3], strokeWidth=1.4
-    )
-    tips = [altair.Tooltip("label:N", title="reference"), altair.Tooltip("mean:Q", title="value", format=digits)]
-    drawn = [line.encode(x=x, y=y, detail="label:N", tooltip=tips)]
+    names = ["label", "layer", "mean"]
+    line = altair.Chart(data_of(table, names)).mark_line(color=REFERENCE, strokeDash=[2, 3], strokeWidth=1.4)
+    drawn = [line.encode(x=x, y=y, detail="label:N", tooltip=tips(label="reference", mean=("value", digits)))]
     if (table["label"] != "").any():
         last = table.loc[table.groupby("label")["layer"].idxmax()]
-        text = altair.Chart(data_of(last, ["label", "layer", "mean"])).mark_text(
-            align="right", baseline="bottom", dy=-2, fontSize=10
-        )
+        text = altair.Chart(data_of(last, names)).mark_text(align="right", baseline="bottom", dy=-2, fontSize=10)
         drawn.append(text.encode(x=x, y=y, text="label:N"))
     return drawn
 
@@ -208,8 +181,6 @@ def _ends(line: Sequence[Panel]) -> tuple[float, float]:
 
 
 def _layer_axis(line: Sequence[Panel], names: Mapping[int, str]) -> Any:
-    import altair
-
     layers = sorted({int(layer) for panel in line for layer in panel.curves["layer"]})
     every = -(-max(len([layer for layer in layers if layer > 0]), 1) // MOST_TICKS)
     ticks = [layer for layer in layers if layer <= 0 or layer % every == 0 or len(layers) <= MOST_TICKS]

@@ -10,8 +10,8 @@ from toolkit.comparison.evidence import WRITTEN as WRITTEN
 from toolkit.comparison.evidence import WRITTEN_FORMAT, csv_of, large_tables
 from toolkit.comparison.evidence import written_files as written_files
 from toolkit.naming import shown_path
-from toolkit.reporting.charts import write_charts
 from toolkit.reporting.page import Page, charts_of
+from toolkit.reporting.pictures import write_charts
 from toolkit.reporting.render_html import render_page
 from toolkit.reporting.render_markdown import render_markdown
 from toolkit.snapshots import files
@@ -87,6 +87,17 @@ def publish(page: Page, folder: Path, tasks: Collection[str] = ()) -> None:
     write_charts(folder / "figures", charts_of(page))
     files.write_text(folder / "report.md", render_markdown(page, tasks))
     files.write_text(folder / "index.html", render_page(page))
+
+
+def write_page(page: Page, out: str | Path, tables: "Mapping[str, pd.DataFrame]", **options: str) -> Path:
+    """Write a page with its figures/, and tables/ with a CSV of each table, into ``out``; the path of report.md.
+
+    The options are those of ``DataFrame.to_csv``. ValueError as :func:`report_folder`.
+    """
+    with report_folder(out) as folder:
+        write_csvs(folder / "tables", tables, **options)
+        publish(page, folder)
+    return Path(out) / "report.md"
 
 
 def write_csvs(folder: Path, tables: "Mapping[str, pd.DataFrame]", **options: str) -> None:

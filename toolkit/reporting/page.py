@@ -1,6 +1,6 @@
 """What a report says, as plain data: a Page of Sections of blocks, which the four renderers show. All is plain text."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -173,6 +173,22 @@ def shown(block: TableBlock) -> Shown:
     return Shown(tuple(header), tuple(zip(*parts, strict=True)), block.caption)
 
 
+Rows: TypeAlias = tuple[Sequence[str], list[list[object]]]
+"""The header of a table, and its rows."""
+
+
+def wide_rows(
+    table: pd.DataFrame, keys: Sequence[str], column: str, cell: Callable[[Mapping[Any, Any]], object]
+) -> Rows:
+    """The distinct values of a column, and for each key a row: the key, then the cell of each value, None without."""
+    names = list(map(str, table[column].unique()))
+    rows: list[list[object]] = []
+    for key, own in table.groupby(list(keys), sort=False):
+        lines = {str(line[column]): line for line in own.to_dict("records")}
+        rows.append([*key, *(cell(lines[name]) if name in lines else None for name in names)])
+    return names, rows
+
+
 NOTHING = "Not applicable: there is nothing to show."
 
 
@@ -191,42 +207,58 @@ def rows_block(
     return TableBlock(table=table, caption=caption, columns=columns)
 
 
-def table_block(table: pd.DataFrame, names: Sequence[str], caption: str) -> Block:
-    """Some columns of a table, labelled and explained as the schema has them; a sentence for an empty table."""
+def table_block(table: pd.DataFrame, names: str | Iterable[str], caption: str, **own: str | Column) -> Block:
+    """Some columns of a table, labelled and explained as the schema has them; a sentence for an empty table.
+
+    ``names``: in order, as one text or as a list; what the table does not have is left out. ``own``: columns that are
+    shown otherwise here, by another label or by another description altogether.
+    """
     if table.empty:
         return TextBlock(text=NOTHING)
-    shown = [name for name in names if name in table and not _is_empty_note(table, name)]
-    columns = {name: heading(name) for name in shown}
-    return TableBlock(table=table[list(columns)].reset_index(drop=True), caption=caption, columns=columns)
+    names = names.split() if isinstance(names, str) else names
+    columns = {name: heading(name, own.get(name)) for name in names if name in table}
+    for name in ("note", "reason"):
+        if name in columns and not table[name].fillna("").astype(str).str.len().any():
+            del columns[name]
+    table = table[list(columns)].reset_index(drop=True)
+    return TableBlock(table=table, caption=caption, columns=columns)
 
 
-def heading(name: str) -> Column:
-    """How a column is shown wherever a table does not say otherwise."""
+def heading(name: str, own: str | Column | None = None) -> Column:
+    """How a column is shown, wherever a table does not say otherwise with a label or a column of its ``own``."""
+    if isinstance(own, Column):
+        return own
     column = COLUMNS.get(name)
     if column is None:
-        return Column(label=name.replace("_", " "))
-    return Column(label=column.label, how=column.meaning, digits=column.digits, unit=column.unit)
+        return Column(label=own or name.replace("_", " "))
+    unit = "" if column.unit == "1" else column.unit
+    return Column(label=own or column.label, how=column.meaning, digits=column.digits, unit=unit)
 
 
-def _is_empty_note(table: pd.DataFrame, name: str) -> bool:
-    return name in ("note", "reason") and not table[name].fillna("").astype(str).str.len().any()
+def texts_section(id: str, title: str, paragraphs: Iterable[str]) -> Section:
+    """A section of paragraphs: limits, definitions; without any it has no blocks."""
+    text = "\n\n".join(paragraphs)
+    return Section(id=id, title=title, blocks=(TextBlock(text=text),) if text else ())
 
 
-def chart_blocks(
-    charts: Charts, name: str, caption: str, alt: str, prefix: str = "", *, is_dense: bool = False
-) -> tuple[Block, ...]:
+def chart_blocks(charts: Charts, name: str, caption: str, alt: str, prefix: str = "") -> tuple[Block, ...]:
     """A chart, if there is one."""
     if name not in charts:
         return ()
-    return (ChartBlock(name=prefix + name, chart=charts[name], caption=caption, alt=alt, is_dense=is_dense),)
+    return (ChartBlock(name=prefix + name, chart=charts[name], caption=caption, alt=alt),)
 
 
-def folds(titles: Sequence[str], bodies: Sequence[Sequence[Block]], *, open_first: bool = True) -> tuple[Block, ...]:
-    """The blocks of each group under its title; without titles where there is one group only."""
+def picture(name: str, chart: Any, caption: str) -> ChartBlock | None:
+    """A chart that its caption describes, where there is one."""
+    return None if chart is None else ChartBlock(name=name, chart=chart, caption=caption, alt=caption)
+
+
+def folds(titles: Sequence[str], bodies: Sequence[Sequence[Block]]) -> tuple[Block, ...]:
+    """The blocks of each group under its title, the first open; without titles where there is one group only."""
     if len(bodies) == 1:
         return tuple(bodies[0])
     return tuple(
-        FoldBlock(title=title, blocks=tuple(blocks), is_open=open_first and not i)
+        FoldBlock(title=title, blocks=tuple(blocks), is_open=not i)
         for i, (title, blocks) in enumerate(zip(titles, bodies, strict=True))
     )
 
@@ -241,12 +273,13 @@ def charts_of(page: Page) -> dict[str, dict[str, Any]]:
     """The specification of every chart of a page by name, in the order in which it shows them."""
     first = (page.picture,) if page.picture else ()
     blocks = (*first, *(block for section in page.sections for block in section.blocks))
-    return {block.name: block.spec for block in _charts(blocks)}
+    return {block.name: block.spec for block in charts_in(blocks)}
 
 
-def _charts(blocks: Collection[Block]) -> Iterator[ChartBlock]:
+def charts_in(blocks: Collection[Block]) -> Iterator[ChartBlock]:
+    """The charts among blocks, also those under folds."""
     for block in blocks:
         if isinstance(block, ChartBlock):
             yield block
         elif isinstance(block, FoldBlock):
-            yield from _charts(block.blocks)
+            yield from charts_in(block.blocks)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.naming import visible
-from toolkit.reporting import charts
+from toolkit.reporting import charts, pictures
 from toolkit.reporting.cells import is_number
 from toolkit.reporting.page import (
     Block,
@@ -23,6 +23,7 @@ from toolkit.reporting.page import (
     Page,
     TableBlock,
     TextBlock,
+    charts_in,
     columns_of,
     shown,
 )
@@ -47,9 +48,7 @@ def render_page(page: Page) -> str:
     )
     head = (folder / "page_head.js").read_text(encoding="utf-8")
     script = "\n".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS)
-    has_charts = page.picture is not None or any(
-        isinstance(block, ChartBlock) for section in page.sections for block in _flat(section.blocks)
-    )
+    has_charts = bool(_figures(page))
     library = chart_library() if has_charts else ""
     return environment.get_template("page.html.j2").render(
         page=page,
@@ -60,7 +59,10 @@ def render_page(page: Page) -> str:
         library=Markup(library),
         picture=_view(page.picture) if page.picture else None,
         theme=Markup(script_json(dict(charts.CONFIG))) if has_charts else "",
-        contents=_contents(page),
+        contents=[
+            *((section.id, section.title) for section in page.sections),
+            *([("repeat", "How to repeat it")] if page.commands else []),
+        ],
         lead=_paragraphs(page.lead),
         footer=_paragraphs(page.footer),
         sections=[
@@ -81,20 +83,15 @@ def _check_ids(page: Page) -> None:
         if not re.fullmatch(r"[a-zA-Z][a-zA-Z0-9-]*", name):
             raise ValueError(f"section id {name!r} must be letters, digits and hyphens, and begin with a letter")
     own = ["main", "repeat", "tip", "theme", "copy"]
-    blocks = (block for section in page.sections for block in _flat(section.blocks))
-    figures = [block.name for block in blocks if isinstance(block, ChartBlock)]
-    figures += [page.picture.name] if page.picture else []
-    for kind, names in (("section id", [*own, *sections]), ("figure name", figures)):
+    for kind, names in (("section id", [*own, *sections]), ("figure name", _figures(page))):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"{kind} {twice[0]!r} stands twice on the page, or is one of its own: choose another")
 
 
-def _flat(blocks: Iterable[Block]) -> Iterable[Any]:
-    for block in blocks:
-        yield block
-        if isinstance(block, FoldBlock):
-            yield from _flat(block.blocks)
+def _figures(page: Page) -> list[str]:
+    shown = (page.picture,) if page.picture else ()
+    return [block.name for block in charts_in((*shown, *(b for section in page.sections for b in section.blocks)))]
 
 
 def _view(block: Block) -> dict[str, Any]:
@@ -120,10 +117,10 @@ def _chart_view(block: ChartBlock) -> dict[str, Any]:
     name = re.sub(r"[^A-Za-z0-9_-]", "-", block.name)
     config = {key: value for key, value in block.spec["config"].items() if charts.CONFIG.get(key) != value}
     if block.is_dense:
-        picture = base64.b64encode(charts.image_of(block.spec, "png")).decode("ascii")
+        picture = base64.b64encode(pictures.image_of(block.spec, "png")).decode("ascii")
         still = Markup('<img src="data:image/png;base64,{}" alt="">').format(picture)
     else:
-        svg = _PLACES.sub(_rounded, _NEEDLESS.sub("", charts.image_of(block.spec, "svg").decode()))
+        svg = _PLACES.sub(_rounded, _NEEDLESS.sub("", pictures.image_of(block.spec, "svg").decode()))
         still = Markup(_OWN_IDS.sub(rf"\g<1>{name}-\g<2>", svg))
     return {
         "kind": "chart",
@@ -203,11 +200,6 @@ def _column_kind(cells: Iterable[str]) -> str:
         return "number"
     longest = max(map(len, filled), default=0)
     return "short" if longest <= 20 else "long" if longest > 32 else "text"
-
-
-def _contents(page: Page) -> list[tuple[str, str]]:
-    entries = [(section.id, section.title) for section in page.sections]
-    return [*entries, ("repeat", "How to repeat it")] if page.commands else entries
 
 
 def _paragraphs(text: str) -> Sequence[str]:

@@ -153,14 +153,20 @@ def export_table(table: pd.DataFrame, kind: str = "latex", *, caption: str = "",
     write = lookup(KINDS, kind, "kind of table")
     if table.empty:
         raise ValueError("the table has no lines: there is nothing to export")
-    same = [name for name in SHARED if name in table and len(table) > 1 and table[name].nunique(dropna=False) == 1]
+    same, said = shared(table, [name for name in SHARED if name in table])
     names = [str(n) for n in table if n not in same and not (str(n).endswith("_sd") and str(n)[:-3] in table)]
     columns = {name: heading(name) for name in names}
     header = [f"{column.label} ({column.unit})" if column.unit else column.label for column in columns.values()]
     parts = [_texts(table, name, column.digits) for name, column in columns.items()]
-    shared = ", ".join(f"{COLUMNS[name].label} {text_of(table[name].iloc[0])}" for name in same)
-    said = f"{caption} ({shared})".strip() if shared else caption
+    said = f"{caption}{said}".strip()
     return write(Shown(tuple(header), tuple(zip(*parts, strict=True)), said), label)
+
+
+def shared(table: pd.DataFrame, names: Iterable[str]) -> tuple[list[str], str]:
+    """Those columns in which all of several lines have the same, and what a caption says of them instead."""
+    same = [name for name in names if len(table) > 1 and table[name].nunique(dropna=False) == 1]
+    said = ", ".join(f"{COLUMNS[name].label} {text_of(table[name].iloc[0])}" for name in same)
+    return same, f" ({said})" if said else ""
 
 
 def _texts(table: pd.DataFrame, name: str, digits: int) -> list[str]:

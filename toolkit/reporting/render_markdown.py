@@ -12,7 +12,6 @@ from toolkit.reporting.page import (
     FoldBlock,
     NoteBlock,
     Page,
-    Section,
     TableBlock,
     TextBlock,
     shown,
@@ -46,10 +45,10 @@ def render_markdown(page: Page, tasks: Collection[str] = ()) -> str:
         said = f"{answer.question} {answer.verdict}." if answer.verdict else answer.question
         parts.append(f"**{escape(said)}** {escape(answer.text)}")
     parts += _block(page.picture, 2) if page.picture else []
-    parts += ["## How to make this again", _code(page.commands)] if page.commands else []
+    parts += ["## How to make this again", code_block(page.commands.splitlines())] if page.commands else []
     parts += [RELATIVE_PATHS]
     for section in page.sections:
-        parts += _section(section, tasks)
+        parts += [f"## {escape(section.title)}", *_texts(section.lead), *_blocks(section.blocks, tasks, TOP)]
     parts += _texts(page.footer)
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -59,23 +58,14 @@ def _tiles(page: Page) -> str:
     names = list(dict.fromkeys(name for tile in page.tiles for name, _ in tile.lines))
     rows = []
     for tile in page.tiles:
-        facts = dict(tile.lines)
         value = f"{tile.value} ({tile.detail})" if tile.detail else tile.value
-        rows.append([tile.title, value, *(facts.get(name, "") for name in names)])
+        rows.append([tile.title, value, *(dict(tile.lines).get(name, "") for name in names)])
     return table(["", page.tiles_show, *names], rows)
-
-
-def _code(text: str) -> str:
-    return code_block(text.splitlines())
 
 
 def _texts(text: str) -> list[str]:
     """Paragraphs, each escaped as a whole."""
     return [escape(" ".join(part.split())) for part in text.split("\n\n") if part.strip()]
-
-
-def _section(section: Section, tasks: Collection[str]) -> list[str]:
-    return [f"## {escape(section.title)}", *_texts(section.lead), *_blocks(section.blocks, tasks, TOP)]
 
 
 def _blocks(blocks: Sequence[Block], tasks: Collection[str], level: int) -> list[str]:
@@ -134,7 +124,7 @@ def _block(block: Block, level: int, tasks: Collection[str] = ()) -> list[str]:
     if isinstance(block, TableBlock):
         return _table(block)
     if isinstance(block, CodeBlock):
-        return [_code(block.text)]
+        return [code_block(block.text.splitlines())]
     lines = max((len(inner.table) for inner in block.blocks if isinstance(inner, TableBlock)), default=0)
     if not block.is_open and lines > MOST_FOLDED:
         charts = [inner for inner in block.blocks if isinstance(inner, ChartBlock)]

@@ -1,8 +1,7 @@
 """Reports of one run, of checkpoints in order, and of a position table."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 
 import pandas as pd
 
@@ -11,11 +10,11 @@ from toolkit.naming import shown_command
 from toolkit.progress import reporting_progress
 from toolkit.reporting import render_latex as latex
 from toolkit.reporting.cells import Column
-from toolkit.reporting.folder import check_out, publish, report_folder, write_csvs
-from toolkit.reporting.page import Block, NoteBlock, Page, Section, TableBlock, shown, stated
+from toolkit.reporting.folder import check_out, publish, report_folder, write_csvs, write_page
+from toolkit.reporting.page import Block, NoteBlock, Page, Section, TableBlock, rows_block, shown, stated
 from toolkit.reporting.render_terminal import print_page
-from toolkit.reporting.sources import Computed, Opened, open_sources, refused
-from toolkit.reporting.topics import causes, changes, gauge, geometry, neighbours, positions, rows
+from toolkit.reporting.sources import Computed, Makers, Opened, lines_of, open_sources, refused
+from toolkit.reporting.topics import causes, changes, positions, space
 from toolkit.reporting.topics.position_tables import PositionTables, collect_positions
 from toolkit.reporting.topics.words import words_section
 from toolkit.snapshots import files
@@ -40,11 +39,9 @@ def write_position_report(
     """
     if default_length is not None and default_length < 1:
         raise ValueError(f"the default length is a number of tokens, at least 1; got {default_length}")
-    with report_folder(out) as folder:
-        tables = collect_positions(source, default_length=default_length, seed=seed, num_draws=num_draws)
-        publish(position_page(tables, title=title, command=command or ""), folder)
-        write_csvs(folder / "tables", csv_tables(tables))
-    return Path(out) / "report.md"
+    check_out(out)
+    tables = collect_positions(source, default_length=default_length, seed=seed, num_draws=num_draws)
+    return write_page(position_page(tables, title=title, command=command or ""), out, csv_tables(tables))
 
 
 def print_positions(
@@ -101,8 +98,17 @@ def _origin(tables: PositionTables) -> str:
     return f"sha256 of the position table (dtype, shape and values): {digest}. Computed with {versions}."
 
 
-TOPICS: tuple[ModuleType, ...] = (changes, rows, causes, gauge, neighbours, geometry)
-"""What the report is about, in the order of the page: each has ``makers(opened)`` and ``section(computed)``."""
+MAKERS: Sequence[Callable[[Opened], Makers]] = (changes.makers, causes.makers, space.makers)
+"""What the report computes."""
+SECTIONS: Sequence[Callable[[Computed], Section]] = (
+    changes.changes_section,
+    changes.rows_section,
+    causes.section,
+    space.gauge_section,
+    space.neighbours_section,
+    space.space_section,
+)
+"""What it is about, in the order of the page."""
 
 DEFINITIONS = {
     "row": "One vector of a table: a word, a position or a segment.",
@@ -129,7 +135,7 @@ def show_drift(places: Sequence[str | Path], out: str | Path | None = None, *, t
         title=title if title is not None else opened.title,
         tiles=changes.tiles(computed.frames["changes"]),
         tiles_show="relative drift",
-        sections=(changes.section(computed), *_notes(opened)),
+        sections=(changes.changes_section(computed), *_notes(opened)),
     )
     print_page(short)
     return None if out is None else _write(computed, places, Path(out), title)
@@ -149,8 +155,8 @@ def write_drift_report(places: Sequence[str | Path], out: str | Path, *, title: 
 def _write(computed: Computed, places: Sequence[str | Path], out: Path, title: str | None) -> Path:
     with report_folder(out) as folder:
         with reporting_progress() as hear:
-            for topic in TOPICS:
-                computed.add(topic.makers(computed.opened), lambda name: hear(f"computing {name.replace('_', ' ')}"))
+            for makers in MAKERS:
+                computed.add(makers(computed.opened), lambda name: hear(f"computing {name.replace('_', ' ')}"))
         publish(drift_page(computed, title=title, command=shown_command("drift", places, out, title)), folder)
         write_csvs(folder / "tables", computed.frames)
         compact = shown(compact_table(computed))
@@ -161,12 +167,12 @@ def _write(computed: Computed, places: Sequence[str | Path], out: Path, title: s
 def drift_page(computed: Computed, *, title: str | None = None, command: str = "") -> Page:
     """The page of the computed tables: first how far each parameter moved, then topic by topic."""
     opened = computed.opened
-    sections = [topic.section(computed) for topic in TOPICS]
+    sections = [section(computed) for section in SECTIONS]
     if words := words_section([(opened.title, opened.trajectory)]):
         sections.insert(1, words)
     answers = [changes.farthest(computed), causes.against_noise(computed), causes.unseen_decay(computed)]
     said = [answer for answer in answers if answer] or ["No embedding parameter moved."]
-    if len(said) < 3 and (output := gauge.output_change(computed)):
+    if len(said) < 3 and (output := space.output_change(computed)):
         said.append(output)
     return Page(
         title=title if title is not None else f"Embedding drift: {opened.title}",
@@ -174,12 +180,16 @@ def drift_page(computed: Computed, *, title: str | None = None, command: str = "
         tiles=changes.tiles(computed.frames["changes"]),
         tiles_show="relative drift",
         answers=stated(said),
-        picture=changes.picture(computed),
+        picture=changes.first_picture(computed),
         sections=(
             *(section for section in sections if section.blocks),
             *_notes(opened),
             *_untold(computed),
-            _definitions(),
+            Section(
+                id="definitions",
+                title="Definitions",
+                blocks=(rows_block(("word", "meaning"), DEFINITIONS.items(), ""),),
+            ),
         ),
         commands=command,
         footer="Every table of this page is a CSV file in tables/; the compact one is drift.tex there, for a paper.",
@@ -195,13 +205,14 @@ def compact_table(computed: Computed) -> TableBlock:
         "norm": Column(label="median ‖Δ‖"),
         "percent": Column(label="median relative drift", unit="%"),
     }
-    strata = rows.strata_table(computed)
-    whole = changes.whole_lines(computed.frames["drift"]) if "drift" in computed.frames else pd.DataFrame()
-    whole = whole[whole["epoch"] == computed.epoch] if len(whole) else whole
-    named = {"stratum": "whole parameter", "num_rows": "", "norm": ""}
-    lines = [*whole.assign(**named).to_dict("records")] if len(whole) else []
-    lines += strata.assign(percent=100 * strata["relative"]).to_dict("records") if len(strata) else []
-    table = pd.DataFrame(lines, columns=list(columns), dtype=object)
+    strata = changes.strata_table(computed)
+    if len(strata):
+        strata = strata.assign(percent=100 * strata["relative"])
+    whole = pd.DataFrame()
+    if "drift" in computed.frames:
+        whole = lines_of(changes.whole_lines(computed.frames["drift"]), epoch=computed.epoch)
+        whole = whole.assign(stratum="whole parameter", num_rows="", norm="")
+    table = pd.concat([part.astype(object) for part in (whole, strata)]).reindex(columns=list(columns))
     return TableBlock(table=table, caption=f"Embedding drift of {computed.opened.title}.", columns=columns)
 
 
@@ -225,14 +236,5 @@ def _untold(computed: Computed) -> tuple[Section, ...]:
         lines.append(("agreement of seeds", "it needs runs of several seeds"))
     if "segments" in computed.frames and computed.frames["segments"].empty:
         lines.append(("segments", "the model has no token_type_embeddings"))
-    columns = {"analysis": Column(label="what"), "reason": Column(label="why not")}
-    table = TableBlock(table=pd.DataFrame(lines, columns=list(columns)), caption="", columns=columns)
+    table = rows_block(("what", "why not"), lines, "")
     return (Section(id="untold", title="What these data cannot tell", blocks=(table,)),) if lines else ()
-
-
-def _definitions() -> Section:
-    columns = {"word": Column(label="word"), "meaning": Column(label="meaning")}
-    table = pd.DataFrame(list(DEFINITIONS.items()), columns=list(columns))
-    return Section(
-        id="definitions", title="Definitions", blocks=(TableBlock(table=table, caption="", columns=columns),)
-    )

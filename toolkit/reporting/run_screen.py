@@ -136,15 +136,12 @@ def _floor_lines(run: Run) -> list[str]:
 
 
 def _score_table(run: Run) -> Table:
-    task = run.manifest["task"]
-    score, scores = task["score"], run.scores
-    splits = list(dict.fromkeys(scores["split"]))
-    table = _table("epoch", "train loss", *map(escape, splits), title=f"{score} per epoch")
-    for epoch, rows in scores.groupby("epoch"):
-        values = rows.set_index("split")[score]
-        table.add_row(
-            f"{epoch:.3g}", _number(rows["train_loss"].iloc[0]), *(_number(values[split]) for split in splits)
-        )
+    score, scores = run.manifest["task"]["score"], run.scores
+    wide = scores.pivot(index="epoch", columns="split", values=score)[scores["split"].unique()]
+    losses = scores.groupby("epoch")["train_loss"].first()
+    table = _table("epoch", "train loss", *map(escape, wide), title=f"{score} per epoch")
+    for epoch, *values in wide.itertuples():
+        table.add_row(f"{epoch:.3g}", *map(_number, (losses[epoch], *values)))
     return table
 
 

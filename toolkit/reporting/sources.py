@@ -148,6 +148,11 @@ class Opened:
         """Whether exposure and an optimizer log may be at hand."""
         return bool(self.runs)
 
+    @property
+    def source(self) -> Source:
+        """What the analysis takes: the run, for its exposure and its log, or the snapshots alone."""
+        return self.runs[0] if self.runs else self.trajectory
+
 
 def open_sources(places: Sequence[str | Path], *, at_least: int = 1) -> Opened:
     """Open run directories (the first is analysed, the others are seeds beside it) or checkpoints, in their order.
@@ -240,10 +245,6 @@ class Computed:
     missing: dict[str, str] = field(default_factory=dict)
 
     @property
-    def source(self) -> Source:
-        return source_of(self.opened)
-
-    @property
     def epoch(self) -> float:
         """The last snapshot's epoch: every table but those over time is of it."""
         return float(self.opened.trajectory.snapshots[-1].epoch)
@@ -263,11 +264,6 @@ class Computed:
     def get(self, name: str, **where: Any) -> pd.DataFrame:
         """The lines of a table that have these values; an empty table where it is missing."""
         return lines_of(self.frames.get(name, pd.DataFrame()), **where)
-
-
-def source_of(opened: Opened) -> Source:
-    """What the analysis takes: the run, for its exposure and its log, or the snapshots alone."""
-    return opened.runs[0] if opened.is_run else opened.trajectory
 
 
 def lines_of(frame: pd.DataFrame, **where: Any) -> pd.DataFrame:

@@ -18,7 +18,6 @@ from toolkit.reporting.topics.transplants import (
     plot_random_changes,
     plot_shapley,
     shapley_rows,
-    transplant_answers,
     transplants_page,
     worth_rows,
     write_transplant_report,
@@ -105,11 +104,6 @@ def test_the_sum_the_clear_components_and_what_did_not_move_are_named():
     assert alone["word"][2] == "no"
     assert alone["LayerNorm"][3:] == [None, None]  # it has no rows to rotate
     assert header[0] == "case"
-    first, second, third = transplant_answers(tables)
-    assert "1 of 1" in first
-    assert "position (" in second
-    assert "+0.0500 (+0.0400 to +0.0600) nats" in second
-    assert "1 of 5" in third
 
 
 def test_a_component_that_is_0_for_another_reason_is_not_called_what_it_was():
@@ -128,7 +122,6 @@ def test_without_a_clear_sum_or_with_one_seed_no_share_is_said():
     assert [ONE_SEED in caveats(make_tables(num_seeds=n)) for n in (1, 3)] == [True, False]
     tables = make_tables(gain=0.001)
     assert worth(tables)["distinguishable from 0"] == "none"
-    assert "No component" in transplant_answers(tables)[1]
 
 
 @pytest.mark.parametrize(("tasks", "has_random"), [(("sst2",), True), (("sst2", "nli"), False)])

@@ -12,9 +12,10 @@ from toolkit.analysis.strata import BY_STEPS
 from toolkit.comparison.report_data import ordered_strata
 from toolkit.families import TABLES
 from toolkit.reporting.cells import Column, number
-from toolkit.reporting.charts import COLOURS, REFERENCE, Chart, data_of, log_domain, log_ticks, outline, themed
-from toolkit.reporting.page import Block, ChartBlock, FoldBlock, Section, TableBlock, TextBlock
-from toolkit.reporting.sources import Computed, Makers, Opened, source_of
+from toolkit.reporting.charts import COLOURS, REFERENCE, Chart, along, altair, data_of, log_axis, outline, themed, tips
+from toolkit.reporting.page import Block, ChartBlock, FoldBlock, Section, TextBlock, table_block
+from toolkit.reporting.sources import Computed, Makers, Opened
+from toolkit.schema import columns_of
 from toolkit.snapshots.store import Source, trajectory_of
 
 ROW = "a row"
@@ -35,23 +36,19 @@ HEIGHT = 300
 def makers(opened: Opened) -> Makers:
     if not opened.is_run:
         return {}
-    source, epoch = source_of(opened), opened.trajectory.snapshots[-1].epoch
+    source, epoch = opened.source, opened.trajectory.snapshots[-1].epoch
     tables = [name for name in TABLES if name in opened.trajectory.parameters]
     return {
         "exposure": lambda: measure_exposure(source, with_null=True),
-        "causes": lambda: _joined(tables, source, epoch),
+        # Each parameter has strata of its own.
+        "causes": lambda: pd.concat(
+            # Each parameter has strata of its own.
+            [explain(source, name, epoch).assign(parameter=name).astype({"stratum": str}) for name in tables],
+            ignore_index=True,
+        )[["parameter", *columns_of("explain")]],
         "sign_noise": lambda: sign_noise(source, TABLES[0], epoch),
         "regression": lambda: regress_drift(source, TABLES[0], epoch=epoch),
     }
-
-
-def _joined(names: list[str], source: Source, epoch: float) -> pd.DataFrame:
-    """One table for several parameters, with the parameter in front."""
-    frames = [explain(source, name, epoch) for name in names]
-    for name, frame in zip(names, frames, strict=True):
-        frame.insert(0, "parameter", name)
-        frame["stratum"] = frame["stratum"].astype(str)  # each parameter has categories of its own
-    return pd.concat(frames, ignore_index=True)
 
 
 def plot_exposure(source: Source, parameter: str = TABLES[0], *, with_null: bool = False) -> Chart:
@@ -132,43 +129,27 @@ def _by_exposure(rows: pd.DataFrame, names: list[str]) -> pd.DataFrame:
 
 def exposure_chart(exposure: pd.DataFrame) -> Chart:
     """The table of :func:`measure_exposure` on two logarithmic axes."""
-    import altair
-
     present = [name for name in SERIES if name in set(exposure["series"])]
-    tall = log_domain(pd.concat([exposure["norm"], exposure["low"], exposure["high"]]))
-    wide = log_domain(exposure["num_steps"])
-    x_scale, y_scale = (altair.Scale(type="log", domain=ends, nice=False) for ends in (wide, tall))
+    tall = log_axis(pd.concat([exposure["norm"], exposure["low"], exposure["high"]]))
+    wide = log_axis(exposure["num_steps"])
     colours = altair.Color(
         "series:N",
         scale=altair.Scale(domain=present, range=[SERIES[name] for name in present]),
         legend=altair.Legend(title=None, columns=2, symbolOpacity=1),
     )
-    x = altair.X(
-        "num_steps:Q",
-        scale=x_scale,
-        title="optimizer steps that showed the row",
-        axis=altair.Axis(format=",.0f", grid=False, values=log_ticks(*wide)),
-    )
-    axis = altair.Axis(format="~g", values=log_ticks(*tall))
-    y = altair.Y("norm:Q", scale=y_scale, title="length of the change (weight units)", axis=axis)
+    steps = wide.axis(format=",.0f", grid=False)
+    x = altair.X("num_steps:Q", scale=wide.scale(), title="optimizer steps that showed the row", axis=steps)
+    y = altair.Y("norm:Q", scale=tall.scale(), title="length of the change (weight units)", axis=tall.axis())
+    said = {"num_steps": ("steps", ",.0f"), "norm": ("change (weight units)", ".3g"), "num_rows": ("rows", ",")}
 
     def layer(name: str, *columns: str) -> Any:
         own = exposure.loc[exposure["series"] == name, ["series", "num_steps", "norm", "num_rows", *columns]]
-        return altair.Chart(data_of(own)).encode(
-            x=x,
-            y=y,
-            color=colours,
-            tooltip=[
-                *([altair.Tooltip("token:N", title="word")] if "token" in columns else []),
-                altair.Tooltip("num_steps:Q", title="steps", format=",.0f"),
-                altair.Tooltip("norm:Q", title="change (weight units)", format=".3g"),
-                altair.Tooltip("num_rows:Q", title="rows", format=","),
-            ],
-        )
+        told = ({"token": "word"} if "token" in columns else {}) | said
+        return altair.Chart(data_of(own)).encode(x=x, y=y, color=colours, tooltip=tips(**told))
 
     layers = [layer(ROW, "token").mark_circle(size=11, opacity=1)]
     if NULL in present:
-        band = layer(NULL, "low", "high").encode(y=altair.Y("low:Q", scale=y_scale, title=y["title"]), y2="high:Q")
+        band = layer(NULL, "low", "high").encode(y=along(y, "low"), y2="high:Q")
         layers += [
             band.mark_area(fillOpacity=0.28, strokeWidth=0.8).encode(stroke=outline(colours)),
             layer(NULL).mark_line(strokeDash=[6, 3]),
@@ -205,6 +186,10 @@ def unseen_decay(computed: Computed) -> str:
     )
 
 
+CAPTION = (
+    "How far words moved against the steps that showed them: rows drawn evenly along the axis, medians of all. Rows "
+    "never seen moved by decay alone."
+)
 LEAD = (
     "Weight decay is replayed step by step in fp32; what it does not account for is what Adam's updates did. The null "
     "of the chart and of its table takes each row's own steps and gradient sizes, with random signs, through the same "
@@ -218,110 +203,74 @@ def section(computed: Computed) -> Section:
     """Drift against exposure, the causes, the null by stratum, and the regression."""
     blocks: list[Block] = []
     if len(exposure := computed.get("exposure")):
-        blocks.append(_chart(exposure))
+        chart = exposure_chart(exposure)
+        blocks.append(ChartBlock(name="exposure", chart=chart, caption=CAPTION, alt=CAPTION, is_dense=True))
     if len(computed.get("causes")):
         blocks.append(_causes(computed.frames["causes"]))
-    noise = _noise(computed.get("sign_noise"))
-    blocks += [noise] if noise else []
+    noise = computed.get("sign_noise")
+    if len(noise) and (noise["num_steps"] > 0).any():
+        blocks.append(_noise(noise[noise["num_steps"] > 0]))
     if len(computed.get("regression")):
         blocks.append(FoldBlock(title="Drift by exposure and length, as slopes", blocks=_regression(computed)))
     return Section(id="why", title="Why they moved", lead=LEAD if blocks else "", blocks=tuple(blocks))
 
 
-def _chart(exposure: pd.DataFrame) -> Block:
-    counts = exposure.groupby("series")["num_rows"].sum()
-    drawn = f"{int(counts[ROW]):,} rows drawn evenly along the axis"
-    unseen = exposure.loc[exposure["series"] == UNSEEN, "num_rows"]
-    never = f"; {int(unseen.iloc[0]):,} rows never seen moved by decay alone" if len(unseen) else ""
-    caption = f"How far words moved against the steps that showed them: {drawn}, medians of all{never}."
-    alt = (
-        "; ".join(
-            f"{name}: {number(own['norm'].min())} to {number(own['norm'].max())} weight units"
-            for name, own in exposure.groupby("series", sort=False)
-        )
-        + "."
-    )
-    return ChartBlock(name="exposure", chart=exposure_chart(exposure), caption=caption, alt=alt, is_dense=True)
-
-
 def _causes(causes: pd.DataFrame) -> Block:
-    columns = {
-        "parameter": Column(label="parameter"),
-        "stratum": Column(label="rows"),
-        "num_rows": Column(label="number"),
-        "num_weight_decay_alone": Column(label="decay alone", how="No gradient reached them, and decay explains all."),
-        "num_momentum_after_its_last_exposure": Column(
-            label="momentum only", how="Shown before the reference snapshot, and not after it."
-        ),
-        "num_gradient": Column(label="gradient"),
-        "num_unexplained": Column(label="unexplained", how="Never seen, and not explained by decay to the bit."),
-        "squared_drift": Column(label="Σ‖Δ‖²", unit="weight units²"),
-        "update_share": Column(label="share of Adam's update", how="Of the squared drift."),
-        "unexplained_share": Column(label="never-seen drift unexplained", how="Share of it that decay leaves over."),
-    }
-    caption = "How many rows of each kind moved for which reason."
-    return TableBlock(table=causes[list(columns)], caption=caption, columns=columns, num_shown=10)
+    return table_block(
+        causes,
+        "parameter stratum num_rows num_weight_decay_alone num_momentum_after_its_last_exposure num_gradient "
+        "num_unexplained squared_drift update_share unexplained_share",
+        "How many rows of each kind moved for which reason.",
+        stratum="rows",
+        num_rows="number",
+        num_weight_decay_alone="decay alone",
+        num_momentum_after_its_last_exposure="momentum only",
+        squared_drift="Σ‖Δ‖²",
+        update_share="share of Adam's update",
+        unexplained_share="never-seen drift unexplained",
+    )
 
 
-def _noise(frame: pd.DataFrame) -> Block | None:
-    frame = frame[frame["num_steps"] > 0] if len(frame) else frame
-    lines: list[dict[str, object]] = []
-    for name in ordered_strata(frame["stratum"].astype(str)) if len(frame) else ():
-        own = frame[frame["stratum"].astype(str) == name]
-        low, high = own["ratio"].quantile([0.05, 0.95])
-        lines.append(
-            {
-                "stratum": name,
-                "num_rows": len(own),
-                "drift": own["drift"].median(),
-                "null_median": own["null_median"].median(),
-                "ratio": own["ratio"].median(),
-                "spread": f"{number(low)} to {number(high)}",
-                "beyond": int(is_beyond_both(own).sum()),
-                "direction_ratio": own["direction_ratio"].median(),
-            }
-        )
-    if not lines:
-        return None
-    columns = {
-        "stratum": Column(label="words"),
-        "num_rows": Column(label="sampled"),
-        "drift": Column(label="median ‖Δ‖", unit="weight units"),
-        "null_median": Column(label="median of the null", unit="weight units"),
-        "ratio": Column(label="times its noise", how="Median over words of drift divided by the null's median."),
-        "spread": Column(label="5 to 95 % of the words"),
-        "beyond": Column(label="beyond both nulls", how="Words beyond the 97.5 % of both nulls."),
-        "direction_ratio": Column(label="times random directions", how="The same beside the second null."),
-    }
-    return TableBlock(
-        table=pd.DataFrame(lines), caption="Words' drift beside that of random gradient signs.", columns=columns
+def _noise(frame: pd.DataFrame) -> Block:
+    frame = frame.assign(stratum=frame["stratum"].astype(str), beyond=is_beyond_both(frame))
+    grouped = frame.groupby("stratum")
+    ends = grouped["ratio"].quantile([0.05, 0.95]).unstack()
+    table = grouped[["drift", "null_median", "ratio", "direction_ratio"]].median()
+    table = table.assign(
+        num_rows=grouped.size(),
+        beyond=grouped["beyond"].sum().astype(int),
+        spread=[f"{number(low)} to {number(high)}" for low, high in ends.to_numpy()],
+    )
+    return table_block(
+        table.loc[ordered_strata(frame["stratum"])].reset_index(),
+        "stratum num_rows drift null_median ratio spread beyond direction_ratio",
+        "Words' drift beside that of random gradient signs.",
+        stratum="words",
+        num_rows="sampled",
+        drift="median ‖Δ‖",
+        null_median=Column(label="median of the null", unit="weight units"),
+        ratio=Column(label="times its noise", how="Median over words of drift divided by the null's median."),
+        spread="5 to 95 % of the words",
+        beyond=Column(label="beyond both nulls", how="Words beyond the 97.5 % of both nulls."),
+        direction_ratio=Column(label="times random directions", how="The same beside the second null."),
     )
 
 
 def _regression(computed: Computed) -> tuple[Block, ...]:
     frame = computed.frames["regression"]
     terms = {"constant": "constant", "log_num_steps": "log steps", "log_norm": "log ‖E⁰‖"}
-    table = pd.DataFrame(
-        {
-            "outcome": "log ‖Δ‖, " + frame["outcome"],
-            "term": frame["term"].map(terms).fillna(frame["term"]),
-            "value": frame["value"],
-            "interval": [
-                f"{number(low)} to {number(high)}" for low, high in zip(frame["low"], frame["high"], strict=True)
-            ],
-            "num_rows": frame["num_rows"].astype(int),
-        }
+    ends = zip(frame["low"], frame["high"], strict=True)
+    table = frame.assign(
+        outcome="log ‖Δ‖, " + frame["outcome"],
+        term=frame["term"].replace(terms),
+        interval=[f"{number(low)} to {number(high)}" for low, high in ends],
+        num_rows=frame["num_rows"].astype(int),
     )
-    columns = {
-        "outcome": Column(label="outcome"),
-        "term": Column(label="term"),
-        "value": Column(label="coefficient"),
-        "interval": Column(label="95 % interval"),
-        "num_rows": Column(label="rows"),
-    }
     said = (
         "Regression of log drift on log exposure and log length before, beside the same for the null. A slope below "
         "1 is no finding: drift per occurrence falls with frequency by construction. What differs comes from the data."
     )
+    names = ("outcome", "term", "value", "interval", "num_rows")
     caption = "Coefficients of the rows' drift and of its null."
-    return TextBlock(text=said), TableBlock(table=table, caption=caption, columns=columns)
+    shown = table_block(table, names, caption, value="coefficient", interval=Column(label="95 % interval"))
+    return TextBlock(text=said), shown

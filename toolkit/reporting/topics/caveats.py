@@ -62,21 +62,6 @@ def task_names(table: pd.DataFrame) -> pd.Series:
     return names.str.removeprefix(f"{table['model'].iloc[0]} on ")
 
 
-def has_several_models(table: pd.DataFrame) -> bool:
-    return "model" in table and bool(table["model"].nunique() > 1)
-
-
-def counted_tasks(table: pd.DataFrame, count: int, kind: str = "") -> str:
-    """``3 real tasks``; where the lines are of several models, ``9 controlled pairs of model and task``."""
-    ending = "" if count == 1 else "s"
-    noun = f"pair{ending} of model and task" if has_several_models(table) else f"task{ending}"
-    return f"{count} {kind}{noun}"
-
-
-def arm_names(table: pd.DataFrame) -> list[str]:
-    return [str(arm) for arm in dict.fromkeys(table["base"])]
-
-
 GAPS = ("full_minus_reached_points", "full_minus_linear_probe_points")
 SHOWN = ("group", "condition", "split", "score", "reached", "linear_probe", *GAPS)
 
@@ -181,8 +166,10 @@ def against_probe_block(table: pd.DataFrame) -> tuple[Block, ...]:
     if above.empty:
         return (table_block(shown, SHOWN, caption),)
     where = listing(list(dict.fromkeys(task_names(table).loc[above.index])))
-    text = f"On {where} the trained head comes out above the recorded linear probe by more than a point"
-    text += ": it is a yardstick, no bound."
+    text = (
+        f"On {where} the trained head comes out above the recorded linear probe by more than a point: it is a "
+        "yardstick, no bound."
+    )
     return (table_block(shown, SHOWN, caption), NoteBlock(text=text))
 
 
@@ -201,20 +188,10 @@ UNSTABLE_POINTS = 20
 
 def caveats(data: ReportData) -> list[str]:
     """What has to be read with any number of the report: failed runs, settings, model, seeds."""
-    sentences = [
-        text
-        for text in (
-            broken_freezes(data),
-            failures(data),
-            below_floor(data),
-            unstable(data),
-            edge_warning(data),
-        )
-        if text
-    ]
+    said = (broken_freezes, failures, below_floor, unstable, edge_warning)
+    sentences = [text for text in (say(data) for say in said) if text]
     sentences += short_of_probe(linear_probes([own.group for own in data.details]), _margin(data))
-    sentences += data.left_out
-    sentences += [] if data.is_whole else [NOT_KEPT]
+    sentences += [*data.left_out, *([] if data.is_whole else [NOT_KEPT])]
     if any(str(run.model) == "minilm" for run in data.runs):
         sentences.append(MINILM)
     if data.num_seeds == 1:
@@ -244,26 +221,22 @@ def _margin(data: ReportData) -> float:
 
 def failures(data: ReportData) -> str:
     """Runs that failed, and those that do not beat the majority class by more than chance; '' for one task without."""
-    failed = _by_arm(data, "is_failed")
-    chance = _by_arm(data, "is_at_chance")
-    count = len(data.runs)
-    if not failed and not chance:
-        return f"None of {count} runs failed." if len(data.groups) > 1 else ""
+    failed, chance = _by_arm(data, "is_failed"), _by_arm(data, "is_at_chance")
+    count, num_failed = len(data.runs), sum(run.is_failed for run in data.runs)
+    text = f"None of {count} runs failed"
     if failed:
-        total = sum(run.is_failed for run in data.runs)
-        text = f"{total} of {count} runs failed (majority class or worse, or undefined, on the reported split): "
-        text += listing(failed)
-    else:
-        text = f"None of {count} runs failed"
+        text = (
+            f"{num_failed} of {count} runs failed (majority class or worse, or undefined, on the reported split): "
+            f"{listing(failed)}"
+        )
     if chance:
-        total = sum(bool(run.is_at_chance) for run in data.runs)
         is_all = all(run.is_at_chance for run in data.runs if run.is_failed)
         among = ", the failed ones included," if failed and is_all else ""
         text += (
-            f". {total} of {count} runs{among} do not beat always giving the most frequent label by more than chance: "
+            f". {sum(bool(run.is_at_chance) for run in data.runs)} of {count} runs{among} do not beat always giving "
+            f"the most frequent label by more than chance: {listing(chance)}"
         )
-        text += listing(chance)
-    return f"{text}."
+    return f"{text}." if failed or chance or len(data.groups) > 1 else ""
 
 
 def below_floor(data: ReportData) -> str:
@@ -280,19 +253,15 @@ def below_floor(data: ReportData) -> str:
 
 def _by_arm(data: ReportData, quality: str) -> list[str]:
     """``feature extraction 5 (pair)`` for every arm that has runs of this quality."""
-    counts: dict[str, int] = {}
-    tasks: dict[str, list[str]] = {}
-    for group in data.groups:
-        for arm in group.arms:
-            label, found = arm.base or arm.label, sum(bool(getattr(run, quality, False)) for run in arm.runs)
-            if found:
-                counts[label] = counts.get(label, 0) + found
-                tasks.setdefault(label, []).append(arm.runs[0].task)
+    arms = [(arm.base or arm.label, arm.runs) for group in data.groups for arm in group.arms]
+    found = [(label, run.task) for label, runs in arms for run in runs if bool(getattr(run, quality, False))]
     several = len(data.groups) > 1
-    return [
-        f"{label} {count}" + (f" ({listing(list(dict.fromkeys(tasks[label])))})" if several else "")
-        for label, count in counts.items()
-    ]
+    parts = []
+    for label in dict.fromkeys(label for label, _ in found):
+        tasks = [task for each, task in found if each == label]
+        where = f" ({listing(list(dict.fromkeys(tasks)))})" if several else ""
+        parts.append(f"{label} {len(tasks)}{where}")
+    return parts
 
 
 def unstable(data: ReportData) -> str:
@@ -313,10 +282,7 @@ def unstable(data: ReportData) -> str:
             runs = f"mean of {count} final runs" if count > 1 else "the final run"
             scored = f"{number(line['mean_score'])} when it was chosen, {number(final)} on {first.reported_split}"
             parts.append(f"{label} on {first.task} ({scored}, {runs})")
-    if not parts:
-        return ""
-    one = len(parts) == 1
-    return f"The chosen {'setting is' if one else 'settings are'} unstable: {'; '.join(parts)}."
+    return f"Chosen, and unstable: {'; '.join(parts)}." if parts else ""
 
 
 def edge_warning(data: ReportData) -> str:
@@ -331,9 +297,7 @@ def edge_warning(data: ReportData) -> str:
     if tasks.empty:
         return ""
     parts = [f"{arm} on {own}" for arm, own in tasks.items()]
-    if is_at_edge.sum() == 1:
-        return f"{_sentence(parts[0])} was chosen at the edge of its grid: it may do better."
-    return f"{_sentence('; '.join(parts))} were chosen at the edge of their grids: they may do better."
+    return f"Chosen at the edge of a grid, which may do better: {'; '.join(parts)}."
 
 
 def _sentence(text: str) -> str:
@@ -347,20 +311,13 @@ def pair_caveats(data: ReportData) -> list[str]:
         compared = data.seeds.loc[data.seeds["group"] == group.title, ["first", "second"]].drop_duplicates()
         for pair in pair_arms(group, [(str(a), str(b)) for a, b in compared.to_numpy()]):
             names = [name.replace("_", " ") for name in differing_settings(pair.first, pair.second)]
-            key = (pair.first.base or pair.first.label, pair.second.base or pair.second.label, listing(names))
+            one, other = (side.base or side.label for side in (pair.first, pair.second))
             if names:
-                differing.setdefault(key, []).append(group.title)
-    sentences = [
-        f"{first} and {second} differ, besides the regime, in {names}{_where(titles, len(data.groups))}."
-        for (first, second, names), titles in differing.items()
-    ]
-    unpaired = data.seeds[data.seeds["split"] == ""]
-    return sentences + [
-        f"Seed {line.seed} of {line.first} and {line.second} is not compared: {line.reason}."
-        for line in unpaired.itertuples()
-    ]
-
-
-def _where(titles: list[str], num_groups: int) -> str:
-    distinct = list(dict.fromkeys(titles))
-    return f" ({listing(distinct)})" if len(distinct) < num_groups else ""
+                differing.setdefault((one, other, listing(names)), []).append(group.title)
+    sentences = []
+    for (one, other, said), titles in differing.items():
+        where = f" ({listing(list(dict.fromkeys(titles)))})" if len(set(titles)) < len(data.groups) else ""
+        sentences.append(f"{one} and {other} differ, besides the regime, in {said}{where}.")
+    for line in data.seeds[data.seeds["split"] == ""].itertuples():
+        sentences.append(f"Seed {line.seed} of {line.first} and {line.second} is not compared: {line.reason}.")
+    return sentences

@@ -1,41 +1,59 @@
-"""Which embedding parameters changed, how far, and of what kind their change is."""
+"""Which embedding parameters and rows changed, how far, and of what kind their change is."""
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from toolkit.analysis.changes import KINDS, NOT_APPLICABLE, measure_changes
-from toolkit.analysis.drift import WHOLE, measure_drift
-from toolkit.families import EMBEDDING_PARAMETERS
+from toolkit.analysis.drift import WHOLE, measure_drift, measure_rows, measure_segments
+from toolkit.comparison.report_data import ordered_strata
+from toolkit.families import EMBEDDING_PARAMETERS, TABLES
 from toolkit.reporting.cells import Column, number
 from toolkit.reporting.charts import (
     COLOURS,
     Chart,
-    bars,
+    altair,
     colour,
     dash,
     data_of,
-    log_domain,
-    log_ticks,
+    log_axis,
+    percent_bars,
     pick,
     shape,
     themed,
+    tips,
 )
-from toolkit.reporting.page import Block, ChartBlock, Section, TableBlock, Tile
-from toolkit.reporting.sources import Computed, Makers, Opened, lines_of, source_of
+from toolkit.reporting.page import (
+    Block,
+    ChartBlock,
+    FoldBlock,
+    Section,
+    TableBlock,
+    TextBlock,
+    Tile,
+    heading,
+    picture,
+    table_block,
+)
+from toolkit.reporting.sources import Computed, Makers, Opened, lines_of
 from toolkit.snapshots.store import Source, trajectory_of
 
 HEIGHT = 180
 MOST_EPOCHS = 8
 """Columns of the table over time: the first, the last, and some between."""
+NUM_WORDS = 100
 
 
 def makers(opened: Opened) -> Makers:
-    source = source_of(opened)
-    return {"changes": lambda: measure_changes(source), "drift": lambda: measure_drift(source)}
+    source = opened.source
+    return {
+        "changes": lambda: measure_changes(source),
+        "drift": lambda: measure_drift(source),
+        "most_moved": lambda: most_moved(source),
+        "segments": lambda: measure_segments(source),
+    }
 
 
 def plot_change(source: Source) -> Chart:
@@ -62,7 +80,7 @@ def change_chart(drift: pd.DataFrame, names: Mapping[float, str] | None = None) 
     if not (lines["percent"] > 0).any():
         return None
     if lines["epoch"].nunique() == 1:
-        return bars(lines[lines["percent"].notna()], "parameter", "percent", "relative drift (%)", unit=" %")
+        return percent_bars(lines[lines["percent"].notna()], "parameter", "percent", "relative drift (%)")
     return _over_time(lines[lines["percent"].notna()], names or {})
 
 
@@ -76,39 +94,27 @@ def whole_lines(drift: pd.DataFrame) -> pd.DataFrame:
 
 
 def _over_time(lines: pd.DataFrame, names: Mapping[float, str]) -> Chart:
-    import altair
-
     series = [name for name in EMBEDDING_PARAMETERS if name in set(lines["parameter"])]
-    has_names = bool(names) and lines["epoch"].nunique() <= 6
     shown = lines.assign(when=[names.get(epoch, "") for epoch in lines["epoch"]] if names else lines["epoch"])
     epochs = sorted(lines["epoch"].unique())
     ticks = epochs if len(epochs) <= 10 else altair.Undefined
-    x = (
-        altair.X("when:N", sort=None, title="checkpoint", axis=altair.Axis(labelAngle=0, labelLimit=150))
-        if has_names
-        else altair.X(
-            "epoch:Q",
-            title="epoch",
-            scale=altair.Scale(zero=False, nice=False, padding=14),
-            axis=altair.Axis(values=ticks, format="~f", grid=False),
-        )
-    )
+    axis = altair.Axis(values=ticks, format="~f", grid=False)
+    x = altair.X("epoch:Q", title="epoch", scale=altair.Scale(zero=False, nice=False, padding=14), axis=axis)
+    if names and len(epochs) <= 6:
+        x = altair.X("when:N", sort=None, title="checkpoint", axis=altair.Axis(labelAngle=0, labelLimit=150))
     picker = pick("parameter", series)
-    ends = log_domain(lines["percent"])
-    scale = altair.Scale(type="log", domain=ends, nice=False)
+    tall = log_axis(lines["percent"])
     base = altair.Chart(data_of(shown)).encode(
         x=x,
         color=colour("parameter", series, symbolStrokeWidth=0),
         opacity=picker.opacity,
-        tooltip=[
-            altair.Tooltip("parameter:N", title="parameter"),
-            altair.Tooltip("when:N", title="checkpoint" if names else "epoch"),
-            altair.Tooltip("percent:Q", title="relative drift (%)", format=".3g"),
-        ],
+        tooltip=tips(
+            parameter="parameter",
+            when="checkpoint" if names else "epoch",
+            percent=("relative drift (%)", ".3g"),
+        ),
     )
-    y = altair.Y(
-        "percent:Q", scale=scale, title="relative drift (%)", axis=altair.Axis(format="~g", values=log_ticks(*ends))
-    )
+    y = altair.Y("percent:Q", scale=tall.scale(), axis=tall.axis(), title="relative drift (%)")
     moved = base.transform_filter("datum.percent > 0")
     marks = {"filled": True, "opacity": 1, "size": 55}
     shapes = shape("parameter", series, symbolStrokeWidth=0)
@@ -125,24 +131,19 @@ def _over_time(lines: pd.DataFrame, names: Mapping[float, str]) -> Chart:
 
 def tiles(changes: pd.DataFrame) -> tuple[Tile, ...]:
     """One per embedding parameter that the model has: how far, and of what kind."""
-    found = changes[changes["kind"] != NOT_APPLICABLE]
-    return tuple(
-        Tile(
-            title=str(line["parameter"]).replace("_", " "),
-            value=_size(line),
-            detail=str(line["kind"]),
-            colour=COLOURS[EMBEDDING_PARAMETERS.index(line["parameter"])],
+    found = []
+    for line in changes[changes["kind"] != NOT_APPLICABLE].to_dict("records"):
+        name, relative = str(line["parameter"]), float(line["relative_drift"])
+        size = "undefined: was 0" if math.isnan(relative) else f"{number(100 * relative)} %"
+        found.append(
+            Tile(
+                title=name.replace("_", " "),
+                value=size if line["num_moved"] else "0 exactly",
+                detail=str(line["kind"]),
+                colour=COLOURS[EMBEDDING_PARAMETERS.index(name)],
+            )
         )
-        for line in found.to_dict("records")
-    )
-
-
-def _size(line: Mapping[Any, Any]) -> str:
-    """The relative drift; what did not change has none to be undefined."""
-    if line["num_moved"] == 0:
-        return "0 exactly"
-    relative = float(line["relative_drift"])
-    return "undefined: was 0" if math.isnan(relative) else f"{number(100 * relative)} %"
+    return tuple(found)
 
 
 def farthest(computed: Computed) -> str:
@@ -162,20 +163,17 @@ def farthest(computed: Computed) -> str:
     )
 
 
-def picture(computed: Computed) -> ChartBlock | None:
+def first_picture(computed: Computed) -> ChartBlock | None:
     """The picture of the first screen."""
-    chart = change_chart(computed.frames["drift"], names_of_snapshots(computed.source))
-    if chart is None:
-        return None
-    last = lines_of(whole_lines(computed.frames["drift"]), epoch=computed.epoch).dropna()
-    said = "; ".join(f"{name} {number(value)} %" for _, name, value in last.itertuples(index=False))
-    floor = "; marks on the floor are exactly 0" if (last["percent"] == 0).any() else ""
-    floor = floor if last.shape[0] and computed.frames["drift"]["epoch"].nunique() > 2 else ""
-    caption = f"Relative drift of each whole parameter: the length of its change, in % of its length before{floor}."
-    return ChartBlock(name="change", chart=chart, caption=caption, alt=f"Relative drift at the end: {said}.")
+    drift = computed.frames["drift"]
+    caption = (
+        "Relative drift of each whole parameter: the length of its change, in % of its length before. Marks on the "
+        "floor are exactly 0."
+    )
+    return picture("change", change_chart(drift, names_of_snapshots(computed.opened.source)), caption)
 
 
-def section(computed: Computed) -> Section:
+def changes_section(computed: Computed) -> Section:
     """What changed, parameter by parameter, and how far at every snapshot."""
     blocks: list[Block] = []
     if len(computed.get("changes")):
@@ -189,53 +187,130 @@ KIND_HOW = "The first that holds: " + "; ".join(f"{name}: {text}" for name, text
 
 
 def _kinds(changes: pd.DataFrame) -> Block:
-    lines = [
-        {
-            "parameter": line["parameter"],
-            "kind": line["kind"],
-            "moved": f"{int(line['num_moved']):,} of {int(line['num_rows']):,}",
-            "size": float(line["value"]),
-            "unit": "" if line["unit"] == "1" else str(line["unit"]),
-            "detail": "; ".join(str(line[key]) for key in ("detail", "note") if line[key]),
-            "farthest": str(line["farthest"]),
-        }
-        for line in changes.to_dict("records")
-        if line["kind"] != NOT_APPLICABLE
-    ]
-    columns = {
-        "parameter": Column(label="parameter"),
-        "kind": Column(label="kind of change", how=KIND_HOW),
-        "moved": Column(label="rows moved", how="Of a LayerNorm vector: entries."),
-        "size": Column(label="size", how="Of the rows that moved so; relative to their length where no unit is named."),
-        "unit": Column(label="unit"),
-        "detail": Column(label="detail", how="Σ lr·decay is what weight decay comes to over all steps."),
-        "farthest": Column(label="farthest", how="The rows that moved farthest."),
-    }
-    if not any(line["unit"] for line in lines):
-        columns.pop("unit")
-    caption = "The kind of each parameter's change: the first that holds, from identical to general."
-    return TableBlock(table=pd.DataFrame(lines, columns=list(columns)), caption=caption, columns=columns)
+    own = changes[changes["kind"] != NOT_APPLICABLE]
+    table = own.assign(
+        moved=[f"{int(n):,} of {int(rows):,}" for n, rows in zip(own["num_moved"], own["num_rows"], strict=True)],
+        unit=own["unit"].replace("1", ""),
+        detail=["; ".join(filter(None, texts)) for texts in zip(own["detail"], own["note"], strict=True)],
+        farthest=own["farthest"].astype(str),
+    )
+    names = ["parameter", "kind", "moved", "value", "unit", "detail", "farthest"]
+    return table_block(
+        table.drop(columns=[] if table["unit"].any() else "unit"),
+        names,
+        "The kind of each parameter's change: the first that holds, from identical to general.",
+        kind=Column(label="kind of change", how=KIND_HOW),
+        moved=Column(label="rows moved", how="Of a LayerNorm vector: entries."),
+        value=Column(label="size", how="Of the rows that moved so; relative to their length where no unit is named."),
+        detail=Column(label="detail", how="Σ lr·decay is what weight decay comes to over all steps."),
+    )
 
 
 def _over_epochs(computed: Computed) -> Block:
-    drift, names = computed.frames["drift"], names_of_snapshots(computed.source)
+    drift, names = computed.frames["drift"], names_of_snapshots(computed.opened.source)
     lines = whole_lines(drift)
     epochs = list(dict.fromkeys(lines["epoch"]))
     kept = np.unique(np.linspace(0, len(epochs) - 1, min(len(epochs), MOST_EPOCHS)).round().astype(int))
-    wide = lines.pivot(index="parameter", columns="epoch", values="percent").loc[
-        list(dict.fromkeys(lines["parameter"]))
-    ]
-    wide = wide[[epochs[place] for place in kept]]
+    wide = lines.pivot(index="parameter", columns="epoch", values="percent")
+    wide = wide.loc[lines["parameter"].unique(), [epochs[place] for place in kept]]
     null = lines_of(drift, stratum=WHOLE, measure="relative", statistic="reinitialised").groupby("parameter")["value"]
-    wide["reinitialised"] = 100 * null.first()
-    columns = {"parameter": Column(label="parameter")}
+    columns = {"parameter": heading("parameter")}
     columns |= {
-        f"at_{i}": Column(label=names.get(epoch) or f"epoch {epoch:g}", unit="%")
-        for i, epoch in enumerate(wide.columns[:-1])
+        f"at_{i}": Column(label=names.get(epoch) or f"epoch {epoch:g}", unit="%") for i, epoch in enumerate(wide)
     }
     columns["reinitialised"] = Column(
         label="re-initialised", unit="%", how="What independent new values of the same spread would read: a yardstick."
     )
-    table = wide.reset_index().set_axis(list(columns), axis=1)
+    table = wide.assign(reinitialised=100 * null.first()).reset_index().set_axis(list(columns), axis=1)
     caption = "Relative drift ‖Δ‖ / ‖E⁰‖ of each whole parameter; undefined where it was 0 before and is not now."
     return TableBlock(table=table, caption=caption, columns=columns)
+
+
+ROWS_LEAD = (
+    "Rows that moved for different reasons are not averaged together, but stand by the optimizer steps that showed "
+    "them (their exposure), where these were recorded. Adam moves a row by the count of those steps and hardly by the "
+    "size of its gradient, so the list of words is no ranking of importance."
+)
+STRATA = ("parameter", "stratum", "num_rows", "norm", "greatest", "relative", "angle_degrees", "radial")
+
+
+def most_moved(source: Source) -> pd.DataFrame:
+    """The word rows that are farthest from the first snapshot, farthest first; ValueError where no word moved.
+
+    The columns are those of :func:`toolkit.measure_rows` with ``norm``, ``relative`` and ``angle_degrees``.
+    """
+    epoch = trajectory_of(source).snapshots[-1].epoch
+    rows = measure_rows(source, TABLES[0], epoch, ("norm", "relative", "angle_degrees"))
+    moved = rows[rows["norm"] > 0]
+    if moved.empty:
+        raise ValueError("no row of word_embeddings moved")
+    return moved.sort_values(["norm", "row"], ascending=[False, True]).head(NUM_WORDS).reset_index(drop=True)
+
+
+def strata_table(computed: Computed) -> pd.DataFrame:
+    """One line per table and stratum at the last snapshot: the columns STRATA."""
+    drift = computed.get("drift", epoch=computed.epoch)
+    drift = drift[(drift["stratum"] != WHOLE) & drift["parameter"].isin(TABLES)] if len(drift) else drift
+    if drift.empty:
+        return pd.DataFrame(columns=list(STRATA))
+    own = drift[drift["statistic"].isin(["median", "max"])]
+    own = own.assign(name=own["measure"].where(own["statistic"] == "median", "greatest of " + own["measure"]))
+    wide = own.pivot(index=["parameter", "stratum", "num_rows"], columns="name", values="value").reset_index()
+    wide = wide.rename(columns={"greatest of norm": "greatest"})
+    place = {name: i for i, name in enumerate(ordered_strata(wide["stratum"]))}
+    order = wide.assign(a=wide["parameter"].map(TABLES.index), b=wide["stratum"].map(place)).sort_values(["a", "b"])
+    return order[[name for name in STRATA if name in order]].reset_index(drop=True)
+
+
+def rows_section(computed: Computed) -> Section:
+    """The words that moved most, then every table by exposure, then the segments."""
+    blocks: list[Block] = []
+    words = computed.get("most_moved")
+    if len(words):
+        names = ["token", "stratum", "num_steps", "num_tokens", "norm", "relative", "angle_degrees"]
+        if words["num_steps"].isna().all():
+            names = [names[0], *names[4:]]
+        table = words.assign(token=named_rows(words), stratum=words["stratum"].astype(str))
+        caption = f"The {len(words)} words that moved most, from the first snapshot to the last."
+        own = {"norm": "‖Δ‖", "relative": "relative drift", "angle_degrees": "angle"}
+        blocks.append(table_block(table, names, caption, token="word", stratum="rows", **own))
+    strata = strata_table(computed)
+    for name in TABLES:
+        if len(own_strata := strata[strata["parameter"] == name]):
+            title = f"{name}: its rows by exposure"
+            blocks.append(FoldBlock(title=title, blocks=(_strata(own_strata),), is_open=name == TABLES[0]))
+    if len(segments := computed.get("segments", epoch=computed.epoch)):
+        blocks.append(FoldBlock(title="Segment rows", blocks=segments_blocks(lines_of(segments, reason=""))))
+    lead = ROWS_LEAD if blocks else ""
+    return Section(id="rows", title="Which words and rows moved", lead=lead, blocks=tuple(blocks))
+
+
+def _strata(strata: pd.DataFrame) -> Block:
+    return table_block(
+        strata,
+        STRATA[1:],
+        "At the last snapshot.",
+        stratum="rows",
+        num_rows="number",
+        norm="median ‖Δ‖",
+        greatest=Column(label="greatest ‖Δ‖", unit="weight units"),
+        relative="median relative drift",
+        angle_degrees="median angle",
+        radial="median radial change",
+    )
+
+
+def named_rows(rows: pd.DataFrame) -> pd.Series:
+    """The word of each row, and its number where it has none."""
+    words = rows["token"].astype(str)
+    return words.where(words != "", "row " + rows["row"].astype(str))
+
+
+def segments_blocks(own: pd.DataFrame) -> tuple[Block, ...]:
+    """Norm, cosine and drift of the segment rows, from the table of :func:`toolkit.measure_segments` at one epoch."""
+    table = own.assign(measure=own["measure"].str.replace("_", " "))
+    names = ("parameter", "measure", "value", "unit", "reason", "note")
+    shown = table_block(table, names, "At the last snapshot.")
+    if (own["measure"] == "cosine").any():
+        return (shown,)
+    return (shown, TextBlock(text="Cosine, difference and mean are not applicable: the model has one segment row."))

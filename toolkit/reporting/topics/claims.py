@@ -12,6 +12,8 @@ from toolkit.reporting.page import Block, FoldBlock, NoteBlock, Section, TextBlo
 from toolkit.reporting.topics.caveats import caveats
 
 FREE = "With the embeddings free and forbidden to drift the scores differ"
+DECIDED = ("supported", "equivalent")
+"""Verdicts by which the runs say yes or no."""
 HOWS = {
     "answer": "yes: the 95 % interval excludes 0 and q is below .05. No: the 90 % interval lies within the margin. "
     "Both only from three seeds on.",
@@ -47,34 +49,27 @@ def answer_of(card: Card) -> str:
     return "described only" if card.kind == "drift" and card.verdict == "not judged" else "undecided"
 
 
-def is_decided(card: Card) -> bool:
-    """Whether the runs say yes or no."""
-    return card.verdict in ("supported", "equivalent")
-
-
-def claims_table(cards: Sequence[Card], title: str = "") -> pd.DataFrame:
-    """One line per card, in the card's unit: what is asked, the answer, and what it stands on.
-
-    ``title``: of the model and task that all of them are about, which no question then repeats.
-    """
+def verdicts_frame(cards: Sequence[Card]) -> pd.DataFrame:
+    """One line per card, for tables/verdicts: numbers in the card's unit."""
+    fields = "margin detectable_gap noise_floor q num_seeds num_items reason estimator kind"
     lines = [
         {
-            "question": question_of(card).replace(f", {title}", "") if title else question_of(card),
+            "question": question_of(card),
             "answer": answer_of(card),
-            "estimate": f"{number(card.value)} {card.unit}".removesuffix(" 1")
-            if card.value == card.value
-            else UNDEFINED,
-            "interval": span_of(card),
-            "smallest gap": number(card.detectable_gap),
-            "q": number(card.q),
-            "seeds": card.num_seeds,
-            "why": card.reason,
-            "kind": card.kind,
+            "claim": card.claim,
             "verdict": card.verdict,
+            "value": card.value,
+            "low": card.deciding.low,
+            "high": card.deciding.high,
+            "level": card.deciding.level,
+            "unit": card.unit,
+            **{name: getattr(card, name) for name in fields.split()},
+            "group": group_of(card),
+            "id": card.id,
         }
         for card in cards
     ]
-    return pd.DataFrame(lines)
+    return pd.DataFrame(lines).astype({"num_items": "Int64"}) if lines else pd.DataFrame(columns=["claim", "verdict"])
 
 
 def span_of(card: Card) -> str:
@@ -86,13 +81,25 @@ def span_of(card: Card) -> str:
 
 
 def claims_block(cards: Sequence[Card], caption: str) -> Block:
-    """Cards as a table: the answer, then what it stands on."""
+    """Cards as a table: what is asked, the answer, then what it stands on, in the card's unit."""
     if not cards:
         return TextBlock(text="These runs decide no question: what stays open, and why, stands below.")
-    header = ["question", "answer", "estimate", "interval", "smallest gap", "q", "seeds"]
     titles = {group_of(card) for card in cards}
-    table = claims_table(cards, titles.pop() if len(titles) == 1 else "")
-    return rows_block(header, table[header].to_numpy().tolist(), caption, HOWS)
+    shared = titles.pop() if len(titles) == 1 else ""  # of all of them, which no question then repeats
+    header = ["question", "answer", "estimate", "interval", "smallest gap", "q", "seeds"]
+    rows = [
+        [
+            question_of(card).replace(f", {shared}", "" if shared else ", "),
+            answer_of(card),
+            f"{number(card.value)} {card.unit}".removesuffix(" 1") if card.value == card.value else UNDEFINED,
+            span_of(card),
+            number(card.detectable_gap),
+            number(card.q),
+            card.num_seeds,
+        ]
+        for card in cards
+    ]
+    return rows_block(header, rows, caption, HOWS)
 
 
 def described(cards: Sequence[Card]) -> dict[str, Block]:
@@ -114,66 +121,31 @@ def decided(cards: Sequence[Card]) -> list[Card]:
     return [
         card
         for card in cards
-        if is_decided(card) and not (card.kind == "score" and card.id.partition(": ")[2] in better)
+        if card.verdict in DECIDED and not (card.kind == "score" and card.id.partition(": ")[2] in better)
     ]
 
 
 def limits_section(data: ReportData, cards: Sequence[Card]) -> Section:
     """What these runs cannot tell: every open question once, and what has to be known to read any number."""
-    left = [card for card in cards if not is_decided(card) and card.kind != "drift"]
+    left = [card for card in cards if card.verdict not in DECIDED and card.kind != "drift"]
     left = [card for card in left if card.kind != "association" or card.verdict != "not applicable"]
-    order = {name: place for place, name in enumerate(reversed(VERDICTS))}
+    order = list(reversed(VERDICTS))
     lines: dict[tuple[str, str], list[Card]] = {}
-    for card in sorted(left, key=lambda card: order[card.verdict]):
+    for card in sorted(left, key=lambda card: order.index(card.verdict)):
         shared = card.reason if card.verdict in (*REFUSALS, "not judged") else card.id
         lines.setdefault((card.kind, shared), []).append(card)
-    rows = [
-        [_asked(own), answer_of(own[0]), span_of(own[0]) if len(own) == 1 else "", own[0].reason]
-        for own in lines.values()
-    ]
-    table = rows_block(["question", "answer", "interval", "why"], rows, "Questions that stay open") if rows else None
+    rows = []
+    for first, *others in lines.values():
+        more = f" (and {len(others)} more like it)" if others else ""
+        rows.append([question_of(first) + more, answer_of(first), "" if others else span_of(first), first.reason])
+    table = [rows_block(["question", "answer", "interval", "why"], rows, "Questions that stay open")] if rows else []
     said = caveats(data)
     if any(card.kind == "drift" and NO_CONTROL in card.reason for card in cards):
         said.append(f"Drift beside sign noise describes and shows no learning: {NO_CONTROL}.")
     notes = tuple(NoteBlock(text=text, is_warning=text.startswith("WARNING")) for text in said)
-    return Section(id="limits", title="What these runs cannot tell", blocks=(*notes, *((table,) if table else ())))
-
-
-def _asked(cards: Sequence[Card]) -> str:
-    more = f" (and {len(cards) - 1} more like it)" if len(cards) > 1 else ""
-    return f"{question_of(cards[0])}{more}"
+    return Section(id="limits", title="What these runs cannot tell", blocks=(*notes, *table))
 
 
 def group_of(card: Card) -> str:
     """The model and task that a card is about, as its id names them; empty for one across tasks."""
     return "" if card.kind == "association" else card.id.partition(": ")[2].split(" / ")[0]
-
-
-def verdicts_frame(cards: Sequence[Card]) -> pd.DataFrame:
-    """One line per card, for tables/verdicts: numbers in the card's unit."""
-    lines = [
-        {
-            "question": question_of(card),
-            "answer": answer_of(card),
-            "claim": card.claim,
-            "verdict": card.verdict,
-            "value": card.value,
-            "low": card.deciding.low,
-            "high": card.deciding.high,
-            "level": card.deciding.level,
-            "unit": card.unit,
-            "margin": card.margin,
-            "detectable_gap": card.detectable_gap,
-            "noise_floor": card.noise_floor,
-            "q": card.q,
-            "num_seeds": card.num_seeds,
-            "num_items": card.num_items,
-            "reason": card.reason,
-            "estimator": card.estimator,
-            "kind": card.kind,
-            "group": group_of(card),
-            "id": card.id,
-        }
-        for card in cards
-    ]
-    return pd.DataFrame(lines).astype({"num_items": "Int64"}) if lines else pd.DataFrame(columns=["claim", "verdict"])

@@ -1,6 +1,7 @@
 """Differences between conditions: the smallest detectable gap first, then the difference, then the tests."""
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import pandas as pd
 from toolkit.comparison.report_data import ReportData
 from toolkit.comparison.summaries import check_table
 from toolkit.reporting.cells import NOT_APPLICABLE, interval, points
-from toolkit.reporting.charts import REFERENCE, Chart, Charts, data_of, end_ticks, panels, tips, wrap
+from toolkit.reporting.charts import Chart, Charts, altair, around_zero, data_of, intervals, panels, tips
 from toolkit.reporting.page import Block, FoldBlock, NoteBlock, Section, chart_blocks, folds, table_block
 from toolkit.reporting.topics.caveats import (
     against_probe_block,
@@ -32,7 +33,6 @@ VERDICTS = {
     "not measurable here": ("#767B84", "triangle-down"),
 }
 """A verdict is told by its shape as well as by its colour."""
-ENDS = ("low", "high")
 SAID = {
     "supported": "the scores differ",
     "equivalent": "no difference beyond the margin",
@@ -49,17 +49,13 @@ def plot_differences(comparison: pd.DataFrame, *, width: int = 420) -> Chart | N
     dotted where it is over items alone, from one seed; it ends where differences of this score end. ``width``: of a
     panel, in pixels, while there are few. None where nothing was compared. ValueError for another table.
     """
-    import altair
-
     check_table(comparison, ("first", "second", "is_headline", "difference_points", "low_points"), "compare")
     table = largest_size(headline(comparison))
     table = table[table["difference_points"].notna()]
     if table.empty:
         return None
     shown = _lines(table)
-    places = list(dict.fromkeys(shown["place"]))
-    names_of = dict(zip(shown["pair"], zip(shown["one"], shown["other"], strict=True), strict=True))
-    pairs = list(names_of)
+    places, pairs = (list(dict.fromkeys(shown[name])) for name in ("place", "pair"))
     verdicts = [name for name in VERDICTS if name in set(shown["verdict"])]
     reach = max(map(reach_points, table["score"]))
     # A difference without an interval, as of F1 from one seed, counts itself: it may be outside all others.
@@ -82,34 +78,33 @@ def plot_differences(comparison: pd.DataFrame, *, width: int = 420) -> Chart | N
         verdict="verdict",
         over="seeds",
     )
-    once = altair.Chart(altair.Data(values=[{}]))
-    behind = [once.mark_rule(color=REFERENCE).encode(x=altair.datum(0, scale=scale))]
-    if not math.isnan(margin):
-        band = once.mark_rect(color=REFERENCE, fillOpacity=0.16)
-        behind = [band.encode(x=altair.datum(-margin, scale=scale), x2=altair.datum(margin)), *behind]
     columns = 2 if len(pairs) > 2 or (len(pairs) > 1 and len(places) > 6) else 1
     step = 24 if len(places) <= 8 else 17
     sizes = {"width": width if columns == 1 else 245, "height": max(step * len(places), 50)}
-    parts = []
-    for i, pair in enumerate(pairs):
+    parts, titles = [], []
+    for i, (pair, own) in enumerate(shown.groupby("pair", sort=False)):
         axis = altair.Axis(domain=False, ticks=False, labels=not i % columns, labelLimit=170)
         y = altair.Y("place:N", sort=places, scale=altair.Scale(domain=places), title=None, axis=axis)
-        base = altair.Chart(data_of(shown[shown["pair"] == pair])).encode(y=y, tooltip=said)
-        low_end, high_end = (altair.X(f"{end}:Q", scale=scale, title=x["title"], axis=x["axis"]) for end in ENDS)
-        spans = base.mark_rule(strokeWidth=2.2).encode(x=low_end, x2="high:Q", color=colour)
+        base = altair.Chart(data_of(own)).encode(y=y, tooltip=said)
+        spans, *tips_of_spans = intervals(base, x, color=colour)
         front = [
             spans.transform_filter("datum.num_seeds > 1"),
-            spans.transform_filter("datum.num_seeds == 1").mark_rule(strokeWidth=2.2, strokeDash=[2, 2]),
-            *(end_ticks(base.encode(color=colour), end) for end in (low_end, high_end)),
+            spans.transform_filter("datum.num_seeds == 1").mark_rule(strokeWidth=2, strokeDash=[2, 2]),
+            *tips_of_spans,
             base.mark_point(filled=True, size=40, opacity=1).encode(
                 x=x, color=colour, shape=altair.Shape("verdict:N", scale=shapes, title="Verdict")
             ),
         ]
-        panel = altair.layer(*behind, *front).properties(**sizes)
-        first, second = names_of[pair]
-        title = [*wrap(first, 38), *wrap(f"minus {second}", 38)] if columns > 1 else wrap(pair, 64)
-        parts.append(panel if len(pairs) == 1 else panel.properties(title=title))
-    return panels(parts, columns)
+        parts.append(altair.layer(*around_zero(scale, margin), *front).properties(**sizes))
+        one, other = own["one"].iloc[0], own["other"].iloc[0]
+        titles.append([*_wrap(one), *_wrap(f"minus {other}")] if columns > 1 else textwrap.wrap(str(pair), 64))
+    return panels(parts, columns, titles=titles)
+
+
+def _wrap(text: str) -> list[str]:
+    """Text in lines of a title; what is in brackets stays together where it can."""
+    parts = text.replace(" (", "\n(", 1).split("\n") if len(text) > TITLE else [text]
+    return [line for part in parts for line in textwrap.wrap(part, TITLE)]
 
 
 def _lines(table: pd.DataFrame) -> pd.DataFrame:
@@ -119,11 +114,7 @@ def _lines(table: pd.DataFrame) -> pd.DataFrame:
     has_many = tasks.nunique() > 1
     for task, line in zip(tasks, table.to_dict("records"), strict=True):
         is_equivalent = line.get("verdict") == "equivalent"
-        low, high = (
-            (line["low90_points"], line["high90_points"])
-            if is_equivalent
-            else (line["low_points"], line["high_points"])
-        )
+        low, high = (line[f"{end}{'90' if is_equivalent else ''}_points"] for end in ("low", "high"))
         one, other = (str(line.get(f"{side}_base") or line[side]) for side in ("first", "second"))
         lines.append(
             {
@@ -144,36 +135,14 @@ def _lines(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
+TITLE = 38
+"""Letters of a line in the title of one of two panels."""
 DIFFERENCE = (
-    "pair",
-    "split",
-    "detectable_gap_points",
-    "difference",
-    "interval",
-    "verdict",
-    "first_mean",
-    "second_mean",
-    "interval90",
-    "margin_points",
-    "num_seeds",
-    "num_items",
-    "score",
-    "note",
+    "pair split detectable_gap_points difference interval verdict first_mean second_mean interval90 margin_points "
+    "num_seeds num_items score note"
 )
 """The smallest detectable gap stands before what was found."""
-TESTS = (
-    "pair",
-    "split",
-    "p",
-    "q",
-    "sign_flip_p",
-    "smallest_p",
-    "mcnemar",
-    "tost_p",
-    "bootstrap_interval",
-    "noise_floor_points",
-    "score",
-)
+TESTS = "pair split p q sign_flip_p smallest_p mcnemar tost_p bootstrap_interval noise_floor_points score"
 
 
 def estimand(data: ReportData) -> str:
@@ -216,7 +185,10 @@ def comparison_section(data: ReportData, charts: Charts) -> Section | None:
         f"q takes into account how many comparisons this report makes. {estimand(data)}"
     )
     features = against_probe_block(linear_probes([own.group for own in data.details]))
-    blocks = (*figure, *folds([group.title for group in data.groups], bodies), *features, *caveats_of_pairs(data))
+    # Seeds that one side of a pair lacks, and pairs that differ in more than the regime.
+    said = pair_caveats(data)
+    notes = (NoteBlock(text="\n\n".join(said)),) if said else ()
+    blocks = (*figure, *folds([group.title for group in data.groups], bodies), *features, *notes)
     return Section(id="comparison", title="Comparison", lead=lead, blocks=blocks)
 
 
@@ -232,9 +204,8 @@ def shown_comparison(table: pd.DataFrame, seeds: pd.DataFrame) -> pd.DataFrame:
     texts["difference"] = [points(value) for value in table["difference_points"]]
     counts = mcnemar_counts(seeds)
     keys = zip(table["group"], table["first"], table["second"], table["split"], strict=True)
-    return table.assign(
-        pair=_minus(table["first"], table["second"]), mcnemar=[counts.get(key, NOT_APPLICABLE) for key in keys], **texts
-    )
+    texts["mcnemar"] = [counts.get(key, NOT_APPLICABLE) for key in keys]
+    return table.assign(pair=_minus(table["first"], table["second"]), **texts)
 
 
 def _minus(first: pd.Series, second: pd.Series) -> list[str]:
@@ -253,12 +224,8 @@ def mcnemar_counts(seeds: pd.DataFrame) -> Mapping[tuple[object, ...], str]:
 
 def _seed_by_seed(seeds: pd.DataFrame, title: str) -> Block:
     table = seeds.assign(pair=_minus(seeds["first"], seeds["second"]))
-    names = ["pair", "split", "seed", "num_items", "first_score", "second_score", "difference_points"]
-    names += ["num_only_first_right", "num_only_second_right", "mcnemar_p", "q", "reason"]
+    names = (
+        "pair split seed num_items first_score second_score difference_points num_only_first_right "
+        "num_only_second_right mcnemar_p q reason"
+    )
     return table_block(table, names, f"Exact McNemar test of every seed on {title}; it covers items, not seeds")
-
-
-def caveats_of_pairs(data: ReportData) -> tuple[Block, ...]:
-    """Seeds that one side of a pair lacks, and pairs that differ in more than the regime."""
-    sentences = pair_caveats(data)
-    return (NoteBlock(text="\n\n".join(sentences)),) if sentences else ()

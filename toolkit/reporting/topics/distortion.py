@@ -1,6 +1,5 @@
 """How far fine-tuning distorted the features: movement, alignment of the head, first gradients."""
 
-import warnings
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
@@ -11,11 +10,9 @@ import pandas as pd
 
 from toolkit.comparison.intervals import seeds_interval
 from toolkit.reporting.cells import UNDEFINED, estimate_text
-from toolkit.reporting.charts import WIDTH, Chart, colour, data_of, draw, end_ticks, pick, shape
-from toolkit.reporting.folder import publish, report_folder, write_csvs
-from toolkit.reporting.page import ChartBlock, Page, Section, TextBlock, chart_blocks, folds, rows_block, stated
-
-Rows = tuple[list[str], list[list[object]]]
+from toolkit.reporting.charts import WIDTH, Chart, altair, colour, data_of, intervals, panels, pick, shape, tips
+from toolkit.reporting.folder import check_out, write_page
+from toolkit.reporting.page import Page, Rows, Section, folds, picture, rows_block, texts_section, wide_rows
 
 PLACE = ["model", "task", "measure", "place"]
 MEANS = [*PLACE, "is_out_of_distribution", "condition", "num_seeds", "num_undefined", "mean", "low", "high", "note"]
@@ -66,12 +63,10 @@ def write_distortion_report(
     ``caveats``: what the runs do not say, in sentences. ``command`` is shown as what makes the report again. ValueError
     as :func:`check_out`.
     """
-    with report_folder(out) as folder:
-        means, differences = arm_means(table), arm_differences(table)
-        write_csvs(folder / "tables", {"distortion": table, "means": means, "differences": differences})
-        page = distortion_page(means, differences, title=title, command=command, caveats=caveats)
-        publish(page, folder)
-    return Path(out) / "report.md"
+    check_out(out)
+    means, differences = arm_means(table), arm_differences(table)
+    page = distortion_page(means, differences, title=title, command=command, caveats=caveats)
+    return write_page(page, out, {"distortion": table, "means": means, "differences": differences})
 
 
 def distortion_page(
@@ -83,8 +78,6 @@ def distortion_page(
     caveats: Sequence[str] = (),
 ) -> Page:
     """What :func:`arm_means` and :func:`arm_differences` say."""
-    charts = draw({"feature_distance": lambda: plot_distortion(means)})
-    blocks = chart_blocks(charts, "feature_distance", CAPTION, CAPTION)
     tasks = [(f"{model} on {task}", own) for (model, task), own in means.groupby(["model", "task"], sort=False)]
     names = [name for name, _ in tasks]
     apart = [[rows_block(*apart_rows(own, differences), "First minus second, paired by seed.")] for _, own in tasks]
@@ -92,15 +85,12 @@ def distortion_page(
     return Page(
         title=title or TITLE,
         question=QUESTION,
-        answers=stated(distortion_answers(means, differences)),
-        picture=next((block for block in blocks if isinstance(block, ChartBlock)), None),
+        picture=picture("feature_distance", plot_distortion(means), CAPTION),
         sections=(
             Section(id="differences", title="Which regimes differ?", blocks=folds(names, apart)),
             Section(id="means", title="All quantities", blocks=folds(names, every)),
-            Section(
-                id="limits", title="What this cannot tell", blocks=(TextBlock(text="\n\n".join([*caveats, *LIMITS])),)
-            ),
-            Section(id="definitions", title="Definitions", blocks=(TextBlock(text="\n\n".join(DEFINITIONS)),)),
+            texts_section("limits", "What this cannot tell", [*caveats, *LIMITS]),
+            texts_section("definitions", "Definitions", DEFINITIONS),
         ),
         commands=command or "",
     )
@@ -140,42 +130,18 @@ def _mean(values: Any, reasons: "pd.Series") -> dict[str, Any]:
     return {"num_seeds": len(defined), "num_undefined": undefined, **ends, "note": reason if undefined else found.note}
 
 
-def distortion_answers(means: pd.DataFrame, differences: pd.DataFrame) -> tuple[str, ...]:
-    """At most three sentences: the farthest and the least moved features, and how many differences are clear."""
-    moved = means[(means["measure"] == DISTANCE) & (means["mean"] > 0)]
-    lines = []
-    for word, own in (("Farthest", moved["mean"].idxmax()), ("Least", moved["mean"].idxmin())) if len(moved) else ():
-        line = moved.loc[own]
-        lines.append(
-            f"{word} moved: the features of {line['condition']} ({line['model']} on {line['task']}, {line['place']}), "
-            f"by {cell_text(line)} spreads of the features before."
-        )
-    known = _comparable(means, differences)
-    if len(known):
-        clear = (known["low"] > 0) | (known["high"] < 0)
-        lines.append(
-            f"Two regimes are distinguishable in {int(clear.sum())} of {len(known)} comparisons of features, head and "
-            "first gradient."
-        )
-    return tuple(lines) or ("Nothing could be compared.",)
-
-
 def _comparable(means: pd.DataFrame, differences: pd.DataFrame) -> pd.DataFrame:
     """Differences of what is compared, with an interval; without what was frozen, which is bound to differ."""
     frozen = means[(means["mean"] == 0) & means["low"].isna()]
-    still = {tuple(line) for line in frozen[[*PLACE, "condition"]].itertuples(index=False)}
+    still = pd.MultiIndex.from_frame(frozen[[*PLACE, "condition"]])
     own = differences[differences["measure"].isin(list(SAID)) & differences["low"].notna()]
-    is_moved = [
-        not any((*(line[name] for name in PLACE), line[side]) in still for side in ("first", "second"))
-        for line in own.to_dict("records")
-    ]
-    return own[is_moved]
+    sides = [pd.MultiIndex.from_frame(own[[*PLACE, side]]) for side in ("first", "second")]
+    return own[~(sides[0].isin(still) | sides[1].isin(still))]
 
 
 def apart_rows(means: pd.DataFrame, differences: pd.DataFrame) -> Rows:
     """Header and rows of one task: the differences of what is compared, and whether they are distinguishable from 0."""
-    known = _comparable(means, differences)
-    is_own = known[["model", "task"]].apply(tuple, axis=1).isin(set(means[["model", "task"]].apply(tuple, axis=1)))
+    known = _comparable(means, differences).merge(means[["model", "task"]].drop_duplicates())
     rows: list[list[object]] = [
         [
             SAID[line["measure"]],
@@ -184,18 +150,14 @@ def apart_rows(means: pd.DataFrame, differences: pd.DataFrame) -> Rows:
             "yes" if line["low"] > 0 or line["high"] < 0 else "no",
             int(line["num_seeds"]),
         ]
-        for line in known[is_own].to_dict("records")
+        for line in known.to_dict("records")
     ]
     return ["measure", "place", "first", "second", "difference", "distinguishable?", "seeds"], rows
 
 
 def mean_rows(means: pd.DataFrame) -> Rows:
     """Header and rows of one task: per quantity and place a row, per regime a column."""
-    arms = list(dict.fromkeys(means["condition"]))
-    rows: list[list[object]] = []
-    for (measure, place), own in means.groupby(["measure", "place"], sort=False):
-        cells = own.set_index("condition")
-        rows.append([measure, place, *(cell_text(cells.loc[arm]) if arm in cells.index else None for arm in arms)])
+    arms, rows = wide_rows(means, ["measure", "place"], "condition", cell_text)
     return ["measure", "place", *arms], rows
 
 
@@ -212,43 +174,29 @@ def plot_distortion(means: pd.DataFrame) -> Chart | None:
 
     ``means`` is :func:`arm_means`'s table.
     """
-    import altair
-
     own = means[(means["measure"] == DISTANCE) & means["mean"].notna()]
     if not (own["mean"] > 0).any():
         return None
     arms, places = list(dict.fromkeys(own["condition"])), list(dict.fromkeys(own["place"]))
     picker = pick("condition", arms, "Regime")
     hue, marks = colour("condition", arms), shape("condition", arms)
-    tips = [altair.Tooltip("place:N", title="split"), altair.Tooltip("condition:N", title="regime")]
-    tips += [
-        altair.Tooltip("mean:Q", title="distance", format=".3f"),
-        altair.Tooltip("interval:N", title="95 % interval"),
-    ]
+    said = tips(place="split", condition="regime", mean=("distance", ".3f"), interval="95 % interval")
     x = altair.X("mean:Q", title="distance (spreads before)", scale=altair.Scale(zero=True))
-    panels = list(own.groupby(["model", "task"], sort=False))
-    columns = min(len(panels), 2)
+    grouped = list(own.groupby(["model", "task"], sort=False))
+    columns = min(len(grouped), 2)
+    size = {"width": (WIDTH - 90 * columns) // columns, "height": len(places) * (13 * len(arms) + 6)}
     drawn = []
-    for (model, task), lines in panels:
-        shown = lines.assign(
-            interval=[
-                "none" if low != low else f"{low:.3f} to {high:.3f}"
-                for low, high in zip(lines["low"], lines["high"], strict=True)
-            ]
-        )
+    for (model, task), lines in grouped:
+        ends = zip(lines["low"], lines["high"], strict=True)
+        shown = lines.assign(interval=["none" if low != low else f"{low:.3f} to {high:.3f}" for low, high in ends])
         base = altair.Chart(data_of(shown, ["place", "condition", "mean", "low", "high", "interval"])).encode(
             y=altair.Y("place:N", sort=places, title=None, axis=altair.Axis(domain=False, ticks=False)),
             yOffset=altair.YOffset("condition:N", scale=altair.Scale(domain=arms)),
             color=hue,
             opacity=picker.opacity,
-            tooltip=tips,
+            tooltip=said,
         )
-        low, high = (altair.X(f"{end}:Q", title=x["title"]) for end in ("low", "high"))
-        bars = base.mark_rule(strokeWidth=2).encode(x=low, x2="high:Q").add_params(*picker.params)
-        ticks = [end_ticks(base, end) for end in (low, high)]
         dots = base.mark_point(filled=True, size=36).encode(x=x, shape=marks)
-        size = {"width": (WIDTH - 90 * columns) // columns, "height": len(places) * (13 * len(arms) + 6)}
-        drawn.append(altair.layer(bars, *ticks, dots).properties(title=f"{model} on {task}", **size))
-    with warnings.catch_warnings():  # one choice for all panels is what is meant
-        warnings.filterwarnings("ignore", "Automatically deduplicated selection parameter")
-        return altair.concat(*drawn, columns=columns) if len(drawn) > 1 else drawn[0]
+        layers = [*intervals(base, x), dots]
+        drawn.append(altair.layer(*layers).properties(title=f"{model} on {task}", **size))
+    return panels(drawn, columns, picker)

@@ -15,9 +15,12 @@ from toolkit.reporting.charts import (
     REFERENCE,
     Chart,
     LogAxis,
+    along,
+    altair,
     data_of,
     in_time,
     log_axis,
+    once,
     ordered,
     outline,
     over_seeds,
@@ -44,21 +47,19 @@ def plot_drift(drift: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> 
     lines = _whole(drift)
     if lines.empty or not (lines["norm"] > 0).any():
         return None
-    names = ordered(lines["regime"], regimes)
-    shown = [name for name in names if name in set(lines["regime"])]
-    lines, time, legend = in_time(lines, shown)
+    lines, time, legend = in_time(lines)
+    shown, picker, look = picked(lines["regime"], regimes, **legend)
     zero = [name for name in shown if (lines.loc[lines["regime"] == name, "norm"] == 0).any()]
     above = 2.2 * lines["reinitialised"].max()  # room for its name
-    axis = log_axis([*lines["relative"], above], ["relative drift", "(of its own norm)"], len(zero), HEIGHT)
+    axis = log_axis([*lines["relative"], above], len(zero), HEIGHT)
     found = [name for name in EMBEDDING_PARAMETERS if name in set(lines["parameter"])]
     columns = min(len(found), 3)
-    picker, look = picked(names, shown, **legend)
-    parts = [
-        _of_parameter(lines[lines["parameter"] == name], axis, zero, time, look, is_first=not i % columns).properties(
-            width=(625 - 24 * (columns - 1)) // columns, height=HEIGHT, title=name
-        )
-        for i, name in enumerate(found)
-    ]
+    size = {"width": (625 - 24 * (columns - 1)) // columns, "height": HEIGHT}
+    parts = []
+    for i, name in enumerate(found):
+        own = lines[lines["parameter"] == name]
+        panel = _of_parameter(own, axis, zero, time, look, is_first=not i % columns)
+        parts.append(panel.properties(title=name, **size))
     return panels(parts, columns, picker)
 
 
@@ -81,38 +82,34 @@ def _whole(drift: pd.DataFrame) -> pd.DataFrame:
 def _of_parameter(
     lines: pd.DataFrame, axis: LogAxis, zero: Sequence[str], time: Any, look: dict[str, Any], *, is_first: bool
 ) -> Chart:
-    import altair
-
-    moved = over_seeds(lines[lines["norm"] > 0], ["regime", "epoch", "time"], "relative")
+    by = ["regime", "epoch", "time"]
+    moved = over_seeds(lines[lines["norm"] > 0], by, "relative")
     moved = moved.assign(place=moved["mean"], is_zero=False)
-    still = over_seeds(lines[lines["norm"] == 0].assign(relative=0.0), ["regime", "epoch", "time"], "relative")
+    still = over_seeds(lines[lines["norm"] == 0].assign(relative=0.0), by, "relative")
     floors = dict(zip(zero, axis.floors, strict=True))
     still = still.assign(place=still["regime"].map(floors), is_zero=True, spread="exactly 0")
-    y = altair.Y("place:Q", scale=axis.scale(), axis=axis.axis(labels=is_first), title=axis.title if is_first else None)
-    base = altair.Chart().encode(
-        x=time,
-        tooltip=tips(regime="regime", epoch=("epoch", "~g"), mean=("relative drift", ".4g"), spread="over seeds"),
-    )
+    title = ["relative drift", "(of its own norm)"] if is_first else None
+    y = altair.Y("place:Q", scale=axis.scale(), axis=axis.axis(labels=is_first), title=title)
+    said = tips(regime="regime", epoch=("epoch", "~g"), mean=("relative drift", ".4g"), spread="over seeds")
+    base = altair.Chart().encode(x=time, tooltip=said)
     layers = [axis.band(labels=is_first)] if zero else []
     yardstick = lines["reinitialised"].dropna().round(4).drop_duplicates()
     if len(yardstick):
-        once = altair.Chart(data_of(pd.DataFrame({"place": yardstick}))).encode(y=y)
-        named = once.mark_text(align="right", baseline="bottom", dx=-2, dy=-1, fontSize=10, text="re-initialised")
+        level = altair.Chart(data_of(pd.DataFrame({"place": yardstick}))).encode(y=y)
+        named = level.mark_text(align="right", baseline="bottom", dx=-2, dy=-1, fontSize=10, text="re-initialised")
         layers += [
-            once.mark_rule(color=REFERENCE, strokeDash=[2, 2]).encode(tooltip=tips(place=("re-initialised", ".4g"))),
+            level.mark_rule(color=REFERENCE, strokeDash=[2, 2]).encode(tooltip=tips(place=("re-initialised", ".4g"))),
             named.encode(x=altair.value("width")),
         ]
-    is_moved = "!datum.is_zero"
+    several = base.transform_filter("!datum.is_zero && datum.num_seeds > 1")
     layers += [
-        base.transform_filter(is_moved).mark_line().encode(y=y, **look["bars"]),
-        base.transform_filter(f"{is_moved} && datum.num_seeds > 1")
-        .mark_rule()
-        .encode(y=altair.Y("low:Q", scale=axis.scale(), title=y["title"]), y2="high:Q", **look["bars"]),
+        base.transform_filter("!datum.is_zero").mark_line().encode(y=y, **look["bars"]),
+        several.mark_rule().encode(y=along(y, "low"), y2="high:Q", **look["bars"]),
         base.mark_point().encode(y=y, **look["points"]),
     ]
     if (undefined := lines[(lines["norm"] > 0) & lines["relative"].isna()])["regime"].nunique():
         of = ", ".join(dict.fromkeys(undefined["regime"]))
-        words = altair.Chart(altair.Data(values=[{}])).mark_text(text=[of, UNDEFINED], fontSize=10)
+        words = once().mark_text(text=[of, UNDEFINED], fontSize=10)
         layers.append(words.encode(x=altair.value(100), y=altair.value(HEIGHT / 3)))
     known = [part for part in (moved, still) if len(part)]  # none where a parameter that was 0 moved under every regime
     marks = pd.concat(known, ignore_index=True) if known else moved
@@ -138,8 +135,6 @@ def plot_word_drift(rows: pd.DataFrame, *, regimes: Iterable[str] | None = None)
 
 def plot_word_boxes(boxes: pd.DataFrame, dots: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> Chart | None:
     """:func:`plot_word_drift` of rows that :func:`boxes_of` has summed up, one run per regime."""
-    import altair
-
     boxes = boxes.assign(regime=regimes_of(boxes))
     moved = set(boxes.loc[boxes["num_moved"] > 0, "regime"])
     shown = [name for name in ordered(boxes["regime"], regimes) if name in moved]
@@ -150,12 +145,10 @@ def plot_word_boxes(boxes: pd.DataFrame, dots: pd.DataFrame, *, regimes: Iterabl
     strata = list(map(stratum_text, ordered_strata(boxes["stratum"].astype(str))))
     boxes, dots = (part.assign(stratum=part["stratum"].astype(str).map(stratum_text)) for part in (boxes, dots))
     boxes = _with_texts(boxes)
-    low, high = boxes["low"].min(), boxes["high"].max()
-    axis = log_axis([low, high, *dots["norm"]])
-    scale = altair.Scale(type="log", domain=[axis.low, axis.high], nice=False)
-    x = altair.X("low:Q", scale=scale, axis=axis.axis(), title="how far a row moved (weight units)")
+    axis = log_axis([boxes["low"].min(), boxes["high"].max(), *dots["norm"]])
+    x = altair.X("low:Q", scale=axis.scale(), axis=axis.axis(), title="how far a row moved (weight units)")
     y = altair.Y("stratum:N", sort=strata, title=None, axis=altair.Axis(domain=False, ticks=False))
-    picker, look = picked(ordered(boxes["regime"], regimes), shown)
+    shown, picker, look = picked(boxes["regime"], regimes)
     offset = altair.YOffset("regime:N", sort=shown, scale=altair.Scale(domain=shown))
     said = tips(
         regime="regime",
@@ -168,26 +161,21 @@ def plot_word_boxes(boxes: pd.DataFrame, dots: pd.DataFrame, *, regimes: Iterabl
     )
     base = altair.Chart().encode(y=y, yOffset=offset, tooltip=said)
     thickness = 10 if len(shown) < 4 else 6
-    median = altair.X("median:Q", scale=scale, title=x["title"])
+    hue = outline(look["bars"]["color"])
+    box = base.mark_bar(height=thickness, fillOpacity=0.35, strokeWidth=1)
     layers = [
         base.mark_rule(strokeWidth=1.6).encode(x=x, x2="high:Q", **look["bars"]),
-        base.mark_bar(height=thickness, fillOpacity=0.35, strokeWidth=1).encode(
-            x=altair.X("q1:Q", scale=scale, title=x["title"]),
-            x2="q3:Q",
-            stroke=outline(look["bars"]["color"]),
-            **look["bars"],
-        ),
-        base.mark_tick(thickness=2.5, size=thickness + 3).encode(x=median, **look["bars"]),
+        box.encode(x=along(x, "q1"), x2="q3:Q", stroke=hue, **look["bars"]),
+        base.mark_tick(thickness=2.5, size=thickness + 3).encode(x=along(x, "median"), **look["bars"]),
     ]
-    for place, name in ((WIDE + 55, "rows"), (WIDE + 120, "zeros")):
+    for place, name, words in ((WIDE + 55, "rows", "rows"), (WIDE + 120, "zeros", "exactly 0")):
         layers.append(base.mark_text(align="right", fontSize=10).encode(x=altair.value(place), text=f"{name}:N"))
-        head = altair.Chart(altair.Data(values=[{}])).mark_text(align="right", baseline="bottom", fontSize=10)
-        words = "rows" if name == "rows" else "exactly 0"
+        head = once().mark_text(align="right", baseline="bottom", fontSize=10)
         layers.append(head.encode(x=altair.value(place), y=altair.value(-3), text=altair.value(words)))
     if len(dots):
         each = altair.Chart(data_of(dots)).mark_point(size=22).encode(y=y, yOffset=offset, **look["points"])
-        moved = altair.X("norm:Q", scale=scale, title=x["title"])
-        layers.append(each.encode(x=moved, tooltip=tips(norm=("moved (weight units)", ".3g"), stratum="rows")))
+        told = tips(norm=("moved (weight units)", ".3g"), stratum="rows")
+        layers.append(each.encode(x=along(x, "norm"), tooltip=told))
     step = max((thickness + 4) * len(shown) + 4, 20)
     chart = altair.layer(*layers, data=data_of(boxes)).properties(width=WIDE, height=step * len(strata))
     return panels([chart], picker=picker)
@@ -224,33 +212,33 @@ def plot_position_drift(rows: pd.DataFrame, *, regimes: Iterable[str] | None = N
     Where most positions lie beyond the longest text, the first panel shows those that do not. ``regimes`` as in
     :func:`toolkit.plot_drift`. None where no row moved. ValueError for another table.
     """
-    import altair
-
     check_table(rows, ("row", "norm", "num_steps"), "measure_rows")
     if rows.empty or not (rows["norm"] > 0).any():
         return None
     rows = rows.assign(regime=regimes_of(rows), position=rows["position"] if "position" in rows else rows["row"])
-    names = ordered(rows["regime"], regimes)
-    shown = [name for name in names if name in set(rows["regime"])]
+    shown, picker, look = picked(rows["regime"], regimes)
     zero = [name for name in shown if (rows.loc[rows["regime"] == name, "norm"] == 0).any()]
-    axis = log_axis(rows["norm"], ["how far a row moved", "(weight units)"], len(zero), HEIGHT + 20)
+    axis = log_axis(rows["norm"], len(zero), HEIGHT + 20)
     used = rows.loc[pd.to_numeric(rows["num_steps"]).fillna(0) > 0, "position"]
     longest, last = (int(used.max()) + 1 if len(used) else None), int(rows["position"].max())
     ends = [longest * 1.25, last] if longest and longest * 2 < last else [last]
-    picker, look = picked(names, shown)
     moved = rows.loc[rows["norm"] > 0, ["regime", "position", "norm"]]
     still = _stretches(rows, dict(zip(zero, axis.floors, strict=True)))
-    once = altair.Chart(altair.Data(values=[{}]))
     parts = []
     for i, end in enumerate(ends):
         scale = altair.Scale(domain=[0, end], nice=False, padding=4)
         x = altair.X("position:Q", scale=scale, title="position", axis=altair.Axis(grid=False, tickCount=5))
-        y = altair.Y("norm:Q", scale=axis.scale(), title=None if i else axis.title, axis=axis.axis(labels=not i))
+        y = altair.Y(
+            "norm:Q",
+            scale=axis.scale(),
+            title=None if i else ["how far a row moved", "(weight units)"],
+            axis=axis.axis(labels=not i),
+        )
         said = tips(regime="regime", position=("position", "d"), norm=("moved (weight units)", ".3g"))
         own = altair.Chart().encode(x=x, y=y, tooltip=said)
         layers = [axis.band(labels=not i)] if zero else []
         if longest:
-            rule = once.mark_rule(color=REFERENCE, strokeDash=[2, 2])
+            rule = once().mark_rule(color=REFERENCE, strokeDash=[2, 2])
             layers.append(rule.encode(x=altair.datum(longest - 0.5, scale=scale)))
         stride = 1 if end < 200 else 16  # shapes tell regimes apart, and hovering needs something to hit
         marked = own.transform_filter(f"datum.position % {stride} == 0")
@@ -260,14 +248,10 @@ def plot_position_drift(rows: pd.DataFrame, *, regimes: Iterable[str] | None = N
         ]
         if len(still):
             flat = still[still["first"] <= end].assign(last=still["last"].clip(upper=end))
-            places = {
-                "x": altair.X("first:Q", scale=scale, title="position"),
-                "x2": "last:Q",
-                "y": altair.Y("place:Q", scale=axis.scale(), title=y["title"]),
-            }
             bar = altair.Chart(data_of(flat)).mark_rule(strokeWidth=4, strokeCap="round")
             words = tips(regime="regime", stretch="positions that are exactly 0")
-            layers.append(bar.encode(**places, tooltip=words, **look["bars"]))
+            ends_of = {"x": along(x, "first"), "x2": "last:Q", "y": along(y, "place")}
+            layers.append(bar.encode(tooltip=words, **ends_of, **look["bars"]))
         chart = altair.layer(*layers, data=data_of(moved[moved["position"] <= end]))
         parts.append(chart.properties(width=590 if len(ends) == 1 else 295, height=HEIGHT + 20))
     return panels(parts, 2, picker)

@@ -19,8 +19,10 @@ from toolkit.reporting.charts import (
     REFERENCE,
     Chart,
     Charts,
+    altair,
     colour,
     data_of,
+    once,
     ordered,
     padded,
     panels,
@@ -39,21 +41,14 @@ from toolkit.reporting.page import (
     rows_block,
     table_block,
     varying,
+    wide_rows,
 )
 from toolkit.reporting.topics.caveats import largest_size, task_names
 from toolkit.schema import COLUMNS
 
 COST = (
-    "base",
-    "num_train_examples",
-    "score",
-    "score_mean",
-    "num_trainable",
-    "num_trainable_ratio",
-    "seconds",
-    "seconds_ratio",
-    "peak_memory_mib",
-    "examples_per_second",
+    "base num_train_examples score score_mean num_trainable num_trainable_ratio seconds seconds_ratio peak_memory_mib "
+    "examples_per_second"
 )
 
 
@@ -121,12 +116,13 @@ def _gaps_by_size(table: pd.DataFrame, title: str) -> Block:
 
 
 def _sizes_block(table: pd.DataFrame, lines: str, caption: str) -> Block:
-    sizes = sorted(table["num_train_examples"].dropna().unique())
-    rows = []
-    for name, own in table.groupby(lines, sort=False):
-        texts = dict(zip(own["num_train_examples"], own["text"], strict=True))
-        rows.append([name, *(texts.get(size, NOT_APPLICABLE) for size in sizes)])
-    header = ["condition" if lines == "base" else lines, *(f"{int(size):,} examples" for size in sizes)]
+    sizes, rows = wide_rows(
+        table.dropna(subset="num_train_examples").sort_values("num_train_examples", kind="stable"),
+        [lines],
+        "num_train_examples",
+        lambda line: line["text"],
+    )
+    header = ["condition" if lines == "base" else lines, *(f"{int(float(size)):,} examples" for size in sizes)]
     return rows_block(header, rows, caption)
 
 
@@ -186,7 +182,7 @@ def association_block(table: pd.DataFrame) -> Block:
     if table["spearman"].isna().all():
         reasons = "; ".join(dict.fromkeys(map(str, table["reason"])))
         return TextBlock(text=f"Does drift predict gain across tasks? Not answered: {reasons}.")
-    names = ["model", "base", "parameter", "num_tasks", "num_runs", "spearman", "p", "q", "reason"]
+    names = "model base parameter num_tasks num_runs spearman p q reason"
     return table_block(table, names, "Rank correlation of drift with gain, one point per task")
 
 
@@ -199,8 +195,6 @@ def plot_drift_and_score(
     the task. Shaded across: ``margin_points`` around no gain; shaded upright: the drift that counts as equal to noise.
     None where no run moved the parameter beside one that was frozen. ValueError for another table.
     """
-    import altair
-
     check_table(
         joined, ("group", "parameter", "offset_free_drift", "times_noise", "gain_points", "learning_rate"), "join_drift"
     )
@@ -214,68 +208,54 @@ def plot_drift_and_score(
     ends = [0.0, *table["gain_points"]] + ([] if math.isnan(margin_points) else [-margin_points, margin_points])
     scale = padded(ends, 0.12)
     columns = min(len(regimes), 2)
+    size = {"width": 440 if columns == 1 else 280, "height": 190}
     parts = []
     for i, regime in enumerate(regimes):
         title = None if i % columns else ["score minus the run with", "embeddings frozen (points)"]
         y = altair.Y("gain_points:Q", scale=scale, title=title, axis=altair.Axis(format="+~f", grid=False))
-        own = table["regime"] == regime
-        panel = _panel(table[own], y, tasks, margin_points, picker.opacity if picker else None)
-        panel = panel.properties(width=440 if columns == 1 else 280, height=190)
-        parts.append(panel.properties(title=regime))
+        own = table[table["regime"] == regime]
+        panel = _panel(own, y, tasks, margin_points, picker.opacity if picker else None)
+        parts.append(panel.properties(title=regime, **size))
     return panels(parts, columns, picker)
 
 
 def _panel(table: pd.DataFrame, y: Any, tasks: Sequence[str], margin_points: float, opacity: Any) -> Chart:
-    import altair
-
     has_noise = table["times_noise"].notna().any()
     drift = table["times_noise"] if has_noise else 100 * table["offset_free_drift"]
     name = str(table["parameter"].iloc[0]).replace("_", " ")
-    once = altair.Chart(altair.Data(values=[{}]))
+    band, rule = (
+        once().mark_rect(color=REFERENCE, fillOpacity=0.16),
+        once().mark_rule(color=REFERENCE, strokeDash=[2, 2]),
+    )
     behind = []
     if has_noise:
         # Noise and what counts as equal to it are always in the picture: a difference of drifts is not to look large.
-        ends = [*drift.dropna(), 1 - 2 * MARGIN, 1 + 2 * MARGIN]
-        scale = padded(ends)
+        scale = padded([*drift.dropna(), 1 - 2 * MARGIN, 1 + 2 * MARGIN])
         rates = "; learning rates differ" if table["learning_rate"].nunique() > 1 else ""
-        title = f"drift of {name}, exposed rows (times its noise{rates})"
-        band = once.mark_rect(color=REFERENCE, fillOpacity=0.16)
+        title, moved = f"drift of {name}, exposed rows (times its noise{rates})", ("drift (times its noise)", ".3f")
+        one = {"scale": scale, "title": title}
         behind += [
-            band.encode(x=altair.XDatum(1 - MARGIN, scale=scale, title=title), x2=altair.XDatum(1 + MARGIN)),
-            once.mark_rule(color=REFERENCE, strokeDash=[2, 2]).encode(x=altair.XDatum(1, scale=scale, title=title)),
+            band.encode(x=altair.XDatum(1 - MARGIN, **one), x2=altair.XDatum(1 + MARGIN)),
+            rule.encode(x=altair.XDatum(1, **one)),
         ]
     else:
         scale = altair.Scale(domain=[0, 1.15 * float(drift.max())], nice=False)
-        title = f"drift of {name}, exposed rows (%)"
+        title, moved = f"drift of {name}, exposed rows (%)", ("drift (%)", ".3f")
+    level = {"scale": y["scale"], "title": y["title"]}
     if not math.isnan(margin_points):
-        ends_of_band = {"y": altair.YDatum(-margin_points, scale=y["scale"], title=y["title"])}
-        band = once.mark_rect(color=REFERENCE, fillOpacity=0.16)
-        behind.append(band.encode(**ends_of_band, y2=altair.YDatum(margin_points)))
-    zero = altair.YDatum(0, scale=y["scale"], title=y["title"])
-    behind.append(once.mark_rule(color=REFERENCE, strokeDash=[2, 2]).encode(y=zero))
-    runs = pd.DataFrame(
-        {
-            "task_name": table["task_name"],
-            "seed": table.get("seed", ""),
-            "place": drift,
-            "gain_points": table["gain_points"],
-        }
-    )
-    means = runs.groupby("task_name", sort=False)[["place", "gain_points"]].mean().reset_index()
-    means["runs"] = [f"mean of {n}" for n in runs.groupby("task_name", sort=False).size()]
-    look = {"color": colour("task_name", tasks), "shape": shape("task_name", tasks)}
-    look |= {} if opacity is None else {"opacity": opacity}
+        behind.append(band.encode(y=altair.YDatum(-margin_points, **level), y2=altair.YDatum(margin_points)))
+    behind.append(rule.encode(y=altair.YDatum(0, **level)))
+    runs = table.assign(seed=table.get("seed", ""), place=drift)[["task_name", "seed", "place", "gain_points"]]
+    grouped = runs.groupby("task_name", sort=False)
+    means = grouped[["place", "gain_points"]].mean().assign(runs=[f"mean of {n}" for n in grouped.size()])
     x = altair.X("place:Q", scale=scale, title=title, axis=altair.Axis(grid=False, format="~f", tickCount=6))
-    moved = ("drift (times its noise)" if has_noise else "drift (%)", ".3f")
-    gained = ("score minus frozen (points)", "+.2f")
-    small = (
-        altair.Chart(data_of(runs))
-        .mark_point(size=18, strokeWidth=1)
-        .encode(x=x, y=y, tooltip=tips(task_name="task", seed="seed", place=moved, gain_points=gained), **look)
+    look = {"color": colour("task_name", tasks), "shape": shape("task_name", tasks), "x": x, "y": y}
+    look |= {} if opacity is None else {"opacity": opacity}
+    told = {"place": moved, "gain_points": ("score minus frozen (points)", "+.2f")}
+    small = altair.Chart(data_of(runs)).mark_point(size=18, strokeWidth=1)
+    large = altair.Chart(data_of(means.reset_index())).mark_point(size=130, strokeWidth=2.2)
+    return altair.layer(
+        *behind,
+        small.encode(tooltip=tips(task_name="task", seed="seed", **told), **look),
+        large.encode(tooltip=tips(task_name="task", runs="runs", **told), **look),
     )
-    large = (
-        altair.Chart(data_of(means))
-        .mark_point(size=130, strokeWidth=2.2)
-        .encode(x=x, y=y, tooltip=tips(task_name="task", runs="runs", place=moved, gain_points=gained), **look)
-    )
-    return altair.layer(*behind, small, large)

@@ -1,8 +1,9 @@
 """What moved: the sections on parameters, words, positions, segments and tokens of each group."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import zip_longest
 
 import numpy as np
 import pandas as pd
@@ -37,22 +38,20 @@ def drift_block(tables: GroupTables) -> Block:
     arms = tables.group.arms
     rows: list[list[object]] = []
     for parameter in EMBEDDING_PARAMETERS:
-        rows.append([parameter, *(_drift_of(tables, arm, parameter) for arm in arms)])
+        cells: list[str | None] = []
+        for arm in arms:
+            drift = tables.relative_drift(arm, parameter) if arm.has(parameter) else None
+            if drift is None or (drift != 0).any():
+                cells.append(None if drift is None else mean_and_sd(drift))
+            else:
+                cells.append("0 (bit-identical)" if arm.is_proven_frozen(parameter) else "0")
+        rows.append([parameter, *cells])
         if len(tables.drift):
             yardsticks = [_yardstick(tables, arm, parameter) for arm in arms if arm.has(parameter)]
             rows[-1].append(mean_and_sd(np.concatenate(yardsticks)) if yardsticks else None)
     header = ["parameter", *(arm.label for arm in arms), *(["re-initialised"] if len(tables.drift) else [])]
     hows = HOWS | {arm.label: HOWS["relative drift"] for arm in arms}
     return rows_block(header, rows, f"Relative drift of each parameter on {tables.group.title} at the last epoch", hows)
-
-
-def _drift_of(tables: GroupTables, arm: Arm, parameter: str) -> str | None:
-    if not arm.has(parameter):
-        return None
-    drift = tables.relative_drift(arm, parameter)
-    if (drift == 0).all():
-        return "0 (bit-identical)" if arm.is_proven_frozen(parameter) else "0"
-    return mean_and_sd(drift)
 
 
 def _yardstick(tables: GroupTables, arm: Arm, parameter: str) -> np.ndarray:
@@ -69,21 +68,14 @@ def exposure_block(tables: GroupTables) -> Block:
         line = known.get(arm.runs[0].name)
         if line is None or not has_moved_words(tables, arm):
             continue
-        names = ("num_exposed", "median_exposed", "num_unexposed", "median_unexposed", "share_unmoved")
-        cells: list[object] = [None if line[name] != line[name] else line[name] for name in names]
-        cells[-1] = None if cells[-1] is None else 100 * line["share_unmoved"]
-        if not line["is_recorded"]:
-            cells = [None] * len(cells)
-        rows.append([arm.label, *cells, _left_by_decay(line)])
-    header = [
-        "condition",
-        "exposed words",
-        "median ‖Δ‖",
-        "unexposed words",
-        "their median ‖Δ‖",
-        "exactly as before (%)",
-    ]
-    header.append("left by weight decay (%)")
+        line["percent_unmoved"] = 100 * line["share_unmoved"]
+        names = ("num_exposed", "median_exposed", "num_unexposed", "median_unexposed", "percent_unmoved")
+        cells = [line[name] if line["is_recorded"] and line[name] == line[name] else None for name in names]
+        # The share of the unexposed words' squared drift that replayed weight decay leaves.
+        left = line["left_by_decay"] if line["has_log"] else None
+        rows.append([arm.label, *cells, "0, bit for bit" if left == 0 else None if left is None else 100 * left])
+    header = ["condition", "exposed words", "median ‖Δ‖", "unexposed words", "their median ‖Δ‖"]
+    header += ["exactly as before (%)", "left by weight decay (%)"]
     caption = f"Words that training exposed and words that it did not, on {tables.group.title}, first seed"
     return rows_block(header, rows, caption, HOWS)
 
@@ -94,16 +86,8 @@ def has_moved_words(tables: GroupTables, arm: Arm) -> bool:
     return bool(len(own)) and bool((own["num_moved"] > 0).any())
 
 
-def _left_by_decay(line: dict[Any, Any]) -> object:
-    """The share of the unexposed words' squared drift that replayed weight decay leaves; without a log None."""
-    if not line["has_log"]:
-        return None
-    return "0, bit for bit" if line["left_by_decay"] == 0 else 100 * line["left_by_decay"]
-
-
 def strata_block(tables: GroupTables, parameter: str) -> Block:
     """One line per stratum and arm of a table's rows at the last epoch, one in all for an arm where none moved."""
-    assert parameter in TABLES
     if not any(arm.has(parameter) for arm in tables.group.arms):
         return TextBlock(text=f"Not applicable: this model has no {parameter}.")
     header = ["stratum", "condition", "rows", "median ‖Δ‖", "greatest ‖Δ‖", "median relative", "median angle (degrees)"]
@@ -123,7 +107,7 @@ def strata_block(tables: GroupTables, parameter: str) -> Block:
 
 def _is_still(lines: pd.DataFrame) -> bool:
     """Whether no row moved; then one line for all rows says everything."""
-    return bool((lines.loc[(lines["measure"] == "norm") & (lines["statistic"] == "max"), "value"] == 0).all())
+    return not lines.query("measure == 'norm' and statistic == 'max'")["value"].any()
 
 
 def _statistic(lines: pd.DataFrame, measure: str, statistic: str) -> str:
@@ -135,23 +119,16 @@ def _statistic(lines: pd.DataFrame, measure: str, statistic: str) -> str:
     return f"{text} ({undefined} of {own['num_rows'].sum()} rows{' undefined' if own['value'].notna().any() else ''})"
 
 
-def still_arms(tables: GroupTables, parameter: str) -> str:
-    """One sentence on the arms in which no row moved and of which a figure of rows shows nothing; empty without any."""
-    arms = [arm for arm in tables.group.arms if arm.has(parameter)]
-    still = [arm.label for arm in arms if tables.relative_drift(replace(arm, runs=arm.runs[:1]), parameter)[0] == 0]
-    return f"No row moved under {listing(still)}." if still else ""
+def _tokens(tables: GroupTables) -> list[Block]:
+    """For each arm the two rankings of the tokens that moved most, side by side, of its first seed."""
+    arms = [(f"{arm.label}, seed {arm.runs[0].config.seed}", arm) for arm in tables.group.arms]
+    return [
+        FoldBlock(title=title, blocks=(_tokens_of(tables, arm, title),), is_open=not i)
+        for i, (title, arm) in enumerate(arms)
+    ]
 
 
-def token_blocks(tables: GroupTables) -> list[tuple[str, Block]]:
-    """For each arm its name and the two rankings of the tokens that moved most, side by side, of its first seed."""
-    return [(_token_title(arm), _token_block(tables, arm)) for arm in tables.group.arms]
-
-
-def _token_title(arm: Arm) -> str:
-    return f"{arm.label}, seed {arm.runs[0].config.seed}"
-
-
-def _token_block(tables: GroupTables, arm: Arm) -> Block:
+def _tokens_of(tables: GroupTables, arm: Arm, title: str) -> Block:
     if not arm.has("word_embeddings"):
         return TextBlock(text="Not applicable: this model has no word_embeddings.")
     own = tables.tokens[tables.tokens["run"] == arm.runs[0].name] if len(tables.tokens) else tables.tokens
@@ -159,23 +136,17 @@ def _token_block(tables: GroupTables, arm: Arm) -> Block:
         known = tables.exposed.loc[tables.exposed["run"] == arm.runs[0].name, "is_recorded"].astype(bool).any()
         text = "No row seen in training moved." if known else "Not applicable: exposure was not recorded."
         return TextBlock(text=text)
-    sides = [own[own["ranking"] == ranking].to_dict("records") for ranking in RANKINGS]
+    sides = []
+    for ranking in RANKINGS:
+        lines = own[own["ranking"] == ranking].to_dict("records")
+        names = [str(line["token"]) or f"(row {line['row']})" for line in lines]
+        numbers = [[line[ranking], int(line["num_steps"]), int(line["num_tokens"])] for line in lines]
+        sides.append([[name, *cells] for name, cells in zip(names, numbers, strict=True)])
     header = ["rank", "by ‖Δ‖: token", "‖Δ‖", "steps", "tokens", "by angle: token", "degrees", "steps", "tokens"]
-    rows = []
-    for i in range(max(len(side) for side in sides)):
-        cells: list[object] = [i + 1]
-        for ranking, side in zip(RANKINGS, sides, strict=True):
-            cells += _token_cells(side[i], ranking) if i < len(side) else [""] * 4
-        rows.append(cells)
-    return rows_block(header, rows, f"Tokens that moved most: {_token_title(arm)}")
+    pairs = zip_longest(*sides, fillvalue=[""] * 4)
+    rows = [[i, *one, *other] for i, (one, other) in enumerate(pairs, start=1)]
+    return rows_block(header, rows, f"Tokens that moved most: {title}")
 
-
-def _token_cells(line: dict[str, Any], ranking: str) -> list[object]:
-    token = str(line["token"]) or f"(row {line['row']})"
-    return [token, float(line[ranking]), int(line["num_steps"]), int(line["num_tokens"])]
-
-
-Make = Callable[[GroupTables, Charts, str], Sequence[Block]]
 
 FIRST_SEED = "Single rows are those of the first seed of each condition; the table's numbers are over all seeds."
 
@@ -187,37 +158,24 @@ def drift_topics(tables: Sequence[GroupTables], prefixes: Sequence[str], claims:
     with.
     """
     regimes = order_of(tables)
-    charts = [group_charts(own, regimes) for own in tables]
-
-    def drift(own: GroupTables, drawn: Charts, prefix: str) -> Sequence[Block]:
-        claim = claims.get(own.group.title)
-        return [*_drift(own, drawn, prefix), *((claim,) if claim else ())]
-
-    topics: list[tuple[str, str, str, Make]] = [
-        ("training", "Scores and drift over epochs", TRAINING, _training),
-        ("drift", "Drift of each parameter", drift_lead(tables), drift),
-        ("word-rows", "Word rows, seen and never seen", WORDS, _words),
-        (
-            "positions",
-            "Positions",
-            f"Positions beyond the longest training text get no gradient. {FIRST_SEED}",
-            _positions,
-        ),
-        ("segments", "Segments", SEGMENTS, _segments),
-        ("tokens", "Tokens that moved most", TOKENS, _tokens),
-    ]
+    drawn = [group_charts(own, regimes) for own in tables]
+    titles = [own.group.title for own in tables]
+    topics = list(TOPICS)
     if all(own.drift.empty for own in tables):  # the evidence of an earlier version kept nothing of single rows
         topics = topics[:2]
-    titles = [own.group.title for own in tables]
-    return [
-        Section(
-            id=name,
-            title=title,
-            lead=lead,
-            blocks=folds(titles, [make(*each) for each in zip(tables, charts, prefixes, strict=True)]),
-        )
-        for name, title, lead, make in topics
-    ]
+    sections = []
+    for topic in topics:
+        bodies: list[list[Block]] = []
+        for own, charts, prefix in zip(tables, drawn, prefixes, strict=True):
+            title, bars = own.group.title, "; bars span the seeds" * any(len(arm.runs) > 1 for arm in own.group.arms)
+            caption = topic.caption.format(title=title, bars=bars)
+            alt = f"{topic.chart.replace('_', ' ').capitalize()} on {title}"
+            figure = chart_blocks(charts, topic.chart, caption, alt, prefix)
+            claim = [claims[title]] if topic.id == "drift" and title in claims else []
+            bodies.append([*figure, *topic.blocks(own), *claim])
+        lead = drift_lead(tables) if topic.id == "drift" else topic.lead
+        sections.append(Section(id=topic.id, title=topic.title, lead=lead, blocks=folds(titles, bodies)))
+    return sections
 
 
 def group_charts(tables: GroupTables, regimes: Sequence[str]) -> Charts:
@@ -226,25 +184,22 @@ def group_charts(tables: GroupTables, regimes: Sequence[str]) -> Charts:
     score = tables.group.runs[0].score
     scores = tables.with_arms(tables.scores[tables.scores["split"].isin(rates.index)])
     majority = {str(split): float(rate) for split, rate in rates.items()} if score == "accuracy" else None
+    boxes, dots = tables.with_arms(tables.boxes), tables.with_arms(tables.dots)
+
+    def over_epochs() -> Chart | None:
+        return plot_scores_over_epochs(scores, score, majority=majority, regimes=regimes) if score in scores else None
+
+    def of(plot: Callable[..., Chart | None], rows: pd.DataFrame, *others: pd.DataFrame) -> Chart | None:
+        return None if rows.empty else plot(rows, *others, regimes=regimes)
+
     return draw(
         {
-            "scores_over_epochs": lambda: (
-                plot_scores_over_epochs(scores, score, majority=majority, regimes=regimes) if score in scores else None
-            ),
-            "drift_over_epochs": lambda: _if_any(plot_drift, tables.with_arms(tables.drift), regimes),
-            "word_drift_by_exposure": lambda: (
-                None
-                if tables.boxes.empty
-                else plot_word_boxes(tables.with_arms(tables.boxes), tables.with_arms(tables.dots), regimes=regimes)
-            ),
-            "position_drift": lambda: _if_any(plot_position_drift, tables.with_arms(tables.positions), regimes),
+            "scores_over_epochs": over_epochs,
+            "drift_over_epochs": lambda: of(plot_drift, tables.with_arms(tables.drift)),
+            "word_drift_by_exposure": lambda: of(plot_word_boxes, boxes, dots),
+            "position_drift": lambda: of(plot_position_drift, tables.with_arms(tables.positions)),
         }
     )
-
-
-def _if_any(plot: Callable[..., Chart | None], rows: pd.DataFrame, regimes: Sequence[str]) -> Chart | None:
-    """A chart of rows that the model may not have."""
-    return None if rows.empty else plot(rows, regimes=regimes)
 
 
 TRAINING = (
@@ -285,65 +240,71 @@ def drift_lead(tables: Sequence[GroupTables]) -> str:
     return DRIFT.format(bias="; LayerNorm.bias then becomes 0, which is relative 1" if has_one else "")
 
 
-def _bars(tables: GroupTables) -> str:
-    return "; bars span the seeds" if any(len(arm.runs) > 1 for arm in tables.group.arms) else ""
-
-
-def _training(tables: GroupTables, charts: Charts, prefix: str) -> Sequence[Block]:
-    title = tables.group.title
-    caption = (
-        f"Headline score of every labelled split of {title} at each epoch{_bars(tables)}. Dotted: the majority class."
-    )
-    blocks: list[Block] = [
-        *chart_blocks(charts, "scores_over_epochs", caption, f"Scores over epochs on {title}", prefix)
-    ]
+def _training(tables: GroupTables) -> list[Block]:
     probe = probe_block(tables)
-    if probe or len(tables.drift):
-        blocks += [probe or TextBlock(text="Linear probe: not applicable, no run recorded one.")]
-    return [*blocks, FoldBlock(title=f"Before and after training: {title}", blocks=(training_block(tables),))]
+    if not probe and len(tables.drift):
+        probe = TextBlock(text="Linear probe: not applicable, no run recorded one.")
+    title = f"Before and after training: {tables.group.title}"
+    return [*([probe] if probe else []), FoldBlock(title=title, blocks=(training_block(tables),))]
 
 
-def _drift(tables: GroupTables, charts: Charts, prefix: str) -> Sequence[Block]:
-    title = tables.group.title
-    caption = (
-        f"Relative drift ‖Δ‖ / ‖E⁰‖ of each whole parameter from epoch 0 on {title}, on a logarithmic axis"
-        f"{_bars(tables)}. Marks on the floor are exactly 0. Dotted: a re-initialised parameter."
-    )
-    figure = chart_blocks(charts, "drift_over_epochs", caption, f"Drift over epochs on {title}", prefix)
-    return [*figure, drift_block(tables)]
+def _rows_of(parameter: str, tables: GroupTables) -> list[Block]:
+    """The arms in which no row moved, of which the chart shows nothing, then the strata."""
+    arms = [arm for arm in tables.group.arms if arm.has(parameter)]
+    still = [arm.label for arm in arms if tables.relative_drift(replace(arm, runs=arm.runs[:1]), parameter)[0] == 0]
+    said = [TextBlock(text=f"No row moved under {listing(still)}.")] if still else []
+    return [*said, strata_block(tables, parameter)]
 
 
-def _words(tables: GroupTables, charts: Charts, prefix: str) -> Sequence[Block]:
-    title = tables.group.title
-    caption = (
-        f"Drift of the word rows on {title} at the last epoch by how often training showed them: quartiles (box) and 5 "
-        "to 95 % (line) of the rows that moved; fewer than five rows are drawn one by one. At the right, how many "
-        "rows there are and the share that is exactly 0. Only conditions under which rows moved are drawn."
-    )
-    figure = chart_blocks(charts, "word_drift_by_exposure", caption, f"Word drift by exposure on {title}", prefix)
-    return [*figure, *_still(tables, TABLES[0]), strata_block(tables, TABLES[0])]
+@dataclass(frozen=True, kw_only=True)
+class Topic:
+    """A section with a part for each model and task: a chart, if there is one, and blocks."""
+
+    id: str
+    title: str
+    lead: str
+    chart: str = ""
+    caption: str = ""
+    blocks: Callable[[GroupTables], list[Block]]
 
 
-def _positions(tables: GroupTables, charts: Charts, prefix: str) -> Sequence[Block]:
-    title = tables.group.title
-    caption = (
-        f"Drift of each position row on {title} at the last epoch. Lines on the floor are exactly 0. Dotted: the end "
-        "of the longest training text."
-    )
-    figure = chart_blocks(charts, "position_drift", caption, f"Drift of position rows on {title}", prefix)
-    return [*figure, *_still(tables, TABLES[1]), strata_block(tables, TABLES[1])]
-
-
-def _segments(tables: GroupTables, charts: Charts, prefix: str) -> Sequence[Block]:
-    return [strata_block(tables, TABLES[2])]
-
-
-def _still(tables: GroupTables, parameter: str) -> tuple[Block, ...]:
-    sentence = still_arms(tables, parameter)
-    return (TextBlock(text=sentence),) if sentence else ()
-
-
-def _tokens(tables: GroupTables, charts: Charts, prefix: str) -> Sequence[Block]:
-    return [
-        FoldBlock(title=name, blocks=(block,), is_open=not i) for i, (name, block) in enumerate(token_blocks(tables))
-    ]
+TOPICS = (
+    Topic(
+        id="training",
+        title="Scores and drift over epochs",
+        lead=TRAINING,
+        chart="scores_over_epochs",
+        caption="Headline score of every labelled split of {title} at each epoch{bars}. Dotted: the majority class.",
+        blocks=_training,
+    ),
+    Topic(
+        id="drift",
+        title="Drift of each parameter",
+        lead=DRIFT,
+        chart="drift_over_epochs",
+        caption="Relative drift ‖Δ‖ / ‖E⁰‖ of each whole parameter from epoch 0 on {title}, on a logarithmic axis"
+        "{bars}. Marks on the floor are exactly 0. Dotted: a re-initialised parameter.",
+        blocks=lambda tables: [drift_block(tables)],
+    ),
+    Topic(
+        id="word-rows",
+        title="Word rows, seen and never seen",
+        lead=WORDS,
+        chart="word_drift_by_exposure",
+        caption="Drift of the word rows on {title} at the last epoch by how often training showed them: quartiles "
+        "(box) and 5 to 95 % (line) of the rows that moved; fewer than five rows are drawn one by one. At the right, "
+        "how many rows there are and the share that is exactly 0. Only conditions under which rows moved are drawn.",
+        blocks=partial(_rows_of, TABLES[0]),
+    ),
+    Topic(
+        id="positions",
+        title="Positions",
+        lead=f"Positions beyond the longest training text get no gradient. {FIRST_SEED}",
+        chart="position_drift",
+        caption="Drift of each position row on {title} at the last epoch. Lines on the floor are exactly 0. Dotted: "
+        "the end of the longest training text.",
+        blocks=partial(_rows_of, TABLES[1]),
+    ),
+    Topic(id="segments", title="Segments", lead=SEGMENTS, blocks=lambda tables: [strata_block(tables, TABLES[2])]),
+    Topic(id="tokens", title="Tokens that moved most", lead=TOKENS, blocks=_tokens),
+)

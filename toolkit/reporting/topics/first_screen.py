@@ -13,7 +13,7 @@ from toolkit.comparison.report_data import GroupTables, ReportData
 from toolkit.comparison.shuffled_labels import ONE
 from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.reporting.cells import NOT_APPLICABLE, UNDEFINED, listing, number
-from toolkit.reporting.charts import COLOURS, REFERENCE, SHAPES, Chart, data_of, end_ticks, log_domain, log_ticks
+from toolkit.reporting.charts import COLOURS, SHAPES, Chart, altair, around_zero, data_of, intervals, log_axis, tips
 from toolkit.reporting.page import Answer, ChartBlock, Tile
 from toolkit.reporting.topics.caveats import headline, largest_size, reach_points, task_names
 from toolkit.reporting.topics.scores import LEAST_SEEDS
@@ -52,20 +52,12 @@ def _arms(data: ReportData) -> Iterable[Arm]:
 
 def _tile(data: ReportData, name: str, colour: str) -> Tile:
     scores = _scores(data, name)
-    moved = _lines(data, name)
+    means = [float(np.mean(values)) for values in scores.values()]
+    value, detail = f"{min(means):.3f} to {max(means):.3f}", f"score, {len(scores)} tasks"
     if len(scores) == 1:
         (values,) = scores.values()
-        score = str(data.scores["score"].iloc[0])
-        detail = f"{score}, {_sureness(values)}"
-        return Tile(title=name, value=_mean(values), detail=detail, lines=moved, colour=colour)
-    means = [float(np.mean(values)) for values in scores.values()]
-    return Tile(
-        title=name,
-        value=f"{min(means):.3f} to {max(means):.3f}",
-        detail=f"score, {len(scores)} tasks",
-        lines=moved,
-        colour=colour,
-    )
+        value, detail = f"{means[0]:.3f}", f"{data.scores['score'].iloc[0]}, {_sureness(values)}"
+    return Tile(title=name, value=value, detail=detail, lines=_lines(data, name), colour=colour)
 
 
 def _sureness(values: np.ndarray[Any, Any]) -> str:
@@ -83,10 +75,6 @@ def _scores(data: ReportData, name: str) -> dict[str, np.ndarray[Any, Any]]:
     table = largest_size(data.scores[data.scores["is_reported_split"].astype(bool)])
     own = table[[(base or arm) == name for base, arm in zip(table["base"], table["condition"], strict=True)]]
     return {str(task): lines["value"].to_numpy(np.float64) for task, lines in own.groupby(task_names(own), sort=False)}
-
-
-def _mean(values: np.ndarray[Any, Any]) -> str:
-    return f"{values.mean():.3f}"
 
 
 def _lines(data: ReportData, name: str) -> tuple[tuple[str, str], ...]:
@@ -349,20 +337,17 @@ def _alone(line: dict[Any, Any], first: str, second: str) -> str:
 
 def picture_of(data: ReportData) -> ChartBlock | None:
     """How far each embedding parameter moved, above what the first comparisons found."""
-    import altair
-
-    drift, pairs = plot_parameters(data), plot_pairs(data)
-    parts = [chart for chart in (drift, pairs) if chart is not None]
-    if not parts:
+    said = (
+        (plot_parameters(data), MOVED_CAPTION, "Relative drift of the embedding parameters by condition."),
+        (plot_pairs(data), PAIRS_CAPTION, "Differences of scores with intervals."),
+    )
+    known = [each for each in said if each[0] is not None]
+    if not known:
         return None
     own = dict.fromkeys(("color", "shape", "yOffset"), "independent")
+    parts, captions, alts = zip(*known, strict=True)
     chart = altair.vconcat(*parts, spacing=14).resolve_scale(**own)
-    captions = [MOVED_CAPTION] if drift is not None else []
-    captions += [PAIRS_CAPTION] if pairs is not None else []
-    alts = ["relative drift of the embedding parameters by condition"] if drift is not None else []
-    alts += ["differences of scores with intervals"] if pairs is not None else []
-    alt = " and ".join(alts)
-    return ChartBlock(name="first_screen", chart=chart, caption=" ".join(captions), alt=f"{alt[:1].upper()}{alt[1:]}")
+    return ChartBlock(name="first_screen", chart=chart, caption=" ".join(captions), alt=" ".join(alts))
 
 
 MOVED_CAPTION = "Above: at the last epoch, mean over seeds; what did not move has no mark."
@@ -372,10 +357,8 @@ PAIRS_CAPTION = (
 )
 
 
-def plot_parameters(data: ReportData, *, width: int = WIDTH) -> Chart | None:
+def plot_parameters(data: ReportData) -> Chart | None:
     """A row per embedding parameter, a mark per condition and task: relative drift at the last epoch in per cent."""
-    import altair
-
     names = conditions(data)[:MOST_TILES]  # of all, so that a condition has one colour everywhere
     lines = [
         {
@@ -395,34 +378,22 @@ def plot_parameters(data: ReportData, *, width: int = WIDTH) -> Chart | None:
         return None
     rows, moved = list(dict.fromkeys(table["parameter"])), table[table["drift"] > 0]
     shown = [name for name in names if name in set(moved["condition"])]
-    colour, shape = _by(names, "condition", shown=shown)
-    tips = [altair.Tooltip(f"{name}:N") for name in ("condition", "parameter", "task")]
-    tips.append(altair.Tooltip("drift:Q", title="relative drift (%)", format=".3g"))
-    ends = log_domain(moved["drift"])
-    x = altair.X(
-        "drift:Q",
-        scale=altair.Scale(type="log", domain=ends, nice=False),
-        title="moved by, in % of its norm (log scale)",
-        axis=altair.Axis(values=log_ticks(*ends), format="~g"),
-    )
-    marks = altair.Chart(data_of(moved)).mark_point(filled=True, size=70 if len(shown) == 1 else 32, opacity=1)
+    axis = log_axis(moved["drift"])
+    chart = altair.Chart(data_of(moved)).mark_point(filled=True, size=70 if len(shown) == 1 else 32, opacity=1)
     if len(shown) > 1:  # or equal drifts would hide one another
-        marks = marks.encode(yOffset=altair.YOffset("condition:N", sort=shown, scale=altair.Scale(paddingOuter=0.4)))
+        chart = chart.encode(yOffset=altair.YOffset("condition:N", sort=shown, scale=altair.Scale(paddingOuter=0.4)))
     title = f"How far {shown[0]} moved the embeddings" if len(shown) == 1 else "How far the embeddings moved"
-    chart = marks.encode(
-        x=x,
+    chart = chart.encode(
+        x=altair.X("drift:Q", scale=axis.scale(), axis=axis.axis(), title="moved by, in % of its norm (log scale)"),
         y=altair.Y("parameter:N", sort=rows, title=None, axis=altair.Axis(domain=False, ticks=False, grid=True)),
-        color=colour,
-        shape=shape,
-        tooltip=tips,
+        tooltip=tips(condition="condition", parameter="parameter", task="task", drift=("relative drift (%)", ".3g")),
+        **_by(names, "condition", range(len(names)), shown),
     )
-    return chart.properties(width=width, height=max(18, 6 * len(shown)) * len(rows), title=title)
+    return chart.properties(width=WIDTH, height=max(18, 6 * len(shown)) * len(rows), title=title)
 
 
-def plot_pairs(data: ReportData, *, width: int = WIDTH) -> Chart | None:
+def plot_pairs(data: ReportData) -> Chart | None:
     """A row per task, a mark per pair: the difference in points with the interval that decided, and the margin."""
-    import altair
-
     table = compared(data)
     table = table[table["difference_points"].notna()] if len(table) else table
     if table.empty:
@@ -432,26 +403,25 @@ def plot_pairs(data: ReportData, *, width: int = WIDTH) -> Chart | None:
     lines = []
     for one, other in pairs:
         for line in table[(table["first_base"] == one) & (table["second_base"] == other)].to_dict("records"):
-            ending = "90_points" if line["verdict"] == "equivalent" else "_points"
+            level = 90 if line["verdict"] == "equivalent" else 95
+            ending = "90_points" if level == 90 else "_points"
             low, high = (max(min(line[f"{end}{ending}"], reach), -reach) for end in ("low", "high"))
+            text = f"{low:+.2f} to {high:+.2f} ({level} %)" if low == low else "none"
             lines.append(
                 {
                     "pair": f"{one} minus {other}",
-                    "task": f"{line['task_name']}",
+                    "task": line["task_name"],
                     "difference": line["difference_points"],
                     "low": low,
                     "high": high,
-                    "interval": f"{low:+.2f} to {high:+.2f} ({90 if ending[0] == '9' else 95} %)"
-                    if low == low
-                    else "none",
-                    "verdict": str(line["verdict"]),
+                    "interval": text,
+                    "verdict": line["verdict"],
                 }
             )
     shown = pd.DataFrame(lines)
     tasks, names = list(dict.fromkeys(shown["task"])), list(dict.fromkeys(shown["pair"]))
     everything = conditions(data)
     places = [everything.index(other) if other in everything else i for i, (_, other) in enumerate(pairs)]
-    colour, shape = _by(names, "pair", places)
     margin = float(pd.to_numeric(table["margin_points"]).max())
     ends = [0.0, *shown["low"].dropna(), *shown["high"].dropna(), *shown["difference"]]
     ends += [-1.2 * margin, 1.2 * margin] if margin == margin else []
@@ -459,40 +429,25 @@ def plot_pairs(data: ReportData, *, width: int = WIDTH) -> Chart | None:
     firsts = {one for one, _ in pairs}
     said = f"points that {firsts.pop()} scores more" if len(firsts) == 1 else "difference (points)"
     x = altair.X("difference:Q", scale=scale, title=said, axis=altair.Axis(tickCount=6))
-    place: dict[str, Any] = {
-        "y": altair.Y("task:N", sort=tasks, title=None, axis=altair.Axis(domain=False, ticks=False)),
-        "yOffset": altair.YOffset("pair:N", sort=names, scale=altair.Scale(paddingOuter=0.5)),
-    }
-    tips = [altair.Tooltip(f"{name}:N") for name in ("pair", "task", "interval", "verdict")]
-    tips.insert(2, altair.Tooltip("difference:Q", title="points", format="+.2f"))
-    once = altair.Chart(altair.Data(values=[{}]))
-    behind = [once.mark_rule(color=REFERENCE).encode(x=altair.datum(0, scale=scale))]
-    if margin == margin:
-        band = once.mark_rect(color=REFERENCE, opacity=0.16)
-        behind = [band.encode(x=altair.datum(-margin, scale=scale), x2=altair.datum(margin)), *behind]
-    base = altair.Chart(data_of(shown)).encode(tooltip=tips, **place)
-    low, high = (altair.X(f"{end}:Q", scale=scale, title=said, axis=x["axis"]) for end in ("low", "high"))
-    ranges = base.mark_rule(strokeWidth=2).encode(x=low, x2="high:Q", color=colour)
-    ends_of = [end_ticks(base.encode(color=colour), end) for end in (low, high)]
-    dots = base.mark_point(filled=True, size=42, opacity=1).encode(x=x, color=colour, shape=shape)
+    base = altair.Chart(data_of(shown)).encode(
+        y=altair.Y("task:N", sort=tasks, title=None, axis=altair.Axis(domain=False, ticks=False)),
+        yOffset=altair.YOffset("pair:N", sort=names, scale=altair.Scale(paddingOuter=0.5)),
+        tooltip=tips(pair="pair", task="task", difference=("points", "+.2f"), interval="interval", verdict="verdict"),
+    )
+    look = _by(names, "pair", places, names)
+    dots = base.mark_point(filled=True, size=42, opacity=1).encode(x=x, **look)
+    layers = [*around_zero(scale, margin), *intervals(base, x, color=look["color"]), dots]
     height = max((24 if len(tasks) < 5 else 17) * len(tasks), 26 * len(pairs))
-    return altair.layer(*behind, ranges, *ends_of, dots).properties(
-        width=width, height=height, title="Difference in score"
-    )
+    return altair.layer(*layers).properties(width=WIDTH, height=height, title="Difference in score")
 
 
-def _by(
-    names: Sequence[str], field: str, places: Sequence[int] | None = None, shown: Sequence[str] | None = None
-) -> tuple[Any, Any]:
+def _by(names: Sequence[str], field: str, places: Iterable[int], shown: Sequence[str]) -> dict[str, Any]:
     """Colour and shape of series in their places, with a legend of those that are ``shown``, below each other."""
-    import altair
-
-    chosen = list(places) if places is not None else list(range(len(names)))
-    series = list(shown or names)
-    legend = altair.Legend(title=None, columns=1, orient="bottom", offset=8, values=series) if len(series) > 1 else None
-    colours = altair.Scale(domain=list(names), range=[COLOURS[i % len(COLOURS)] for i in chosen])
-    shapes = altair.Scale(domain=list(names), range=[SHAPES[i % len(SHAPES)] for i in chosen])
-    return (
-        altair.Color(f"{field}:N", scale=colours, legend=legend),
-        altair.Shape(f"{field}:N", scale=shapes, legend=legend),
-    )
+    chosen = list(places)
+    legend = altair.Legend(title=None, columns=1, orient="bottom", offset=8, values=shown) if len(shown) > 1 else None
+    colours = altair.Scale(domain=names, range=[COLOURS[i % len(COLOURS)] for i in chosen])
+    shapes = altair.Scale(domain=names, range=[SHAPES[i % len(SHAPES)] for i in chosen])
+    return {
+        "color": altair.Color(f"{field}:N", scale=colours, legend=legend),
+        "shape": altair.Shape(f"{field}:N", scale=shapes, legend=legend),
+    }

@@ -1,6 +1,7 @@
 """Where position goes, layer by layer: its share of the states, how well it is read off, what changes without it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,40 +12,28 @@ from toolkit.comparison.intervals import Interval
 from toolkit.reporting.cells import estimate_text, number
 from toolkit.reporting.charts import Chart, draw
 from toolkit.reporting.curves import Panel, curve_panels
-from toolkit.reporting.folder import publish, report_folder, write_csvs
-from toolkit.reporting.page import (
-    Block,
-    ChartBlock,
-    FoldBlock,
-    Page,
-    Section,
-    TextBlock,
-    chart_blocks,
-    folds,
-    rows_block,
-    stated,
-)
+from toolkit.reporting.folder import check_out, write_page
+from toolkit.reporting.page import Block, ChartBlock, FoldBlock, Page, Rows, Section, folds, rows_block, texts_section
 from toolkit.reporting.topics.flow_numbers import (
     COUNTERFACTUALS,
     FACTORS,
+    HALF,
+    IN_PART,
     NO_SHARE,
+    NOT_SUPPORTED,
     PRETRAINED,
     RANDOM,
     ROUNDING,
+    SUPPORTED,
     FlowGroup,
     Tables,
-    dominance,
     estimate,
-    giving_way,
     groups_of,
     intervals_of,
     is_rounding,
     shares_of,
     stage_cell,
-    stage_name,
 )
-
-Rows = tuple[list[str], list[list[object]]]
 
 TITLE = "Where position goes"
 EXPECTATION = "Published expectation: position dominates the lower layers and gives way to content."
@@ -108,135 +97,47 @@ def write_flow_report(tables: Tables, out: str | Path, *, title: str | None = No
     tables/ holds a CSV per table, without the values per block or text, and intervals.csv, which is made from these.
     ``command`` is shown as what makes the report again. ValueError as :func:`check_out`.
     """
-    with report_folder(out) as folder:
-        kept = {name: table[[c for c in table if not str(c).endswith("_values")]] for name, table in tables.items()}
-        write_csvs(folder / "tables", kept | {"intervals": intervals_of(tables)})
-        publish(flow_page(tables, title=title, command=command), folder)
-    return Path(out) / "report.md"
+    check_out(out)
+    kept = {name: table[[c for c in table if not str(c).endswith("_values")]] for name, table in tables.items()}
+    page = flow_page(tables, title=title, command=command)
+    return write_page(page, out, kept | {"intervals": intervals_of(tables)})
 
 
 def flow_page(tables: Tables, *, title: str | None = None, command: str | None = None) -> Page:
     """What ``measure_flow``'s tables say."""
     groups = groups_of(tables)
-    titles = [group.title for group in groups]
-    charts = draw(
-        {
-            "where_position_goes": lambda: plot_position_shares(tables),
-            "decoding": lambda: plot_decoding(tables),
-            "counterfactuals": lambda: plot_counterfactuals(tables),
-        }
-    )
-    first = chart_blocks(charts, "where_position_goes", SHARES_CAPTION, "Share of position, content, segment by layer.")
-    bits = chart_blocks(charts, "decoding", BITS_CAPTION, "Bits of position that a linear probe reads, by layer.")
-    outputs = chart_blocks(charts, "counterfactuals", OUTPUTS_CAPTION, "Change of states with other positions.")
-    sections = (
-        Section(
-            id="expectation",
-            title="Does position dominate, and then give way?",
-            blocks=folds(titles, [_judged(group) for group in groups]),
-        ),
-        Section(
-            id="regimes",
-            title="Does fine-tuning move it?",
-            lead="Share of position in a tuned model minus that in the pretrained one, on the same blocks.",
-            blocks=folds(titles, [[rows_block(*drift_rows(g), "Against the pretrained model.")] for g in groups]),
-        ),
-        Section(
-            id="decoding",
-            title="Can position be read off a state?",
-            blocks=(*bits, *folds(titles, [_decoded(group) for group in groups])),
-        ),
-        Section(
-            id="counterfactuals",
-            title="What changes with other positions?",
-            blocks=(*outputs, *folds(titles, [_outputs(group) for group in groups])),
-        ),
-        Section(
-            id="shares",
-            title="All shares, by layer",
-            blocks=folds(titles, [[rows_block(*share_rows(g), "Share of variance in %.")] for g in groups]),
-        ),
-        Section(
-            id="references",
-            title="What would chance give?",
-            blocks=folds(titles, [[rows_block(*null_rows(g), "References beside their chance.")] for g in groups]),
-        ),
-        Section(
-            id="models",
-            title="What was looked into",
-            blocks=folds(titles, [[rows_block(*model_rows(g), "Models and texts.")] for g in groups]),
-        ),
-        Section(id="limits", title="What this cannot tell", blocks=(TextBlock(text="\n\n".join(LIMITS)),)),
-        Section(id="definitions", title="Definitions", blocks=(TextBlock(text="\n\n".join([*METHOD, *RULES])),)),
-    )
+    charts = draw({name: partial(plot, tables) for name, (plot, _) in CHARTS.items()})
+    pictures = {
+        name: ChartBlock(name=name, chart=chart, caption=CHARTS[name][1], alt=CHARTS[name][1])
+        for name, chart in charts.items()
+    }
+    sections = []
+    for id, (heading, lead, makers) in SECTIONS.items():
+        bodies = [[_table(group, *maker) for maker in makers] for group in groups]
+        blocks = folds([group.title for group in groups], bodies)
+        picture = (pictures[id],) if id in pictures else ()
+        sections.append(Section(id=id, title=heading, lead=lead, blocks=(*picture, *blocks)))
     return Page(
         title=title or TITLE,
         question=f"Where in the model is the position of a token, and does fine-tuning move it? {EXPECTATION}",
-        answers=stated(flow_answers(groups)),
-        picture=next((block for block in first if isinstance(block, ChartBlock)), None),
-        sections=sections,
+        picture=pictures.get("where_position_goes"),
+        sections=(
+            *sections,
+            texts_section("limits", "What this cannot tell", LIMITS),
+            texts_section("definitions", "Definitions", [*METHOD, *RULES]),
+        ),
         commands=command or "",
     )
 
 
-def _judged(group: FlowGroup) -> list[Block]:
-    segments = rows_block(*segment_rows(group), "Segments: their largest share and that in the last layer.")
-    return [
-        rows_block(*dominance_rows(group), "Does position dominate the lower layers?"),
-        rows_block(*giving_way_rows(group), "Does it give way to content? Change from its largest share to the end."),
-        segments,
-    ]
-
-
-def _decoded(group: FlowGroup) -> list[Block]:
-    every = rows_block(*bit_rows(group), "Decoding position, in bits.")
-    return [
-        rows_block(*decoding_rows(group), "Bits of position at the input and in the last layer."),
-        FoldBlock(title=f"{group.title}: every layer", blocks=(every,)),
-    ]
-
-
-def _outputs(group: FlowGroup) -> list[Block]:
-    return [
-        rows_block(*score_rows(group), "Change of the score of runs that have a head."),
-        rows_block(*output_rows(group), "Other positions: states of the last layer, logits and predictions."),
-    ]
+def _table(group: FlowGroup, rows: Callable[[FlowGroup], Rows], caption: str) -> Block:
+    table = rows_block(*rows(group), caption)
+    return FoldBlock(title=f"{group.title}: every layer", blocks=(table,)) if rows is bit_rows else table
 
 
 def judged_arms(group: FlowGroup) -> list[str]:
     """Arms of which something is expected: all but the random weights."""
     return [arm for arm in group.arms if arm != RANDOM]
-
-
-def flow_answers(groups: Sequence[FlowGroup]) -> tuple[str, ...]:
-    """At most three sentences: the two halves of the expectation, and where fine-tuning moved position most."""
-    arms = [(group, arm) for group in groups for arm in judged_arms(group)]
-    shown = [(group, arm) for group, arm in arms if not is_rounding(group, arm)]
-    first = [lower.verdict for group, arm in shown if (lower := dominance(group, arm)) is not None]
-    second = [upper.verdict for group, arm in shown if (upper := giving_way(group, arm)) is not None]
-    none = [NO_SHARE] * (len(arms) - len(shown))
-    moves = [
-        (abs(change.estimate), change, group, arm, layer)
-        for group in groups
-        for arm in _compared(group)
-        if "random init" not in arm  # which was never that pretrained model
-        for layer, change in group.drift(arm).items()
-    ]
-    lines = [
-        f"Does position dominate the lower layers? Verdicts, by number of models and tasks: {_counts(first + none)}.",
-        f"Does it give way to content further up? {_counts(second + none)}.",
-    ]
-    if moves:
-        _, change, group, arm, layer = max(moves, key=lambda move: move[0])
-        lines.append(
-            f"Fine-tuning moved position's share most at {stage_name(layer)} of {group.labels[arm]} ({group.title}): "
-            f"by {points(change)} points of the variance."
-        )
-    return tuple(lines)
-
-
-def _counts(verdicts: Sequence[str]) -> str:
-    return "; ".join(f"{name}: {verdicts.count(name)}" for name in dict.fromkeys(verdicts)) or "not applicable"
 
 
 def percent(share: float) -> str:
@@ -260,25 +161,21 @@ def points(change: Interval | None) -> str | None:
 
 def dominance_rows(group: FlowGroup) -> Rows:
     """Header and rows: per arm whether position dominates the lower layers, and its largest share there."""
-    header = [
-        "regime",
-        "verdict",
-        "above content at",
-        "of the stages up to",
-        "largest share there",
-        "at",
-        "content there",
-    ]
+    header = ["regime", "verdict", "above content at", "of the stages up to", "largest share there", "at"]
+    header += ["content there"]
     rows: list[list[object]] = []
     for arm in judged_arms(group):
-        judged = dominance(group, arm)
-        if is_rounding(group, arm) or judged is None:
+        position, content = shares_of(group, arm)
+        lower = [int(layer) for layer in position.index if layer <= max(group.layers) // 2]
+        if is_rounding(group, arm) or not lower:
             rows.append([group.labels[arm], NO_SHARE, *[None] * 5])
             continue
-        position, content = shares_of(group, arm)
-        at = ", ".join(map(stage_cell, judged.stages)) or "none"
-        shares = [share_text(position.loc[judged.peak]), stage_cell(judged.peak), share_text(content.loc[judged.peak])]
-        rows.append([group.labels[arm], judged.verdict, at, stage_cell(judged.last), *shares])
+        above = [layer for layer in lower if position["low"][layer] > content["high"][layer]]
+        verdict = NOT_SUPPORTED if not above else SUPPORTED if len(above) == len(lower) else IN_PART
+        peak = int(position["mean"][lower].idxmax())
+        at = ", ".join(map(stage_cell, above)) or "none"
+        shares = [share_text(position.loc[peak]), stage_cell(peak), share_text(content.loc[peak])]
+        rows.append([group.labels[arm], verdict, at, stage_cell(lower[-1]), *shares])
     return header, rows
 
 
@@ -288,17 +185,25 @@ def giving_way_rows(group: FlowGroup) -> Rows:
     header += ["content: from", "to", "change (points)", "segments (points)", "interactions (points)"]
     rows: list[list[object]] = []
     for arm in judged_arms(group):
-        judged = giving_way(group, arm)
-        if is_rounding(group, arm) or judged is None:
+        position, content = shares_of(group, arm)
+        if is_rounding(group, arm) or len(position) < 2:
             rows.append([group.labels[arm], NO_SHARE, *[None] * 9])
             continue
+        last, peak = int(position.index[-1]), int(position["mean"].idxmax())
+        changes: dict[str, Interval] = {}
+        verdict = f"{NOT_SUPPORTED}: its share is largest in the last layer"
+        if peak != last:
+            for factor in ("position", "content", "segment", "residual"):
+                if len(group.lines("ledger", arm, "eta_squared", factor=factor, layer=peak)):
+                    changes[factor] = group.change(arm, factor, last, since=peak)
+            falls, rises = changes["position"].high < 0, changes["content"].low > 0
+            verdict = SUPPORTED if falls and rises else HALF if falls else NOT_SUPPORTED
         cells: list[object] = []
-        for factor, shares in zip(("position", "content"), shares_of(group, arm), strict=True):
-            ends = [percent(shares["mean"][layer]) for layer in (judged.peak, judged.last)]
-            cells += [*ends, points(judged.changes.get(factor))]
-        others = [points(judged.changes.get(factor)) for factor in ("segment", "residual")]
-        verdict = judged.verdict if judged.changes else f"{judged.verdict}: its share is largest in the last layer"
-        rows.append([group.labels[arm], verdict, stage_cell(judged.peak), *cells, *others])
+        for factor, shares in (("position", position), ("content", content)):
+            ends = [percent(shares["mean"][layer]) for layer in (peak, last)]
+            cells += [*ends, points(changes.get(factor))]
+        others = [points(changes.get(factor)) for factor in ("segment", "residual")]
+        rows.append([group.labels[arm], verdict, stage_cell(peak), *cells, *others])
     return header, rows
 
 
@@ -352,14 +257,13 @@ def decoding_rows(group: FlowGroup) -> Rows:
     """Header and rows: per arm the bits at the input and in the last layer, beyond the word and the control task."""
     header = ["regime", "bits there are", "word alone", "at the input", "in the last layer", "beyond the word, last"]
     header += ["beyond the control, input", "beyond the control, last"]
-    table = group.tables["decoding"]
+    whole = group.tables["decoding"][["entropy_bits", "word_bits"]].mean()
     rows: list[list[object]] = []
     for arm in group.arms:
         bits, words, beyond = (group.over_seeds("decoding", arm, name) for name in BITS)
         last = max(bits.index)
-        cells = [_bits(bits.loc[0]), _bits(bits.loc[last]), _bits(words.loc[last]), _bits(beyond.loc[0])]
-        whole = [float(table["entropy_bits"].mean()), float(table["word_bits"].mean())]
-        rows.append([group.labels[arm], *whole, *cells, _bits(beyond.loc[last])])
+        lines = [bits.loc[0], bits.loc[last], words.loc[last], beyond.loc[0], beyond.loc[last]]
+        rows.append([group.labels[arm], *whole, *map(_bits, lines)])
     return header, rows
 
 
@@ -367,44 +271,41 @@ def _bits(line: "pd.Series") -> str:
     return estimate_text(line["mean"], line["low"], line["high"], 2)
 
 
+REFERENCES = {
+    "word_bits": "word alone",
+    "control_bits": "control",
+    "shuffled_bits": "shuffled",
+    "entropy_bits": "entropy",
+    "control_entropy_bits": "entropy of control",
+}
+
+
 def bit_rows(group: FlowGroup) -> Rows:
     """Header and rows: arm and layer with the bits, beyond words and beyond the control, and the references."""
-    references = {"word_bits": "word alone", "control_bits": "control", "shuffled_bits": "shuffled"}
-    references |= {"entropy_bits": "entropy", "control_entropy_bits": "entropy of control"}
-    header = ["regime", "layer", *(name for title in BITS.values() for name in (title, "low", "high"))]
-    rows: list[list[object]] = []
+    parts = {}
     for arm in group.arms:
-        values = {name: group.over_seeds("decoding", arm, name) for name in (*BITS, *references)}
-        for layer in values["bits"].index:
-            cells = [float(values[name][part][layer]) for name in BITS for part in ("mean", "low", "high")]
-            cells += [float(values[name]["mean"][layer]) for name in references]
-            rows.append([group.labels[arm], stage_cell(int(layer)), *cells])
-    return [*header, *references.values()], rows
+        wide = pd.concat([group.over_seeds("decoding", arm, name) for name in BITS], axis=1)
+        others = [group.over_seeds("decoding", arm, name)["mean"] for name in REFERENCES]
+        parts[group.labels[arm]] = pd.concat([wide, *others], axis=1)
+    rows = [[arm, stage_cell(layer), *line] for arm, wide in parts.items() for layer, *line in wide.itertuples()]
+    heads = [name for title in BITS.values() for name in (title, "low", "high")]
+    return ["regime", "layer", *heads, *REFERENCES.values()], rows
 
 
 def share_rows(group: FlowGroup) -> Rows:
     """Header and rows: arm and layer with ω² of each factor in percent (mean over seeds) and what is left."""
     header = ["regime", "layer", "position", "low", "high", *FACTORS[1:], "position, equal dimensions"]
     header += ["position x text (η²)", "left to interactions (η²)"]
+    others = [("omega_squared", factor) for factor in FACTORS[1:]]
+    others += [("omega_standardised", "position"), ("by_block_eta", "position"), ("eta_squared", "residual")]
     rows: list[list[object]] = []
     for arm in group.arms:
-        columns = [group.over_seeds("ledger", arm, "omega_squared", factor=factor) for factor in FACTORS]
-        columns += [
-            group.over_seeds("ledger", arm, name, factor="position") for name in ("omega_standardised", "by_block_eta")
-        ]
-        columns.append(group.over_seeds("ledger", arm, "eta_squared", factor="residual"))
-        for layer in group.layers:
-            bounds = [_share_cell(columns[0], layer, name) for name in ("low", "high")]
-            cells = [_share_cell(column, layer) for column in columns]
-            rows.append([group.labels[arm], stage_cell(layer), cells[0], *bounds, *cells[1:]])
+        parts = [group.over_seeds("ledger", arm, "omega_squared", factor="position")]
+        parts += [group.over_seeds("ledger", arm, name, factor=factor)["mean"] for name, factor in others]
+        wide = 100 * pd.concat(parts, axis=1).reindex(group.layers)
+        for layer, *line in wide.mask(wide.abs() < 1e-9, 0.0).itertuples():  # rounding is shown as 0
+            rows.append([group.labels[arm], stage_cell(layer), *(None if cell != cell else cell for cell in line)])
     return header, rows
-
-
-def _share_cell(values: pd.DataFrame, layer: int, name: str = "mean") -> object:
-    if layer not in values.index:
-        return None
-    share = 100 * float(values[name][layer])
-    return 0.0 if abs(share) < 1e-9 else share  # rounding is shown as 0
 
 
 def score_rows(group: FlowGroup) -> Rows:
@@ -439,13 +340,9 @@ def output_rows(group: FlowGroup) -> Rows:
                 continue
             state, logits, predictions = (lines[lines["measure"] == q] for q in ("state", "logits", "predictions"))
             last = state.loc[state["layer"] == state["layer"].max(), "value"].mean()
-            rows.append([arm, name, float(last), _mean(logits["value"]), _mean(100 * predictions["value"])])
+            changes = (logits["value"], 100 * predictions["value"])
+            rows.append([arm, name, float(last), *(float(own.mean()) if len(own) else None for own in changes)])
     return ["regime", "positions", "last layer", "logits", "predictions changed (%)"], rows
-
-
-def _mean(values: pd.Series) -> object:
-    """None where there are none: not applicable."""
-    return float(values.mean()) if len(values) else None
 
 
 def null_rows(group: FlowGroup) -> Rows:
@@ -480,83 +377,88 @@ def _range(values: pd.Series) -> str:
 
 def model_rows(group: FlowGroup) -> Rows:
     """Header and rows: what was looked into, and with what."""
-    header = ["regime", "model", "family", "positions", "contents", "segments", "sequences", "split", "body", "note"]
-    columns = ["condition", "run", "family", "num_positions", "num_contents", "num_segments", "num_sequences", "split"]
-    lines = group.tables["models"][[*columns, "body", "note"]].to_numpy(dtype=object).tolist()
-    return header, [[*line] for line in lines]
+    columns = {"condition": "regime", "run": "model", "family": "family", "num_positions": "positions"}
+    columns |= {"num_contents": "contents", "num_segments": "segments", "num_sequences": "sequences"}
+    columns |= {"split": "split", "body": "body", "note": "note"}
+    return list(columns.values()), group.tables["models"][list(columns)].to_numpy(dtype=object).tolist()
 
 
 def plot_position_shares(tables: Tables) -> Chart | None:
     """ω² of each factor by layer: a row per group of texts, a column per factor, a line per arm."""
-    groups = groups_of(tables)
-    panels = []
-    for group in groups:
-        for factor in FACTORS:
-            curves = _curves(groups, group, "ledger", "omega_squared", factor=factor)
-            ledger = group.tables["ledger"]
-            notes = ledger.loc[ledger["factor"] == factor, "reason"].dropna()
-            panels.append(
-                Panel(
-                    title=factor,
-                    subtitle=group.title,
-                    curves=curves.assign(mean=100 * curves["mean"], low=100 * curves["low"], high=100 * curves["high"]),
-                    y_title="ω² (% of variance)",
-                    reference=_level(group, {"": 0.0}),
-                    note=next((str(note) for note in notes if note), "not applicable"),
-                )
-            )
-    return _drawn(groups, panels, len(FACTORS))
+
+    def panel(group: FlowGroup, factor: str, series: Mapping[str, str]) -> Panel:
+        curves = _curves(series, group, "ledger", "omega_squared", factor=factor)
+        ends = ["mean", "low", "high"]
+        ledger = group.tables["ledger"]
+        notes = ledger.loc[ledger["factor"] == factor, "reason"].dropna()
+        return Panel(
+            title=factor,
+            subtitle=group.title,
+            curves=curves.assign(**100 * curves[ends]),
+            y_title="ω² (% of variance)",
+            reference=_level(group, {"": 0.0}),
+            note=next((str(note) for note in notes if note), "not applicable"),
+        )
+
+    return _grid(tables, FACTORS, panel)
 
 
 def plot_decoding(tables: Tables) -> Chart | None:
     """Bits of position that a linear probe reads, those beyond words, and those beyond its control task."""
-    groups = groups_of(tables)
-    panels = []
-    for group in groups:
-        lines = group.tables["decoding"]
-        ends = {"all of it": float(lines["entropy_bits"].max()), "word alone": float(lines["word_bits"].max())}
-        for name, title in BITS.items():
-            levels = {"": 0.0} | (ends if name == "bits" else {})
-            panels.append(
-                Panel(
-                    title=title,
-                    subtitle=group.title,
-                    curves=_curves(groups, group, "decoding", name),
-                    y_title="bits",
-                    reference=_level(group, levels),
-                    low=0.0 if name == "bits" else None,
-                    high=1.12 * ends["all of it"] if name == "bits" else None,
-                )
-            )
-    return _drawn(groups, panels, len(BITS))
+
+    def panel(group: FlowGroup, name: str, series: Mapping[str, str]) -> Panel:
+        is_whole = name == "bits"
+        ends = group.tables["decoding"][["entropy_bits", "word_bits"]].max()
+        levels = {"": 0.0} | ({"all of it": ends["entropy_bits"], "word alone": ends["word_bits"]} if is_whole else {})
+        return Panel(
+            title=BITS[name],
+            subtitle=group.title,
+            curves=_curves(series, group, "decoding", name),
+            y_title="bits",
+            reference=_level(group, levels),
+            low=0.0 if is_whole else None,
+            high=1.12 * ends["entropy_bits"] if is_whole else None,
+        )
+
+    return _grid(tables, tuple(BITS), panel)
 
 
 def plot_counterfactuals(tables: Tables) -> Chart | None:
     """How far every layer moves under each counterfactual: a row per group, a column per counterfactual."""
-    groups = groups_of(tables)
-    panels = []
-    for group in groups:
-        for name in COUNTERFACTUALS:
-            where = {"counterfactual": name, "measure": "state"}
-            unrelated = group.over_seeds("counterfactuals", group.arms[0], "reference", **where)
-            panels.append(
-                Panel(
-                    title=name,
-                    subtitle=group.title,
-                    curves=_curves(groups, group, "counterfactuals", "value", **where),
-                    y_title="relative change\nof states",
-                    reference=unrelated.rename_axis("layer").reset_index().assign(label=""),
-                    low=0.0,
-                )
-            )
-    return _drawn(groups, panels, len(COUNTERFACTUALS), is_shared=True)
+
+    def panel(group: FlowGroup, name: str, series: Mapping[str, str]) -> Panel:
+        where = {"counterfactual": name, "measure": "state"}
+        unrelated = group.over_seeds("counterfactuals", group.arms[0], "reference", **where)
+        return Panel(
+            title=name,
+            subtitle=group.title,
+            curves=_curves(series, group, "counterfactuals", "value", **where),
+            y_title="relative change\nof states",
+            reference=unrelated.rename_axis("layer").reset_index().assign(label=""),
+            low=0.0,
+        )
+
+    return _grid(tables, COUNTERFACTUALS, panel, is_shared=True)
 
 
-def _drawn(
-    groups: Sequence[FlowGroup], panels: Sequence[Panel], columns: int, *, is_shared: bool = False
+def _grid(
+    tables: Tables,
+    names: Sequence[str],
+    panel: Callable[[FlowGroup, str, Mapping[str, str]], Panel],
+    *,
+    is_shared: bool = False,
 ) -> Chart | None:
-    series = list(_series(groups).values())
-    return curve_panels(panels, columns=columns, series=series, layer_names=TICKS, is_shared=is_shared, label="Model")
+    """A row per group of texts, a column per name."""
+    groups = groups_of(tables)
+    series = _series(groups)
+    return curve_panels(
+        [panel(group, name, series) for group in groups for name in names],
+        columns=len(names),
+        series=list(series.values()),
+        layer_names=TICKS,
+        is_shared=is_shared,
+        label="Model",
+    )
 
 
 def _series(groups: Sequence[FlowGroup]) -> Mapping[str, str]:
@@ -567,18 +469,56 @@ def _series(groups: Sequence[FlowGroup]) -> Mapping[str, str]:
     return {arm: names[arm] + (f" [{counts[arm]} seeds]" if counts[arm] > 1 else "") for arm in order}
 
 
-def _curves(groups: Sequence[FlowGroup], group: FlowGroup, table: str, column: str, **where: Any) -> pd.DataFrame:
+def _curves(series: Mapping[str, str], group: FlowGroup, table: str, column: str, **where: Any) -> pd.DataFrame:
     """Mean over an arm's models with its interval, for every arm of a group."""
-    names = _series(groups)
-    parts = [
-        values.rename_axis("layer").reset_index().assign(series=names[arm])
-        for arm in group.arms
-        if len(values := group.over_seeds(table, arm, column, **where))
-    ]
-    return pd.concat(parts) if parts else pd.DataFrame(columns=["layer", "mean", "low", "high", "series"])
+    parts = {series[arm]: group.over_seeds(table, arm, column, **where) for arm in group.arms}
+    known = {name: values for name, values in parts.items() if len(values)}
+    if not known:
+        return pd.DataFrame(columns=["layer", "mean", "low", "high", "series"])
+    return pd.concat(known, names=["series", "layer"]).reset_index()
 
 
 def _level(group: FlowGroup, levels: Mapping[str, float]) -> pd.DataFrame:
     """Horizontal lines over all layers of a group."""
     ends = (min(group.layers), max(group.layers))
     return pd.DataFrame([{"label": name, "layer": x, "mean": y} for name, y in levels.items() for x in ends])
+
+
+CHARTS: Mapping[str, tuple[Callable[[Tables], Chart | None], str]] = {
+    "where_position_goes": (plot_position_shares, SHARES_CAPTION),
+    "decoding": (plot_decoding, BITS_CAPTION),
+    "counterfactuals": (plot_counterfactuals, OUTPUTS_CAPTION),
+}
+AGAINST = "Share of position in a tuned model minus that in the pretrained one, on the same blocks."
+SECTIONS: Mapping[str, tuple[str, str, Sequence[tuple[Callable[[FlowGroup], Rows], str]]]] = {
+    "expectation": (
+        "Does position dominate, and then give way?",
+        "",
+        (
+            (dominance_rows, "Does position dominate the lower layers?"),
+            (giving_way_rows, "Does it give way to content? Change from its largest share to the end."),
+            (segment_rows, "Segments: their largest share and that in the last layer."),
+        ),
+    ),
+    "regimes": ("Does fine-tuning move it?", AGAINST, ((drift_rows, "Against the pretrained model."),)),
+    "decoding": (
+        "Can position be read off a state?",
+        "",
+        (
+            (decoding_rows, "Bits of position at the input and in the last layer."),
+            (bit_rows, "Decoding position, in bits."),
+        ),
+    ),
+    "counterfactuals": (
+        "What changes with other positions?",
+        "",
+        (
+            (score_rows, "Change of the score of runs that have a head."),
+            (output_rows, "Other positions: states of the last layer, logits and predictions."),
+        ),
+    ),
+    "shares": ("All shares, by layer", "", ((share_rows, "Share of variance in %."),)),
+    "references": ("What would chance give?", "", ((null_rows, "References beside their chance."),)),
+    "models": ("What was looked into", "", ((model_rows, "Models and texts."),)),
+}
+"""Id of a section to its title, what stands above it, and its tables, each with its caption."""

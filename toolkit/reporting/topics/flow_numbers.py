@@ -60,12 +60,6 @@ def units_of(lines: pd.DataFrame, column: str) -> Array | None:
     return np.array(values, np.float64) if len(lengths) == 1 and lengths != {0} else None
 
 
-def summary(lines: pd.DataFrame, column: str) -> dict[str, float]:
-    """``mean``, ``low`` and ``high`` of :func:`estimate`."""
-    interval = estimate(lines, column)
-    return {"mean": interval.estimate, "low": interval.low, "high": interval.high}
-
-
 def record(interval: Interval, lines: pd.DataFrame, column: str) -> dict[str, object]:
     """An interval as a line of a table, with the numbers of models and units."""
     units = units_of(lines, column)
@@ -131,8 +125,9 @@ class FlowGroup:
     def over_seeds(self, table: str, arm: str, column: str, **where: object) -> pd.DataFrame:
         """Mean over an arm's models with its interval: index layer, columns mean, low, high; undefined left out."""
         lines = self.lines(table, arm, column, **where)
-        found = {int(layer): summary(own, column) for layer, own in lines.groupby("layer")}
-        return pd.DataFrame.from_dict(found, orient="index", columns=["mean", "low", "high"])
+        found = {int(layer): estimate(own, column) for layer, own in lines.groupby("layer")}
+        ends = {layer: [each.estimate, each.low, each.high] for layer, each in found.items()}
+        return pd.DataFrame.from_dict(ends, orient="index", columns=["mean", "low", "high"])
 
     def change(self, arm: str, factor: str, layer: int, *, since: int) -> Interval:
         """How a factor's share changes from one layer of an arm to another, on the same blocks."""
@@ -216,18 +211,9 @@ def _means(group: FlowGroup, arm: str) -> list[dict[str, object]]:
     return rows
 
 
-STAGES = {-1: "sum", 0: "input"}
-"""The stages below layer 1: the sum of embeddings before LayerNorm, and what layer 1 reads."""
-
-
-def stage_name(layer: int) -> str:
-    """A stage in a sentence."""
-    return {-1: "the sum before LayerNorm", 0: "the input"}.get(layer, f"layer {layer}")
-
-
 def stage_cell(layer: int) -> str:
-    """A stage in a table."""
-    return STAGES.get(layer, str(layer))
+    """A stage in a table: the sum of embeddings before LayerNorm, what layer 1 reads, or a layer."""
+    return {-1: "sum", 0: "input"}.get(layer, str(layer))
 
 
 ROUNDING = 1e-9
@@ -248,55 +234,3 @@ def shares_of(group: FlowGroup, arm: str) -> tuple[pd.DataFrame, pd.DataFrame]:
         group.over_seeds("ledger", arm, "omega_squared", factor=factor) for factor in ("position", "content")
     )
     return position, content.reindex(position.index)
-
-
-@dataclass(frozen=True)
-class Dominance:
-    """Whether position dominates the lower layers of an arm."""
-
-    verdict: str
-    stages: tuple[int, ...]
-    """Lower stages at which position's interval lies above content's."""
-    peak: int
-    """The lower stage at which position has its largest share."""
-    last: int
-    """The highest of the lower stages."""
-
-
-def dominance(group: FlowGroup, arm: str) -> Dominance | None:
-    """Judged on the lower half of the stages; None where there are none."""
-    position, content = shares_of(group, arm)
-    lower = [int(layer) for layer in position.index if layer <= max(group.layers) // 2]
-    if not lower:
-        return None
-    above = tuple(layer for layer in lower if position["low"][layer] > content["high"][layer])
-    verdict = NOT_SUPPORTED if not above else SUPPORTED if len(above) == len(lower) else IN_PART
-    return Dominance(verdict, above, int(position["mean"][lower].idxmax()), lower[-1])
-
-
-@dataclass(frozen=True)
-class GivingWay:
-    """Whether position gives way to content from its largest share to the last layer."""
-
-    verdict: str
-    peak: int
-    last: int
-    changes: Mapping[str, Interval]
-    """Factor to its change on the same blocks; none where position's share is largest in the last layer."""
-
-
-def giving_way(group: FlowGroup, arm: str) -> GivingWay | None:
-    """Judged by the intervals of the changes; None with fewer than two stages."""
-    position = shares_of(group, arm)[0]
-    if len(position) < 2:
-        return None
-    last, peak = int(position.index[-1]), int(position["mean"].idxmax())
-    if peak == last:
-        return GivingWay(NOT_SUPPORTED, peak, last, {})
-    changes = {
-        factor: group.change(arm, factor, last, since=peak)
-        for factor in ("position", "content", "segment", "residual")
-        if len(group.lines("ledger", arm, "eta_squared", factor=factor, layer=peak))
-    }
-    falls, rises = changes["position"].high < 0, changes["content"].low > 0
-    return GivingWay(SUPPORTED if falls and rises else HALF if falls else NOT_SUPPORTED, peak, last, changes)

@@ -1,31 +1,30 @@
 """How much each layer changed: its states and its weights."""
 
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from toolkit.reporting.cells import UNDEFINED, estimate_text, number, p_value, percent_text, spoken
-from toolkit.reporting.charts import Chart, draw
+from toolkit.reporting.charts import Chart
 from toolkit.reporting.curves import Panel, curve_panels
-from toolkit.reporting.folder import publish, report_folder, write_csvs
+from toolkit.reporting.folder import check_out, write_page
 from toolkit.reporting.page import (
     Block,
-    ChartBlock,
     FoldBlock,
     Page,
+    Rows,
     Section,
-    TextBlock,
     chart_blocks,
     folds,
+    picture,
     rows_block,
-    stated,
+    texts_section,
+    wide_rows,
 )
 
 Tables = Mapping[str, pd.DataFrame]
-Rows = tuple[list[str], list[list[object]]]
 
 BEFORE_AND_AFTER, SEED_AND_SEED = "before and after", "seed and seed"
 OWN_SEEDS, SHUFFLED, OTHER_ARM = "its own seeds", "shuffled labels", "first arm"
@@ -95,32 +94,25 @@ STATE_LIMITS = (
 def write_layer_report(
     tables: Tables, out: str | Path, *, title: str | None = None, command: str | None = None
 ) -> Path:
-    """Write the page on ``measure_layers``'s tables, its figures/ and tables/ into ``out``; the path of report.md.
+    """Write the page on ``measure_layers``'s tables and these; the path of report.md. ValueError as ``check_out``.
 
-    Tables of weights only (of two checkpoints) make a report without states. ``command`` is shown as what makes the
-    report again. ValueError as :func:`check_out`.
+    Tables of weights only (of two checkpoints) make a report without states. ``command`` makes the report again.
     """
-    with report_folder(out) as folder:
-        write_csvs(folder / "tables", tables)
-        publish(layers_page(tables, title=title, command=command), folder)
-    return Path(out) / "report.md"
-
-
-def _named(tables: Tables) -> Tables:
-    """Regimes by their names."""
-    return {name: spoken(table, ("condition", "against")) for name, table in tables.items()}
+    check_out(out)
+    return write_page(layers_page(tables, title=title, command=command), out, tables)
 
 
 def layers_page(tables: Tables, *, title: str | None = None, command: str | None = None) -> Page:
     """What ``measure_layers``'s tables say."""
-    tables = _named(tables)
+    tables = {name: spoken(table, ("condition", "against")) for name, table in tables.items()}
     groups = groups_of(tables)
-    charts = draw({"weight_drift_by_layer": lambda: plot_weight_drift(tables["weight_means"], tables["weight_drift"])})
-    pictures = chart_blocks(
-        charts, "weight_drift_by_layer", WEIGHTS_CAPTION, "Relative drift of the weights of every layer, per regime."
-    )
-    states = _states(groups)
-    first = next((block for block in pictures if isinstance(block, ChartBlock)), None)
+    chart, states = plot_weight_drift(tables["weight_means"], tables["weight_drift"]), _states(groups)
+    every = "Relative drift and, after the stroke, angle in degrees of every matrix: means over seeds."
+    weights: list[list[Block]] = []
+    for group, own in groups.items():
+        matrices = rows_block(*matrix_rows(own), every)
+        moved = rows_block(*weight_rows(own), "Relative drift of the weights: mean (95 % interval over seeds).")
+        weights.append([moved, FoldBlock(title=f"{group}: every weight matrix", blocks=(matrices,))])
     sections = [
         Section(
             id="changed",
@@ -133,30 +125,17 @@ def layers_page(tables: Tables, *, title: str | None = None, command: str | None
             ),
         ),
         *states,
-        Section(id="weights", title="How far did the weights move?", blocks=folds(list(groups), _weights(groups))),
-        Section(
-            id="limits",
-            title="What this cannot tell",
-            blocks=_texts(*WEIGHT_LIMITS, *(STATE_LIMITS if states else ())),
-        ),
-        Section(
-            id="definitions",
-            title="Definitions",
-            blocks=_texts(*WEIGHT_DEFINITIONS, *(DEFINITIONS if states else ())),
-        ),
+        Section(id="weights", title="How far did the weights move?", blocks=folds(list(groups), weights)),
+        texts_section("limits", "What this cannot tell", [*WEIGHT_LIMITS, *(STATE_LIMITS if states else ())]),
+        texts_section("definitions", "Definitions", [*WEIGHT_DEFINITIONS, *(DEFINITIONS if states else ())]),
     ]
     return Page(
         title=title or TITLE,
         question=QUESTION,
-        answers=stated(layer_answers(tables)),
-        picture=first,
+        picture=picture("weight_drift_by_layer", chart, WEIGHTS_CAPTION),
         sections=tuple(sections),
         commands=command or "",
     )
-
-
-def _texts(*paragraphs: str) -> tuple[Block, ...]:
-    return (TextBlock(text="\n\n".join(paragraphs)),)
 
 
 def has_states(tables: Tables) -> bool:
@@ -170,39 +149,22 @@ def groups_of(tables: Tables) -> dict[str, dict[str, pd.DataFrame]]:
     return {title: {name: table[table["group"] == title] for name, table in tables.items()} for title in titles}
 
 
-def layer_answers(tables: Tables) -> tuple[str, ...]:
-    """At most three sentences: the most changed states, the most moved weights, and whether there is a trend."""
-    lines = []
-    if has_states(tables):
-        means = tables["means"]
-        own = means[(means["comparison"] == BEFORE_AND_AFTER) & (means["measure"] == CKA) & means["value"].notna()]
-        if len(own):
-            most = own.loc[own["value"].idxmin()]
-            lines.append(
-                f"States: farthest from before training are those of {layer_name(most['layer'])} ({most['condition']}, "
-                f"{most['group']}, texts {most['texts']}): similarity {_mean(most)}, where 1 is unchanged."
-            )
-    means = tables["weight_means"]
-    layers = means[means["component"].str.startswith("layers.") & (means["relative_drift"] > 0)]
-    if len(layers):
-        most = layers.loc[layers["relative_drift"].idxmax()]
-        lines.append(
-            f"Weights: farthest moved those of {layer_name(most['layer'])} ({most['condition']}, {most['group']}): by "
-            f"{_percent(most)} of their norm."
-        )
-    counts = tables["weight_trends"]["trend"].value_counts(sort=False)
-    shown = "; ".join(f"{verdict}: {count}" for verdict, count in counts.items())
-    lines.append(f"Do upper layers move more than lower ones? Verdicts, by number of regimes: {shown}.")
-    return tuple(lines)
-
-
 def changed_rows(tables: Tables) -> Rows:
     """Header and rows: per group and regime the layer whose states changed most, on its first texts."""
-    rows: list[list[object]] = [
-        [str(trend["group"]), str(trend["condition"]), *_changed(tables, trend)]
-        for trend in tables["weight_trends"].to_dict("records")
-    ]
-    return ["model and task", "regime", "states changed most in", "similarity", "texts"], rows
+    header = ["model and task", "regime", "states changed most in", "similarity", "texts"]
+    place = ["group", "condition"]
+    rows: list[list[object]] = []
+    means = tables.get("means", pd.DataFrame(columns=[*place, "comparison", "measure", "texts"]))
+    own = means[(means["comparison"] == BEFORE_AND_AFTER) & (means["measure"] == CKA)]
+    own = own[own["texts"] == own.groupby(place)["texts"].transform("first")]
+    known = dict(list(own.groupby(place)))
+    for key in zip(*(tables["weight_trends"][name] for name in place), strict=True):
+        if key in known:
+            found = known[key]
+            rows.append([*key, least_similar(found), _mean(_least(found)), found["texts"].iloc[0]])
+        else:
+            rows.append([*key, APART if "means" in tables else NO_STATES, None, ""])
+    return header, rows
 
 
 def moved_rows(tables: Tables) -> Rows:
@@ -215,19 +177,6 @@ def moved_rows(tables: Tables) -> Rows:
         is_own = (layers["group"] == trend["group"]) & (layers["condition"] == trend["condition"])
         rows.append([str(trend["group"]), str(trend["condition"]), *_moved(layers[is_own], trend)])
     return header, rows
-
-
-def _changed(tables: Tables, trend: Mapping[str, Any]) -> list[object]:
-    """Where the states of a regime are least like before, on its first texts."""
-    if "means" not in tables:
-        return [NO_STATES, None, ""]
-    means = tables["means"]
-    own = means[(means["group"] == trend["group"]) & (means["condition"] == trend["condition"])]
-    own = own[(own["comparison"] == BEFORE_AND_AFTER) & (own["measure"] == CKA)]
-    if own.empty:
-        return [APART, None, ""]
-    own = own[own["texts"] == own["texts"].iloc[0]]
-    return [least_similar(own), _mean(_least(own)), str(own["texts"].iloc[0])]
 
 
 def least_similar(own: pd.DataFrame) -> str:
@@ -249,20 +198,20 @@ def _moved(own: pd.DataFrame, trend: Mapping[str, Any]) -> list[object]:
     ratio = estimate_text(trend["top_to_bottom"], trend["low"], trend["high"])
     verdict = FLAT if trend["trend"] == "flat" else str(trend["trend"])
     verdict += f" ({trend['reason']})" if trend["reason"] and trend["reason"] == trend["reason"] else ""
-    tail: list[object] = [ratio, p_value(trend["p"]), trend["q"], verdict]
     by_layer = own.set_index("layer")
-    if not pd.isna(trend["most_layer"]):
-        ends: list[object] = []
-        for layer in (int(trend["most_layer"]), int(trend["least_layer"])):
-            ends += [layer_name(layer), _percent(by_layer.loc[layer])]
-        return [*ends, *tail]
     moved = by_layer[by_layer["relative_drift"] > 0]
-    if len(moved):
+    ends: list[object]
+    if not pd.isna(trend["most_layer"]):
+        most, least = int(trend["most_layer"]), int(trend["least_layer"])
+        ends = [layer_name(most), _percent(by_layer.loc[most]), layer_name(least), _percent(by_layer.loc[least])]
+    elif len(moved):
         farthest = moved["relative_drift"].idxmax()
-        where = f"{layer_name(farthest)} alone" if len(moved) == 1 else layer_name(farthest)
-        return [where, _percent(moved.loc[farthest]), "", None, *tail]
-    is_known = len(own) > 0 and own["relative_drift"].notna().all()
-    return ["no layer: their weights did not move" if is_known else NOT_COMPARED, None, "", None, *tail]
+        alone = " alone" if len(moved) == 1 else ""
+        ends = [f"{layer_name(farthest)}{alone}", _percent(moved.loc[farthest]), "", None]
+    else:
+        is_known = len(own) > 0 and own["relative_drift"].notna().all()
+        ends = ["no layer: their weights did not move" if is_known else NOT_COMPARED, None, "", None]
+    return [*ends, ratio, p_value(trend["p"]), trend["q"], verdict]
 
 
 def layer_name(layer: Any) -> str:
@@ -270,64 +219,53 @@ def layer_name(layer: Any) -> str:
     return "the embeddings" if layer == 0 else f"layer {int(layer)}"
 
 
-def _mean(line: "pd.Series") -> str:
+def _mean(line: "Mapping[Any, Any] | pd.Series") -> str:
     return estimate_text(line["value"], line["low"], line["high"])
 
 
-def _percent(line: "pd.Series") -> str:
+def _percent(line: "Mapping[Any, Any] | pd.Series") -> str:
     return percent_text(line["relative_drift"], line["low"], line["high"])
 
 
 def _states(groups: Mapping[str, Tables]) -> list[Section]:
     """What is known of states; nothing where no group has any."""
-    known = {group: own for group, own in groups.items() if has_states(own)}
-    if not known:
-        return []
-    shown: list[list[Block]] = []
-    held: list[list[Block]] = []
-    for place, (group, own) in enumerate(groups.items()):
-        if group not in known:
+    shown: dict[str, list[Block]] = {}
+    held: dict[str, list[Block]] = {}
+    for place, (group, own) in enumerate(groups.items(), start=1):
+        if not has_states(own):
             continue
-        charts = draw({"similarity_by_layer": partial(plot_similarity, own["means"])})
+        chart = plot_similarity(own["means"])
+        charts = {} if chart is None else {"similarity_by_layer": chart}
         alt = "Similarity of the states of every layer to before training, per regime and texts."
-        prefix = f"{place + 1}_" if len(groups) > 1 else ""
+        prefix = f"{place}_" if len(groups) > 1 else ""
         means = rows_block(*similarity_rows(own), "Similarity of states: mean (95 % interval).")
         counts = rows_block(*count_rows(own), "Texts and seeds behind these numbers.")
-        shown.append(
-            [
-                *chart_blocks(charts, "similarity_by_layer", STATES_CAPTION, alt, prefix),
-                FoldBlock(title=f"{group}: every layer", blocks=(means, counts)),
-            ]
-        )
+        pictures = chart_blocks(charts, "similarity_by_layer", STATES_CAPTION, alt, prefix)
+        shown[group] = [*pictures, FoldBlock(title=f"{group}: every layer", blocks=(means, counts))]
         if len(own["contrasts"]):
-            held.append(_references(group, own))
-    sections = [
-        Section(id="states", title="How far did the states of each layer change?", blocks=folds(list(known), shown))
+            held[group] = _references(group, own)
+    lead = (
+        "Similarity to before training minus another one, debiased CKA: below 0 the states of the regime changed more. "
+        "The other one is that of two seeds with each other, of shuffled labels to before, or of the first regime to "
+        "before."
+    )
+    asked = {
+        ("states", "How far did the states of each layer change?", ""): shown,
+        ("references", "Is that more than two seeds, shuffled labels or another regime?", lead): held,
+    }
+    return [
+        Section(id=id, title=title, lead=said, blocks=folds(list(own), list(own.values())))
+        for (id, title, said), own in asked.items()
+        if own
     ]
-    if held:
-        names = [group for group, own in known.items() if len(own["contrasts"])]
-        lead = (
-            "Similarity to before training minus another one, debiased CKA: below 0 the states of the regime changed "
-            "more. The other one is that of two seeds with each other, of shuffled labels to before, or of the first "
-            "regime to before."
-        )
-        sections.append(
-            Section(
-                id="references",
-                title="Is that more than two seeds, shuffled labels or another regime?",
-                lead=lead,
-                blocks=folds(names, held),
-            )
-        )
-    return sections
 
 
 def _references(group: str, own: Tables) -> list[Block]:
-    header, rows = regime_rows(own)
+    regimes = regime_rows(own)
     every = rows_block(*contrast_rows(own), "Difference of debiased CKA: mean (95 % interval).")
     return [
         rows_block(*reference_rows(own), "The least similar layer, held against seeds and shuffled labels."),
-        *([rows_block(header, rows, "Each regime against the first one, over layers and texts.")] if rows else []),
+        *([rows_block(*regimes, "Each regime against the first one, over layers and texts.")] if regimes[1] else []),
         FoldBlock(title=f"{group}: every layer", blocks=(every,)),
     ]
 
@@ -342,22 +280,15 @@ def reference_rows(tables: Tables) -> Rows:
     for (arm, texts), every in means.groupby(["condition", "texts"], sort=False):
         own = every[every["measure"] == CKA]
         least = _least(own)
-        beside = every[(every["measure"] == STANDARDISED) & (every["layer"] == least["layer"])]
         most = own.loc[own["value"].idxmax()] if own["value"].notna().any() else least
-        lead: list[object] = [str(arm), str(texts), least_similar(own), _mean(least)]
-        lead += [_mean(beside.iloc[0]) if len(beside) else None, layer_name(most["layer"]), _mean(most)]
-        is_here = (
-            (contrasts["condition"] == arm) & (contrasts["texts"] == texts) & (contrasts["layer"] == least["layer"])
-        )
-        for line in contrasts[is_here & (contrasts["comparison"] != OTHER_ARM)].to_dict("records"):
-            held = [
-                str(line["against"]),
-                f"{line['other_similarity']:.3f}",
-                _gap(line),
-                _floor(line),
-                int(line["num_seeds"]),
-            ]
-            rows.append([*lead, *held, told(line)])
+        beside = every[(every["measure"] == STANDARDISED) & (every["layer"] == least["layer"])]
+        lead = [arm, texts, least_similar(own), _mean(least), _mean(beside.iloc[0]) if len(beside) else None]
+        lead += [layer_name(most["layer"]), _mean(most)]
+        here = contrasts[(contrasts["condition"] == arm) & (contrasts["texts"] == texts)]
+        here = here[(here["layer"] == least["layer"]) & (here["comparison"] != OTHER_ARM)]
+        for line in here.to_dict("records"):
+            held = [str(line["against"]), f"{line['other_similarity']:.3f}", _gap(line), _floor(line)]
+            rows.append([*lead, *held, int(line["num_seeds"]), told(line)])
     return header, rows
 
 
@@ -389,9 +320,9 @@ def regime_rows(tables: Tables) -> Rows:
         widest = own.loc[(own["high"] - own["low"]).idxmax()]
         seeds = int(own["num_seeds"].max())
         counts: list[object] = [int((own["high"] < 0).sum()), int((own["low"] > 0).sum())]
-        counts = counts if seeds > 1 else ["not judged: one seed", "not judged: one seed"]
+        counts = counts if seeds > 1 else ["not judged: one seed"] * 2
         ends = [_gap(greatest), _place(greatest), _floor(greatest), _gap(widest), _place(widest)]
-        rows.append([str(arm), str(against), len(own), *counts, *ends, seeds])
+        rows.append([arm, against, len(own), *counts, *ends, seeds])
     return header, rows
 
 
@@ -399,61 +330,45 @@ def _place(line: "pd.Series") -> str:
     return f"{layer_name(line['layer'])} on {line['texts']}"
 
 
-def _gap(line: "Mapping[str, Any] | pd.Series") -> str:
+def _gap(line: "Mapping[Any, Any] | pd.Series") -> str:
     return estimate_text(line["value"], line["low"], line["high"], is_signed=True)
 
 
-def _floor(line: "Mapping[str, Any] | pd.Series") -> str | None:
+def _floor(line: "Mapping[Any, Any] | pd.Series") -> str | None:
     return None if pd.isna(line["between_seeds"]) else f"{line['between_seeds']:.3f}"
 
 
 def count_rows(tables: Tables) -> Rows:
     """Header and rows of one group: how many seeds and texts stand behind the numbers."""
     means = tables["means"]
-    texts = means.groupby("texts", sort=False)["num_texts"].first()
-    seeds = means.groupby("condition", sort=False)["num_seeds"].first()
-    rows: list[list[object]] = [["texts", str(name), int(count)] for name, count in texts.items()]
-    return ["what", "of", "number"], rows + [["seeds", str(name), int(count)] for name, count in seeds.items()]
+    counts = {"texts": means.groupby("texts", sort=False)["num_texts"].first()}
+    counts["seeds"] = means.groupby("condition", sort=False)["num_seeds"].first()
+    rows: list[list[object]] = [[what, of, int(n)] for what, own in counts.items() for of, n in own.items()]
+    return ["what", "of", "number"], rows
 
 
 def similarity_rows(tables: Tables) -> Rows:
     """Header and rows of one group: per regime, texts and layer every similarity to before, and between seeds."""
-    header = ["regime", "texts", "layer", "debiased CKA", "standardised columns", "RSA", "two seeds, debiased CKA"]
-    columns = [(BEFORE_AND_AFTER, CKA), (BEFORE_AND_AFTER, STANDARDISED), (BEFORE_AND_AFTER, RSA), (SEED_AND_SEED, CKA)]
-    rows: list[list[object]] = []
-    for (arm, texts, layer), own in tables["means"].groupby(["condition", "texts", "layer"], sort=False):
-        cells = own.set_index(["comparison", "measure"])
-        shown = [_mean(cells.loc[key]) if key in cells.index else None for key in columns]
-        rows.append([str(arm), str(texts), _layer(layer), *shown])
-    return header, rows
+    columns = {
+        f"{BEFORE_AND_AFTER} {CKA}": "debiased CKA",
+        f"{BEFORE_AND_AFTER} {STANDARDISED}": "standardised columns",
+        f"{BEFORE_AND_AFTER} {RSA}": "RSA",
+        f"{SEED_AND_SEED} {CKA}": "two seeds, debiased CKA",
+    }
+    names = tables["means"]["comparison"] + " " + tables["means"]["measure"]
+    return _by_layer(tables["means"].assign(column=names.map(columns)), _mean)
 
 
 def contrast_rows(tables: Tables) -> Rows:
     """Header and rows of one group: per regime, texts and layer the differences of debiased CKA, a column for each."""
     table = tables["contrasts"][tables["contrasts"]["measure"] == CKA]
-    against = list(dict.fromkeys(table["against"]))
-    rows: list[list[object]] = []
-    for (arm, texts, layer), own in table.groupby(["condition", "texts", "layer"], sort=False):
-        cells = own.set_index("against")
-        rows.append(
-            [str(arm), str(texts), _layer(layer), *(_gap(cells.loc[n]) if n in cells.index else None for n in against)]
-        )
-    return ["regime", "texts", "layer", *(f"minus {name}" for name in against)], rows
+    return _by_layer(table.assign(column="minus " + table["against"]), _gap)
 
 
-def _layer(layer: object) -> str:
-    return "embeddings" if layer == 0 else str(layer)
-
-
-def _weights(groups: Mapping[str, Tables]) -> list[list[Block]]:
-    said = "Relative drift and, after the stroke, angle in degrees of every matrix: means over seeds."
-    return [
-        [
-            rows_block(*weight_rows(own), "Relative drift of the weights: mean (95 % interval over seeds)."),
-            FoldBlock(title=f"{group}: every weight matrix", blocks=(rows_block(*matrix_rows(own), said),)),
-        ]
-        for group, own in groups.items()
-    ]
+def _by_layer(table: pd.DataFrame, cell: Callable[[Mapping[Any, Any]], object]) -> Rows:
+    shown = table.assign(layer=table["layer"].map(lambda layer: "embeddings" if layer == 0 else str(layer)))
+    names, rows = wide_rows(shown.dropna(subset="column"), ["condition", "texts", "layer"], "column", cell)
+    return ["regime", "texts", "layer", *names], rows
 
 
 def weight_rows(tables: Tables) -> Rows:
@@ -473,21 +388,15 @@ def matrix_rows(tables: Tables) -> Rows:
     """Header and rows of one group: per regime and layer a column for each of its matrices."""
     drift = tables["weight_drift"]
     is_matrix = drift["component"].str.startswith("layers.") & drift["shape"].fillna("").str.contains("x")
-    means = (
-        drift[is_matrix]
-        .groupby(["condition", "component", "part"], sort=False)[["relative_drift", "angle_degrees"]]
-        .agg(lambda values: values.mean(skipna=False))
-    )
-    parts = list(dict.fromkeys(means.index.get_level_values("part")))
-    rows: list[list[object]] = []
-    for arm, component in dict.fromkeys((arm, component) for arm, component, _ in means.index):
-        own = means.loc[arm, component]
-        cells = [_matrix(own.loc[part]) if part in own.index else None for part in parts]
-        rows.append([arm, component_name(component), *cells])
-    return ["regime", "layer", *parts], rows
+    place = ["condition", "component", "part"]
+    means = drift[is_matrix].groupby(place, sort=False)[["relative_drift", "angle_degrees"]]
+    table = means.agg(lambda values: values.mean(skipna=False)).reset_index()
+    table["component"] = table["component"].map(component_name)
+    names, rows = wide_rows(table, place[:2], "part", _matrix)
+    return ["regime", "layer", *names], rows
 
 
-def _matrix(line: "pd.Series") -> str:
+def _matrix(line: Mapping[Any, Any]) -> str:
     drift, angle = line["relative_drift"], line["angle_degrees"]
     return UNDEFINED if drift != drift else f"{number(100 * drift)} % / {number(angle, 2)}"
 

@@ -6,11 +6,20 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from toolkit.analysis import positions, resemblance
+from toolkit.analysis import resemblance
 from toolkit.analysis.cross_products import Refused
 from toolkit.analysis.drift import measure_segments
 from toolkit.analysis.measures import Array
-from toolkit.analysis.positions import VERDICTS, cosine_by_lag, norms_and_steps, standing_out
+from toolkit.analysis.positions import (
+    VERDICTS,
+    cosine_by_lag,
+    measure_position_windows,
+    measure_positions,
+    norms_and_steps,
+    position_table,
+    snapshot_at,
+    standing_out,
+)
 from toolkit.analysis.resemblance import MIN_ROWS, Verdict, find_waves, line_match, smooth_curves
 from toolkit.schema import columns_of
 from toolkit.sinusoid import sinusoidal_table
@@ -68,20 +77,18 @@ def collect_positions(
 ) -> PositionTables:
     """Everything about the positions at the last epoch; ``is_brief`` leaves the windows and the first epoch out."""
     trajectory = trajectory_of(source)
-    table = positions.position_table(source)
-    first = positions.position_table(source, trajectory.snapshots[0].epoch)
+    table = position_table(source)
+    first = position_table(source, trajectory.snapshots[0].epoch)
     rows = _tables(table, seed)
-    if is_brief:
-        statistics = positions.measure_positions(source, seed=seed, num_draws=num_draws)
-    else:
-        statistics = positions.measure_position_windows(source, seed=seed, num_draws=num_draws)
+    measure = measure_positions if is_brief else measure_position_windows
+    statistics = measure(source, seed=seed, num_draws=num_draws)
     waves, courses = (
         find_waves(table) if len(table) >= MIN_ROWS else (pd.DataFrame(columns=columns_of("find_waves")), [])
     )
     norms, steps = norms_and_steps(table)
     has_moved = len(trajectory) > 1 and not np.array_equal(first, table)
     return PositionTables(
-        snapshot=positions.snapshot_at(source),
+        snapshot=snapshot_at(source),
         rows=rows,
         statistics=statistics,
         verdicts={name: judge(table, num_draws=num_draws, seed=seed) for name, judge in VERDICTS.items()},
@@ -90,7 +97,10 @@ def collect_positions(
         by_lag=_by_lag(rows),
         lengths=pd.DataFrame({"position": np.arange(len(table)), "norm": norms, "step": [*steps, np.nan]}),
         outliers=standing_out(table),
-        spectra=_spectra(rows | ({"drift": table - first} if has_moved else {})),
+        spectra=pd.concat(
+            [_spectrum(*each) for each in (rows | ({"drift": table - first} if has_moved else {})).items()],
+            ignore_index=True,
+        ),
         change=_change(source, statistics, seed, num_draws) if has_moved and not is_brief else pd.DataFrame(),
         segments=measure_segments(source, trajectory.snapshots[-1].epoch),
         default_length=default_length,
@@ -112,18 +122,15 @@ def _by_lag(rows: Mapping[str, Array]) -> pd.DataFrame:
         return pd.DataFrame()
 
 
-def _spectra(rows: Mapping[str, Array]) -> pd.DataFrame:
-    parts = []
-    for name, table in rows.items():
-        share = resemblance.dct_spectrum(table)
-        parts.append(pd.DataFrame({"table": name, "order": np.arange(1, len(table)), "share": share}))
-    return pd.concat(parts, ignore_index=True)
+def _spectrum(name: str, table: Array) -> pd.DataFrame:
+    share = resemblance.dct_spectrum(table)
+    return pd.DataFrame({"table": name, "order": np.arange(1, len(table)), "share": share})
 
 
 def _change(source: Source, statistics: pd.DataFrame, seed: int, num_draws: int) -> pd.DataFrame:
     """The statistics of all positions at the first snapshot beside those of the last."""
     first = trajectory_of(source).snapshots[0].epoch
-    before = positions.measure_positions(source, first, seed=seed, num_draws=num_draws)
+    before = measure_positions(source, first, seed=seed, num_draws=num_draws)
     after = statistics[statistics["window"] == statistics["window"].iloc[0]]
     lines = before[["measure", "unit", "value"]].rename(columns={"value": "before"})
     for name in ("reason", "note"):

@@ -1,7 +1,7 @@
 """Learned positions: whether they resemble sine and cosine, what they are made of, and which rows stand out."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
@@ -15,18 +15,21 @@ from toolkit.reporting.charts import (
     REFERENCE,
     Chart,
     Charts,
+    along,
+    altair,
     colour,
     dash,
     data_of,
     draw,
-    log_domain,
-    log_ticks,
+    log_axis,
+    once,
     outline,
     pick,
+    tips,
 )
-from toolkit.reporting.page import Block, ChartBlock, FoldBlock, NoteBlock, Section, TableBlock, Tile
+from toolkit.reporting.page import Block, ChartBlock, FoldBlock, NoteBlock, Section, Tile, rows_block, table_block
+from toolkit.reporting.topics.changes import segments_blocks
 from toolkit.reporting.topics.position_tables import LEARNED, LEAST_TURNS, PositionTables
-from toolkit.reporting.topics.rows import segments_blocks
 
 NAMES = {
     LEARNED: "learned",
@@ -49,15 +52,13 @@ WHAT = {"line_match": "line match (SDs)", "orbit_share": "share of power on circ
 def tiles(tables: PositionTables) -> tuple[Tile, ...]:
     """The verdicts and what they rest on, the waves, and the rows that the model does not use by default."""
     found = [_verdict_tile(name, verdict) for name, verdict in tables.verdicts.items()]
-    waves = tables.waves[tables.waves["is_wave"]].sort_values("period")
-    periods = ", ".join(number(period) for period in waves["period"].head(SHOWN_WAVES)) + (
-        ", ..." if len(waves) > SHOWN_WAVES else ""
-    )
+    waves = waves_table(tables)
+    periods = ", ".join(map(number, waves["period"].head(SHOWN_WAVES))) + ", ..." * (len(waves) > SHOWN_WAVES)
     facts = (
         ("periods (positions)", periods or "none"),
         ("waves of the sinusoid", str(tables.rows[LEARNED].shape[1] // 2)),
     )
-    detail = f"{_percent(waves['share'].sum())} % of the variance" if len(waves) else ""
+    detail = f"{number(waves['share'].sum(), 2)} % of the variance" if len(waves) else ""
     return (*found, Tile(title="How many waves?", value=str(len(waves)), detail=detail, lines=facts))
 
 
@@ -77,41 +78,23 @@ def _verdict_tile(name: str, verdict: Verdict) -> Tile:
 
 def answers(tables: PositionTables) -> tuple[str, ...]:
     """What a reader would misread otherwise: at most three sentences."""
-    lines = []
-    waves = tables.waves[tables.waves["is_wave"]]
-    if len(waves) and tables.verdicts["orbit_share"].answer == "made of waves":
-        columns = waves["spread"]
-        lines.append(
-            f"Compare planes, not columns: each wave is spread over {number(columns.min(), 2)} to "
-            f"{number(columns.max(), 3)} columns (the sinusoid's over 2), and every column mixes several waves."
-        )
-    whole = tables.statistics[tables.statistics["window"] == tables.statistics["window"].iloc[0]]
-    value = whole.set_index("measure").loc["explained_by_sinusoid_20"]
-    if not math.isnan(value["value"]):
-        lines.append(
-            "That the sinusoid's directions explain much of a table is no evidence: its top 20 explain "
-            f"{_percent(value['value'])} % of this table, {_percent(value['sinusoid'])} % of the sinusoid itself and "
-            f"{_percent(value['smooth'])} % of smooth random curves."
-        )
+    lines = [
+        "That the sinusoid's directions explain much of a table is no evidence: they explain much of smooth random "
+        "curves too (explained by sinusoid 20, in the table of statistics)."
+    ]
+    if tables.waves["is_wave"].any() and tables.verdicts["orbit_share"].answer == "made of waves":
+        lines.insert(0, "Compare planes, not columns: a wave of the sinusoid has 2 columns, a learned one many.")
     start = tables.default_length
     if start is not None and start < tables.num_positions:
         lines.append(
             f"The model's default length of {start} tokens does not exercise rows {start} to "
-            f"{tables.num_positions - 1}: their translation invariance is {_invariance(tables, start, 'value')}, "
-            f"shuffled {_invariance(tables, start, 'shuffled')}."
+            f"{tables.num_positions - 1}: their statistics are a window of their own."
         )
     return tuple(lines)
 
 
 def _percent(share: float) -> str:
     return number(100 * share, 2)
-
-
-def _invariance(tables: PositionTables, start: int, column: str) -> str:
-    """Of the rows beyond the default length; undefined where too few of them were left for a window."""
-    own = tables.statistics[tables.statistics["measure"] == "translation_invariance"]
-    values = own.loc[own["window"] == f"{start}-{tables.num_positions - 1}", column]
-    return number(float(values.iloc[0]) if len(values) else math.nan)
 
 
 def charts(tables: PositionTables) -> Charts:
@@ -143,45 +126,35 @@ def wave_courses(tables: PositionTables) -> pd.DataFrame:
 
 def waves_chart(courses: pd.DataFrame) -> Chart | None:
     """Each wave along the positions and round its circle, from :func:`wave_courses`."""
-    import altair
-
     if courses.empty:
         return None
     names = ["first", "second"]
     panels = []
     for _, own in courses.groupby("wave", sort=False):
-        reach = 1.1 * float(np.quantile(np.abs(own[["first", "second"]].to_numpy()), 0.995)) or 1.0
+        reach = 1.1 * float(np.quantile(np.abs(own[names].to_numpy()), 0.995)) or 1.0
         scale = altair.Scale(domain=[-reach, reach], nice=False, clamp=True)
-        axis = altair.Axis(tickCount=3, format="~f")
-        along = (
-            altair.Chart()
-            .transform_fold(names, as_=["coordinate", "value"])
-            .mark_line(strokeWidth=1.4)
-            .encode(
-                x=altair.X(
-                    "position:Q", title="position", scale=altair.Scale(nice=False), axis=altair.Axis(grid=False)
-                ),
-                y=altair.Y("value:Q", scale=scale, title="weight units", axis=axis),
-                color=colour("coordinate", names, "coordinate"),
-                strokeDash=dash("coordinate", names),
-                tooltip=[
-                    altair.Tooltip("position:Q"),
-                    altair.Tooltip("value:Q", title="coordinate (weight units)", format=".3g"),
-                ],
-            )
-            .properties(width=470, height=88, title=str(own["title"].iloc[0]))
+        x = altair.X("position:Q", title="position", scale=altair.Scale(nice=False), axis=altair.Axis(grid=False))
+        y = altair.Y("value:Q", scale=scale, title="weight units", axis=altair.Axis(tickCount=3, format="~f"))
+        lines = altair.Chart().transform_fold(names, as_=["coordinate", "value"]).mark_line(strokeWidth=1.4)
+        lines = lines.encode(
+            x=x,
+            y=y,
+            color=colour("coordinate", names, "coordinate"),
+            strokeDash=dash("coordinate", names),
+            tooltip=tips(position=("position", "d"), value=("coordinate (weight units)", ".3g")),
         )
         plane = altair.Chart().encode(
             x=altair.X("first:Q", scale=scale, axis=None),
             y=altair.Y("second:Q", scale=scale, axis=None),
             order="position:Q",
-            tooltip=[altair.Tooltip("position:Q")],
+            tooltip=tips(position=("position", "d")),
         )
-        circle = altair.layer(
-            plane.mark_line(strokeWidth=0.6, color=REFERENCE), plane.mark_circle(size=9, color=COLOURS[0], opacity=1)
-        ).properties(width=88, height=88, title="its plane")
+        course = plane.mark_line(strokeWidth=0.6, color=REFERENCE)
+        circle = altair.layer(course, plane.mark_circle(size=9, color=COLOURS[0], opacity=1))
+        lines = lines.properties(width=470, height=88, title=str(own["title"].iloc[0]))
+        circle = circle.properties(width=88, height=88, title="its plane")
         data = data_of(own, ["position", "first", "second"])
-        panels.append(altair.hconcat(along, circle, spacing=16, data=data))
+        panels.append(altair.hconcat(lines, circle, spacing=16, data=data))
     return altair.vconcat(*panels, spacing=10)
 
 
@@ -199,8 +172,6 @@ def control_values(verdicts: Mapping[str, Verdict]) -> pd.DataFrame:
 
 def controls_chart(values: pd.DataFrame, verdicts: Mapping[str, Verdict]) -> Chart | None:
     """Each verdict's statistic beside its control distributions and its threshold; None where both are refused."""
-    import altair
-
     labels = {"negative": "smooth random curves (null)", "positive": "the waves in noise (positive control)"}
     rules = {"threshold": REFERENCE, "this table": COLOURS[1]}
     kinds = dict(zip(labels.values(), (COLOURS[4], COLOURS[0]), strict=True)) | rules
@@ -218,31 +189,24 @@ def controls_chart(values: pd.DataFrame, verdicts: Mapping[str, Verdict]) -> Cha
             for c, v in own.groupby("control")["value"]
         ]
         heights = pd.concat(binned)
-        bars = (
-            altair.Chart(data_of(heights[heights["count"] > 0]))
-            .mark_rect(fillOpacity=0.75, strokeWidth=0.8)
-            .encode(
-                x=altair.X("low:Q", title=WHAT[name], axis=altair.Axis(grid=False)),
-                x2="high:Q",
-                y=altair.Y("count:Q", title="control tables"),
-                y2=altair.datum(0),
-                color=legend,
-                stroke=outline(legend),
-                tooltip=[altair.Tooltip("kind:N"), altair.Tooltip("count:Q", title="tables")],
-            )
+        bars = altair.Chart(data_of(heights[heights["count"] > 0])).mark_rect(fillOpacity=0.75, strokeWidth=0.8)
+        bars = bars.encode(
+            x=altair.X("low:Q", title=WHAT[name], axis=altair.Axis(grid=False)),
+            x2="high:Q",
+            y=altair.Y("count:Q", title="control tables"),
+            y2=altair.datum(0),
+            color=legend,
+            stroke=outline(legend),
+            tooltip=tips(kind="kind", count=("tables", "d")),
         )
+        patterns = altair.Scale(domain=list(rules), range=[[4, 3], [1, 0]])
         lines = pd.DataFrame({"kind": list(rules), "value": [verdict.threshold, verdict.value]})
-        marks = (
-            altair.Chart(data_of(lines))
-            .mark_rule(strokeWidth=2.2)
-            .encode(
-                x="value:Q",
-                color=legend,
-                strokeDash=altair.StrokeDash(
-                    "kind:N", scale=altair.Scale(domain=list(rules), range=[[4, 3], [1, 0]]), legend=None
-                ),
-                tooltip=[altair.Tooltip("kind:N"), altair.Tooltip("value:Q", title=WHAT[name], format=".3g")],
-            )
+        marks = altair.Chart(data_of(lines)).mark_rule(strokeWidth=2.2)
+        marks = marks.encode(
+            x="value:Q",
+            color=legend,
+            strokeDash=altair.StrokeDash("kind:N", scale=patterns, legend=None),
+            tooltip=tips(kind="kind", value=(WHAT[name], ".3g")),
         )
         title = altair.TitleParams(QUESTIONS[name], subtitle=verdict.answer)
         panels.append(altair.layer(bars, marks).properties(width=270, height=170, title=title))
@@ -251,8 +215,6 @@ def controls_chart(values: pd.DataFrame, verdicts: Mapping[str, Verdict]) -> Cha
 
 def gram_chart(rows: Mapping[str, Array]) -> Chart:
     """Cosines between the first rows of each table: every position beside every other."""
-    import altair
-
     grams = {name: _gram(rows[name]) for name in (LEARNED, "sinusoid", "shuffled") if name in rows}
     low = min(float(gram.min()) for gram in grams.values())
     # Viridis' lightness rises all the way: it reads in grey too.
@@ -276,11 +238,7 @@ def gram_chart(rows: Mapping[str, Array]) -> Chart:
                 x=altair.X("column:O", title="position", axis=axis),
                 y=altair.Y("row:O", title="position" if not panels else None, axis=axis),
                 color=shown,
-                tooltip=[
-                    altair.Tooltip("row:O", title="position"),
-                    altair.Tooltip("column:O", title="and position"),
-                    altair.Tooltip("data:Q", title="cosine", format=".3f"),
-                ],
+                tooltip=tips(row="position", column="and position", data=("cosine", ".3f")),
             )
             .properties(width=CELL * size, height=CELL * size, title=NAMES[name])
         )
@@ -300,73 +258,58 @@ def _named(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
 
 def by_lag_chart(by_lag: pd.DataFrame) -> Chart | None:
     """Mean cosine of two rows by their distance, near and over all lags; None where a row is 0."""
-    import altair
-
     if by_lag.empty:
         return None
     table, names = _named(by_lag)
     picker = pick("table", names)
-    low = min(float(by_lag["low"].min()), 0.0)
-    y = altair.Scale(domain=[low, 1.0], nice=True)
+    tall = altair.Scale(domain=[min(float(by_lag["low"].min()), 0.0), 1.0], nice=True)
     last = int(by_lag["lag"].max())
+    said = tips(table="table", lag=("distance (positions)", "d"), value=("mean cosine", ".3f"))
     panels: list[Chart] = []
     for most in dict.fromkeys((min(NEAR, last), last)):
-        x = altair.Scale(domain=[0, most], nice=False)
-        base = altair.Chart().encode(
-            x=altair.X("lag:Q", scale=x, title="distance (positions)", axis=altair.Axis(grid=False)),
-            y=altair.Y("value:Q", scale=y, title="mean cosine of two rows" if not panels else None),
-            color=colour("table", names),
-            strokeDash=dash("table", names),
-            opacity=picker.opacity,
-            tooltip=[
-                altair.Tooltip("table:N"),
-                altair.Tooltip("lag:Q", title="distance (positions)"),
-                altair.Tooltip("value:Q", title="mean cosine", format=".3f"),
-            ],
-        )
-        is_learned = altair.datum.table == NAMES[LEARNED]
-        band = (
-            altair.Chart()
-            .transform_filter(is_learned)
-            .mark_area(color=COLOURS[0], opacity=0.3)
-            .encode(x=altair.X("lag:Q", scale=x), y=altair.Y("low:Q", scale=y), y2="high:Q")
-        )
-        lines = base.mark_line(strokeWidth=1.5)
+        wide = altair.Scale(domain=[0, most], nice=False)
+        x = altair.X("lag:Q", scale=wide, title="distance (positions)", axis=altair.Axis(grid=False))
+        y = altair.Y("value:Q", scale=tall, title="mean cosine of two rows" if not panels else None)
+        lines = altair.Chart().mark_line(strokeWidth=1.5)
+        lines = lines.encode(x=x, y=y, opacity=picker.opacity, tooltip=said, **_series(names))
         lines = lines if panels else lines.add_params(*picker.params)
+        learned = altair.Chart().transform_filter(altair.datum.table == NAMES[LEARNED])
+        band = learned.mark_area(color=COLOURS[0], opacity=0.3).encode(x=x, y=along(y, "low"), y2="high:Q")
         near = altair.datum.lag <= most
         panels.append(altair.layer(band, lines).transform_filter(near).properties(width=285, height=200))
     return altair.hconcat(*panels, data=data_of(table, ["table", "lag", "value", "low", "high"]))
 
 
+def _series(names: list[str]) -> dict[str, object]:
+    return {"color": colour("table", names), "strokeDash": dash("table", names)}
+
+
 def lengths_chart(lengths: pd.DataFrame, outliers: pd.DataFrame, default_length: int | None = None) -> Chart:
     """Norm of every row and length of every step to the next, with the rows that stand out."""
-    import altair
-
-    labels = {"norm": "length of the row (weight units)", "step": "step to the next row (weight units)"}
+    labels = {"norm": "length of the row", "step": "step to the next row"}
     room = 0.05 * len(lengths)
     places = altair.Scale(domain=[-room, len(lengths) - 1 + room], nice=False)
     x = altair.X("position:Q", title="position", scale=places, axis=altair.Axis(grid=False))
     panels = []
     for quantity, label in labels.items():
         values = lengths[quantity].dropna()
-        is_log = bool((values > 0).all()) and len(values) > 0  # equal rows have steps of 0
-        ends = log_domain(values)
-        scale = altair.Scale(type="log", domain=ends, nice=False) if is_log else altair.Scale()
-        axis = altair.Axis(format="~g" if is_log else "~f", values=log_ticks(*ends) if is_log else altair.Undefined)
-        y = altair.Y(f"{quantity}:Q", scale=scale, title=[*label.split(" (")[:1], "(weight units)"], axis=axis)
+        y = altair.Y(f"{quantity}:Q", title=[label, "(weight units)"], axis=altair.Axis(format="~f"))
+        if (values > 0).all() and len(values):  # equal rows have steps of 0
+            tall = log_axis(values)
+            y = altair.Y(f"{quantity}:Q", title=[label, "(weight units)"], scale=tall.scale(), axis=tall.axis())
+        said = tips(position=("position", "d"), **{quantity: (f"{label} (weight units)", ".3g")})
         base = altair.Chart(data_of(lengths.loc[values.index, ["position", quantity]]))
-        tips = [altair.Tooltip("position:Q"), altair.Tooltip(f"{quantity}:Q", title=label, format=".3g")]
-        layers = [base.mark_line(strokeWidth=1.2, color=COLOURS[0]).encode(x=x, y=y, tooltip=tips)]
+        layers = [base.mark_line(strokeWidth=1.2, color=COLOURS[0]).encode(x=x, y=y, tooltip=said)]
         found = outliers[outliers["measure"] == quantity].rename(columns={"row": "position", "value": quantity})
         if len(found):
             out = altair.Chart(data_of(found, ["position", quantity]))
-            layers.append(out.mark_point(color=COLOURS[1], size=40).encode(x=x, y=y, tooltip=tips))
+            layers.append(out.mark_point(color=COLOURS[1], size=40).encode(x=x, y=y, tooltip=said))
             texts = _names_of_runs(found["position"].to_numpy(), found[quantity].to_numpy())
             named = altair.Chart(data_of(texts.rename(columns={"value": quantity})))
             layers.append(named.mark_text(dy=-10).encode(x=x, y=y, text="name:N"))
         if default_length is not None and default_length < len(lengths):
-            edge = altair.Chart(altair.Data(values=[{"position": default_length - 0.5}]))
-            layers.append(edge.mark_rule(color=REFERENCE, strokeDash=[4, 3]).encode(x=x))
+            edge = once().mark_rule(color=REFERENCE, strokeDash=[4, 3])
+            layers.append(edge.encode(x=altair.datum(default_length - 0.5, scale=places)))
         panels.append(altair.layer(*layers).properties(width=580, height=120))
     return altair.vconcat(*panels, spacing=12)
 
@@ -388,8 +331,6 @@ def _names_of_runs(rows: Array, values: Array) -> pd.DataFrame:
 
 def spectrum_chart(spectra: pd.DataFrame) -> Chart | None:
     """Share of the power by DCT-II order; None where every table's rows are equal."""
-    import altair
-
     table, names = _named(spectra.dropna(subset="share"))
     if table.empty:
         return None
@@ -397,32 +338,17 @@ def spectrum_chart(spectra: pd.DataFrame) -> Chart | None:
     picker = pick("table", names)
     wide = altair.Scale(type="log", domain=[1, max(int(table["order"].max()), 2)], nice=False)
     tall = altair.Scale(type="log", domain=[LEAST_POWER, 1], nice=False)
-    ticks = [10.0**power for power in range(-7, 1)]
-    return (
-        altair.Chart(data_of(table, ["table", "order", "share"]))
-        .mark_line(strokeWidth=1.2)
-        .encode(
-            x=altair.X(
-                "order:Q",
-                scale=wide,
-                title="order (half periods in all rows)",
-                axis=altair.Axis(grid=False, format=",.0f"),
-            ),
-            y=altair.Y(
-                "share:Q", scale=tall, title="share of the centred power", axis=altair.Axis(values=ticks, format=".0e")
-            ),
-            color=colour("table", names),
-            strokeDash=dash("table", names),
-            opacity=picker.opacity,
-            tooltip=[
-                altair.Tooltip("table:N"),
-                altair.Tooltip("order:Q", title="half periods"),
-                altair.Tooltip("share:Q", title="share of power", format=".2e"),
-            ],
-        )
-        .add_params(*picker.params)
-        .properties(width=580, height=230)
+    orders = altair.Axis(grid=False, format=",.0f")
+    shares = altair.Axis(values=[10.0**power for power in range(-7, 1)], format=".0e")
+    chart = altair.Chart(data_of(table, ["table", "order", "share"])).mark_line(strokeWidth=1.2)
+    chart = chart.encode(
+        x=altair.X("order:Q", scale=wide, title="order (half periods in all rows)", axis=orders),
+        y=altair.Y("share:Q", scale=tall, title="share of the centred power", axis=shares),
+        opacity=picker.opacity,
+        tooltip=tips(table="table", order=("half periods", "d"), share=("share of power", ".2e")),
+        **_series(names),
     )
+    return chart.add_params(*picker.params).properties(width=580, height=230)
 
 
 CAPTIONS = {
@@ -454,28 +380,18 @@ def sections(tables: PositionTables, drawn: Charts) -> tuple[Section, ...]:
     def shown(*names: str) -> tuple[Block, ...]:
         return tuple(block for name in names for block in chart_block(drawn, name))
 
-    made = [
-        Section(id="waves-found", title="Waves", blocks=(*_waves(tables), *shown("waves", "dct_spectrum"))),
-        Section(
-            id="rows",
-            title="What the rows are like",
-            blocks=(*shown("cosine_gram", "cosine_by_lag"), *_windows(tables)),
-        ),
-        Section(id="standing-out", title="Rows that stand out", blocks=(*shown("norms_and_steps"), *_outliers(tables))),
-        Section(id="change", title="What training changed", blocks=_change(tables)),
-        Section(
-            id="segments",
-            title="Segments",
-            blocks=segments_blocks(tables.segments) if len(tables.segments) else (),
-        ),
-        Section(id="untold", title="What these data cannot tell", blocks=tuple(map(_note, caveats(tables)))),
-        _definitions(),
-    ]
-    return tuple(section for section in made if section.blocks)
-
-
-def _note(text: str) -> Block:
-    return NoteBlock(text=text)
+    definitions = [(name.replace("_", " "), each.description) for name, each in STATISTICS.items()]
+    statistics = FoldBlock(title="The statistics", blocks=(rows_block(("statistic", "what it is"), definitions, ""),))
+    blocks: dict[tuple[str, str], tuple[Block, ...]] = {
+        ("waves-found", "Waves"): (*_waves(tables), *shown("waves", "dct_spectrum")),
+        ("rows", "What the rows are like"): (*shown("cosine_gram", "cosine_by_lag"), *_windows(tables)),
+        ("standing-out", "Rows that stand out"): (*shown("norms_and_steps"), *_outliers(tables)),
+        ("change", "What training changed"): _change(tables),
+        ("segments", "Segments"): segments_blocks(tables.segments) if len(tables.segments) else (),
+        ("untold", "What these data cannot tell"): tuple(NoteBlock(text=text) for text in caveats(tables)),
+        ("definitions", "Definitions"): (statistics,),
+    }
+    return tuple(Section(id=id, title=title, blocks=own) for (id, title), own in blocks.items() if own)
 
 
 def waves_table(tables: PositionTables) -> pd.DataFrame:
@@ -485,76 +401,60 @@ def waves_table(tables: PositionTables) -> pd.DataFrame:
 
 
 def _waves(tables: PositionTables) -> tuple[Block, ...]:
-    columns = {
-        "period": Column(label="period", unit="positions"),
-        "period_first": Column(label="in the first quarter", unit="positions"),
-        "period_last": Column(label="in the last", unit="positions"),
-        "share": Column(label="share of variance", unit="%"),
-        "roundness": Column(label="roundness", how="1 for a circle, 0 for a line."),
-        "spread": Column(label="columns", how="Over how many columns of the table the wave is spread."),
-    }
     table = waves_table(tables)
+    if table.empty:
+        return ()
     slow = tables.waves.loc[tables.waves["period"] * LEAST_TURNS > tables.num_positions, "share"].sum()
     rest = f"{_percent(slow)} % more goes round less than twice, which is no wave by our count."
-    caption = f"Waves of the learned table; {rest}"
-    return (TableBlock(table=table[list(columns)], caption=caption, columns=columns),) if len(table) else ()
-
-
-STATISTIC_COLUMNS = {
-    "measure": Column(label="statistic"),
-    "value": Column(label="learned"),
-    "sinusoid": Column(label="sinusoid"),
-    "gaussian": Column(label="Gaussian", how="Independent Gaussian values of the same shape."),
-    "smooth": Column(label="smooth", how="Smooth random curves of the same shape."),
-    "shuffled": Column(label="shuffled", how="The learned rows in a random order."),
-    "unit": Column(label="unit"),
-}
-
-
-def windows_block(own: pd.DataFrame, window: str) -> Block:
-    """The statistics of one window of positions beside their references."""
-    table = own[list(STATISTIC_COLUMNS)].assign(measure=own["measure"].str.replace("_", " "))
-    return TableBlock(table=table, caption=f"Positions {window}.", columns=STATISTIC_COLUMNS)
+    shown = table_block(
+        table,
+        "period period_first period_last share roundness spread",
+        f"Waves of the learned table; {rest}",
+        period=Column(label="period", unit="positions"),
+        period_first=Column(label="in the first quarter", unit="positions"),
+        period_last=Column(label="in the last", unit="positions"),
+        share=Column(label="share of variance", unit="%"),
+        spread="columns",
+    )
+    return (shown,)
 
 
 def _windows(tables: PositionTables) -> tuple[Block, ...]:
     blocks: list[Block] = []
     for i, (window, own) in enumerate(tables.statistics.groupby("window", sort=False)):
+        own = own.assign(measure=own["measure"].str.replace("_", " "))
         said = [(line["measure"], line["note"] or line["reason"]) for line in own.to_dict("records")]
-        notes = [f"{name}: {text}" for name, text in said if text]
-        inner = (windows_block(own, str(window)), *map(_note, notes))
-        blocks.append(FoldBlock(title=f"Positions {window}: statistics", blocks=inner, is_open=not i))
+        notes = [NoteBlock(text=f"{name}: {text}") for name, text in said if text]
+        names = "measure value sinusoid gaussian smooth shuffled unit"
+        shown = table_block(
+            own, names, f"Positions {window}.", measure="statistic", value="learned", gaussian="Gaussian"
+        )
+        blocks.append(FoldBlock(title=f"Positions {window}: statistics", blocks=(shown, *notes), is_open=not i))
     return tuple(blocks)
 
 
 def _outliers(tables: PositionTables) -> tuple[Block, ...]:
-    found = tables.outliers.reindex(
-        tables.outliers["deviations"].abs().sort_values(ascending=False, kind="stable").index
+    if tables.outliers.empty:
+        return ()
+    shown = table_block(
+        tables.outliers.sort_values("deviations", key=abs, ascending=False, kind="stable"),
+        "measure row value neighbours deviations",
+        "Rows that stand out from their neighbours, the strongest first.",
+        measure=Column(label="by its", how="norm: length of the row; step: distance to the next row."),
+        value=Column(label="value", unit="weight units"),
+        neighbours=Column(label="its neighbours", unit="weight units", how="Running median of the rows around it."),
+        deviations=Column(label="robust standard deviations"),
     )
-    columns = {
-        "measure": Column(label="by its", how="norm: length of the row; step: distance to the next row."),
-        "row": Column(label="row"),
-        "value": Column(label="value", unit="weight units"),
-        "neighbours": Column(label="its neighbours", unit="weight units", how="Running median of the rows around it."),
-        "deviations": Column(label="robust standard deviations"),
-    }
-    caption = "Rows that stand out from their neighbours, the strongest first."
-    return (
-        (TableBlock(table=found[list(columns)], caption=caption, columns=columns, num_shown=12),) if len(found) else ()
-    )
+    return (shown,)
 
 
 def _change(tables: PositionTables) -> tuple[Block, ...]:
     if tables.change.empty:
         return ()
-    columns = {
-        "measure": Column(label="statistic"),
-        "before": Column(label="before training"),
-        "after": Column(label="after"),
-        "unit": Column(label="unit"),
-    }
-    table = tables.change[list(columns)].assign(measure=tables.change["measure"].str.replace("_", " "))
-    return (TableBlock(table=table, caption="All positions, at the first and the last snapshot.", columns=columns),)
+    table = tables.change.assign(measure=tables.change["measure"].str.replace("_", " "))
+    caption = "All positions, at the first and the last snapshot."
+    own = {"measure": "statistic", "before": "before training"}
+    return (table_block(table, "measure before after unit", caption, **own),)
 
 
 def caveats(tables: PositionTables) -> list[str]:
@@ -573,11 +473,3 @@ def caveats(tables: PositionTables) -> list[str]:
         "not about why training made it so.",
         "Curves that keep their phase over most of the rows count as waves; the list of waves is a description.",
     ]
-
-
-def _definitions() -> Section:
-    lines: Sequence[tuple[str, str]] = [(name.replace("_", " "), each.description) for name, each in STATISTICS.items()]
-    columns = {"statistic": Column(label="statistic"), "meaning": Column(label="what it is")}
-    table = pd.DataFrame(lines, columns=list(columns))
-    block = TableBlock(table=table, caption="", columns=columns)
-    return Section(id="definitions", title="Definitions", blocks=(FoldBlock(title="The statistics", blocks=(block,)),))

@@ -6,10 +6,23 @@ from pathlib import Path
 import pandas as pd
 
 from toolkit.comparison.summaries import check_table
-from toolkit.reporting.cells import UNDEFINED
-from toolkit.reporting.charts import REFERENCE, Chart, data_of, draw, look_of, padded, panels, pick, tips
-from toolkit.reporting.folder import publish, report_folder, write_csvs
-from toolkit.reporting.page import Block, NoteBlock, Page, Section, TextBlock, chart_blocks, rows_block
+from toolkit.reporting.cells import Column
+from toolkit.reporting.charts import (
+    REFERENCE,
+    Chart,
+    along,
+    altair,
+    data_of,
+    draw,
+    look_of,
+    once,
+    padded,
+    panels,
+    pick,
+    tips,
+)
+from toolkit.reporting.folder import check_out, write_page
+from toolkit.reporting.page import Block, Page, Section, chart_blocks, table_block, texts_section
 from toolkit.schema import columns_of
 
 CAPTION = (
@@ -24,17 +37,8 @@ DEFINITIONS = (
     "A failed run is at the majority class or below on the reported split; it counts in the mean.",
 )
 HEADER = (
-    "split",
-    "condition",
-    "relative quality",
-    "95 % interval",
-    "beside the reference",
-    "beside the majority class",
-    "mean score",
-    "seeds",
-    "failed",
-    "majority class",
-    "note",
+    "split condition relative_quality interval beside_reference beside_majority condition_mean num_seeds num_failed "
+    "majority_quality reason note"
 )
 
 
@@ -45,8 +49,6 @@ def plot_relative_quality(table: pd.DataFrame) -> Chart | None:
     split. The dotted line is always answering the commonest class. None where there is no ratio of another arm.
     ValueError for another table.
     """
-    import altair
-
     check_table(table, columns_of("relative_quality"), "relative_quality")
     table = shown_splits(table)
     table = table[table["relative_quality"].notna()]
@@ -54,7 +56,7 @@ def plot_relative_quality(table: pd.DataFrame) -> Chart | None:
         return None
     table = table.assign(condition=table["condition"].astype(str))
     arms, splits, groups = (list(dict.fromkeys(table[name].astype(str))) for name in ("condition", "split", "group"))
-    table = table.assign(interval=[_interval(low, high) for low, high in zip(table["low"], table["high"], strict=True)])
+    table = _with_texts(table)
     picker = pick("split", splits) if len(splits) > 1 else None
     look = look_of(splits, splits, picker, "split")
     columns = min(len(groups), 3)
@@ -68,34 +70,29 @@ def plot_relative_quality(table: pd.DataFrame) -> Chart | None:
         num_seeds="seeds",
         num_failed="failed runs",
     )
+    size = {"width": {1: 420, 2: 235, 3: 150}[columns], "height": len(arms) * max(11 * len(splits) + 6, 20)}
+    x = altair.X(
+        "relative_quality:Q", scale=scale, title="relative quality", axis=altair.Axis(tickCount=4, format="~f")
+    )
+    names = ["condition", "split", "relative_quality", "low", "high", "interval", "num_seeds", "num_failed"]
     parts = []
     for i, group in enumerate(groups):
         own = table[table["group"].astype(str) == group]
         labels = altair.Axis(domain=False, ticks=False, labels=not i % columns, labelLimit=190)
         y = altair.Y("condition:N", sort=arms, scale=altair.Scale(domain=arms), title=None, axis=labels)
-        ticks = altair.Axis(tickCount=4, format="~f")
-        x, low, majority = (
-            altair.X(f"{name}:Q", scale=scale, title="relative quality", axis=ticks)
-            for name in ("relative_quality", "low", "majority_quality")
-        )
-        names = ["condition", "split", "relative_quality", "low", "high", "interval", "num_seeds", "num_failed"]
         marks = altair.Chart(data_of(own, names)).encode(y=y, yOffset=offset, tooltip=said)
         floors = own.groupby("split", sort=False)["majority_quality"].mean().dropna().reset_index()
-        once = altair.Chart(altair.Data(values=[{}]))
-        layers = [once.mark_rule(color=REFERENCE).encode(x=altair.datum(1, scale=scale))]
+        layers = [once().mark_rule(color=REFERENCE).encode(x=altair.datum(1, scale=scale))]
         if len(floors):
             rule = altair.Chart(data_of(floors)).mark_rule(strokeDash=[2, 2])
             words = tips(split="split", majority_quality=("majority class", ".3f"))
-            layers.append(rule.encode(x=majority, tooltip=words, **look["bars"]))
+            layers.append(rule.encode(x=along(x, "majority_quality"), tooltip=words, **look["bars"]))
         layers += [
-            marks.mark_rule(strokeWidth=1.6).encode(x=low, x2="high:Q", **look["bars"]),
+            marks.mark_rule(strokeWidth=1.6).encode(x=along(x, "low"), x2="high:Q", **look["bars"]),
             marks.mark_point(filled=True, size=50).encode(x=x, **look["points"]),
         ]
-        panel = altair.layer(*layers).properties(
-            width={1: 420, 2: 235, 3: 150}[columns], height=len(arms) * max(11 * len(splits) + 6, 20)
-        )
-        parts.append(panel if len(groups) == 1 else panel.properties(title=group))
-    return panels(parts, columns, picker)
+        parts.append(altair.layer(*layers).properties(**size))
+    return panels(parts, columns, picker, groups)
 
 
 def shown_splits(table: pd.DataFrame) -> pd.DataFrame:
@@ -116,10 +113,9 @@ def write_relative_report(
     ``caveats``: what the runs do not say, in sentences. ``command`` is shown as what makes the report again. The path
     of report.md; ValueError as :func:`check_out`.
     """
-    with report_folder(out) as folder:
-        write_csvs(folder / "tables", {"relative_quality": table}, float_format="%.10g")
-        publish(relative_page(table, title=title, command=command, caveats=caveats), folder)
-    return Path(out) / "report.md"
+    check_out(out)
+    page = relative_page(table, title=title, command=command, caveats=caveats)
+    return write_page(page, out, {"relative_quality": table}, float_format="%.10g")
 
 
 def relative_page(
@@ -127,38 +123,45 @@ def relative_page(
 ) -> Page:
     """All that the report says."""
     charts = draw({"relative_quality": lambda: plot_relative_quality(table)})
-    blocks: list[Block] = [*chart_blocks(charts, "relative_quality", CAPTION, "Relative quality of each condition")]
+    blocks = [*chart_blocks(charts, "relative_quality", CAPTION, "Relative quality of each condition")]
     for group, own in table.groupby("group", sort=False):
-        blocks.append(rows_block(HEADER, relative_rows(own), f"Relative quality on {group}"))
-    sections = [Section(id="relative-quality", title="Relative quality", blocks=tuple(blocks))]
-    if caveats:
-        notes = (NoteBlock(text="\n\n".join(caveats)),)
-        sections.append(Section(id="limits", title="What this does not say", blocks=notes))
-    words = (TextBlock(text="\n\n".join(DEFINITIONS)),)
-    sections.append(Section(id="definitions", title="Definitions", blocks=words))
-    return Page(title=title or "Relative quality", sections=tuple(sections), commands=command or "")
+        own = own.iloc[own["split"].map(list(own["split"].unique()).index).argsort(kind="stable")]
+        blocks.append(relative_block(own, f"Relative quality on {group}"))
+    sections = (
+        Section(id="relative-quality", title="Relative quality", blocks=tuple(blocks)),
+        texts_section("limits", "What this does not say", caveats),
+        texts_section("definitions", "Definitions", DEFINITIONS),
+    )
+    shown = tuple(section for section in sections if section.blocks)
+    return Page(title=title or "Relative quality", sections=shown, commands=command or "")
 
 
-def relative_rows(table: pd.DataFrame) -> list[list[object]]:
-    """Rows under HEADER of one group's arms and splits, split by split."""
-    splits = list(dict.fromkeys(table["split"]))
-    lines = sorted(table.to_dict("records"), key=lambda line: splits.index(line["split"]))
-    return [
-        [
-            line["split"],
-            line["condition"],
-            _decimal(line["relative_quality"]),
-            _interval(line["low"], line["high"]),
-            _beside(line["low"], line["high"], 1.0),
-            _beside(line["low"], line["high"], line["majority_quality"]),
-            _decimal(line["condition_mean"]),
-            str(line["num_seeds"]),
-            str(line["num_failed"]),
-            _decimal(line["majority_quality"]),
-            "; ".join(filter(None, (line["reason"], line["note"]))),
-        ]
-        for line in lines
-    ]
+def relative_block(table: pd.DataFrame, caption: str) -> Block:
+    """One group's arms and splits: the columns HEADER."""
+    decimals = {
+        name: ["undefined" if value != value else f"{value:.3f}" for value in table[name]]
+        for name in ("relative_quality", "condition_mean", "majority_quality")
+    }
+    return table_block(
+        _with_texts(table).assign(**decimals),
+        HEADER,
+        caption,
+        interval=Column(label="95 % interval"),
+        beside_reference="beside the reference",
+        beside_majority="beside the majority class",
+        condition_mean="mean score",
+        majority_quality="majority class",
+    )
+
+
+def _with_texts(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with its intervals as texts, and what each says of the arm beside the reference and the majority."""
+    ends = list(zip(table["low"], table["high"], table["majority_quality"], strict=True))
+    return table.assign(
+        interval=["" if low != low or high != high else f"{low:.3f} to {high:.3f}" for low, high, _ in ends],
+        beside_reference=[_beside(low, high, 1.0) for low, high, _ in ends],
+        beside_majority=[_beside(*each) for each in ends],
+    )
 
 
 def _beside(low: float, high: float, other: float) -> str:
@@ -166,11 +169,3 @@ def _beside(low: float, high: float, other: float) -> str:
     if any(value != value for value in (low, high, other)):
         return ""
     return "below" if high < other else "above" if low > other else "not distinguishable"
-
-
-def _interval(low: float, high: float) -> str:
-    return "" if low != low or high != high else f"{low:.3f} to {high:.3f}"
-
-
-def _decimal(value: float) -> str:
-    return UNDEFINED if value != value else f"{value:.3f}"

@@ -15,34 +15,20 @@ from toolkit.naming import shorten
 from toolkit.reporting.cells import NOT_APPLICABLE, listing, number
 from toolkit.reporting.charts import Charts, draw
 from toolkit.reporting.page import Block, NoteBlock, Section, TextBlock, folds, rows_block, table_block
-from toolkit.reporting.topics.caveats import caveats as caveats
 from toolkit.reporting.topics.caveats import edge_warning, unstable
-from toolkit.reporting.topics.comparison import DIFFERENCE as DIFFERENCE
-from toolkit.reporting.topics.comparison import TESTS as TESTS
 from toolkit.reporting.topics.comparison import comparison_section, plot_differences
-from toolkit.reporting.topics.comparison import shown_comparison as shown_comparison
 from toolkit.reporting.topics.drift_and_score import (
     cost_section,
     drift_and_score_section,
     efficiency_section,
     plot_drift_and_score,
 )
-from toolkit.reporting.topics.scores import SUMMARY as SUMMARY
 from toolkit.reporting.topics.scores import plot_cost, plot_data_efficiency, plot_scores, scores_section
 from toolkit.schema import COLUMNS
 
-LABELS: tuple[str, ...] = (
-    "condition",
-    "control",
-    "parameter",
-    "measure",
-    "real_mean",
-    "shuffled_mean",
-    "value",
-    "low",
-    "high",
+LABELS = (
+    "condition control parameter measure real_mean shuffled_mean value low high detectable_gap unit q verdict reason"
 )
-LABELS += ("detectable_gap", "unit", "q", "verdict", "reason")
 
 
 def study_charts(data: ReportData) -> Charts:
@@ -66,9 +52,15 @@ def study_charts(data: ReportData) -> Charts:
 def study_sections(data: ReportData) -> list[Section]:
     """Scores, comparison, cost, data efficiency, drift and score, tuning: those that there is something to say of."""
     charts = study_charts(data)
-    sections = [scores_section(data, charts), comparison_section(data, charts), cost_section(data, charts)]
-    sections += [efficiency_section(data, charts), labels_section(data), drift_and_score_section(data, charts)]
-    sections += [tuning_section(data)]
+    sections = (
+        scores_section(data, charts),
+        comparison_section(data, charts),
+        cost_section(data, charts),
+        efficiency_section(data, charts),
+        labels_section(data),
+        drift_and_score_section(data, charts),
+        tuning_section(data),
+    )
     return [section for section in sections if section is not None]
 
 
@@ -105,105 +97,95 @@ def tuning_section(data: ReportData) -> Section | None:
         f"Every condition had the same budget ({budget} settings per task), chosen by the score on the split "
         "selection, which was held out of the training data. No setting was chosen on the reported split."
     )
-    tasks = [str(task) for task in dict.fromkeys(table["task"])] if "task" in table else []
-    bodies = [
-        [table_block(table[table["task"] == task], list(table.columns), f"Settings tried on {task}")] for task in tasks
-    ]
-    blocks = folds(tasks, bodies) if tasks else (table_block(table, list(table.columns), "Settings tried"),)
+    parts = list(table.groupby("task", sort=False)) if "task" in table else [("", table)]
+    bodies = [[table_block(own, table, f"Settings tried on {task}".removesuffix(" on "))] for task, own in parts]
+    blocks = folds([str(task) for task, _ in parts], bodies)
     return Section(id="tuning", title="Tuning", lead=lead, blocks=(*warned, *blocks))
 
 
-RUN_COLUMNS: tuple[str, ...] = (
-    "run",
-    "model",
-    "task",
-    "condition",
-    "seed",
+SETTINGS = (
     "epochs",
     "learning rate",
     "head learning rate",
     "batch size",
+    "precision",
+    "pooling",
+    "features",
+    "pair encoding",
+    "head",
+    "trainable parameters",
 )
-RUN_COLUMNS += ("precision", "pooling", "features", "pair encoding", "head", "trainable parameters", "seconds", "state")
+HASHES = (
+    "config digest",
+    "sha256 of config.json",
+    "sha256 of manifest.json",
+    "git commit",
+    "devices",
+    "processes",
+)
+UNKNOWN = "not recorded"
 
 
 def runs_frame(groups: Sequence[Group]) -> pd.DataFrame:
     """One line per run: what was trained, how, what it cost, its hashes, and the command that repeats it."""
-    lines = [_line(run, arm) for group in groups for arm in group.arms for run in arm.runs]
-    return pd.DataFrame(lines)
+    return pd.DataFrame([_line(run, arm) for group in groups for arm in group.arms for run in arm.runs])
 
 
 def _line(run: ReportedRun, arm: Arm) -> dict[str, object]:
-    line = dict(zip(RUN_COLUMNS, [*_run_cells(run, arm), "failed" if run.is_failed else "finished"], strict=True))
-    line |= _hash_cells(run) | {"command": run.command}
+    config, manifest, model = run.config, run.manifest, run.part("model")
+    epochs = f"{config.num_epochs}" + (f" (at most {config.max_steps} steps)" if config.max_steps else "")
+    if config.head_training == "early-stopping":
+        epochs = f"{run.last_epoch:g} (early stopping)"
+    trainable, total = model.get("num_trainable"), model.get("num_parameters")
+    seconds = [value for name, value in run.part("cost").items() if name.startswith("seconds_")]
+    batch = f"{config.batch_size} (at most {config.batch_tokens} tokens)" if config.batch_tokens else config.batch_size
+    devices, digest = manifest.get("devices"), run.name.rpartition("_")[2]
+    line: dict[str, object] = {
+        "run": run.name,
+        "model": run.model,
+        "task": run.task,
+        "condition": arm.label,
+        "seed": str(config.seed),
+        "epochs": epochs,
+        "learning rate": NOT_APPLICABLE if arm.is_feature_extraction else f"{config.learning_rate:g}",
+        "head learning rate": f"{config.head_learning_rate:g}",
+        "batch size": batch,
+        "precision": str(manifest.get("precision") or config.precision),
+        "pooling": str(model.get("pooling") or config.pooling),
+        "features": config.features,
+        "pair encoding": config.pair_encoding,
+        "head": str(model.get("head") or UNKNOWN),
+        "trainable parameters": UNKNOWN if trainable is None or total is None else f"{trainable:,} of {total:,}",
+        "seconds": number(float(sum(seconds))) if seconds else UNKNOWN,
+        "state": "failed" if run.is_failed else "finished",
+        # The digest is the end of a run's name.
+        "config digest": digest if re.fullmatch(r"[0-9a-f]{8}", digest) else UNKNOWN,
+        "sha256 of config.json": run.hashes["config.json"],
+        "sha256 of manifest.json": run.hashes["manifest.json"],
+        "git commit": str(manifest.get("git_commit") or UNKNOWN),
+        "devices": ", ".join(map(str, devices)) if isinstance(devices, list) else str(devices or UNKNOWN),
+        "processes": str(manifest.get("num_processes") or UNKNOWN),
+        "command": run.command,
+    }
     if run.hashes["config.json"] == NOT_KEPT:  # by evidence of an earlier version, which says nothing of the run
-        line = {name: NOT_KEPT if value == "not recorded" else value for name, value in line.items()}
+        line = {name: NOT_KEPT if value == UNKNOWN else value for name, value in line.items()}
     return line
 
 
-def runs_block(groups: Sequence[Group]) -> Block:
-    """One line per run."""
-    lines = runs_frame(groups)[list(RUN_COLUMNS)]
-    return rows_block(list(RUN_COLUMNS), lines.to_numpy(dtype=object).tolist(), "What was run: one line per run")
+def _runs_block(groups: Sequence[Group], names: Sequence[str], caption: str) -> Block:
+    lines = runs_frame(groups)[list(names)]
+    return rows_block(names, lines.to_numpy(dtype=object).tolist(), caption)
 
 
 def arms_block(groups: Sequence[Group]) -> Block:
     """One line per arm: its seeds and how it was trained, where all its runs agree."""
-    lines = runs_frame(groups)
     rows = []
-    for (model, task, arm), own in lines.groupby(["model", "task", "condition"], sort=False):
-        shared = [_agreed(own[name]) for name in RUN_COLUMNS[5:15]]
+    for key, own in runs_frame(groups).groupby(["model", "task", "condition"], sort=False):
+        shared = [own[name].iloc[0] if own[name].nunique() == 1 else "varies" for name in SETTINGS]
         seeds = listing([str(seed) for seed in own["seed"]]) if len(own) <= 3 else f"{len(own)} seeds"
-        rows.append([model, task, arm, seeds, *shared, int((own["state"] == "failed").sum())])
-    header = ["model", "task", "condition", "seeds", *RUN_COLUMNS[5:15], "failed"]
+        rows.append([*key, seeds, *shared, int((own["state"] == "failed").sum())])
+    header = ["model", "task", "condition", "seeds", *SETTINGS, "failed"]
     return rows_block(header, rows, "What was run: one line per condition")
-
-
-def _agreed(values: pd.Series) -> object:
-    found = list(dict.fromkeys(values))
-    return found[0] if len(found) == 1 else "varies"
-
-
-def _run_cells(run: ReportedRun, arm: Arm) -> list[object]:
-    config, model = run.config, run.part("model")
-    epochs = f"{config.num_epochs}" + (f" (at most {config.max_steps} steps)" if config.max_steps else "")
-    if config.head_training == "early-stopping":
-        epochs = f"{run.last_epoch:g} (early stopping)"
-    rate = NOT_APPLICABLE if arm.is_feature_extraction else f"{config.learning_rate:g}"
-    trainable, total = model.get("num_trainable"), model.get("num_parameters")
-    seconds = [value for name, value in run.part("cost").items() if name.startswith("seconds_")]
-    return [
-        run.name,
-        run.model,
-        run.task,
-        arm.label,
-        str(config.seed),
-        epochs,
-        rate,
-        f"{config.head_learning_rate:g}",
-        f"{config.batch_size} (at most {config.batch_tokens} tokens)" if config.batch_tokens else config.batch_size,
-        str(run.manifest.get("precision") or config.precision),
-        str(model.get("pooling") or config.pooling),
-        config.features,
-        config.pair_encoding,
-        str(model.get("head") or "not recorded"),
-        f"{trainable:,} of {total:,}" if trainable is not None and total is not None else "not recorded",
-        number(float(sum(seconds))) if seconds else "not recorded",
-    ]
-
-
-def _hash_cells(run: ReportedRun) -> dict[str, object]:
-    """The run's digest (the end of its name), the sha256 of config and manifest, and the machine."""
-    manifest, digest = run.manifest, run.name.rpartition("_")[2]
-    devices = manifest.get("devices")
-    return {
-        "config digest": digest if re.fullmatch(r"[0-9a-f]{8}", digest) else "not recorded",
-        "sha256 of config.json": run.hashes["config.json"],
-        "sha256 of manifest.json": run.hashes["manifest.json"],
-        "git commit": str(manifest.get("git_commit") or "not recorded"),
-        "devices": ", ".join(map(str, devices)) if isinstance(devices, list) else str(devices or "not recorded"),
-        "processes": str(manifest.get("num_processes") or "not recorded"),
-    }
 
 
 def data_block(group: Group) -> Block:
@@ -212,10 +194,7 @@ def data_block(group: Group) -> Block:
     run = group.runs[0]
     splits: dict[str, dict[str, Any]] = run.part("task").get("splits") or {}
     keys = ("num_examples", "num_truncated", "num_empty_texts")
-    rows = [
-        [name, *(facts.get(k, "not recorded") for k in keys), *_source_cells(run, name)]
-        for name, facts in splits.items()
-    ]
+    rows = [[name, *(facts.get(k, UNKNOWN) for k in keys), *_source_cells(run, name)] for name, facts in splits.items()]
     if not rows:
         return TextBlock(text="Not recorded.")
     header = ["split", "examples", "truncated", "empty texts", "read from", "sha256"]
@@ -231,29 +210,14 @@ def _source_cells(run: ReportedRun, split: str) -> tuple[str, str]:
     if config.train_file:
         path = files.get(role)
         # With its folder, which as a rule is called as the data are; of an absolute path the name is all there is.
-        source = "/".join(Path(path).parts[-2:]) if path else "not recorded"
+        source = "/".join(Path(path).parts[-2:]) if path else UNKNOWN
     elif config.dataset:
         source = " ".join(filter(None, [shorten(config.dataset), config.dataset_config]))
     else:
         source = config.task
         if role not in run.data_sha256:
             return source, NOT_APPLICABLE  # built in: the version of the toolkit says what it is
-    return source, run.data_sha256.get(role, "not recorded")
-
-
-def definitions_block() -> Block:
-    """One line per measure."""
-    header = ["measure", "unit", "what it is", "source", "signed"]
-    rows = [[name, m.unit, m.description, m.source, "yes" if m.is_signed else "no"] for name, m in MEASURES.items()]
-    return rows_block(header, rows, "Measures of a row")
-
-
-def hashes_block(groups: Sequence[Group]) -> Block:
-    """One line per run."""
-    lines = runs_frame(groups)
-    names = ["run", "config digest", "sha256 of config.json", "sha256 of manifest.json", "git commit", "devices"]
-    names += ["processes", "precision"]
-    return rows_block(names, lines[names].to_numpy(dtype=object).tolist(), "Hashes and machines")
+    return source, run.data_sha256.get(role, UNKNOWN)
 
 
 def versions_block(runs: Sequence[ReportedRun]) -> Block:
@@ -280,11 +244,12 @@ RUNS = (
 
 def run_section(data: ReportData) -> Section:
     """What was run."""
-    blocks: list[Block] = [arms_block(data.groups)]
     if len(data.runs) <= MANY_RUNS:
-        blocks = [runs_block(data.groups)]
+        names = ("run", "model", "task", "condition", "seed", *SETTINGS, "seconds", "state")
+        blocks = [_runs_block(data.groups, names, "What was run: one line per run")]
     else:
-        blocks.append(TextBlock(text=f"Each of the {len(data.runs)} runs, with its command, is in tables/runs.csv."))
+        text = f"Each of the {len(data.runs)} runs, with its command, is in tables/runs.csv."
+        blocks = [arms_block(data.groups), TextBlock(text=text)]
     blocks += [NoteBlock(text=sentence) for sentence in data.left_out]
     return Section(id="runs", title="Runs", lead=RUNS, blocks=tuple(blocks))
 
@@ -327,14 +292,19 @@ def definitions_section() -> Section:
         "Δ is the change of a row from epoch 0, E⁰ the row at epoch 0, in float64. A value that is not defined is "
         "printed as undefined and counted; what a model does not have is printed as not applicable."
     )
-    return Section(id="definitions", title="Definitions", lead=lead, blocks=(definitions_block(),))
+    header = ["measure", "unit", "what it is", "source", "signed"]
+    rows = [[name, m.unit, m.description, m.source, "yes" if m.is_signed else "no"] for name, m in MEASURES.items()]
+    return Section(
+        id="definitions", title="Definitions", lead=lead, blocks=(rows_block(header, rows, "Measures of a row"),)
+    )
 
 
 def versions_section(data: ReportData) -> Section:
     """Versions, and the hashes of every run where there are few."""
     blocks: list[Block] = [versions_block(data.runs)] if data.is_whole else []
     if len(data.runs) <= MANY_RUNS:
-        blocks.insert(0, hashes_block(data.groups))
+        names = ("run", *HASHES, "precision")
+        blocks.insert(0, _runs_block(data.groups, names, "Hashes and machines"))
     else:
         blocks.append(TextBlock(text="The hashes of every run are in tables/runs.csv."))
     return Section(id="versions", title="Versions and hashes", blocks=tuple(blocks))

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,12 +16,15 @@ from toolkit.reporting.charts import (
     REFERENCE,
     Chart,
     Charts,
+    Picker,
+    along,
+    altair,
     data_of,
     in_time,
     log_axis,
-    ordered,
     outline,
     over_seeds,
+    over_seeds_layers,
     padded,
     panels,
     picked,
@@ -35,33 +37,9 @@ from toolkit.reporting.topics.caveats import largest_size, task_names
 from toolkit.schema import COLUMNS
 
 SUMMARY = (
-    "split",
-    "base",
-    "num_train_examples",
-    "score",
-    "num_seeds",
-    "mean",
-    "sd",
-    "median",
-    "min",
-    "max",
-    "num_failed",
-    "mean_not_failed",
-    "sd_not_failed",
+    "split base num_train_examples score num_seeds mean sd median min max num_failed mean_not_failed sd_not_failed"
 )
-
-FLOORS = (
-    "split",
-    "base",
-    "score",
-    "mean",
-    "majority",
-    "bag_of_words",
-    "untouched",
-    "above_bag_of_words_points",
-    "reason",
-    "note",
-)
+FLOORS = "split base score mean majority bag_of_words untouched above_bag_of_words_points reason note"
 
 
 def scores_section(data: ReportData, charts: Charts) -> Section:
@@ -78,12 +56,11 @@ def scores_section(data: ReportData, charts: Charts) -> Section:
                 FoldBlock(title=f"All scores: {group.title}", blocks=(details,)),
             ]
         )
-    text = (
-        "every seed a dot (hollow: the run failed), a large mark at their mean, its 95 % interval from three seeds on"
+    caption = (
+        "Last score of every condition and split: every seed a dot (hollow: the run failed), a large mark at their "
+        "mean, its 95 % interval from three seeds on."
     )
-    figure = chart_blocks(
-        charts, "scores_by_arm", f"Last score of every condition and split: {text}.", "Scores by condition"
-    )
+    figure = chart_blocks(charts, "scores_by_arm", caption, "Scores by condition")
     lead = (
         "Score at the last epoch, mean ± standard deviation over seeds. The reported split is in the distribution of "
         "the training data; the others are as their names say, tests of the same data or data from elsewhere."
@@ -97,33 +74,23 @@ def _sides(summary: pd.DataFrame, title: str, floors: pd.DataFrame) -> Block:
     own = largest_size(summary[summary["is_headline"].astype(bool)])
     reported = set(own.loc[own["is_reported_split"].astype(bool), "split"])
     splits = reported_first(own["split"], reported)
-    header = [
-        "condition",
-        "seeds",
-        "failed",
-        *(f"{split} (reported)" if split in reported else split for split in splits),
-    ]
+    named = [f"{split} (reported)" if split in reported else split for split in splits]
     rows: list[list[object]] = []
     for arm, lines in own.groupby("base", sort=False):
-        cells: dict[str, str] = {}
-        for line in lines.to_dict("records"):
-            cells[line["split"]] = mean_text(line["mean"], line["sd"])
+        cells = {line["split"]: mean_text(line["mean"], line["sd"]) for line in lines.to_dict("records")}
         counts = [int(lines[name].iloc[0]) for name in ("num_seeds", "num_failed")]
         rows.append([arm, *counts, *(cells.get(split, NOT_APPLICABLE) for split in splits)])
-    rates = own.groupby("split")["majority_rate"].first()
-    if rates.notna().any():
-        rows.append(["majority class", "", "", *(number(rates.get(split)) for split in splits)])
-    for name, words in ANCHORS.items():
-        known = largest_size(floors).groupby("split")[name].first() if len(floors) else pd.Series(dtype=float)
-        if known.notna().any():
-            rows.append([words, "", "", *(number(known.get(split)) for split in splits)])
+    known = {"majority class": own.groupby("split")["majority_rate"].first()}
+    if len(floors):
+        anchors = largest_size(floors).groupby("split")
+        known |= {"bag of words": anchors["bag_of_words"].first(), "untouched model": anchors["untouched"].first()}
+    for words, values in known.items():
+        if values.notna().any():
+            rows.append([words, "", "", *(number(values.get(split)) for split in splits)])
     score = str(own["score"].iloc[0]) if len(own) else "score"
     hows = {"failed": COLUMNS["num_failed"].meaning}
+    header = ["condition", "seeds", "failed", *named]
     return rows_block(header, rows, f"{score} of {title} at the last epoch", hows)
-
-
-ANCHORS = {"bag_of_words": "bag of words", "untouched": "untouched model"}
-"""What else needs no fine-tuning, by its column: a bag of words fitted to train, the checkpoint's own cosine."""
 
 
 def _floors(data: ReportData, title: str) -> tuple[Block, ...]:
@@ -132,9 +99,9 @@ def _floors(data: ReportData, title: str) -> tuple[Block, ...]:
     if own.empty:
         return ()
     own = largest_size(own)
-    own = own.assign(above_bag_of_words_points=[points(value) for value in own["above_bag_of_words_points"]])
-    names = [name for name in FLOORS if name != "untouched" or own[name].notna().any()]
-    table = table_block(own, names, f"Floors and anchors of {title}: what needs no fine-tuning, beside each condition")
+    own = own.assign(above_bag_of_words_points=own["above_bag_of_words_points"].map(points))
+    own = own.drop(columns=[] if own["untouched"].notna().any() else "untouched")
+    table = table_block(own, FLOORS, f"Floors and anchors of {title}: what needs no fine-tuning, beside each condition")
     return (FoldBlock(title=f"What needs no fine-tuning: {title}", blocks=(table,)),)
 
 
@@ -163,17 +130,14 @@ def probe_block(tables: GroupTables) -> Block | None:
         probes = [run.linear_probe for run in arm.runs if run.linear_probe]
         names = dict.fromkeys((split, score) for each in probes for split in each for score in each[split])
         for split, score in ((s, k) for s, k in names if s in labelled and k in SCORES and k != "loss"):
-            values = _floats(each[split][score] for each in probes if score in each.get(split, {}))
+            found = [each[split][score] for each in probes if score in each.get(split, {})]
+            values = [np.nan if value is None else value for value in found]
             reached = mean_and_sd(last_score(run, split, score) for run in arm.runs)
             rows.append([arm.label, split, score, mean_and_sd(values), reached])
     if not rows:
         return None
     caption = f"Linear probe of {tables.group.title}: the linear head that cross-validation finds"
     return rows_block(["condition", "split", "score", "linear probe", "reached"], rows, caption)
-
-
-def _floats(values: Iterable[float | None]) -> list[float]:
-    return [np.nan if value is None else float(value) for value in values]
 
 
 LEAST_SEEDS = 3
@@ -189,17 +153,13 @@ def plot_scores(scores: pd.DataFrame, *, regimes: Iterable[str] | None = None) -
     on; the dot of a failed run is hollow. Of several sizes the largest is shown. ``regimes``: their order, which gives
     the colours. None without a score. ValueError for another table.
     """
-    import altair
-
     check_table(scores, LAST, "last_scores")
     table = largest_size(scores)
     table = table[table["value"].notna()]
     if table.empty:
         return None
     table = table.assign(regime=regimes_of(table), panel=task_names(table))
-    names = ordered(table["regime"], regimes)
-    shown = [name for name in names if name in set(table["regime"])]
-    picker, look = picked(names, shown)
+    shown, picker, look = picked(table["regime"], regimes)
     tasks = list(dict.fromkeys(table["panel"]))
     columns = min(len(tasks), 2)
     parts = []
@@ -207,46 +167,34 @@ def plot_scores(scores: pd.DataFrame, *, regimes: Iterable[str] | None = None) -
         own = table[table["panel"] == task]
         score = str(own["score"].iloc[0])
         reported = set(own.loc[own["is_reported_split"].astype(bool), "split"])
-        splits = reported_first(own["split"], reported)
-        own = own.assign(place=[f"{name} (reported)" if name in reported else name for name in own["split"]])
-        places = [f"{name} (reported)" if name in reported else name for name in splits]
+        named = {name: f"{name} (reported)" if name in reported else name for name in own["split"]}
+        own = own.assign(place=own["split"].map(named))
+        places = [named[name] for name in reported_first(own["split"], reported)]
         means = _means(own)
         scale = padded([*own["value"], *means["low"], *means["high"]], 0.04)
+        x = altair.X("mean:Q", scale=scale, title=title_of(score), axis=altair.Axis(tickCount=5, format="~f"))
         y = altair.Y("place:N", sort=places, title=None, axis=altair.Axis(domain=False, ticks=False, labelLimit=150))
         offset = altair.YOffset("regime:N", sort=shown, scale=altair.Scale(domain=shown, paddingOuter=0.35))
-
-        def x_of(name: str, scale: Any = scale, score: str = score) -> Any:
-            axis = altair.Axis(tickCount=5, format="~f")
-            return altair.X(f"{name}:Q", scale=scale, title=title_of(score), axis=axis)
-
-        base = altair.Chart(data_of(means)).encode(
-            y=y,
-            yOffset=offset,
-            tooltip=tips(
-                regime="regime", place="split", mean=(f"mean {score}", ".4f"), interval="95 % interval", over="over"
-            ),
-        )
-        dots = altair.Chart(data_of(own, ["regime", "place", "seed", "value", "is_failed"])).mark_circle(
-            size=26, strokeWidth=1
-        )
+        told = {"regime": "regime", "place": "split"}
+        said = tips(**told, mean=(f"mean {score}", ".4f"), interval="95 % interval", over="over")
+        base = altair.Chart(data_of(means)).encode(y=y, yOffset=offset, tooltip=said)
+        dots = altair.Chart(data_of(own, ["regime", "place", "seed", "value", "is_failed"]))
         layers = [
-            base.mark_rule(strokeWidth=1.6).encode(x=x_of("low"), x2="high:Q", **look["bars"]),
-            dots.encode(
-                x=x_of("value"),
+            base.mark_rule(strokeWidth=1.6).encode(x=along(x, "low"), x2="high:Q", **look["bars"]),
+            dots.mark_circle(size=26, strokeWidth=1).encode(
+                x=along(x, "value"),
                 y=y,
                 yOffset=offset,
                 fillOpacity=altair.when("datum.is_failed").then(altair.value(0)).otherwise(altair.value(0.75)),
                 stroke=outline(look["bars"]["color"]),
-                tooltip=tips(regime="regime", place="split", seed="seed", value=(score, ".4f"), is_failed="failed"),
+                tooltip=tips(**told, seed="seed", value=(score, ".4f"), is_failed="failed"),
                 **look["bars"],
             ),
-            base.mark_point(size=60, filled=True).encode(x=x_of("mean"), **look["points"]),
+            base.mark_point(size=60, filled=True).encode(x=x, **look["points"]),
         ]
-        panel = altair.layer(*layers).properties(
-            width=480 if columns == 1 else 225, height=len(places) * max(13 * len(shown) + 10, 24)
-        )
-        parts.append(panel if len(tasks) == 1 else panel.properties(title=str(task)))
-    return panels(parts, columns, picker)
+        size = {"width": 480 if columns == 1 else 225, "height": len(places) * max(13 * len(shown) + 10, 24)}
+        parts.append(altair.layer(*layers).properties(**size))
+    return panels(parts, columns, picker, tasks)
 
 
 def _means(scores: pd.DataFrame) -> pd.DataFrame:
@@ -286,8 +234,6 @@ def plot_scores_over_epochs(
     answering the commonest class, a dotted line. ``regimes`` as in :func:`toolkit.plot_scores`. None without two
     epochs. ValueError for another table.
     """
-    import altair
-
     check_table(scores, ("epoch", "split"), "Run.scores")
     score = score or next((name for name in SCORES if name in scores), "")
     if score not in scores:
@@ -296,10 +242,8 @@ def plot_scores_over_epochs(
     if lines["epoch"].nunique() < 2:
         return None
     lines = lines.assign(regime=regimes_of(lines), run=lines.get("run", ""), value=lines[score])
-    names = ordered(lines["regime"], regimes)
-    shown = [name for name in names if name in set(lines["regime"])]
-    lines, time, legend = in_time(lines, shown)
-    picker, look = picked(names, shown, **legend)
+    lines, time, legend = in_time(lines)
+    shown, picker, look = picked(lines["regime"], regimes, **legend)
     splits = list(dict.fromkeys(lines["split"]))
     floors = {split: rate for split, rate in (majority or {}).items() if split in splits and rate == rate}
     ends = [lines["value"].min(), lines["value"].max(), *floors.values()]
@@ -315,24 +259,17 @@ def plot_scores_over_epochs(
         base = altair.Chart().encode(x=time, tooltip=said)
         layers = []
         if split in floors:
-            once = altair.Chart(data_of(pd.DataFrame({"rate": [floors[split]]})))
-            rate = altair.Y("rate:Q", scale=scale, title=title, axis=axis)
-            rule = once.mark_rule(color=REFERENCE, strokeDash=[2, 2])
-            layers.append(rule.encode(y=rate, tooltip=tips(rate=("majority class", ".4f"))))
+            floor = altair.Chart(data_of(pd.DataFrame({"rate": [floors[split]]}))).encode(y=along(y, "rate"))
+            rule = floor.mark_rule(color=REFERENCE, strokeDash=[2, 2])
+            layers.append(rule.encode(tooltip=tips(rate=("majority class", ".4f"))))
             side = _free_side(means, floors[split], 0.13 * (max(ends) - min(ends)))
             if side:
-                words = once.mark_text(align="right", baseline=side, dx=-2, fontSize=10, text="majority class")
-                layers.append(words.encode(y=rate, x=altair.value("width")))
-        low = altair.Y("low:Q", scale=scale, title=title, axis=axis)
-        layers += [
-            base.mark_line().encode(y=y, strokeWidth=thickness("regime", shown), **look["bars"]),
-            base.transform_filter("datum.num_seeds > 1").mark_rule().encode(y=low, y2="high:Q", **look["bars"]),
-            base.mark_point().encode(y=y, **look["points"]),
-        ]
+                words = floor.mark_text(align="right", baseline=side, dx=-2, fontSize=10, text="majority class")
+                layers.append(words.encode(x=altair.value("width")))
+        layers += over_seeds_layers(base, y, look, strokeWidth=thickness("regime", shown))
         panel = altair.layer(*layers, data=data_of(means))
-        parts.append(
-            panel.properties(width=(620 - 24 * (columns - 1)) // max(columns, 2), height=130, title=str(split))
-        )
+        width = (620 - 24 * (columns - 1)) // max(columns, 2)
+        parts.append(panel.properties(width=width, height=130, title=str(split)))
     return panels(parts, columns, picker)
 
 
@@ -352,8 +289,6 @@ def plot_data_efficiency(scores: pd.DataFrame, *, regimes: Iterable[str] | None 
     greatest. ``regimes`` as in :func:`toolkit.plot_scores`. None where no task has two sizes. ValueError for another
     table.
     """
-    import altair
-
     check_table(scores, (*LAST, "size", "num_train_examples"), "last_scores")
     table = scores[scores["is_reported_split"].astype(bool) & scores["num_train_examples"].notna()]
     # One place for all regimes of a size: near-duplicates that were removed leave some of them an example short.
@@ -363,34 +298,31 @@ def plot_data_efficiency(scores: pd.DataFrame, *, regimes: Iterable[str] | None 
     tasks = [task for task in dict.fromkeys(table["panel"]) if sizes.get(task, 0) > 1]
     if not tasks:
         return None
-    names = ordered(table["regime"], regimes)
-    shown = [name for name in names if name in set(table["regime"])]
-    picker, look = picked(names, shown)
-    columns = min(len(tasks), 3)
+    _, picker, look = picked(table["regime"], regimes)
     parts = []
     for task in tasks:
         own = table[table["panel"] == task]
         score = str(own["score"].iloc[0])
-        found = [float(value) for value in sorted(own["examples"].unique())]
+        found = sorted(own["examples"].astype(float).unique())
         axis = altair.Axis(values=found, format=",d", grid=False, labelOverlap="greedy")
-        x = altair.X(
-            "examples:Q", scale=altair.Scale(type="log", nice=False, padding=12), axis=axis, title="training examples"
+        places = altair.Scale(type="log", nice=False, padding=12)
+        base = altair.Chart().encode(
+            x=altair.X("examples:Q", scale=places, axis=axis, title="training examples"),
+            tooltip=tips(
+                regime="regime", examples=("training examples", ","), mean=(score, ".4f"), spread="over seeds"
+            ),
         )
-        said = tips(regime="regime", examples=("training examples", ","), mean=(score, ".4f"), spread="over seeds")
-        base = altair.Chart().encode(x=x, tooltip=said)
-        scale = padded(own["value"])
-        y = altair.Y("mean:Q", scale=scale, title=title_of(score), axis=altair.Axis(tickCount=5, format="~f"))
-        layers = [
-            base.mark_line().encode(y=y, **look["bars"]),
-            base.transform_filter("datum.num_seeds > 1")
-            .mark_rule()
-            .encode(y=altair.Y("low:Q", scale=scale, title=y["title"]), y2="high:Q", **look["bars"]),
-            base.mark_point().encode(y=y, **look["points"]),
-        ]
-        panel = altair.layer(*layers, data=data_of(over_seeds(own, ["regime", "examples"], "value")))
-        panel = panel.properties(width=440 if columns == 1 else 570 // columns - 30, height=150)
-        parts.append(panel if len(tasks) == 1 else panel.properties(title=str(task)))
-    return panels(parts, columns, picker)
+        axis = altair.Axis(tickCount=5, format="~f")
+        y = altair.Y("mean:Q", scale=padded(own["value"]), title=title_of(score), axis=axis)
+        means = over_seeds(own, ["regime", "examples"], "value")
+        parts.append(altair.layer(*over_seeds_layers(base, y, look), data=data_of(means)))
+    return _of_tasks(parts, tasks, picker)
+
+
+def _of_tasks(parts: Sequence[Chart], tasks: Sequence[str], picker: Picker | None) -> Chart:
+    columns = min(len(tasks), 3)
+    width = 440 if columns == 1 else 570 // columns - 30
+    return panels([part.properties(width=width, height=150) for part in parts], columns, picker, tasks)
 
 
 def plot_cost(scores: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> Chart | None:
@@ -399,40 +331,26 @@ def plot_cost(scores: pd.DataFrame, *, regimes: Iterable[str] | None = None) -> 
     ``scores`` is :func:`toolkit.last_scores`' table; of several sizes the largest is shown. ``regimes``: their order,
     which gives the colours. None where fewer than two runs recorded seconds. ValueError for another table.
     """
-    import altair
-
     check_table(scores, (*LAST, "run", "seconds"), "last_scores")
     table = largest_size(scores[scores["is_reported_split"].astype(bool) & (scores["seconds"] > 0)])
     table = table[table["value"].notna()]
     if len(table) < 2:
         return None
     table = table.assign(panel=task_names(table), regime=regimes_of(table))
-    names = ordered(table["regime"], regimes)
-    shown = [name for name in names if name in set(table["regime"])]
-    picker, look = picked(names, shown)
+    _, picker, look = picked(table["regime"], regimes)
     tasks = list(dict.fromkeys(table["panel"]))
-    columns = min(len(tasks), 3)
     parts = []
     for task in tasks:
         own = table[table["panel"] == task]
         score = str(own["score"].iloc[0])
-        axis = log_axis(own["seconds"])
-        scale = altair.Scale(type="log", domain=[axis.low, axis.high], nice=False)
-        panel = (
-            altair.Chart(data_of(own, ["regime", "run", "seed", "seconds", "value"]))
-            .mark_point()
-            .encode(
-                x=altair.X("seconds:Q", scale=scale, title="seconds of a run", axis=axis.axis(grid=False)),
-                y=altair.Y(
-                    "value:Q",
-                    scale=padded(own["value"], most=math.inf if score == "loss" else 1.0),
-                    title=title_of(score),
-                    axis=altair.Axis(tickCount=5, format="~f"),
-                ),
+        wide, tall = log_axis(own["seconds"]), padded(own["value"], most=math.inf if score == "loss" else 1.0)
+        chart = altair.Chart(data_of(own, ["regime", "run", "seed", "seconds", "value"])).mark_point()
+        parts.append(
+            chart.encode(
+                x=altair.X("seconds:Q", scale=wide.scale(), axis=wide.axis(grid=False), title="seconds of a run"),
+                y=altair.Y("value:Q", scale=tall, axis=altair.Axis(tickCount=5, format="~f"), title=title_of(score)),
                 tooltip=tips(regime="regime", seed="seed", value=(score, ".4f"), seconds=("seconds", ",.4r")),
                 **look["points"],
             )
-            .properties(width=440 if columns == 1 else 570 // columns - 30, height=150)
         )
-        parts.append(panel if len(tasks) == 1 else panel.properties(title=str(task)))
-    return panels(parts, columns, picker)
+    return _of_tasks(parts, tasks, picker)

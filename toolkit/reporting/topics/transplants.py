@@ -8,12 +8,23 @@ from typing import Any
 import pandas as pd
 
 from toolkit.reporting.cells import estimate_text, spoken
-from toolkit.reporting.charts import COLOURS, REFERENCE, WIDTH, Chart, Charts, data_of, draw, end_ticks
-from toolkit.reporting.folder import publish, report_folder, write_csvs
-from toolkit.reporting.page import Block, ChartBlock, Page, Section, TextBlock, chart_blocks, folds, rows_block, stated
+from toolkit.reporting.charts import (
+    COLOURS,
+    REFERENCE,
+    WIDTH,
+    Chart,
+    altair,
+    around_zero,
+    data_of,
+    draw,
+    intervals,
+    panels,
+    tips,
+)
+from toolkit.reporting.folder import check_out, write_page
+from toolkit.reporting.page import Block, ChartBlock, Page, Rows, Section, folds, rows_block, texts_section
 
 Tables = Mapping[str, pd.DataFrame]
-Rows = tuple[list[str], list[list[object]]]
 
 PANEL = ["model", "task", "condition"]
 KEY = [*PANEL, "direction", "coordinates"]
@@ -98,105 +109,66 @@ def write_transplant_report(
     ``tables``: shapley, interactions, singles, coalitions and checks, as of ``measure_transplants``. ``command`` is
     shown as what makes the report again. ValueError as :func:`check_out`.
     """
-    with report_folder(out) as folder:
-        write_csvs(folder / "tables", tables)
-        publish(transplants_page(tables, title=title, command=command), folder)
-    return Path(out) / "report.md"
+    check_out(out)
+    return write_page(transplants_page(tables, title=title, command=command), out, tables)
 
 
 def transplants_page(tables: Tables, *, title: str | None = None, command: str | None = None) -> Page:
     """What ``measure_transplants``'s tables say."""
     tables = {name: spoken(table) for name, table in tables.items()}
-    charts = _charts(tables)
-    names = [
-        (name_of(key) + f", {key[4]} coordinates", lines) for key, lines in tables["shapley"].groupby(KEY, sort=False)
-    ]
-    details: list[list[Block]] = [[_components(lines)] for _, lines in names]
+    figures = _figures(tables)
+    cases = list(tables["shapley"].groupby(KEY, sort=False))
+    caption = "Values of every component, 95 % intervals."
+    details = [[rows_block(*shapley_rows(lines), caption)] for _, lines in cases]
+    names = [f"{name_of(key)}, {key[4]} coordinates" for key, _ in cases]
     tasks = ", ".join(dict.fromkeys(map(str, tables["shapley"]["task"])))
-    first, second = (_figure(charts, name) for name in ("shapley", "shapley_reverse"))
-    picture = next((block for block in (*first, *second) if isinstance(block, ChartBlock)), None)
-    reverse = [
-        block
-        for name in ("shapley_reverse", "shapley_accuracy_reverse", "random_changes_reverse", "interactions_reverse")
-        for block in _figure(charts, name)
-        if picture is None or not isinstance(block, ChartBlock) or block.name != picture.name
-    ]
-    alone = [*_figure(charts, "random_changes")]
-    if len(tables["singles"]):
-        alone.append(rows_block(*alone_rows(tables), "Each component alone against random changes of its size."))
-    sections = [
-        Section(
-            id="worth",
-            title="What is the drift worth?",
-            blocks=(rows_block(*worth_rows(tables), "All components together."), *_figure(charts, "shapley_accuracy")),
+    picture = next((figures.pop(name) for name in ("shapley", "shapley_reverse") if name in figures), None)
+    reverse = tuple(block for name, block in figures.items() if name.endswith("_reverse"))
+    shown = {name: (block,) for name, block in figures.items()}
+    alone = rows_block(*alone_rows(tables), "Each component alone against random changes of its size.")
+    worth = rows_block(*worth_rows(tables), "All components together.")
+    blocks: dict[tuple[str, str], tuple[Block, ...]] = {
+        ("worth", "What is the drift worth?"): (worth, *shown.get("shapley_accuracy", ())),
+        ("components", "Which component is it?"): folds(names, details),
+        ("random", "Is it this drift, or any of its size?"): (
+            *shown.get("random_changes", ()),
+            *((alone,) if len(tables["singles"]) else ()),
         ),
-        Section(id="components", title="Which component is it?", blocks=folds([name for name, _ in names], details)),
-        Section(id="random", title="Is it this drift, or any of its size?", blocks=tuple(alone)),
-        Section(id="pairs", title="Do components need each other?", blocks=_figure(charts, "interactions")),
-        Section(id="reverse", title="The reverse: tuned embeddings in the body from before", blocks=tuple(reverse)),
-        Section(
-            id="gauge", title="Does the gauge hold on these runs?", blocks=(rows_block(*check_rows(tables), CHECKED),)
-        ),
-        Section(id="limits", title="What this cannot tell", blocks=(TextBlock(text="\n\n".join(caveats(tables))),)),
-        Section(id="definitions", title="Definitions", blocks=(TextBlock(text="\n\n".join(DEFINITIONS)),)),
-    ]
+        ("pairs", "Do components need each other?"): shown.get("interactions", ()),
+        ("reverse", "The reverse: tuned embeddings in the body from before"): reverse,
+        ("gauge", "Does the gauge hold on these runs?"): (rows_block(*check_rows(tables), CHECKED),),
+    }
     return Page(
         title=title if title is not None else f"What the drift is worth: {tasks}",
         question=QUESTION,
-        answers=stated(transplant_answers(tables)),
         picture=picture,
-        sections=tuple(section for section in sections if section.blocks),
+        sections=(
+            *(Section(id=id, title=title, blocks=own) for (id, title), own in blocks.items() if own),
+            texts_section("limits", "What this cannot tell", caveats(tables)),
+            texts_section("definitions", "Definitions", DEFINITIONS),
+        ),
         commands=command or "",
     )
 
 
-def _charts(tables: Tables) -> Charts:
+def _figures(tables: Tables) -> dict[str, ChartBlock]:
+    """The charts that there is something to draw of, in the order of CAPTIONS."""
     makers: dict[str, Any] = {}
     for direction, suffix in (("forward", ""), ("reverse", "_reverse")):
-        own = {name: table[table["direction"] == direction] for name, table in tables.items() if "direction" in table}
+        own = {name: table[table["direction"] == direction] for name, table in tables.items()}
         makers["shapley" + suffix] = partial(plot_shapley, own["shapley"])
         makers["shapley_accuracy" + suffix] = partial(plot_shapley, own["shapley"], ACCURACY)
         makers["random_changes" + suffix] = partial(plot_random_changes, own["singles"])
         makers["interactions" + suffix] = partial(plot_interactions, own["interactions"])
-    return draw(makers)
-
-
-def _figure(charts: Charts, name: str) -> tuple[Block, ...]:
-    return chart_blocks(charts, name, CAPTIONS[name], CAPTIONS[name])
+    return {
+        name: ChartBlock(name=name, chart=chart, caption=CAPTIONS[name], alt=CAPTIONS[name])
+        for name, chart in draw(makers).items()
+    }
 
 
 def name_of(key: Sequence[object]) -> str:
     """``minilm on sst2, full fine-tuning``; the reverse says so."""
     return f"{key[0]} on {key[1]}, {key[2]}" + (", reverse" if key[3] == "reverse" else "")
-
-
-def transplant_answers(tables: Tables) -> tuple[str, ...]:
-    """At most three sentences: where the drift is worth something, the component that is worth most, and alone."""
-    shapley = tables["shapley"][tables["shapley"]["score"] == LIKELIHOOD]
-    total = shapley[shapley["component"] == TOTAL]
-    clear = total[_is_clear(total)]
-    lines = [
-        f"The drift of all embeddings together is distinguishable from worth nothing in {len(clear)} of {len(total)} "
-        "cases (model, task, regime and direction)."
-    ]
-    parts = shapley[(shapley["component"] != TOTAL) & _is_clear(shapley)]
-    if len(parts):
-        most = parts.loc[parts["value"].abs().idxmax()]
-        lines.append(
-            f"The component with the greatest value of its own is {most['component']} ({name_of(list(most[KEY]))}): "
-            f"{_nats(most)} nats per item."
-        )
-    else:
-        lines.append("No component's own value is distinguishable from 0.")
-    rotated = tables["singles"]
-    rotated = rotated[(rotated["score"] == LIKELIHOOD) & (rotated["change"] == "rotated difference")]
-    known = rotated[rotated["low"].notna() & (rotated["component"] != TOTAL)]
-    if len(known):
-        lines.append(
-            f"Alone, {int(_is_clear(known).sum())} of {len(known)} components do something else than their own change "
-            "turned in a random direction."
-        )
-    return tuple(lines)
 
 
 def _is_clear(lines: pd.DataFrame) -> "pd.Series":
@@ -221,7 +193,7 @@ def worth_rows(tables: Tables) -> Rows:
         clear = parts[_is_clear(parts)].sort_values("value", key=abs, ascending=False)
         still = parts[(parts["value"] == 0) & (parts["low"] == 0) & (parts["high"] == 0)]
         cells: list[object] = [_nats(total), _nats(values[ACCURACY].loc[TOTAL], 2), *_levels(tables["coalitions"], key)]
-        cells += [", ".join(map(str, clear.index)) or "none", ", ".join(map(str, still.index)) or "none"]
+        cells += [", ".join(map(str, found)) or "none" for found in (clear.index, still.index)]
         cells += ["; ".join(dict.fromkeys(map(why_still, still["note"])))]
         rows.append([name_of(key), *cells, int(total["num_seeds"]), int(total["num_items"])])
     return header, rows
@@ -237,7 +209,7 @@ def _levels(coalitions: pd.DataFrame, key: Sequence[object]) -> list[object]:
     """v(none) and v(all) as accuracies, means over seeds."""
     own = coalitions[(coalitions[KEY] == list(key)).all(axis=1) & (coalitions["score"] == ACCURACY)]
     means = own.groupby("coalition")["value"].mean()
-    return [float(means[name]) if name in means.index else None for name in ("none", "all")]
+    return [means.get(name) for name in ("none", "all")]
 
 
 def alone_rows(tables: Tables) -> Rows:
@@ -246,17 +218,14 @@ def alone_rows(tables: Tables) -> Rows:
     header += ["minus rotated (nats)", "distinguishable?"]
     singles = tables["singles"][tables["singles"]["score"] == LIKELIHOOD]
     rows: list[list[object]] = []
-    for key, own in singles.groupby(KEY, sort=False):
-        for name, part in own.groupby("component", sort=False):
-            by_kind = part.set_index("change")
-            cells: list[object] = []
-            for kind in ("difference", "rotated difference"):
-                if kind not in by_kind.index or pd.isna(by_kind.loc[kind, "value"]):
-                    cells += [None, None]
-                    continue
-                line = by_kind.loc[kind]
-                cells += [_nats(line), "yes" if line["low"] > 0 or line["high"] < 0 else "no"]
-            rows.append([name_of(key), str(name), _nats(by_kind.loc["transplant"]), *cells])
+    for (*key, name), part in singles.groupby([*KEY, "component"], sort=False):
+        lines = {line["change"]: line for line in part.to_dict("records")}
+        cells: list[object] = []
+        for kind in ("difference", "rotated difference"):
+            line = lines.get(kind, {"value": None})
+            is_known = not pd.isna(line["value"])
+            cells += [_nats(line), "yes" if line["low"] > 0 or line["high"] < 0 else "no"] if is_known else [None] * 2
+        rows.append([name_of(key), name, _nats(lines["transplant"]), *cells])
     return header, rows
 
 
@@ -272,27 +241,15 @@ def shapley_rows(lines: pd.DataFrame) -> Rows:
     return ["component", "φ (nats)", "φ (points)", "share", "note"], rows
 
 
-def _components(lines: pd.DataFrame) -> Block:
-    """:func:`shapley_rows` as a table; a note that all of them share stands above it once."""
-    header, rows = shapley_rows(lines)
-    own = [set(filter(None, str(row[4]).split("; "))) for row in rows]
-    shared = sorted(set.intersection(*own[:-1]))  # the last is the sum, which has no share of its own
-    for row, notes in zip(rows, own, strict=True):
-        row[4] = "; ".join(sorted(notes.difference(shared)))
-    caption = "Values of every component, 95 % intervals" + (f"; {'; '.join(shared)}" if shared else "") + "."
-    return rows_block(header, rows, caption)
-
-
 def check_rows(tables: Tables) -> Rows:
     """Header and rows: per run how far the gauge changes outputs, what it cost, and what is to be known of it."""
     header = ["task", "regime", "seed", "direction", "passes", "random draws", "items", "fixed against raw"]
     names = ["task", "condition", "seed", "direction", "num_passes", "num_draws", "num_items"]
     rows: list[list[object]] = []
     for line in tables["checks"].to_dict("records"):
-        ends = [
-            None if pd.isna(line[f"{name}_difference"]) else line[f"{name}_difference"] for name in ("gauge", "control")
-        ]
-        rows.append([*(line.get(name) for name in names), *ends, "" if pd.isna(line["note"]) else line["note"]])
+        ends = [line[name] for name in ("gauge_difference", "control_difference")]
+        shown = [None if pd.isna(end) else end for end in ends]
+        rows.append([*(line.get(name) for name in names), *shown, "" if pd.isna(line["note"]) else line["note"]])
     return [*header, "words x 1.1", "note"], rows
 
 
@@ -357,57 +314,39 @@ def _forest(
 
     ``is_apart``: the kinds of one place stand below one another.
     """
-    import altair
-
     if not (lines["value"].fillna(0) != 0).any():
         return None
-    shown = [kind for kind in kinds if (lines["kind"] == kind).any()]
-    labels = [kinds[kind][0] for kind in shown]
+    shown = {kind: kinds[kind] for kind in kinds if (lines["kind"] == kind).any()}
+    labels, shapes, colours = zip(*shown.values(), strict=True)
     places = list(dict.fromkeys(lines["place"]))
     longest = 6.2 * max(map(len, places)) + 16
-    panels = list(lines.groupby(PANEL, sort=False))
-    columns = min(len(panels), 2)
+    groups = list(lines.groupby(PANEL, sort=False))
+    columns = min(len(groups), 2)
     width = (WIDTH - longest - 24 * (columns - 1)) / columns if columns > 1 else min(WIDTH - longest, 420)
-    hue = altair.Scale(domain=labels, range=[kinds[kind][2] for kind in shown])
-    marks = altair.Scale(domain=labels, range=[kinds[kind][1] for kind in shown])
+    size = {"width": width, "height": len(places) * (13 * len(shown) + 8 if is_apart else 19)}
+    hue, marks = (altair.Scale(domain=list(labels), range=list(values)) for values in (colours, shapes))
     legend = altair.Legend(title=None, columns=1 if max(map(len, labels)) > 30 else 3)
-    colour, shape = altair.Color("what:N", scale=hue, legend=legend), altair.Shape("what:N", scale=marks, legend=legend)
-    others = [i for i, name in enumerate(PANEL) if name != "task" and len({key[i] for key, _ in panels}) > 1]
-    shift = {"yOffset": altair.YOffset("what:N", scale=altair.Scale(domain=labels))} if is_apart else {}
+    shape = altair.Shape("what:N", scale=marks, legend=legend)
+    others = [i for i, name in enumerate(PANEL) if name != "task" and len({key[i] for key, _ in groups}) > 1]
+    shift = {"yOffset": altair.YOffset("what:N", scale=altair.Scale(domain=list(labels)))} if is_apart else {}
     drawn = []
-    for i, (key, own) in enumerate(panels):
+    for i, (key, own) in enumerate(groups):
+        ends = zip(own["low"], own["high"], strict=True)
         data = own.assign(
-            what=own["kind"].map({kind: kinds[kind][0] for kind in shown}),
-            interval=[
-                "none" if pd.isna(line["low"]) else f"{line['low']:+.4g} to {line['high']:+.4g}"
-                for line in own.to_dict("records")
-            ],
+            what=own["kind"].map({kind: label for kind, (label, *_) in shown.items()}),
+            interval=["none" if pd.isna(low) else f"{low:+.4g} to {high:+.4g}" for low, high in ends],
         )
-        names = ["place", "what", "value", "low", "high", "interval"]
         axis = altair.Axis(labels=i % columns == 0, domain=False, ticks=False, labelLimit=320)
-        x = altair.X("value:Q", title=title if i + columns >= len(panels) else None, axis=altair.Axis(tickCount=4))
-        tips = [altair.Tooltip("place:N", title="component"), altair.Tooltip("what:N", title="what")]
-        tips += [
-            altair.Tooltip("value:Q", title=title, format="+.4g"),
-            altair.Tooltip("interval:N", title="interval"),
-        ]
-        base = altair.Chart(data_of(data, names)).encode(
+        x = altair.X("value:Q", title=title if i + columns >= len(groups) else None, axis=altair.Axis(tickCount=4))
+        base = altair.Chart(data_of(data, ["place", "what", "value", "low", "high", "interval"])).encode(
             y=altair.Y("place:N", sort=places, title=None, scale=altair.Scale(domain=places), axis=axis),
-            color=colour,
-            tooltip=tips,
+            color=altair.Color("what:N", scale=hue, legend=legend),
+            tooltip=tips(place="component", what="what", value=(title, "+.4g"), interval="interval"),
             **shift,
         )
-        zero = altair.Chart(altair.Data(values=[{}])).mark_rule(color=REFERENCE).encode(x=altair.datum(0))
-        low, high = (altair.X(f"{end}:Q", title=x["title"], axis=x["axis"]) for end in ("low", "high"))
-        bars = [
-            base.mark_rule(strokeWidth=2).encode(x=low, x2="high:Q"),
-            *(end_ticks(base, end) for end in (low, high)),
-        ]
         dots = base.mark_point(filled=True, size=36, opacity=1).encode(x=x, shape=shape)
-        seeds = own["num_seeds"].iloc[0]
-        head = altair.Title(
-            f"{key[PANEL.index('task')]}", subtitle=[f"seeds: {seeds}", *(str(key[j]) for j in others)], limit=width
-        )
-        height = len(places) * (13 * len(shown) + 8 if is_apart else 19)
-        drawn.append(altair.layer(zero, *bars, dots).properties(width=width, height=height, title=head))
-    return altair.concat(*drawn, columns=columns) if len(drawn) > 1 else drawn[0]
+        said = [f"seeds: {own['num_seeds'].iloc[0]}", *(str(key[j]) for j in others)]
+        head = altair.Title(f"{key[PANEL.index('task')]}", subtitle=said, limit=width)
+        layers = [*around_zero(altair.Undefined, float("nan")), *intervals(base, x), dots]
+        drawn.append(altair.layer(*layers).properties(title=head, **size))
+    return panels(drawn, columns)

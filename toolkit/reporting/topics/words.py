@@ -1,16 +1,21 @@
-"""How far each word's row moved, against how often training saw it, and its nearest words before and after."""
+"""How far each word's row moved, against the steps that saw it: a chart to search, and a table of nearest words."""
 
-import re
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from toolkit.analysis.word_rows import NUM_NAMED, WordRows, evenly, measure_words, seen_most
+from toolkit.comparison.summaries import check_table
 from toolkit.naming import visible
 from toolkit.reporting.cells import Column
+from toolkit.reporting.charts import COLOURS, REFERENCE, Chart, altair, tips
 from toolkit.reporting.page import Block, ChartBlock, FoldBlock, Section, TableBlock, folds, rows_block
-from toolkit.reporting.topics.words_chart import data_size, plot_words
+from toolkit.reporting.render_html import script_json
 from toolkit.snapshots.store import Source, trajectory_of
 
 BUDGET_BYTES = 1_100_000
@@ -30,24 +35,6 @@ TABLED: Mapping[str, Column] = {
 }
 
 
-@dataclass(frozen=True)
-class _Words:
-    """What is drawn of one run."""
-
-    run: str
-    table: pd.DataFrame
-    """What plot_words takes."""
-    most_moved: pd.DataFrame
-    """The last epoch of the words that moved most, drawn or not."""
-    num_seen: int
-    """Words that training saw, drawn or not; every word where that was not recorded."""
-    num_drawn: int
-    num_unseen: int
-    num_unseen_drawn: int
-    num_epochs: int
-    """Epochs after training began, shown or not."""
-
-
 def words_section(runs: Sequence[tuple[str, Source | WordRows]], *, budget_bytes: int = BUDGET_BYTES) -> Section | None:
     """The words of labelled runs, or of what was measured of them: chart, table and what is drawn; None without any.
 
@@ -56,22 +43,28 @@ def words_section(runs: Sequence[tuple[str, Source | WordRows]], *, budget_bytes
     exactly, among all words of the vocabulary. A run whose words do not fit into its share of ``budget_bytes`` keeps
     those seen in the most steps.
     """
-    drawn: list[_Words] = []
-    refused: list[tuple[str, str]] = []
+    frames: list[pd.DataFrame] = []
+    tables: dict[str, Block] = {}
+    counts: list[list[Any]] = []
+    refused: list[list[Any]] = []
     left = budget_bytes
     for i, (label, source) in enumerate(runs):
         num_named = max(NUM_NAMED // len(runs), NUM_TABLED)
         words = source if isinstance(source, WordRows) else measure_words([trajectory_of(source)], num_named=num_named)
         if words.reason:
-            refused.append((label, words.reason))
+            refused.append([label, 0, "", 0, "", 0, "", words.reason])
             continue
-        made = _fitting(visible(label), words, left // (len(runs) - i))
-        drawn, left = [*drawn, made], left - data_size(made.table)
-    if not drawn:
+        run = visible(label)
+        table, last, num_seen, num_others = _fitting(run, words, left // (len(runs) - i))
+        left -= data_size(table)
+        frames.append(table)
+        tables[run] = _most_moved(run, last)
+        seen = [num_seen, words.num_seen, num_others, words.num_unseen]
+        counts.append([run, *seen, table["epoch"].nunique(), words.num_epochs, ""])
+    if not frames:
         return None
-    chart = plot_words(pd.concat([made.table for made in drawn], ignore_index=True))
-    drawn_seen, all_seen = sum(each.num_drawn for each in drawn), sum(each.num_seen for each in drawn)
-    drawn_rest, all_rest = sum(each.num_unseen_drawn for each in drawn), sum(each.num_unseen for each in drawn)
+    chart = plot_words(pd.concat(frames, ignore_index=True))
+    drawn_seen, all_seen, drawn_rest, all_rest = (sum(line[i] for line in counts) for i in range(1, 5))
     caption = (
         "A mark is a word: to the right, training saw it in more optimizer steps, and only these gave its row a "
         "gradient; upwards, its row moved farther. Marks on the floor are exactly 0. Type part of a word, or click on "
@@ -85,14 +78,21 @@ def words_section(runs: Sequence[tuple[str, Source | WordRows]], *, budget_bytes
         "The table below it names those that moved most."
     )
     picture = ChartBlock(name="words", chart=chart, caption=caption, alt=alt)
-    tables = folds([each.run for each in drawn], [(_most_moved(each),) for each in drawn])
-    moved = FoldBlock(title="Words that moved most", blocks=tables)
-    return Section(id="words", title="Which words moved", blocks=(picture, moved, *_counts(drawn, refused)))
+    moved = FoldBlock(
+        title="Words that moved most", blocks=folds(list(tables), [(block,) for block in tables.values()])
+    )
+    header = ("run", "seen in training: drawn", "of", "others: drawn", "of", "epochs: shown", "of", "why none")
+    drawn = rows_block(header, [*counts, *refused], "The words of each run that are drawn")
+    folded = FoldBlock(title="What is drawn of each run", blocks=(drawn,))
+    return Section(id="words", title="Which words moved", blocks=(picture, moved, folded))
 
 
-def _fitting(run: str, words: WordRows, budget_bytes: int) -> _Words:
-    """The words of a run as they are drawn: all that are known, where they fit, else those seen in the most steps."""
-    shown = {name: [_shown(text) for text in words.table[name]] for name in ("token", "before", "after")}
+def _fitting(run: str, words: WordRows, budget_bytes: int) -> tuple[pd.DataFrame, pd.DataFrame, int, int]:
+    """What is drawn of a run's words, its last epoch whole, and how many words are drawn, seen and others.
+
+    All that are known, where they fit, else those seen in the most steps.
+    """
+    shown = {name: words.table[name].map(_visible) for name in ("token", "before", "after")}
     whole = words.table.assign(run=run, **shown)
     last = whole[whole["epoch"] == whole["epoch"].max()].set_index("row", drop=False)
     seen = last["is_seen"].astype(bool)
@@ -103,53 +103,360 @@ def _fitting(run: str, words: WordRows, budget_bytes: int) -> _Words:
         kept = seen_most(last, kept, max(int(0.95 * share * len(kept)), 3))
         sample = evenly(sample, int(0.95 * share * len(sample)))
         table = whole[whole["row"].isin([*kept, *sample])]
-    most_moved = last[seen].sort_values("norm", ascending=False, kind="stable").head(NUM_TABLED)
-    names = {name: [_without_cosines(text) for text in most_moved[name]] for name in ("before", "after")}
-    return _Words(
-        run=run,
-        table=table,
-        most_moved=most_moved.assign(**names),
-        num_seen=words.num_seen,
-        num_drawn=len(kept),
-        num_unseen=words.num_unseen,
-        num_unseen_drawn=len(sample),
-        num_epochs=words.num_epochs,
+    return table, last[seen], len(kept), len(sample)
+
+
+def _most_moved(run: str, words: pd.DataFrame) -> TableBlock:
+    """Drawn or not, without the cosines of the neighbours."""
+    most = words.sort_values("norm", ascending=False, kind="stable").head(NUM_TABLED)
+    near = {name: most[name].str.replace(r" -?[0-9]\.[0-9]{2}(?=, |$)", "", regex=True) for name in ("before", "after")}
+    steps = ["not recorded" if pd.isna(count) else int(count) for count in most["num_steps"]]
+    table = most.assign(num_steps=pd.Series(steps, most.index, dtype=object), **near)[list(TABLED)]
+    caption = f"Words that moved most: {run}"
+    return TableBlock(table=table.reset_index(drop=True), caption=caption, columns=TABLED, num_shown=10)
+
+
+NUM_LISTED = 5
+"""So many words, the best matches of a search, have their neighbours beside the scatter."""
+MOST_MARKED = 200
+"""Words that a search marks, the best matches first."""
+WIDTH, HEIGHT, LABEL = 600, 280, 13
+"""Pixels: of the scatter, and from one label to the next."""
+NEVER, UNKNOWN = 0.4, 0.1
+"""Where words stand on the axis of steps that were never seen, or of which that was not recorded."""
+MARKED = COLOURS[1]
+NOT_NAMED = "shown only for the words that moved most"
+SAME = "="
+"""Stands for neighbours after training that are those before: most are, and texts are most of the data."""
+_TEXTS = ("word", "before", "after")
+"""Columns that stand in the data as one text each, a line per word: ``word_lines``, and so on."""
+
+
+def plot_words(words: pd.DataFrame) -> Chart | None:
+    """How far each word's row moved against the steps that saw it; words can be searched, epoch and run be picked.
+
+    Parameters
+    ----------
+    words
+        A table of :func:`toolkit.measure_rows`, or what :func:`toolkit.write_rows` wrote: a line per word, or per word
+        and epoch, with the columns ``row``, ``token``, ``num_steps``, ``num_tokens``, ``norm`` and ``angle_degrees``;
+        [PAD] is left out. These may be there too: ``epoch``; ``run``, of which one is shown at a time; ``before`` and
+        ``after``, the word's neighbours as texts. Every line is drawn: where they are too many, choose before.
+
+    Returns
+    -------
+    An Altair chart; None where no word moved.
+
+    Raises
+    ------
+    ValueError
+        If a column is missing.
+    """
+    check_table(words, ("row", "token", "num_steps", "num_tokens", "norm", "angle_degrees"), "measure_rows")
+    if "stratum" in words:
+        words = words[words["stratum"].astype(str) != "[PAD]"]
+    if not (words["norm"] > 0).any():
+        return None
+    places = slider_places(words)
+    runs = packed_words(words, places)
+    names = [run["run"] for run in runs]
+    axes = _Axes.of(words)
+    clicked = altair.selection_point(name="clicked", fields=["word"], toggle=False, clear="dblclick")
+    shown = _choice(names)
+    views = [_scatter(axes, names, clicked, _inputs(places)), _list(has_epochs="epoch" in words)]
+    views = [_legend(names, shown), *views] if len(names) > 1 else views
+    # A text is handed through as it is; Altair takes seconds to look at every number of a list.
+    data = altair.InlineData(values=script_json(runs), format=altair.JsonDataFormat(type="json"))
+    first, step = places[0], _step(places)
+    most = max(len(run["epochs"]) for run in runs)
+    wanted, word = "lower(trim(search))", "lower(datum.word)"
+    # The transforms first: with each one a compound chart is copied whole, which takes a second.
+    lines = altair.Chart().transform_filter(shown) if len(names) > 1 else altair.Chart()
+    lines = (
+        lines.transform_calculate(place=f"datum.at[round((epoch - {first:g}) / {step:g})]" if step else "0")
+        .transform_calculate(
+            at_epoch="datum.epochs[datum.place]", **{name: f"split(datum.{name}_lines, '\\n')" for name in _TEXTS}
+        )
+        .transform_flatten(
+            [*_TEXTS, "x", "num_tokens"] + [f"{name}{i}" for i in range(most) for name in ("drift", "angle")]
+        )
+        .transform_calculate(drift="datum['drift' + datum.place]", angle="datum['angle' + datum.place]")
+        .transform_calculate(
+            y=f"max(datum.drift, {axes.low:g})",
+            steps=f"datum.x >= 1 ? format(datum.x, ',') : datum.x > {2 * UNKNOWN} ? '0' : 'not recorded'",
+            tokens="isValid(datum.num_tokens) ? format(datum.num_tokens, ',') : 'not recorded'",
+            turned="isValid(datum.angle) ? format(datum.angle, '.3~r') + '°' : 'undefined'",
+            nearest_before=f"datum.before || '{NOT_NAMED}'",
+            nearest_after=f"datum.after == '{SAME}' ? datum.before : datum.after || '{NOT_NAMED}'",
+            match=f"{wanted} == '' ? 0 : {word} == {wanted} ? 1 : indexof({word}, {wanted}) == 0 ? 2 : "
+            f"indexof({word}, {wanted}) > 0 ? 3 : 0",
+        )
+        .transform_calculate(
+            # What stands first in the list: the word that was clicked, what was searched, else what moved most.
+            order="clicked.word && clicked.word[0] == datum.word ? 0 : datum.match > 0 ? datum.match : "
+            f"{wanted} == '' && !clicked.word ? 4 : 9"
+        )
+    )
+    return altair.vconcat(*views, data=data, spacing=14, transform=lines.transform)
+
+
+@dataclass(frozen=True)
+class _Axes:
+    """Both axes: the same for every run and epoch, so that what is seen to move moved."""
+
+    low: float
+    """The floor, on which words stand that did not move."""
+    high: float
+    left: float
+    right: float
+    strips: tuple[float, ...]
+
+    @classmethod
+    def of(cls, words: pd.DataFrame) -> "_Axes":
+        moved = words["norm"][words["norm"] > 0]
+        steps = pd.to_numeric(words["num_steps"]).astype(float)
+        strips = ((UNKNOWN,) if steps.isna().any() else ()) + ((NEVER,) if (steps == 0).any() else ())
+        left = 0.6 * strips[0] if strips else 0.85
+        right = max(1.3 * steps.max(), 2.0) if steps.notna().any() and steps.max() else 1.0
+        low = 0.7 * float(moved.min())
+        room = math.log(moved.max() / low) * NUM_LISTED * LABEL / (HEIGHT - NUM_LISTED * LABEL)
+        return cls(float(f"{low:.2g}"), float(f"{1.2 * moved.max() * math.exp(room):.2g}"), left, right, strips)
+
+    def x(self) -> Any:
+        scale = altair.Scale(type="log", domain=[self.left, self.right], nice=False)
+        powers = [10**i for i in range(round(math.log10(self.right)) + 1) if 10**i <= self.right]
+        label = f"datum.value >= 1 ? format(datum.value, ',') : datum.value == {NEVER} ? 'never' : 'not recorded'"
+        axis = altair.Axis(
+            values=[*self.strips, *powers], labelExpr=label, grid=False, title="optimizer steps that saw the word"
+        )
+        return altair.X("x:Q", scale=scale, axis=axis)
+
+    def y(self, field: str = "y") -> Any:
+        scale = altair.Scale(type="log", domain=[self.low, self.high], nice=False)
+        powers = [10.0**i for i in range(math.ceil(math.log10(self.low)), math.floor(math.log10(self.high)) + 1)]
+        ticks = {"values": powers} if len(powers) > 1 else {"tickCount": 4}
+        axis = altair.Axis(format="~g", **ticks, title="drift (norm of the change of the word's row)")
+        return altair.Y(f"{field}:Q", scale=scale, axis=axis)
+
+    def pixels_down(self, field: str) -> str:
+        """The expression for a height, counted from the top."""
+        return f"{HEIGHT} * log({self.high:g} / {field}) / {math.log(self.high / self.low):.6g}"
+
+    def at_pixel(self, pixels: str) -> str:
+        """The drift of a height, counted from the top."""
+        return f"{self.high:g} * exp(-({pixels}) * {math.log(self.high / self.low) / HEIGHT:.6g})"
+
+    @property
+    def per_pixel(self) -> float:
+        """What one pixel to the right multiplies steps by, as a logarithm."""
+        return math.log(self.right / self.left) / WIDTH
+
+
+def _inputs(places: Sequence[float]) -> list[Any]:
+    box = altair.binding(
+        input="search", name="Search a word ", placeholder="part of a word", autocomplete="off", debounce=120
+    )
+    inputs = [altair.param(name="search", value="", bind=box)]
+    if step := _step(places):
+        slider = altair.binding_range(min=places[0], max=places[-1], step=step, name="Epoch ", debounce=40)
+        inputs.append(altair.param(name="epoch", value=places[-1], bind=slider))
+    return inputs
+
+
+def _choice(names: Sequence[str]) -> Any:
+    """One run of several, by the list or by a click on its name."""
+    return altair.selection_point(
+        name="shown",
+        fields=["run"],
+        value=[{"run": names[0]}],
+        bind=altair.binding_select(options=list(names), name="Run "),
+        on="click",
+        toggle=False,
+        clear=False,
     )
 
 
-def _shown(text: str) -> str:
+def _legend(names: Sequence[str], shown: Any) -> Any:
+    line = altair.Chart(altair.Data(values=[{"run": name} for name in names])).encode(
+        y=altair.Y("run:N", sort=list(names), axis=None)
+    )
+    opacity = altair.when(shown).then(altair.value(1)).otherwise(altair.value(0.25))
+    dots = line.mark_point(filled=True, size=70, cursor="pointer").encode(
+        color=_colour(names), x=altair.value(5), opacity=opacity
+    )
+    texts = line.mark_text(align="left", cursor="pointer", limit=WIDTH).encode(text="run:N", x=altair.value(16))
+    return altair.layer(dots, texts.add_params(shown)).properties(width=WIDTH, height=18 * len(names))
+
+
+def _colour(names: Sequence[str]) -> Any:
+    colours = [colour for colour in COLOURS if colour not in (MARKED, REFERENCE)]
+    cycle = [colours[i % len(colours)] for i in range(len(names))]
+    return altair.Color("run:N", scale=altair.Scale(domain=list(names), range=cycle), legend=None)
+
+
+def _scatter(axes: _Axes, names: Sequence[str], clicked: Any, inputs: Sequence[Any]) -> Any:
+    """The words, those that were searched marked, and those of the list labelled."""
+    said = tips(
+        word="word",
+        steps="steps that saw it",
+        tokens="times seen",
+        drift=("drift", ".3~g"),
+        turned="angle",
+        nearest_before="nearest before",
+        nearest_after="nearest after",
+    )
+    x, y = axes.x(), axes.y()
+    base = altair.Chart().encode(x=x, y=y, tooltip=said)
+    # An unseen word is grey in every run.
+    colour = altair.when("datum.x < 1").then(altair.value(REFERENCE)).otherwise(_colour(names))
+    points = base.mark_point(filled=True, size=12, opacity=1, cursor="pointer").encode(color=colour)
+    points = points.add_params(clicked, *inputs)
+    marked = (
+        base.mark_point(filled=True, size=50, opacity=1, color=MARKED, cursor="pointer")
+        .transform_filter("datum.order < 4")
+        .transform_window(best="row_number()", sort=_BEST)
+        .transform_filter(f"datum.best <= {MOST_MARKED}")
+    )
+    # From the lowest up, each label is a line above the one before, or at its word; above all words there is room.
+    upwards = altair.SortField("down", order="descending")
+    labels = (
+        _best(altair.Chart())
+        .transform_calculate(down=axes.pixels_down("datum.y"))
+        .transform_window(i="row_number()", sort=[upwards])
+        .transform_calculate(free=f"datum.down + {LABEL} * datum.i")
+        .transform_window(height="min(free)", frame=[None, 0], sort=[upwards])
+        .transform_calculate(
+            label_height=f"datum.height - {LABEL} * datum.i",
+            is_right=f"log(datum.x / {axes.left:g}) > {0.75 * math.log(axes.right / axes.left):g}",
+        )
+        .transform_calculate(
+            label_y=axes.at_pixel("datum.label_height"),
+            label_x=f"datum.x * exp((datum.is_right ? -12 : 12) * {axes.per_pixel:.6g})",
+        )
+    )
+    label_x, label_y = altair.X("label_x:Q", scale=x["scale"]), axes.y("label_y")
+    lines = labels.mark_rule(color=MARKED, strokeWidth=1).encode(x=x, y=y, x2="label_x:Q", y2="label_y:Q")
+    side = altair.ExprRef("datum.is_right ? 'right' : 'left'")
+    shift = altair.ExprRef("datum.is_right ? -3 : 3")
+    texts = labels.mark_text(align=side, dx=shift, fontWeight="bold", limit=150).encode(
+        x=label_x, y=label_y, text="word:N"
+    )
+    return altair.layer(points, marked, lines, texts).properties(width=WIDTH, height=HEIGHT)
+
+
+_BEST = [{"field": "order"}, {"field": "drift", "order": "descending"}]
+
+
+def _best(chart: Any) -> Any:
+    """The words of the list."""
+    return (
+        chart.transform_filter("datum.order < 9")
+        .transform_window(best="row_number()", sort=_BEST)
+        .transform_filter(f"datum.best <= {NUM_LISTED}")
+    )
+
+
+def _list(*, has_epochs: bool) -> Any:
+    """The neighbours of the word that was clicked, of those that were searched, or else of those that moved most."""
+    which = (
+        "(trim(search) == '' ? (clicked.word ? 'the word that was clicked' : 'the words that moved most') : "
+        "format(datum.found, ',') + ' of ' + format(datum.all, ',') + ' drawn words contain “' + trim(search) + '”')"
+    )
+    epoch = "'Epoch ' + format(datum.at_epoch, '~g') + ': '" if has_epochs else "''"
+    heading = (
+        altair.Chart()
+        .transform_calculate(is_found="datum.match > 0")
+        .transform_aggregate(found="sum(is_found)", all="count()", groupby=["run", "at_epoch"])
+        .transform_calculate(text=f"{epoch} + {which}")
+        .mark_text(align="left", fontWeight="bold", limit=WIDTH)
+        .encode(x=altair.value(-40), y=altair.value(0), text="text:N")
+    )
+    line = _best(altair.Chart()).transform_calculate(
+        moved=f"(datum.x > {2 * UNKNOWN} ? 'steps ' + datum.steps + ', ' : '') + "
+        "'drift ' + format(datum.drift, '.3~g') + ', angle ' + datum.turned"
+    )
+    parts = [heading]
+    for field, x, shift, style in (
+        ("word", -40, -7, {"fontWeight": "bold", "limit": 150}),
+        ("moved", -40, 7, {"limit": 215}),
+        ("before", 185, -7, {"limit": WIDTH - 210}),
+        ("after", 185, 7, {"limit": WIDTH - 210}),
+    ):
+        text = line.mark_text(align="left", dy=shift, **style)
+        shown = f"nearest_{field}" if field in ("before", "after") else field
+        y = altair.Y("best:Q", scale=altair.Scale(domain=[NUM_LISTED + 0.5, 0.3]), axis=None)
+        parts.append(text.encode(x=altair.value(x + (44 if x > 0 else 0)), y=y, text=f"{shown}:N"))
+        if x > 0:
+            parts.append(line.mark_text(align="left", dy=shift, text=field).encode(x=altair.value(x), y=y))
+    return altair.layer(*parts).properties(width=WIDTH, height=NUM_LISTED * 38 + 10)
+
+
+def slider_places(words: pd.DataFrame) -> list[float]:
+    """The places of the slider: at even steps from the first epoch after training began to the last."""
+    known = sorted({float(epoch) for epoch in words["epoch"]} - {0.0}) if "epoch" in words else []
+    if len(known) < 2:
+        return known or [0.0]
+    gaps = [after - before for before, after in pairwise(known)]
+    step = 1.0 if all(epoch == int(epoch) for epoch in known) else float(f"{min(gaps):.3g}")
+    return [known[0] + i * step for i in range(round((known[-1] - known[0]) / step) + 1)]
+
+
+def _step(places: Sequence[float]) -> float:
+    return places[1] - places[0] if len(places) > 1 else 0.0
+
+
+def packed_words(words: pd.DataFrame, places: Sequence[float]) -> list[dict[str, Any]]:
+    """One line of data per run with an array per column: a quarter of what a line per word takes."""
+    words = words.assign(
+        run=words["run"].astype(str) if "run" in words else "",
+        epoch=words["epoch"].astype(float) if "epoch" in words else 0.0,
+    )
+    return [_packed_run(visible(str(run)), part, places) for run, part in words.groupby("run", sort=False)]
+
+
+def _packed_run(run: str, words: pd.DataFrame, places: Sequence[float]) -> dict[str, Any]:
+    at = {float(epoch): part.set_index("row") for epoch, part in words.groupby("epoch") if epoch or len(places) == 1}
+    epochs = sorted(at)
+    last = at[epochs[-1]].sort_values("norm", ascending=False, kind="stable")
+    packed: dict[str, Any] = {
+        "run": run,
+        "epochs": epochs,
+        "at": [max(int(np.searchsorted(epochs, place + 1e-6)) - 1, 0) for place in places],
+        "word_lines": "\n".join(shown_word(token, row) for row, token in last["token"].items()),
+        "x": _steps(last["num_steps"]),
+        "num_tokens": [None if pd.isna(count) else int(count) for count in last["num_tokens"]],
+    }
+    for i, epoch in enumerate(epochs):
+        for name, column in (("drift", "norm"), ("angle", "angle_degrees")):
+            packed[f"{name}{i}"] = [_rounded(value) for value in at[epoch].loc[last.index, column]]
+    before, after = (list(last[name]) if name in last else [""] * len(last) for name in ("before", "after"))
+    packed["before_lines"] = "\n".join(before).rstrip("\n")
+    shorter = [SAME if one and one == other else other for one, other in zip(before, after, strict=True)]
+    packed["after_lines"] = "\n".join(shorter).rstrip("\n")
+    return packed
+
+
+def _rounded(value: float) -> float | None:
+    return float(f"{value:.3g}") if value == value else None
+
+
+def shown_word(token: object, row: object) -> str:
+    return _visible(str(token)) if token else f"row {row}"
+
+
+def _visible(text: str) -> str:
     return visible(text).replace("\n", "U+000A")
 
 
-def _without_cosines(text: str) -> str:
-    return re.sub(r" -?[0-9]\.[0-9]{2}(?=, |$)", "", text)
-
-
-def _most_moved(words: _Words) -> TableBlock:
-    table = words.most_moved
-    shown = table.assign(
-        num_steps=["not recorded" if pd.isna(count) else int(count) for count in table["num_steps"]],
-    )
-    caption = f"Words that moved most: {words.run}"
-    return TableBlock(table=shown[list(TABLED)].reset_index(drop=True), caption=caption, columns=TABLED, num_shown=10)
-
-
-def _counts(drawn: Sequence[_Words], refused: Sequence[tuple[str, str]]) -> tuple[Block, ...]:
-    """How much of each run is drawn, and why nothing is of the others."""
-    header = ("run", "seen in training: drawn", "of", "others: drawn", "of", "epochs: shown", "of", "why none")
-    rows: list[Sequence[object]] = [
-        (
-            each.run,
-            each.num_drawn,
-            each.num_seen,
-            each.num_unseen_drawn,
-            each.num_unseen,
-            each.table["epoch"].nunique(),
-            each.num_epochs,
-            "",
-        )
-        for each in drawn
+def _steps(counts: "pd.Series[Any]") -> list[float]:
+    """Optimizer steps; where there are none, a place in its strip, spread so that words do not hide one another."""
+    spread = np.random.default_rng(0).uniform(-0.18, 0.18, len(counts))
+    return [
+        round(UNKNOWN * math.exp(shift), 4) if pd.isna(count) else int(count) or round(NEVER * math.exp(shift), 3)
+        for count, shift in zip(counts, spread, strict=True)
     ]
-    rows += [(run, 0, "", 0, "", 0, "", reason) for run, reason in refused]
-    table = rows_block(header, rows, "The words of each run that are drawn")
-    return (FoldBlock(title="What is drawn of each run", blocks=(table,)),)
+
+
+def data_size(words: pd.DataFrame) -> int:
+    """Bytes that the data of the chart take in a page."""
+    return len(script_json(packed_words(words, slider_places(words))).encode())
