@@ -185,7 +185,15 @@ def test_a_finished_run_is_refused_and_verified(
 
 
 @pytest.mark.parametrize(
-    "command", [["verify"], ["report", "--out"], ["report", "gone", "--out", "x"], ["verify", "gone"]]
+    "command",
+    [
+        ["verify"],
+        ["report", "--out"],
+        ["report", "gone", "--out", "x"],
+        ["verify", "gone"],
+        ["study", "gone.py", "--executor", "locl"],
+        ["transplant", "gone", "--coordinates", "round"],
+    ],
 )
 def test_mistakes_of_the_toolkit_command(
     command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -239,7 +247,7 @@ def test_a_mistyped_command_is_named(capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], r"Expected one of \{report, .*verify\}"),
+        ([], r"(?s)Expected one of \{report, .*verify\}"),
         (["report", "runs"], "error: report needs run directories and --out FOLDER, or --from with the folder of"),
         (["verify"], r"PATH\W+Run directory, or folder of a report"),
     ],

@@ -97,6 +97,16 @@ def test_unreadable_files(name: str, content: bytes, message: str, tmp_path: Pat
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("suffix", [".tsv", ".csv", ".jsonl", ".conll"])
+def test_gigabytes_of_nothing_are_refused_at_once(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"data{suffix}"
+    path.write_bytes(b"text\tlabel\n" * 1000)
+    with path.open("r+b") as file:
+        file.truncate(2**36)
+    with pytest.raises(ValueError, match=r"holds nothing from byte [\d,]+ on, though it is 68,719,476,736 bytes long"):
+        read_file(path, (), "label")
+
+
 def test_labels_are_ordered_as_numbers_or_letters() -> None:
     assert encode_labels({"train": [10, 9, 2, 10]}).names == ("2", "9", "10")
     assert encode_labels({"train": ["b", "a"]}).names == ("a", "b")

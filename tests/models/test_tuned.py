@@ -181,6 +181,14 @@ def test_the_embedded_model_is_known_by_its_name() -> None:
     assert find_checkpoint("minilm").pinned().digest_entry() == {}
 
 
+def test_a_hub_that_hangs_up_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang_up(*_: object, **__: object) -> None:
+        raise Exception("Server disconnected without sending a response.")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", hang_up)
+    assert find_checkpoint("someone/bert").pinned().revision is None
+
+
 def test_a_checkpoint_of_the_hub_is_known_by_its_commit(
     tiny_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,7 +99,6 @@ def test_the_command_prints_its_tables_and_writes_a_report(
     [
         (["--split", "tset"], "test|validation"),
         (["--max-examples", "0"], "--max-examples"),
-        (["--coordinates", "round"], "coordinates"),
     ],
 )
 def test_mistakes_on_the_command_line_are_one_line(

@@ -313,7 +313,6 @@ def test_the_command_says_what_is_left_and_then_where_the_report_is(
         (["gone.py"], r"error: no study file at gone\.py"),
         (["mine.py", "--limit", "0"], r"error: --limit must be at least 1; got 0"),
         (["mine.py", "--workers", "0"], r"--workers must be at least 1; got 0"),
-        (["mine.py", "--executor", "locl"], r"invalid choice 'locl'"),
         (["empty.py"], r"error: empty\.py must define STUDY"),
     ],
 )
