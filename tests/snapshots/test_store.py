@@ -176,6 +176,32 @@ time.sleep(60)
 """
 
 
+KILLED_WHILE_A_TENSOR_IS_WRITTEN = """
+import os, sys
+from pathlib import Path
+import numpy as np
+from toolkit.snapshots import files
+from toolkit.snapshots.store import start_run
+
+def save_file(tensors, path, metadata):
+    Path(path).with_name(".tmpyEhwUZ").write_bytes(b"half")
+    os._exit(9)
+
+files.save_file = save_file
+start_run(Path(sys.argv[1])).write_snapshot(0, 0, {"word_embeddings": np.ones((2, 2), np.float32)})
+"""
+
+
+def test_what_the_library_leaves_of_a_tensor_file_is_ours(tmp_path: Path) -> None:
+    """It writes a file of a random name first, which one kill in some hundred leaves there."""
+    path = tmp_path / "run"
+    done = subprocess.run([sys.executable, "-c", KILLED_WHILE_A_TENSOR_IS_WRITTEN, str(path)], check=False)
+    assert done.returncode == 9
+    assert list(path.rglob(".tmpyEhwUZ"))
+    start_run(path).release()
+    assert not list(path.rglob(".tmpyEhwUZ"))
+
+
 def test_a_run_that_was_killed_before_its_first_file_starts_again(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".unfinished.json.123.tmp").touch()

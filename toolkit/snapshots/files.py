@@ -17,7 +17,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from toolkit.snapshots.ownership import Owned, atomic_path
+from toolkit.snapshots.ownership import Owned, atomic_path, replace_file, temporary_folder
 from toolkit.snapshots.ownership import sha256_of_file as sha256_of_file
 
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1"}
@@ -59,8 +59,11 @@ def write_tensors(
 ) -> None:
     """Write a safetensors file atomically; equal tensors and metadata give equal bytes. See :func:`write_text`."""
     contiguous = {name: np.asarray(tensor, order="C") for name, tensor in tensors.items()}
-    with atomic_path(path, owned) as temporary, disk_errors(path):
-        save_file(contiguous, temporary, metadata=dict(metadata))
+    # The library writes to a file of a name of its own beside the one asked for: killed, it leaves that.
+    place = path.parent if owned is None else owned.folder
+    with atomic_path(path, owned) as temporary, temporary_folder(place) as made, disk_errors(path):
+        save_file(contiguous, made / path.name, metadata=dict(metadata))
+        replace_file(made / path.name, temporary, may_replace=True)
         _sort_metadata(temporary)
         # The library lets nobody else read it; every other file of a run is as open as its folder.
         temporary.chmod(path.parent.stat().st_mode & 0o666)
