@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, make_dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from safetensors import SafetensorError
 
-from toolkit.cli import BROKEN_PIPE, LOG_COLUMNS, finetune_main, guarded, main, parse_config
+from toolkit.cli import BROKEN_PIPE, LOG_COLUMNS, finetune_main, guarded, main, parse, parse_config
 from toolkit.config import RunConfig
 
 ROOT = Path(__file__).parents[1]
@@ -236,6 +236,11 @@ def test_every_command_names_an_unknown_flag(name: str, capsys: pytest.CaptureFi
     with pytest.raises(SystemExit):
         main([name, "--zzz"])
     assert capsys.readouterr().err == "error: unknown flag '--zzz'\n"
+
+
+def test_a_value_may_begin_like_a_flag() -> None:
+    needy = make_dataclass("Needy", [("text", str)])
+    assert parse(needy, ["--text", "-- she said"], prog="x").text == "-- she said"  # type: ignore[attr-defined]
 
 
 def test_a_mistyped_command_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,6 +19,7 @@ from toolkit.config import RunConfig
 from toolkit.families import TABLES
 from toolkit.models.classifier import load_classifier
 from toolkit.models.regimes import list_components
+from toolkit.snapshots import snapshot
 from toolkit.training.optimizer import NonFiniteLossError
 
 
@@ -63,6 +64,32 @@ def test_frozen_components_are_bit_identical_and_every_other_moves(
     settings = loaded.model.backbone.config
     eps = getattr(settings, "layer_norm_eps", getattr(settings, "norm_eps", 1e-12))  # DistilBERT's is in its code
     assert finished.trajectory.layer_norm_eps == eps
+
+
+def test_deterministic_algorithms_are_asked_for_while_a_run_trains(
+    tiny_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU they give the bits of any other run."""
+    asked: list[bool] = []
+
+    def capture(*arguments: Any) -> dict[str, np.ndarray]:
+        asked.append(torch.are_deterministic_algorithms_enabled())
+        return snapshot.capture(*arguments)
+
+    monkeypatch.setattr("toolkit.pipeline.capture", capture)
+    runs = [run(tiny_config, tmp_path, deterministic=value, max_steps=2) for value in (False, True)]
+    assert asked == [False] * (len(asked) // 2) + [True] * (len(asked) // 2)
+    assert not torch.are_deterministic_algorithms_enabled()
+    for name, tensor in runs[0].trajectory.snapshots[-1].tensors.items():
+        assert np.array_equal(tensor, runs[1].trajectory.snapshots[-1].tensors[name])
+    monkeypatch.setattr("toolkit.pipeline.train", fail)
+    with pytest.raises(RuntimeError, match="planted"):
+        run(tiny_config, tmp_path, deterministic=True, max_steps=3)
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def fail(*_: object) -> None:
+    raise RuntimeError("planted")
 
 
 def test_without_decay_rows_without_gradient_do_not_move_at_all(tiny_config: RunConfig, tmp_path: Path) -> None:

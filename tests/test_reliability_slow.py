@@ -50,6 +50,10 @@ def test_runs_that_are_killed_end_with_the_same_bits() -> None:
     run("crash.py", "--kills", "10", "--calls", "0")
 
 
+def test_runs_that_meet_faults_end_in_one_line_and_go_on() -> None:
+    run("faults.py", "--every", "45", "--only", "disk full", "read-only", "a file vanishes")
+
+
 def test_the_fuzzer_finds_planted_weaknesses(fuzz: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     class PanicError(BaseException):
         pass

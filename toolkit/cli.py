@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, cast, get_args
 
 import tyro
 
@@ -119,8 +119,8 @@ def _finetune(config: RunConfig) -> int:
     state = PartialState()
     state.destroy_process_group()
     if state.num_processes > 1:
-        # torch's threads may still let go of what they sent; one that asks for Python when it is being taken down
-        # aborts the process (seen twice in 27 launches on a busy machine, as "terminate called").
+        # Two of 27 launches on a busy machine aborted after their last step ("terminate called"): probably a thread of
+        # torch's that asked for Python while it was being taken down. All is written.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
@@ -184,24 +184,30 @@ def _merge_repeated(args: list[str], flag: str) -> list[str]:
 def parse(kind: type[T], args: list[str], *, prog: str, **options: Any) -> T:
     """Parse flags. Of an unknown one ValueError; of any other mistake tyro says what it is, and exits with code 2."""
     _refuse_empty(args)
-    _refuse_unknown(kind, args, options)
-    with contextlib.nullcontext() if _speaks() else contextlib.redirect_stderr(io.StringIO()):
-        parsed: T = tyro.cli(kind, args=args, prog=prog, **options)
-    return parsed
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            parsed: T = tyro.cli(kind, args=args, prog=prog, **options)
+            return parsed
+    except SystemExit as stop:
+        if stop.code in (0, None):
+            raise
+        _refuse_unknown(kind, args, options)
+        if not _speaks():
+            raise
+    return cast(T, tyro.cli(kind, args=args, prog=prog, **options))  # fails again, and says so
 
 
 def _refuse_unknown(kind: Any, args: list[str], options: dict[str, Any]) -> None:
-    """ValueError for a flag that there is not: before a positional argument tyro would take that for its value, and say
+    """ValueError for a flag that there is not: before a positional argument tyro takes that for its value, and says
     that the argument is missing."""
-    given = [word.partition("=")[0] for word in args[: args.index("--") if "--" in args else None]]
-    if any(word.startswith("--") for word in given):
-        text = io.StringIO()
-        with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
-            tyro.cli(kind, args=["--help"], prog="x", **options)
-        flags = tuple(dict.fromkeys(re.findall(r"(?<![\w-])--[a-z][\w-]*", text.getvalue())))
-        for word in given:
-            if word.startswith("--") and word.replace("_", "-") not in flags:
-                raise ValueError(unknown(word, "flag", flags).partition("; choose")[0])  # --help has all of them
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
+        tyro.cli(kind, args=["--help"], prog="x", **options)
+    flags = tuple(dict.fromkeys(re.findall(r"(?<![\w-])--[a-z][\w-]*", text.getvalue())))
+    for word in args[: args.index("--") if "--" in args else None]:
+        flag = word.partition("=")[0]
+        if flag.startswith("--") and flag.replace("_", "-") not in flags:
+            raise ValueError(unknown(flag, "flag", flags).partition("; choose")[0])  # --help has all of them
 
 
 def _speaks() -> bool:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import subprocess
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -105,6 +106,17 @@ def test_gigabytes_of_nothing_are_refused_at_once(suffix: str, tmp_path: Path) -
         file.truncate(2**36)
     with pytest.raises(ValueError, match=r"holds nothing from byte [\d,]+ on, though it is 68,719,476,736 bytes long"):
         read_file(path, (), "label")
+
+
+def test_a_parquet_file_may_have_a_hole(tmp_path: Path) -> None:
+    """A copy that looks for zeros makes one of a run of them: of labels, say."""
+    path = tmp_path / "data.parquet"
+    frame = pd.DataFrame({"text": ["a"] * 100_000, "label": [0] * 100_000})
+    frame.to_parquet(path, compression=None, use_dictionary=False, column_encoding="PLAIN")
+    sparse = tmp_path / "sparse.parquet"
+    subprocess.run(["cp", "--sparse=always", path, sparse], check=True)
+    assert sparse.stat().st_blocks < path.stat().st_blocks
+    assert len(read_file(sparse, (), "label").labels or ()) == 100_000
 
 
 def test_labels_are_ordered_as_numbers_or_letters() -> None:

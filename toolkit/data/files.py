@@ -117,11 +117,12 @@ def check_file(path: Path) -> None:
         hint = "" if path.is_absolute() else ": a relative path starts from the folder that you are in"
         raise ValueError(f"no file at {path}{hint}")
     lookup({**READERS, CONLL: pd.DataFrame}, path.suffix.lower(), "kind of data file")
-    _check_whole(path)
+    if path.suffix.lower() != ".parquet":  # in which a run of zeros may be a hole
+        _check_whole(path)
 
 
 def _check_whole(path: Path) -> None:
-    """ValueError for a file with a hole: no text has one, and to read gigabytes of nothing takes memory and minutes."""
+    """ValueError for a text with a hole, which is read as zeros: gigabytes of nothing take memory and minutes."""
     if not hasattr(os, "SEEK_HOLE"):
         return
     with open(path, "rb") as file, contextlib.suppress(OSError):  # of a file system that knows no holes

@@ -152,9 +152,9 @@ def as_configured(accelerator: Any, config: RunConfig) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        # gloo has no class of errors of its own.
-        is_lost = isinstance(error, torch.distributed.DistError) or "gloo" in str(error)
-        if accelerator.num_processes == 1 or not is_lost:
+        if accelerator.num_processes == 1:
+            raise
+        if not isinstance(error, torch.distributed.DistError) and "gloo" not in str(error):  # which has no class
             raise
         raise ConnectionError(
             f"one of the {accelerator.num_processes} processes of this run has ended or does not answer any more: the "
