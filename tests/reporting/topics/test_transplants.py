@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from tests.chart_data import values_of
+from toolkit.probes.transplants import NO_SHARE, TOTAL
 from toolkit.reporting.render_terminal import print_page
 from toolkit.reporting.topics.transplants import (
     ONE_SEED,
@@ -118,7 +119,11 @@ def test_a_component_that_is_0_for_another_reason_is_not_called_what_it_was():
 
 def test_without_a_clear_sum_or_with_one_seed_no_share_is_said():
     for tables in (make_tables(gain=0.001), make_tables(num_seeds=1)):
-        assert {row[3] for row in shapley_rows(tables["shapley"])[1]} == {""}
+        lines = tables["shapley"].assign(reason=NO_SHARE)
+        lines.loc[lines["component"] == TOTAL, "reason"] = np.nan
+        rows = shapley_rows(lines)[1]
+        assert {row[3] for row in rows} == {""}
+        assert [str(row[4]).count("no share") for row in rows] == [0] * (len(rows) - 1) + [1], "said once, at the sum"
     assert [ONE_SEED in caveats(make_tables(num_seeds=n)) for n in (1, 3)] == [True, False]
     tables = make_tables(gain=0.001)
     assert worth(tables)["distinguishable from 0"] == "none"

@@ -230,13 +230,17 @@ def alone_rows(tables: Tables) -> Rows:
 
 
 def shapley_rows(lines: pd.DataFrame) -> Rows:
-    """Header and rows of one case's components: both values with their 95 % intervals, and the share of the sum."""
+    """Header and rows of one case's components: both values with their 95 % intervals, and the share of the sum.
+
+    Why there are no shares is the same for all of them, and stands at the sum.
+    """
     likelihood, accuracy = (lines[lines["score"] == name].set_index("component") for name in (LIKELIHOOD, ACCURACY))
     rows: list[list[object]] = []
     for name in [*(each for each in likelihood.index if each != TOTAL), TOTAL]:
         one, other = likelihood.loc[name], accuracy.loc[name]
         share = "" if pd.isna(one["share"]) else f"{round(100 * one['share']) + 0}%"
-        note = "; ".join(str(one[name]) for name in ("note", "reason") if not pd.isna(one[name]) and one[name])
+        notes = likelihood["reason"].dropna().unique() if name == TOTAL else [one["note"]]
+        note = "; ".join(str(each) for each in notes if not pd.isna(each))
         rows.append([SUM if name == TOTAL else str(name), _nats(one), _nats(other, 2), share, note])
     return ["component", "φ (nats)", "φ (points)", "share", "note"], rows
 
