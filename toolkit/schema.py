@@ -205,6 +205,17 @@ COLUMNS: Mapping[str, Column] = _by_name(
     Column("movable_fp16", "The same in fp16."),
     Column("moved_share", "Share of coordinates that changed."),
     Column("finding", "moved, frozen, did not move, or not identifiable in this precision.", TEXT),
+    # What two checkpoints tell of exposure.
+    Column("exposure", "exposed, unexposed or cannot tell: by the weights before and after, without a log.", TEXT),
+    Column("num_leaving", "Values of the row that are not where decay alone leaves them.", COUNT),
+    Column("misfit", "‖Eᵗ - s·E⁰‖ / ‖E⁰‖ of the row, with the best factor s for it."),
+    Column("row_factor", "The best factor s of the row."),
+    Column("num_unexposed_rows", "Rows that no text showed.", COUNT),
+    Column("num_untold_rows", "Rows of which neither can be told.", COUNT),
+    Column("misfit_unexposed", "Greatest misfit of the unexposed rows."),
+    Column("misfit_exposed", "Least misfit of the exposed rows."),
+    Column("sum_lr_decay_low", "The least that any significand says of it."),
+    Column("sum_lr_decay_high", "The most that any significand says of it."),
     # What no output can show.
     Column("frequencies", "Where the frequencies of rows come from.", TEXT),
     Column("frequency", "Share of the corpus's tokens that use the row."),
@@ -620,6 +631,11 @@ TABLES: Mapping[str, tuple[str, ...]] = {
             "sum_lr_decay num_directions farthest residual offset_share offset_null scaling_share scaling_null "
             "rotation_share rotation_null precision note"
         ),
+        "infer_exposure.tables": (
+            "parameter num_rows num_exposed_rows num_unexposed_rows num_untold_rows misfit_unexposed misfit_exposed "
+            "sum_lr_decay sum_lr_decay_low sum_lr_decay_high reason note"
+        ),
+        "infer_exposure.rows": "parameter row token exposure num_leaving misfit row_factor norm relative",
         "decompose": (
             "row token stratum num_steps last_step drift decay update gradient momentum momentum_low momentum_high "
             "momentum_noise momentum_basis cause"

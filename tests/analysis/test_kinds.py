@@ -12,14 +12,13 @@ from tests.analysis.test_changes import BASE, BIAS, COLUMNS_OF_TABLES, ROWS, WEI
 from tests.analysis.test_changes import changes_of as table_of
 from toolkit.analysis.change_finders import Pair
 from toolkit.analysis.change_fits import (
-    LEAST_GAP,
     VECTOR_LIMIT,
     is_repeated_shrinking,
     score_vectors,
-    split_rows,
     vector_power,
 )
 from toolkit.analysis.changes import measure_changes
+from toolkit.analysis.inferred_exposure import EXPOSED, tell_rows
 from toolkit.snapshots.snapshot import Snapshot, Trajectory, Vocabulary
 
 LONGEST = 110
@@ -144,9 +143,8 @@ def test_what_is_nearly_decay_is_not(name: str, parameter: str) -> None:
     after = NEARLY_DECAY[name](BASE[parameter])
     line = changes_of(**{parameter: np.asarray(after, np.float32)}).loc[parameter]
     assert line["kind"] != "decay", line["detail"]
-    if name == "one value a hundredth off" and parameter == P:  # the one row that is no multiple of what it was
-        assert (line["kind"], line["num_decayed"]) == ("decay and training", 47)
-        assert line["farthest"].startswith("position 9 ")
+    if name == "one value a hundredth off":  # of one row, which is no multiple of what it was
+        assert (line["kind"], line["num_decayed"]) == ("decay and training", 47 if parameter == P else 698)
     else:
         assert math.isnan(line["sum_lr_decay"])
 
@@ -232,26 +230,19 @@ def test_decay_written_as_a_difference_is_decay(rate: float) -> None:
     assert not holds(np.where(ups, np.nextafter(after, np.float32(2)), after))
 
 
-def test_rows_are_split_at_the_largest_gap() -> None:
+def test_what_a_row_leaves_of_its_best_factor() -> None:
     words = BASE[W].copy()
     words[1:] = decayed(words[1:], LONG)
     words[200:260] = trained(BASE[W][200:260])
-    pair = Pair(Snapshot(0, 0, BASE), Snapshot(1, 1, {W: words}), W)
-    split = split_rows(pair)
-    assert split.factors.shape == split.residuals.shape == (700,)
-    assert np.isnan([split.factors[0], split.residuals[0]]).all()  # [PAD] is 0 and has no factor
-    np.testing.assert_array_equal(np.flatnonzero(~split.is_below), [0, *range(200, 260)])
-    assert split.gap > LEAST_GAP
+    (table,) = tell_rows([Pair(Snapshot(0, 0, BASE), Snapshot(1, 1, {W: words}), W)])
+    assert table.factors.shape == table.misfits.shape == (700,)
+    assert np.isnan([table.factors[0], table.misfits[0]]).all()  # [PAD] is 0 and has no factor
+    np.testing.assert_array_equal(np.flatnonzero(table.found == EXPOSED), np.arange(200, 260))
     for row in (1, 210, 699):
         a, b = BASE[W][row].astype(np.float64), words[row].astype(np.float64)
         (factor,), (squares,), *_ = np.linalg.lstsq(a[:, None], b, rcond=None)
-        assert split.factors[row] == pytest.approx(factor, rel=1e-12)
-        assert split.residuals[row] == pytest.approx(math.sqrt(squares) / np.linalg.norm(a), rel=1e-6)
-    lows, highs = (np.sort(split.residuals[mask]) for mask in (split.is_below, ~split.is_below & (split.factors > -9)))
-    assert lows[-1] < split.cut < highs[0]
-    assert split.gap == pytest.approx(highs[0] / lows[-1])
-    alone = split_rows(Pair(Snapshot(0, 0, BASE), Snapshot(1, 1, BASE), W), np.arange(700) == 7)
-    assert math.isnan(alone.gap)
+        assert table.factors[row] == pytest.approx(factor, rel=1e-12)
+        assert table.misfits[row] == pytest.approx(math.sqrt(squares) / np.linalg.norm(a), rel=1e-6)
 
 
 # Low rank.

@@ -13,79 +13,21 @@ from toolkit.analysis.change_finders import (
     UNEXPLAINED,
     Block,
     Kind,
-    Pair,
     Survey,
     roundoff,
     spacing_exponents,
     unit_roundoff,
     where,
 )
+from toolkit.analysis.inferred_exposure import LEAST, UNEXPOSED, tell_rows
 from toolkit.analysis.measures import Array
 from toolkit.analysis.precision import FORMATS, HALF_FORMATS, TELLING_VALUES, Format
-
-LEAST_GAP = 10.0
-"""How many times the residual of the last row below the cut the first one above it must have. In three runs of 19 and
-38 steps (words and positions, the defaults) it had 5,300 to 11,300 times; among trained rows alone the largest gap was
-3.5, among decayed ones 1.3. The residual of decayed rows grows with the steps: replayed over 5,000 steps with lr·decay
-from 1e-7 to 2e-7 at the peak it was up to 6e-5, and up to .22 of Σ lr·decay."""
-
-LEAST = 2.0**-100
-"""Values below it are left out: their products may be subnormal, where the spacing no longer follows the value."""
 
 MANTISSA = np.uint64(2**23 - 1)
 
 TIED = 2
 """Spacings of fp32 up to which two values can lose the same amount and have it rounded the other way (see
 is_repeated_shrinking)."""
-
-
-@dataclass(frozen=True)
-class RowSplit:
-    """Each row's best factor, what it leaves, and where the rows fall apart into two groups.
-
-    An exposed row is not a multiple of what it was; a row that decay alone moved is, up to the roundings of its steps,
-    and the factor is the same for all of them.
-    """
-
-    factors: Array
-    """(rows,) s_i = ⟨Eᵗ_i, E⁰_i⟩ / ‖E⁰_i‖²; NaN for a row that was 0."""
-    residuals: Array
-    """(rows,) ‖Eᵗ_i - s_i·E⁰_i‖ / ‖E⁰_i‖; NaN for a row that was 0."""
-    cut: float
-    """The geometric mean of the two residuals about the largest gap of log residuals; NaN without two rows."""
-    gap: float
-    """The larger of these two residuals by the smaller; NaN without two rows."""
-
-    @property
-    def is_below(self) -> NDArray[np.bool_]:
-        """(rows,) whether the row is a multiple of what it was: its residual is below the cut; all rows without one."""
-        return self.residuals < self.cut if self.cut == self.cut else np.isfinite(self.residuals)
-
-
-def split_rows(pair: Pair, among: NDArray[np.bool_] | None = None) -> RowSplit:
-    """Fit s_i to every row and cut at the largest gap of log residuals; nothing is decided about what the gap means.
-
-    ``among``: (rows,) the rows that the gap is looked for among, default all. A residual below one rounding of fp32
-    counts as one rounding: a gap between roundings says nothing.
-    """
-    factors, residuals = np.full(pair.shape[0], np.nan), np.full(pair.shape[0], np.nan)
-    for rows, a, b in pair.blocks():
-        change = b - a
-        squares = np.vecdot(a, a)
-        known = squares > 0
-        # By the change, and not by the two rows, whose squares would lose a factor next to 1.
-        shift = np.divide(np.vecdot(a, change), squares, out=np.full(len(a), np.nan), where=known)
-        left = change - shift[:, None] * a
-        factors[rows] = 1 + shift
-        residuals[rows] = np.sqrt(np.divide(np.vecdot(left, left), squares, out=shift, where=known))
-    chosen = np.isfinite(residuals) if among is None else np.isfinite(residuals) & among
-    logs = np.log(np.maximum(np.sort(residuals[chosen]), unit_roundoff(FORMATS["fp32"])))
-    if len(logs) < 2:
-        return RowSplit(factors, residuals, math.nan, math.nan)
-    gaps = np.diff(logs)
-    place = int(np.argmax(gaps))
-    cut, gap = math.exp((logs[place] + logs[place + 1]) / 2), math.exp(gaps[place])
-    return RowSplit(factors, residuals, cut, gap)
 
 
 def is_repeated_shrinking(blocks: Iterable[Block]) -> bool:
@@ -193,21 +135,18 @@ def find_decay(found: Survey) -> Kind | None:
 
 
 def find_decay_and_training(found: Survey) -> Kind | None:
-    """``decay and training``: some moved rows are as in ``decay``, the others moved otherwise, with a gap between them.
+    """``decay and training``: some moved rows are as in ``decay``, the others moved otherwise, apart.
 
-    The rows below the largest gap of log residuals (split_rows), which must be LEAST_GAP wide, are decay's where the
-    law of is_repeated_shrinking holds of all of them together, and several products are needed. The size is that of
-    the other rows, ‖Δ‖/‖E⁰‖.
+    Which rows are decay's, the curve of :func:`toolkit.infer_exposure` tells, where the law of is_repeated_shrinking
+    holds of all of them together, and several products are needed. The size is that of the other rows, ‖Δ‖/‖E⁰‖.
     """
     if not found.pair.is_table or found.num_moved < 2:
         return None
-    split = split_rows(found.pair, found.moved)
-    if not split.gap >= LEAST_GAP:
-        return None
-    decayed = split.is_below & found.moved
-    decay = fit_decay(found, decayed)
+    (table,) = tell_rows([found.pair], found.moved)
+    decayed = (table.found == UNEXPOSED) & found.moved
+    decay = fit_decay(found, decayed) if decayed.any() else None
     # One product is a scaling of some rows: none of the kinds.
-    if decay is None or not decay.is_several:
+    if decay is None or not decay.is_several or decayed.sum() == found.num_moved:
         return None
     squares, changed = 0.0, 0.0
     for _, a, b in found.blocks_of(found.moved & ~decayed):

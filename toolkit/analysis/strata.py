@@ -23,7 +23,9 @@ UNKNOWN = "exposure unknown"
 """Stratum of rows whose exposure was not recorded, where it decides."""
 
 BY_STEPS = ("seen in 0 steps", "seen in 1 step", "seen in 2-9 steps", "seen in 10-99 steps", "seen in >=100 steps")
-WORD_STRATA = ("[PAD]", "other special", "[unused]", *BY_STEPS, UNKNOWN)
+INFERRED = {"exposed": "exposed (inferred)", "unexposed": "unexposed (inferred)", "cannot tell": UNKNOWN}
+"""Where exposure was not recorded, but two checkpoints told it (:func:`toolkit.infer_exposure`)."""
+WORD_STRATA = ("[PAD]", "other special", "[unused]", *BY_STEPS, *list(INFERRED.values())[:2], UNKNOWN)
 POSITION_STRATA = (
     "padding rows",
     "position 0",
@@ -41,12 +43,15 @@ UNUSED = re.compile(r"\[unused\d+\]|madeupword\d+")
 def assign_strata(trajectory: Trajectory, parameter: str) -> "pd.Categorical":
     """The stratum of each row, ordered, with all category names of that parameter; a LayerNorm vector is one row."""
     num_rows = count_rows(trajectory, parameter)
-    exposure = table_exposure(trajectory, parameter)
+    exposure, inferred = table_exposure(trajectory, parameter), (trajectory.inferred or {}).get(parameter)
     steps = None if exposure is None else exposure.step_counts(num_rows)
+    if steps is None and inferred is not None and parameter != "word_embeddings" and "cannot tell" not in inferred:
+        steps = (inferred == "exposed").astype(np.int64)
     categories: tuple[str, ...] = VECTOR_STRATA
     strata = np.full(num_rows, "all", dtype=object)
     if parameter == "word_embeddings":
-        categories, strata = WORD_STRATA, _word_strata(trajectory, num_rows, steps)
+        told = None if inferred is None else np.array([INFERRED[name] for name in inferred], dtype=object)
+        categories, strata = WORD_STRATA, _word_strata(trajectory, num_rows, steps, told)
     elif parameter == "position_embeddings":
         categories, strata = POSITION_STRATA, _position_strata(trajectory.position_offset, num_rows, steps)
     elif parameter == "token_type_embeddings":
@@ -99,8 +104,10 @@ def table_exposure(trajectory: Trajectory, parameter: str) -> TableExposure | No
     return table
 
 
-def _word_strata(trajectory: Trajectory, num_rows: int, steps: Steps | None) -> StratumNames:
-    strata: StratumNames = np.full(num_rows, UNKNOWN, dtype=object)
+def _word_strata(
+    trajectory: Trajectory, num_rows: int, steps: Steps | None, inferred: StratumNames | None
+) -> StratumNames:
+    strata: StratumNames = np.full(num_rows, UNKNOWN, dtype=object) if inferred is None else inferred
     if steps is not None:
         strata = np.array(BY_STEPS, dtype=object)[np.digitize(steps, (1, 2, 10, 100))]
     vocabulary = trajectory.vocabulary

@@ -14,7 +14,7 @@ from toolkit.reporting.folder import check_out, publish, report_folder, write_cs
 from toolkit.reporting.page import Block, NoteBlock, Page, Section, TableBlock, rows_block, shown, stated
 from toolkit.reporting.render_terminal import print_page
 from toolkit.reporting.sources import Computed, Makers, Opened, lines_of, open_sources, refused
-from toolkit.reporting.topics import causes, changes, positions, space
+from toolkit.reporting.topics import causes, changes, inferred, positions, space
 from toolkit.reporting.topics.position_tables import PositionTables, collect_positions
 from toolkit.reporting.topics.words import words_section
 from toolkit.snapshots import files
@@ -98,10 +98,11 @@ def _origin(tables: PositionTables) -> str:
     return f"sha256 of the position table (dtype, shape and values): {digest}. Computed with {versions}."
 
 
-MAKERS: Sequence[Callable[[Opened], Makers]] = (changes.makers, causes.makers, space.makers)
+MAKERS: Sequence[Callable[[Opened], Makers]] = (changes.makers, inferred.makers, causes.makers, space.makers)
 """What the report computes."""
 SECTIONS: Sequence[Callable[[Computed], Section]] = (
     changes.changes_section,
+    inferred.section,
     changes.rows_section,
     causes.section,
     space.gauge_section,
@@ -130,12 +131,13 @@ def show_drift(places: Sequence[str | Path], out: str | Path | None = None, *, t
     if out is not None:
         check_out(out)
     opened = open_sources(places, at_least=2)
-    computed = Computed(opened).add({"changes": changes.makers(opened)["changes"]})
+    computed = Computed(opened).add({"changes": changes.makers(opened)["changes"], **inferred.makers(opened)})
     short = Page(
         title=title if title is not None else opened.title,
         tiles=changes.tiles(computed.frames["changes"]),
         tiles_show="relative drift",
-        sections=(changes.changes_section(computed), *_notes(opened)),
+        answers=stated(filter(None, [inferred.answer(computed)])),
+        sections=(changes.changes_section(computed), *_with_blocks(inferred.section(computed)), *_notes(opened)),
     )
     print_page(short)
     return None if out is None else _write(computed, places, Path(out), title)
@@ -167,10 +169,11 @@ def _write(computed: Computed, places: Sequence[str | Path], out: Path, title: s
 def drift_page(computed: Computed, *, title: str | None = None, command: str = "") -> Page:
     """The page of the computed tables: first how far each parameter moved, then topic by topic."""
     opened = computed.opened
-    sections = [section(computed) for section in SECTIONS]
+    sections = _with_blocks(*(section(computed) for section in SECTIONS))
     if words := words_section([(opened.title, opened.trajectory)]):
         sections.insert(1, words)
     answers = [changes.farthest(computed), causes.against_noise(computed), causes.unseen_decay(computed)]
+    answers.append(inferred.answer(computed))
     said = [answer for answer in answers if answer] or ["No embedding parameter moved."]
     if len(said) < 3 and (output := space.output_change(computed)):
         said.append(output)
@@ -182,7 +185,7 @@ def drift_page(computed: Computed, *, title: str | None = None, command: str = "
         answers=stated(said),
         picture=changes.first_picture(computed),
         sections=(
-            *(section for section in sections if section.blocks),
+            *sections,
             *_notes(opened),
             *_untold(computed),
             Section(
@@ -194,6 +197,10 @@ def drift_page(computed: Computed, *, title: str | None = None, command: str = "
         commands=command,
         footer="Every table of this page is a CSV file in tables/; the compact one is drift.tex there, for a paper.",
     )
+
+
+def _with_blocks(*sections: Section) -> list[Section]:
+    return [section for section in sections if section.blocks]
 
 
 def compact_table(computed: Computed) -> TableBlock:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from toolkit.analysis.inferred_exposure import InferredExposure, infer_from
 from toolkit.comparison.arms import differences_beside_seed
 from toolkit.comparison.runs import read_reported
 from toolkit.lookup import read_object
@@ -142,6 +143,8 @@ class Opened:
 
     default_length: int | None = None
     """Tokens that the first checkpoint reads by default, where a file of sentence-transformers says so."""
+    inferred: InferredExposure | None = None
+    """What the first and the last of several checkpoints tell of exposure, which was not recorded."""
 
     @property
     def is_run(self) -> bool:
@@ -183,7 +186,9 @@ def open_sources(places: Sequence[str | Path], *, at_least: int = 1) -> Opened:
             notes.append(
                 f"A run directory stands for all of its snapshots: compared are the first and the last, {ends}."
             )
-        opened = Opened(imported.trajectory, title, notes=tuple(notes), is_half=is_half, default_length=length)
+        inferred = infer_from(imported.trajectory) if len(imported.trajectory) > 1 else None
+        trajectory = inferred.trajectory if inferred else imported.trajectory
+        opened = Opened(trajectory, title, (), (), tuple(notes), is_half, length, inferred)
     if len(opened.trajectory) < at_least:
         remedy = "pass two or more checkpoints, or a run directory"
         if opened.is_run and not opened.runs[0].is_finished:

@@ -68,6 +68,8 @@ class Trajectory(Described):
     """The position row of the first token (RoBERTa: padding_idx + 1)."""
     layer_norm_eps: float = 1e-12
     """What the embedding LayerNorm adds to the variance; BERT's, where the run does not say."""
+    inferred: Mapping[str, np.ndarray] | None = None
+    """Table to what was inferred of each row's exposure, where none was recorded: exposed, unexposed, cannot tell."""
 
     def facts(self) -> dict[str, str]:
         """Its snapshots and the shape of each parameter, in words."""
