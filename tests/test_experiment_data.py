@@ -16,7 +16,7 @@ TABLE = EXPERIMENTS / "data.sha256"
 def listed() -> dict[str, str]:
     """File to sha256, as ``sha256sum --check`` reads the table."""
     lines = [line for line in TABLE.read_text().splitlines() if not line.startswith("#")]
-    pairs = [re.fullmatch(r"([0-9a-f]{64})  (\w+/\w+\.tsv)", line) for line in lines]
+    pairs = [re.fullmatch(r"([0-9a-f]{64})  ((?:\w+/)+\w+\.tsv)", line) for line in lines]
     assert all(pairs)
     found = {pair[2]: pair[1] for pair in pairs if pair}
     assert len(found) == len(lines)
@@ -40,7 +40,7 @@ def test_every_file_that_an_experiment_reads_is_listed() -> None:
     known = listed()
     seen = set()
     for path in scripts():
-        for found in re.findall(r"(\w+/\w+\.tsv)\b", path.read_text()):
+        for found in re.findall(r"((?:\w+/)+\w+\.tsv)\b", path.read_text()):
             if found.split("/")[0] in {name.split("/")[0] for name in known}:
                 assert found in known, f"{path.name}: {found}"
                 seen.add(found)
@@ -60,7 +60,7 @@ def test_the_command_of_the_table_finds_a_changed_file(tmp_path: Path) -> None:
     text = TABLE.read_text()
     for i, (name, sha256) in enumerate(listed().items()):
         file = tmp_path / name
-        file.parent.mkdir(exist_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"file {i}\n")
         text = text.replace(sha256, hashlib.sha256(file.read_bytes()).hexdigest())
     (tmp_path / "table").write_text(text)

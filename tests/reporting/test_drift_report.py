@@ -190,6 +190,36 @@ def test_two_checkpoints_without_a_run(
     assert (tmp_path / "out" / "index.html").exists()
 
 
+def test_two_checkpoints_tell_which_words_trained_the_second(
+    tiny_model: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, after = tiny_model("bert"), tmp_path / "after"
+    shutil.copytree(before, after)
+    tensors = load_file(before / "model.safetensors")
+    used = {"word_embeddings": [8, 9, 11], "position_embeddings": range(7), "token_type_embeddings": [0]}
+    for name, rows in used.items():
+        (key,) = (n for n in tensors if n.endswith(f"{name}.weight"))
+        tensors[key] = tensors[key] * np.float32(1 - 1e-4)
+        tensors[key][list(rows)] += np.random.default_rng(0).normal(size=(len(rows), tensors[key].shape[1])) / 1000
+    save_file(tensors, after / "model.safetensors")
+    with pytest.raises(SystemExit) as stop:
+        main(["drift", str(before), str(after), "--out", str(tmp_path / "out")])
+    assert stop.value.code == 0
+    tokens = toolkit.import_checkpoints([before]).trajectory.vocabulary.tokens
+    num_words = len(tokens)
+    said = f"training used 3 of {num_words} words. Its longest text had 7 tokens."
+    assert said in capsys.readouterr().out.replace("\n", " ")
+    assert said in text_of(tmp_path / "out")
+    rows = pd.read_csv(tmp_path / "out" / "tables" / "inferred_rows.csv")
+    for name, own in rows[rows["exposure"] == "exposed"].groupby("parameter"):
+        assert list(own["row"]) == list(used[name])
+    words = pd.read_csv(tmp_path / "out" / "tables" / "inferred_words.csv")
+    assert set(words["token"]) == {tokens[row] for row in used["word_embeddings"]}
+    drift = toolkit.measure_drift(toolkit.infer_exposure(before, after).trajectory)
+    strata = drift[drift["parameter"] == "word_embeddings"].groupby("stratum", observed=True)["num_rows"].first()
+    assert strata["exposed (inferred)"] == 3
+
+
 @pytest.mark.parametrize(
     ("places", "said"),
     [([], "no checkpoints"), (["minilm"], "drift needs at least 2"), (["/nowhere/at/all", "minilm"], "no file or")],
