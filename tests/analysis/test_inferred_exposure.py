@@ -267,7 +267,7 @@ def test_a_curve_goes_through_every_chain_of_products(factors: list[float], seed
     places, left, of_use = significands(before.astype(np.float64), after.astype(np.float64))
     curve = Curve.through(places[of_use], left[of_use], 0)
     assert curve is not None
-    assert np.allclose(curve.shares(), np.prod(np.float64(factors)), rtol=1e-6 * len(factors))
+    assert np.allclose(curve.shares, np.prod(np.float64(factors)), rtol=1e-6 * len(factors))
 
 
 def test_no_curve_goes_through_values_of_which_one_moved() -> None:

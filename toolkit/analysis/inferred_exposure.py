@@ -10,6 +10,7 @@ every row of every table is held against it.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,8 @@ LEAST = 2.0**-100
 """Values below it are left out: their products may be subnormal, where the spacing no longer follows the value."""
 SIZE = 2**23
 """Significands of fp32."""
-MOST_VALUES = 2**23
-"""Values that a curve is drawn through, at most: as many as there are significands."""
+MOST_VALUES = 2**21
+"""Values that a curve is drawn through, at most: their neighbours are 4 spacings of fp32 apart."""
 NOWHERE = -64 * SIZE
 """What is left of a value that changed its sign or vanished: no curve reaches it."""
 TELLING = 10
@@ -69,9 +70,11 @@ class Curve:
     """The significands that it was drawn through, ascending."""
     slack: int
     """Spacings of fp32 by which a value may be off it."""
+    misfit: float
+    """Greatest misfit of the rows that it was drawn through."""
 
     @classmethod
-    def through(cls, places: Ints, left: Ints, slack: int) -> "Curve | None":
+    def through(cls, places: Ints, left: Ints, slack: int, misfit: float = 0.0) -> "Curve | None":
         """The curve through some values; None where they keep to none."""
         curve, known = np.zeros(SIZE, np.int32), np.zeros(SIZE, np.bool_)
         curve[places], known[places] = left, True
@@ -85,14 +88,15 @@ class Curve:
             return None
         most = np.where(known, curve, np.int32(curve[at[0]] + SIZE))
         np.minimum.accumulate(most[::-1], out=most[::-1])
-        return cls(least, most, at, slack)
+        return cls(least, most, at, slack, misfit)
 
+    @cached_property
     def shares(self) -> Array:
         """(places,) what is left of each significand, as a share of it."""
         bits = self.least[self.places] + np.int32(127 << 23)
         return np.asarray(bits.view(np.float32).astype(np.float64) / (1 + self.places / SIZE))
 
-    @property
+    @cached_property
     def is_identity(self) -> bool:
         """Whether it leaves every value as it was."""
         return bool((self.least[self.places] == self.places).all())
@@ -209,10 +213,10 @@ def _draw(table: _Table, slack: int) -> tuple[Curve | None, Ints, Ints]:
     # The largest gap of log misfits is nearly always the place. Else from the first row on, as far as it goes.
     below_gap = int(np.argmax(np.diff(logs))) + 1 if len(rows) > 1 else 1
     values = _values(table, rows[:below_gap])
-    curve, count = Curve.through(*values, slack), 1
+    curve, count = Curve.through(*values, slack, float(table.misfits[rows[below_gap - 1]])), 1
     while curve is None or 1 < count < below_gap:
         more_values = _values(table, rows[:count])
-        more = Curve.through(*more_values, slack)
+        more = Curve.through(*more_values, slack, float(table.misfits[rows[count - 1]]))
         if more is None:
             break
         curve, values, count = more, more_values, 2 * count
@@ -230,7 +234,7 @@ def _hold_against(table: _Table, curve: Curve) -> None:
         would_leave = (of_use & ((high - low + 2 * slack) <= SIZE * misfits[:, None])).sum(axis=1)
         found = np.full(len(rows), UNTOLD, dtype=object)
         found[(leaving > 0) & moved & table.is_related[rows]] = EXPOSED
-        found[(leaving == 0) & ((would_leave >= TELLING) | ~moved)] = UNEXPOSED
+        found[(leaving == 0) & ((misfits <= curve.misfit) | (would_leave >= TELLING) | ~moved)] = UNEXPOSED
         table.found[rows], table.num_leaving[rows] = found, leaving
 
 
@@ -245,7 +249,7 @@ def tell_rows(pairs: Sequence[Pair], among: NDArray[np.bool_] | None = None) -> 
         common = None
         if len(values) > 1:
             places, left = (np.concatenate(part) for part in zip(*values, strict=True))
-            common = Curve.through(places, left, slack)
+            common = Curve.through(places, left, slack, max(curve.misfit for _, curve, *_ in drawn if curve))
         words = next((curve for table, curve, *_ in drawn if table.pair.parameter == TABLES[0]), None)
         for table, curve, *_ in drawn:
             is_words = table.pair.parameter == TABLES[0]
@@ -382,7 +386,7 @@ def _line(trajectory: Trajectory, table: _Table) -> dict[str, Any]:
     greatest, least = table.gap
     total = low = high = math.nan
     if table.curve is not None:
-        logs = -np.log(table.curve.shares())
+        logs = -np.log(table.curve.shares)
         low, high = float(logs.min()) + 0.0, float(logs.max()) + 0.0
         squares = table.squares[unexposed]
         known = squares > 0
@@ -413,7 +417,7 @@ def _notes(trajectory: Trajectory, table: _Table) -> Iterator[str]:
     if unlike.any():
         first = trajectory.name_row(table.pair.parameter, int(np.argmax(unlike)))
         yield f"{unlike.sum():,} rows have little in common with those before (new values?), such as {first}"
-    if table.curve is not None and (table.curve.shares() > 1).any():
+    if table.curve is not None and (table.curve.shares > 1).any():
         yield "unexposed rows grew: this is no training of the first checkpoint, but of a relative, or a scaling"
     rows = table.rows(EXPOSED)
     if table.pair.parameter == "position_embeddings" and len(rows):
