@@ -218,6 +218,9 @@ def test_two_checkpoints_tell_which_words_trained_the_second(
     drift = toolkit.measure_drift(toolkit.infer_exposure(before, after).trajectory)
     strata = drift[drift["parameter"] == "word_embeddings"].groupby("stratum", observed=True)["num_rows"].first()
     assert strata["exposed (inferred)"] == 3
+    counts = toolkit.measure_rows(toolkit.infer_exposure(before, after).trajectory, "word_embeddings")
+    assert list(counts.index[counts["num_steps"].isna()]) == used["word_embeddings"]
+    assert (counts["num_steps"].dropna() == 0).all()
 
 
 @pytest.mark.parametrize(

@@ -76,10 +76,16 @@ def describe_rows(trajectory: Trajectory, parameter: str) -> dict[str, Any]:
 
 
 def count_exposure(trajectory: Trajectory, parameter: str, last_step: int | None = None) -> dict[str, Any]:
-    """The columns num_steps and num_tokens of every row up to a step: nullable integers, NA where it is unknown."""
+    """The columns num_steps and num_tokens of every row up to a step: nullable integers, NA where it is unknown.
+
+    Of rows that are inferred to be unexposed both are 0.
+    """
     num_rows, table = count_rows(trajectory, parameter), table_exposure(trajectory, parameter)
     if table is None:
-        return dict.fromkeys(("num_steps", "num_tokens"), pd.array([pd.NA] * num_rows, dtype="Int64"))
+        inferred = (trajectory.inferred or {}).get(parameter, np.full(num_rows, "cannot tell"))
+        unknown_or_0 = pd.array(np.zeros(num_rows), dtype="Int64")
+        unknown_or_0[inferred != "unexposed"] = pd.NA
+        return dict.fromkeys(("num_steps", "num_tokens"), unknown_or_0)
     counts = {
         "num_steps": table.step_counts(num_rows, last_step),
         "num_tokens": table.token_counts(num_rows, last_step),

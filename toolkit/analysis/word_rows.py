@@ -33,7 +33,7 @@ class WordRows:
     table: pd.DataFrame
     """COLUMNS: a line per word and epoch; norm in weight units, the neighbours with their cosines as a text each."""
     num_seen: int = 0
-    """Words that training saw, in the table or not; every word where that was not recorded."""
+    """Words that training saw, in the table or not; every word where that was neither recorded nor inferred."""
     num_unseen: int = 0
     num_epochs: int = 0
     """Epochs after training began, in the table or not."""
@@ -98,12 +98,14 @@ def _reason_against(trajectories: Sequence[Trajectory]) -> str:
 
 def _seen(trajectory: Trajectory) -> Ids:
     """The rows that training used, [PAD] apart; every word where that was not recorded."""
-    exposure = table_exposure(trajectory, PARAMETER)
-    if exposure is None:
+    exposure, inferred = table_exposure(trajectory, PARAMETER), (trajectory.inferred or {}).get(PARAMETER)
+    if exposure is None and inferred is None:
         return list_words(trajectory, trajectory.snapshots[-1], only_seen=False, include_unused=False)
-    steps = exposure.step_counts(len(word_table(trajectory.snapshots[-1])))
+    used = (
+        inferred == "exposed" if exposure is None else exposure.step_counts(len(word_table(trajectory.snapshots[-1])))
+    )
     pad = trajectory.vocabulary.pad_row if trajectory.vocabulary else None
-    return np.array([row for row in np.flatnonzero(steps) if row != pad], np.int64)
+    return np.array([row for row in np.flatnonzero(used) if row != pad], np.int64)
 
 
 def _exposure(trajectories: Sequence[Trajectory]) -> pd.DataFrame:
