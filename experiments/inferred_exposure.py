@@ -3,15 +3,16 @@
 The exposure that `toolkit.infer_exposure` reads off the weights before and after is held against what the runs logged,
 row by row: full fine-tuning, the head first, the embeddings alone, and embeddings frozen (which it must refuse); weight
 decay 0, .01 and .1; AdamW and SGD; fp32 and bf16 compute; two tasks; two seeds. Hypothesis: precision and recall are 1
-wherever it answers. And with --published, what it reads off a checkpoint that others published.
+wherever it answers. With --published, also what it reads off weights that others published: numbers, no words.
 
     python experiments/inferred_exposure.py --out reports/inferred_exposure
-    python experiments/inferred_exposure.py --published minilm FOLDER --out reports/inferred_exposure
+    python experiments/inferred_exposure.py --out reports/inferred_exposure --published NAME minilm FOLDER
 
-About 70 short runs of the embedded model: a quarter of an hour on two cores.
+72 short runs of the embedded model: a quarter of an hour on two cores.
 """
 
 import argparse
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,12 @@ import pandas as pd
 
 from toolkit.analysis.inferred_exposure import EXPOSED, UNEXPOSED, InferredExposure, infer_exposure, infer_from
 from toolkit.config import RunConfig
+from toolkit.families import TABLES
+from toolkit.naming import shown_path
+from toolkit.progress import show
+from toolkit.reporting.charts import COLOURS, Chart, altair
+from toolkit.reporting.folder import write_page
+from toolkit.reporting.page import Block, ChartBlock, Page, Section, rows_block, stated, table_block
 from toolkit.snapshots.store import Run
 
 RATES = {"adamw": 5e-5, "sgd": 0.05}
@@ -85,35 +92,103 @@ def summed_decay(run: Run, parameter: str) -> float:
     return float(pd.Series(log.learning_rates).sum() * log.weight_decay[parameter])
 
 
-def show_published(before: str, after: str) -> InferredExposure:
-    """What the weights of others tell; their words are printed and not kept."""
-    inferred = infer_exposure(before, after)
-    print(inferred)
-    print(inferred.words.head(20).to_string())
-    return inferred
+def gap_chart(table: pd.DataFrame) -> Chart:
+    """The misfits on both sides of the cut, of the words of each run."""
+    own = table[(table["parameter"] == TABLES[0]) & (table["reason"] == "")]
+    decay = own["weight_decay"].map("{:g}".format)
+    own = own.assign(condition=own["optimizer"] + ", decay " + decay + ", " + own["precision"].replace("no", "fp32"))
+    names = {"misfit_unexposed": "unexposed: greatest", "misfit_exposed": "exposed: least"}
+    lines = own.melt(["condition"], list(names), "rows", "misfit").replace({"rows": names})
+    lines["misfit"] = lines["misfit"].clip(lower=1e-9)
+    return (
+        altair.Chart(lines)
+        .mark_point(filled=True, size=45, opacity=0.7)
+        .encode(
+            x=altair.X(
+                "misfit:Q",
+                scale=altair.Scale(type="log", domain=(3e-10, 1), nice=False),
+                axis=altair.Axis(values=[10.0**i for i in range(-9, 1)], format=".0e"),
+                title="misfit (0 stands at 1e-9)",
+            ),
+            y=altair.Y("condition:N", title=None),
+            color=altair.Color("rows:N", scale=altair.Scale(range=[COLOURS[0], COLOURS[1]]), title="words"),
+            shape=altair.Shape("rows:N", title="words"),
+        )
+        .properties(width=520, height=260)
+    )
+
+
+def make_page(table: pd.DataFrame, published: Mapping[str, InferredExposure], command: str) -> Page:
+    """What was found, without any word of any text."""
+    told = table[table["reason"] == ""]
+    scores = ["precision_of_exposed", "recall_of_exposed"]
+    by = told.groupby(["parameter", "optimizer", "weight_decay"], sort=False)
+    summary = by.agg(
+        tables=("seed", "size"),
+        precision=(scores[0], "min"),
+        recall=(scores[1], "min"),
+        untold=("num_untold", "sum"),
+        fewest=("num_exposed_logged", "min"),
+        most=("num_exposed_logged", "max"),
+    ).reset_index()
+    refused = table[table["reason"] != ""].groupby(["freeze", "parameter", "reason"], sort=False).size().reset_index()
+    inside = (told["sum_lr_decay_low"] <= told["sum_lr_decay_logged"]) & (
+        told["sum_lr_decay_logged"] <= told["sum_lr_decay_high"]
+    )
+    answers = [
+        f"{len(table):,} tables of {len(table) // 3:,} runs: {len(told):,} were told, with a least precision of "
+        f"{told[scores[0]].min():g} and a least recall of {told[scores[1]].min():g} of their exposed rows; "
+        f"{len(table) - len(told):,} were refused.",
+        f"The interval of Σ lr·decay held what the log adds up to in {inside.sum():,} of {len(told):,}.",
+    ]
+    caption = "Words of each run: the greatest misfit of the unexposed ones, and the least of the exposed ones."
+    header = ["parameter", "optimizer", "decay", "tables", "least precision", "least recall", "cannot tell"]
+    header += ["fewest exposed", "most exposed"]
+    blocks: list[Block] = [
+        rows_block(header, summary.to_numpy().tolist(), "Against the log."),
+        rows_block(("frozen", "parameter", "why refused", "tables"), refused.to_numpy().tolist(), "Refused."),
+    ]
+    sections = [Section(id="log", title="Against the log", blocks=tuple(blocks))]
+    for name, inferred in published.items():
+        answers.append(
+            f"{name}: {len(inferred.words):,} words were used, the longest text had {inferred.longest_text:g} tokens."
+        )
+        columns = "parameter num_rows num_exposed_rows num_unexposed_rows num_untold_rows misfit_unexposed "
+        columns += "misfit_exposed sum_lr_decay sum_lr_decay_low sum_lr_decay_high reason note"
+        block = table_block(inferred.tables, columns, "Published weights, of which no log is known.")
+        sections.append(Section(id=f"published-{len(sections)}", title=name, blocks=(block,)))
+    return Page(
+        title="Which rows training used, told by two checkpoints alone",
+        question="Do the weights before and after training tell which words, positions and segments it used?",
+        answers=stated(answers),
+        picture=ChartBlock(name="misfits", chart=gap_chart(table), caption=caption, alt=caption),
+        sections=tuple(sections),
+        commands=command,
+    )
 
 
 def main() -> None:
-    """Train what is missing, compare, and write the tables."""
+    """Train what is missing, compare, and write the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="folder of the tables")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the report")
     parser.add_argument("--runs", default="runs/inferred_exposure", help="parent of the run directories")
-    parser.add_argument("--published", nargs=2, metavar=("BEFORE", "AFTER"), help="read these two and train nothing")
+    parser.add_argument(
+        "--published", nargs=3, action="append", default=[], metavar=("NAME", "BEFORE", "AFTER"), help="also read these"
+    )
     arguments = parser.parse_args()
     from toolkit.pipeline import finetune
 
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    if arguments.published:
-        inferred = show_published(*arguments.published)
-        inferred.tables.to_csv(arguments.out / "published.csv", index=False)
-        return
     runs = [finetune(config, reuse_finished=True) for config in list_configs(arguments.runs)]
+    published = {name: infer_exposure(before, after) for name, before, after in arguments.published}
+    for inferred in published.values():
+        show(inferred.words.head(20).to_string())  # here, and nowhere else
     table = pd.concat([compare(run) for run in runs], ignore_index=True)
-    table.to_csv(arguments.out / "runs.csv", index=False)
-    told = table[table["reason"] == ""]
-    print(f"{len(runs)} runs, {len(table)} tables: {len(told)} told, {len(table) - len(told)} refused")
-    scores = ["precision_of_exposed", "recall_of_exposed", "num_untold"]
-    print(told.groupby(["parameter", "optimizer", "weight_decay"])[scores].agg(["min", "max"]).to_string())
+    command = f"python experiments/inferred_exposure.py --out {shown_path(arguments.out)}"
+    command += "".join(
+        f" --published '{name}' {shown_path(before)} {shown_path(after)}" for name, before, after in arguments.published
+    )
+    tables = {"runs": table} | {f"published_{i}": one.tables for i, one in enumerate(published.values(), start=1)}
+    show(f"Report: {write_page(make_page(table, published, command), arguments.out, tables)}")
 
 
 if __name__ == "__main__":
