@@ -118,7 +118,9 @@ def test_the_first_screen_holds_features_against_unrelated_ones_and_regimes_agai
     assert "probe" not in near[1] + apart[1]  # it was frozen
     gap = ttest_rel(VALUES["full"], VALUES["LP-FT"]).confidence_interval(0.95)
     assert apart[0] == "yes"
-    assert f"full minus LP-FT: +0.967 ({gap.low:+.3f} to {gap.high:+.3f}) spreads on ood; no difference: 0." in apart[1]
+    assert (
+        f"full minus LP-FT: +0.967 ({gap.low:+.3f} to {gap.high:+.3f}) spreads on ood; no difference is 0." in apart[1]
+    )
 
 
 def test_the_first_screen_says_what_is_undecided_or_undefined(table: pd.DataFrame) -> None:
@@ -133,9 +135,7 @@ def test_the_first_screen_says_what_is_undecided_or_undefined(table: pd.DataFram
     undefined = table.assign(value=np.nan, reason="all features are equal")
     near, apart = said(undefined)
     assert near[0] == apart[0] == "not judged"
-    assert (
-        near[1].count("undefined spreads on ood; unrelated features: 1.414. Not judged: all features are equal.") == 3
-    )
+    assert near[1].count("undefined spreads on ood; unrelated is 1.414. Not judged: all features are equal.") == 3
 
 
 def test_one_seed_has_no_interval(table: pd.DataFrame) -> None:

@@ -414,9 +414,13 @@ def test_the_first_screen_says_whether_position_fades(position, verdict, half):
     answered, text = said(tables)[0]
     assert answered == verdict
     shares = [number for each in found[:2] for number in (each.estimate, each.low, each.high)]
-    shown = re.fullmatch(rf"a\|task, {BEFORE}: {SHARE} of the variance at the input, {SHARE} in layer 2; .*", text)
+    shown = re.fullmatch(
+        rf"a\|task, {BEFORE}: position is {SHARE} of the variance at the input \(.*\) and {SHARE} in layer 2\. .*",
+        text,
+    )
     assert [float(number) / 100 for number in shown.groups()] == pytest.approx(shares, abs=5e-4)
-    assert f"below half of the input's from layer: {half}. Chance: 0 %; shuffled states: at most 0.0100 %." in text
+    assert f"(first layer below half of that: {half})" in text
+    assert "Chance is 0 %; shuffled states: at most 0.0100 %." in text
 
 
 def test_the_first_screen_says_what_is_read_beyond_words():
@@ -424,7 +428,7 @@ def test_the_first_screen_says_what_is_read_beyond_words():
     beyond = two_way_interval(values_at(tables, "decoding", "beyond_word_values", 2))
     verdict, text = said(tables)[1]
     assert verdict == "yes"
-    assert f"1.40 of 3.00 bits, beyond the word 0.80 ({beyond.low:.2f} to {beyond.high:.2f}). Chance: 0" in text
+    assert f"1.40 of 3.00 bits, 0.80 ({beyond.low:.2f} to {beyond.high:.2f}) more than the word alone tells." in text
     tables["decoding"]["beyond_word_values"] = [units(0.0, 0.1, 7)] * len(tables["decoding"])
     tables["decoding"]["beyond_word_bits"] = 0.0
     assert said(tables)[1][0] == "not decided"
@@ -438,7 +442,7 @@ def test_the_first_screen_says_whether_tuning_changes_the_last_layer():
     change = two_way_interval(100 * (own - before))
     verdict, text = said(tables)[2]
     assert verdict == "yes"
-    assert f"full: +0.10 ({change.low:+.2f} to {change.high:+.2f}) points; no change: 0; seeds: 2." in text
+    assert f"full: +0.10 ({change.low:+.2f} to {change.high:+.2f}) points; no change is 0. Seeds: 2." in text
     ledger = tables["ledger"]
     for index, line in ledger[ledger["condition"] == "full"].iterrows():  # as far to one side as to the other
         ledger.at[index, "unit_values"] = tuple(np.array(line["unit_values"]) + 0.01 * (-1) ** int(line["seed"]))

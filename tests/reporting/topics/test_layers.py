@@ -248,7 +248,10 @@ def test_the_first_screen_says_where_weights_moved_most() -> None:
     ratio = estimate_text(*np.exp([logs.mean(), logs.mean() - half, logs.mean() + half]))
     weights, states = said(weight_tables([own]))
     assert weights[0] == "more at the bottom"
-    assert f"g, full: top over bottom third {ratio}; equally far: 1; seeds: 3. q: " in weights[1]
+    assert (
+        f"g, full: the top third moved {ratio} times as far as the bottom third; equally far is 1. Seeds: 3. q: "
+        in weights[1]
+    )
     assert states == ("not judged", layers.NO_STATES)
     turned = {
         2: weights_of("g", "full", [2], (0.01, 0.03)).tables[2],
@@ -257,7 +260,7 @@ def test_the_first_screen_says_where_weights_moved_most() -> None:
     assert said(weight_tables([replace(own, tables={**own.tables, **turned})]))[0][0] == "not decided"
     one = said(weight_tables([weights_of("g", "full", [0])]))[0]
     assert one[0] == "not judged"
-    assert "0.333; equally far: 1; seeds: 1. Not judged: 1 of the 3 seeds" in one[1]
+    assert "0.333 times as far as the bottom third; equally far is 1. Seeds: 1. Not judged: 1 of the 3 seeds" in one[1]
     none = said(weight_tables([ArmWeights("g", "random init", False, {}, layer_trend.RANDOM_START)]))[0]
     assert none[0] == "not judged"
     assert none[1].endswith(f"Not judged: {layer_trend.RANDOM_START}.")
@@ -272,15 +275,15 @@ def test_the_first_screen_holds_states_against_two_seeds(value: float, verdict: 
     text = estimate_text(round(gap.estimate, 9), gap.low, gap.high, is_signed=True)
     found = said(tables_of(arm, arm_of("shuffled labels", 0.9)))[1]
     assert found[0] == verdict
-    assert f"{GROUP}, full: least like before in layer 2, {value:.3f} (" in found[1]
-    assert found[1].endswith(f" on ood; two seeds with each other 0.700, difference {text}.")
+    assert f"{GROUP}, full: layer 2 is least like before, {value:.3f} (" in found[1]
+    assert found[1].endswith(f" on ood; two seeds with each other: 0.700. Difference: {text}.")
 
 
 def test_the_first_screen_judges_no_states_of_one_seed_or_undefined_ones() -> None:
     arm = arm_of("full", 0.5)
     one = said(tables_of(replace(arm, to_before={1: arm.to_before[1]}, between={})))[1]
     assert one[0] == "not judged"
-    assert one[1].endswith("two seeds with each other undefined, difference undefined. Not judged: one seed.")
+    assert one[1].endswith("two seeds with each other: undefined. Difference: undefined. Not judged: one seed.")
     why = {place: LayerSimilarity(np.nan, num_texts=3, reason="too few texts") for place in found(0.5, 0)}
     undefined = replace(arm, to_before=dict.fromkeys(range(3), why), between=dict.fromkeys(arm.between, why))
     verdict, text = said(tables_of(undefined))[1]

@@ -33,7 +33,7 @@ KINDS = (
     ("rotated", 0.3),
     ("rotated difference", 0.1),
 )
-LEVELS = "from 80.0 % with the embeddings from before to 85.0 %"
+LEVELS = "from 80.0 % with the old embeddings to 85.0 %"
 VALUES = {"log-likelihood": ("nats", 1), "accuracy": ("points", 100)}
 
 
@@ -201,12 +201,12 @@ def test_the_first_screen_says_what_the_drift_is_worth_in_points():
         needed, beyond, most = said(make_tables(gain=gain))
         total = 100 * (gain + 4 * 0.001)  # of six components one is 0
         ends = f"{total:+.2f} ({total - 1:+.2f} to {total + 1:+.2f}) points"
-        assert needed == (verdict, f"minilm on sst2, none: {ends}, {LEVELS}; not needed: 0.")
+        assert needed == (verdict, f"minilm on sst2, none: {ends}, {LEVELS}; no need is 0.")
         tenth = f"{total / 10:+.2f} ({total / 10 - 0.1:+.2f} to {total / 10 + 0.1:+.2f})"
         assert beyond[0] == verdict
-        assert f"minus its own in rotated directions {tenth}; no more: 0." in beyond[1]
+        assert f"minus its own in rotated directions {tenth}; no more is 0." in beyond[1]
         assert most[0] == ("yes" if gain > 0.01 else "not decided")
-    assert "most position, +0.0500 (+0.0400 to +0.0600) of +0.0540" in said(make_tables())[2][1]
+    assert "most is position, +0.0500 (+0.0400 to +0.0600) of +0.0540" in said(make_tables())[2][1]
 
 
 def test_the_first_screen_judges_neither_one_seed_nor_what_is_not_there():

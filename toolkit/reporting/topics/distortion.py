@@ -116,13 +116,13 @@ def answers(means: pd.DataFrame, differences: pd.DataFrame) -> Answers:
 def _near(line: Mapping[Any, Any]) -> Case:
     text = f"{line['model']} on {line['task']}, {line['condition']}: "
     text += estimate_text(*(line[name] for name in ("mean", "low", "high")))
-    text += f" spreads on {line['place']}; unrelated features: {UNRELATED:.3f}."
+    text += f" spreads on {line['place']}; unrelated is {UNRELATED:.3f}."
     return judged(text, UNRELATED - line["high"], UNRELATED - line["low"], line["note"])
 
 
 def _apart(line: Mapping[Any, Any]) -> Case:
     text = f"{line['model']} on {line['task']}, {line['first']} minus {line['second']}: "
-    text += f"{cell_text(line, 'difference')} spreads on {line['place']}; no difference: 0."
+    text += f"{cell_text(line, 'difference')} spreads on {line['place']}; no difference is 0."
     return judged(text, line["low"], line["high"], below="yes")
 
 

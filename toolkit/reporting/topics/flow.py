@@ -148,9 +148,9 @@ def _faded(group: FlowGroup) -> Case:
     share, change = shares_of(group, arm)[0].reindex(group.layers), group.change(arm, "position", last, since=0)
     halved = [layer for layer in group.layers if layer > 0 and share["mean"][layer] < share["mean"][0] / 2]
     text = (
-        f"{group.title}, {group.labels[arm]}: {share_text(share.loc[0])} of the variance at the input, "
-        f"{share_text(share.loc[last])} in layer {last}; below half of the input's from layer: {[*halved, 'none'][0]}. "
-        f"Chance: 0 %; shuffled states: at most {percent(group.tables['ledger']['shuffled_omega'].abs().max())}."
+        f"{group.title}, {group.labels[arm]}: position is {share_text(share.loc[0])} of the variance at the input "
+        f"(first layer below half of that: {[*halved, 'none'][0]}) and {share_text(share.loc[last])} in layer {last}. "
+        f"Chance is 0 %; shuffled states: at most {percent(group.tables['ledger']['shuffled_omega'].abs().max())}."
     )
     low = np.nan if is_rounding(group, arm) else -change.high
     return judged(text, low, -change.low, NO_SHARE if is_rounding(group, arm) else change.note)
@@ -161,15 +161,15 @@ def _read(group: FlowGroup) -> Case:
     lines = group.lines("decoding", group.arms[0], "bits", layer=group.layers[-1])
     bits, whole, shuffled = lines[["bits", "entropy_bits", "shuffled_bits"]].mean()
     beyond = estimate(lines, "beyond_word_bits")
-    text = f"{group.title}, {group.labels[group.arms[0]]}: {number(bits)} of {number(whole)} bits, beyond the word "
-    text += estimate_text(beyond.estimate, beyond.low, beyond.high, 2)
-    text += f". Chance: 0; shuffled labels: {number(shuffled, 2)}."
+    text = f"{group.title}, {group.labels[group.arms[0]]}: a linear probe reads {number(bits)} of {number(whole)} "
+    text += f"bits, {estimate_text(beyond.estimate, beyond.low, beyond.high, 2)} more than the word alone tells. "
+    text += f"Chance is 0; shuffled labels: {number(shuffled, 2)}."
     return judged(text, beyond.low, beyond.high, beyond.note)
 
 
 def _moved(group: FlowGroup, arm: str, drift: Mapping[int, Interval]) -> Case:
     change, num_seeds = drift[max(drift)], group.num_models(arm)
-    text = f"{group.title}, {group.labels[arm]}: {points(change)} points; no change: 0; seeds: {num_seeds}."
+    text = f"{group.title}, {group.labels[arm]}: {points(change)} points; no change is 0. Seeds: {num_seeds}."
     is_equal = change.estimate == 0 and np.isnan(change.low)
     low, high = (0.0, 0.0) if is_equal else (change.low, change.high)
     return judged(text, low, high, change.note, below="yes", num_seeds=num_seeds)

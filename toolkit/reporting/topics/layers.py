@@ -153,8 +153,8 @@ def answers(tables: Tables, groups: Mapping[str, Tables]) -> Answers:
 
 def _trend_case(trend: Mapping[str, Any]) -> Case:
     ratio = estimate_text(trend["top_to_bottom"], trend["low"], trend["high"])
-    text = f"{trend['group']}, {trend['condition']}: top over bottom third {ratio}; equally far: 1"
-    text += f"; seeds: {trend['num_seeds']}."
+    text = f"{trend['group']}, {trend['condition']}: the top third moved {ratio} times as far as the bottom third; "
+    text += f"equally far is 1. Seeds: {trend['num_seeds']}."
     if trend["trend"] in ("not judged", "not applicable"):
         return judged(text, math.nan, math.nan, str(trend["reason"]))
     return str(trend["trend"]), f"{text} q: {number(trend['q'], 2)}."
@@ -169,8 +169,8 @@ def _state_cases(group: str, own: Tables) -> Iterator[Case]:
     for line in least.merge(seeds, how="left", on=place, suffixes=("_own", "")).to_dict("records"):
         similarity = estimate_text(line["value_own"], line["low_own"], line["high_own"])
         text = (
-            f"{group}, {line['condition']}: least like before in {layer_name(line['layer'])}, {similarity} on "
-            f"{line['texts']}; two seeds with each other {number(line['other_similarity'])}, difference {_gap(line)}."
+            f"{group}, {line['condition']}: {layer_name(line['layer'])} is least like before, {similarity} on "
+            f"{line['texts']}; two seeds with each other: {number(line['other_similarity'])}. Difference: {_gap(line)}."
         )
         note = f"{line['reason_own'] or line['note'] or line['reason']}"
         yield judged(text, -line["high"], -line["low"], note, num_seeds=line["num_seeds_own"])

@@ -170,9 +170,9 @@ def _needed(own: pd.DataFrame, lead: str, levels: Sequence[object]) -> Case:
     own = own[own["score"] == ACCURACY].set_index("component")
     line, ends = own.loc[TOTAL], own[["value", "low", "high"]]
     before, tuned = (number(level) for level in levels)
-    text = f"{lead}{_nats(line, 2)} points, from {before} % with the embeddings from before to {tuned} %; "
+    text = f"{lead}{_nats(line, 2)} points, from {before} % with the old embeddings to {tuned} %; "
     low, high = (0.0, 0.0) if (ends.drop(index=TOTAL) == 0).all(axis=None) else (line["low"], line["high"])
-    return judged(f"{text}not needed: 0.", low, high, line["note"], num_seeds=line["num_seeds"])
+    return judged(f"{text}no need is 0.", low, high, line["note"], num_seeds=line["num_seeds"])
 
 
 def _beyond_size(key: Sequence[object], own: pd.DataFrame) -> Case:
@@ -180,7 +180,7 @@ def _beyond_size(key: Sequence[object], own: pd.DataFrame) -> Case:
     lines = own.set_index("change").loc[["transplant", "difference", "rotated difference"]]
     real, plain, rotated = (lines.loc[name] for name in lines.index)
     text = f"{name_of(key)}: {_nats(real, 2)} points; minus random changes of its size {_nats(plain, 2)}, "
-    text += f"minus its own in rotated directions {_nats(rotated, 2)}; no more: 0."
+    text += f"minus its own in rotated directions {_nats(rotated, 2)}; no more is 0."
     held = plain if pd.isna(rotated["low"]) else rotated
     return judged(text, held["low"], held["high"], held["note"] or held["reason"], num_seeds=held["num_seeds"])
 
@@ -189,7 +189,7 @@ def _most_needed(key: Sequence[object], own: pd.DataFrame) -> Case:
     """The component with the largest value, chosen by looking."""
     own = own[own["score"] == LIKELIHOOD].set_index("component")
     line = own.drop(index=TOTAL).sort_values("value", na_position="first").iloc[-1]
-    text = f"{name_of(key)}: most {line.name}, {_nats(line)} of {_nats(own.loc[TOTAL])} nats per item; not needed: 0."
+    text = f"{name_of(key)}: most is {line.name}, {_nats(line)} of {_nats(own.loc[TOTAL])} nats per item; no need is 0."
     return judged(text, line["low"], line["high"], line["note"] or line["reason"], num_seeds=line["num_seeds"])
 
 
