@@ -275,15 +275,16 @@ def test_the_first_screen_holds_states_against_two_seeds(value: float, verdict: 
     text = estimate_text(round(gap.estimate, 9), gap.low, gap.high, is_signed=True)
     found = said(tables_of(arm, arm_of("shuffled labels", 0.9)))[1]
     assert found[0] == verdict
-    assert f"{GROUP}, full: layer 2 is least like before, {value:.3f} (" in found[1]
-    assert found[1].endswith(f" on ood; two seeds with each other: 0.700. Difference: {text}.")
+    assert f"{GROUP}, full: layer 2 is {value:.3f} (" in found[1]
+    assert found[1].endswith(f" like before on ood, two seeds 0.700; difference {text}. Least like before: layer 2.")
 
 
 def test_the_first_screen_judges_no_states_of_one_seed_or_undefined_ones() -> None:
     arm = arm_of("full", 0.5)
     one = said(tables_of(replace(arm, to_before={1: arm.to_before[1]}, between={})))[1]
     assert one[0] == "not judged"
-    assert one[1].endswith("two seeds with each other: undefined. Difference: undefined. Not judged: one seed.")
+    assert "two seeds undefined; difference undefined. " in one[1]
+    assert one[1].endswith("Not judged: one seed.")
     why = {place: LayerSimilarity(np.nan, num_texts=3, reason="too few texts") for place in found(0.5, 0)}
     undefined = replace(arm, to_before=dict.fromkeys(range(3), why), between=dict.fromkeys(arm.between, why))
     verdict, text = said(tables_of(undefined))[1]

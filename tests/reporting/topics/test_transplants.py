@@ -198,15 +198,13 @@ def said(tables):
 
 def test_the_first_screen_says_what_the_drift_is_worth_in_points():
     for gain, verdict in ((0.05, "yes"), (-0.05, "no"), (0.001, "not decided")):
-        needed, beyond, most = said(make_tables(gain=gain))
+        needed, beyond = said(make_tables(gain=gain))
         total = 100 * (gain + 4 * 0.001)  # of six components one is 0
         ends = f"{total:+.2f} ({total - 1:+.2f} to {total + 1:+.2f}) points"
         assert needed == (verdict, f"minilm on sst2, none: {ends}, {LEVELS}; no need is 0.")
         tenth = f"{total / 10:+.2f} ({total / 10 - 0.1:+.2f} to {total / 10 + 0.1:+.2f})"
         assert beyond[0] == verdict
         assert f"minus its own in rotated directions {tenth}; no more is 0." in beyond[1]
-        assert most[0] == ("yes" if gain > 0.01 else "not decided")
-    assert "most is position, +0.0500 (+0.0400 to +0.0600) of +0.0540" in said(make_tables())[2][1]
 
 
 def test_the_first_screen_judges_neither_one_seed_nor_what_is_not_there():
@@ -221,7 +219,7 @@ def test_the_first_screen_judges_neither_one_seed_nor_what_is_not_there():
     shapley = tables["shapley"]
     is_part = shapley["component"] != TOTAL
     tables["shapley"] = shapley.assign(**{name: shapley[name].mask(is_part, 0.0) for name in ("value", "low", "high")})
-    assert [verdict for verdict, _ in said(tables)] == ["no", "not judged", "no"]  # frozen embeddings
+    assert [verdict for verdict, _ in said(tables)] == ["no", "not judged"]  # frozen embeddings
 
 
 def test_several_cases_are_counted_by_their_verdict():

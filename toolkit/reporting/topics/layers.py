@@ -161,17 +161,17 @@ def _trend_case(trend: Mapping[str, Any]) -> Case:
 
 
 def _state_cases(group: str, own: Tables) -> Iterator[Case]:
-    """Each regime's layer that is least like before, beside two seeds with each other at that layer."""
+    """Each regime's last layer, beside two seeds with each other: the least similar one is chosen by looking."""
     every = _first_texts(own["means"][~own["means"]["is_shuffled"].astype(bool)])
-    least = pd.DataFrame([_least(lines) for _, lines in every.groupby("condition", sort=False)], columns=every.columns)
+    last = every[every["layer"] == every["layer"].max()]
     seeds = own["contrasts"][own["contrasts"]["comparison"] == OWN_SEEDS]
     place = ["condition", "texts", "layer", "measure"]
-    for line in least.merge(seeds, how="left", on=place, suffixes=("_own", "")).to_dict("records"):
+    for line in last.merge(seeds, how="left", on=place, suffixes=("_own", "")).to_dict("records"):
         similarity = estimate_text(line["value_own"], line["low_own"], line["high_own"])
-        text = (
-            f"{group}, {line['condition']}: {layer_name(line['layer'])} is least like before, {similarity} on "
-            f"{line['texts']}; two seeds with each other: {number(line['other_similarity'])}. Difference: {_gap(line)}."
-        )
+        least = least_similar(every[every["condition"] == line["condition"]])
+        text = f"{group}, {line['condition']}: {layer_name(line['layer'])} is {similarity} like before on "
+        text += f"{line['texts']}, two seeds {number(line['other_similarity'])}; difference {_gap(line)}. "
+        text += f"Least like before: {least}."
         note = f"{line['reason_own'] or line['note'] or line['reason']}"
         yield judged(text, -line["high"], -line["low"], note, num_seeds=line["num_seeds_own"])
 

@@ -155,14 +155,13 @@ def transplants_page(tables: Tables, *, title: str | None = None, command: str |
 
 
 def answers(tables: Tables) -> Answers:
-    """Whether accuracy needs the drift, whether any change of its size would do, and which component is needed most."""
-    cases, singles = list(tables["shapley"].groupby(KEY, sort=False)), tables["singles"]
+    """Whether accuracy needs the drift, and whether any change of its size would do."""
+    cases, singles = tables["shapley"].groupby(KEY, sort=False), tables["singles"]
     alone = singles[(singles["component"] == TOTAL) & (singles["score"] == ACCURACY)].groupby(KEY, sort=False)
     needed = (_needed(own, f"{name_of(key)}: ", _levels(tables["coalitions"], key)) for key, own in cases)
     return (
         answer("Does accuracy need the drift of the embeddings?", needed),
         answer("Is it this drift, more than any of its size?", (_beyond_size(*case) for case in alone), NOT_DRAWN),
-        answer("Does it need the drift of one component?", (_most_needed(*case) for case in cases)),
     )
 
 
@@ -183,14 +182,6 @@ def _beyond_size(key: Sequence[object], own: pd.DataFrame) -> Case:
     text += f"minus its own in rotated directions {_nats(rotated, 2)}; no more is 0."
     held = plain if pd.isna(rotated["low"]) else rotated
     return judged(text, held["low"], held["high"], held["note"] or held["reason"], num_seeds=held["num_seeds"])
-
-
-def _most_needed(key: Sequence[object], own: pd.DataFrame) -> Case:
-    """The component with the largest value, chosen by looking."""
-    own = own[own["score"] == LIKELIHOOD].set_index("component")
-    line = own.drop(index=TOTAL).sort_values("value", na_position="first").iloc[-1]
-    text = f"{name_of(key)}: most is {line.name}, {_nats(line)} of {_nats(own.loc[TOTAL])} nats per item; no need is 0."
-    return judged(text, line["low"], line["high"], line["note"] or line["reason"], num_seeds=line["num_seeds"])
 
 
 def _figures(tables: Tables) -> dict[str, ChartBlock]:
