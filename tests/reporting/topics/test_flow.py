@@ -442,7 +442,7 @@ def test_the_first_screen_says_whether_tuning_changes_the_last_layer():
     change = two_way_interval(100 * (own - before))
     verdict, text = said(tables)[2]
     assert verdict == "yes"
-    assert f"full: +0.10 ({change.low:+.2f} to {change.high:+.2f}) points; no change is 0. Seeds: 2." in text
+    assert f"full: +0.10 ({change.low:+.2f} to {change.high:+.2f}) points; 0 means no change. Seeds: 2." in text
     ledger = tables["ledger"]
     for index, line in ledger[ledger["condition"] == "full"].iterrows():  # as far to one side as to the other
         ledger.at[index, "unit_values"] = tuple(np.array(line["unit_values"]) + 0.01 * (-1) ** int(line["seed"]))

@@ -249,7 +249,7 @@ def test_the_first_screen_says_where_weights_moved_most() -> None:
     weights, states = said(weight_tables([own]))
     assert weights[0] == "more at the bottom"
     assert (
-        f"g, full: the top third moved {ratio} times as far as the bottom third; equally far is 1. Seeds: 3. q: "
+        f"g, full: the top third moved {ratio} times as far as the bottom third; 1 means equally far. Seeds: 3. q: "
         in weights[1]
     )
     assert states == ("not judged", layers.NO_STATES)
@@ -260,7 +260,9 @@ def test_the_first_screen_says_where_weights_moved_most() -> None:
     assert said(weight_tables([replace(own, tables={**own.tables, **turned})]))[0][0] == "not decided"
     one = said(weight_tables([weights_of("g", "full", [0])]))[0]
     assert one[0] == "not judged"
-    assert "0.333 times as far as the bottom third; equally far is 1. Seeds: 1. Not judged: 1 of the 3 seeds" in one[1]
+    assert (
+        "0.333 times as far as the bottom third; 1 means equally far. Seeds: 1. Not judged: 1 of the 3 seeds" in one[1]
+    )
     none = said(weight_tables([ArmWeights("g", "random init", False, {}, layer_trend.RANDOM_START)]))[0]
     assert none[0] == "not judged"
     assert none[1].endswith(f"Not judged: {layer_trend.RANDOM_START}.")

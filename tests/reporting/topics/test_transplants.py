@@ -201,10 +201,10 @@ def test_the_first_screen_says_what_the_drift_is_worth_in_points():
         needed, beyond = said(make_tables(gain=gain))
         total = 100 * (gain + 4 * 0.001)  # of six components one is 0
         ends = f"{total:+.2f} ({total - 1:+.2f} to {total + 1:+.2f}) points"
-        assert needed == (verdict, f"minilm on sst2, none: {ends}, {LEVELS}; no need is 0.")
+        assert needed == (verdict, f"minilm on sst2, none: {ends}, {LEVELS}; 0 means no need.")
         tenth = f"{total / 10:+.2f} ({total / 10 - 0.1:+.2f} to {total / 10 + 0.1:+.2f})"
         assert beyond[0] == verdict
-        assert f"minus its own in rotated directions {tenth}; no more is 0." in beyond[1]
+        assert f"minus its own in rotated directions {tenth}; 0 means no more." in beyond[1]
 
 
 def test_the_first_screen_judges_neither_one_seed_nor_what_is_not_there():

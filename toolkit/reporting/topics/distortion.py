@@ -109,20 +109,20 @@ def answers(means: pd.DataFrame, differences: pd.DataFrame) -> Answers:
     moved = far[far["mean"] != 0].to_dict("records")
     return (
         answer("Are features nearer to those before than unrelated ones?", map(_near, moved), "No features moved."),
-        answer("Do regimes move features differently far?", map(_apart, apart.to_dict("records")), NO_PAIR),
+        answer("Does one regime move features farther than another?", map(_apart, apart.to_dict("records")), NO_PAIR),
     )
 
 
 def _near(line: Mapping[Any, Any]) -> Case:
     text = f"{line['model']} on {line['task']}, {line['condition']}: "
     text += estimate_text(*(line[name] for name in ("mean", "low", "high")))
-    text += f" spreads on {line['place']}; unrelated is {UNRELATED:.3f}."
+    text += f" spreads on {line['place']}; unrelated ones are at {UNRELATED:.3f}."
     return judged(text, UNRELATED - line["high"], UNRELATED - line["low"], line["note"])
 
 
 def _apart(line: Mapping[Any, Any]) -> Case:
     text = f"{line['model']} on {line['task']}, {line['first']} minus {line['second']}: "
-    text += f"{cell_text(line, 'difference')} spreads on {line['place']}; no difference is 0."
+    text += f"{cell_text(line, 'difference')} spreads on {line['place']}; 0 means no difference."
     return judged(text, line["low"], line["high"], below="yes")
 
 

@@ -169,7 +169,7 @@ def _read(group: FlowGroup) -> Case:
 
 def _moved(group: FlowGroup, arm: str, drift: Mapping[int, Interval]) -> Case:
     change, num_seeds = drift[max(drift)], group.num_models(arm)
-    text = f"{group.title}, {group.labels[arm]}: {points(change)} points; no change is 0. Seeds: {num_seeds}."
+    text = f"{group.title}, {group.labels[arm]}: {points(change)} points; 0 means no change. Seeds: {num_seeds}."
     is_equal = change.estimate == 0 and np.isnan(change.low)
     low, high = (0.0, 0.0) if is_equal else (change.low, change.high)
     return judged(text, low, high, change.note, below="yes", num_seeds=num_seeds)

@@ -154,7 +154,7 @@ def answers(tables: Tables, groups: Mapping[str, Tables]) -> Answers:
 def _trend_case(trend: Mapping[str, Any]) -> Case:
     ratio = estimate_text(trend["top_to_bottom"], trend["low"], trend["high"])
     text = f"{trend['group']}, {trend['condition']}: the top third moved {ratio} times as far as the bottom third; "
-    text += f"equally far is 1. Seeds: {trend['num_seeds']}."
+    text += f"1 means equally far. Seeds: {trend['num_seeds']}."
     if trend["trend"] in ("not judged", "not applicable"):
         return judged(text, math.nan, math.nan, str(trend["reason"]))
     return str(trend["trend"]), f"{text} q: {number(trend['q'], 2)}."

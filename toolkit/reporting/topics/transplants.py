@@ -171,15 +171,14 @@ def _needed(own: pd.DataFrame, lead: str, levels: Sequence[object]) -> Case:
     before, tuned = (number(level) for level in levels)
     text = f"{lead}{_nats(line, 2)} points, from {before} % with the old embeddings to {tuned} %; "
     low, high = (0.0, 0.0) if (ends.drop(index=TOTAL) == 0).all(axis=None) else (line["low"], line["high"])
-    return judged(f"{text}no need is 0.", low, high, line["note"], num_seeds=line["num_seeds"])
+    return judged(f"{text}0 means no need.", low, high, line["note"], num_seeds=line["num_seeds"])
 
 
 def _beyond_size(key: Sequence[object], own: pd.DataFrame) -> Case:
     """Held against rotated changes, the stronger control, where there are any."""
-    lines = own.set_index("change").loc[["transplant", "difference", "rotated difference"]]
-    real, plain, rotated = (lines.loc[name] for name in lines.index)
-    text = f"{name_of(key)}: {_nats(real, 2)} points; minus random changes of its size {_nats(plain, 2)}, "
-    text += f"minus its own in rotated directions {_nats(rotated, 2)}; no more is 0."
+    plain, rotated = (own.set_index("change").loc[name] for name in ("difference", "rotated difference"))
+    text = f"{name_of(key)}: the drift minus random changes of its size {_nats(plain, 2)} points, minus its own in "
+    text += f"rotated directions {_nats(rotated, 2)}; 0 means no more."
     held = plain if pd.isna(rotated["low"]) else rotated
     return judged(text, held["low"], held["high"], held["note"] or held["reason"], num_seeds=held["num_seeds"])
 
