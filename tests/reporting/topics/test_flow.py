@@ -245,6 +245,8 @@ def test_shares_that_are_rounding_are_no_findings():
         assert {row[1] for row in rows[1]} == {flow_numbers.NO_SHARE}
         assert {cell for row in rows[1] for cell in row[2:]} == {None}
     assert drift_rows(group)[1] == []
+    assert [verdict for verdict, _ in said(tables)] == ["not judged", "yes", "not judged"]
+    assert said(tables)[0][1].endswith(f"Not judged: {flow_numbers.NO_SHARE}.")
     nulls = null_rows(group)[1]
     assert not any("random weights" in row[0] for row in nulls)
     assert "0 % up to rounding" in {row[1] for row in nulls}
@@ -447,6 +449,9 @@ def test_the_first_screen_says_whether_tuning_changes_the_last_layer():
     for index, line in ledger[ledger["condition"] == "full"].iterrows():  # as far to one side as to the other
         ledger.at[index, "unit_values"] = tuple(np.array(line["unit_values"]) + 0.01 * (-1) ** int(line["seed"]))
     assert said(tables)[2][0] == "not decided"
+    same = ledger[ledger["condition"] == PRETRAINED]
+    copies = [same, *(same.assign(condition="full", run=f"full {seed}", seed=seed) for seed in (0, 1))]
+    assert said(tables | {"ledger": pd.concat(copies)})[2][0] == "no"
     one = {name: table[table["seed"].fillna(0) == 0] for name, table in tables.items()}
     assert said(one)[2][0] == "not judged"
     assert said(one)[2][1].endswith("Not judged: one seed.")
