@@ -15,8 +15,9 @@ from toolkit.families import EMBEDDING_PARAMETERS
 from toolkit.snapshots.exposure import Exposure, StepRows, TableExposure
 from toolkit.snapshots.files import sha256_of_array, sha256_of_file
 from toolkit.snapshots.ownership import seal
+from toolkit.snapshots.run_writer import RunWriter, start_run
 from toolkit.snapshots.snapshot import Vocabulary
-from toolkit.snapshots.store import MANIFEST, Run, RunWriter, hash_files, open_run, start_run
+from toolkit.snapshots.store import MANIFEST, Run, hash_files, open_run
 
 NUM_WORDS, NUM_POSITIONS, HIDDEN, LONGEST, STEPS_PER_EPOCH = 60, 32, 8, 12, 10
 HOSTILE = ("<script>", "a|b", "`tick`", "*star*", "[x](y)", "\u202ertl", "under_score_", "\\|")

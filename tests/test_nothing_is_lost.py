@@ -22,7 +22,8 @@ from toolkit.commands.report import ReportCommand
 from toolkit.commands.study import StudyCommand
 from toolkit.commands.transplant import TransplantCommand
 from toolkit.config import RunConfig
-from toolkit.snapshots.store import Run, start_run
+from toolkit.snapshots.run_writer import start_run
+from toolkit.snapshots.store import Run
 from toolkit.studies.plan import resolve, run_path
 
 ROOT = Path(__file__).parents[1]
@@ -283,8 +284,8 @@ ALLOWED = {
     ("snapshots/files.py", "temporary.write_bytes(content)"),
     ("snapshots/files.py", "save_file(contiguous, made / path.name, metadata=dict(metadata))"),
     ("snapshots/files.py", "open(path, 'r+b')"),
-    ("snapshots/store.py", "scores.to_csv(path, index=False)"),
-    ("snapshots/store.py", "predictions.to_parquet(path, index=False)"),
+    ("snapshots/run_writer.py", "scores.to_csv(path, index=False)"),
+    ("snapshots/run_writer.py", "predictions.to_parquet(path, index=False)"),
     (
         "comparison/evidence.py",
         "table.to_parquet(path, index=False, use_dictionary=others, use_byte_stream_split=floats, **packed)",
@@ -297,7 +298,7 @@ ALLOWED = {
     ("training/saver.py", "self.loaded.tokenizer.save_pretrained(folder)"),
     # into memory
     # a lock, opened but not written; and logs, to which lines are added when they are ours
-    ("snapshots/store.py", "os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, 'O_NOFOLLOW', 0), 438)"),
+    ("snapshots/run_lock.py", "os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, 'O_NOFOLLOW', 0), 438)"),
     ("studies/executors.py", "job.log.open('ab')"),
 }
 """What writes elsewhere, and why it may."""

@@ -27,8 +27,9 @@ from pyarrow import parquet
 from toolkit.analysis.blocks import Scratch, iterate_blocks
 from toolkit.analysis.drift import measure_drift, measure_rows, write_rows
 from toolkit.snapshots.exposure import Exposure, StepRows, TableExposure
+from toolkit.snapshots.run_writer import start_run
 from toolkit.snapshots.snapshot import Trajectory, Vocabulary
-from toolkit.snapshots.store import open_run, start_run
+from toolkit.snapshots.store import open_run
 
 PARAMETER = "word_embeddings"
 STEPS_PER_EPOCH = 100

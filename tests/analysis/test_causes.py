@@ -13,8 +13,9 @@ from toolkit.analysis.causes import ALL_ROWS, BASES, CAUSES, decompose, explain
 from toolkit.analysis.drift import measure_rows
 from toolkit.analysis.nulls import regress_drift, sign_noise
 from toolkit.analysis.precision import guard_precision
+from toolkit.snapshots.run_writer import RunWriter
 from toolkit.snapshots.snapshot import Snapshot, Trajectory
-from toolkit.snapshots.store import RunWriter, open_run
+from toolkit.snapshots.store import open_run
 
 NUM_STEPS, HIDDEN = 160, 32
 SNAPSHOTS = (40, 80, 120)

@@ -9,7 +9,8 @@ import pytest
 from tests.analysis.adam_runs import make_log
 from tests.run_directories import SharedRuns, write_run
 from toolkit.families import EMBEDDING_PARAMETERS
-from toolkit.snapshots.store import MANIFEST, Run, RunWriter, open_run
+from toolkit.snapshots.run_writer import RunWriter
+from toolkit.snapshots.store import MANIFEST, Run, open_run
 
 ARMS = (("none", 0.9), ("embeddings", 0.89), ("backbone", 0.6))
 

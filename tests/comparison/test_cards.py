@@ -16,7 +16,7 @@ from toolkit.comparison.compare import compare
 from toolkit.comparison.evidence import read_evidence
 from toolkit.comparison.intervals import benjamini_hochberg
 from toolkit.comparison.verdicts import VERDICTS, Card, load_cards, save_cards
-from toolkit.snapshots.store import RunWriter
+from toolkit.snapshots.run_writer import RunWriter
 
 
 def of_kind(cards, kind):

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from toolkit.snapshots.store import BackgroundWriter, open_run, start_run, verify_run
+from toolkit.snapshots.run_writer import BackgroundWriter, start_run
+from toolkit.snapshots.store import open_run, verify_run
 
 
 def full_disk() -> None:

@@ -19,13 +19,14 @@ from safetensors.numpy import load_file
 from tests.run_directories import rehash
 from tests.run_directories import write_run as write_whole_run
 from toolkit.config import RunConfig
-from toolkit.snapshots import store
+from toolkit.snapshots import run_lock
 from toolkit.snapshots.exposure import Exposure, StepRows, TableExposure
 from toolkit.snapshots.files import disk_errors, map_tensor, read_header, sha256_of_array, write_tensors, write_with
 from toolkit.snapshots.optimizer_log import OptimizerLog
 from toolkit.snapshots.ownership import Owned
+from toolkit.snapshots.run_writer import RunWriter, start_run
 from toolkit.snapshots.snapshot import Trajectory, Vocabulary
-from toolkit.snapshots.store import Run, RunWriter, open_run, runs_of, start_run, verify_run
+from toolkit.snapshots.store import Run, open_run, runs_of, verify_run
 
 RNG = np.random.default_rng(0)
 WORDS, POSITIONS = RNG.normal(size=(7, 4)).astype(np.float32), RNG.normal(size=(3, 4)).astype(np.float32)
@@ -168,7 +169,7 @@ def test_a_finished_run_is_refused_an_unfinished_one_starts_again(tmp_path: Path
 HOLD = """
 import sys, time
 from pathlib import Path
-from toolkit.snapshots.store import start_run
+from toolkit.snapshots.run_writer import start_run
 writer = start_run(Path(sys.argv[1]))
 writer.write_recorded_config({})
 print("writing", flush=True)
@@ -181,7 +182,7 @@ import os, sys
 from pathlib import Path
 import numpy as np
 from toolkit.snapshots import files
-from toolkit.snapshots.store import start_run
+from toolkit.snapshots.run_writer import start_run
 
 def save_file(tensors, path, metadata):
     Path(path).with_name(".tmpyEhwUZ").write_bytes(b"half")
@@ -257,7 +258,7 @@ def test_a_lock_file_that_was_removed_meanwhile_keeps_others_out_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Opened while the last holder still had it, locked after he removed it: somebody else may lock a new one."""
-    real, seen = store.try_lock, []
+    real, seen = run_lock.try_lock, []
 
     def slow(file: int) -> bool:
         if not seen:
@@ -265,7 +266,7 @@ def test_a_lock_file_that_was_removed_meanwhile_keeps_others_out_no_more(
         seen.append(file)
         return real(file)
 
-    monkeypatch.setattr(store, "try_lock", slow)
+    monkeypatch.setattr(run_lock, "try_lock", slow)
     writer = start_run(tmp_path / "run")
     assert len(seen) == 2
     assert (tmp_path / ".run.lock").exists()
@@ -280,9 +281,9 @@ def test_where_there_are_no_locks_a_run_is_written_all_the_same(
         raise OSError(errno.ENOLCK, "No locks available")
 
     if is_windows:
-        monkeypatch.setattr(store, "fcntl", None)
+        monkeypatch.setattr(run_lock, "fcntl", None)
     else:
-        monkeypatch.setattr(store.fcntl, "flock", refuse)
+        monkeypatch.setattr(run_lock.fcntl, "flock", refuse)
     write_run(tmp_path / "run").finish({})
     assert [entry.name for entry in tmp_path.iterdir()] == ["run"]
 

@@ -28,7 +28,8 @@ from toolkit.snapshots.ownership import (
     shown,
     temporary_folder,
 )
-from toolkit.snapshots.store import locked, run_around
+from toolkit.snapshots.run_lock import locked
+from toolkit.snapshots.store import run_around
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -16,7 +16,7 @@ import torch
 from toolkit.config import KEEP_THREADS, RunConfig
 from toolkit.memory import keep_freed_memory
 from toolkit.snapshots.resume import State
-from toolkit.snapshots.store import RunWriter, start_run
+from toolkit.snapshots.run_writer import RunWriter, start_run
 
 
 def start_together(path: Path, *, is_main: bool, **options: Any) -> tuple[RunWriter | None, State | None]:

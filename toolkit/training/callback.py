@@ -7,7 +7,7 @@ from typing import Any
 from transformers.trainer_callback import TrainerCallback, TrainerControl, TrainerState
 from transformers.training_args import TrainingArguments
 
-from toolkit.snapshots.store import check_startable
+from toolkit.snapshots.run_writer import check_startable
 from toolkit.training.record import Recording, named_folder, record
 
 ARGUMENTS = (

@@ -15,8 +15,9 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from toolkit.models.locate import layer_norm_eps, locate_embeddings
 from toolkit.snapshots.files import sha256_of_array
 from toolkit.snapshots.optimizer_log import OptimizerLog
+from toolkit.snapshots.run_writer import RunWriter, facts_of, read_git_commit, read_versions
 from toolkit.snapshots.snapshot import check_word_rows, read_vocabulary, to_array
-from toolkit.snapshots.store import Run, RunWriter, facts_of, open_run, read_git_commit, read_versions
+from toolkit.snapshots.store import Run, open_run
 from toolkit.training.accelerators import start_together
 from toolkit.training.watch import ExposureWatch, RowsByTable, uncompiled
 

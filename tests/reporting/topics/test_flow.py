@@ -1,5 +1,6 @@
 """The page on where position goes: complete, the same twice, and with sentences that follow planted tables."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from toolkit.comparison.intervals import seeds_interval, two_way_interval
 from toolkit.reporting.render_terminal import print_page
 from toolkit.reporting.topics import flow_numbers
 from toolkit.reporting.topics.flow import (
+    answers,
     bit_rows,
     decoding_rows,
     dominance_rows,
@@ -243,6 +245,8 @@ def test_shares_that_are_rounding_are_no_findings():
         assert {row[1] for row in rows[1]} == {flow_numbers.NO_SHARE}
         assert {cell for row in rows[1] for cell in row[2:]} == {None}
     assert drift_rows(group)[1] == []
+    assert [verdict for verdict, _ in said(tables)] == ["not judged", "yes", "not judged"]
+    assert said(tables)[0][1].endswith(f"Not judged: {flow_numbers.NO_SHARE}.")
     nulls = null_rows(group)[1]
     assert not any("random weights" in row[0] for row in nulls)
     assert "0 % up to rounding" in {row[1] for row in nulls}
@@ -379,6 +383,92 @@ def test_the_nulls_are_printed(capsys):
     print_page(flow_page(tables))
     out = capsys.readouterr().out
     assert "shuffled states" in " ".join(out.split())
+
+
+SHARE = r"([\d.]+) % \(([\d.]+) to ([\d.]+) %\)"
+
+
+def said(tables):
+    return [(each.verdict, each.text) for each in answers(groups_of(tables))]
+
+
+def values_at(tables, table, column, layer, **where):
+    """(models, units) values of the pretrained model, or of another condition."""
+    own = tables[table].query("layer == @layer")
+    for name, value in ({"condition": PRETRAINED} | where).items():
+        own = own[own[name] == value]
+    return np.array(own[column].to_list())
+
+
+@pytest.mark.parametrize(
+    ("position", "verdict", "half"),
+    [
+        ((0.5, 0.6, 0.2, 0.1), "yes", "1"),
+        ((0.1, 0.1, 0.1, 0.3), "no", "none"),
+        ((0.1, 0.1, 0.04, 0.1), "not decided", "1"),
+    ],
+)
+def test_the_first_screen_says_whether_position_fades(position, verdict, half):
+    tables = planted(position)
+    first, last = (values_at(tables, "ledger", "unit_values", layer, factor="position") for layer in (0, 2))
+    found = [two_way_interval(values) for values in (first, last, last - first)]
+    assert ("yes" if found[2].high < 0 else "no" if found[2].low > 0 else "not decided") == verdict
+    answered, text = said(tables)[0]
+    assert answered == verdict
+    shares = [number for each in found[:2] for number in (each.estimate, each.low, each.high)]
+    shown = re.fullmatch(
+        rf"a\|task, {BEFORE}: position is {SHARE} of the variance at the input \(.*\) and {SHARE} in layer 2\. .*",
+        text,
+    )
+    assert [float(number) / 100 for number in shown.groups()] == pytest.approx(shares, abs=5e-4)
+    assert f"(first layer below half of that: {half})" in text
+    assert "Chance is 0 %; shuffled states: at most 0.0100 %." in text
+
+
+def test_the_first_screen_says_what_is_read_beyond_words():
+    tables = planted()
+    beyond = two_way_interval(values_at(tables, "decoding", "beyond_word_values", 2))
+    verdict, text = said(tables)[1]
+    assert verdict == "yes"
+    assert f"1.40 of 3.00 bits, 0.80 ({beyond.low:.2f} to {beyond.high:.2f}) more than the word alone tells." in text
+    tables["decoding"]["beyond_word_values"] = [units(0.0, 0.1, 7)] * len(tables["decoding"])
+    tables["decoding"]["beyond_word_bits"] = 0.0
+    assert said(tables)[1][0] == "not decided"
+
+
+def test_the_first_screen_says_whether_tuning_changes_the_last_layer():
+    tables = planted()
+    own, before = (
+        values_at(tables, "ledger", "unit_values", 2, factor="position", condition=arm) for arm in ("full", PRETRAINED)
+    )
+    change = two_way_interval(100 * (own - before))
+    verdict, text = said(tables)[2]
+    assert verdict == "yes"
+    assert f"full: +0.10 ({change.low:+.2f} to {change.high:+.2f}) points; 0 means no change. Seeds: 2." in text
+    ledger = tables["ledger"]
+    for index, line in ledger[ledger["condition"] == "full"].iterrows():  # as far to one side as to the other
+        ledger.at[index, "unit_values"] = tuple(np.array(line["unit_values"]) + 0.01 * (-1) ** int(line["seed"]))
+    assert said(tables)[2][0] == "not decided"
+    same = ledger[ledger["condition"] == PRETRAINED]
+    copies = [same, *(same.assign(condition="full", run=f"full {seed}", seed=seed) for seed in (0, 1))]
+    assert said(tables | {"ledger": pd.concat(copies)})[2][0] == "no"
+    one = {name: table[table["seed"].fillna(0) == 0] for name, table in tables.items()}
+    assert said(one)[2][0] == "not judged"
+    assert said(one)[2][1].endswith("Not judged: one seed.")
+
+
+def test_the_first_screen_judges_nothing_that_is_undefined():
+    tables = planted()
+    for name in ("ledger", "decoding"):  # as read from the CSV files of a report
+        tables[name] = tables[name][[column for column in tables[name] if not column.endswith("_values")]]
+    found = said(tables)
+    assert [verdict for verdict, _ in found] == ["not judged"] * 3
+    assert found[0][1].endswith("Not judged: no interval: no values per block or text.")
+    tables["ledger"]["omega_squared"] = tables["decoding"]["bits"] = np.nan
+    found = said(tables)
+    assert [verdict for verdict, _ in found] == ["not judged"] * 3
+    assert "undefined %" in found[0][1]
+    assert "undefined of undefined bits" in found[1][1]
 
 
 def test_a_file_in_the_way_is_one_line(tmp_path):

@@ -7,15 +7,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import t
 
 from tests.chart_data import values_of
 from toolkit.comparison import layer_trend
+from toolkit.comparison.intervals import two_way_interval
 from toolkit.comparison.layer_trend import ArmWeights, weight_tables
 from toolkit.probes import layer_drift
 from toolkit.probes.layer_drift import ArmSimilarities, LayerSimilarity, average, contrast
 from toolkit.reporting.cells import estimate_text, percent_text
 from toolkit.reporting.topics import layers
 from toolkit.reporting.topics.layers import (
+    answers,
     changed_rows,
     contrast_rows,
     groups_of,
@@ -232,6 +235,62 @@ def test_what_few_seeds_or_still_weights_cannot_say() -> None:
     assert plot_weight_drift(none["weight_means"], none["weight_drift"]) is None
     flat = weight_tables([weights_of("g", "flat", [0, 1, 2], (0.02, 0.02, 0.02))])
     assert lines(moved_rows(flat))[0]["verdict"].startswith(layers.FLAT)
+
+
+def said(tables: dict[str, pd.DataFrame]) -> list[tuple[str, str]]:
+    return [(each.verdict, each.text) for each in answers(tables, groups_of(tables))]
+
+
+def test_the_first_screen_says_where_weights_moved_most() -> None:
+    own = weights_of("g", "full", [0, 1, 2])
+    logs = np.log([table["relative_drift"][2] / table["relative_drift"][1] for table in own.tables.values()])
+    half = t.ppf(0.975, 2) * logs.std(ddof=1) / 3**0.5
+    ratio = estimate_text(*np.exp([logs.mean(), logs.mean() - half, logs.mean() + half]))
+    weights, states = said(weight_tables([own]))
+    assert weights[0] == "more at the bottom"
+    assert (
+        f"g, full: the top third moved {ratio} times as far as the bottom third; 1 means equally far. Seeds: 3. q: "
+        in weights[1]
+    )
+    assert states == ("not judged", layers.NO_STATES)
+    turned = {
+        2: weights_of("g", "full", [2], (0.01, 0.03)).tables[2],
+        1: weights_of("g", "full", [1], (1, 1)).tables[1],
+    }
+    assert said(weight_tables([replace(own, tables={**own.tables, **turned})]))[0][0] == "not decided"
+    one = said(weight_tables([weights_of("g", "full", [0])]))[0]
+    assert one[0] == "not judged"
+    assert (
+        "0.333 times as far as the bottom third; 1 means equally far. Seeds: 1. Not judged: 1 of the 3 seeds" in one[1]
+    )
+    none = said(weight_tables([ArmWeights("g", "random init", False, {}, layer_trend.RANDOM_START)]))[0]
+    assert none[0] == "not judged"
+    assert none[1].endswith(f"Not judged: {layer_trend.RANDOM_START}.")
+
+
+@pytest.mark.parametrize(("value", "verdict"), [(0.5, "yes"), (0.8, "no"), (0.7, "not decided")])
+def test_the_first_screen_holds_states_against_two_seeds(value: float, verdict: str) -> None:
+    arm = arm_of("full", value)
+    place = ("ood", 2, layers.CKA)
+    own, pairs = (np.array([each[place].pseudo for each in side.values()]) for side in (arm.to_before, arm.between))
+    gap = two_way_interval(own - pairs)  # three equal pairs: leaving a seed out changes nothing
+    text = estimate_text(round(gap.estimate, 9), gap.low, gap.high, is_signed=True)
+    found = said(tables_of(arm, arm_of("shuffled labels", 0.9)))[1]
+    assert found[0] == verdict
+    assert f"{GROUP}, full: layer 2 is {value:.3f} (" in found[1]
+    assert found[1].endswith(f" like before on ood, two seeds 0.700; difference {text}. Least like before: layer 2.")
+
+
+def test_the_first_screen_judges_no_states_of_one_seed_or_undefined_ones() -> None:
+    arm = arm_of("full", 0.5)
+    one = said(tables_of(replace(arm, to_before={1: arm.to_before[1]}, between={})))[1]
+    assert one[0] == "not judged"
+    assert "two seeds undefined; difference undefined. " in one[1]
+    assert one[1].endswith("Not judged: one seed.")
+    why = {place: LayerSimilarity(np.nan, num_texts=3, reason="too few texts") for place in found(0.5, 0)}
+    undefined = replace(arm, to_before=dict.fromkeys(range(3), why), between=dict.fromkeys(arm.between, why))
+    verdict, text = said(tables_of(undefined))[1]
+    assert (verdict, text.endswith("Not judged: too few texts.")) == ("not judged", True)
 
 
 def test_a_report_of_two_checkpoints_has_weights_only(tmp_path: Path) -> None:

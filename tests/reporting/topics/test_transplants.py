@@ -11,6 +11,7 @@ from tests.chart_data import values_of
 from toolkit.probes.transplants import NO_SHARE, TOTAL
 from toolkit.reporting.render_terminal import print_page
 from toolkit.reporting.topics.transplants import (
+    NOT_DRAWN,
     ONE_SEED,
     SUM,
     alone_rows,
@@ -32,6 +33,7 @@ KINDS = (
     ("rotated", 0.3),
     ("rotated difference", 0.1),
 )
+LEVELS = "from 80.0 % with the old embeddings to 85.0 %"
 VALUES = {"log-likelihood": ("nats", 1), "accuracy": ("points", 100)}
 
 
@@ -188,6 +190,43 @@ def test_the_terminal_shows_every_component(capsys: pytest.CaptureFixture[str]) 
     print_page(transplants_page(make_tables()))
     shown = capsys.readouterr().out
     assert all(name in shown for name in COMPONENTS)
+
+
+def said(tables):
+    return [(each.verdict, each.text) for each in transplants_page(tables).answers]
+
+
+def test_the_first_screen_says_what_the_drift_is_worth_in_points():
+    for gain, verdict in ((0.05, "yes"), (-0.05, "no"), (0.001, "not decided")):
+        needed, beyond = said(make_tables(gain=gain))
+        total = 100 * (gain + 4 * 0.001)  # of six components one is 0
+        ends = f"{total:+.2f} ({total - 1:+.2f} to {total + 1:+.2f}) points"
+        assert needed == (verdict, f"minilm on sst2, none: {ends}, {LEVELS}; 0 means no need.")
+        tenth = f"{total / 10:+.2f} ({total / 10 - 0.1:+.2f} to {total / 10 + 0.1:+.2f})"
+        assert beyond[0] == verdict
+        assert f"minus its own in rotated directions {tenth}; 0 means no more." in beyond[1]
+
+
+def test_the_first_screen_judges_neither_one_seed_nor_what_is_not_there():
+    for verdict, text in said(make_tables(num_seeds=1)):
+        assert (verdict, text.endswith("Not judged: one seed.")) == ("not judged", True)
+    assert said(make_tables(has_random=False))[1] == ("not judged", NOT_DRAWN)
+    tables = make_tables()
+    singles = tables["singles"]
+    tables["singles"] = singles.assign(**dict.fromkeys(("value", "low", "high"), np.nan), reason="no row to rotate")
+    verdict, text = said(tables)[1]
+    assert (verdict, text.endswith("Not judged: no row to rotate.")) == ("not judged", True)
+    shapley = tables["shapley"]
+    is_part = shapley["component"] != TOTAL
+    tables["shapley"] = shapley.assign(**{name: shapley[name].mask(is_part, 0.0) for name in ("value", "low", "high")})
+    assert [verdict for verdict, _ in said(tables)] == ["no", "not judged"]  # frozen embeddings
+
+
+def test_several_cases_are_counted_by_their_verdict():
+    tables = [make_tables((task,), gain=gain) for task, gain in (("a", 0.05), ("b", 0.05), ("c", 0.001), ("d", -0.05))]
+    verdict, text = said({name: pd.concat([own[name] for own in tables]) for name in tables[0]})[0]
+    assert verdict == "yes (2), not decided (1), no (1)"
+    assert [f"minilm on {task}" in text for task in "abcd"] == [True, True, True, False]
 
 
 def test_a_file_in_the_way_is_said(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from toolkit.comparison.intervals import Interval
+from toolkit.reporting.answers import Answers, Case, answer, judged
 from toolkit.reporting.cells import estimate_text, number
 from toolkit.reporting.charts import Chart, draw
 from toolkit.reporting.curves import Panel, curve_panels
@@ -120,6 +121,7 @@ def flow_page(tables: Tables, *, title: str | None = None, command: str | None =
     return Page(
         title=title or TITLE,
         question=f"Where in the model is the position of a token, and does fine-tuning move it? {EXPECTATION}",
+        answers=answers(groups),
         picture=pictures.get("where_position_goes"),
         sections=(
             *sections,
@@ -128,6 +130,49 @@ def flow_page(tables: Tables, *, title: str | None = None, command: str | None =
         ),
         commands=command or "",
     )
+
+
+def answers(groups: Sequence[FlowGroup]) -> Answers:
+    """Whether position fades, whether it can still be read at the end, and whether fine-tuning changes its share."""
+    moved = (_moved(group, arm, drift) for group in groups for arm in _compared(group) if (drift := group.drift(arm)))
+    return (
+        answer("Does position fade from the input to the last layer?", map(_faded, groups)),
+        answer("Can position still be read in the last layer?", map(_read, groups)),
+        answer("Does fine-tuning change position's share in the last layer?", moved, NOT_TUNED),
+    )
+
+
+def _faded(group: FlowGroup) -> Case:
+    """Position's share at the input and in the last layer, on the same blocks: neither is chosen by looking."""
+    arm, last = group.arms[0], group.layers[-1]
+    share, change = shares_of(group, arm)[0].reindex(group.layers), group.change(arm, "position", last, since=0)
+    halved = [layer for layer in group.layers if layer > 0 and share["mean"][layer] < share["mean"][0] / 2]
+    text = (
+        f"{group.title}, {group.labels[arm]}: position is {share_text(share.loc[0])} of the variance at the input "
+        f"(first layer below half of that: {[*halved, 'none'][0]}) and {share_text(share.loc[last])} in layer {last}. "
+        f"Chance is 0 %; shuffled states: at most {percent(group.tables['ledger']['shuffled_omega'].abs().max())}."
+    )
+    low = np.nan if is_rounding(group, arm) else -change.high
+    return judged(text, low, -change.low, NO_SHARE if is_rounding(group, arm) else change.note)
+
+
+def _read(group: FlowGroup) -> Case:
+    """The bits in the last layer, held against what the word alone tells."""
+    lines = group.lines("decoding", group.arms[0], "bits", layer=group.layers[-1])
+    bits, whole, shuffled = lines[["bits", "entropy_bits", "shuffled_bits"]].mean()
+    beyond = estimate(lines, "beyond_word_bits")
+    text = f"{group.title}, {group.labels[group.arms[0]]}: a linear probe reads {number(bits)} of {number(whole)} "
+    text += f"bits, {estimate_text(beyond.estimate, beyond.low, beyond.high, 2)} more than the word alone tells. "
+    text += f"Chance is 0; shuffled labels: {number(shuffled, 2)}."
+    return judged(text, beyond.low, beyond.high, beyond.note)
+
+
+def _moved(group: FlowGroup, arm: str, drift: Mapping[int, Interval]) -> Case:
+    change, num_seeds = drift[max(drift)], group.num_models(arm)
+    text = f"{group.title}, {group.labels[arm]}: {points(change)} points; 0 means no change. Seeds: {num_seeds}."
+    is_equal = change.estimate == 0 and np.isnan(change.low)
+    low, high = (0.0, 0.0) if is_equal else (change.low, change.high)
+    return judged(text, low, high, change.note, below="yes", num_seeds=num_seeds)
 
 
 def _table(group: FlowGroup, rows: Callable[[FlowGroup], Rows], caption: str) -> Block:
@@ -489,6 +534,7 @@ CHARTS: Mapping[str, tuple[Callable[[Tables], Chart | None], str]] = {
     "decoding": (plot_decoding, BITS_CAPTION),
     "counterfactuals": (plot_counterfactuals, OUTPUTS_CAPTION),
 }
+NOT_TUNED = "No tuned model stands beside the pretrained one, or neither has a share of position."
 AGAINST = "Share of position in a tuned model minus that in the pretrained one, on the same blocks."
 SECTIONS: Mapping[str, tuple[str, str, Sequence[tuple[Callable[[FlowGroup], Rows], str]]]] = {
     "expectation": (

@@ -1,11 +1,13 @@
 """How much each layer changed: its states and its weights."""
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from toolkit.reporting.answers import Answers, Case, answer, judged
 from toolkit.reporting.cells import UNDEFINED, estimate_text, number, p_value, percent_text, spoken
 from toolkit.reporting.charts import Chart
 from toolkit.reporting.curves import Panel, curve_panels
@@ -132,10 +134,46 @@ def layers_page(tables: Tables, *, title: str | None = None, command: str | None
     return Page(
         title=title or TITLE,
         question=QUESTION,
+        answers=answers(tables, groups),
         picture=picture("weight_drift_by_layer", chart, WEIGHTS_CAPTION),
         sections=tuple(sections),
         commands=command or "",
     )
+
+
+def answers(tables: Tables, groups: Mapping[str, Tables]) -> Answers:
+    """Where the weights moved most, and whether the states changed more than two seeds differ; no shuffled labels."""
+    weights = (_trend_case(line) for line in tables["weight_trends"].to_dict("records") if not line["is_shuffled"])
+    states = (case for group, own in groups.items() if has_states(own) for case in _state_cases(group, own))
+    return (
+        answer("Did weights move more at the top or at the bottom?", weights, NOT_COMPARED),
+        answer("Did states change more than two seeds differ?", states, _no_states(tables)),
+    )
+
+
+def _trend_case(trend: Mapping[str, Any]) -> Case:
+    ratio = estimate_text(trend["top_to_bottom"], trend["low"], trend["high"])
+    text = f"{trend['group']}, {trend['condition']}: the top third moved {ratio} times as far as the bottom third; "
+    text += f"1 means equally far. Seeds: {trend['num_seeds']}."
+    if trend["trend"] in ("not judged", "not applicable"):
+        return judged(text, math.nan, math.nan, str(trend["reason"]))
+    return str(trend["trend"]), f"{text} q: {number(trend['q'], 2)}."
+
+
+def _state_cases(group: str, own: Tables) -> Iterator[Case]:
+    """Each regime's last layer, beside two seeds with each other: the least similar one is chosen by looking."""
+    every = _first_texts(own["means"][~own["means"]["is_shuffled"].astype(bool)])
+    last = every[every["layer"] == every["layer"].max()]
+    seeds = own["contrasts"][own["contrasts"]["comparison"] == OWN_SEEDS]
+    place = ["condition", "texts", "layer", "measure"]
+    for line in last.merge(seeds, how="left", on=place, suffixes=("_own", "")).to_dict("records"):
+        similarity = estimate_text(line["value_own"], line["low_own"], line["high_own"])
+        least = least_similar(every[every["condition"] == line["condition"]])
+        text = f"{group}, {line['condition']}: {layer_name(line['layer'])} is {similarity} like before on "
+        text += f"{line['texts']}, two seeds {number(line['other_similarity'])}; difference {_gap(line)}. "
+        text += f"Least like before: {least}."
+        note = f"{line['reason_own'] or line['note'] or line['reason']}"
+        yield judged(text, -line["high"], -line["low"], note, num_seeds=line["num_seeds_own"])
 
 
 def has_states(tables: Tables) -> bool:
@@ -155,16 +193,24 @@ def changed_rows(tables: Tables) -> Rows:
     place = ["group", "condition"]
     rows: list[list[object]] = []
     means = tables.get("means", pd.DataFrame(columns=[*place, "comparison", "measure", "texts"]))
-    own = means[(means["comparison"] == BEFORE_AND_AFTER) & (means["measure"] == CKA)]
-    own = own[own["texts"] == own.groupby(place)["texts"].transform("first")]
-    known = dict(list(own.groupby(place)))
+    known = dict(list(_first_texts(means).groupby(place)))
     for key in zip(*(tables["weight_trends"][name] for name in place), strict=True):
         if key in known:
             found = known[key]
             rows.append([*key, least_similar(found), _mean(_least(found)), found["texts"].iloc[0]])
         else:
-            rows.append([*key, APART if "means" in tables else NO_STATES, None, ""])
+            rows.append([*key, _no_states(tables), None, ""])
     return header, rows
+
+
+def _no_states(tables: Tables) -> str:
+    return APART if "means" in tables else NO_STATES
+
+
+def _first_texts(means: pd.DataFrame) -> pd.DataFrame:
+    """The similarity to before of each group and regime on its first texts."""
+    own = means[(means["comparison"] == BEFORE_AND_AFTER) & (means["measure"] == CKA)]
+    return own[own["texts"] == own.groupby(["group", "condition"])["texts"].transform("first")]
 
 
 def moved_rows(tables: Tables) -> Rows:

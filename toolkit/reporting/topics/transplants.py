@@ -7,7 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from toolkit.reporting.cells import estimate_text, spoken
+from toolkit.reporting.answers import Answers, Case, answer, judged
+from toolkit.reporting.cells import estimate_text, number, spoken
 from toolkit.reporting.charts import (
     COLOURS,
     REFERENCE,
@@ -70,6 +71,7 @@ RANDOM_LIMITS = (
     "equality.",
 )
 ONE_SEED = "Of one seed an interval covers new items only, not new seeds: no share is given."
+NOT_DRAWN = "No random changes were drawn (--num-draws)."
 RAW = "In raw coordinates the split among the tables depends on offsets that no output shows."
 
 DEFINITIONS = (
@@ -141,6 +143,7 @@ def transplants_page(tables: Tables, *, title: str | None = None, command: str |
     return Page(
         title=title if title is not None else f"What the drift is worth: {tasks}",
         question=QUESTION,
+        answers=answers(tables),
         picture=picture,
         sections=(
             *(Section(id=id, title=title, blocks=own) for (id, title), own in blocks.items() if own),
@@ -149,6 +152,35 @@ def transplants_page(tables: Tables, *, title: str | None = None, command: str |
         ),
         commands=command or "",
     )
+
+
+def answers(tables: Tables) -> Answers:
+    """Whether accuracy needs the drift, and whether any change of its size would do."""
+    cases, singles = tables["shapley"].groupby(KEY, sort=False), tables["singles"]
+    alone = singles[(singles["component"] == TOTAL) & (singles["score"] == ACCURACY)].groupby(KEY, sort=False)
+    needed = (_needed(own, f"{name_of(key)}: ", _levels(tables["coalitions"], key)) for key, own in cases)
+    return (
+        answer("Does accuracy need the drift of the embeddings?", needed),
+        answer("Is it this drift, more than any of its size?", (_beyond_size(*case) for case in alone), NOT_DRAWN),
+    )
+
+
+def _needed(own: pd.DataFrame, lead: str, levels: Sequence[object]) -> Case:
+    own = own[own["score"] == ACCURACY].set_index("component")
+    line, ends = own.loc[TOTAL], own[["value", "low", "high"]]
+    before, tuned = (number(level) for level in levels)
+    text = f"{lead}{_nats(line, 2)} points, from {before} % with the old embeddings to {tuned} %; "
+    low, high = (0.0, 0.0) if (ends.drop(index=TOTAL) == 0).all(axis=None) else (line["low"], line["high"])
+    return judged(f"{text}0 means no need.", low, high, line["note"], num_seeds=line["num_seeds"])
+
+
+def _beyond_size(key: Sequence[object], own: pd.DataFrame) -> Case:
+    """Held against rotated changes, the stronger control, where there are any."""
+    plain, rotated = (own.set_index("change").loc[name] for name in ("difference", "rotated difference"))
+    text = f"{name_of(key)}: the drift minus random changes of its size {_nats(plain, 2)} points, minus its own in "
+    text += f"rotated directions {_nats(rotated, 2)}; 0 means no more."
+    held = plain if pd.isna(rotated["low"]) else rotated
+    return judged(text, held["low"], held["high"], held["note"] or held["reason"], num_seeds=held["num_seeds"])
 
 
 def _figures(tables: Tables) -> dict[str, ChartBlock]:

@@ -1,0 +1,489 @@
+"""The writer of a run directory."""
+
+import json
+import math
+import os
+import platform
+import subprocess
+import threading
+import warnings
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from safetensors import safe_open
+
+from toolkit.config import FORMAT as FORMAT_OF_CONFIG
+from toolkit.config import RunConfig
+from toolkit.snapshots import files
+from toolkit.snapshots.exposure import Exposure
+from toolkit.snapshots.optimizer_log import OptimizerLog
+from toolkit.snapshots.ownership import (
+    JOURNAL,
+    MANIFEST,
+    MARKER,
+    Owned,
+    check_replaceable,
+    clear,
+    files_in,
+    is_marked,
+    mark,
+    move_folder,
+    read_list,
+    remove_empty_folder,
+    remove_file,
+    remove_marked,
+    replace_file,
+    seal,
+    shown,
+    swap_folders,
+    temporary_folder,
+)
+from toolkit.snapshots.resume import INDEX, NUM_KEPT, State, Tensors, index_text, read_state, state_name
+from toolkit.snapshots.run_lock import RunLock
+from toolkit.snapshots.snapshot import FORMAT, Vocabulary
+from toolkit.snapshots.store import DIVERGED, EXPOSURE, RECORDED, SMALL_FILES, hash_files, owned_files, run_around
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class BackgroundWriter:
+    """One thread that writes what it is given, in order; at most one thing waits.
+
+    Writing waits for the disk more than it computes, so that it costs training little. What a thing to write reads
+    must not change any more. Its error comes at the next call of anything here.
+    """
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="run-writer")
+        self._last: Future[object] | None = None
+
+    def start(self, write: Callable[[], object]) -> None:
+        """Have ``write`` called once everything before it is written: until then this waits."""
+        self.wait()
+        self._last = self._pool.submit(write)
+
+    def check(self) -> None:
+        """Raise the error of what has been written, if any; does not wait."""
+        if self._last is not None and self._last.done():
+            self.wait()
+
+    def wait(self) -> None:
+        """Until everything is written; raises its error."""
+        last, self._last = self._last, None
+        if last is not None:
+            last.result()
+
+    def close(self) -> None:
+        """Until everything is written, without its error: for the way out after another one."""
+        self._pool.shutdown()
+
+
+PACKAGES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "safetensors", "numpy", "pandas",
+            "scikit-learn", "scipy")  # fmt: skip
+
+
+def read_versions() -> dict[str, str]:
+    """Package name to version, Python and the toolkit among them; a package that is not installed is left out."""
+    return dict(_versions())
+
+
+@cache
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for name in ("embedding-drift-toolkit", *PACKAGES):
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return versions
+
+
+def read_git_commit() -> str | None:
+    """The commit of the toolkit's checkout, with ``-dirty`` when it has changes; None when it is installed."""
+    folder = Path(__file__).parents[2]
+    if not (folder / ".git").exists():
+        return None
+    try:
+        describe = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+        return subprocess.run(describe, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+@dataclass
+class RunWriter:
+    """Writes one run directory, every file atomically, the manifest last.
+
+    Until then unfinished.json names each file before it is there, so that whoever starts the run again knows which
+    files are the run's.
+    """
+
+    path: Path
+    """Where it writes; from :meth:`finish` on where the run is."""
+    _digests: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    """Per parameter: (sha256, file name) of every distinct tensor written so far."""
+    facts: dict[str, str] = field(default_factory=dict)
+    """What analysis needs of the model, kept in every snapshot: an unfinished run has no manifest."""
+    lock: RunLock | None = None
+    """Keeps other processes out while this one writes."""
+    replaces: Path | None = None
+    """A finished run, which stays as it is until this one is finished and takes its place."""
+    background: BackgroundWriter = field(default_factory=BackgroundWriter)
+    """For what is written while training goes on; a run is finished and released after it."""
+    _written: set[Path] = field(default_factory=set)
+    _hashes: dict[str, str] = field(default_factory=dict)
+    """Of the snapshots, each taken when it had been written."""
+    _states: dict[str, str] = field(default_factory=dict)
+    """Name to sha256 of the states that are kept, the newest first."""
+    resumed: State | None = None
+    """Where an unfinished run was taken up; None of one that starts anew."""
+    _journal_lock: threading.Lock = field(default_factory=threading.Lock)
+    """Snapshots are named by the thread that writes them, beside what this one names."""
+    _names: dict[str, Collection[str]] = field(default_factory=dict)
+    """Every file of the run so far, as :class:`Owned` has them."""
+
+    def __post_init__(self) -> None:
+        self._names |= owned_files(self.path).files
+        if (self.path / MANIFEST).exists():  # a finished run that is written again
+            self._names[MANIFEST] = ()
+        # The list is ours from when we have written it: until then one that appears is somebody else's.
+        list_name = JOURNAL if read_list(self.path, JOURNAL) is not None else ""
+        self._owned = Owned(self.path, list_name, self._names)
+
+    def write_config(self, config: RunConfig) -> None:
+        files.write_text(self._own("config.json"), config.to_json(), self._owned)
+
+    def write_recorded_config(self, facts: Mapping[str, Any]) -> None:
+        """The config.json of a run that another training loop made: whatever is known of it, and no RunConfig."""
+        values = {"format": FORMAT_OF_CONFIG, RECORDED: True, **facts}
+        files.write_text(self._own("config.json"), json.dumps(values, indent=2, default=str) + "\n", self._owned)
+
+    def write_vocabulary(self, vocabulary: Vocabulary) -> None:
+        text = json.dumps(vocabulary.to_dict(), ensure_ascii=False) + "\n"
+        files.write_text(self._own("vocabulary.json"), text, self._owned)
+
+    def write_snapshot(
+        self, epoch: float, step: int, tensors: Mapping[str, np.ndarray], *, is_epoch_end: bool = True
+    ) -> Path:
+        """Write ``epoch-NNN.safetensors`` (or ``step-NNNNNNNN``); a tensor seen before is named, not stored again."""
+        name = _snapshot_name(epoch, step, is_epoch_end)
+        path = self._own(name)
+        path.parent.mkdir(exist_ok=True)
+        metadata = {**self.facts, "format": FORMAT, "epoch": repr(float(epoch)), "step": str(step)}
+        stored = {}
+        for parameter, tensor in tensors.items():
+            digest = files.sha256_of_array(tensor)
+            known = dict(self._digests.setdefault(parameter, []))
+            if digest in known:
+                metadata[f"held_by.{parameter}"] = known[digest]
+            else:
+                stored[parameter] = tensor
+                self._digests[parameter].append((digest, path.name))
+        files.write_tensors(path, stored, metadata, self._owned)
+        self._hashes[name] = files.sha256_of_file(path)
+        return path
+
+    def discard_snapshot(self, epoch: float, step: int, *, is_epoch_end: bool = True) -> None:
+        """Take the last snapshot away again, in a run that goes no further."""
+        self.background.wait()
+        name = _snapshot_name(epoch, step, is_epoch_end)
+        self._drop(name)
+        self._hashes.pop(name, None)
+
+    def moved_parameters(self) -> list[str]:
+        """The parameters of which the snapshots so far hold more than one tensor."""
+        return [name for name, tensors in self._digests.items() if len(tensors) > 1]
+
+    def write_scores(self, scores: "pd.DataFrame") -> None:
+        files.write_with(self._own("scores.csv"), lambda path: scores.to_csv(path, index=False), self._owned)
+
+    def write_predictions(self, predictions: "pd.DataFrame") -> None:
+        path = self._own("predictions.parquet")
+        files.write_with(path, lambda path: predictions.to_parquet(path, index=False), self._owned)
+
+    def write_exposure(self, exposure: Exposure | None) -> None:
+        """Write the exposure so far; None, when it is not known after all, takes it away again."""
+        if exposure is None:
+            self._drop("exposure.safetensors")
+        else:
+            path = self._own("exposure.safetensors")
+            files.write_tensors(path, exposure.to_tensors(), {"format": FORMAT}, self._owned)
+
+    def write_optimizer_log(self, log: OptimizerLog | None) -> None:
+        """Write the log so far; None, when there is none that describes the updates, takes it away again."""
+        if log is None:
+            self._drop("optimizer.json")
+        else:
+            files.write_text(self._own("optimizer.json"), log.to_json(), self._owned)
+
+    def write_folder(self, name: str, write: Callable[[Path], object]) -> None:
+        """Let ``write`` fill a folder of the run with whatever files it makes."""
+        with temporary_folder(self.path) as made:
+            write(made)
+            found = files_in(made)
+            for path, source in zip(self._own_all(f"{name}/{each}" for each in found), found.values(), strict=True):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                replace_file(source, path, self._owned)
+
+    def write_state(self, step: int, tensors: Tensors, facts: Mapping[str, Any]) -> None:
+        """Write what the run needs to go on from here, in the place of the last state but one."""
+        self.background.wait()
+        state, name = State(step, tensors, facts, dict(self._hashes)), state_name(step)
+        path = self._own(name)
+        path.parent.mkdir(exist_ok=True)
+        files.write_tensors(path, tensors, state.metadata(), self._owned)
+        self._states = {name: files.sha256_of_file(path), **{k: v for k, v in self._states.items() if k != name}}
+        old, self._states = list(self._states)[NUM_KEPT:], dict(list(self._states.items())[:NUM_KEPT])
+        files.write_text(self._own(INDEX), index_text(self._states), self._owned)
+        for name in old:
+            self._drop(name)
+
+    def drop_states(self) -> None:
+        """Take the states away again: the run is finished, or the same again would end as it did."""
+        for name in (*self._states, INDEX):
+            self._drop(name)
+        self._states = {}
+
+    def go_on(self, state: State) -> None:
+        """Take over what a run has written until ``state``."""
+        for name, digest in state.snapshots.items():
+            path = self._own(name)
+            with safe_open(path, "numpy") as file:
+                for parameter in file.keys():  # noqa: SIM118 (it has no other way)
+                    own = (files.sha256_of_array(file.get_tensor(parameter)), path.name)
+                    self._digests.setdefault(parameter, []).append(own)
+            self._hashes[name] = digest
+        self._states = {state_name(state.step): files.sha256_of_file(self._own(state_name(state.step)))}
+
+    def write_divergence(self, message: str) -> None:
+        """Note that training diverged: there will be no manifest."""
+        self.drop_states()
+        files.write_text(self._own(DIVERGED), json.dumps({"message": message}) + "\n", self._owned)
+
+    def finish(self, facts: Mapping[str, Any]) -> None:
+        """Hash all other files and write the manifest: from now on the run counts as finished, and others may write it.
+
+        ValueError when what was written is no longer there, or the run was started again meanwhile.
+        """
+        self.background.wait()
+        self.drop_states()
+        self._check_held()
+        if missing := sorted(path.name for path in self._written if not path.is_file()):
+            raise ValueError(f"{self.path} has lost {', '.join(missing)} while it was being written: run it again")
+        others = (name for name in sorted(self._names) if name not in self._hashes)
+        hashes = dict(sorted({**self._hashes, **hash_files(self.path, others)}.items()))
+        sizes = {name: (self.path / name).stat().st_size for name in hashes}
+        # A list of the run's files at any moment, and one that is renamed, so that there never are two of them.
+        journal = self.path / JOURNAL
+        files.write_text(journal, seal({**facts, "sizes": sizes, "files": hashes}), self._owned)
+        replace_file(journal, self.path / MANIFEST, self._owned)
+        if self.replaces is not None:
+            self._take_place(self.replaces)
+        self.release()
+
+    def _take_place(self, place: Path) -> None:
+        """Put the finished run where it belongs, and remove the one that was there."""
+        if place.exists():
+            swap_folders(self.path, place, _swap_of(place) / OLD)
+        else:
+            move_folder(self.path, place)
+        self.path, self.replaces = place, None
+        _remove_replaced(place)
+        remove_marked(_swap_of(place))
+
+    def release(self) -> None:
+        """Let other processes write this run, when nothing here does any more."""
+        self.background.close()
+        if self.lock is not None:
+            self.lock.release()
+
+    def _check_held(self) -> None:
+        """ValueError where another writer has taken the run over."""
+        if self.lock is not None and self.lock.is_lost:
+            raise ValueError(f"{self.path} was started again while it was being written: this writer stops")
+
+    def _own(self, name: str) -> Path:
+        """Where a file goes that must still be there at the end; unfinished.json names it from now on.
+
+        ValueError where something lies there that is not this run's.
+        """
+        (path,) = self._own_all([name])
+        return path
+
+    def _own_all(self, names: Iterable[str]) -> list[Path]:
+        """:meth:`_own` of several files."""
+        self._check_held()
+        names = list(names)
+        with self._journal_lock:
+            if new := [name for name in names if name not in self._names or self._names[name]]:
+                for name in new:
+                    check_replaceable(self.path / name, self._owned)
+                self._names |= dict.fromkeys(new, ())
+                journal = {"format": 1, "files": dict.fromkeys(sorted(self._names))}
+                files.write_text(self.path / JOURNAL, json.dumps(journal, indent=1) + "\n", self._owned)
+                self._owned = Owned(self.path, JOURNAL, self._names)
+            paths = [self.path / name for name in names]
+            self._written |= set(paths)
+        return paths
+
+    def _drop(self, name: str) -> None:
+        """Take a file of this run away again, if it is there."""
+        self._check_held()
+        if name in self._names:
+            remove_file(self.path / name, self._owned)
+            self._written.discard(self.path / name)
+
+
+def _snapshot_name(epoch: float, step: int, is_epoch_end: bool) -> str:
+    """A snapshot's file, from the run directory."""
+    # An epoch that --max-steps cuts short is named after the epoch it is in; its metadata holds the fraction.
+    name = f"epoch-{math.ceil(epoch):03d}" if is_epoch_end else f"step-{step:08d}"
+    return f"snapshots/{name}.safetensors"
+
+
+def facts_of(position_offset: int, layer_norm_eps: float | None) -> dict[str, str]:
+    """What every snapshot keeps of its model, as safetensors metadata."""
+    facts = {"position_offset": str(position_offset)}
+    return facts if layer_norm_eps is None else facts | {"layer_norm_eps": repr(layer_norm_eps)}
+
+
+def check_startable(path: Path, *, overwrite: bool, is_recorded: bool = False) -> None:
+    """ValueError where a run cannot be written to ``path``: nothing is touched.
+
+    So it is where a finished run lies and ``overwrite`` is not set, where anything lies that no manifest and no
+    unfinished.json names, or a file of a finished run that has changed since: that is somebody's work; and inside
+    another run, whose manifest would not name it.
+
+    ``is_recorded``: another training loop makes the run, which has no config of ours and no command line.
+    """
+    place, other = _check_place(path, is_recorded), "pass a folder of its own" if is_recorded else OTHER
+    if not place.exists():
+        return
+    owned = owned_files(place)
+    is_finished = owned.list_name == MANIFEST
+    if is_finished and not overwrite:
+        flag = "pass overwrite=True" if is_recorded else "pass --overwrite (in Python: overwrite=True)"
+        raise ValueError(f"{path} holds a finished run{'' if is_recorded else ' of this config'}: {flag} to replace it")
+    if foreign := owned.foreign():
+        if owned.files:
+            what = f"holds {shown(foreign)}, which its run did not write as it is now: move that away, or {other}"
+        else:
+            what = f"is not empty and holds no run, but {shown(foreign)}: {other}"
+            what += " (or delete it, if it is an unfinished run of an earlier version)"
+        raise ValueError(f"{path} {what}; nothing there was touched")
+    if is_finished and place.is_mount():
+        raise ValueError(f"{path} is where a disk is mounted, so that no finished run there can be replaced: {other}")
+    if is_finished and os.path.lexists(swap := _swap_of(place)) and not _is_swap(swap):
+        raise ValueError(f"{swap} is in the way of the run that replaces {path}: move it away")
+
+
+OTHER = "pass another --output-dir"
+
+
+def _check_place(path: Path, is_recorded: bool) -> Path:
+    """The directory of a run, through the link that it may be; ValueError where none can be: see
+    :func:`check_startable`."""
+    other = "pass another directory" if is_recorded else OTHER
+    if file := next((parent for parent in path.parents if parent.exists() and not parent.is_dir()), None):
+        raise ValueError(f"{file} is a file where the folder of runs should go: {other}")
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"{path} is a file where a run directory should go: {other}")
+    if path.is_symlink() and not path.exists():
+        raise ValueError(f"{path} is a link to nothing where a run directory should go: {other}")
+    place = path.resolve() if path.is_symlink() else path
+    if outer := run_around(place.resolve().parent):
+        raise ValueError(f"{path} would lie inside the run {outer}: {other}")
+    return place
+
+
+NEW, OLD = "new", "old"
+
+
+def _swap_of(place: Path) -> Path:
+    """The folder of our mark, beside a finished run, in which the one that is to replace it is written (``new``), and
+    in which it is kept itself (``old``) until it has been replaced."""
+    place = place.resolve()
+    return place.parent / f".{place.name}.swap"
+
+
+def _is_swap(folder: Path) -> bool:
+    """Whether a folder bears our mark and holds runs, or what is left of them, and nothing else."""
+    return is_marked(folder) and all(
+        path.name in (NEW, OLD) and path.is_dir() and not path.is_symlink() and not owned_files(path).foreign()
+        for path in folder.iterdir()
+        if path.name != MARKER
+    )
+
+
+def _remove_replaced(place: Path) -> None:
+    """Remove the run that was replaced, unless somebody has changed it meanwhile."""
+    old = _swap_of(place) / OLD
+    if not old.exists():
+        return
+    if foreign := owned_files(old).foreign():
+        kept = shown(foreign)
+        warnings.warn(
+            f"{place}: {kept} was not written by the run that was replaced: it is kept in {old}", stacklevel=3
+        )
+    else:
+        clear(owned_files(old))
+        remove_empty_folder(old)
+
+
+def _complete_swap(place: Path) -> None:
+    """Put the finished run in place that a process left in the folder of the swap, killed between the two renames."""
+    swap = _swap_of(place)
+    if not os.path.lexists(place) and is_marked(swap) and read_list(swap / NEW, MANIFEST) is not None:
+        move_folder(swap / NEW, place)
+
+
+def start_run(
+    path: Path,
+    *,
+    overwrite: bool = False,
+    is_recorded: bool = False,
+    goes_on: Callable[[State], bool] = lambda _: False,
+) -> RunWriter:
+    """A writer of a run directory: what an unfinished run left there is removed first, but for its last state and what
+    that follows, where ``goes_on`` says of that state that this run goes on from it.
+
+    With ``overwrite`` a finished run stays until the new one is finished, which is written beside it, in a hidden
+    folder, and then takes its place. The writer keeps other processes out until it has finished, is released or
+    dropped. ValueError while one of them writes this run, or where :func:`check_startable` finds something.
+    """
+    _check_place(path, is_recorded)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = RunLock(path)
+    try:
+        place = _check_place(path, is_recorded).absolute()  # wherever this process goes
+        _complete_swap(place)
+        check_startable(path, overwrite=overwrite, is_recorded=is_recorded)
+        replaced, written = None, place
+        if (place / MANIFEST).exists():
+            replaced, written = place, _swap_of(place) / NEW
+            mark(written.parent)
+            _remove_replaced(place)
+        written.mkdir(exist_ok=True)
+        owned, state = owned_files(written), read_state(written)
+        state = state if state is not None and goes_on(state) else None
+        clear(owned, () if state is None else _names_until(state, owned.files))
+    except BaseException:
+        lock.release()
+        raise
+    writer = RunWriter(written, lock=lock, replaces=replaced, resumed=state)
+    if state is not None:
+        writer.go_on(state)
+    return writer
+
+
+def _names_until(state: State, names: Iterable[str]) -> list[str]:
+    """The files of an unfinished run that a state follows, or that say of their lines which step they are of."""
+    kept = {state_name(state.step), INDEX, *state.snapshots, *SMALL_FILES, EXPOSURE}
+    return [name for name in names if name in kept]
