@@ -361,8 +361,8 @@ def infer_exposure(before: str | Path, after: str | Path) -> InferredExposure:
     so few values that 10 neighbours could not contradict it and no tenfold gap of misfits stands beside it. So L2
     inside Adam and a table shared with a trained output layer, which move every row, are refused by what they do.
 
-    Two that were tuned from one unknown checkpoint may stand for the two: the unexposed rows are then those that neither
-    training used, and are the ancestor's up to a factor.
+    Two that were tuned from one unknown checkpoint may stand for the two: the unexposed rows are then those that
+    neither training used, and are the ancestor's up to a factor.
 
     What came of Σ lr·decay is -ln of what is left of unexposed rows, by least squares; low and high are its least and
     greatest over the significands, each of which fp32 rounds in its own way. Steps of lr·decay < 2⁻²⁵ leave nothing.
