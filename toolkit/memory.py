@@ -35,8 +35,8 @@ def _is_offline() -> bool:
 @lru_cache(maxsize=1)
 def _answers(period: int) -> bool:
     """Whether the hub answered when it was asked in this period of KNOWN_SECONDS."""
+    from huggingface_hub import get_session
     from huggingface_hub.constants import ENDPOINT, HF_HUB_ETAG_TIMEOUT
-    from huggingface_hub.utils import get_session
 
     try:
         get_session().head(ENDPOINT, timeout=HF_HUB_ETAG_TIMEOUT, follow_redirects=False)
