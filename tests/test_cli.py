@@ -95,7 +95,7 @@ def test_names_without_files(
         fail(["--task", "polarty"], capsys),
     )
     assert re.search(r"unknown model 'minilmm' \(did you mean 'minilm'\?\)", fail(["--model", "minilmm"], capsys))
-    assert re.search(r"hub cannot be reached; pass minilm", fail(["--model", "owner/name"], capsys))
+    assert re.search(r"hub cannot be reached \(HF_HUB_OFFLINE\); pass minilm", fail(["--model", "owner/name"], capsys))
     assert re.search(r"no folder at './gone'", fail(["--model", "./gone"], capsys))
     assert re.search(r"cannot read the dataset 'nyu-mll/glue'.*pass --train-file", fail(["--task", "rte"], capsys))
     assert re.search(r"--validation-file goes with --train-file", fail(["--validation-file", "x.tsv"], capsys))

@@ -50,6 +50,17 @@ def test_runs_that_are_killed_end_with_the_same_bits() -> None:
     run("crash.py", "--kills", "10", "--calls", "0")
 
 
+def test_kills_at_some_calls_are_counted_beside_what_was_counted_before(tmp_path: Path) -> None:
+    out = tmp_path / "crash.json"
+    out.write_text(json.dumps({"head first": {"random: runs": 7, "calls: runs": 1}, "full fine-tuning": {}}))
+    flags = ("--kills", "0", "--calls", "20", "--every", "10", "--only", "head first", "--out", str(out))
+    run("crash.py", *flags)
+    found = json.loads(out.read_text())
+    assert found["full fine-tuning"] == {}
+    assert found["head first"].pop("calls: steps saved") >= 0
+    assert found["head first"] == {"random: runs": 7, "calls: runs": 2, "calls: kills": 2, "calls: same bits": 2}
+
+
 def test_runs_that_meet_faults_end_in_one_line_and_go_on() -> None:
     run("faults.py", "--every", "45", "--only", "disk full", "read-only", "a file vanishes")
 

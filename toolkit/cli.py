@@ -10,6 +10,7 @@ import errno
 import io
 import os
 import re
+import signal
 import sys
 import time
 import warnings
@@ -277,6 +278,7 @@ def _guarded(function: Callable[[], int]) -> int:
         show(f"error: {name}{' '.join(str(error).split()) or type(error).__name__}{hint}", is_result=False)
         return USER_ERROR
     except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # one more, as Python clears away, ends that without a traceback
         print("interrupted: the same command goes on with an unfinished run", file=sys.stderr)
         return INTERRUPTED
 

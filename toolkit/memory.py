@@ -2,22 +2,45 @@
 
 import ctypes
 import os
-import socket
 import sys
-from urllib.parse import urlparse
-from urllib.request import getproxies
+import time
+from functools import lru_cache
+
+KNOWN_SECONDS = 60
+"""For which the hub's answer, or that there was none, is taken to hold: a command asks for several files."""
 
 
 def is_hub_reachable() -> bool:
-    """Whether the hub's host name resolves, or a proxy stands in for it; no request is made."""
-    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
-        return False
-    if getproxies():
-        return True
-    host = urlparse(os.environ.get("HF_ENDPOINT", "https://huggingface.co")).hostname or ""
+    """Whether the hub answers one request within HF_HUB_ETAG_TIMEOUT, through whatever proxy the hub's library takes.
+
+    The library itself asks for each file that it has not kept, seven times and up to a minute each, of a hub that
+    takes the connection and says nothing; no setting of it bounds that.
+    """
+    return not _is_offline() and _answers(int(time.monotonic() // KNOWN_SECONDS))
+
+
+def unreachable_hub() -> str:
+    """What to say where :func:`is_hub_reachable` is False: that, and the setting that bears on it."""
+    if _is_offline():
+        return "the hub cannot be reached (HF_HUB_OFFLINE)"
+    from huggingface_hub.constants import HF_HUB_ETAG_TIMEOUT
+
+    return f"the hub cannot be reached within the {HF_HUB_ETAG_TIMEOUT} s of HF_HUB_ETAG_TIMEOUT"
+
+
+def _is_offline() -> bool:
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+
+
+@lru_cache(maxsize=1)
+def _answers(period: int) -> bool:
+    """Whether the hub answered when it was asked in this period of KNOWN_SECONDS."""
+    from huggingface_hub import get_session
+    from huggingface_hub.constants import ENDPOINT, HF_HUB_ETAG_TIMEOUT
+
     try:
-        socket.getaddrinfo(host, 443)
-    except OSError:
+        get_session().head(ENDPOINT, timeout=HF_HUB_ETAG_TIMEOUT, follow_redirects=False)
+    except Exception:  # whatever the library that asks raises: its versions use different ones
         return False
     return True
 

@@ -86,9 +86,11 @@ def shown_flags(command: Any, *names: str) -> str:
     for field in (each for each in fields(command) if each.name in names):
         value = getattr(command, field.name)
         if value != field.default:
-            values = () if value is True else value if isinstance(value, tuple) else (value,)
             words += [f"--{field.name.replace('_', '-')}"]
-            words += [shown_path(each) if isinstance(each, Path) else str(each) for each in values]
+            if isinstance(value, tuple):  # of names, or NAME=PATH
+                words += ["=".join(map(shorten, each.split("=", 1))) for each in value]
+            elif value is not True:
+                words += [shown_path(value) if isinstance(value, Path) else str(value)]
     return "".join(f" {shlex.quote(word)}" for word in words)
 
 

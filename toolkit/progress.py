@@ -1,5 +1,6 @@
 """What is being computed: a line on the terminal that goes away or, of a command, now and then a line in a log."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -58,7 +59,8 @@ def shows_progress(text: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         @wraps(function)
         def shown(*args: P.args, **options: P.kwargs) -> T:
-            if _told or sys.stderr is None or not sys.stderr.isatty():
+            is_first = os.environ.get("RANK", "0") == "0"  # of several processes, which share the terminal
+            if _told or not is_first or sys.stderr is None or not sys.stderr.isatty():
                 return function(*args, **options)
             with reporting_progress() as hear:
                 hear(text)
@@ -81,7 +83,7 @@ def reporting_progress() -> Iterator[Callable[[str], None]]:
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("opening files", total=None)
-        with _telling(lambda text: progress.update(task, description=text)):
+        with telling(lambda text: progress.update(task, description=text)):
             yield say
 
 
@@ -111,12 +113,13 @@ def counting_progress(unit: str) -> Iterator[Callable[[str, int, int], None]]:
                 tasks[name] = progress.add_task(name, total=total)
             progress.update(tasks[name], completed=done, total=total)
 
-        with _telling(lambda text: None):
+        with telling(lambda text: None):
             yield hear
 
 
 @contextmanager
-def _telling(hear: Callable[[str], object]) -> Iterator[None]:
+def telling(hear: Callable[[str], object]) -> Iterator[None]:
+    """Inside, :func:`say` goes to ``hear``, and what shows progress adds no line of its own."""
     _told.append(hear)
     try:
         yield

@@ -7,7 +7,7 @@ directory, at the second, and so on. Every file of the run but the manifest is c
 left alone.
 
     python experiments/reliability/crash.py --kills 100
-    python experiments/reliability/crash.py --kills 10 --calls 0
+    python experiments/reliability/crash.py --kills 0 --every 7
 
 Processes are forked from one that has imported everything, so that a kill does not only meet imports.
 """
@@ -20,6 +20,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
@@ -152,9 +153,10 @@ def main() -> int:
     parser.add_argument(
         "--calls", type=int, default=10_000, help="calls of each way to kill at, at most (default: all)"
     )
+    parser.add_argument("--every", type=int, default=1, help="kill at every Nth call (default: at each)")
     parser.add_argument("--only", choices=WAYS, help="one way (default: all)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, help="JSON file for the figures")
+    parser.add_argument("--out", type=Path, help="JSON file for the figures, which keeps those of the other series")
     arguments = parser.parse_args()
     rng, figures = random.Random(arguments.seed), {}
     with tempfile.TemporaryDirectory() as folder:
@@ -168,31 +170,31 @@ def main() -> int:
             figures[way] = series_of(Series(config, Path(folder) / way), arguments, rng)
             print(f"{way:20} {figures[way]}", flush=True)
     if arguments.out:
-        arguments.out.write_text(json.dumps(figures, indent=1) + "\n")
+        known = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
+        known |= {way: known.get(way, {}) | own for way, own in figures.items()}
+        arguments.out.write_text(json.dumps(known, indent=1) + "\n")
     series = ("random", "calls")
-    return int(any(one[f"{name}: same bits"] < one[f"{name}: runs"] for one in figures.values() for name in series))
+    return int(any(own.get(f"{n}: same bits") != own.get(f"{n}: runs") for own in figures.values() for n in series))
 
 
-def series_of(series: Series, arguments: argparse.Namespace, rng: random.Random) -> dict[str, float]:
-    """Both series of one way."""
-    counts: dict[str, float] = dict.fromkeys(("random: kills", "random: runs", "random: same bits", "steps saved"), 0)
+def series_of(series: Series, arguments: argparse.Namespace, rng: random.Random) -> dict[str, int]:
+    """Both series of one way, or the one that is asked for."""
+    counts: Counter[str] = Counter()
+
+    def note(name: str, found: tuple[bool, int, int]) -> None:
+        is_same, num_kills, saved = found
+        own = {"kills": num_kills, "runs": 1, "same bits": int(is_same), "steps saved": saved}
+        counts.update({f"{name}: {what}": number for what, number in own.items()})
+
     while counts["random: kills"] < arguments.kills / len(WAYS):
-        is_same, num_kills, saved = series.killed(
-            f"random {counts['random: runs']}", lambda _: rng.uniform(0.02, 1.2 * series.seconds)
-        )
-        counts["random: kills"] += num_kills
-        counts["random: runs"] += 1
-        counts["random: same bits"] += is_same
-        counts["steps saved"] += saved
-    counts |= {"calls: runs": 0, "calls: same bits": 0}
-    for call in range(1, arguments.calls + 1):
-        is_same, num_kills, saved = series.killed(f"call {call}", lambda done, call=call: None if done else call)  # type: ignore[misc]
-        if not num_kills:
+        place = f"random {counts['random: runs']}"
+        note("random", series.killed(place, lambda _: rng.uniform(0.02, 1.2 * series.seconds)))
+    for call in range(1, arguments.calls + 1, arguments.every):
+        found = series.killed(f"call {call}", lambda done, call=call: None if done else call)  # type: ignore[misc]
+        if not found[1]:
             break  # the run has no such call any more
-        counts["calls: runs"] += 1
-        counts["calls: same bits"] += is_same
-        counts["steps saved"] += saved
-    return counts
+        note("calls", found)
+    return dict(counts)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Checkpoints and runs named, tables out: arms, seeds, references, the command, and one line for what cannot be."""
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -168,3 +169,13 @@ def test_a_run_that_tags_words_is_refused_at_once_and_its_body_is_not(tiny_confi
     with pytest.raises(ValueError, match=r"this run tags words: look at its body instead, .*model .*--texts") as caught:
         measure_flow([run], settings=SMALL)
     assert "\n" not in str(caught.value)
+
+
+def test_checkpoints_of_one_name_are_two_models(tiny_model: TinyModel, tmp_path: Path) -> None:
+    """Folders elsewhere are shown by their last part, which two of them may share."""
+    for name, kind in (("a", "bert"), ("b", "electra")):
+        shutil.copytree(tiny_model(kind), tmp_path / name / "model")
+    models = measure_flow([tmp_path / "a" / "model", tmp_path / "b" / "model"], settings=SMALL)["models"]
+    assert list(models["condition"]) == ["model", "model (2)", RANDOM]
+    assert list(models["run"])[:2] == ["model", "model (2)"]
+    assert list(models["family"])[:2] == ["BERT", "ELECTRA"]

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from tests.run_directories import write_run
 from toolkit.config import RunConfig
+from toolkit.progress import say
 from toolkit.studies.executors import Event
 from toolkit.studies.plan import PlannedRun
 from toolkit.studies.progress import StudyProgress, last_score, shown_roughly, shown_seconds
@@ -76,6 +77,19 @@ def test_a_terminal_shows_each_running_run_with_its_scores_and_keeps_what_has_en
         assert progress._bars.tasks[0].completed == 1
         assert "about 30 s left" in progress._bars.tasks[0].fields["told"], "two runs wait for two workers"
     assert "failed: toy, [red]x, seed 0, 1000 examples; exit code 2: bad" in text_of(console)
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_what_is_computed_beside_the_runs_is_the_text_of_the_bar(is_terminal: bool) -> None:
+    """Checking what is finished reads every byte of it, and comes before the stage."""
+    with StudyProgress(1, Console(file=io.StringIO(), force_terminal=is_terminal)) as progress:
+        say("checking finished run 3 of 189")
+        (bar,) = progress._bars.tasks
+        assert (bar.description, bar.visible) == (
+            ("checking finished run 3 of 189", True) if is_terminal else ("", False)
+        )
+    say("nobody hears this")
+    assert bar.description != "nobody hears this"
 
 
 def test_an_earlier_trys_scores_are_not_shown(tmp_path: Path) -> None:

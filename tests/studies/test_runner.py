@@ -17,6 +17,7 @@ from tests.studies.tiny_studies import ARMS, GRID, InProcess, Recorded, config_o
 from toolkit.cli import main
 from toolkit.comparison.arms import arrange
 from toolkit.config import RunConfig
+from toolkit.progress import telling
 from toolkit.reporting.comparison_report import write_report
 from toolkit.snapshots.store import MANIFEST, open_run, verify_run
 from toolkit.studies.executors import Job
@@ -106,8 +107,11 @@ def test_a_damaged_run_is_named_put_aside_and_made_again(
 
     again = InProcess()
     (runs[0] / "notes.txt").write_text("mine")  # nothing of the run is damaged
-    run_study(study, executor=again, **options)
+    heard: list[str] = []
+    with telling(heard.append):
+        run_study(study, executor=again, **options)
     assert again.started == []
+    assert heard == [f"checking finished run {number} of 6" for number in range(1, 7)], "every byte of it is read"
     flip(runs[0] / "scores.csv")
     run_study(study, executor=again, **options)
     assert again.started == [runs[0].name]

@@ -279,3 +279,63 @@ def test_killed_for_good_it_goes_on_in_another_process(
     assert read_state(place).step == 6  # type: ignore[union-attr]
     run = finetune(config)
     assert contents(run) == contents(whole)
+
+
+TWICE = """
+import atexit, os, signal, sys
+import toolkit.pipeline as pipeline
+from toolkit.cli import finetune_main
+from toolkit.snapshots import files
+from toolkit.snapshots.store import RunWriter
+
+SECOND = {
+    "in the same step": (pipeline._Progress, "on_step"),
+    "while the state is written": (files, "_sort_metadata"),
+    "on the way out": (RunWriter, "release"),
+}
+steps = []
+
+def press(*_):
+    os.kill(os.getpid(), signal.SIGINT)
+
+def before(owner, name, act):
+    own = getattr(owner, name)
+    def patched(*given, **options):
+        act(*given)
+        return own(*given, **options)
+    setattr(owner, name, patched)
+
+if sys.argv[1] in SECOND:
+    before(*SECOND[sys.argv[1]], lambda *_: press() if 8 in steps else None)
+else:
+    atexit.register(press)
+before(pipeline._Progress, "on_step", lambda self, log, seconds: (steps.append(log.step), log.step == 8 and press()))
+finetune_main(["--config", sys.argv[2]])
+"""
+
+
+@pytest.mark.parametrize(
+    ("moment", "last_state", "code"),
+    [
+        ("in the same step", 6, 130),
+        ("while the state is written", 6, 130),
+        ("on the way out", 8, 130),
+        ("as Python ends", 8, -signal.SIGINT),
+    ],
+)
+def test_a_second_interrupt_ends_it_at_once_in_one_line_and_it_goes_on(
+    moment: str, last_state: int, code: int, tiny_config: RunConfig, tmp_path: Path
+) -> None:
+    config = replace(tiny_config, epochs=3, output_dir=str(tmp_path / "cut"), resume_steps=3)
+    (tmp_path / "config.json").write_text(config.to_json())
+    words = [sys.executable, "-c", TWICE, moment, str(tmp_path / "config.json")]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(words, capture_output=True, text=True, check=False, env=environment, timeout=300)
+    assert ended.returncode == code, ended.stderr
+    assert ended.stderr.splitlines()[-1].startswith("interrupted: the same command goes on")
+    assert "Traceback" not in ended.stderr
+    assert "ignored" not in ended.stderr
+    (place,) = [path.parent for path in (tmp_path / "cut").rglob("unfinished.json")]
+    assert read_state(place).step == last_state  # type: ignore[union-attr]
+    whole = finetune(replace(config, output_dir=str(tmp_path / "whole")))
+    assert contents(finetune(config)) == contents(whole)

@@ -21,7 +21,7 @@ from toolkit.data.labels import FLOAT
 from toolkit.data.raw import RawSplit, RawTask
 from toolkit.data.tokens import holds_lists, read_conll, split_of_lists
 from toolkit.lookup import lookup, unknown
-from toolkit.memory import is_hub_reachable
+from toolkit.memory import is_hub_reachable, unreachable_hub
 
 DEFAULT_TEXT_COLUMNS = ("text", "sentence")
 """Tried in order when --text-columns is not given."""
@@ -340,13 +340,13 @@ def _load(name: str, config: str | None) -> Any:
     import datasets
 
     instead = "pass --train-file and --validation-file, or a built-in task: polarity, order, pair"
-    was_offline = datasets.config.HF_HUB_OFFLINE
-    # Without this the library retries for half a minute before it looks into its cache.
-    datasets.config.HF_HUB_OFFLINE = was_offline or not is_hub_reachable()
+    was_offline, is_online = datasets.config.HF_HUB_OFFLINE, is_hub_reachable()
+    # Without this the library retries for half a minute, or many, before it looks into its cache.
+    datasets.config.HF_HUB_OFFLINE = was_offline or not is_online
     try:
         dataset = datasets.load_dataset(name, config)
     except Exception as error:  # the library raises a dozen unrelated types for "cannot be had"
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0] if is_online else unreachable_hub()
         raise ValueError(f"cannot read the dataset {name!r} from the hub ({reason}); {instead}") from None
     finally:
         datasets.config.HF_HUB_OFFLINE = was_offline

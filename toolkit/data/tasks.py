@@ -18,6 +18,7 @@ from toolkit.data.labels import encode_labels
 from toolkit.data.raw import RawTask
 from toolkit.data.tokens import as_objects, encode_tags, has_entities
 from toolkit.lookup import lookup
+from toolkit.progress import shows_progress
 from toolkit.snapshots.files import sha256_of_file
 
 Kind = Literal["classification", "regression", "tokens"]
@@ -113,6 +114,7 @@ TASKS: Mapping[str, Callable[[], RawTask]] = {
 """Task name to the function that reads its splits."""
 
 
+@shows_progress("reading data")
 def load_task(config: RunConfig) -> Task:
     """Read, check and encode the task of a config; ValueError, in one line, for anything that cannot be trained on."""
     check_sources(config)

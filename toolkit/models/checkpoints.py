@@ -12,7 +12,7 @@ from torch import nn
 
 from toolkit.families import FAMILIES, family_of
 from toolkit.lookup import unknown
-from toolkit.memory import is_hub_reachable
+from toolkit.memory import is_hub_reachable, unreachable_hub
 from toolkit.snapshots.backbones import hash_config, hash_tokenizer, hash_weights
 from toolkit.snapshots.tokenizer_files import EMBEDDED, EMBEDDED_SHA256, find_embedded
 
@@ -167,7 +167,7 @@ class Source:
     def _cannot(self, part: str, error: Exception) -> str:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         if self.is_hub and not is_hub_reachable():
-            reason = "it is not a folder, it is not in the local cache, and the hub cannot be reached"
+            reason = f"it is not a folder, it is not in the local cache, and {unreachable_hub()}"
         if self.is_hub and "/" not in self.name:
             return f"{unknown(self.name, 'model', (EMBEDDED,))}, a local folder or a hub id; {reason}"
         instead = f"; pass {EMBEDDED} (embedded, offline) or a local folder" if self.is_hub else ""

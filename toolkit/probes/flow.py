@@ -25,7 +25,7 @@ from toolkit.lookup import lookup
 from toolkit.models.classifier import Loaded, in_eval_mode, load_classifier
 from toolkit.models.positions import PositionRows, position_rows
 from toolkit.models.tuned import HEAD_FILE, check_model, load_tuned, load_untuned, name_of_start
-from toolkit.naming import shown_path
+from toolkit.naming import distinct, shorten, shown_path
 from toolkit.probes.embedding_layer import find_parts
 from toolkit.probes.flow_decoding import NUM_TOKENS, decode_positions
 from toolkit.probes.flow_ledger import (
@@ -276,17 +276,19 @@ def open_subjects(
             raise ValueError(f"{texts} has no text for the model to read")
         check_texts(texts.name, found)
         own = TextSource(task_of_texts(found, texts.stem), TEXTS, RunConfig().max_length)
-    checkpoints = []
-    for name in dict.fromkeys(str(place) for place in places if not (Path(place) / "snapshots").is_dir()):
-        shown = shown_path(name) if Path(name).is_dir() else name
-        checkpoints.append(Subject(shown, name, None, partial(_load, name), has_head=False))
+    names = list(dict.fromkeys(str(place) for place in places if not (Path(place) / "snapshots").is_dir()))
+    shown = distinct(shown_path(name) if Path(name).is_dir() else name for name in names)
+    checkpoints = [
+        Subject(own, own, None, partial(_load, name), has_head=False) for own, name in zip(shown, names, strict=True)
+    ]
     if not runs:
         source = own or _texts_of(load_task(RunConfig(task=task)), RunConfig(task=task))
-        return [(source, [*checkpoints, _random(checkpoints[0].name)])]
+        return [(source, [*checkpoints, _random(names[0])])]
     groups = []
     for group in arrange(runs, labels):
         first = group.runs[0].run
-        subjects = [Subject(PRETRAINED, first.config.model, None, partial(_load, name_of_start(first)), has_head=False)]
+        start = partial(_load, name_of_start(first))
+        subjects = [Subject(PRETRAINED, shorten(first.config.model), None, start, has_head=False)]
         for arm in group.arms:
             for item in arm.runs:
                 seed, has_head = item.config.seed, _has_model(item.run)

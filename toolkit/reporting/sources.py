@@ -263,7 +263,10 @@ class Computed:
             try:
                 self.frames[name] = make()
             except ValueError as error:  # every analysis says in one line why it does not apply
-                self.missing[name] = str(error)
+                said = str(error)
+                for run in self.opened.runs:
+                    said = said.replace(str(run.path), run.path.name)
+                self.missing[name] = said
         return self
 
     def get(self, name: str, **where: Any) -> pd.DataFrame:

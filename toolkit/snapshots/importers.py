@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from toolkit.families import EMBEDDING_PARAMETERS, ModelFamily, family_of
 from toolkit.lookup import read_json
-from toolkit.memory import is_hub_reachable
+from toolkit.memory import is_hub_reachable, unreachable_hub
 from toolkit.naming import Described
 from toolkit.snapshots.files import read_header
 from toolkit.snapshots.snapshot import Snapshot, Trajectory, Vocabulary, name_undefined
@@ -305,10 +305,8 @@ def _on_hub(text: str, location: str, revision: str | None) -> Place:
 
     missing = f"{text} has no {SINGLE} on the hub; if it has pytorch_model.bin: {CONVERT}"
     if not is_online:
-        absent = (
-            f"no file or folder at {text!r}, it is not in the local cache of the hub, and the hub cannot be reached"
-        )
-        missing = f"the local cache of the hub holds no {SINGLE} of {text!r}, and the hub cannot be reached"
+        absent = f"no file or folder at {text!r}, it is not in the local cache of the hub, and {unreachable_hub()}"
+        missing = f"the local cache of the hub holds no {SINGLE} of {text!r}, and {unreachable_hub()}"
         if fetch("config.json") is None and fetch(SINGLE) is None:
             raise ValueError(absent)
     return Place((text,), fetch, missing=missing)

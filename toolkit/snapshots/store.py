@@ -16,6 +16,7 @@ from toolkit.config import RunConfig
 from toolkit.families import TABLES
 from toolkit.lookup import REMEDY, NewerFormatError, parse_object, read_object
 from toolkit.naming import Described
+from toolkit.progress import shows_progress
 from toolkit.snapshots import files, formats
 from toolkit.snapshots.exposure import Exposure
 from toolkit.snapshots.optimizer_log import OptimizerLog
@@ -471,6 +472,7 @@ def put_aside(path: Path) -> str:
     return f"{'; '.join(damage)}; kept as {place}"
 
 
+@shows_progress("hashing every file")
 def verify_run(path: str | Path) -> list[str]:
     """Recompute every hash of a finished run; the differences, one line each, none when all is as it was.
 

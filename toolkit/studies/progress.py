@@ -3,13 +3,14 @@
 import heapq
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from toolkit.progress import open_console
+from toolkit.progress import open_console, telling
 from toolkit.studies.executors import Event, State
 from toolkit.studies.plan import PlannedRun, describe
 
@@ -43,6 +44,7 @@ class StudyProgress:
     workers: int = 1
     console: Console = field(default_factory=open_console)
     _lines: dict[str, _Line] = field(default_factory=dict)
+    _hearing: ExitStack = field(default_factory=ExitStack)
 
     def __post_init__(self) -> None:
         columns = (TextColumn("{task.description}", markup=False), BarColumn(20), _Told(), TimeElapsedColumn())
@@ -52,10 +54,16 @@ class StudyProgress:
 
     def __enter__(self) -> "StudyProgress":
         self._bars.start()
+        if self.console.is_terminal:  # where two that draw would draw over each other
+            self._hearing.enter_context(telling(self._hear))
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._hearing.close()
         self._bars.stop()
+
+    def _hear(self, text: str) -> None:
+        self._bars.update(self._stage, description=text, visible=True)
 
     def on_stage(self, stage: str, runs: Sequence[PlannedRun]) -> None:
         """Begin a stage; a run that diverged before is not run again."""

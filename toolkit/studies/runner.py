@@ -19,6 +19,7 @@ import toolkit
 from toolkit.config import KEEP_THREADS
 from toolkit.lookup import Table
 from toolkit.naming import command_path, command_place
+from toolkit.progress import say
 from toolkit.snapshots import files
 from toolkit.snapshots.store import MANIFEST, Run, open_run, put_aside
 from toolkit.studies.executors import Event, Executor, ExecutorOptions, Job, LocalExecutor, check_log
@@ -115,7 +116,11 @@ class _Stages:
 
     def carry_out(self, stage: str, runs: Sequence[PlannedRun]) -> None:
         """Run what is missing of ``runs``, or damaged, as far as the limit allows; ValueError for those that failed."""
-        damaged = {run.name: said for run in runs if run.is_finished and (said := put_aside(run.path))}
+        finished, damaged = [run for run in runs if run.is_finished], {}
+        for number, run in enumerate(finished, 1):
+            say(f"checking finished run {number} of {len(finished)}")
+            if said := put_aside(run.path):
+                damaged[run.name] = said
         if runs:
             self.on_stage(stage, runs)
         for name, said in damaged.items():

@@ -10,12 +10,14 @@ import numpy as np
 from toolkit.data.batches import EncodedSplit, EncodedTask, encode_split
 from toolkit.data.tasks import Task
 from toolkit.models.classifier import Loaded
+from toolkit.progress import shows_progress
 from toolkit.snapshots.snapshot import check_word_rows
 
 DOUBTFUL_SHARE = 0.2
 """Of unknown tokens, from which on a tokenizer hardly belongs to the texts."""
 
 
+@shows_progress("tokenizing")
 def encode_task(task: Task, loaded: Loaded, max_length: int) -> EncodedTask:
     """Tokenize every split, pairs as the classifier reads them.
 
