@@ -17,6 +17,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from toolkit.analysis.inferred_exposure import EXPOSED, UNEXPOSED, InferredExposure, infer_exposure, infer_from
@@ -85,11 +86,11 @@ def compare(run: Run) -> pd.DataFrame:
 
 
 def summed_decay(run: Run, parameter: str) -> float:
-    """Σ lr·decay of the schedule; NaN where the parameter was not trained."""
+    """-Σ ln(1 - lr·decay) of the schedule, or Σ lr·decay where steps are small; NaN where nothing was trained."""
     log = run.optimizer_log
     if log is None or parameter not in log.weight_decay:
         return float("nan")
-    return float(pd.Series(log.learning_rates).sum() * log.weight_decay[parameter])
+    return float(-np.log1p(-pd.Series(log.learning_rates).dropna() * log.weight_decay[parameter]).sum())
 
 
 def gap_chart(table: pd.DataFrame) -> Chart:
@@ -139,7 +140,7 @@ def make_page(table: pd.DataFrame, published: Mapping[str, InferredExposure], co
         f"{len(table):,} tables of {len(table) // 3:,} runs: {len(told):,} were told, with a least precision of "
         f"{told[scores[0]].min():g} and a least recall of {told[scores[1]].min():g} of their exposed rows; "
         f"{len(table) - len(told):,} were refused.",
-        f"The interval of Σ lr·decay held what the log adds up to in {inside.sum():,} of {len(told):,}.",
+        f"The interval of Σ lr·decay held what the log comes to in {inside.sum():,} of {len(told):,}.",
     ]
     caption = "Words of each run: the greatest misfit of the unexposed ones, and the least of the exposed ones."
     header = ["parameter", "optimizer", "decay", "tables", "least precision", "least recall", "cannot tell"]
