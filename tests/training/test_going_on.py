@@ -286,7 +286,7 @@ import atexit, os, signal, sys
 import toolkit.pipeline as pipeline
 from toolkit.cli import finetune_main
 from toolkit.snapshots import files
-from toolkit.snapshots.store import RunWriter
+from toolkit.snapshots.run_writer import RunWriter
 
 SECOND = {
     "in the same step": (pipeline._Progress, "on_step"),
