@@ -71,7 +71,13 @@ def _check_equal(fast: Training, plain: Training, *, tolerance: float) -> None:
         assert np.allclose(fast.logged(field), plain.logged(field), rtol=tolerance, atol=tolerance)
     assert fast.after.keys() == plain.after.keys()
     for name, expected in plain.after.items():
-        assert torch.allclose(fast.after[name], expected, atol=tolerance), name
+        if name.endswith("key.bias"):
+            # Softmax takes no notice of it: its gradient is 0 but for rounding, of which Adam makes up to 3.2 rates.
+            for training in (fast, plain):
+                moves = (training.after[name] - training.before[name]).abs()
+                assert (moves <= 3.2 * training.logged("learning_rate").sum()).all()
+        else:
+            assert torch.allclose(fast.after[name], expected, atol=tolerance), name
         is_moved = not torch.equal(fast.after[name], fast.before[name])
         assert is_moved == (not torch.equal(expected, plain.before[name])), name
     words = locate_embeddings(fast.model).parameters["word_embeddings"]
