@@ -24,7 +24,7 @@ from toolkit.analysis.precision import FORMATS, HALF_FORMATS, FormatFinder
 from toolkit.families import TABLES
 from toolkit.naming import Described
 from toolkit.schema import columns_of, with_columns
-from toolkit.snapshots.importers import Imported, import_checkpoints
+from toolkit.snapshots.importers import import_checkpoints
 from toolkit.snapshots.snapshot import Trajectory
 
 Ints = NDArray[np.int32]
@@ -367,7 +367,7 @@ def infer_exposure(before: str | Path, after: str | Path) -> InferredExposure:
     What came of Σ lr·decay is -ln of what is left of unexposed rows, by least squares; low and high are its least and
     greatest over the significands, each of which fp32 rounds in its own way. Steps of lr·decay < 2⁻²⁵ leave nothing.
     """
-    imported: Imported = import_checkpoints([before, after])
+    imported = import_checkpoints([before, after])
     return infer_from(imported.trajectory, notes=imported.notes)
 
 
